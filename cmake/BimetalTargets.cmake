@@ -1,0 +1,78 @@
+# How every target of the project is compiled, and the two functions that declare them:
+# bimetal_library for a folder of src/bimetal, bimetal_test for a folder of tests.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(BIMETAL_CCACHE ccache)
+if(BIMETAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # The precompiled header's time stamps and macros would otherwise make every look-up a miss.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${BIMETAL_CCACHE})
+endif()
+
+add_library(bimetal_flags INTERFACE)
+target_compile_options(bimetal_flags INTERFACE
+  $<$<CXX_COMPILER_ID:GNU,Clang,AppleClang>:-Wall -Wextra -Wpedantic -Wno-unused-parameter>
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${BIMETAL_CCACHE}>>:-fpch-preprocess>)
+if(BIMETAL_SANITIZE)
+  target_compile_options(bimetal_flags INTERFACE -fsanitize=${BIMETAL_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(bimetal_flags INTERFACE -fsanitize=${BIMETAL_SANITIZE})
+endif()
+
+# bimetal_library(<name> SOURCES … [DEPENDS <bimetal folders>…] [LINK <other targets>…] [TORCH])
+# Declares target bimetal_<name> (alias Bimetal::<name>) for one folder. TORCH: it includes libtorch.
+function(bimetal_library name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;LINK;PRIVATE_LINK" ${ARGN})
+  add_library(bimetal_${name} STATIC ${ARG_SOURCES})
+  add_library(Bimetal::${name} ALIAS bimetal_${name})
+  set_target_properties(bimetal_${name} PROPERTIES EXPORT_NAME ${name})
+  target_include_directories(bimetal_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(bimetal_${name} PUBLIC cxx_std_20)
+  list(TRANSFORM ARG_DEPENDS PREPEND bimetal_)
+  target_link_libraries(bimetal_${name} PUBLIC ${ARG_DEPENDS} ${ARG_LINK}
+    PRIVATE $<BUILD_INTERFACE:bimetal_flags> ${ARG_PRIVATE_LINK})
+  if(ARG_TORCH)
+    target_link_libraries(bimetal_${name} PUBLIC ${TORCH_LIBRARIES})
+    bimetal_use_torch_pch(bimetal_${name})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY BIMETAL_LIBRARIES bimetal_${name})
+endfunction()
+
+# One precompiled header of libtorch for all targets that use it: its 20 s are paid once.
+function(bimetal_use_torch_pch target)
+  if(NOT TARGET bimetal_torch_pch)
+    file(WRITE ${PROJECT_BINARY_DIR}/torch_pch.cpp "// Carrier of the precompiled header.\n")
+    add_library(bimetal_torch_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cpp)
+    target_link_libraries(bimetal_torch_pch PRIVATE ${TORCH_LIBRARIES} bimetal_flags)
+    target_precompile_headers(bimetal_torch_pch PRIVATE <torch/torch.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM bimetal_torch_pch)
+endfunction()
+
+# bimetal_test(<name> SOURCES … DEPENDS <bimetal folders>… [LINK …] [TORCH] [LABELS …] [TIMEOUT s])
+# A GoogleTest program whose cases are registered with CTest one by one.
+function(bimetal_test name)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;DEPENDS;LINK;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  list(TRANSFORM ARG_DEPENDS PREPEND bimetal_)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} ${ARG_LINK} GTest::gtest GTest::gtest_main GTest::gmock bimetal_flags)
+  if(ARG_TORCH)
+    target_link_libraries(${name} PRIVATE ${TORCH_LIBRARIES})
+    bimetal_use_torch_pch(${name})
+  endif()
+  include(GoogleTest)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "OMP_NUM_THREADS=1;${ARG_ENVIRONMENT}")
+endfunction()

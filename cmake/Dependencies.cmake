@@ -1,0 +1,71 @@
+# Everything that Bimetal builds on. The system's package is taken where there is one (on Debian:
+# see scripts/setup.sh); otherwise FetchContent brings the pinned version below.
+
+include(FetchContent)
+set(FETCHCONTENT_QUIET OFF)
+find_package(Threads REQUIRED)
+
+# fmt, header-only: nothing to link, nothing to cross-build.
+find_package(fmt QUIET)
+if(NOT fmt_FOUND)
+  FetchContent_Declare(fmt GIT_REPOSITORY https://github.com/fmtlib/fmt.git GIT_TAG 10.2.1 GIT_SHALLOW ON)
+  FetchContent_MakeAvailable(fmt)
+endif()
+
+# Asio without Boost. It has no CMake package of its own.
+find_path(BIMETAL_ASIO_INCLUDE asio.hpp)
+if(NOT BIMETAL_ASIO_INCLUDE)
+  FetchContent_Declare(asio GIT_REPOSITORY https://github.com/chriskohlhoff/asio.git GIT_TAG asio-1-30-2 GIT_SHALLOW ON)
+  FetchContent_MakeAvailable(asio)
+  set(BIMETAL_ASIO_INCLUDE ${asio_SOURCE_DIR}/asio/include CACHE PATH "" FORCE)
+endif()
+add_library(bimetal_asio INTERFACE)
+target_include_directories(bimetal_asio SYSTEM INTERFACE $<BUILD_INTERFACE:${BIMETAL_ASIO_INCLUDE}>)
+target_compile_definitions(bimetal_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+target_link_libraries(bimetal_asio INTERFACE Threads::Threads)
+
+# libsodium: random numbers, HMAC, SipHash, wiping of secrets. Chosen over OpenSSL because the core
+# is cross-compiled for macOS and Windows, where one small library is simple to build.
+find_path(BIMETAL_SODIUM_INCLUDE sodium.h)
+find_library(BIMETAL_SODIUM_LIBRARY NAMES sodium libsodium)
+if(NOT BIMETAL_SODIUM_INCLUDE OR NOT BIMETAL_SODIUM_LIBRARY)
+  FetchContent_Declare(sodium GIT_REPOSITORY https://github.com/robinlinden/libsodium-cmake.git
+    GIT_TAG e5b985ad0dd235d8c4307ea3a385b45e76c74c6a)
+  FetchContent_MakeAvailable(sodium)
+  set(BIMETAL_SODIUM_LIBRARY sodium)
+endif()
+add_library(bimetal_sodium INTERFACE)
+target_link_libraries(bimetal_sodium INTERFACE ${BIMETAL_SODIUM_LIBRARY})
+if(BIMETAL_SODIUM_INCLUDE)
+  target_include_directories(bimetal_sodium SYSTEM INTERFACE $<BUILD_INTERFACE:${BIMETAL_SODIUM_INCLUDE}>)
+endif()
+
+if(BIMETAL_TORCH)
+  find_package(Torch REQUIRED)
+  find_package(ZLIB REQUIRED)
+
+  find_package(CLI11 QUIET)
+  if(NOT CLI11_FOUND)
+    FetchContent_Declare(cli11 GIT_REPOSITORY https://github.com/CLIUtils/CLI11.git GIT_TAG v2.4.2 GIT_SHALLOW ON)
+    FetchContent_MakeAvailable(cli11)
+  endif()
+  find_package(tomlplusplus QUIET)
+  if(NOT tomlplusplus_FOUND)
+    FetchContent_Declare(tomlplusplus GIT_REPOSITORY https://github.com/marzer/tomlplusplus.git GIT_TAG v3.4.0 GIT_SHALLOW ON)
+    FetchContent_MakeAvailable(tomlplusplus)
+  endif()
+  find_package(nlohmann_json QUIET)
+  if(NOT nlohmann_json_FOUND)
+    FetchContent_Declare(nlohmann_json GIT_REPOSITORY https://github.com/nlohmann/json.git GIT_TAG v3.11.3 GIT_SHALLOW ON)
+    FetchContent_MakeAvailable(nlohmann_json)
+  endif()
+endif()
+
+if(BIMETAL_TESTS)
+  find_package(GTest QUIET)
+  if(NOT GTest_FOUND)
+    FetchContent_Declare(googletest GIT_REPOSITORY https://github.com/google/googletest.git GIT_TAG v1.14.0 GIT_SHALLOW ON)
+    FetchContent_MakeAvailable(googletest)
+    add_library(GTest::gmock ALIAS gmock)
+  endif()
+endif()

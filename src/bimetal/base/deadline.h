@@ -1,0 +1,35 @@
+#pragma once
+// A point on the monotonic clock by which a blocking call must have ended. Passed by value down a
+// call chain, so that nested waits share one budget instead of adding up their timeouts.
+
+#include <algorithm>
+#include <chrono>
+
+namespace bimetal {
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline after(std::chrono::nanoseconds budget) {
+    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(budget));
+  }
+  static Deadline at(Clock::time_point when) { return Deadline(when); }
+
+  Clock::time_point time() const noexcept { return when_; }
+  bool expired() const noexcept { return Clock::now() >= when_; }
+
+  /// Time left, never negative.
+  Clock::duration remaining() const noexcept {
+    return std::max(when_ - Clock::now(), Clock::duration::zero());
+  }
+
+  /// The earlier of the two.
+  friend Deadline min(Deadline a, Deadline b) noexcept { return a.when_ < b.when_ ? a : b; }
+
+ private:
+  explicit Deadline(Clock::time_point when) : when_(when) {}
+  Clock::time_point when_;
+};
+
+}  // namespace bimetal

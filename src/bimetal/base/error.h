@@ -1,0 +1,50 @@
+#pragma once
+// The one exception type of the project. Every failure that crosses a public interface is a
+// bimetal::Error: a code that programs can switch on, a message that says what to do, and, where a
+// particular process is to blame, its rank. docs/errors.md lists each code with its usual causes
+// and the exit status that the command line maps it to.
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace bimetal {
+
+enum class ErrorCode {
+  InvalidArgument,   ///< the caller passed something that can never work
+  Unsupported,       ///< valid, but this build or device cannot do it
+  Timeout,           ///< a deadline passed; the peer may still be alive
+  PeerLost,          ///< a rank is gone: reset, killed, or unreachable
+  Aborted,           ///< another rank, or the user, ended the operation
+  Unauthorized,      ///< a token is missing or wrong
+  ProtocolMismatch,  ///< the peer speaks another protocol version, or no Bimetal at all
+  CallMismatch,      ///< two ranks called different collectives, or with other counts or types
+  CorruptData,       ///< a file or frame fails its checks
+  OutOfMemory,       ///< a device or host allocation failed
+  NotFinite,         ///< NaN or infinity where numbers are needed
+  System,            ///< the operating system refused: file, socket, process
+  Internal,          ///< a broken invariant: a bug of ours
+};
+
+/// Stable snake_case name of a code, e.g. "peer_lost"; used in reports and log lines.
+std::string_view to_string(ErrorCode code) noexcept;
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message, std::optional<int> rank = std::nullopt);
+
+  ErrorCode code() const noexcept { return code_; }
+
+  /// The rank that the error is about (the lost peer, the one whose loss is NaN), if one is.
+  std::optional<int> rank() const noexcept { return rank_; }
+
+ private:
+  ErrorCode code_;
+  std::optional<int> rank_;
+};
+
+/// Builds a System error from errno (or another OS error number): "<what>: <OS's words>".
+Error system_error(const std::string& what, int os_error);
+
+}  // namespace bimetal

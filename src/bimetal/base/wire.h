@@ -1,0 +1,64 @@
+#pragma once
+// Little-endian, fixed-width encoding of numbers and byte strings, used by every byte that Bimetal
+// puts on a network. Independent of the host's byte order and alignment. docs/protocol.md lists the
+// layouts built from it.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bimetal {
+
+class WireWriter {
+ public:
+  void u8(std::uint8_t value);
+  void u16(std::uint16_t value);
+  void u32(std::uint32_t value);
+  void u64(std::uint64_t value);
+  void i32(std::int32_t value) { u32(static_cast<std::uint32_t>(value)); }
+  void i64(std::int64_t value) { u64(static_cast<std::uint64_t>(value)); }
+  void f64(double value);
+
+  /// Raw bytes, without a length.
+  void raw(std::span<const std::byte> bytes);
+
+  /// u32 length, then the bytes.
+  void string(std::string_view text);
+
+  const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
+  std::vector<std::byte> take() && { return std::move(bytes_); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// Reads what WireWriter wrote. Every read is bounds-checked: running past the end throws
+/// Error(CorruptData), and a length is believed only when that many bytes are really there.
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::uint8_t u8();
+  std::uint16_t u16();
+  std::uint32_t u32();
+  std::uint64_t u64();
+  std::int32_t i32() { return static_cast<std::int32_t>(u32()); }
+  std::int64_t i64() { return static_cast<std::int64_t>(u64()); }
+  double f64();
+  std::span<const std::byte> raw(std::size_t size);
+  std::string string();
+
+  std::size_t remaining() const noexcept { return bytes_.size(); }
+
+  /// Throws Error(CorruptData) unless everything has been read.
+  void expect_end() const;
+
+ private:
+  std::uint64_t integer(std::size_t width);
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace bimetal

@@ -1,0 +1,122 @@
+#pragma once
+// A group of ranks and its collectives. This is the fabric's public face.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/dtype.h"
+#include "bimetal/comm/work.h"
+#include "bimetal/net/mesh.h"
+
+namespace bimetal::comm {
+
+struct GroupOptions {
+  /// Deadline of an operation that names none of its own.
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+};
+
+/// `count` elements of `dtype` at `data`. Mutable and constant forms convert from typed spans.
+struct Buffer {
+  void* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::float32;
+
+  std::size_t bytes() const noexcept { return count * size_of(dtype); }
+};
+struct ConstBuffer {
+  const void* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::float32;
+
+  ConstBuffer() = default;
+  ConstBuffer(const void* d, std::size_t c, DType t) : data(d), count(c), dtype(t) {}
+  ConstBuffer(const Buffer& b) : data(b.data), count(b.count), dtype(b.dtype) {}  // NOLINT
+  std::size_t bytes() const noexcept { return count * size_of(dtype); }
+};
+
+/// Buffers over typed memory: buffer(std::span<float>), buffer(std::vector<std::int64_t>&)…
+Buffer buffer(std::span<float> s);
+Buffer buffer(std::span<double> s);
+Buffer buffer(std::span<std::int32_t> s);
+Buffer buffer(std::span<std::int64_t> s);
+Buffer buffer(std::span<std::uint8_t> s);
+ConstBuffer buffer(std::span<const float> s);
+ConstBuffer buffer(std::span<const double> s);
+ConstBuffer buffer(std::span<const std::int32_t> s);
+ConstBuffer buffer(std::span<const std::int64_t> s);
+ConstBuffer buffer(std::span<const std::uint8_t> s);
+
+/// A value handle over a private implementation; copies are the same group.
+///
+/// Order: every rank of a group must issue the same collectives in the same order (from one thread,
+/// or otherwise ordered). They run in that order; several may be in flight. send/recv are matched
+/// by (peer, tag) and are independent of the collectives' order.
+///
+/// Buffers belong to the operation from the call until its Work is done.
+///
+/// Errors arrive through Work::wait(): CallMismatch (ranks disagree about the call; names both
+/// ranks and both calls), PeerLost(rank), Timeout (names the ranks waited for), Aborted. Any of
+/// them ends the group: later calls fail with the same cause. InvalidArgument is thrown at once by
+/// the call itself and leaves the group usable.
+class Group {
+ public:
+  Group() = default;
+
+  int rank() const;
+  int size() const;
+  explicit operator bool() const noexcept { return impl_ != nullptr; }
+
+  Work all_reduce(Buffer data, ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {});
+  Work broadcast(Buffer data, int root, std::optional<Deadline> deadline = {});
+  /// The result is defined on `root` alone; elsewhere `data` is scratch afterwards.
+  Work reduce(Buffer data, int root, ReduceOp op = ReduceOp::sum,
+              std::optional<Deadline> deadline = {});
+  /// output.count == input.count × size(); rank r's input lands at r × input.count.
+  Work all_gather(ConstBuffer input, Buffer output, std::optional<Deadline> deadline = {});
+  /// input.count == output.count × size(); `input` is scratch afterwards.
+  Work reduce_scatter(Buffer input, Buffer output, ReduceOp op = ReduceOp::sum,
+                      std::optional<Deadline> deadline = {});
+  /// input.count == output.count × size() on `root`, ignored elsewhere.
+  Work scatter(ConstBuffer input, Buffer output, int root, std::optional<Deadline> deadline = {});
+  /// output.count == input.count × size() on `root`, ignored elsewhere.
+  Work gather(ConstBuffer input, Buffer output, int root, std::optional<Deadline> deadline = {});
+  /// Element counts to and from each rank; what rank i sends to j must equal what j expects of i.
+  Work all_to_all(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
+                  std::span<const std::size_t> recv_counts, std::optional<Deadline> deadline = {});
+  Work send(ConstBuffer data, int peer, std::uint64_t tag = 0,
+            std::optional<Deadline> deadline = {});
+  Work recv(Buffer data, int peer, std::uint64_t tag = 0, std::optional<Deadline> deadline = {});
+  Work barrier(std::optional<Deadline> deadline = {});
+
+  /// A group of some of this group's ranks, in the given order. Collective: every member of this
+  /// group calls it with the same list; those outside it get an empty handle.
+  Group subgroup(const std::vector<int>& ranks);
+
+  /// Ends everything in flight, here and on every other rank, with Error(Aborted, reason).
+  void abort(const std::string& reason);
+
+  /// Orderly end: waits for what is in flight and says goodbye. The destructor of the last handle
+  /// does it with a short deadline.
+  void close(Deadline deadline);
+
+  /// Bytes this process has put on the wire for the job so far.
+  std::uint64_t bytes_sent() const;
+
+ private:
+  struct Impl;
+  explicit Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  friend Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options);
+  std::shared_ptr<Impl> impl_;
+};
+
+/// The world group over a mesh. A mesh of size 1 gives a real group whose operations end at once.
+Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options = {});
+
+}  // namespace bimetal::comm

@@ -1,0 +1,39 @@
+#pragma once
+// The handle of an operation in flight.
+
+#include <exception>
+#include <functional>
+#include <memory>
+
+#include "bimetal/base/deadline.h"
+
+namespace bimetal::comm {
+
+/// A cheap shared handle; copies refer to the same operation. Thread-safe. Dropping every handle
+/// does not cancel the operation: its buffers must stay valid until it is done.
+class Work {
+ public:
+  struct State;
+  Work() = default;  ///< no operation: done, wait() returns at once
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  /// Blocks until done; rethrows the operation's error. Ends by the operation's own deadline.
+  void wait() const;
+
+  /// False if the operation is still running at `deadline`.
+  bool wait_until(Deadline deadline) const;
+
+  bool done() const;
+
+  /// nullptr while running and after success.
+  std::exception_ptr error() const;
+
+  /// Runs `callback` once when done: at once if it is, else on the group's thread, where it must
+  /// not block and must not throw.
+  void on_done(std::function<void(std::exception_ptr)> callback) const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace bimetal::comm

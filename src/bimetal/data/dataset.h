@@ -1,0 +1,43 @@
+#pragma once
+// A labelled image set held in memory, and how to find one by name.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace bimetal::data {
+
+/// images: uint8 [N, C, H, W]; labels: int64 [N]. Immutable after construction; share freely.
+struct ImageDataset {
+  torch::Tensor images;
+  torch::Tensor labels;
+  std::int64_t classes = 10;
+  double mean = 0.0;    ///< of pixel ÷ 255 over the training set; batches are (x/255 − mean) ÷ stddev
+  double stddev = 1.0;
+
+  std::int64_t size() const { return labels.size(0); }
+};
+
+struct Batch {
+  torch::Tensor x;  ///< [b, C, H, W] of the job's dtype, normalised
+  torch::Tensor y;  ///< [b] int64
+};
+
+/// Gathers, converts and normalises samples; indices: int64 [b] (b may be 0).
+Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torch::Dtype dtype);
+
+struct TrainTest {
+  ImageDataset train;
+  ImageDataset test;
+};
+
+/// Names known: "fashion-mnist", "mnist". `path` is a folder with the four IDX files (.gz or not);
+/// empty: the usual places (Debian's package, ~/.cache/bimetal/<name>, $BIMETAL_DATA/<name>).
+/// Errors: InvalidArgument for an unknown name (with the nearest) or missing files (lists the
+/// places searched and how to get them); CorruptData for damaged or mismatched files.
+TrainTest load_dataset(const std::string& name, const std::filesystem::path& path);
+
+}  // namespace bimetal::data

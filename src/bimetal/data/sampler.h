@@ -1,0 +1,53 @@
+#pragma once
+// Which sample goes to which rank. Every rank holds the same sampler and calls it with the same
+// shares; an epoch visits each sample exactly once, whatever the shares do. No libtorch, no I/O.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace bimetal::data {
+
+struct SamplerPosition {
+  std::int64_t epoch = 0;
+  std::int64_t offset = 0;  ///< samples of this epoch already handed out
+
+  friend bool operator==(const SamplerPosition&, const SamplerPosition&) = default;
+};
+
+class EpochSampler {
+ public:
+  /// The permutation depends on (seed, epoch) alone and is the same on every platform.
+  EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle = true);
+
+  /// Samples left in the current epoch.
+  std::int64_t remaining() const noexcept;
+
+  /// The next Σ shares samples (or what is left of the epoch: the shares are then scaled down in
+  /// proportion, see balance::scale_shares) and how they fall to the ranks: rank r gets the r-th
+  /// run. Advances; at the epoch's end the next call begins a new epoch.
+  struct Step {
+    std::int64_t epoch = 0;
+    std::int64_t total = 0;                 ///< samples of this step over all ranks
+    std::vector<std::int64_t> counts;       ///< per rank; Σ = total
+    std::vector<std::int64_t> indices;      ///< this step's samples, rank after rank
+
+    std::span<const std::int64_t> of_rank(int rank) const;
+  };
+  Step next(std::span<const std::int64_t> shares);
+
+  SamplerPosition position() const noexcept { return position_; }
+  /// Continues from a checkpoint, or repeats a step. Error(InvalidArgument) if out of range.
+  void seek(SamplerPosition position);
+
+ private:
+  void shuffle_epoch();
+
+  std::int64_t size_;
+  std::uint64_t seed_;
+  bool shuffle_;
+  SamplerPosition position_;
+  std::vector<std::int64_t> order_;
+};
+
+}  // namespace bimetal::data

@@ -1,0 +1,28 @@
+#pragma once
+// Small reference models by name, with no distribution code in them.
+
+#include <torch/csrc/api/include/torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bimetal::models {
+
+/// A classifier of images: forward takes [b, C, H, W], gives logits [b, classes].
+class Classifier : public torch::nn::Module {
+ public:
+  virtual torch::Tensor forward(torch::Tensor x) = 0;
+};
+
+struct ImageShape {
+  std::int64_t channels = 1, height = 28, width = 28, classes = 10;
+};
+
+/// Names: "cnn" (convolutions 1→32→64 of 3×3, each with ReLU and 2×2 max-pool; 128 hidden),
+/// "mlp" (two hidden layers of 256), "linear" (softmax regression). Error(InvalidArgument) gives the nearest known name.
+std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape);
+
+std::vector<std::string> model_names();
+
+}  // namespace bimetal::models

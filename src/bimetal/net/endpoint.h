@@ -1,0 +1,26 @@
+#pragma once
+// HOST:PORT as people type it: "10.0.0.2:29500", "mac.local:29500", "[fe80::1]:29500".
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace bimetal::net {
+
+struct Endpoint {
+  std::string host;        ///< name or address, without brackets
+  std::uint16_t port = 0;  ///< 0 asks the system for a free port when listening
+
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+
+/// Throws Error(InvalidArgument) that says what is wrong with `text`.
+Endpoint parse_endpoint(std::string_view text);
+
+/// The inverse; IPv6 addresses get their brackets back.
+std::string to_string(const Endpoint& endpoint);
+
+/// Whether `host` is "localhost" or an address of the loopback range (127.0.0.0/8, ::1).
+bool is_loopback(std::string_view host);
+
+}  // namespace bimetal::net

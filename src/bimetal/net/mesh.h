@@ -1,0 +1,76 @@
+#pragma once
+// A full mesh of authenticated, ordered byte paths between the ranks of one job. Transports
+// implement it (net/tcp; shared memory later); comm builds messages and collectives on it.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/net/frame.h"
+
+namespace bimetal::net {
+
+/// Told of arriving frames on the mesh's own thread; must return quickly and must not throw.
+class FrameReceiver {
+ public:
+  virtual ~FrameReceiver() = default;
+
+  /// Where a frame's payload goes. `bytes` must hold exactly header.payload_bytes and stay valid
+  /// until on_payload. `pause` leaves the payload unread (back-pressure on this peer alone) until
+  /// Mesh::resume(peer), whereupon on_header is called again for the same frame.
+  struct Placement {
+    std::span<std::byte> bytes;
+    bool pause = false;
+  };
+  virtual Placement on_header(int peer, const FrameHeader& header) = 0;
+
+  /// The payload has arrived whole in the place given by on_header (also called for empty ones).
+  virtual void on_payload(int peer, const FrameHeader& header) = 0;
+
+  /// The path to `peer` has ended; called once per peer at most. error.code() is PeerLost for a
+  /// vanished peer, CorruptData or ProtocolMismatch for bad bytes. Not called for an orderly
+  /// Goodbye, unless something is sent to that peer afterwards.
+  virtual void on_lost(int peer, const Error& error) = 0;
+};
+
+/// Called exactly once, on the mesh's thread, with nullptr when the bytes have left the buffer.
+using SendDone = std::function<void(std::exception_ptr)>;
+
+class Mesh {
+ public:
+  virtual ~Mesh() = default;
+
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+
+  /// Starts delivery. `receiver` must outlive the mesh or the return of close().
+  virtual void start(FrameReceiver& receiver) = 0;
+
+  /// Queues a frame for `peer` (never this rank). Does not block; frames to one peer arrive in the
+  /// order of the calls. `payload` must stay valid until `done`; header.payload_bytes is set from
+  /// it. Thread-safe.
+  virtual void send(int peer, FrameHeader header, std::span<const std::byte> payload,
+                    SendDone done) = 0;
+
+  /// Lets a paused peer's frame be offered to on_header again. Thread-safe.
+  virtual void resume(int peer) = 0;
+
+  /// Says goodbye to every peer after what is queued has been sent, waits for that until
+  /// `deadline`, then closes. Pending sends that could not be sent end in Error(Aborted). After it
+  /// returns the receiver is not called any more. Idempotent.
+  virtual void close(Deadline deadline) = 0;
+
+  /// Bytes put on the wire so far, headers included. Thread-safe.
+  virtual std::uint64_t bytes_sent() const noexcept = 0;
+
+  /// Host name or address of a peer as the rendezvous knows it, for messages ("mac.local").
+  virtual std::string host_of(int peer) const = 0;
+};
+
+}  // namespace bimetal::net

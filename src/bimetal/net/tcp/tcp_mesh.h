@@ -1,0 +1,51 @@
+#pragma once
+// Mesh over TCP: one connection per pair of ranks, all of them served by one thread (Asio).
+//
+// Every connection authenticates both ways with the job's token before any other byte is
+// interpreted (net/handshake.h). A heartbeat every `heartbeat` plus TCP's own unacknowledged-data
+// timer (`peer_timeout`, where the system has one) finds a peer whose cable was pulled; a peer
+// that is merely stopped still acknowledges, and is left to the callers' deadlines.
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/mesh.h"
+#include "bimetal/net/token.h"
+
+namespace bimetal::net {
+
+struct TcpMeshOptions {
+  std::string job_id;         ///< both ends must agree; a stranger's job is refused
+  Token token;                ///< may be empty only when every address is loopback
+  std::string listen_host = "127.0.0.1";  ///< where this rank accepts its peers
+  std::chrono::milliseconds heartbeat{200};
+  std::chrono::milliseconds peer_timeout{800};
+};
+
+/// Two-phase set-up: bind first, so that the address can be published; connect when all are known.
+class TcpMeshBuilder {
+ public:
+  /// Starts listening on a free port of options.listen_host.
+  TcpMeshBuilder(int rank, int size, TcpMeshOptions options);
+  ~TcpMeshBuilder();
+  TcpMeshBuilder(const TcpMeshBuilder&) = delete;
+  TcpMeshBuilder& operator=(const TcpMeshBuilder&) = delete;
+
+  Endpoint listening() const;
+
+  /// Connects to every lower rank and accepts every higher one. peers[r] is where rank r listens
+  /// (its own entry is ignored). Strangers that connect meanwhile are refused and logged without
+  /// disturbing the rest. Errors: Timeout naming each rank that is missing; Unauthorized,
+  /// ProtocolMismatch, System naming the rank and address.
+  std::unique_ptr<Mesh> connect(const std::vector<Endpoint>& peers, Deadline deadline) &&;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bimetal::net

@@ -1,0 +1,44 @@
+#pragma once
+// The job's shared secret. Held in memory that is wiped on release; never printed, never logged,
+// never put on a command line. An empty token means "loopback only" (see require_token_for).
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bimetal::net {
+
+class Token {
+ public:
+  Token() = default;
+  ~Token();
+  Token(const Token&) = default;
+  Token& operator=(const Token&) = default;
+
+  /// 32 random bytes, as text of 64 hexadecimal digits.
+  static Token generate();
+
+  /// The first line of a file. Errors: InvalidArgument if it is shorter than 16 characters, or
+  /// readable by other users (POSIX: mode & 077), with the chmod command that mends it; System if
+  /// it can't be read.
+  static Token from_file(const std::filesystem::path& path);
+
+  /// From BIMETAL_TOKEN_FILE, else BIMETAL_TOKEN, else empty.
+  static Token from_environment();
+
+  static Token from_text(std::string_view text);
+
+  bool empty() const noexcept { return secret_.empty(); }
+  std::string_view text() const noexcept { return secret_; }
+
+ private:
+  std::string secret_;
+};
+
+/// Throws Error(Unauthorized) when `host` is not loopback and `token` is empty: nothing listens
+/// beyond loopback without a secret.
+void require_token_for(std::string_view host, const Token& token);
+
+}  // namespace bimetal::net

@@ -1,0 +1,70 @@
+#pragma once
+// Data parallelism with unequal batches. Gradients are summed over the ranks in buckets while
+// backward still runs (Li et al., "PyTorch Distributed", VLDB 2020, §3.2), each rank's loss weighted
+// by b_i/B, so that the sum is the gradient of the mean loss over the B samples: docs/balance.md.
+
+#include <torch/csrc/api/include/torch/nn/module.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "bimetal/comm/group.h"
+
+namespace bimetal::parallel {
+
+struct DataParallelOptions {
+  std::size_t bucket_bytes = 25u << 20;
+  std::size_t first_bucket_bytes = 1u << 20;  ///< small, so that communication starts early
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+};
+
+/// Owns the gradient hooks of one module on one rank. Use from one thread.
+///
+///   parallel.begin_step(global_batch);            // B of this step, the same on every rank
+///   parallel.backward(loss, samples);             // loss: mean over `samples` of this rank;
+///   …                                             //   once per micro-batch, in total b_i samples
+///   parallel.backward_last(loss, samples);        // the last one reduces while it runs
+///   parallel.finish_step();                       // gradients are now those of the mean over B
+///
+/// A rank with b_i = 0 calls begin_step and finish_step alone. A parameter that no rank used keeps
+/// an undefined gradient, as on one device; one that some ranks used gets their sum everywhere.
+class DataParallel {
+ public:
+  /// Verifies that all ranks hold the same parameters and buffers (count, names, shapes, types;
+  /// Error(CallMismatch) names the first difference and the ranks), then copies rank 0's values to
+  /// all. Collective. `module` must not gain or lose parameters afterwards.
+  DataParallel(std::shared_ptr<torch::nn::Module> module, comm::Group group,
+               DataParallelOptions options = {});
+  ~DataParallel();
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  /// Clears the gradients. Error(InvalidArgument) unless global_batch > 0.
+  void begin_step(std::int64_t global_batch);
+  void backward(const torch::Tensor& mean_loss, std::int64_t samples);
+  void backward_last(const torch::Tensor& mean_loss, std::int64_t samples);
+
+  /// Waits for every bucket and writes the summed gradients into the parameters. Rethrows the
+  /// fabric's errors. After an exception in forward or backward of this rank alone, calling it
+  /// still takes part in every exchange (with what this rank has), so that no other rank hangs;
+  /// the caller then discards the step on all ranks (see train::Trainer on out-of-memory).
+  void finish_step();
+
+  /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
+  /// when the module has none.
+  void broadcast_buffers(int root = 0);
+
+  /// Seconds finish_step has waited for others in this step.
+  double wait_seconds() const noexcept;
+  /// Seconds of this step between the first bucket's start and the last one's end.
+  double communicate_seconds() const noexcept;
+
+  const comm::Group& group() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bimetal::parallel

@@ -1,0 +1,26 @@
+#pragma once
+// From a store to a connected mesh: each rank publishes where it listens, waits for the others,
+// and connects.
+
+#include <memory>
+#include <string>
+
+#include "bimetal/net/mesh.h"
+#include "bimetal/net/token.h"
+#include "bimetal/rendezvous/store.h"
+
+namespace bimetal::rendezvous {
+
+struct BootstrapOptions {
+  std::string job_id = "job";
+  net::Token token;
+  std::string host_name;      ///< for messages; empty: the system's host name
+  std::string prefix = "mesh/0";  ///< key prefix; a new one for each membership epoch
+};
+
+/// Errors: Timeout that names every rank that did not join and those that did; InvalidArgument
+/// when two processes claim one rank (names both) or disagree about the world size.
+std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
+                                        const BootstrapOptions& options, Deadline deadline);
+
+}  // namespace bimetal::rendezvous

@@ -1,0 +1,43 @@
+#pragma once
+// Checkpoints: a folder `step-00001234/` with model.safetensors, optimizer.safetensors and
+// state.json, written beside its final place and renamed into it; state.json holds each file's size
+// and SHA-256. Nothing of a checkpoint is ever executed (no pickle). Layout: docs/checkpoints.md.
+
+#include <torch/csrc/api/include/torch/nn/module.h>
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/data/sampler.h"
+
+namespace bimetal::train {
+
+/// What a job needs beside parameters to go on as if it had not stopped.
+struct TrainingState {
+  std::int64_t step = 0;
+  data::SamplerPosition position;
+  std::uint64_t seed = 0;
+  std::int64_t global_batch = 0;
+  std::vector<std::int64_t> shares;
+  std::vector<std::uint8_t> torch_rng;  ///< state of the default CPU generator
+};
+
+/// Saves and, once the new one is in place, removes all but the newest `keep`. Returns its folder.
+/// On any error (disk full included) the temporary folder is removed, older checkpoints are
+/// untouched, and Error(System) names the path and the cause.
+std::filesystem::path save_checkpoint(const std::filesystem::path& dir,
+                                      const torch::nn::Module& module,
+                                      const torch::optim::Optimizer& optimizer,
+                                      const TrainingState& state, std::int64_t keep);
+
+/// `path` is a checkpoint or a folder of them (the newest that verifies is taken; damaged ones are
+/// skipped with a log message). Checks sizes, checksums, names, shapes and types before anything is
+/// changed. Errors: CorruptData, InvalidArgument (another model; names the first difference).
+TrainingState load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module,
+                              torch::optim::Optimizer& optimizer);
+
+}  // namespace bimetal::train

@@ -1,0 +1,73 @@
+#pragma once
+// The job file (TOML) as a value. Every key is listed here and in docs/job_file.md; unknown keys and
+// wrong types are errors that give the line and the nearest valid name.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bimetal/balance/balancer.h"
+
+namespace bimetal::train {
+
+struct ModelConfig {
+  std::string name = "cnn";
+};
+
+struct DataConfig {
+  std::string name = "fashion-mnist";
+  std::string path;  ///< empty: the usual places
+};
+
+struct TrainConfig {
+  std::int64_t epochs = 1;
+  std::int64_t steps = 0;          ///< > 0: stop after this many optimizer steps
+  std::int64_t global_batch = 512; ///< samples per optimizer step over all workers
+  std::int64_t micro_batch = 0;    ///< most samples a device computes at once; 0: its whole share
+  std::uint64_t seed = 1;
+  std::string dtype = "float32";   ///< "float32" or "float64"
+  std::string optimizer = "sgd";   ///< "sgd", "adam", "adamw"
+  double learning_rate = 0.05;
+  double momentum = 0.9;           ///< sgd
+  double weight_decay = 0.0;
+  bool evaluate = true;            ///< test accuracy at the end of each epoch
+};
+
+struct ParallelConfig {
+  balance::Policy balance = balance::Policy::Auto;
+  std::vector<double> weights;     ///< balance = [3, 1]
+  double bucket_mb = 25.0;
+  double timeout_s = 60.0;         ///< deadline of one step's communication
+};
+
+struct CheckpointConfig {
+  std::string dir;                 ///< empty: no checkpoints
+  std::int64_t every_steps = 0;    ///< 0: only at the ends of epochs and of the job
+  std::int64_t keep = 2;           ///< newest ones kept
+};
+
+struct ClusterConfig {
+  std::vector<std::string> workers;  ///< local workers when no --worker is given
+  double join_timeout_s = 60.0;
+};
+
+struct Job {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  ParallelConfig parallel;
+  CheckpointConfig checkpoint;
+  ClusterConfig cluster;
+};
+
+/// Reads `file` and then applies `overrides`, each "section.key=value" (value in TOML syntax; a
+/// bare word is taken as a string). Errors are InvalidArgument "FILE:LINE: …".
+Job load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
+
+/// The same from text, for jobs that came over the network; `origin` stands for the file name.
+Job parse_job(std::string_view toml, const std::string& origin,
+              const std::vector<std::string>& overrides = {});
+
+}  // namespace bimetal::train

@@ -1,0 +1,35 @@
+#pragma once
+// One rank's training run, from job to report: data → balanced batches → gradients → fabric → step
+// → checkpoint.
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/device/worker_spec.h"
+#include "bimetal/train/job.h"
+#include "bimetal/train/observer.h"
+#include "bimetal/train/report.h"
+
+namespace bimetal::train {
+
+struct TrainerOptions {
+  device::WorkerSpec worker;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string host_name;
+  std::optional<std::filesystem::path> resume;
+  /// Polled between steps; true asks for a checkpoint and an orderly end on every rank.
+  std::function<bool()> stop_requested;
+};
+
+/// Runs `job` as this group's rank and returns the report (complete on every rank). Collective.
+/// Errors: NotFinite naming step and rank (the last checkpoint stays), OutOfMemory, and the
+/// fabric's; after one of them the group is unusable.
+Report run_training(const Job& job, comm::Group group, const TrainerOptions& options,
+                    Observer& observer);
+
+}  // namespace bimetal::train
