@@ -41,6 +41,7 @@ if(BIMETAL_SODIUM_INCLUDE)
 endif()
 
 if(BIMETAL_TORCH)
+  include(FindTorchWheel)
   find_package(Torch REQUIRED)
   find_package(ZLIB REQUIRED)
 

@@ -1,0 +1,40 @@
+# The two commands of the README, and what they stand on. Everything else is plain CMake.
+
+PYTHON ?= python3
+BUILD  ?= build
+JOBS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test sanitizers bench format tidy clean
+
+help:            ## list these commands
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:           ## install what is missing and create .venv with torch
+	@scripts/setup.sh
+
+build: setup     ## build build/bimetal (Release)
+	@scripts/build.sh $(BUILD) release $(JOBS)
+
+demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
+	@$(BUILD)/bimetal demo
+
+test: build      ## build and run every test
+	@scripts/test.sh $(BUILD)
+
+sanitizers: setup ## the torch-free core under TSan and ASan+UBSan
+	@scripts/sanitizers.sh
+
+bench: build     ## the measurements that the README quotes (about 15 minutes)
+	@.venv/bin/python bench/unequal_vs_torch.py
+	@.venv/bin/python bench/ddp_vs_torch.py
+
+format:          ## clang-format over the sources
+	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
+
+tidy: build      ## clang-tidy over the torch-free core
+	@git ls-files 'src/bimetal/base/*.cpp' 'src/bimetal/net/*.cpp' 'src/bimetal/rendezvous/*.cpp' \
+	  'src/bimetal/comm/*.cpp' 'src/bimetal/balance/*.cpp' | xargs clang-tidy -p $(BUILD) --quiet
+
+clean:           ## remove the build folders (.venv stays)
+	@rm -rf build build-*

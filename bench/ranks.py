@@ -1,0 +1,87 @@
+"""Starts the ranks of one job, each under its own CPU limit, and collects their results."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+from cpu_limit import CpuLimit
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BIMETAL = os.environ.get("BIMETAL", str(ROOT / "build" / "bimetal"))
+TIMEOUT_S = 900
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_ranks(commands, speeds, period_ms, separate=False):
+    """Runs commands[r] as rank r at speeds[r]; returns each one's standard output.
+
+    With `separate` they are jobs of one rank each, merely running at the same time.
+    """
+    port = free_port()
+    processes = []
+    with contextlib.ExitStack() as stack:
+        for rank, (command, speed) in enumerate(zip(commands, speeds)):
+            limit = stack.enter_context(CpuLimit(speed, period_ms))
+            env = os.environ | {"OMP_NUM_THREADS": "1"}
+            if not separate and len(commands) > 1:
+                env |= {"RANK": str(rank), "WORLD_SIZE": str(len(commands)), "LOCAL_RANK": str(rank),
+                        "LOCAL_WORLD_SIZE": str(len(commands)),
+                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       text=True, preexec_fn=limit.enter)
+            limit.watch(process.pid)
+            processes.append(process)
+        try:
+            outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    for process, command, (_, err) in zip(processes, commands, outputs):
+        if process.returncode != 0:
+            sys.exit(f"{' '.join(map(str, command))} ended with {process.returncode}:\n{err}")
+    return [out for out, _ in outputs]
+
+
+def torch_rates(batches, speeds, seconds, period_ms, separate=False):
+    """images/s of each rank of torch DDP (or of separate single processes)."""
+    script = str(ROOT / "bench" / "torch_ddp_worker.py")
+    commands = [[sys.executable, script, "--batch", str(b), "--seconds", str(seconds)] for b in batches]
+    results = [json.loads(out.splitlines()[-1])
+               for out in run_ranks(commands, speeds, period_ms, separate)]
+    return [r["images"] / r["seconds"] for r in results]
+
+
+def bimetal_reports(batch, steps, speeds, period_ms, balance="auto", separate=False, settings=()):
+    """The report of a job of len(speeds) ranks, or of each of as many separate jobs."""
+    job = ROOT / "examples" / "fashion_mnist.toml"
+    with tempfile.TemporaryDirectory() as folder:
+        commands, reports = [], []
+        jobs = len(speeds) if separate else 1
+        for rank in range(len(speeds)):
+            report = pathlib.Path(folder, f"{rank if jobs > 1 else 0}.json")
+            overrides = [f"train.global_batch={batch[rank] if separate else batch}",
+                         f"train.steps={steps[rank] if separate else steps}", "train.epochs=1000",
+                         "train.evaluate=false", "checkpoint.dir=''",
+                         f"parallel.balance={json.dumps(balance)}", *settings]
+            command = [BIMETAL, "train", str(job)]
+            if separate or len(speeds) == 1:
+                command += ["--worker", "cpu:threads=1"]
+            else:
+                command += ["--worker", "cpu:threads=1"] * len(speeds)
+            for override in overrides:
+                command += ["--set", override]
+            commands.append(command + ["--report", str(report)])
+            reports.append(report)
+        run_ranks(commands, speeds, period_ms, separate or len(speeds) == 1)
+        return [json.loads(path.read_text()) for path in reports[:jobs]]

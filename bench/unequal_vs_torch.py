@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Efficiency on unequal workers: Bimetal beside torch DDP, in one run.
+
+For each set of speeds (CPU quotas set by the operating system) it measures, in turn and repeatedly:
+  alone        each worker by itself
+  together     all workers at the same time, without any communication
+  balanced     one Bimetal job
+  torch equal  DDP on Gloo, the same batch for everyone
+  torch hand   DDP on Gloo, batches in proportion to the speeds, set by hand
+and prints the medians of images/s and their ratios to Σ alone and to Σ together, where each
+side is divided by its own kind's figures (torch by torch's, Bimetal by Bimetal's).
+"""
+
+import argparse
+import json
+import statistics
+import sys
+
+import machine
+import ranks
+
+CASES = {"1 : 1/4": [1.0, 0.25], "0.8 : 0.4 : 0.2": [0.8, 0.4, 0.2]}
+
+
+def shares_by_hand(speeds, batch):
+    return [round(batch * s / sum(speeds)) for s in speeds]
+
+
+def measure_once(speeds, batch, seconds, period_ms):
+    """One pass over every variant; returns images/s by variant."""
+    result = {}
+    probe = ranks.bimetal_reports(batch, 6, [1.0], period_ms)[0]["samples_per_s"]
+
+    def steps_for(b, speed):
+        return max(8, int(seconds * probe * speed / b))
+
+    alone = [ranks.bimetal_reports(batch, steps_for(batch, s), [s], period_ms)[0]["samples_per_s"]
+             for s in speeds]
+    result["alone"] = sum(alone)
+    hand = shares_by_hand(speeds, batch)
+    together = ranks.bimetal_reports(hand, [steps_for(b, s) for b, s in zip(hand, speeds)], speeds,
+                                     period_ms, separate=True)
+    result["together"] = sum(r["samples_per_s"] for r in together)
+    steps = steps_for(batch, sum(speeds))
+    balanced = ranks.bimetal_reports(batch, steps, speeds, period_ms)[0]
+    result["balanced"] = balanced["samples_per_s"]
+    result["shares"] = [w["share"] for w in balanced["workers"]]
+    result["own efficiency figure"] = balanced["efficiency"]
+
+    result["torch alone"] = sum(ranks.torch_rates([batch], [s], seconds, period_ms)[0] for s in speeds)
+    result["torch together"] = sum(ranks.torch_rates(hand, speeds, seconds, period_ms, separate=True))
+    equal = [batch // len(speeds)] * len(speeds)
+    result["torch equal"] = sum(ranks.torch_rates(equal, speeds, seconds, period_ms))
+    result["torch hand"] = sum(ranks.torch_rates(hand, speeds, seconds, period_ms))
+    return result
+
+
+def summarise(passes):
+    def ratio(over, under):
+        return statistics.median(p[over] / p[under] for p in passes)
+
+    rates = {k: statistics.median(p[k] for p in passes) for k in passes[0] if k != "shares"}
+    return {
+        "images_per_s": rates,
+        "shares": passes[-1]["shares"],
+        "of_alone": {"balanced": ratio("balanced", "alone"),
+                     "torch equal": ratio("torch equal", "torch alone"),
+                     "torch hand": ratio("torch hand", "torch alone")},
+        "of_together": {"balanced": ratio("balanced", "together"),
+                        "torch equal": ratio("torch equal", "torch together"),
+                        "torch hand": ratio("torch hand", "torch together")},
+        "balanced_over_torch_hand": ratio("balanced", "torch hand"),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=1024, help="global batch (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=12, help="of each measurement")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--period-ms", type=float, default=10, help="of the CPU quota")
+    parser.add_argument("--case", choices=list(CASES), action="append")
+    parser.add_argument("--json", help="also write the figures to this file")
+    args = parser.parse_args()
+
+    figures = {"machine": machine.describe(ranks.BIMETAL), "batch": args.batch,
+               "period_ms": args.period_ms, "passes": args.passes, "cases": {}}
+    print(json.dumps(figures["machine"]))
+    for name in args.case or CASES:
+        passes = []
+        for index in range(args.passes):
+            print(f"{name}: pass {index + 1} of {args.passes}", file=sys.stderr, flush=True)
+            passes.append(measure_once(CASES[name], args.batch, args.seconds, args.period_ms))
+            print("  " + ", ".join(f"{k} {v:.0f}" for k, v in passes[-1].items() if k not in ("shares", "own efficiency figure")), file=sys.stderr)
+        summary = figures["cases"][name] = summarise(passes)
+        print(f"\nworkers {name}   (medians of {args.passes} passes, global batch {args.batch})")
+        print(f"  {'':14}{'images/s':>10}{'÷ Σ alone':>12}{'÷ together':>12}")
+        for row in ("balanced", "torch hand", "torch equal"):
+            print(f"  {row:14}{summary['images_per_s'][row]:10.0f}{summary['of_alone'][row]:12.3f}"
+                  f"{summary['of_together'][row]:12.3f}")
+        print(f"  balanced ÷ torch by hand: {summary['balanced_over_torch_hand']:.2f}", flush=True)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
