@@ -1,6 +1,6 @@
 #pragma once
-// The job file (TOML) as a value. Every key is listed here and in docs/job_file.md; unknown keys and
-// wrong types are errors that give the line and the nearest valid name.
+// The job file (TOML) as a value. Every key is listed here and in docs/job_file.md; unknown keys
+// and wrong types are errors that give the line and the nearest valid name.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,43 +14,49 @@ namespace bimetal::train {
 
 struct ModelConfig {
   std::string name = "cnn";
+  bool operator==(const ModelConfig&) const = default;
 };
 
 struct DataConfig {
   std::string name = "fashion-mnist";
   std::string path;  ///< empty: the usual places
+  bool operator==(const DataConfig&) const = default;
 };
 
 struct TrainConfig {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;          ///< > 0: stop after this many optimizer steps
-  std::int64_t global_batch = 512; ///< samples per optimizer step over all workers
-  std::int64_t micro_batch = 0;    ///< most samples a device computes at once; 0: its whole share
-  std::uint64_t seed = 1;
-  std::string dtype = "float32";   ///< "float32" or "float64"
-  std::string optimizer = "sgd";   ///< "sgd", "adam", "adamw"
+  std::int64_t steps = 0;           ///< > 0: stop after this many optimizer steps
+  std::int64_t global_batch = 512;  ///< samples per optimizer step over all workers
+  std::int64_t micro_batch = 0;     ///< most samples a device computes at once; 0: its whole share
+  std::uint64_t seed = 1;           ///< below 2^63, TOML's largest whole number
+  std::string dtype = "float32";    ///< "float32" or "float64"
+  std::string optimizer = "sgd";    ///< "sgd", "adam", "adamw"
   double learning_rate = 0.05;
-  double momentum = 0.9;           ///< sgd
+  double momentum = 0.9;  ///< sgd
   double weight_decay = 0.0;
-  bool evaluate = true;            ///< test accuracy at the end of each epoch
+  bool evaluate = true;  ///< test accuracy at the end of each epoch
+  bool operator==(const TrainConfig&) const = default;
 };
 
 struct ParallelConfig {
   balance::Policy balance = balance::Policy::Auto;
-  std::vector<double> weights;     ///< balance = [3, 1]
+  std::vector<double> weights;  ///< balance = [3, 1]; empty for the other policies
   double bucket_mb = 25.0;
-  double timeout_s = 60.0;         ///< deadline of one step's communication
+  double timeout_s = 60.0;  ///< deadline of one step's communication
+  bool operator==(const ParallelConfig&) const = default;
 };
 
 struct CheckpointConfig {
-  std::string dir;                 ///< empty: no checkpoints
-  std::int64_t every_steps = 0;    ///< 0: only at the ends of epochs and of the job
-  std::int64_t keep = 2;           ///< newest ones kept
+  std::string dir;               ///< empty: no checkpoints
+  std::int64_t every_steps = 0;  ///< 0: only at the ends of epochs and of the job
+  std::int64_t keep = 2;         ///< newest ones kept
+  bool operator==(const CheckpointConfig&) const = default;
 };
 
 struct ClusterConfig {
   std::vector<std::string> workers;  ///< local workers when no --worker is given
   double join_timeout_s = 60.0;
+  bool operator==(const ClusterConfig&) const = default;
 };
 
 struct Job {
@@ -60,14 +66,23 @@ struct Job {
   ParallelConfig parallel;
   CheckpointConfig checkpoint;
   ClusterConfig cluster;
+  bool operator==(const Job&) const = default;
 };
 
 /// Reads `file` and then applies `overrides`, each "section.key=value" (value in TOML syntax; a
-/// bare word is taken as a string). Errors are InvalidArgument "FILE:LINE: …".
+/// bare word is taken as a string). Errors are InvalidArgument "FILE:LINE: …", or "--set …: …" for
+/// an override. A file that cannot be read is InvalidArgument, too.
 Job load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
 /// The same from text, for jobs that came over the network; `origin` stands for the file name.
 Job parse_job(std::string_view toml, const std::string& origin,
               const std::vector<std::string>& overrides = {});
+
+/// Every key with its value, so that parse_job(to_toml(job)) == job: what a launcher sends to
+/// machines that have no file.
+std::string to_toml(const Job& job);
+
+/// All valid keys, as "section.key", in the order of docs/job_file.md.
+std::vector<std::string> job_key_names();
 
 }  // namespace bimetal::train

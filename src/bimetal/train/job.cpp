@@ -1,0 +1,189 @@
+#include "bimetal/train/job.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/nearest_name.h"
+#include "bimetal/train/job_keys.h"
+
+namespace bimetal::train {
+namespace {
+
+/// Where a value stands: "job.toml:12", or "--set train.epochs=3".
+using Place = std::string;
+
+[[noreturn]] void fail(const Place& place, const std::string& problem) {
+  throw Error(ErrorCode::InvalidArgument, fmt::format("{}: {}", place, problem));
+}
+
+Place place_of(const std::string& origin, const toml::source_region& source) {
+  return fmt::format("{}:{}", origin, source.begin.line);
+}
+
+std::vector<std::string_view> section_names(const std::vector<JobKey>& keys) {
+  std::vector<std::string_view> names;
+  for (const JobKey& key : keys) {
+    if (names.empty() || names.back() != key.section) names.push_back(key.section);
+  }
+  return names;
+}
+
+void require_section(const Place& place, const std::vector<JobKey>& keys,
+                     std::string_view section) {
+  const auto known = section_names(keys);
+  if (std::find(known.begin(), known.end(), section) != known.end()) return;
+  fail(place, fmt::format("unknown section [{}]; did you mean [{}]?", section,
+                          nearest_name(section, known)));
+}
+
+/// The section that a key of this name belongs to; empty if there is none.
+std::string_view home_of(const std::vector<JobKey>& keys, std::string_view name) {
+  const auto found =
+      std::find_if(keys.begin(), keys.end(), [&](const JobKey& key) { return key.name == name; });
+  return found == keys.end() ? std::string_view() : found->section;
+}
+
+const JobKey& find_key(const Place& place, const std::vector<JobKey>& keys,
+                       std::string_view section, std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const JobKey& key : keys) {
+    if (key.section != section) continue;
+    if (key.name == name) return key;
+    known.push_back(key.name);
+  }
+  const auto home = home_of(keys, name);
+  const auto hint = home.empty() ? fmt::format("did you mean '{}'?", nearest_name(name, known))
+                                 : fmt::format("it belongs in [{}]", home);
+  fail(place, fmt::format("unknown key '{}' in [{}]; {}", name, section, hint));
+}
+
+void assign(const Place& place, const JobKey& key, const toml::node& value) {
+  if (const auto problem = key.value.read(value)) {
+    fail(place, fmt::format("'{}' in [{}]: {}", key.name, key.section, *problem));
+  }
+}
+
+/// The entries of a table in the order of their lines, so that the first mistake is reported first.
+std::vector<std::pair<const toml::key*, const toml::node*>> in_order(const toml::table& table) {
+  std::vector<std::pair<const toml::key*, const toml::node*>> entries;
+  for (auto&& [key, node] : table) entries.emplace_back(&key, &node);
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return a.first->source().begin.line < b.first->source().begin.line;
+  });
+  return entries;
+}
+
+toml::table parse_toml(std::string_view text, const std::string& origin) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    fail(place_of(origin, error.source()), std::string(error.description()));
+  }
+}
+
+void apply_file(const toml::table& file, const std::string& origin,
+                const std::vector<JobKey>& keys) {
+  for (const auto& [section, node] : in_order(file)) {
+    const Place place = place_of(origin, section->source());
+    const toml::table* table = node->as_table();
+    if (!table) {
+      const auto home = home_of(keys, section->str());
+      if (!home.empty()) {
+        fail(place, fmt::format("'{}' stands outside its section [{}]", section->str(), home));
+      }
+      fail(place, fmt::format("expected a section, found {} named '{}'", type_name(*node),
+                              section->str()));
+    }
+    require_section(place, keys, section->str());
+    for (const auto& [name, value] : in_order(*table)) {
+      const Place line = place_of(origin, name->source());
+      assign(line, find_key(line, keys, section->str(), name->str()), *value);
+    }
+  }
+}
+
+/// What follows the '=' of an override, as `value` of a table of its own. TOML where it parses as
+/// one; otherwise, and for text keys unless it is in quotes, the words as they stand.
+toml::table override_value(const Place& place, const JobKey& key, std::string_view words) {
+  try {
+    auto table = toml::parse(fmt::format("value = {}", words));
+    const bool literal = key.value.is_text && !table["value"].is_string();
+    if (table.size() == 1 && !literal) return table;
+  } catch (const toml::parse_error& error) {
+    const bool meant_as_toml = !words.empty() && (words[0] == '[' || words[0] == '"');
+    if (meant_as_toml) fail(place, std::string(error.description()));
+  }
+  return parse_toml("value = " + toml_string(words), place);
+}
+
+void apply_override(const std::string& text, const std::vector<JobKey>& keys) {
+  const Place place = "--set " + text;
+  const auto equals = text.find('=');
+  const auto dot = text.find('.');
+  if (equals == std::string::npos || dot >= equals) fail(place, "expected section.key=value");
+  const std::string_view view = text;
+  const auto section = view.substr(0, dot);
+  require_section(place, keys, section);
+  const JobKey& key = find_key(place, keys, section, view.substr(dot + 1, equals - dot - 1));
+  const auto table = override_value(place, key, view.substr(equals + 1));
+  assign(place, key, *table.get("value"));
+}
+
+std::string read_text(const std::filesystem::path& file) {
+  const auto fail_to_read = [&](int cause) {
+    fail(file.string(), "cannot read the job file: " + std::system_category().message(cause));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) fail_to_read(EISDIR);
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream.is_open()) fail_to_read(errno);
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  if (stream.bad()) fail_to_read(EIO);
+  return text;
+}
+
+}  // namespace
+
+Job load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+  return parse_job(read_text(file), file.string(), overrides);
+}
+
+Job parse_job(std::string_view toml, const std::string& origin,
+              const std::vector<std::string>& overrides) {
+  Job job;
+  const auto keys = job_keys(job);
+  apply_file(parse_toml(toml, origin), origin, keys);
+  for (const std::string& text : overrides) apply_override(text, keys);
+  return job;
+}
+
+std::string to_toml(const Job& job) {
+  Job copy = job;  // the table binds to members that could be written
+  std::string out;
+  std::string_view section;
+  for (const JobKey& key : job_keys(copy)) {
+    if (key.section != section)
+      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", key.section);
+    section = key.section;
+    out += fmt::format("{} = {}\n", key.name, key.value.write());
+  }
+  return out;
+}
+
+std::vector<std::string> job_key_names() {
+  Job job;
+  std::vector<std::string> names;
+  for (const JobKey& key : job_keys(job))
+    names.push_back(fmt::format("{}.{}", key.section, key.name));
+  return names;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,236 @@
+#include "bimetal/train/job_keys.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace bimetal::train {
+namespace {
+
+using Problem = std::optional<std::string>;
+
+constexpr double kMaxNumber = std::numeric_limits<double>::max();
+constexpr double kMaxSeconds = 1e6;  // eleven days; far from what a clock's nanoseconds can hold
+
+/// Which numbers a key accepts: from `min` (left out if `above_min`) to `max` (if `below_max`).
+struct Range {
+  double min = -kMaxNumber;
+  double max = kMaxNumber;
+  bool above_min = false;
+  bool below_max = false;
+
+  bool contains(double value) const {  // false for NaN
+    return (above_min ? value > min : value >= min) && (below_max ? value < max : value <= max);
+  }
+  std::string text() const {
+    const auto words = fmt::format(" {} {}", above_min ? "greater than" : "of at least", min);
+    if (max == kMaxNumber) return words;
+    return words + fmt::format(" and {} {}", below_max ? "less than" : "at most", max);
+  }
+};
+
+constexpr Range kPositive{.min = 0, .above_min = true};
+constexpr Range kNotNegative{.min = 0};
+constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
+constexpr Range kSeconds{.min = 0, .max = kMaxSeconds, .above_min = true};
+
+std::string unexpected_type(std::string_view expected, const toml::node& node) {
+  return fmt::format("expected {}, found {}", expected, type_name(node));
+}
+
+template <typename Integer>
+Binding whole(Integer& to, std::int64_t min) {
+  const auto read = [&to, min](const toml::node& node) -> Problem {
+    const auto* number = node.as_integer();
+    if (!number) return unexpected_type("a whole number", node);
+    if (number->get() < min) {
+      return fmt::format("expected a whole number of at least {}, found {}", min, number->get());
+    }
+    to = static_cast<Integer>(number->get());
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("{}", to); }};
+}
+
+/// Whole numbers are numbers, too: learning_rate = 1 is fine.
+std::optional<double> as_number(const toml::node& node) {
+  if (const auto* number = node.as_floating_point()) return number->get();
+  if (const auto* number = node.as_integer()) return static_cast<double>(number->get());
+  return std::nullopt;
+}
+
+Binding number(double& to, Range range) {
+  const auto read = [&to, range](const toml::node& node) -> Problem {
+    const auto value = as_number(node);
+    if (!value) return unexpected_type("a number", node);
+    if (!range.contains(*value)) {
+      return fmt::format("expected a number{}, found {}", range.text(), *value);
+    }
+    to = *value;
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("{}", to); }};
+}
+
+Binding flag(bool& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* value = node.as_boolean();
+    if (!value) return unexpected_type("true or false", node);
+    to = value->get();
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("{}", to); }};
+}
+
+Binding text(std::string& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* value = node.as_string();
+    if (!value) return unexpected_type("a string", node);
+    to = value->get();
+    return std::nullopt;
+  };
+  return {read, [&to] { return toml_string(to); }, true};
+}
+
+Binding one_of(std::string& to, std::vector<std::string> choices) {
+  Binding binding = text(to);
+  binding.read = [&to, choices = std::move(choices)](const toml::node& node) -> Problem {
+    const auto* value = node.as_string();
+    if (!value) return unexpected_type("a string", node);
+    if (std::find(choices.begin(), choices.end(), value->get()) == choices.end()) {
+      return fmt::format("expected \"{}\", found {}", fmt::join(choices, "\" or \""),
+                         toml_string(value->get()));
+    }
+    to = value->get();
+    return std::nullopt;
+  };
+  return binding;
+}
+
+Binding text_list(std::vector<std::string>& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* array = node.as_array();
+    if (!array) return unexpected_type("an array of strings", node);
+    std::vector<std::string> values;
+    for (const toml::node& element : *array) {
+      const auto* value = element.as_string();
+      if (!value) return unexpected_type("an array of strings", element) + " in it";
+      values.push_back(value->get());
+    }
+    to = std::move(values);
+    return std::nullopt;
+  };
+  const auto write = [&to] {
+    std::vector<std::string> parts;
+    for (const std::string& value : to) parts.push_back(toml_string(value));
+    return fmt::format("[{}]", fmt::join(parts, ", "));
+  };
+  return {read, write};
+}
+
+Problem read_weights(const toml::array& array, std::vector<double>& to) {
+  std::vector<double> weights;
+  for (const toml::node& element : array) {
+    const auto weight = as_number(element);
+    if (!weight) return unexpected_type("an array of numbers", element) + " in it";
+    if (!kNotNegative.contains(*weight)) {
+      return fmt::format("expected shares of at least 0, found {}", *weight);
+    }
+    weights.push_back(*weight);
+  }
+  if (std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == 0; })) {
+    return "expected at least one share above 0";
+  }
+  to = std::move(weights);
+  return std::nullopt;
+}
+
+/// balance = "auto" | "equal" | [3, 1]
+Binding balance_policy(ParallelConfig& to) {
+  constexpr auto kExpected = R"("auto", "equal" or an array of shares like [3, 1])";
+  const auto read = [&to, kExpected](const toml::node& node) -> Problem {
+    if (const auto* array = node.as_array()) {
+      if (auto problem = read_weights(*array, to.weights)) return problem;
+      to.balance = balance::Policy::Fixed;
+      return std::nullopt;
+    }
+    const auto* word = node.as_string();
+    if (!word) return unexpected_type(kExpected, node);
+    if (word->get() != "auto" && word->get() != "equal") {
+      return fmt::format("expected {}, found {}", kExpected, toml_string(word->get()));
+    }
+    to.balance = word->get() == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
+    to.weights.clear();
+    return std::nullopt;
+  };
+  const auto write = [&to]() -> std::string {
+    if (to.balance == balance::Policy::Fixed)
+      return fmt::format("[{}]", fmt::join(to.weights, ", "));
+    return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
+  };
+  return {read, write};
+}
+
+}  // namespace
+
+std::vector<JobKey> job_keys(Job& job) {
+  auto& [model, data, train, parallel, checkpoint, cluster] = job;
+  return {
+      {"model", "name", text(model.name)},
+      {"data", "name", text(data.name)},
+      {"data", "path", text(data.path)},
+      {"train", "epochs", whole(train.epochs, 1)},
+      {"train", "steps", whole(train.steps, 0)},
+      {"train", "global_batch", whole(train.global_batch, 1)},
+      {"train", "micro_batch", whole(train.micro_batch, 0)},
+      {"train", "seed", whole(train.seed, 0)},
+      {"train", "dtype", one_of(train.dtype, {"float32", "float64"})},
+      {"train", "optimizer", one_of(train.optimizer, {"sgd", "adam", "adamw"})},
+      {"train", "learning_rate", number(train.learning_rate, kPositive)},
+      {"train", "momentum", number(train.momentum, kFraction)},
+      {"train", "weight_decay", number(train.weight_decay, kNotNegative)},
+      {"train", "evaluate", flag(train.evaluate)},
+      {"parallel", "balance", balance_policy(parallel)},
+      {"parallel", "bucket_mb", number(parallel.bucket_mb, kPositive)},
+      {"parallel", "timeout_s", number(parallel.timeout_s, kSeconds)},
+      {"checkpoint", "dir", text(checkpoint.dir)},
+      {"checkpoint", "every_steps", whole(checkpoint.every_steps, 0)},
+      {"checkpoint", "keep", whole(checkpoint.keep, 1)},
+      {"cluster", "workers", text_list(cluster.workers)},
+      {"cluster", "join_timeout_s", number(cluster.join_timeout_s, kSeconds)},
+  };
+}
+
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string_view type_name(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::table: return "a table";
+    case toml::node_type::array: return "an array";
+    case toml::node_type::string: return "a string";
+    case toml::node_type::integer: return "a whole number";
+    case toml::node_type::floating_point: return "a floating-point number";
+    case toml::node_type::boolean: return "a boolean";
+    case toml::node_type::date: return "a date";
+    case toml::node_type::time: return "a time";
+    case toml::node_type::date_time: return "a date and time";
+    case toml::node_type::none: break;
+  }
+  return "nothing";
+}
+
+}  // namespace bimetal::train
