@@ -43,6 +43,8 @@ endif()
 if(BIMETAL_TORCH)
   include(FindTorchWheel)
   find_package(Torch REQUIRED)
+  add_library(bimetal_torch INTERFACE)
+  target_link_libraries(bimetal_torch INTERFACE ${TORCH_LIBRARIES})
   find_package(ZLIB REQUIRED)
 
   find_package(CLI11 QUIET)
