@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Draws shares, throughput and efficiency over a run from a report that `bimetal train --report` wrote.
+
+Usage: plot_run.py REPORT.json PICTURE.svg
+"""
+
+import json
+import sys
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    with open(sys.argv[1], encoding="utf-8") as file:
+        report = json.load(file)
+    history, workers = report["history"], report["workers"]
+    steps = [point["step"] for point in history]
+
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
+                         "svg.hashsalt": "bimetal"})
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(7.2, 4.4), sharex=True, height_ratios=[3, 2])
+    for worker in workers:
+        share = [100 * p["shares"][worker["rank"]] / sum(p["shares"]) for p in history]
+        top.step(steps, share, where="post", label=f"rank {worker['rank']}: {worker['device']}")
+    top.set_ylabel("share of each batch (%)")
+    top.set_ylim(0, 100)
+    top.legend(frameon=False, loc="center right")
+    bottom.plot(steps, [p["efficiency"] for p in history], color="black", linewidth=1)
+    bottom.set_ylim(0, 1.05)
+    bottom.axhline(1, color="grey", linewidth=0.6, linestyle=":")
+    bottom.set_ylabel("efficiency")
+    bottom.set_xlabel(f"step   ({report['samples_per_s']:.0f} images/s over the run)")
+    figure.tight_layout()
+    figure.savefig(sys.argv[2], metadata={"Date": None})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
