@@ -1,0 +1,51 @@
+#include "bimetal/models/registry.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <string_view>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/nearest_name.h"
+#include "bimetal/models/cnn.h"
+#include "bimetal/models/linear.h"
+#include "bimetal/models/mlp.h"
+
+namespace bimetal::models {
+namespace {
+
+constexpr std::array<std::string_view, 3> kNames = {"cnn", "mlp", "linear"};
+
+void check_shape(const std::string& name, const ImageShape& shape) {
+  if (shape.channels < 1 || shape.height < 1 || shape.width < 1 || shape.classes < 1) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("model '{}' cannot take images of {}x{}x{} in {} classes: each number "
+                            "must be at least 1",
+                            name, shape.channels, shape.height, shape.width, shape.classes));
+  }
+  if (name == "cnn" && (shape.height < 4 || shape.width < 4)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("model 'cnn' halves its images twice and needs at least 4x4 pixels, "
+                            "not {}x{}; use 'mlp' or 'linear'",
+                            shape.height, shape.width));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape) {
+  check_shape(name, shape);
+  if (name == "cnn") return std::make_shared<Cnn>(shape);
+  if (name == "mlp") return std::make_shared<Mlp>(shape);
+  if (name == "linear") return std::make_shared<Linear>(shape);
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("no model is called '{}'; did you mean '{}'? Known: {}", name,
+                          nearest_name(name, kNames), fmt::join(kNames, ", ")));
+}
+
+std::vector<std::string> model_names() {
+  return {kNames.begin(), kNames.end()};
+}
+
+}  // namespace bimetal::models

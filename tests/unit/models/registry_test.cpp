@@ -1,0 +1,104 @@
+#include "bimetal/models/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::models {
+namespace {
+
+std::map<std::string, std::vector<std::int64_t>> parameter_shapes(const std::string& name) {
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const auto& item : make_model(name, {})->named_parameters()) {
+    shapes[item.key()] = item.value().sizes().vec();
+  }
+  return shapes;
+}
+
+std::string message_of(const std::string& name, ImageShape shape) {
+  try {
+    make_model(name, shape);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error for " << name;
+  return {};
+}
+
+TEST(Models, ParametersHaveTheirDocumentedNamesAndShapes) {
+  using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+  EXPECT_EQ(parameter_shapes("cnn"), (Shapes{{"conv1.weight", {32, 1, 3, 3}},
+                                             {"conv1.bias", {32}},
+                                             {"conv2.weight", {64, 32, 3, 3}},
+                                             {"conv2.bias", {64}},
+                                             {"fc1.weight", {128, 64 * 7 * 7}},
+                                             {"fc1.bias", {128}},
+                                             {"fc2.weight", {10, 128}},
+                                             {"fc2.bias", {10}}}));
+  EXPECT_EQ(parameter_shapes("mlp"), (Shapes{{"fc1.weight", {256, 784}},
+                                             {"fc1.bias", {256}},
+                                             {"fc2.weight", {256, 256}},
+                                             {"fc2.bias", {256}},
+                                             {"fc3.weight", {10, 256}},
+                                             {"fc3.bias", {10}}}));
+  EXPECT_EQ(parameter_shapes("linear"), (Shapes{{"fc.weight", {10, 784}}, {"fc.bias", {10}}}));
+}
+
+TEST(Models, EachTakesOtherShapesTypesAndEmptyBatches) {
+  const ImageShape shape{.channels = 3, .height = 9, .width = 14, .classes = 7};
+  for (const std::string& name : model_names()) {
+    for (const torch::Dtype dtype : {torch::kFloat32, torch::kFloat64}) {
+      for (const std::int64_t batch : {0, 1, 5}) {
+        SCOPED_TRACE(name + ", batch of " + std::to_string(batch));
+        auto model = make_model(name, shape);
+        model->to(dtype);
+        const auto x = torch::randn({batch, 3, 9, 14}, dtype);
+        const auto logits = model->forward(x);
+        EXPECT_EQ(logits.sizes().vec(), (std::vector<std::int64_t>{batch, 7}));
+        EXPECT_EQ(logits.scalar_type(), dtype);
+        logits.sum().backward();
+        for (const auto& parameter : model->parameters()) {
+          ASSERT_TRUE(parameter.grad().defined());
+          EXPECT_EQ(parameter.grad().scalar_type(), dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST(Models, EachLearnsAFixedBatch) {
+  for (const std::string& name : model_names()) {
+    torch::manual_seed(1);
+    auto model = make_model(name, {});
+    const auto x = torch::randn({16, 1, 28, 28});
+    const auto y = torch::arange(16).remainder(10);
+    torch::optim::SGD optimizer(model->parameters(), 0.05);
+    double first = 0, last = 0;
+    for (int step = 0; step < 15; ++step) {
+      optimizer.zero_grad();
+      const auto loss = torch::nn::functional::cross_entropy(model->forward(x), y);
+      loss.backward();
+      optimizer.step();
+      last = loss.item<double>();
+      if (step == 0) first = last;
+    }
+    EXPECT_LT(last, 0.8 * first) << name;
+  }
+}
+
+TEST(Models, ErrorsSayWhatWouldWork) {
+  EXPECT_THAT(message_of("cmn", {}), testing::HasSubstr("did you mean 'cnn'"));
+  EXPECT_THAT(message_of("liner", {}), testing::HasSubstr("did you mean 'linear'"));
+  EXPECT_THAT(message_of("cnn", {.height = 3}), testing::HasSubstr("at least 4x4"));
+  EXPECT_THAT(message_of("mlp", {.channels = 0}), testing::HasSubstr("at least 1"));
+}
+
+}  // namespace
+}  // namespace bimetal::models
