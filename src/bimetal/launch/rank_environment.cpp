@@ -1,0 +1,82 @@
+#include "bimetal/launch/rank_environment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::launch {
+namespace {
+
+constexpr const char* kAllNames = "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT";
+
+std::string required(const Variables& variables, const char* name) {
+  if (auto value = variables(name); value && !value->empty()) return *value;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("RANK is set, so this process is one rank of a job, but {} is not; "
+                          "set {} for each rank, or unset RANK to start a job here",
+                          name, kAllNames));
+}
+
+int integer(const char* name, const std::string& text, int least, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{}={} is not a whole number from {} to {}", name, text, least, most));
+  }
+  return value;
+}
+
+int required_integer(const Variables& variables, const char* name, int least, int most) {
+  return integer(name, required(variables, name), least, most);
+}
+
+int optional_integer(const Variables& variables, const char* name, int otherwise, int least,
+                     int most) {
+  const auto text = variables(name);
+  return text && !text->empty() ? integer(name, *text, least, most) : otherwise;
+}
+
+StoreOwner store_owner(const Variables& variables) {
+  if (variables("BIMETAL_STORE") == "launcher") return StoreOwner::Launcher;
+  if (variables("TORCHELASTIC_USE_AGENT_STORE") == "True") return StoreOwner::TorchAgent;
+  return StoreOwner::RankZero;
+}
+
+}  // namespace
+
+std::optional<RankEnvironment> rank_from_environment(const Variables& variables) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  if (!variables("RANK")) return std::nullopt;
+
+  RankEnvironment env;
+  env.world_size = required_integer(variables, "WORLD_SIZE", 1, kMost);
+  env.rank = required_integer(variables, "RANK", 0, env.world_size - 1);
+  env.master.host = required(variables, "MASTER_ADDR");
+  env.master.port = static_cast<std::uint16_t>(
+      required_integer(variables, "MASTER_PORT", 1, std::numeric_limits<std::uint16_t>::max()));
+  env.local_rank = env.world_size == 1
+                       ? optional_integer(variables, "LOCAL_RANK", 0, 0, 0)
+                       : required_integer(variables, "LOCAL_RANK", 0, env.world_size - 1);
+  const int assumed_local = net::is_loopback(env.master.host) ? env.world_size : env.local_rank + 1;
+  env.local_world_size = optional_integer(variables, "LOCAL_WORLD_SIZE", assumed_local,
+                                          env.local_rank + 1, env.world_size);
+  env.store = store_owner(variables);
+  if (auto id = variables("TORCHELASTIC_RUN_ID"); id && !id->empty()) env.job_id = *id;
+  env.attempt = optional_integer(variables, "TORCHELASTIC_RESTART_COUNT", 0, 0, kMost);
+  return env;
+}
+
+std::optional<RankEnvironment> rank_from_environment() {
+  return rank_from_environment([](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  });
+}
+
+}  // namespace bimetal::launch

@@ -1,0 +1,47 @@
+#pragma once
+// Which rank this process is, as told by whatever started it: Bimetal's own launcher, torchrun, or
+// any tool that sets torchrun's variables RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+// MASTER_ADDR and MASTER_PORT. docs/running.md lists them.
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "bimetal/net/endpoint.h"
+
+namespace bimetal::launch {
+
+/// Who serves the store at MASTER_ADDR:MASTER_PORT.
+enum class StoreOwner {
+  RankZero,    ///< rank 0 itself: the rule where nothing says otherwise
+  Launcher,    ///< the process that started the ranks (BIMETAL_STORE=launcher)
+  TorchAgent,  ///< torchrun: a c10d::TCPStore is there (TORCHELASTIC_USE_AGENT_STORE=True)
+};
+
+struct RankEnvironment {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;        ///< among the ranks on this machine
+  int local_world_size = 1;  ///< ranks on this machine
+  net::Endpoint master;      ///< where the ranks find each other
+  StoreOwner store = StoreOwner::RankZero;
+  std::string job_id =
+      "job";        ///< equal on all ranks of a job and on no other job's (torchrun's run id)
+  int attempt = 0;  ///< how often the starter has restarted the job (torchrun)
+
+  /// Whether every rank is on this machine, so that the job needs nothing beyond loopback.
+  bool on_one_machine() const noexcept { return local_world_size == world_size; }
+};
+
+/// Value of a variable, or nothing where it is not set. Stands for the process's environment.
+using Variables = std::function<std::optional<std::string>(const char* name)>;
+
+/// Nothing if RANK is not set: this process was not started as a rank. LOCAL_RANK may be missing
+/// only in a world of one; LOCAL_WORLD_SIZE may be missing (all ranks are taken to be on this
+/// machine if MASTER_ADDR is a loopback address). Error(InvalidArgument) names the variable that is
+/// missing or bad, and its value.
+std::optional<RankEnvironment> rank_from_environment();
+std::optional<RankEnvironment> rank_from_environment(const Variables& variables);
+
+}  // namespace bimetal::launch
