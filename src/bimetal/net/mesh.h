@@ -61,6 +61,12 @@ class Mesh {
   /// Lets a paused peer's frame be offered to on_header again. Thread-safe.
   virtual void resume(int peer) = 0;
 
+  /// Ends the path to `peer` now, as if it had been lost: pending sends to it end in an error, a
+  /// payload half read is given up, and on_lost follows (PeerLost) unless it has been called
+  /// before. By then the mesh touches no buffer of that path any more. Does not block.
+  /// Thread-safe. It lets a failed group hand its buffers back although a peer is stuck.
+  virtual void drop(int peer) = 0;
+
   /// Says goodbye to every peer after what is queued has been sent, waits for that until
   /// `deadline`, then closes. Pending sends that could not be sent end in Error(Aborted). After it
   /// returns the receiver is not called any more. Idempotent.
