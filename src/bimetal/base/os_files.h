@@ -1,0 +1,45 @@
+#pragma once
+// What files need from the operating system beyond the standard library: reaching the disk,
+// swapping two names, and marking a path as being worked on.
+
+#include <cstdio>
+#include <filesystem>
+
+namespace bimetal {
+
+/// Returns once all that was written to `file` is on the disk. Error(System) names `path`.
+void sync_file(std::FILE* file, const std::filesystem::path& path);
+
+/// The same for the names in a folder. Folders that cannot be synced (some network file systems)
+/// are left to the system.
+void sync_directory(const std::filesystem::path& path);
+
+/// Swaps what two names stand for, in one step. False where the file system has no such operation;
+/// nothing is changed then.
+bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
+
+/// Marks a file or folder as being worked on by this process. The mark goes with its holder,
+/// however that ends (kill -9 included), and says nothing about the path's contents: it is an
+/// advisory lock.
+class PathClaim {
+ public:
+  enum class Outcome {
+    held,         ///< it is ours until this object ends
+    busy,         ///< somebody else's
+    gone,         ///< the path has been removed or replaced meanwhile
+    unsupported,  ///< the file system has no locks
+  };
+
+  explicit PathClaim(const std::filesystem::path& path);
+  ~PathClaim();
+  PathClaim(const PathClaim&) = delete;
+  PathClaim& operator=(const PathClaim&) = delete;
+
+  Outcome outcome() const noexcept { return outcome_; }
+
+ private:
+  Outcome outcome_;
+  int handle_ = -1;
+};
+
+}  // namespace bimetal

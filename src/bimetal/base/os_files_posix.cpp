@@ -1,0 +1,71 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/os_files.h"
+
+namespace bimetal {
+namespace {
+
+/// Asks the drive, too, to empty its cache where plain fsync does not (macOS).
+int sync_descriptor(int descriptor) {
+#ifdef F_FULLFSYNC
+  if (fcntl(descriptor, F_FULLFSYNC) == 0) return 0;
+#endif
+  return fsync(descriptor);
+}
+
+PathClaim::Outcome lock(int descriptor, const std::filesystem::path& path) {
+  using enum PathClaim::Outcome;
+  if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? busy : unsupported;
+  struct stat opened {
+  }, named{};
+  const bool same = fstat(descriptor, &opened) == 0 && lstat(path.c_str(), &named) == 0 &&
+                    opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+  return same ? held : gone;
+}
+
+}  // namespace
+
+void sync_file(std::FILE* file, const std::filesystem::path& path) {
+  if (std::fflush(file) != 0 || sync_descriptor(fileno(file)) != 0) {
+    throw system_error("cannot write " + path.string(), errno);
+  }
+}
+
+void sync_directory(const std::filesystem::path& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  sync_descriptor(descriptor);
+  close(descriptor);
+}
+
+bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b) {
+#if defined(RENAME_EXCHANGE)
+  return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+#elif defined(RENAME_SWAP)
+  return renamex_np(a.c_str(), b.c_str(), RENAME_SWAP) == 0;
+#else
+  return false;
+#endif
+}
+
+PathClaim::PathClaim(const std::filesystem::path& path) {
+  handle_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (handle_ < 0) {
+    outcome_ = errno == ENOENT ? Outcome::gone : Outcome::unsupported;
+  } else {
+    outcome_ = lock(handle_, path);
+  }
+}
+
+PathClaim::~PathClaim() {
+  if (handle_ >= 0) close(handle_);
+}
+
+}  // namespace bimetal

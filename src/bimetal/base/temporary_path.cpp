@@ -1,0 +1,130 @@
+#include "bimetal/base/temporary_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
+
+namespace bimetal {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kSuffix = ".tmp";
+constexpr std::size_t kDigits = 16;
+constexpr int kTries = 100;
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+std::string random_digits() {
+  std::random_device random;  // not a seeded generator: two ranks may start alike
+  const std::uint64_t high = random();
+  return fmt::format("{:016x}", high << 32 | random());
+}
+
+[[noreturn]] void fail(const fs::path& target, const std::error_code& cause) {
+  throw system_error("cannot write " + target.string(), cause.value());
+}
+
+bool is_leftover_name(std::string_view name, std::string_view prefix) {
+  const std::size_t tail = 1 + kDigits + kSuffix.size();
+  if (name.size() < 1 + prefix.size() + tail || name[0] != '.') return false;
+  if (!name.substr(1).starts_with(prefix) || !name.ends_with(kSuffix)) return false;
+  const auto digits = name.substr(name.size() - tail + 1, kDigits);
+  return name[name.size() - tail] == '.' &&
+         digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to, const fs::path& target) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) fail(target, error);
+}
+
+/// For file systems that cannot swap two names: the old folder is put aside first, and comes back
+/// if the new one cannot take its place.
+void replace_in_two_steps(const fs::path& path, const fs::path& target) {
+  const TemporaryPath aside(target, TemporaryPath::Kind::folder);
+  rename_or_fail(target, aside.path(), target);
+  try {
+    rename_or_fail(path, target, target);
+  } catch (const Error&) {
+    rename_or_fail(aside.path(), target, target);
+    throw;
+  }
+}
+
+}  // namespace
+
+TemporaryPath::TemporaryPath(fs::path target, Kind kind) : target_(std::move(target)), kind_(kind) {
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    path_ = folder_of(target_) /
+            fmt::format(".{}.{}{}", target_.filename().string(), random_digits(), kSuffix);
+    if (!create()) continue;
+    claim_ = std::make_unique<PathClaim>(path_);
+    // Between the two lines above somebody else's clean-up may have taken it for a leftover.
+    const auto outcome = claim_->outcome();
+    if (outcome == PathClaim::Outcome::held || outcome == PathClaim::Outcome::unsupported) return;
+  }
+  fail(target_, std::make_error_code(std::errc::file_exists));
+}
+
+TemporaryPath::~TemporaryPath() {
+  std::error_code error;
+  fs::remove_all(path_, error);
+  if (error) log(LogLevel::warning, "cannot remove {}: {}", path_.string(), error.message());
+}
+
+bool TemporaryPath::create() {
+  if (kind_ == Kind::folder) {
+    std::error_code error;
+    const bool created = fs::create_directory(path_, error);
+    if (error) fail(target_, error);
+    return created;
+  }
+  std::FILE* file = std::fopen(path_.string().c_str(), "wbx");
+  if (file) {
+    std::fclose(file);
+  } else if (errno != EEXIST) {
+    fail(target_, std::error_code(errno, std::system_category()));
+  }
+  return file != nullptr;
+}
+
+void TemporaryPath::move_into_place() {
+  if (kind_ == Kind::folder) sync_directory(path_);
+  if (kind_ == Kind::folder && fs::exists(target_)) {
+    if (!exchange_paths(path_, target_)) replace_in_two_steps(path_, target_);
+  } else {
+    rename_or_fail(path_, target_, target_);
+  }
+  sync_directory(folder_of(target_));
+}
+
+void remove_leftovers(const fs::path& folder, std::string_view prefix) noexcept try {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder)) {
+    if (is_leftover_name(entry.path().filename().string(), prefix)) found.push_back(entry.path());
+  }
+  for (const fs::path& path : found) {
+    const PathClaim claim(path);
+    if (claim.outcome() != PathClaim::Outcome::held) continue;
+    log(LogLevel::info, "removing {}, left by a process that ended early", path.string());
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+} catch (const std::exception& error) {
+  log(LogLevel::debug, "cannot look for leftovers in {}: {}", folder.string(), error.what());
+}
+
+}  // namespace bimetal

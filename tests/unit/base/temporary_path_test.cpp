@@ -1,0 +1,107 @@
+#include "bimetal/base/temporary_path.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "bimetal/base/error.h"
+#include "support/forked_child.h"
+#include "support/temporary_folder.h"
+
+namespace bimetal {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = TemporaryPath::Kind;
+using test::contents_of;
+using test::names_in;
+using test::put_contents;
+
+TEST(TemporaryPath, IsRemovedUnlessMoved) {
+  const test::TemporaryFolder folder;
+  for (const Kind kind : {Kind::file, Kind::folder}) {
+    const TemporaryPath temporary(folder / "target", kind);
+    EXPECT_TRUE(fs::exists(temporary.path()));
+    EXPECT_EQ(names_in(folder.path()).size(), 1u);
+  }
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+TEST(TemporaryPath, AFolderReplacesAnotherWithAllItsContents) {
+  const test::TemporaryFolder folder;
+  fs::create_directory(folder / "target");
+  put_contents(folder / "target/old", "old");
+  {
+    TemporaryPath temporary(folder / "target", Kind::folder);
+    put_contents(temporary.path() / "new", "new");
+    temporary.move_into_place();
+  }
+  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"target"});
+  EXPECT_EQ(names_in(folder / "target"), std::set<std::string>{"new"});
+}
+
+TEST(TemporaryPath, NamesTheTargetWhenItCannotBeMade) {
+  const test::TemporaryFolder folder;
+  for (const Kind kind : {Kind::file, Kind::folder}) {
+    try {
+      const TemporaryPath temporary(folder / "missing/target", kind);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::System);
+      EXPECT_EQ(std::string(error.what()), "cannot write " + (folder / "missing/target").string() +
+                                               ": No such file or directory");
+    }
+  }
+}
+
+/// A child that makes a temporary file and a temporary folder, says so, and goes on living.
+class Maker {
+ public:
+  explicit Maker(const test::TemporaryFolder& folder) : child_([&] { return make(folder); }) {
+    while (names_in(folder.path()).count("ready") == 0) usleep(1000);
+    fs::remove(folder / "ready");
+  }
+  void kill() { child_.kill_and_wait(); }
+
+ private:
+  static int make(const test::TemporaryFolder& folder) {
+    const TemporaryPath file(folder / "step-1", Kind::file);
+    const TemporaryPath inner(folder / "step-2", Kind::folder);
+    put_contents(inner.path() / "part", "part");
+    put_contents(folder / "ready", "");
+    for (;;) pause();
+  }
+  test::ForkedChild child_;
+};
+
+TEST(RemoveLeftovers, TakesThoseOfTheDeadAndLeavesThoseOfTheLiving) {
+  const test::TemporaryFolder folder;
+  const TemporaryPath mine(folder / "step-3", Kind::folder);
+  Maker maker(folder);
+  remove_leftovers(folder.path(), "step-");
+  EXPECT_EQ(names_in(folder.path()).size(), 3u);
+  maker.kill();
+  EXPECT_EQ(names_in(folder.path()).size(), 3u) << "the kill left nothing to clean up";
+  remove_leftovers(folder.path(), "step-");
+  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{mine.path().filename().string()});
+}
+
+TEST(RemoveLeftovers, TouchesNothingElse) {
+  const test::TemporaryFolder folder;
+  const std::set<std::string> others = {
+      "step-1",
+      ".step-1.tmp",
+      ".step-1.0123456789abcde.tmp",    // a digit too few
+      ".step-1.0123456789abcdeg.tmp",   // not hexadecimal
+      ".stop-1.0123456789abcdef.tmp",   // another prefix
+      "step-1.0123456789abcdef.tmp",    // not hidden
+      ".step-1.0123456789abcdef.tmp.x"  // another ending
+  };
+  for (const auto& name : others) put_contents(folder / name, "");
+  put_contents(folder / ".step-1.0123456789abcdef.tmp", "");
+  remove_leftovers(folder.path(), "step-");
+  EXPECT_EQ(names_in(folder.path()), others);
+  remove_leftovers(folder / "missing", "step-");
+}
+
+}  // namespace
+}  // namespace bimetal
