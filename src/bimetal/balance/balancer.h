@@ -12,9 +12,9 @@ namespace bimetal::balance {
 
 /// What one rank reports after a step.
 struct StepFigures {
-  std::int64_t batch = 0;       ///< samples it computed
-  double compute_seconds = 0;   ///< its own compute, without waiting for others
-  bool out_of_memory = false;   ///< the batch did not fit; the step is to be repeated
+  std::int64_t batch = 0;      ///< samples it computed
+  double compute_seconds = 0;  ///< its own compute, without waiting for others
+  bool out_of_memory = false;  ///< the batch did not fit; the step is to be repeated
 };
 
 enum class Policy { Auto, Equal, Fixed };

@@ -1,5 +1,6 @@
 #pragma once
 // Splitting a global batch B over devices. Pure functions; docs/balance.md gives the mathematics.
+// Equal arguments give equal shares on every platform: ranks never have to exchange the result.
 
 #include <cstdint>
 #include <limits>
@@ -15,24 +16,33 @@ using Shares = std::vector<std::int64_t>;
 
 inline constexpr std::int64_t kNoCap = std::numeric_limits<std::int64_t>::max();
 
+/// Larger batches are refused: products of two batch sizes must fit into 64 bits.
+inline constexpr std::int64_t kMaxBatch = std::numeric_limits<std::int32_t>::max();
+
 struct Device {
   CostModel cost;
   std::int64_t cap = kNoCap;  ///< most samples that fit into its memory at once
 };
 
+// Every function below throws Error(InvalidArgument) for an empty list, a negative share or a batch
+// outside 0…kMaxBatch.
+
 /// Minimises the slowest finish, max over b_i > 0 of t_i(b_i), subject to Σ b_i = global_batch and
 /// b_i ≤ cap_i; exact in integers. A device whose α exceeds the best finish gets 0. Devices with an
 /// unknown cost are treated as the mean of the known ones (as equals if none is known).
-/// Error(OutOfMemory) if Σ cap_i < global_batch, Error(InvalidArgument) for an empty list.
+/// Error(OutOfMemory) if Σ cap_i < global_batch.
 Shares balanced_shares(std::span<const Device> devices, std::int64_t global_batch);
 
 /// As equal as integers allow; the first ranks get the remainder.
 Shares equal_shares(int ranks, std::int64_t global_batch);
 
-/// In proportion to `weights` (≥ 0, not all 0), largest remainder first.
+/// In proportion to `weights` (finite, ≥ 0, not all 0), largest remainder first; a weight of 0 gets
+/// nothing.
 Shares weighted_shares(std::span<const double> weights, std::int64_t global_batch);
 
-/// Shares for a smaller batch in the same proportions (an epoch's last, short one).
+/// Shares for another batch in the same proportions (an epoch's last, short one), largest remainder
+/// first. A share of 0 stays 0, a larger share never gets less than a smaller one, and none grows
+/// when batch ≤ Σ shares. `shares` may not all be 0 unless batch is.
 Shares scale_shares(std::span<const std::int64_t> shares, std::int64_t batch);
 
 /// The slowest finish that these shares lead to, in seconds.

@@ -15,7 +15,7 @@ struct ImageDataset {
   torch::Tensor images;
   torch::Tensor labels;
   std::int64_t classes = 10;
-  double mean = 0.0;    ///< of pixel ÷ 255 over the training set; batches are (x/255 − mean) ÷ stddev
+  double mean = 0.0;  ///< of pixel ÷ 255 over the training set; batches are (x/255 − mean) ÷ stddev
   double stddev = 1.0;
 
   std::int64_t size() const { return labels.size(0); }
@@ -26,7 +26,9 @@ struct Batch {
   torch::Tensor y;  ///< [b] int64
 };
 
-/// Gathers, converts and normalises samples; indices: int64 [b] (b may be 0).
+/// Gathers, converts and normalises samples; indices: int64 [b] (b may be 0). All tensors are on
+/// the CPU. Error(InvalidArgument) for an index outside the dataset or a type that is no floating
+/// point.
 Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torch::Dtype dtype);
 
 struct TrainTest {
@@ -35,7 +37,9 @@ struct TrainTest {
 };
 
 /// Names known: "fashion-mnist", "mnist". `path` is a folder with the four IDX files (.gz or not);
-/// empty: the usual places (Debian's package, ~/.cache/bimetal/<name>, $BIMETAL_DATA/<name>).
+/// empty: the first of the usual places that exists ($BIMETAL_DATA/<name>, ~/.cache/bimetal/<name>,
+/// Debian's package at /usr/share/datasets/<name>). Both sets are normalised by the training set's
+/// mean and deviation.
 /// Errors: InvalidArgument for an unknown name (with the nearest) or missing files (lists the
 /// places searched and how to get them); CorruptData for damaged or mismatched files.
 TrainTest load_dataset(const std::string& name, const std::filesystem::path& path);

@@ -8,8 +8,8 @@
 
 namespace bimetal::data {
 
-/// One batch ahead. request() starts building, take() waits for it; an error on the thread is
-/// rethrown by take(). Not thread-safe itself: one owner.
+/// One batch ahead: request() starts building, take() waits for it. Not thread-safe itself: one
+/// owner. Building is computation alone, so that no wait here can last longer than its work.
 class Prefetcher {
  public:
   Prefetcher(const ImageDataset& dataset, torch::Dtype dtype, torch::Device device);
@@ -17,10 +17,15 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
+  /// indices: int64 [b]. Error(InvalidArgument) while an earlier request is neither taken nor
+  /// discarded.
   void request(torch::Tensor indices);
-  /// The batch on the device. Error(InvalidArgument) if nothing was requested.
+
+  /// The requested batch, on the device. Rethrows what went wrong while building it; after that
+  /// the next request() works. Error(InvalidArgument) if nothing was requested.
   Batch take();
-  /// Forgets a requested batch (the shares changed).
+
+  /// Forgets a request, if there is one (the shares changed).
   void discard();
 
  private:

@@ -17,7 +17,8 @@ struct SamplerPosition {
 
 class EpochSampler {
  public:
-  /// The permutation depends on (seed, epoch) alone and is the same on every platform.
+  /// The permutation depends on (dataset_size, seed, epoch) alone and is the same on every
+  /// platform. Error(InvalidArgument) if dataset_size < 1.
   EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle = true);
 
   /// Samples left in the current epoch.
@@ -25,28 +26,32 @@ class EpochSampler {
 
   /// The next Σ shares samples (or what is left of the epoch: the shares are then scaled down in
   /// proportion, see balance::scale_shares) and how they fall to the ranks: rank r gets the r-th
-  /// run. Advances; at the epoch's end the next call begins a new epoch.
+  /// run. Advances; at the epoch's end the next call begins a new epoch. Error(InvalidArgument)
+  /// for no shares, a negative one, or Σ shares = 0.
   struct Step {
     std::int64_t epoch = 0;
-    std::int64_t total = 0;                 ///< samples of this step over all ranks
-    std::vector<std::int64_t> counts;       ///< per rank; Σ = total
-    std::vector<std::int64_t> indices;      ///< this step's samples, rank after rank
+    std::int64_t total = 0;             ///< samples of this step over all ranks
+    std::vector<std::int64_t> counts;   ///< per rank; Σ = total
+    std::vector<std::int64_t> indices;  ///< this step's samples, rank after rank
 
+    /// Rank `rank`'s run of indices. Error(InvalidArgument) if there is no such rank.
     std::span<const std::int64_t> of_rank(int rank) const;
   };
   Step next(std::span<const std::int64_t> shares);
 
+  /// {epoch, offset}; the offset equals the dataset's size between two epochs.
   SamplerPosition position() const noexcept { return position_; }
   /// Continues from a checkpoint, or repeats a step. Error(InvalidArgument) if out of range.
   void seek(SamplerPosition position);
 
  private:
-  void shuffle_epoch();
+  void order_epoch();
 
   std::int64_t size_;
   std::uint64_t seed_;
   bool shuffle_;
   SamplerPosition position_;
+  std::int64_t ordered_epoch_ = -1;  ///< the epoch that order_ is of
   std::vector<std::int64_t> order_;
 };
 
