@@ -1,0 +1,21 @@
+#pragma once
+// Byte strings of any length between the ranks: for what is said once per job, not once per step.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+
+namespace bimetal::train {
+
+using Bytes = std::vector<std::byte>;
+
+/// What every rank has put in, rank by rank. Collective; lengths may differ.
+std::vector<Bytes> all_gather_bytes(comm::Group group, std::span<const std::byte> mine,
+                                    Deadline deadline);
+
+/// `root`'s bytes, on every rank. Collective; `bytes` is ignored elsewhere.
+Bytes broadcast_bytes(comm::Group group, Bytes bytes, int root, Deadline deadline);
+
+}  // namespace bimetal::train

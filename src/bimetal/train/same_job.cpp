@@ -1,0 +1,73 @@
+#include "bimetal/train/same_job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/train/exchange.h"
+
+namespace bimetal::train {
+namespace {
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+// All that decides which collectives a rank calls, and with what. Where the data lies, which
+// devices there are and how many checkpoints are kept may differ.
+Facts facts_of(const Job& job, const data::TrainTest& data) {
+  const auto text = [](const auto& value) { return fmt::format("{}", value); };
+  const auto& train = job.train;
+  return {
+      {"model.name", job.model.name},
+      {"data.name", job.data.name},
+      {"the training set's size", text(data.train.size())},
+      {"the test set's size", text(data.test.size())},
+      {"train.epochs", text(train.epochs)},
+      {"train.steps", text(train.steps)},
+      {"train.global_batch", text(train.global_batch)},
+      {"train.seed", text(train.seed)},
+      {"train.dtype", train.dtype},
+      {"train.optimizer", train.optimizer},
+      {"train.learning_rate", text(train.learning_rate)},
+      {"train.momentum", text(train.momentum)},
+      {"train.weight_decay", text(train.weight_decay)},
+      {"train.evaluate", text(train.evaluate)},
+      {"parallel.balance", fmt::format("{} {}", static_cast<int>(job.parallel.balance),
+                                       fmt::join(job.parallel.weights, " "))},
+      {"parallel.bucket_mb", text(job.parallel.bucket_mb)},
+      {"checkpoint.every_steps", text(job.checkpoint.every_steps)},
+  };
+}
+
+Bytes encode(const Facts& facts) {
+  WireWriter writer;
+  for (const auto& [key, value] : facts) writer.string(value);
+  return std::move(writer).take();
+}
+
+}  // namespace
+
+void require_same_job(comm::Group group, const Job& job, const data::TrainTest& data,
+                      std::chrono::milliseconds timeout) {
+  const auto facts = facts_of(job, data);
+  const auto all = all_gather_bytes(group, encode(facts), Deadline::after(timeout));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    WireReader first(all[0]), other(all[rank]);
+    for (const auto& [key, mine] : facts) {
+      const auto expected = first.string();
+      const auto found = other.string();
+      if (expected == found) continue;
+      throw Error(ErrorCode::CallMismatch,
+                  fmt::format("{} is '{}' on rank {} but '{}' on rank 0: give every rank the same "
+                              "job and data",
+                              key, found, rank, expected),
+                  static_cast<int>(rank));
+    }
+  }
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,40 @@
+#include "bimetal/train/setup.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <mutex>
+
+#include "bimetal/base/error.h"
+#include "bimetal/device/device.h"
+#include "bimetal/train/image_shape.h"
+
+namespace bimetal::train {
+
+Place choose_place(const Job& job, const TrainerOptions& options) {
+  device::apply_worker_limits(options.worker, options.local_world_size);
+  Place place;
+  place.device = device::select_device(options.worker, options.local_rank);
+  place.dtype = job.train.dtype == "float64" ? torch::kFloat64 : torch::kFloat32;
+  if (place.dtype == torch::kFloat64 && place.device.is_mps()) {
+    throw Error(ErrorCode::Unsupported,
+                "train.dtype is \"float64\", which Apple's GPUs do not know: take \"float32\", or "
+                "give this machine --worker cpu");
+  }
+  return place;
+}
+
+std::shared_ptr<models::Classifier> make_seeded_model(const Job& job,
+                                                      const data::ImageDataset& dataset,
+                                                      const Place& place) {
+  // Ranks that are threads of one process share the generator: one at a time seeds and draws.
+  static std::mutex drawing;
+  const std::scoped_lock lock(drawing);
+  torch::manual_seed(job.train.seed);
+  // Drawn in float32 on the CPU and then converted: equal on every device and for every dtype.
+  auto model = models::make_model(job.model.name, image_shape(dataset));
+  model->to(place.device, place.dtype);
+  return model;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,38 @@
+#pragma once
+// Measures, before the first step, how long this job's steps take on each device, so that already
+// the first shares fit.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "bimetal/balance/shares.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/data/dataset.h"
+#include "bimetal/train/job.h"
+
+namespace bimetal::train {
+
+struct ProbeOptions {
+  torch::Device device{torch::kCPU};
+  torch::Dtype dtype = torch::kFloat32;
+  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  std::chrono::milliseconds budget{800};
+};
+
+/// t(b) = α + β·b of one step (forward, backward, update) of `job` on this device, from steps of
+/// two sizes on the first samples of `dataset`. It trains a model of its own, thrown away
+/// afterwards. Draws from torch's default generator: seed it afterwards. Unknown
+/// (CostModel::known()) if not even the smallest batch fits into memory.
+balance::CostModel probe_step(const Job& job, const data::ImageDataset& dataset,
+                              const ProbeOptions& options);
+
+/// Every rank probes at the same time, since they will compute at the same time, and learns every
+/// rank's result. Collective.
+std::vector<balance::Device> probe_devices(comm::Group group, const Job& job,
+                                           const data::ImageDataset& dataset,
+                                           const ProbeOptions& options);
+
+}  // namespace bimetal::train

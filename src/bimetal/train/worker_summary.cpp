@@ -1,0 +1,46 @@
+#include "bimetal/train/worker_summary.h"
+
+#include <utility>
+
+#include "bimetal/base/wire.h"
+#include "bimetal/train/exchange.h"
+
+namespace bimetal::train {
+namespace {
+
+Bytes encode(const WorkerSummary& summary) {
+  WireWriter writer;
+  writer.string(summary.host);
+  writer.string(summary.device);
+  writer.f64(summary.elapsed_seconds);
+  writer.f64(summary.communicate_seconds);
+  writer.f64(summary.wait_seconds);
+  writer.u64(summary.bytes_sent);
+  return std::move(writer).take();
+}
+
+WorkerSummary decode(const Bytes& bytes) {
+  WireReader reader(bytes);
+  WorkerSummary summary;
+  summary.host = reader.string();
+  summary.device = reader.string();
+  summary.elapsed_seconds = reader.f64();
+  summary.communicate_seconds = reader.f64();
+  summary.wait_seconds = reader.f64();
+  summary.bytes_sent = reader.u64();
+  reader.expect_end();
+  return summary;
+}
+
+}  // namespace
+
+std::vector<WorkerSummary> gather_summaries(comm::Group group, const WorkerSummary& mine,
+                                            std::chrono::milliseconds timeout) {
+  std::vector<WorkerSummary> summaries;
+  for (const auto& bytes : all_gather_bytes(group, encode(mine), Deadline::after(timeout))) {
+    summaries.push_back(decode(bytes));
+  }
+  return summaries;
+}
+
+}  // namespace bimetal::train
