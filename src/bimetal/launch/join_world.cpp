@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <asio/ip/host_name.hpp>
 #include <memory>
 #include <optional>
 
 #include "bimetal/c10d/tcp_store.h"
 #include "bimetal/launch/own_address.h"
-#include "bimetal/net/tcp/tcp_mesh.h"
+#include "bimetal/net/solo_mesh.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/store.h"
 
@@ -52,10 +53,7 @@ comm::Group join_world(const RankEnvironment& env, const JoinOptions& options) {
 }
 
 comm::Group single_process_world(const comm::GroupOptions& options) {
-  net::TcpMeshBuilder builder(0, 1, {});
-  return comm::make_group(
-      std::move(builder).connect({builder.listening()}, Deadline::after(std::chrono::seconds(10))),
-      options);
+  return comm::make_group(net::make_solo_mesh(asio::ip::host_name()), options);
 }
 
 }  // namespace bimetal::launch

@@ -20,7 +20,7 @@ struct JoinOptions {
 /// needed, ProtocolMismatch, System for a port in use.
 comm::Group join_world(const RankEnvironment& env, const JoinOptions& options);
 
-/// The group of a process that trains alone: world size 1, nothing listens longer than the call.
+/// The group of a process that trains alone: world size 1, no sockets.
 comm::Group single_process_world(const comm::GroupOptions& options = {});
 
 }  // namespace bimetal::launch

@@ -1,0 +1,149 @@
+#include "bimetal/cli/join.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/local_ranks.h"
+#include "bimetal/cli/shared_job.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/version.h"
+#include "bimetal/rendezvous/store.h"
+#include "bimetal/train/job.h"
+
+namespace bimetal::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kFooter = R"(Examples:
+  bimetal join 192.168.1.5:29400 --token-file token
+  bimetal join mac.local:29400 --token-file token --worker cuda:0 --worker cuda:1)";
+
+struct JoinArguments {
+  std::string host, token_file, data_path;
+  std::vector<std::string> workers;
+  double join_timeout_s = 60;
+};
+
+Deadline deadline_after(double seconds) {
+  return Deadline::after(milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+}
+
+void require_same_version(const launch::JobOffer& offer, const std::string& host) {
+  if (offer.version == kVersion) return;
+  throw Error(
+      ErrorCode::ProtocolMismatch,
+      fmt::format("{} runs Bimetal {} and this machine {}; install the same version on both", host,
+                  offer.version, kVersion));
+}
+
+/// The job as this machine runs it: paths may differ here.
+train::Job job_here(const launch::JobOffer& offer, const JoinArguments& arguments) {
+  auto job = train::parse_job(offer.job_toml, fmt::format("the job of {}", arguments.host));
+  if (!arguments.data_path.empty()) job.data.path = arguments.data_path;
+  return job;
+}
+
+/// Waits for the host's sign. False if the user gave up.
+bool wait_for_start(launch::JobBoard& board, launch::SignalWatch& signals,
+                    const JoinArguments& arguments, double timeout_s) {
+  const auto deadline = deadline_after(timeout_s);
+  while (!board.started()) {
+    if (signals.stop_requests() > 0) {
+      board.withdraw(own_host_name());
+      return false;
+    }
+    if (board.withdrawn()) {
+      throw Error(ErrorCode::Aborted,
+                  fmt::format("{} gave up before the job began", arguments.host));
+    }
+    if (deadline.expired()) {
+      board.withdraw(own_host_name());
+      throw Error(ErrorCode::Timeout,
+                  fmt::format("the job of {} did not begin within {:g} s: workers are missing",
+                              arguments.host, timeout_s));
+    }
+    signals.pause(milliseconds(100));
+  }
+  return true;
+}
+
+/// Says goodbye to the host, however the job ends.
+class Leaving {
+ public:
+  explicit Leaving(launch::JobBoard& board) : board_(board) {}
+  ~Leaving() {
+    try {
+      board_.leave();
+    } catch (const std::exception&) {
+      // The host is gone already.
+    }
+  }
+
+ private:
+  launch::JobBoard& board_;
+};
+
+int join_command(const JoinArguments& arguments) {
+  launch::SignalWatch signals;
+  const auto host = net::parse_endpoint(arguments.host);
+  const auto token = read_token(arguments.token_file);
+  const auto workers = choose_workers(arguments.workers, {});
+  Terminal terminal;
+  terminal.print(fmt::format("connecting to {}", arguments.host));
+  const auto deadline = deadline_after(arguments.join_timeout_s);
+  const auto store = rendezvous::connect_store(host, token, deadline);
+  launch::JobBoard board(*store);
+  const auto offer = board.read_offer(deadline);
+  require_same_version(offer, arguments.host);
+
+  const auto ranks = LocalRanks{.job = job_here(offer, arguments), .workers = workers};
+  auto plan = plan_of(ranks);
+  plan.world_size = offer.world_size;
+  plan.store = host;
+  plan.token = token;
+  plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
+  const Leaving leaving(board);
+  terminal.print(fmt::format("joined {} as rank {} of {}; the job's progress is shown there",
+                             arguments.host, plan.first_rank, offer.world_size));
+  if (!wait_for_start(board, signals, arguments, ranks.job.cluster.join_timeout_s)) {
+    return conclude({.interrupted = true});
+  }
+  return run_shared_job(plan, board, signals);
+}
+
+}  // namespace
+
+void add_join(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<JoinArguments>();
+  auto* command = app.add_subcommand("join", "Join a job that waits on another machine");
+  command->add_option("host", arguments->host, "Where the job waits: see `bimetal train --listen`")
+      ->required()
+      ->type_name("ADDR:PORT");
+  command->add_option("--token-file", arguments->token_file, "The job's shared secret")
+      ->type_name("FILE");
+  command
+      ->add_option("--worker", arguments->workers,
+                   "A worker of this machine; may be repeated (default: one on the best device)")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--data-path", arguments->data_path,
+                   "Folder of the data on this machine, where it differs from the job's")
+      ->type_name("DIR");
+  command->add_option("--join-timeout", arguments->join_timeout_s, "How long to look for the job")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->footer(kFooter);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return join_command(*arguments); }; });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,70 @@
+#include "bimetal/cli/local_ranks.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/rank.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/device/worker_spec.h"
+#include "bimetal/launch/process.h"
+
+namespace bimetal::cli {
+
+std::vector<std::string> choose_workers(const std::vector<std::string>& from_command_line,
+                                        const train::Job& job) {
+  auto workers = !from_command_line.empty() ? from_command_line : job.cluster.workers;
+  if (workers.empty()) workers = {"auto"};
+  for (auto& worker : workers) worker = device::to_string(device::parse_worker_spec(worker));
+  return workers;
+}
+
+launch::LaunchPlan plan_of(const LocalRanks& ranks) {
+  launch::LaunchPlan plan;
+  const auto program = launch::own_program().string();
+  for (const auto& worker : ranks.workers) {
+    std::vector<std::string> command = {program, "worker", "--worker", worker};
+    if (!ranks.report.empty()) command.insert(command.end(), {"--report", ranks.report.string()});
+    if (!ranks.resume.empty()) command.insert(command.end(), {"--resume", ranks.resume.string()});
+    if (!ranks.summary) command.push_back("--no-summary");
+    if (ranks.stop_after_s > 0) {
+      command.insert(command.end(), {"--stop-after", fmt::format("{}", ranks.stop_after_s)});
+    }
+    plan.ranks.push_back({worker, command});
+  }
+  plan.environment = {{kJobVariable, train::to_toml(ranks.job)}};
+  return plan;
+}
+
+int conclude(const launch::LaunchResult& result) {
+  if (!result.interrupted) return kSuccess;
+  clear_line_of_others();
+  if (result.killed) {
+    fmt::print(stderr, "bimetal: ended at once{}\n",
+               result.last_checkpoint.empty()
+                   ? ""
+                   : fmt::format("; the last checkpoint is {0}; go on with --resume {0}",
+                                 result.last_checkpoint));
+  } else {
+    fmt::print(stderr, "bimetal: interrupted\n");
+  }
+  return kInterrupted;
+}
+
+void announce_stop() {
+  clear_line_of_others();
+  fmt::print(stderr,
+             "bimetal: stopping after this step, with a checkpoint where the job has them; "
+             "Ctrl-C again ends at once\n");
+}
+
+Error with_resume_hint(const launch::JobFailed& failure) {
+  if (failure.last_checkpoint().empty()) return failure;
+  return {failure.code(),
+          fmt::format("{}\n  Last checkpoint: {}; go on with --resume {}", failure.what(),
+                      failure.last_checkpoint(), failure.last_checkpoint()),
+          failure.rank()};
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,39 @@
+#pragma once
+// The ranks that a launcher starts on its machine.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "bimetal/launch/local_launcher.h"
+#include "bimetal/train/job.h"
+
+namespace bimetal::cli {
+
+struct LocalRanks {
+  train::Job job;
+  std::vector<std::string> workers;  ///< one rank each; see choose_workers
+  std::filesystem::path report;      ///< for rank 0; empty: none
+  std::filesystem::path resume;      ///< for rank 0; empty: none
+  bool summary = true;               ///< rank 0 prints the closing table
+  double stop_after_s = 0;           ///< > 0: seconds of training after which the job ends well
+};
+
+/// The workers of the command line, else those of the job, else one that chooses its device.
+/// Error(InvalidArgument) for a spec that makes no sense.
+std::vector<std::string> choose_workers(const std::vector<std::string>& from_command_line,
+                                        const train::Job& job);
+
+/// A plan without the parts that depend on the rendezvous: first_rank, world_size, store, token.
+launch::LaunchPlan plan_of(const LocalRanks& ranks);
+
+/// Tells the user how a job ended that did not fail, and returns the exit status.
+int conclude(const launch::LaunchResult& result);
+
+/// "stopping …": what a launcher says at the first Ctrl-C.
+void announce_stop();
+
+/// A failed job's message with where to go on from: what main prints.
+Error with_resume_hint(const launch::JobFailed& failure);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,75 @@
+// The command line program: parses, runs one subcommand, and maps errors to exit statuses.
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "bimetal/base/log.h"
+#include "bimetal/cli/command.h"
+#include "bimetal/cli/demo.h"
+#include "bimetal/cli/error_text.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/join.h"
+#include "bimetal/cli/rank.h"
+#include "bimetal/cli/token.h"
+#include "bimetal/cli/train.h"
+#include "bimetal/cli/version.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kFooter = R"(Begin with:
+  bimetal demo
+  bimetal train examples/fashion_mnist.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
+
+`bimetal COMMAND --help` tells more. NO_COLOR=1 turns colours off.)";
+
+/// Warnings of the library go to standard error; a rank says which one it is.
+void show_warnings() {
+  const char* rank = std::getenv("RANK");
+  const std::string who = rank ? fmt::format("bimetal: rank {}", rank) : "bimetal";
+  set_log_sink(
+      [who](LogLevel level, std::string_view message) {
+        fmt::print(stderr, "{}: {}: {}\n", who, level == LogLevel::error ? "error" : "warning",
+                   message);
+      },
+      LogLevel::warning);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains one PyTorch model on unlike machines, each at its own speed.", "bimetal");
+  app.set_version_flag("--version", std::string("bimetal ") + kVersion);
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  Action action;
+  add_train(app, action);
+  add_join(app, action);
+  add_demo(app, action);
+  add_token(app, action);
+  add_worker(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kSuccess : kUsage;
+  }
+  return action();
+}
+
+}  // namespace
+}  // namespace bimetal::cli
+
+int main(int argc, char** argv) {
+  ::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, not the end of the job
+  bimetal::cli::show_warnings();
+  try {
+    return bimetal::cli::run(argc, argv);
+  } catch (const std::exception& exception) {
+    const auto error = bimetal::cli::as_error(exception);
+    bimetal::cli::print_error(error);
+    return bimetal::cli::exit_status(error.code());
+  }
+}

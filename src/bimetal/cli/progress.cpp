@@ -1,0 +1,80 @@
+#include "bimetal/cli/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace bimetal::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kLiveEvery{100};
+constexpr std::chrono::milliseconds kPlainEvery{5000};
+
+/// "410 : 102"; of many workers the first ones.
+template <typename Number>
+std::string series(const std::vector<Number>& values, const char* separator) {
+  constexpr std::size_t kMost = 6;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(values.size(), kMost); ++i) {
+    if (i > 0) text += separator;
+    text += fmt::format("{:.0f}", static_cast<double>(values[i]));
+  }
+  return values.size() > kMost ? text + separator + "…" : text;
+}
+
+}  // namespace
+
+std::string clock_text(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  const auto whole = static_cast<std::int64_t>(std::lround(seconds));
+  const auto hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest)
+                   : fmt::format("{}:{:02}", minutes, rest);
+}
+
+std::string rate_line(const train::Progress& progress) {
+  auto line = fmt::format("{:.0f} images/s", progress.samples_per_s);
+  if (progress.shares.size() <= 1) return line;
+  return line + fmt::format(" ({})  shares {}  efficiency {:.0f} %",
+                            series(progress.rank_samples_per_s, " + "),
+                            series(progress.shares, " : "), 100 * progress.efficiency);
+}
+
+std::string progress_line(const train::Progress& progress) {
+  return fmt::format("epoch {}/{}  step {}/{}  loss {:.4f}  {}  {} left", progress.epoch,
+                     progress.epochs, progress.step, progress.steps, progress.loss,
+                     rate_line(progress), clock_text(progress.seconds_left));
+}
+
+void ProgressPrinter::on_phase(const std::string& what) {
+  if (terminal_.live()) {
+    terminal_.rewrite(what + " …");
+  } else {
+    terminal_.print(what);
+  }
+}
+
+void ProgressPrinter::on_step(const train::Progress& progress) {
+  const auto now = Clock::now();
+  if (now < next_) return;
+  next_ = now + (terminal_.live() ? kLiveEvery : kPlainEvery);
+  if (terminal_.live()) {
+    terminal_.rewrite(line_(progress));
+  } else {
+    terminal_.print(line_(progress));
+  }
+}
+
+void ProgressPrinter::on_evaluated(std::int64_t epoch, double accuracy, double loss) {
+  terminal_.print(fmt::format(
+      "epoch {}: test accuracy {}, test loss {:.4f}", epoch,
+      terminal_.coloured(Colour::green, fmt::format("{:.2f} %", 100 * accuracy)), loss));
+}
+
+void ProgressPrinter::on_notice(const std::string& text) {
+  terminal_.print(fmt::format("{} {}", terminal_.coloured(Colour::yellow, "note:"), text));
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,43 @@
+#pragma once
+// What rank 0 shows while it trains.
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "bimetal/cli/terminal.h"
+#include "bimetal/train/observer.h"
+
+namespace bimetal::cli {
+
+/// On a terminal one live line; elsewhere a plain line every few seconds. Ends of epochs and
+/// notices are lines that stay.
+class ProgressPrinter : public train::Observer {
+ public:
+  using Line = std::function<std::string(const train::Progress&)>;
+  ProgressPrinter(Terminal& terminal, Line line) : terminal_(terminal), line_(std::move(line)) {}
+
+  void on_phase(const std::string& what) override;
+  void on_step(const train::Progress& progress) override;
+  void on_evaluated(std::int64_t epoch, double accuracy, double loss) override;
+  void on_notice(const std::string& text) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Terminal& terminal_;
+  Line line_;
+  Clock::time_point next_{};
+};
+
+/// "epoch 2/5  step 340/590  loss 0.412  8412 images/s (6730 + 1682)  shares 410 : 102 …".
+std::string progress_line(const train::Progress& progress);
+
+/// The same for a run that a clock will end: "8412 images/s (6730 + 1682)  shares 410 : 102".
+std::string rate_line(const train::Progress& progress);
+
+/// "0:42", "1:02:03".
+std::string clock_text(double seconds);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,35 @@
+#pragma once
+// One rank of a job, from joining to leaving. Ranks are started by `train` and `join` as the hidden
+// subcommand `worker`, or by another launcher (torchrun…) as `train` with RANK set.
+
+#include <filesystem>
+#include <string>
+
+#include "bimetal/cli/command.h"
+#include "bimetal/device/worker_spec.h"
+#include "bimetal/launch/rank_environment.h"
+#include "bimetal/train/job.h"
+
+namespace bimetal::cli {
+
+/// The variable in which a launcher hands the whole job to its ranks, as TOML.
+inline constexpr const char* kJobVariable = "BIMETAL_JOB";
+
+struct RankRun {
+  launch::RankEnvironment env;
+  train::Job job;
+  device::WorkerSpec worker;
+  std::filesystem::path report;  ///< rank 0 writes it; empty: none
+  std::filesystem::path resume;  ///< rank 0 reads it; empty: from the beginning
+  bool summary = true;           ///< rank 0 prints the closing table
+  double stop_after_s = 0;       ///< > 0: seconds of training after which the job ends well
+};
+
+/// Runs the rank to its end and returns its exit status. Errors go to the launcher if there is one,
+/// and are thrown otherwise.
+int run_rank(const RankRun& run);
+
+/// The hidden subcommand.
+void add_worker(CLI::App& app, Action& action);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,16 @@
+#pragma once
+// The figures of a run that has ended, from its report.
+
+#include <filesystem>
+
+namespace bimetal::cli {
+
+struct RunFigures {
+  double samples_per_s = 0;
+  double test_accuracy = 0;  ///< 0…1; NaN where it was not evaluated
+};
+
+/// Error(System) if the report can't be read, Error(CorruptData) if it is none.
+RunFigures read_run_figures(const std::filesystem::path& report);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,92 @@
+#include "bimetal/cli/terminal.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kClearLine = "\r\x1b[K";
+
+bool set_and_not_empty(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && *value != '\0';
+}
+
+bool understands_codes(int descriptor) {
+  const char* kind = std::getenv("TERM");
+  return ::isatty(descriptor) && kind != nullptr && std::string_view(kind) != "dumb";
+}
+
+int width() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+const char* code_of(Colour colour) {
+  switch (colour) {
+    case Colour::bold: return "\x1b[1m";
+    case Colour::green: return "\x1b[32m";
+    case Colour::yellow: return "\x1b[33m";
+    case Colour::red: return "\x1b[31m";
+    case Colour::plain: break;
+  }
+  return "";
+}
+
+}  // namespace
+
+Terminal::Terminal()
+    : live_(understands_codes(STDOUT_FILENO)), colours_(live_ && !set_and_not_empty("NO_COLOR")) {}
+
+Terminal::~Terminal() {
+  clear();
+}
+
+void Terminal::print(std::string_view line) {
+  clear();
+  fmt::print(stdout, "{}\n", line);
+  std::fflush(stdout);
+}
+
+void Terminal::rewrite(const std::string& line) {
+  if (!live_) return;
+  fmt::print(stdout, "{}{}", kClearLine, cut_to(line, width() - 1));
+  std::fflush(stdout);
+  line_shown_ = true;
+}
+
+void Terminal::clear() {
+  if (!line_shown_) return;
+  fmt::print(stdout, "{}", kClearLine);
+  std::fflush(stdout);
+  line_shown_ = false;
+}
+
+std::string Terminal::coloured(Colour colour, std::string_view text) const {
+  return colours_ ? fmt::format("{}{}\x1b[0m", code_of(colour), text) : std::string(text);
+}
+
+void clear_line_of_others() {
+  if (!understands_codes(STDERR_FILENO)) return;
+  fmt::print(stderr, "{}", kClearLine);
+  std::fflush(stderr);
+}
+
+std::string cut_to(const std::string& text, int columns) {
+  const auto begins_character = [](char byte) { return (byte & 0xc0) != 0x80; };
+  int seen = 0;
+  std::size_t before_last = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!begins_character(text[i])) continue;
+    if (++seen == columns) before_last = i;
+    if (seen > columns) return text.substr(0, before_last) + "…";
+  }
+  return text;
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,48 @@
+#pragma once
+// Standard output as a person sees it: a line that is rewritten in place where that is possible,
+// plain lines elsewhere (POSIX).
+
+#include <string>
+#include <string_view>
+
+namespace bimetal::cli {
+
+enum class Colour { plain, bold, green, yellow, red };
+
+/// Writes to standard output. Use from one thread.
+class Terminal {
+ public:
+  Terminal();
+  ~Terminal();
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  /// Whether lines can be rewritten: standard output is a terminal that knows how.
+  bool live() const noexcept { return live_; }
+
+  /// A line that stays; a live line moves below it.
+  void print(std::string_view line);
+
+  /// Rewrites the live line, cut to the width of the terminal. Only where live().
+  void rewrite(const std::string& line);
+
+  /// Takes the live line away.
+  void clear();
+
+  /// `text` in colour where that is wanted: on a terminal, unless NO_COLOR is set.
+  std::string coloured(Colour colour, std::string_view text) const;
+
+ private:
+  bool live_ = false;
+  bool colours_ = false;
+  bool line_shown_ = false;
+};
+
+/// Takes away a live line that another process may have left on the terminal of standard error, so
+/// that what follows begins on a line of its own. Nothing happens where it is no terminal.
+void clear_line_of_others();
+
+/// The first `columns` characters of UTF-8 text, ending in "…" where it was cut.
+std::string cut_to(const std::string& text, int columns);
+
+}  // namespace bimetal::cli

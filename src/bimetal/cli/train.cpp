@@ -1,0 +1,127 @@
+#include "bimetal/cli/train.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "bimetal/base/error.h"
+#include "bimetal/cli/host.h"
+#include "bimetal/cli/local_job.h"
+#include "bimetal/cli/local_ranks.h"
+#include "bimetal/cli/rank.h"
+#include "bimetal/device/worker_spec.h"
+#include "bimetal/launch/rank_environment.h"
+#include "bimetal/train/job.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  bimetal train examples/fashion_mnist.toml
+  bimetal train job.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
+  bimetal train job.toml --set train.epochs=3 --set train.learning_rate=0.1 --report run.json
+  bimetal train job.toml --resume runs/fashion
+  torchrun --no-python --nproc-per-node 2 bimetal train job.toml
+  bimetal train job.toml --listen 192.168.1.5:29400 --world-size 2 --token-file token
+
+Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them), others: docs/errors.md.)";
+
+train::Job load(const TrainArguments& arguments) {
+  auto job = train::load_job(arguments.job, arguments.set);
+  if (arguments.join_timeout_s) job.cluster.join_timeout_s = *arguments.join_timeout_s;
+  return job;
+}
+
+/// As torchrun runs it: the workers are this machine's, and the rank takes the one of its number.
+int run_as_rank(const launch::RankEnvironment& env, const TrainArguments& arguments) {
+  if (!arguments.listen.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                "--listen starts a job, but RANK is set: this process is one rank of a job that "
+                "another launcher has started; unset RANK, or leave --listen out");
+  }
+  const auto job = load(arguments);
+  const auto workers = choose_workers(arguments.workers, job);
+  const bool by_default = arguments.workers.empty() && job.cluster.workers.empty();
+  if (!by_default && env.local_rank >= static_cast<int>(workers.size())) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("LOCAL_RANK={}, but only {} workers are listed for this machine (by "
+                            "--worker or cluster.workers); list one for each local rank, or none",
+                            env.local_rank, workers.size()),
+                env.rank);
+  }
+  return run_rank({env, job, device::parse_worker_spec(workers[by_default ? 0 : env.local_rank]),
+                   arguments.report, arguments.resume});
+}
+
+void add_options(CLI::App& command, TrainArguments& arguments) {
+  command.add_option("job", arguments.job, "The job file (TOML; docs/job_file.md)")
+      ->required()
+      ->type_name("JOB.toml");
+  command.add_option("--set", arguments.set, "Change a key of the job; may be repeated")
+      ->type_name("section.key=value")
+      ->allow_extra_args(false);
+  command
+      .add_option("--worker", arguments.workers,
+                  "A worker of this machine: cpu, cpu:threads=1,speed=0.25, cuda:0, mps; may be "
+                  "repeated (default: the job's, else one on the best device)")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
+  command.add_option("--report", arguments.report, "Write the run's figures here")
+      ->type_name("FILE.json");
+  command
+      .add_option("--resume", arguments.resume,
+                  "Go on from a checkpoint, or from the newest one of a folder")
+      ->type_name("DIR");
+  command
+      .add_option("--join-timeout", arguments.join_timeout_s, "How long to wait for all workers")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
+}
+
+void add_host_options(CLI::App& command, TrainArguments& arguments) {
+  auto* listen = command
+                     .add_option("--listen", arguments.listen,
+                                 "Wait here for workers of other machines (`bimetal join`)")
+                     ->type_name("ADDR:PORT")
+                     ->group("Several machines");
+  auto* world_size = command
+                         .add_option("--world-size", arguments.world_size,
+                                     "Workers over all machines, these included")
+                         ->type_name("N")
+                         ->group("Several machines");
+  command
+      .add_option("--token-file", arguments.token_file,
+                  "The job's shared secret, see `bimetal token`; needed beyond loopback")
+      ->type_name("FILE")
+      ->group("Several machines")
+      ->needs(listen);
+  listen->needs(world_size);
+  world_size->needs(listen);
+}
+
+}  // namespace
+
+int train_command(const TrainArguments& arguments) {
+  if (const auto env = launch::rank_from_environment()) return run_as_rank(*env, arguments);
+  LocalRanks ranks;
+  ranks.job = load(arguments);
+  ranks.workers = choose_workers(arguments.workers, ranks.job);
+  ranks.report = arguments.report;
+  ranks.resume = arguments.resume;
+  launch::SignalWatch signals;
+  if (arguments.listen.empty()) return run_local_job(ranks, signals);
+  return run_host_job(ranks, {arguments.listen, arguments.world_size, arguments.token_file},
+                      signals);
+}
+
+void add_train(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<TrainArguments>();
+  auto* command = app.add_subcommand("train", "Train a model on this and other machines' workers");
+  add_options(*command, *arguments);
+  add_host_options(*command, *arguments);
+  command->footer(kFooter);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return train_command(*arguments); }; });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,27 @@
+#pragma once
+// bimetal train: a job on this machine's workers, one rank of a job that something else started, or
+// the host of a job on several machines.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/cli/command.h"
+
+namespace bimetal::cli {
+
+struct TrainArguments {
+  std::string job;
+  std::vector<std::string> set;      ///< "section.key=value"
+  std::vector<std::string> workers;  ///< worker specs
+  std::string report, resume;
+  std::optional<double> join_timeout_s;
+  std::string listen, token_file;  ///< a job of several machines
+  int world_size = 0;
+};
+
+int train_command(const TrainArguments& arguments);
+
+void add_train(CLI::App& app, Action& action);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,109 @@
+#include "bimetal/launch/job_board.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+namespace bimetal::launch {
+namespace {
+
+using Json = nlohmann::json;
+
+// All keys begin with "board/": ranks use others in the same store.
+constexpr const char* kOffer = "board/offer";
+constexpr const char* kClaimed = "board/claimed";
+constexpr const char* kStarted = "board/started";
+constexpr const char* kWithdrawn = "board/withdrawn";
+constexpr const char* kFailures = "board/failures";
+constexpr const char* kFailure = "board/failure";
+constexpr const char* kPresent = "board/present";
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(10));
+}
+
+}  // namespace
+
+void JobBoard::offer(const JobOffer& offer, int workers) {
+  store_.add(kClaimed, workers, soon());
+  store_.add(kPresent, 1, soon());
+  const Json json = {
+      {"version", offer.version}, {"job", offer.job_toml}, {"world_size", offer.world_size}};
+  store_.set(kOffer, json.dump(), soon());
+}
+
+JobOffer JobBoard::read_offer(Deadline deadline) {
+  try {
+    const auto json = Json::parse(store_.get(kOffer, deadline));
+    return {json.at("version"), json.at("job"), json.at("world_size")};
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("the job offered by the host makes no sense: {}", error.what()));
+  }
+}
+
+int JobBoard::claim(int workers, int world_size) {
+  const auto after = store_.add(kClaimed, workers, soon());
+  if (after <= world_size) {
+    store_.add(kPresent, 1, soon());
+    return static_cast<int>(after) - workers;
+  }
+  const auto before = store_.add(kClaimed, -workers, soon());
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("the job is full: {} of its {} workers have joined, and this machine "
+                          "offers {}; start it with a larger --world-size",
+                          before, world_size, workers));
+}
+
+int JobBoard::claimed() {
+  return static_cast<int>(store_.add(kClaimed, 0, soon()));
+}
+
+void JobBoard::start() {
+  store_.set(kStarted, "1", soon());
+}
+
+bool JobBoard::started() {
+  return store_.try_get(kStarted, soon()).has_value();
+}
+
+void JobBoard::withdraw(const std::string& host_name) {
+  store_.set(kWithdrawn, host_name, soon());
+}
+
+std::optional<std::string> JobBoard::withdrawn() {
+  return store_.try_get(kWithdrawn, soon());
+}
+
+void JobBoard::fail(const Error& cause, const std::string& host_name) {
+  if (store_.add(kFailures, 1, soon()) > 1) return;
+  const Json json = {{"code", static_cast<int>(cause.code())},
+                     {"message", fmt::format("on {}: {}", host_name, cause.what())}};
+  store_.set(kFailure, json.dump(-1, ' ', false, Json::error_handler_t::replace), soon());
+}
+
+std::optional<Error> JobBoard::failure() {
+  const auto text = store_.try_get(kFailure, soon());
+  if (!text) return std::nullopt;
+  const auto json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.value("code", Json()).is_number_integer() ||
+      !json.value("message", Json()).is_string()) {
+    return std::nullopt;
+  }
+  const int code = json["code"];
+  return Error(code >= 0 && code <= static_cast<int>(ErrorCode::Internal)
+                   ? static_cast<ErrorCode>(code)
+                   : ErrorCode::Internal,
+               json["message"].get<std::string>());
+}
+
+void JobBoard::leave() {
+  store_.add(kPresent, -1, soon());
+}
+
+bool JobBoard::everyone_left() {
+  return store_.add(kPresent, 0, soon()) <= 0;
+}
+
+}  // namespace bimetal::launch

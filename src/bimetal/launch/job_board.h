@@ -1,0 +1,60 @@
+#pragma once
+// What the launchers of one job on several machines tell each other through its store: the host
+// offers the job, the others claim rank numbers, the host gives the start, and whoever sees the job
+// fail says why, so that every terminal shows the same cause. docs/running.md shows the use.
+
+#include <optional>
+#include <string>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/rendezvous/store.h"
+
+namespace bimetal::launch {
+
+struct JobOffer {
+  std::string version;   ///< of the host's Bimetal; all machines run the same
+  std::string job_toml;  ///< the whole job, every key
+  int world_size = 0;    ///< ranks over all machines
+};
+
+/// A view of the store; `store` must outlive it. Calls end within seconds, with the store's errors.
+class JobBoard {
+ public:
+  explicit JobBoard(rendezvous::Store& store) : store_(store) {}
+
+  /// Host: claims ranks 0 … workers-1, then shows the offer. Call once, first.
+  void offer(const JobOffer& offer, int workers);
+
+  /// The others: waits for the offer.
+  JobOffer read_offer(Deadline deadline);
+
+  /// Takes the next `workers` rank numbers and returns the first of them. Error(InvalidArgument)
+  /// when fewer are free.
+  int claim(int workers, int world_size);
+
+  /// Ranks claimed so far.
+  int claimed();
+
+  /// Host: all ranks are claimed; start them.
+  void start();
+  bool started();
+
+  /// A launcher that gives up before the start says so; the host then ends the job.
+  void withdraw(const std::string& host_name);
+  std::optional<std::string> withdrawn();
+
+  /// The first failure that a launcher saw wins; later ones are dropped.
+  void fail(const Error& cause, const std::string& host_name);
+  std::optional<Error> failure();
+
+  /// A launcher that needs the store no more says so; the host then waits for everyone_left before
+  /// it takes the store away.
+  void leave();
+  bool everyone_left();
+
+ private:
+  rendezvous::Store& store_;
+};
+
+}  // namespace bimetal::launch

@@ -1,0 +1,68 @@
+#pragma once
+// Starts the ranks of this machine as child processes, watches over them, and says why a job
+// failed.
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/launch/root_cause.h"
+#include "bimetal/launch/signal_watch.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+
+namespace bimetal::launch {
+
+struct LocalRank {
+  std::string name;                  ///< for messages: what it runs on
+  std::vector<std::string> command;  ///< command[0] is the path of the program
+};
+
+struct LaunchPlan {
+  std::vector<LocalRank> ranks;  ///< of this machine, in the order of their rank numbers
+  int first_rank = 0;            ///< number of the first of them
+  int world_size = 1;            ///< over all machines
+  net::Endpoint store;           ///< where the launcher's store is served
+  net::Token token;              ///< handed on by environment variable, never on a command line
+  std::vector<std::pair<std::string, std::string>>
+      environment;  ///< for every rank, beside RANK etc.
+
+  /// How long ranks may take to end by themselves when another one has failed, or has finished,
+  /// before they are killed.
+  std::chrono::milliseconds grace_after_failure{std::chrono::seconds(10)};
+  std::chrono::milliseconds grace_after_finish{std::chrono::seconds(120)};
+};
+
+struct LaunchResult {
+  bool interrupted = false;     ///< ended by the user's (or the system's) request
+  bool killed = false;          ///< at the second request: without a last checkpoint
+  std::string last_checkpoint;  ///< newest that a rank reported; empty where there is none
+};
+
+/// A failed job: the root cause, as an Error, and where to go on from.
+class JobFailed : public Error {
+ public:
+  JobFailed(const RootCause& cause, std::string last_checkpoint)
+      : Error(cause.error),
+        first_hand_(cause.first_hand),
+        last_checkpoint_(std::move(last_checkpoint)) {}
+
+  bool first_hand() const noexcept { return first_hand_; }  ///< see RootCause
+  const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
+
+ private:
+  bool first_hand_;
+  std::string last_checkpoint_;
+};
+
+/// Runs the ranks and returns when the last one has ended; none is left behind, whatever happens.
+/// The first request to stop (see SignalWatch) is handed on to the ranks, which save a checkpoint
+/// and end; `on_stop_request` is called then. A second one kills them. A rank whose launcher is
+/// itself killed ends at once (lifeline.h). Throws JobFailed.
+LaunchResult run_ranks(const LaunchPlan& plan, SignalWatch& signals,
+                       const std::function<void()>& on_stop_request = {});
+
+}  // namespace bimetal::launch
