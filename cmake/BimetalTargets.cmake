@@ -57,6 +57,11 @@ function(bimetal_use_torch_pch target)
     target_precompile_headers(bimetal_torch_pch PRIVATE <torch/torch.h>)
   endif()
   target_precompile_headers(${target} REUSE_FROM bimetal_torch_pch)
+  # Programs would be compiled with -fPIE, for which GCC refuses a header compiled with -fPIC.
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL EXECUTABLE)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fPIC>)
+  endif()
 endfunction()
 
 # bimetal_test(<name> SOURCES … DEPENDS <bimetal folders>… [LINK …] [TORCH] [LABEL name] [TIMEOUT s])
