@@ -13,26 +13,33 @@ namespace bimetal::device {
 
 struct DeviceInfo {
   torch::Device device{torch::kCPU};
-  std::string name;                    ///< "AMD EPYC 7B13", "NVIDIA H100", "Apple M3"
-  std::uint64_t memory_bytes = 0;      ///< all of it
-  std::uint64_t memory_free_bytes = 0; ///< what can be had now
-  int cores = 0;                       ///< CPU: usable cores (affinity and cgroup quota counted)
+  std::string name;                     ///< "AMD EPYC 7B13", "NVIDIA H100", "Apple M3"
+  std::uint64_t memory_bytes = 0;       ///< all of it; 0 where it can't be had
+  std::uint64_t memory_free_bytes = 0;  ///< what can be had now
+  int cores = 0;                        ///< CPU: usable cores (affinity and cgroup quota counted)
 };
 
-/// CPU first, then every accelerator libtorch was built for and can see.
+/// CPU first, then every accelerator that libtorch was built for and can see.
 std::vector<DeviceInfo> enumerate_devices();
 
-/// Resolves "auto" and checks that the device exists; Error(Unsupported) lists those that do.
-/// Local rank r takes accelerator r when there are several.
+/// The device that a worker runs on. A type without an index takes the accelerator of the worker's
+/// local rank, counted round where there are fewer accelerators than workers; "auto" does so while
+/// there are accelerators enough and is the CPU for the ranks beyond. Error(Unsupported), listing
+/// those that exist, if the device does not; it also names what libtorch was built without.
 torch::Device select_device(const WorkerSpec& spec, int local_rank);
 
-/// Applies threads=, memory= of the spec to this process. Call once, before any tensor work.
+/// Prepares this process for one of `local_world_size` workers of this machine: CPU threads
+/// (threads=, else an equal part of the usable cores), and memory= (limit_process_memory in
+/// device/host.h) or, without such a limit, the keeping of freed memory for the next step
+/// (device/host_allocator.h). Call once, before any tensor work.
+/// Error(Unsupported): memory= with another type than cpu, or on a system that can't limit it.
 void apply_worker_limits(const WorkerSpec& spec, int local_world_size);
 
 /// Blocks until everything queued on `device` has run (no-op on the CPU).
 void synchronize(const torch::Device& device);
 
-/// Emulates speed < 1 by sleeping: call with the seconds that real compute took.
+/// Emulates speed < 1 by sleeping: call with the seconds that real compute took. Sleeps
+/// compute_seconds × (1/speed − 1); what a sleep lasts too long is taken off this thread's next.
 void pause_for_speed(double speed, double compute_seconds);
 
 }  // namespace bimetal::device

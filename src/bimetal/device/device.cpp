@@ -1,0 +1,126 @@
+#include "bimetal/device/device.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "bimetal/base/error.h"
+#include "bimetal/device/device_name.h"
+#include "bimetal/device/host.h"
+#include "bimetal/device/host_allocator.h"
+
+namespace bimetal::device {
+namespace {
+
+// The one kind of accelerator that this libtorch has, if any device of it is there. libtorch never
+// holds two kinds: cuda stands for NVIDIA or AMD by how it was built.
+std::optional<torch::DeviceType> accelerator_type() {
+  if (at::accelerator::deviceCount() == 0) return std::nullopt;
+  return at::accelerator::getAccelerator();
+}
+
+torch::Device accelerator(torch::DeviceType type, int index) {
+  return torch::Device(type, static_cast<c10::DeviceIndex>(index));
+}
+
+DeviceInfo describe_cpu() {
+  const HostMemory memory = host_memory();
+  return {torch::kCPU, cpu_name(), memory.total_bytes, memory.free_bytes, usable_cores()};
+}
+
+DeviceInfo describe_accelerator(const torch::Device& device) {
+  DeviceInfo info{device, accelerator_name(device)};
+  try {
+    std::tie(info.memory_free_bytes, info.memory_bytes) =
+        at::accelerator::getMemoryInfo(device.index());
+  } catch (const c10::Error&) {
+    // Not every backend tells. Apple's shares the machine's memory.
+    if (!device.is_mps()) return info;
+    const HostMemory memory = host_memory();
+    info.memory_bytes = memory.total_bytes;
+    info.memory_free_bytes = memory.free_bytes;
+  }
+  return info;
+}
+
+[[noreturn]] void no_such_device(const WorkerSpec& spec) {
+  std::vector<std::string> present = {"cpu"};
+  for (int i = 0; i < at::accelerator::deviceCount(); ++i) {
+    present.push_back(accelerator(*accelerator_type(), i).str());
+  }
+  const auto built_for = at::accelerator::getAccelerator();
+  const bool built = built_for && c10::DeviceTypeName(*built_for, true) == spec.type;
+  throw Error(
+      ErrorCode::Unsupported,
+      fmt::format("worker \"{}\": this machine has no such device that libtorch can use; "
+                  "there {}: {}{}",
+                  to_string(spec), present.size() == 1 ? "is" : "are", fmt::join(present, ", "),
+                  built ? "" : fmt::format(" (this libtorch is built without {})", spec.type)));
+}
+
+}  // namespace
+
+std::vector<DeviceInfo> enumerate_devices() {
+  std::vector<DeviceInfo> devices = {describe_cpu()};
+  for (int i = 0; i < at::accelerator::deviceCount(); ++i) {
+    devices.push_back(describe_accelerator(accelerator(*accelerator_type(), i)));
+  }
+  return devices;
+}
+
+torch::Device select_device(const WorkerSpec& spec, int local_rank) {
+  const int count = at::accelerator::deviceCount();
+  const auto type = accelerator_type();
+  if (spec.type == "cpu") return torch::kCPU;
+  if (spec.type == "auto") {
+    return type && local_rank < count ? accelerator(*type, local_rank) : torch::Device(torch::kCPU);
+  }
+  if (!type || c10::DeviceTypeName(*type, true) != spec.type) no_such_device(spec);
+  if (spec.index.value_or(0) >= count) no_such_device(spec);
+  return accelerator(*type, spec.index.value_or(local_rank % count));
+}
+
+void apply_worker_limits(const WorkerSpec& spec, int local_world_size) {
+  const int equal_part = std::max(1, usable_cores() / std::max(1, local_world_size));
+  at::set_num_threads(spec.threads.value_or(equal_part));
+  if (!spec.memory_bytes) {
+    keep_freed_tensors();
+    return;
+  }
+  if (spec.type != "cpu") {
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("worker \"{}\": memory= limits what a worker of type cpu may allocate; "
+                            "an accelerator's own memory can't be limited: leave memory= out",
+                            to_string(spec)));
+  }
+  limit_process_memory(*spec.memory_bytes);
+}
+
+void synchronize(const torch::Device& device) {
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+}
+
+void pause_for_speed(double speed, double compute_seconds) {
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  if (!(speed > 0 && speed <= 1)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("speed {} is not above 0 and at most 1", speed));
+  }
+  if (speed == 1) return;
+  thread_local Seconds overslept{0};
+  const Seconds pause = Seconds(compute_seconds * (1 / speed - 1)) - overslept;
+  const auto start = Clock::now();
+  if (pause > Seconds::zero()) std::this_thread::sleep_for(pause);
+  const Seconds slept = Clock::now() - start;
+  overslept = std::max(slept - pause, Seconds::zero());
+}
+
+}  // namespace bimetal::device

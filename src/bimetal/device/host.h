@@ -1,0 +1,36 @@
+#pragma once
+// What the operating system says about this machine's processors and memory. One source file for
+// each system (host_linux.cpp, host_macos.cpp, host_other.cpp), chosen by CMake; no libtorch.
+
+#include <cstdint>
+#include <string>
+
+namespace bimetal::device {
+
+/// The processor's name, e.g. "AMD EPYC 7B13" or "Apple M3"; "CPU" where it can't be had.
+std::string cpu_name();
+
+/// Cores that this process may use: the machine's, less those that its affinity mask excludes,
+/// and no more than its container's CPU quota (rounded up). At least 1.
+int usable_cores();
+
+struct HostMemory {
+  std::uint64_t total_bytes = 0;  ///< the machine's or, if smaller, the container's limit
+  std::uint64_t free_bytes = 0;   ///< what can be allocated without swapping, within that limit
+};
+
+/// Zeros where it can't be had.
+HostMemory host_memory();
+
+/// Limits how much this process may allocate from now on: memory in use now is not counted.
+///
+/// Linux: RLIMIT_DATA is set to the present size of the private writable mappings plus `bytes`.
+/// What counts from then on is everything that is mapped to be written (tensors, stacks of new
+/// threads), whether touched or not; memory that malloc keeps for reuse is inside the present size.
+/// An allocation beyond it fails (std::bad_alloc, c10::Error): the process is not killed. The limit
+/// can be lowered again but not raised.
+///
+/// Error(Unsupported) on systems whose kernels do not enforce such a limit (macOS, Windows).
+void limit_process_memory(std::uint64_t bytes);
+
+}  // namespace bimetal::device

@@ -1,0 +1,99 @@
+#include "bimetal/device/device.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+
+#include "bimetal/base/error.h"
+#include "bimetal/device/host.h"
+
+namespace bimetal::device {
+namespace {
+
+using testing::HasSubstr;
+
+bool has_accelerator() {
+  return enumerate_devices().size() > 1;
+}
+
+TEST(Devices, TheCpuComesFirstAndIsDescribed) {
+  const auto devices = enumerate_devices();
+  ASSERT_FALSE(devices.empty());
+  EXPECT_TRUE(devices[0].device.is_cpu());
+  EXPECT_FALSE(devices[0].name.empty());
+  EXPECT_GE(devices[0].cores, 1);
+  EXPECT_GT(devices[0].memory_bytes, 0u);
+  EXPECT_LE(devices[0].memory_free_bytes, devices[0].memory_bytes);
+}
+
+TEST(Devices, EveryListedDeviceCanBeSelectedAndComputes) {
+  const auto devices = enumerate_devices();
+  for (const DeviceInfo& info : devices) {
+    WorkerSpec spec;
+    spec.type = c10::DeviceTypeName(info.device.type(), true);
+    if (!info.device.is_cpu()) spec.index = info.device.index();
+    const torch::Device device = select_device(spec, 0);
+    EXPECT_EQ(device, info.device);
+    const auto sum = torch::ones({8}, device).sum();
+    synchronize(device);
+    EXPECT_EQ(sum.item<float>(), 8.0f);
+  }
+}
+
+TEST(SelectDevice, AutoGivesEachLocalRankAnAcceleratorWhileTheyLast) {
+  const auto devices = enumerate_devices();
+  const int accelerators = static_cast<int>(devices.size()) - 1;
+  for (int local_rank = 0; local_rank < accelerators; ++local_rank) {
+    EXPECT_EQ(select_device({}, local_rank), devices[local_rank + 1].device);
+  }
+  EXPECT_TRUE(select_device({}, accelerators).is_cpu());
+}
+
+TEST(SelectDevice, AMissingDeviceIsUnsupportedAndThePresentOnesAreListed) {
+  for (const char* text : {"cuda:100", "xpu:100", "mps:100"}) {
+    try {
+      select_device(parse_worker_spec(text), 0);
+      FAIL() << text << " was found";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+      EXPECT_THAT(error.what(), HasSubstr(text));
+      EXPECT_THAT(error.what(), HasSubstr(has_accelerator() ? "there are: cpu," : "there is: cpu"));
+    }
+  }
+}
+
+TEST(WorkerLimits, ThreadsAreThoseOfTheSpecOrAnEqualPartOfTheCores) {
+  apply_worker_limits(parse_worker_spec("cpu:threads=1"), 1);
+  EXPECT_EQ(at::get_num_threads(), 1);
+  apply_worker_limits(parse_worker_spec("cpu"), 1);
+  EXPECT_EQ(at::get_num_threads(), usable_cores());
+  apply_worker_limits(parse_worker_spec("cpu"), 1000);
+  EXPECT_EQ(at::get_num_threads(), 1);
+}
+
+TEST(WorkerLimits, MemoryOfAnAcceleratorIsNotLimited) {
+  EXPECT_THROW(apply_worker_limits(parse_worker_spec("cuda:0,memory=1GiB"), 1), Error);
+}
+
+TEST(PauseForSpeed, SleepsInProportionAndMakesUpForOversleeping) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 50; ++i) pause_for_speed(0.25, 0.001);
+  const std::chrono::duration<double> slept = std::chrono::steady_clock::now() - start;
+  // 50 pauses of 3 ms. Without making up, each would add the scheduler's delay. A loaded machine
+  // may take longer for the last one, never less in total.
+  EXPECT_GE(slept.count(), 0.149);
+}
+
+TEST(PauseForSpeed, FullSpeedDoesNotSleepAndNonsenseIsRefused) {
+  const auto start = std::chrono::steady_clock::now();
+  pause_for_speed(1.0, 3600);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(1));
+  EXPECT_THROW(pause_for_speed(0.0, 1), Error);
+  EXPECT_THROW(pause_for_speed(1.5, 1), Error);
+}
+
+}  // namespace
+}  // namespace bimetal::device

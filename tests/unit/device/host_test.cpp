@@ -1,0 +1,123 @@
+#include "bimetal/device/host.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/device/device.h"
+#include "bimetal/device/host_allocator.h"
+
+namespace bimetal::device {
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+torch::Tensor tensor_of(std::int64_t bytes) {
+  return torch::ones({bytes}, torch::kUInt8);
+}
+
+TEST(Host, SaysSomethingSane) {
+  EXPECT_FALSE(cpu_name().empty());
+  EXPECT_GE(usable_cores(), 1);
+  EXPECT_LE(usable_cores(), static_cast<int>(std::thread::hardware_concurrency()));
+  const HostMemory memory = host_memory();
+  EXPECT_GT(memory.total_bytes, 64 * kMiB);
+  EXPECT_GT(memory.free_bytes, 0u);
+  EXPECT_LE(memory.free_bytes, memory.total_bytes);
+}
+
+#ifdef __linux__
+
+// The limit stays with the process, so each case runs in a child of its own (a "death test",
+// started anew so that nothing that another case has allocated counts). Status 0: as the case wants
+// it.
+
+class MemoryLimitDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+void limit_memory(std::uint64_t bytes) {
+  WorkerSpec spec = parse_worker_spec("cpu:threads=1");
+  spec.memory_bytes = bytes;
+  apply_worker_limits(spec, 1);
+}
+
+int allocate_under_limit(std::uint64_t limit, std::uint64_t fits, std::uint64_t too_much) {
+  limit_memory(limit);
+  try {
+    tensor_of(fits);
+  } catch (const std::exception&) {
+    return 1;
+  }
+  try {
+    tensor_of(too_much);
+  } catch (const std::exception&) {
+    return tensor_of(fits).defined() ? 0 : 3;  // the process goes on
+  }
+  return 2;
+}
+
+TEST_F(MemoryLimitDeathTest, AnAllocationBeyondItFailsAndOneWithinSucceeds) {
+  EXPECT_EXIT(_exit(allocate_under_limit(128 * kMiB, 96 * kMiB, 160 * kMiB)),
+              testing::ExitedWithCode(0), "");
+}
+
+TEST_F(MemoryLimitDeathTest, TheSumOfWhatIsHeldCounts) {
+  EXPECT_EXIT(
+      {
+        limit_memory(128 * kMiB);
+        std::vector<torch::Tensor> held;
+        try {
+          for (int i = 0; i < 16; ++i) held.push_back(tensor_of(16 * kMiB));
+        } catch (const std::exception&) {
+        }
+        _exit(held.size() >= 6 && held.size() <= 8 ? 0 : static_cast<int>(held.size()) + 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(MemoryLimitDeathTest, WhatWasInUseBeforeDoesNotCount) {
+  EXPECT_EXIT(
+      {
+        const auto before = tensor_of(256 * kMiB);
+        _exit(allocate_under_limit(128 * kMiB, 96 * kMiB, 160 * kMiB));
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+#else
+
+TEST(MemoryLimit, IsUnsupportedWhereTheKernelWouldNotKeepIt) {
+  EXPECT_THROW(limit_process_memory(1 << 30), Error);
+}
+
+#endif
+
+#ifdef __GLIBC__
+
+TEST(HostAllocator, LargeTensorsOfALaterStepTouchNoNewPages) {
+  keep_freed_tensors();
+  const auto faults_of_a_step = [] {
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    for (int i = 0; i < 4; ++i) tensor_of(48 * kMiB);
+    getrusage(RUSAGE_SELF, &after);
+    return after.ru_minflt - before.ru_minflt;
+  };
+  // The first steps grow the heap: malloc's small remainders keep some neighbours apart.
+  for (int step = 0; step < 16; ++step) faults_of_a_step();
+  // Mapped anew, the four tensors would be 49,152 pages of 4 KiB, or 96 huge ones.
+  EXPECT_LT(faults_of_a_step(), 64);
+}
+
+#endif
+
+}  // namespace
+}  // namespace bimetal::device
