@@ -25,15 +25,15 @@ enum class FrameKind : std::uint8_t {
 /// and are the fingerprint that the receiver compares with its own call.
 struct FrameHeader {
   FrameKind kind = FrameKind::Data;
-  std::uint8_t operation = 0;       ///< comm::Operation
-  std::uint8_t dtype = 0;           ///< comm::DType
-  std::uint8_t reduce_op = 0;       ///< comm::ReduceOp, 0 where nothing is reduced
-  std::uint32_t group = 0;          ///< group id within the job; 0 is the world
-  std::uint32_t epoch = 0;          ///< membership epoch; grows when the world changes
-  std::uint64_t sequence = 0;       ///< call number within the group (point-to-point: the user's tag)
-  std::uint64_t count = 0;          ///< elements of the whole call
-  std::int32_t root = -1;           ///< root rank, -1 where there is none
-  std::uint32_t part = 0;           ///< which message of the call this is (algorithm's own numbering)
+  std::uint8_t operation = 0;  ///< comm::Operation
+  std::uint8_t dtype = 0;      ///< comm::DType
+  std::uint8_t reduce_op = 0;  ///< comm::ReduceOp, 0 where nothing is reduced
+  std::uint32_t group = 0;     ///< group id within the job; 0 is the world
+  std::uint32_t epoch = 0;     ///< membership epoch; grows when the world changes
+  std::uint64_t sequence = 0;  ///< call number within the group (point-to-point: the user's tag)
+  std::uint64_t count = 0;     ///< elements of the whole call
+  std::int32_t root = -1;      ///< root rank, -1 where there is none
+  std::uint32_t part = 0;      ///< which message of the call this is (algorithm's own numbering)
   std::uint64_t payload_bytes = 0;  ///< bytes that follow this header
 
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;

@@ -15,7 +15,7 @@ class Token {
   Token() = default;
   ~Token();
   Token(const Token&) = default;
-  Token& operator=(const Token&) = default;
+  Token& operator=(const Token& other);
 
   /// 32 random bytes, as text of 64 hexadecimal digits.
   static Token generate();

@@ -19,8 +19,8 @@
 namespace bimetal::net {
 
 struct TcpMeshOptions {
-  std::string job_id;         ///< both ends must agree; a stranger's job is refused
-  Token token;                ///< may be empty only when every address is loopback
+  std::string job_id;                     ///< both ends must agree; a stranger's job is refused
+  Token token;                            ///< may be empty only when every address is loopback
   std::string listen_host = "127.0.0.1";  ///< where this rank accepts its peers
   std::chrono::milliseconds heartbeat{200};
   std::chrono::milliseconds peer_timeout{800};
@@ -38,10 +38,12 @@ class TcpMeshBuilder {
   Endpoint listening() const;
 
   /// Connects to every lower rank and accepts every higher one. peers[r] is where rank r listens
-  /// (its own entry is ignored). Strangers that connect meanwhile are refused and logged without
-  /// disturbing the rest. Errors: Timeout naming each rank that is missing; Unauthorized,
-  /// ProtocolMismatch, System naming the rank and address.
-  std::unique_ptr<Mesh> connect(const std::vector<Endpoint>& peers, Deadline deadline) &&;
+  /// (its own entry is ignored), host_names[r] what messages call its machine (default: the
+  /// endpoint's host). Strangers that connect meanwhile are refused and logged without disturbing
+  /// the rest. Errors: Timeout naming each rank that is missing; Unauthorized, ProtocolMismatch,
+  /// InvalidArgument naming the rank and address.
+  std::unique_ptr<Mesh> connect(const std::vector<Endpoint>& peers, Deadline deadline,
+                                std::vector<std::string> host_names = {}) &&;
 
  private:
   struct Impl;

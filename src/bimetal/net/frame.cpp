@@ -1,0 +1,121 @@
+#include "bimetal/net/frame.h"
+
+#include <fmt/format.h>
+
+#include <type_traits>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/sodium.h"
+
+namespace bimetal::net {
+namespace {
+
+// Offsets within the header; the table in docs/protocol.md is this one.
+constexpr std::size_t kMagicAt = 0;
+constexpr std::size_t kVersionAt = 4;
+constexpr std::size_t kKindAt = 6;
+constexpr std::size_t kOperationAt = 7;
+constexpr std::size_t kDtypeAt = 8;
+constexpr std::size_t kReduceOpAt = 9;
+constexpr std::size_t kGroupAt = 12;
+constexpr std::size_t kEpochAt = 16;
+constexpr std::size_t kRootAt = 20;
+constexpr std::size_t kSequenceAt = 24;
+constexpr std::size_t kCountAt = 32;
+constexpr std::size_t kPayloadBytesAt = 40;
+constexpr std::size_t kPartAt = 48;
+constexpr std::size_t kChecksumAt = 56;
+
+static_assert(kChecksumAt + sizeof(std::uint64_t) == kFrameHeaderBytes);
+static_assert(sizeof(SessionKey) == crypto_shorthash_KEYBYTES);
+
+template <typename Integer>
+void put(EncodedHeader& out, std::size_t at, Integer value) {
+  const auto bits = static_cast<std::make_unsigned_t<Integer>>(value);
+  for (std::size_t i = 0; i < sizeof(Integer); ++i) {
+    out[at + i] = static_cast<std::byte>(bits >> (8 * i));
+  }
+}
+
+template <typename Integer>
+Integer take(std::span<const std::byte, kFrameHeaderBytes> bytes, std::size_t at) {
+  std::uint64_t bits = 0;
+  for (std::size_t i = 0; i < sizeof(Integer); ++i) {
+    bits |= static_cast<std::uint64_t>(bytes[at + i]) << (8 * i);
+  }
+  return static_cast<Integer>(bits);
+}
+
+std::array<std::byte, 8> checksum(std::span<const std::byte, kFrameHeaderBytes> bytes,
+                                  const SessionKey& key) {
+  std::array<std::byte, crypto_shorthash_BYTES> sum;
+  crypto_shorthash(reinterpret_cast<unsigned char*>(sum.data()),
+                   reinterpret_cast<const unsigned char*>(bytes.data()), kChecksumAt,
+                   reinterpret_cast<const unsigned char*>(key.data()));
+  return sum;
+}
+
+FrameKind checked_kind(std::uint8_t kind) {
+  if (kind >= static_cast<std::uint8_t>(FrameKind::Data) &&
+      kind <= static_cast<std::uint8_t>(FrameKind::Goodbye)) {
+    return static_cast<FrameKind>(kind);
+  }
+  throw Error(ErrorCode::CorruptData, fmt::format("frame of unknown kind {}", kind));
+}
+
+void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes, const SessionKey& key) {
+  if (take<std::uint32_t>(bytes, kMagicAt) != kFrameMagic) {
+    throw Error(ErrorCode::ProtocolMismatch, "these bytes are no Bimetal frame (wrong magic)");
+  }
+  if (const auto version = take<std::uint16_t>(bytes, kVersionAt); version != kProtocolVersion) {
+    throw Error(ErrorCode::ProtocolMismatch,
+                fmt::format("frame of protocol version {}; this side speaks version {}", version,
+                            kProtocolVersion));
+  }
+  const auto sum = checksum(bytes, key);
+  if (sodium_memcmp(sum.data(), bytes.data() + kChecksumAt, sum.size()) != 0) {
+    throw Error(ErrorCode::CorruptData, "frame header fails its checksum");
+  }
+}
+
+}  // namespace
+
+EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key) {
+  EncodedHeader out{};
+  put(out, kMagicAt, kFrameMagic);
+  put(out, kVersionAt, kProtocolVersion);
+  put(out, kKindAt, static_cast<std::uint8_t>(header.kind));
+  put(out, kOperationAt, header.operation);
+  put(out, kDtypeAt, header.dtype);
+  put(out, kReduceOpAt, header.reduce_op);
+  put(out, kGroupAt, header.group);
+  put(out, kEpochAt, header.epoch);
+  put(out, kRootAt, header.root);
+  put(out, kSequenceAt, header.sequence);
+  put(out, kCountAt, header.count);
+  put(out, kPayloadBytesAt, header.payload_bytes);
+  put(out, kPartAt, header.part);
+  const auto sum = checksum(out, key);
+  std::copy(sum.begin(), sum.end(), out.begin() + kChecksumAt);
+  return out;
+}
+
+FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
+                          const SessionKey& key) {
+  check_origin(bytes, key);
+  FrameHeader header;
+  header.kind = checked_kind(take<std::uint8_t>(bytes, kKindAt));
+  header.operation = take<std::uint8_t>(bytes, kOperationAt);
+  header.dtype = take<std::uint8_t>(bytes, kDtypeAt);
+  header.reduce_op = take<std::uint8_t>(bytes, kReduceOpAt);
+  header.group = take<std::uint32_t>(bytes, kGroupAt);
+  header.epoch = take<std::uint32_t>(bytes, kEpochAt);
+  header.root = take<std::int32_t>(bytes, kRootAt);
+  header.sequence = take<std::uint64_t>(bytes, kSequenceAt);
+  header.count = take<std::uint64_t>(bytes, kCountAt);
+  header.payload_bytes = take<std::uint64_t>(bytes, kPayloadBytesAt);
+  header.part = take<std::uint32_t>(bytes, kPartAt);
+  return header;
+}
+
+}  // namespace bimetal::net

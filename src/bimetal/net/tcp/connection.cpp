@@ -1,0 +1,252 @@
+#include "bimetal/net/tcp/connection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/read.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <utility>
+
+#include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/transfer.h"
+
+namespace bimetal::net {
+
+using asio::ip::tcp;
+
+Connection::Connection(tcp::socket socket, ConnectionOptions options,
+                       std::atomic<std::uint64_t>& bytes_sent)
+    : socket_(std::move(socket)),
+      options_(std::move(options)),
+      writer_(socket_, options_.send_key, bytes_sent),
+      path_(options_.peer_timeout),
+      resume_signal_(socket_.get_executor(), asio::steady_timer::time_point::max()),
+      last_heartbeat_(std::chrono::steady_clock::now()) {
+  tune_for_frames(socket_, options_.peer_timeout);
+}
+
+void Connection::open() {
+  asio::co_spawn(socket_.get_executor(), write_loop(shared_from_this()), asio::detached);
+}
+
+void Connection::start(FrameReceiver& receiver) {
+  receiver_ = &receiver;
+  if (unreported_) receiver_->on_lost(options_.peer, *std::exchange(unreported_, std::nullopt));
+  if (state_ == State::ended || reading_) return;
+  reading_ = true;
+  asio::co_spawn(socket_.get_executor(), read_loop(shared_from_this()), asio::detached);
+}
+
+void Connection::send(const FrameHeader& header, std::span<const std::byte> payload,
+                      SendDone done) {
+  if (!peer_left_) {
+    writer_.push(header, payload, std::move(done));
+    return;
+  }
+  const Error error(
+      ErrorCode::PeerLost,
+      fmt::format("{} has left the job in good order, but something is still sent to it",
+                  options_.peer_name),
+      options_.peer);
+  if (done) done(std::make_exception_ptr(error));
+  lose(error);
+}
+
+void Connection::resume() {
+  resumed_ = true;
+  resume_signal_.cancel();
+}
+
+void Connection::tick() {
+  if (state_ != State::open && state_ != State::leaving) return;
+  if (path_.unanswered(socket_)) {
+    lose(Error(ErrorCode::PeerLost,
+               fmt::format("{} has not acknowledged anything for {} ms: its host or the network "
+                           "between is down",
+                           options_.peer_name, options_.peer_timeout.count()),
+               options_.peer));
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (state_ != State::open || !writer_.idle() || now - last_heartbeat_ < options_.heartbeat)
+    return;
+  last_heartbeat_ = now;
+  writer_.push({.kind = FrameKind::Heartbeat}, {}, nullptr);
+}
+
+void Connection::leave(std::function<void()> finished) {
+  quiet_ = true;
+  if (state_ == State::ended) {
+    finished();
+    return;
+  }
+  finished_ = std::move(finished);
+  if (state_ == State::departed) return;  // our goodbye is queued already; its end finishes
+  state_ = State::leaving;
+  say_goodbye();
+  resume();
+  if (!std::exchange(reading_, true)) {
+    asio::co_spawn(socket_.get_executor(), read_loop(shared_from_this()), asio::detached);
+  }
+}
+
+void Connection::drop() {
+  lose(Error(ErrorCode::PeerLost,
+             fmt::format("this side has given {} up and closed the connection", options_.peer_name),
+             options_.peer));
+}
+
+void Connection::abandon(const Error& reason) {
+  quiet_ = true;
+  end(reason);
+}
+
+asio::awaitable<void> Connection::write_loop(std::shared_ptr<Connection> self) {
+  const std::error_code error = co_await writer_.run();
+  if (state_ == State::ended) co_return;
+  if (error) {
+    // The reading side decides whether this is a loss: a Goodbye may still lie in its buffer.
+    writer_.fail(std::make_exception_ptr(Error(
+        ErrorCode::PeerLost,
+        fmt::format("{} does not take data any more: {}", options_.peer_name, error.message()),
+        options_.peer)));
+  } else {
+    std::error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  }
+  written_out_ = true;
+  if (peer_left_) end(Error(ErrorCode::Aborted, "the connection was closed in good order"));
+}
+
+asio::awaitable<void> Connection::read_loop(std::shared_ptr<Connection> self) {
+  try {
+    const std::error_code error = co_await read_frames();
+    if (state_ == State::ended) co_return;
+    if (peer_left_) {
+      on_goodbye();
+    } else {
+      on_stream_end(error);
+    }
+  } catch (const Error& error) {
+    lose(Error(error.code(), fmt::format("{} sent bad data: {}", options_.peer_name, error.what()),
+               options_.peer));
+  } catch (const std::exception& error) {
+    lose(Error(ErrorCode::Internal,
+               fmt::format("while receiving from {}: {}", options_.peer_name, error.what()),
+               options_.peer));
+  }
+}
+
+/// Returns when the peer has said goodbye (peer_left_) or the stream has ended otherwise.
+asio::awaitable<std::error_code> Connection::read_frames() {
+  EncodedHeader bytes;
+  for (;;) {
+    if (const auto error = co_await read_exactly(bytes)) co_return error;
+    const FrameHeader header = decode_header(bytes, options_.receive_key);
+    std::error_code error;
+    switch (header.kind) {
+      case FrameKind::Data:
+      case FrameKind::Abort: error = co_await deliver(header); break;
+      case FrameKind::Goodbye: peer_left_ = true; [[fallthrough]];
+      case FrameKind::Heartbeat:
+        if (header.payload_bytes != 0) {
+          throw Error(ErrorCode::CorruptData, "a frame without payload announces one");
+        }
+    }
+    if (error || peer_left_) co_return error;
+  }
+}
+
+asio::awaitable<std::error_code> Connection::deliver(const FrameHeader& header) {
+  const FrameReceiver::Placement placement = co_await place(header);
+  if (discarding()) co_return co_await discard(header.payload_bytes);
+  if (placement.bytes.size() != header.payload_bytes) {
+    throw Error(ErrorCode::Internal, "the receiver's place does not fit the payload");
+  }
+  const std::error_code error = co_await read_exactly(placement.bytes);
+  if (!error && !discarding()) receiver_->on_payload(options_.peer, header);
+  co_return error;
+}
+
+/// Asks the receiver where the payload goes, until it does not say pause.
+asio::awaitable<FrameReceiver::Placement> Connection::place(const FrameHeader& header) {
+  while (!discarding()) {
+    resumed_ = false;
+    const FrameReceiver::Placement placement = receiver_->on_header(options_.peer, header);
+    if (!placement.pause) co_return placement;
+    while (!resumed_ && !discarding()) {
+      std::error_code ignored;
+      co_await resume_signal_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    }
+  }
+  co_return FrameReceiver::Placement{};
+}
+
+asio::awaitable<std::error_code> Connection::discard(std::uint64_t bytes) {
+  std::array<std::byte, 4096> scratch;
+  std::error_code error;
+  while (bytes > 0 && !error) {
+    const auto part = std::min<std::uint64_t>(bytes, scratch.size());
+    error = co_await read_exactly(std::span(scratch).first(part));
+    bytes -= part;
+  }
+  co_return error;
+}
+
+asio::awaitable<std::error_code> Connection::read_exactly(std::span<std::byte> bytes) {
+  std::error_code error;
+  co_await asio::async_read(socket_, asio::buffer(bytes.data(), bytes.size()), as_much_as_fits,
+                            asio::redirect_error(asio::use_awaitable, error));
+  co_return error;
+}
+
+void Connection::say_goodbye() {
+  writer_.push({.kind = FrameKind::Goodbye}, {}, nullptr);
+  writer_.finish();
+}
+
+void Connection::on_goodbye() {
+  if (state_ == State::open) {
+    state_ = State::departed;
+    say_goodbye();
+  } else if (written_out_) {
+    end(Error(ErrorCode::Aborted, "the connection was closed in good order"));
+  }
+}
+
+void Connection::on_stream_end(const std::error_code& error) {
+  const bool orderly = error == asio::error::eof;
+  lose(Error(ErrorCode::PeerLost,
+             fmt::format("{} is gone: {}", options_.peer_name,
+                         orderly ? "its connection closed without a goodbye; its process has "
+                                   "probably ended or was killed"
+                                 : error.message()),
+             options_.peer));
+}
+
+void Connection::lose(const Error& error) {
+  end(error);
+  if (std::exchange(quiet_, true)) return;
+  if (receiver_) {
+    receiver_->on_lost(options_.peer, error);
+  } else {
+    unreported_ = error;
+  }
+}
+
+/// Closes the socket and wakes whoever waits; the loops then run out.
+void Connection::end(const Error& reason) {
+  if (state_ == State::ended) return;
+  state_ = State::ended;
+  std::error_code ignored;
+  socket_.close(ignored);
+  writer_.fail(std::make_exception_ptr(reason));
+  resume();
+  if (finished_) std::exchange(finished_, nullptr)();
+}
+
+}  // namespace bimetal::net

@@ -1,0 +1,103 @@
+#pragma once
+// One authenticated connection to one peer: frames out, frames in, heartbeats, and how it ends.
+//
+// It ends in exactly one of three ways: an exchange of Goodbye frames (either side starts), a loss
+// (reported once to the receiver), or abandon(). Everything happens on the mesh's thread.
+
+#include <asio/awaitable.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "bimetal/net/handshake.h"
+#include "bimetal/net/mesh.h"
+#include "bimetal/net/tcp/frame_writer.h"
+#include "bimetal/net/tcp/path_watch.h"
+
+namespace bimetal::net {
+
+struct ConnectionOptions {
+  int peer = -1;          ///< the peer's rank
+  std::string peer_name;  ///< for messages: "rank 1 (mac.local, 10.0.0.2:4711)"
+  SessionKey send_key{};
+  SessionKey receive_key{};
+  std::chrono::milliseconds heartbeat{200};
+  std::chrono::milliseconds peer_timeout{800};
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(asio::ip::tcp::socket socket, ConnectionOptions options,
+             std::atomic<std::uint64_t>& bytes_sent);
+
+  /// Starts the sending side. Call once, before anything else.
+  void open();
+
+  /// Starts the receiving side; a loss that happened before is reported now.
+  void start(FrameReceiver& receiver);
+
+  void send(const FrameHeader& header, std::span<const std::byte> payload, SendDone done);
+  void resume();
+
+  /// To be called several times per peer_timeout: sends a heartbeat when one is due, and notices a
+  /// path that has gone silent.
+  void tick();
+
+  /// Says goodbye after what is queued, then calls `finished`: when the peer has answered, or at
+  /// once where the connection has ended already. From now on arriving frames are discarded and
+  /// losses are not reported.
+  void leave(std::function<void()> finished);
+
+  /// Ends the connection at once as if it had been lost, and reports that.
+  void drop();
+
+  /// Ends the connection at once without a report; pending sends end in `reason`. `finished` of
+  /// leave() is called.
+  void abandon(const Error& reason);
+
+ private:
+  enum class State {
+    open,
+    departed,  ///< the peer has said goodbye; ours follows after what is queued
+    leaving,   ///< leave() was called; waiting for the peer's goodbye
+    ended,
+  };
+
+  asio::awaitable<void> write_loop(std::shared_ptr<Connection> self);
+  asio::awaitable<void> read_loop(std::shared_ptr<Connection> self);
+  asio::awaitable<std::error_code> read_frames();
+  asio::awaitable<std::error_code> deliver(const FrameHeader& header);
+  asio::awaitable<std::error_code> discard(std::uint64_t bytes);
+  asio::awaitable<FrameReceiver::Placement> place(const FrameHeader& header);
+  asio::awaitable<std::error_code> read_exactly(std::span<std::byte> bytes);
+
+  void say_goodbye();
+  void on_goodbye();
+  void on_stream_end(const std::error_code& error);
+  void lose(const Error& error);
+  void end(const Error& reason);
+  bool discarding() const noexcept { return state_ == State::leaving || state_ == State::ended; }
+
+  asio::ip::tcp::socket socket_;
+  ConnectionOptions options_;
+  FrameWriter writer_;
+  PathWatch path_;
+  FrameReceiver* receiver_ = nullptr;
+  State state_ = State::open;
+  bool reading_ = false;
+  bool written_out_ = false;  ///< our goodbye is on its way
+  bool peer_left_ = false;    ///< the peer has said goodbye
+  bool resumed_ = false;
+  asio::steady_timer resume_signal_;
+  std::chrono::steady_clock::time_point last_heartbeat_;
+  std::optional<Error> unreported_;  ///< a loss from before start()
+  bool quiet_ = false;               ///< no loss (or no further one) is to be reported
+  std::function<void()> finished_;
+};
+
+}  // namespace bimetal::net

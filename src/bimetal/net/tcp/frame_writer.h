@@ -1,0 +1,61 @@
+#pragma once
+// The queue of frames to one peer and the loop that puts them on its socket: header and payload of
+// several frames in one gathered write, payloads straight from the sender's memory.
+// Used on the mesh's thread alone.
+
+#include <asio/awaitable.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <vector>
+
+#include "bimetal/net/frame.h"
+#include "bimetal/net/mesh.h"
+
+namespace bimetal::net {
+
+class FrameWriter {
+ public:
+  /// `bytes_sent` is added to as bytes go out.
+  FrameWriter(asio::ip::tcp::socket& socket, const SessionKey& key,
+              std::atomic<std::uint64_t>& bytes_sent);
+
+  void push(FrameHeader header, std::span<const std::byte> payload, SendDone done);
+
+  bool idle() const noexcept { return queue_.empty(); }
+
+  /// Writes until `finish` and an empty queue (returns no error), a failed write (its error), or
+  /// fail(). Run it once.
+  asio::awaitable<std::error_code> run();
+
+  /// Lets run() return once everything queued so far is on its way.
+  void finish();
+
+  /// Ends every queued frame with `error`, later ones too. The caller has closed the socket; frames
+  /// that are being written end when that write has returned.
+  void fail(std::exception_ptr error);
+
+ private:
+  struct Outgoing {
+    EncodedHeader header;
+    std::span<const std::byte> payload;
+    SendDone done;
+  };
+
+  void gather();
+  void complete(std::size_t frames, const std::exception_ptr& error);
+
+  asio::ip::tcp::socket& socket_;
+  SessionKey key_;
+  std::atomic<std::uint64_t>& bytes_sent_;
+  std::deque<Outgoing> queue_;
+  std::vector<asio::const_buffer> buffers_;
+  std::size_t batch_ = 0;  ///< frames at the queue's head that are being written
+  asio::steady_timer wake_;
+  bool finishing_ = false;
+  std::exception_ptr failure_;
+};
+
+}  // namespace bimetal::net

@@ -1,0 +1,85 @@
+#include "bimetal/net/tcp/resolve.h"
+
+#include <fmt/format.h>
+
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/this_coro.hpp>
+#include <asio/use_awaitable.hpp>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::net {
+namespace {
+
+using asio::ip::tcp;
+using Addresses = std::vector<tcp::endpoint>;
+
+constexpr std::chrono::milliseconds kPollInterval{5};
+
+std::future<Addresses> resolve_elsewhere(const Endpoint& endpoint) {
+  std::promise<Addresses> promise;
+  auto future = promise.get_future();
+  std::thread([promise = std::move(promise), endpoint]() mutable {
+    try {
+      asio::io_context io;
+      tcp::resolver resolver(io);
+      Addresses addresses;
+      for (const auto& entry : resolver.resolve(endpoint.host, std::to_string(endpoint.port))) {
+        addresses.push_back(entry.endpoint());
+      }
+      promise.set_value(std::move(addresses));
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+    }
+  }).detach();
+  return future;
+}
+
+/// Empty where the host is a name.
+Addresses as_numbers(const Endpoint& endpoint) {
+  std::error_code error;
+  const auto address = asio::ip::make_address(endpoint.host, error);
+  if (error) return {};
+  return {tcp::endpoint(address, endpoint.port)};
+}
+
+bool ready(const std::future<Addresses>& future) {
+  return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+}  // namespace
+
+asio::awaitable<Addresses> resolve(Endpoint endpoint, Deadline deadline) {
+  Addresses addresses = as_numbers(endpoint);
+  if (!addresses.empty()) co_return addresses;
+  auto future = resolve_elsewhere(endpoint);
+  asio::steady_timer timer(co_await asio::this_coro::executor);
+  while (!ready(future)) {
+    if (deadline.expired()) throw std::system_error(asio::error::timed_out);
+    timer.expires_after(kPollInterval);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+  co_return future.get();
+}
+
+tcp::endpoint resolve_to_listen(const Endpoint& endpoint, Deadline deadline) {
+  if (const auto addresses = as_numbers(endpoint); !addresses.empty()) return addresses.front();
+  auto future = resolve_elsewhere(endpoint);
+  if (future.wait_until(deadline.time()) != std::future_status::ready) {
+    throw Error(ErrorCode::System, fmt::format("cannot listen on {}: the system's name service "
+                                               "does not answer; use a numeric address",
+                                               endpoint.host));
+  }
+  try {
+    return future.get().at(0);
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::System,
+                fmt::format("cannot listen on {}: {}", endpoint.host, error.what()));
+  }
+}
+
+}  // namespace bimetal::net

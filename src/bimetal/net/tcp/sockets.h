@@ -1,0 +1,33 @@
+#pragma once
+// Sockets as Bimetal wants them: not inherited by child processes (a child that holds a connection
+// open would hide its owner's death), without Nagle's delay, and silent about SIGPIPE.
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <chrono>
+#include <string>
+
+#include "bimetal/net/endpoint.h"
+
+namespace bimetal::net {
+
+using asio::ip::tcp;
+
+tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protocol);
+
+/// Listens on `address`. Errors: System; for a port in use it names the port and says what to try.
+tcp::acceptor open_acceptor(const asio::any_io_executor& executor, const tcp::endpoint& address);
+
+/// Takes one waiting connection; `error` is set where there is none (any more).
+tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error);
+
+/// For connections that carry frames. `peer_timeout`: how long sent data may stay unacknowledged,
+/// on systems whose kernel watches that by itself.
+void tune_for_frames(tcp::socket& socket, std::chrono::milliseconds peer_timeout);
+
+/// "10.0.0.2:29500", or "an unknown address" where the connection has gone already.
+std::string describe_remote(const tcp::socket& socket);
+
+Endpoint to_endpoint(const tcp::endpoint& address);
+
+}  // namespace bimetal::net

@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/post.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <utility>
+
+#include "bimetal/net/tcp/tcp_mesh_impl.h"
+
+namespace bimetal::net {
+
+TcpMesh::TcpMesh(int rank, std::unique_ptr<asio::io_context> io,
+                 std::vector<std::shared_ptr<Connection>> connections,
+                 std::vector<std::string> hosts,
+                 std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent,
+                 std::chrono::milliseconds tick_interval)
+    : rank_(rank),
+      io_(std::move(io)),
+      work_(asio::make_work_guard(*io_)),
+      connections_(std::move(connections)),
+      hosts_(std::move(hosts)),
+      bytes_sent_(std::move(bytes_sent)),
+      tick_interval_(tick_interval),
+      tick_timer_(*io_),
+      close_timer_(*io_) {
+  io_->restart();
+  for (const auto& connection : connections_) {
+    if (connection) connection->open();
+  }
+  asio::co_spawn(*io_, tick(), asio::detached);
+  thread_ = std::thread([this] { io_->run(); });
+}
+
+TcpMesh::~TcpMesh() {
+  if (!shut_gate()) return;
+  asio::post(*io_, [this] {
+    tick_timer_.cancel();
+    const Error reason(ErrorCode::Aborted, "the mesh was destroyed without close()");
+    for (const auto& connection : connections_) {
+      if (connection) connection->abandon(reason);
+    }
+  });
+  join();
+}
+
+Connection& TcpMesh::connection(int peer) const {
+  if (peer < 0 || peer >= size() || peer == rank_) {
+    throw Error(ErrorCode::Internal, fmt::format("rank {} is no peer of rank {}", peer, rank_));
+  }
+  return *connections_[static_cast<std::size_t>(peer)];
+}
+
+void TcpMesh::start(FrameReceiver& receiver) {
+  std::lock_guard lock(gate_);
+  if (shut_) return;
+  asio::post(*io_, [this, &receiver] {
+    for (const auto& connection : connections_) {
+      if (connection) connection->start(receiver);
+    }
+  });
+}
+
+void TcpMesh::send(int peer, FrameHeader header, std::span<const std::byte> payload,
+                   SendDone done) {
+  Connection& to = connection(peer);
+  {
+    std::lock_guard lock(gate_);
+    if (!shut_) {
+      asio::post(*io_, [&to, header, payload, done = std::move(done)]() mutable {
+        to.send(header, payload, std::move(done));
+      });
+      return;
+    }
+  }
+  if (done) done(std::make_exception_ptr(Error(ErrorCode::Aborted, "the mesh is closed")));
+}
+
+void TcpMesh::resume(int peer) {
+  Connection& from = connection(peer);
+  std::lock_guard lock(gate_);
+  if (!shut_) asio::post(*io_, [&from] { from.resume(); });
+}
+
+void TcpMesh::drop(int peer) {
+  Connection& lost = connection(peer);
+  std::lock_guard lock(gate_);
+  if (!shut_) asio::post(*io_, [&lost] { lost.drop(); });
+}
+
+asio::awaitable<void> TcpMesh::tick() {
+  std::error_code error;
+  while (!error) {
+    tick_timer_.expires_after(tick_interval_);
+    co_await tick_timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    if (error) break;
+    for (const auto& connection : connections_) {
+      if (connection) connection->tick();
+    }
+  }
+}
+
+void TcpMesh::close(Deadline deadline) {
+  std::lock_guard one_at_a_time(close_mutex_);
+  if (!shut_gate()) return;
+  asio::post(*io_, [this, deadline] { leave_all(deadline); });
+  join();
+}
+
+void TcpMesh::leave_all(Deadline deadline) {
+  still_leaving_ = connections_.size() - 1;
+  const auto finished = [this] {
+    if (--still_leaving_ > 0) return;
+    tick_timer_.cancel();
+    close_timer_.cancel();
+  };
+  close_timer_.expires_at(deadline.time());
+  close_timer_.async_wait([this](const std::error_code& error) {
+    if (error) return;
+    const Error reason(ErrorCode::Aborted, "the mesh closed before this could be sent");
+    for (const auto& connection : connections_) {
+      if (connection) connection->abandon(reason);
+    }
+  });
+  for (const auto& connection : connections_) {
+    if (connection) connection->leave(finished);
+  }
+}
+
+/// False if it was shut before.
+bool TcpMesh::shut_gate() {
+  std::lock_guard lock(gate_);
+  return !std::exchange(shut_, true);
+}
+
+/// The thread ends by itself once every connection and timer has.
+void TcpMesh::join() {
+  work_.reset();
+  thread_.join();
+}
+
+}  // namespace bimetal::net

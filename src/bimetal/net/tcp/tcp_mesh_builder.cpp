@@ -1,0 +1,183 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <exception>
+#include <utility>
+
+#include "bimetal/base/log.h"
+#include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/listener.h"
+#include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/tcp_mesh.h"
+#include "bimetal/net/tcp/tcp_mesh_impl.h"
+
+namespace bimetal::net {
+namespace {
+
+// Ticks are cheap; many of them keep the time to notice a dead path close to peer_timeout.
+constexpr int kTicksPerTimeout = 16;
+
+void check_rank(int rank, int size) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("rank {} is not within a world of {} ranks", rank, size));
+  }
+}
+
+}  // namespace
+
+/// Gathers one connection to each peer on the caller's thread; the mesh's own thread starts when
+/// all of them stand.
+struct TcpMeshBuilder::Impl {
+  Impl(int rank, int size, TcpMeshOptions given);
+
+  ListenerOptions listener_options();
+  std::optional<Refusal> admit(const Hello& hello) const;
+  asio::awaitable<void> call(int peer, Endpoint endpoint, Deadline deadline);
+  void add(int peer, tcp::socket socket, const SessionKey& send_key, const SessionKey& receive_key);
+  void fail(std::exception_ptr error);
+  std::string name_of(int peer, const std::string& address) const;
+  Error missing_peers() const;
+
+  bool complete() const { return missing == 0; }
+
+  const int rank;
+  const int size;
+  const TcpMeshOptions options;
+  const JobDigest job;
+  // Before everything that lives on it, so that it goes last.
+  std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>(1);
+  std::vector<std::string> hosts;
+  std::vector<Endpoint> endpoints;
+  std::vector<std::shared_ptr<Connection>> connections;
+  std::vector<std::string> troubles;
+  std::exception_ptr failure;
+  int missing;
+  std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent =
+      std::make_unique<std::atomic<std::uint64_t>>(0);
+  std::optional<Listener> listener;
+};
+
+TcpMeshBuilder::Impl::Impl(int rank_given, int size_given, TcpMeshOptions given)
+    : rank(rank_given),
+      size((check_rank(rank_given, size_given), size_given)),
+      options(std::move(given)),
+      job(digest_of_job(options.job_id)),
+      connections(static_cast<std::size_t>(size)),
+      missing(size - 1) {
+  listener.emplace(*io, Endpoint{options.listen_host, 0}, listener_options());
+}
+
+ListenerOptions TcpMeshBuilder::Impl::listener_options() {
+  ListenerOptions result;
+  result.token = options.token;
+  result.service = Service::Mesh;
+  result.admit = [this](const Hello& hello) { return admit(hello); };
+  result.on_connection = [this](tcp::socket socket, const AuthenticatedClient& client) {
+    add(client.hello.from_rank, std::move(socket), client.keys.server_to_client,
+        client.keys.client_to_server);
+  };
+  return result;
+}
+
+std::optional<Refusal> TcpMeshBuilder::Impl::admit(const Hello& hello) const {
+  if (hello.job != job) return Refusal::Job;
+  const bool due = hello.from_rank > rank && hello.from_rank < size;
+  if (hello.to_rank != rank || !due) return Refusal::Rank;
+  return std::nullopt;
+}
+
+asio::awaitable<void> TcpMeshBuilder::Impl::call(int peer, Endpoint endpoint, Deadline deadline) {
+  DialRequest request{endpoint, name_of(peer, to_string(endpoint)), options.token, {}, deadline};
+  request.hello.from_rank = rank;
+  request.hello.to_rank = peer;
+  request.hello.job = job;
+  DialedConnection dialed = co_await dial(std::move(request));
+  add(peer, std::move(dialed.socket), dialed.keys.client_to_server, dialed.keys.server_to_client);
+}
+
+/// A newer connection of a peer takes the older one's place: its maker has given that one up.
+void TcpMeshBuilder::Impl::add(int peer, tcp::socket socket, const SessionKey& send_key,
+                               const SessionKey& receive_key) {
+  auto& place = connections[static_cast<std::size_t>(peer)];
+  if (!place) --missing;
+  ConnectionOptions connection;
+  connection.peer = peer;
+  connection.peer_name = name_of(peer, describe_remote(socket));
+  connection.send_key = send_key;
+  connection.receive_key = receive_key;
+  connection.heartbeat = options.heartbeat;
+  connection.peer_timeout = options.peer_timeout;
+  place = std::make_shared<Connection>(std::move(socket), std::move(connection), *bytes_sent);
+  log(LogLevel::debug, "rank {} is connected to rank {}", rank, peer);
+  if (complete()) io->stop();
+}
+
+void TcpMeshBuilder::Impl::fail(std::exception_ptr error) {
+  if (!failure) failure = std::move(error);
+  io->stop();
+}
+
+std::string TcpMeshBuilder::Impl::name_of(int peer, const std::string& address) const {
+  const std::string& host = hosts[static_cast<std::size_t>(peer)];
+  return host == address ? fmt::format("rank {} ({})", peer, address)
+                         : fmt::format("rank {} ({}, {})", peer, host, address);
+}
+
+Error TcpMeshBuilder::Impl::missing_peers() const {
+  std::string list;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank || connections[static_cast<std::size_t>(peer)]) continue;
+    if (!list.empty()) list += ", ";
+    list += name_of(peer, to_string(endpoints[static_cast<std::size_t>(peer)]));
+  }
+  return Error(ErrorCode::Timeout,
+               fmt::format("rank {} could not connect with {} in time; check that it still runs "
+                           "and that no firewall is in the way",
+                           rank, list));
+}
+
+TcpMeshBuilder::TcpMeshBuilder(int rank, int size, TcpMeshOptions options)
+    : impl_(std::make_unique<Impl>(rank, size, std::move(options))) {}
+
+TcpMeshBuilder::~TcpMeshBuilder() = default;
+
+Endpoint TcpMeshBuilder::listening() const {
+  return impl_->listener->endpoint();
+}
+
+std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<Endpoint>& peers, Deadline deadline,
+                                              std::vector<std::string> host_names) && {
+  Impl& impl = *impl_;
+  if (peers.size() != static_cast<std::size_t>(impl.size)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} addresses given for {} ranks", peers.size(), impl.size));
+  }
+  impl.endpoints = peers;
+  impl.hosts = std::move(host_names);
+  for (std::size_t peer = impl.hosts.size(); peer < peers.size(); ++peer) {
+    impl.hosts.push_back(peers[peer].host);
+  }
+  impl.listener->start();
+  for (int peer = 0; peer < impl.rank; ++peer) {
+    asio::co_spawn(*impl.io, impl.call(peer, peers[static_cast<std::size_t>(peer)], deadline),
+                   [&impl](std::exception_ptr error) {
+                     if (error) impl.fail(std::move(error));
+                   });
+  }
+  if (!impl.complete()) impl.io->run_until(deadline.time());
+  if (impl.failure) std::rethrow_exception(impl.failure);
+  if (!impl.complete()) throw impl.missing_peers();
+  // What belongs to the set-up ends here, before the mesh's own thread takes over.
+  impl.listener.reset();
+  impl.io->restart();
+  impl.io->poll();
+  return std::make_unique<TcpMesh>(
+      impl.rank, std::move(impl.io), std::move(impl.connections), std::move(impl.hosts),
+      std::move(impl.bytes_sent),
+      std::max(impl.options.peer_timeout / kTicksPerTimeout, std::chrono::milliseconds(1)));
+}
+
+}  // namespace bimetal::net

@@ -1,0 +1,112 @@
+#include "bimetal/net/token.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/sodium.h"
+
+namespace bimetal::net {
+namespace {
+
+constexpr std::size_t kTokenBytes = 32;
+constexpr std::size_t kMinimumLength = 16;
+constexpr std::size_t kMaximumLength = 4096;
+
+void wipe(std::string& secret) {
+  sodium_memzero(secret.data(), secret.size());
+}
+
+void require_private(const std::filesystem::path& path) {
+#ifndef _WIN32
+  using std::filesystem::perms;
+  const auto mode = std::filesystem::status(path).permissions();
+  if ((mode & (perms::group_all | perms::others_all)) != perms::none) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("token file {} is open to other users (mode {:03o}); run: chmod 600 {}",
+                    path.string(), static_cast<unsigned>(mode & perms::all), path.string()));
+  }
+#endif
+}
+
+std::string_view without_blanks(std::string_view line) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const auto first = line.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return line.substr(first, line.find_last_not_of(kBlanks) - first + 1);
+}
+
+}  // namespace
+
+Token::~Token() {
+  wipe(secret_);
+}
+
+Token& Token::operator=(const Token& other) {
+  std::string copy = other.secret_;
+  secret_.swap(copy);
+  wipe(copy);
+  return *this;
+}
+
+Token Token::generate() {
+  ensure_sodium();
+  std::array<unsigned char, kTokenBytes> random;
+  std::array<char, 2 * kTokenBytes + 1> text;
+  randombytes_buf(random.data(), random.size());
+  sodium_bin2hex(text.data(), text.size(), random.data(), random.size());
+  Token token = from_text({text.data(), 2 * kTokenBytes});
+  sodium_memzero(random.data(), random.size());
+  sodium_memzero(text.data(), text.size());
+  return token;
+}
+
+Token Token::from_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw system_error(fmt::format("cannot read token file {}", path.string()), errno);
+  require_private(path);
+  // Of fixed size, so that no reallocation leaves a copy of the secret behind.
+  std::string line(kMaximumLength, '\0');
+  file.getline(line.data(), static_cast<std::streamsize>(line.size()));
+  const std::size_t length = std::char_traits<char>::length(line.data());
+  Token token = from_text(without_blanks({line.data(), length}));
+  wipe(line);
+  if (file.bad())
+    throw system_error(fmt::format("cannot read token file {}", path.string()), errno);
+  if (token.secret_.size() < kMinimumLength) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the first line of token file {} has {} characters; a token needs at "
+                            "least {}: make one with `openssl rand -hex 32`",
+                            path.string(), token.secret_.size(), kMinimumLength));
+  }
+  return token;
+}
+
+Token Token::from_environment() {
+  if (const char* path = std::getenv("BIMETAL_TOKEN_FILE"); path && *path) return from_file(path);
+  if (const char* text = std::getenv("BIMETAL_TOKEN"); text && *text) return from_text(text);
+  return {};
+}
+
+Token Token::from_text(std::string_view text) {
+  Token token;
+  token.secret_ = text;
+  return token;
+}
+
+void require_token_for(std::string_view host, const Token& token) {
+  if (!token.empty() || is_loopback(host)) return;
+  throw Error(ErrorCode::Unauthorized,
+              fmt::format("{} is not a loopback address, and the job has no token: anyone on the "
+                          "network could join. Pass --token-file, or set BIMETAL_TOKEN_FILE or "
+                          "BIMETAL_TOKEN to the same secret on every machine",
+                          host));
+}
+
+}  // namespace bimetal::net

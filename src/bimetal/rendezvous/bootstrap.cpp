@@ -1,0 +1,208 @@
+#include "bimetal/rendezvous/bootstrap.h"
+
+#include <fmt/format.h>
+
+#include <asio/ip/host_name.hpp>
+#include <map>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/solo_mesh.h"
+#include "bimetal/net/tcp/tcp_mesh.h"
+#include "bimetal/rendezvous/member_record.h"
+
+namespace bimetal::rendezvous {
+namespace {
+
+// How long one look for a missing rank lasts before the next look at faults that others found.
+constexpr std::chrono::milliseconds kSlice{250};
+// What is kept of the time to ask once more who is there and to say so.
+constexpr std::chrono::milliseconds kLongestEpilogue{500};
+
+/// One rank's meeting with the others.
+class Meeting {
+ public:
+  Meeting(Store& store, int rank, int size, const BootstrapOptions& options, Deadline deadline)
+      : store_(store), rank_(rank), size_(size), options_(options), deadline_(deadline) {}
+
+  std::unique_ptr<net::Mesh> connect();
+
+ private:
+  std::string listen_host() const;
+  void claim(const MemberRecord& self);
+  void publish(const MemberRecord& self);
+  void gather();
+  bool look_for(int peer, Deadline until);
+  void check(int peer, const MemberRecord& member);
+  void check_reachable() const;
+  void check_faults();
+  [[noreturn]] void report_fault(const std::string& message);
+  void report_missing();
+  std::string key(std::string_view name) const {
+    return fmt::format("{}/{}", options_.prefix, name);
+  }
+  std::string rank_key(int peer) const { return key(fmt::format("rank/{}", peer)); }
+  int first_missing() const;
+
+  Store& store_;
+  const int rank_;
+  const int size_;
+  const BootstrapOptions& options_;
+  const Deadline deadline_;
+  std::map<int, MemberRecord> members_;
+};
+
+std::unique_ptr<net::Mesh> Meeting::connect() {
+  net::TcpMeshOptions mesh;
+  mesh.job_id = options_.job_id;
+  mesh.token = options_.token;
+  mesh.listen_host = listen_host();
+  net::TcpMeshBuilder builder(rank_, size_, mesh);
+
+  MemberRecord self;
+  self.world_size = size_;
+  self.host = options_.host_name.empty() ? asio::ip::host_name() : options_.host_name;
+  self.process = own_process_id();
+  self.listening = builder.listening();
+  claim(self);
+  publish(self);
+  gather();
+  check_reachable();
+
+  std::vector<net::Endpoint> endpoints;
+  std::vector<std::string> hosts;
+  for (const auto& [peer, member] : members_) {
+    endpoints.push_back(member.listening);
+    hosts.push_back(member.host);
+  }
+  return std::move(builder).connect(endpoints, deadline_, std::move(hosts));
+}
+
+std::string Meeting::listen_host() const {
+  if (!options_.listen_host.empty()) return options_.listen_host;
+  const std::string address = store_.local_address();
+  return address.empty() ? "127.0.0.1" : address;
+}
+
+/// The first process to claim a rank owns it; a second one ends the meeting for all.
+void Meeting::claim(const MemberRecord& self) {
+  const auto claimant = store_.add(key(fmt::format("claims/{}", rank_)), 1, deadline_);
+  store_.set(key(fmt::format("claimant/{}/{}", rank_, claimant)), describe(self), deadline_);
+  if (claimant == 1) return;
+  const std::string first = store_.get(key(fmt::format("claimant/{}/1", rank_)), deadline_);
+  report_fault(
+      fmt::format("two processes claim rank {}: {} and {}; give every process a rank of "
+                  "its own",
+                  rank_, first, describe(self)));
+}
+
+void Meeting::publish(const MemberRecord& self) {
+  members_[rank_] = self;
+  store_.set(rank_key(rank_), encode_member(self), deadline_);
+}
+
+/// Waits until every rank has published itself. Short of the deadline by a little, so that the time
+/// suffices to find out who is missing.
+void Meeting::gather() {
+  const auto epilogue =
+      std::min<Deadline::Clock::duration>(deadline_.remaining() / 10, kLongestEpilogue);
+  const auto until = Deadline::at(deadline_.time() - epilogue);
+  for (int peer = first_missing(); peer < size_; peer = first_missing()) {
+    check_faults();
+    if (!look_for(peer, min(until, Deadline::after(kSlice))) && until.expired()) report_missing();
+  }
+}
+
+bool Meeting::look_for(int peer, Deadline until) {
+  std::string record;
+  try {
+    record = store_.get(rank_key(peer), until);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::Timeout) return false;
+    throw;
+  }
+  check(peer, decode_member(record));
+  return true;
+}
+
+void Meeting::check(int peer, const MemberRecord& member) {
+  if (member.world_size != size_) {
+    report_fault(fmt::format(
+        "rank {} on {} was started with world size {}, rank {} on {} with {}; "
+        "start all ranks with the same",
+        rank_, describe(members_.at(rank_)), size_, peer, describe(member), member.world_size));
+  }
+  members_[peer] = member;
+}
+
+/// A rank that met the store on loopback listens there alone: ranks elsewhere would try in vain.
+void Meeting::check_reachable() const {
+  const MemberRecord& self = members_.at(rank_);
+  for (const auto& [peer, member] : members_) {
+    const bool here = net::is_loopback(self.listening.host);
+    if (here == net::is_loopback(member.listening.host)) continue;
+    const auto& [hidden_rank, hidden] = here ? std::pair(rank_, self) : std::pair(peer, member);
+    const auto& [open_rank, open] = here ? std::pair(peer, member) : std::pair(rank_, self);
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("rank {} on {} listens on loopback ({}) and rank {} on {} on {}: they "
+                            "cannot reach each other; give every rank the store's network address, "
+                            "not localhost",
+                            hidden_rank, describe(hidden), hidden.listening.host, open_rank,
+                            describe(open), open.listening.host));
+  }
+}
+
+void Meeting::check_faults() {
+  if (const auto fault = store_.try_get(key("fault"), deadline_)) {
+    throw Error(ErrorCode::InvalidArgument, *fault);
+  }
+}
+
+void Meeting::report_fault(const std::string& message) {
+  store_.set(key("fault"), message, deadline_);
+  throw Error(ErrorCode::InvalidArgument, message);
+}
+
+void Meeting::report_missing() {
+  std::string missing;
+  std::string joined;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (!members_.contains(peer)) {
+      if (const auto record = store_.try_get(rank_key(peer), deadline_)) {
+        check(peer, decode_member(*record));
+      }
+    }
+    const auto member = members_.find(peer);
+    std::string& list = member == members_.end() ? missing : joined;
+    if (!list.empty()) list += ", ";
+    list += member == members_.end() ? fmt::format("{}", peer)
+                                     : fmt::format("{} on {}", peer, describe(member->second));
+  }
+  if (missing.empty()) return;
+  throw Error(ErrorCode::Timeout,
+              fmt::format("of {} ranks these did not join in time: {}; joined: {}", size_, missing,
+                          joined));
+}
+
+int Meeting::first_missing() const {
+  int peer = 0;
+  while (members_.contains(peer)) ++peer;
+  return peer;
+}
+
+}  // namespace
+
+std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
+                                        const BootstrapOptions& options, Deadline deadline) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("rank {} is not within a world of {} ranks", rank, size));
+  }
+  if (size == 1) {
+    return net::make_solo_mesh(options.host_name.empty() ? asio::ip::host_name()
+                                                         : options.host_name);
+  }
+  return Meeting(store, rank, size, options, deadline).connect();
+}
+
+}  // namespace bimetal::rendezvous

@@ -1,0 +1,238 @@
+#include <fmt/format.h>
+
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/sockets.h"
+#include "bimetal/rendezvous/outbox.h"
+#include "bimetal/rendezvous/store.h"
+
+namespace bimetal::rendezvous {
+namespace {
+
+/// A thread of its own carries the messages, so that many callers may wait at once, each to its own
+/// deadline.
+class StoreClient final : public Store {
+ public:
+  StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnection connection,
+              std::string server);
+  ~StoreClient() override;
+
+  void set(std::string_view key, std::string_view value, Deadline deadline) override;
+  std::string get(std::string_view key, Deadline deadline) override;
+  std::optional<std::string> try_get(std::string_view key, Deadline deadline) override;
+  std::int64_t add(std::string_view key, std::int64_t delta, Deadline deadline) override;
+  std::string local_address() const override { return local_address_; }
+
+ private:
+  using Pending = std::map<std::uint64_t, std::optional<StoreMessage>>;
+
+  StoreMessage call(StoreMessage request, Deadline deadline);
+  std::uint64_t submit(StoreMessage request);
+  void cancel(std::uint64_t request);
+  asio::awaitable<void> read_replies();
+  asio::awaitable<void> write_requests();
+  void accept_reply(StoreMessage reply);
+  void lose(const std::string& why);
+
+  std::unique_ptr<asio::io_context> io_;
+  asio::ip::tcp::socket socket_;
+  const net::SessionKeys keys_;
+  const std::string server_;
+  const std::string local_address_;
+  Outbox outbox_;
+
+  std::mutex mutex_;  ///< guards what follows
+  std::condition_variable changed_;
+  std::uint64_t last_request_ = 0;
+  Pending pending_;
+  std::string lost_;  ///< why the server is gone; empty while it is there
+
+  std::thread thread_;
+};
+
+std::string local_address_of(const asio::ip::tcp::socket& socket) {
+  std::error_code error;
+  const auto local = socket.local_endpoint(error);
+  return error ? std::string() : local.address().to_string();
+}
+
+StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnection connection,
+                         std::string server)
+    : io_(std::move(io)),
+      socket_(std::move(connection.socket)),
+      keys_(connection.keys),
+      server_(std::move(server)),
+      local_address_(local_address_of(socket_)),
+      outbox_(socket_, keys_.client_to_server) {
+  std::error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  io_->restart();
+  asio::co_spawn(*io_, read_replies(), asio::detached);
+  asio::co_spawn(*io_, write_requests(), asio::detached);
+  thread_ = std::thread([this] { io_->run(); });
+}
+
+StoreClient::~StoreClient() {
+  asio::post(*io_, [this] { lose("this side has closed the connection"); });
+  thread_.join();
+}
+
+void StoreClient::set(std::string_view key, std::string_view value, Deadline deadline) {
+  StoreMessage request;
+  request.call = StoreCall::Set;
+  request.key = key;
+  request.value = std::make_shared<const std::string>(value);
+  call(std::move(request), deadline);
+}
+
+std::string StoreClient::get(std::string_view key, Deadline deadline) {
+  StoreMessage request;
+  request.call = StoreCall::Get;
+  request.key = key;
+  return *call(std::move(request), deadline).value;
+}
+
+std::optional<std::string> StoreClient::try_get(std::string_view key, Deadline deadline) {
+  StoreMessage request;
+  request.call = StoreCall::TryGet;
+  request.key = key;
+  const StoreMessage reply = call(std::move(request), deadline);
+  if (reply.status == StoreStatus::Absent) return std::nullopt;
+  return *reply.value;
+}
+
+std::int64_t StoreClient::add(std::string_view key, std::int64_t delta, Deadline deadline) {
+  StoreMessage request;
+  request.call = StoreCall::Add;
+  request.key = key;
+  request.number = delta;
+  return call(std::move(request), deadline).number;
+}
+
+void check_limits(const StoreMessage& request) {
+  if (request.key.size() <= kMaxKeyBytes && request.value->size() <= kMaxValueBytes) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("the store takes keys of up to {} and values of up to {} bytes, not {} "
+                          "and {}",
+                          kMaxKeyBytes, kMaxValueBytes, request.key.size(), request.value->size()));
+}
+
+void check_status(const StoreMessage& reply, const std::string& key) {
+  if (reply.status == StoreStatus::Ok || reply.status == StoreStatus::Absent) return;
+  throw Error(ErrorCode::InvalidArgument,
+              reply.status == StoreStatus::NotANumber
+                  ? fmt::format("store key \"{}\" holds no number to add to", key)
+                  : fmt::format("too many keys are waited for at once; \"{}\" is one more", key));
+}
+
+StoreMessage StoreClient::call(StoreMessage request, Deadline deadline) {
+  check_limits(request);
+  const std::string key = request.key;
+  const StoreCall what = request.call;
+  const std::uint64_t number = submit(std::move(request));
+
+  std::unique_lock lock(mutex_);
+  const auto answered = [&] { return pending_.at(number).has_value() || !lost_.empty(); };
+  changed_.wait_until(lock, deadline.time(), answered);
+  std::optional<StoreMessage> reply = std::move(pending_.at(number));
+  pending_.erase(number);
+  if (reply) {
+    check_status(*reply, key);
+    return std::move(*reply);
+  }
+  if (!lost_.empty()) throw Error(ErrorCode::PeerLost, lost_);
+  lock.unlock();
+  cancel(number);
+  throw Error(ErrorCode::Timeout,
+              what == StoreCall::Get
+                  ? fmt::format("no process has set \"{}\" in {} in time", key, server_)
+                  : fmt::format("{} did not answer in time (key \"{}\")", server_, key));
+}
+
+/// Numbers grow in the order in which requests are sent, so one lock covers both.
+std::uint64_t StoreClient::submit(StoreMessage request) {
+  std::lock_guard lock(mutex_);
+  if (!lost_.empty()) throw Error(ErrorCode::PeerLost, lost_);
+  request.request = ++last_request_;
+  pending_.emplace(request.request, std::nullopt);
+  asio::post(*io_, [this, request]() mutable { outbox_.push(std::move(request)); });
+  return request.request;
+}
+
+void StoreClient::cancel(std::uint64_t request) {
+  StoreMessage message;
+  message.call = StoreCall::Cancel;
+  message.request = request;
+  asio::post(*io_, [this, message]() mutable { outbox_.push(std::move(message)); });
+}
+
+asio::awaitable<void> StoreClient::read_replies() {
+  std::string why;
+  try {
+    for (;;) accept_reply(co_await read_store_message(socket_, keys_.server_to_client));
+  } catch (const std::system_error& error) {
+    why = error.code() == asio::error::eof ? "it closed the connection" : error.code().message();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  lose(why);
+}
+
+asio::awaitable<void> StoreClient::write_requests() {
+  co_await outbox_.run();
+  lose("it does not take requests any more");
+}
+
+void StoreClient::accept_reply(StoreMessage reply) {
+  std::lock_guard lock(mutex_);
+  const auto found = pending_.find(reply.request);
+  if (found == pending_.end()) return;  // its caller's deadline has passed
+  found->second = std::move(reply);
+  changed_.notify_all();
+}
+
+/// Ends every call, now and later; the thread then runs out of work.
+void StoreClient::lose(const std::string& why) {
+  std::error_code ignored;
+  socket_.close(ignored);
+  outbox_.close();
+  std::lock_guard lock(mutex_);
+  if (lost_.empty()) {
+    lost_ =
+        fmt::format("{} is gone: {}; the process that serves it has probably ended", server_, why);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace
+
+std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Token& token,
+                                     Deadline deadline) {
+  net::require_token_for(server.host, token);
+  const std::string name = fmt::format("the rendezvous store at {}", to_string(server));
+  net::DialRequest request{server, name, token, {}, deadline};
+  request.hello.service = net::Service::Store;
+  request.hello.job = net::digest_of_job("");
+
+  auto io = std::make_unique<asio::io_context>(1);
+  std::exception_ptr failure;
+  std::optional<net::DialedConnection> connection;
+  asio::co_spawn(
+      *io, [&]() -> asio::awaitable<void> { connection.emplace(co_await net::dial(request)); },
+      [&](std::exception_ptr error) { failure = std::move(error); });
+  io->run();
+  if (failure) std::rethrow_exception(failure);
+  return std::make_unique<StoreClient>(std::move(io), std::move(*connection), name);
+}
+
+}  // namespace bimetal::rendezvous

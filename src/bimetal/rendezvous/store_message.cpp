@@ -1,0 +1,107 @@
+#include "bimetal/rendezvous/store_message.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/read.hpp>
+#include <asio/use_awaitable.hpp>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/net/sodium.h"
+
+namespace bimetal::rendezvous {
+namespace {
+
+constexpr std::size_t kHeaderSumAt = 40;
+
+std::uint64_t checksum(const void* data, std::size_t size, const net::SessionKey& key) {
+  std::array<std::byte, crypto_shorthash_BYTES> sum;
+  crypto_shorthash(reinterpret_cast<unsigned char*>(sum.data()),
+                   static_cast<const unsigned char*>(data), size,
+                   reinterpret_cast<const unsigned char*>(key.data()));
+  return WireReader(sum).u64();
+}
+
+/// Key and value are summed apart, and the header's sum covers both sums and both lengths.
+std::uint64_t body_checksum(const std::string& key, const std::string& value,
+                            const net::SessionKey& session) {
+  WireWriter sums;
+  sums.u64(checksum(key.data(), key.size(), session));
+  sums.u64(checksum(value.data(), value.size(), session));
+  return checksum(sums.bytes().data(), sums.bytes().size(), session);
+}
+
+struct DecodedHeader {
+  StoreMessage message;
+  std::uint32_t key_bytes = 0;
+  std::uint32_t value_bytes = 0;
+  std::uint64_t body_sum = 0;
+};
+
+DecodedHeader decode(const StoreHeader& bytes, const net::SessionKey& key) {
+  WireReader in(bytes);
+  if (in.u32() != kStoreMagic) throw Error(ErrorCode::CorruptData, "no store message (magic)");
+  DecodedHeader header;
+  header.message.call = static_cast<StoreCall>(in.u8());
+  header.message.status = static_cast<StoreStatus>(in.u8());
+  in.u16();
+  header.message.request = in.u64();
+  header.message.number = in.i64();
+  header.key_bytes = in.u32();
+  header.value_bytes = in.u32();
+  header.body_sum = in.u64();
+  if (in.u64() != checksum(bytes.data(), kHeaderSumAt, key)) {
+    throw Error(ErrorCode::CorruptData, "a store message's header fails its checksum");
+  }
+  if (header.key_bytes > kMaxKeyBytes || header.value_bytes > kMaxValueBytes) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("a store message announces a key of {} and a value of {} bytes",
+                            header.key_bytes, header.value_bytes));
+  }
+  return header;
+}
+
+}  // namespace
+
+const std::shared_ptr<const std::string>& StoreMessage::empty_value() {
+  static const auto empty = std::make_shared<const std::string>();
+  return empty;
+}
+
+StoreHeader encode_store_header(const StoreMessage& message, const net::SessionKey& key) {
+  WireWriter out;
+  out.u32(kStoreMagic);
+  out.u8(static_cast<std::uint8_t>(message.call));
+  out.u8(static_cast<std::uint8_t>(message.status));
+  out.u16(0);
+  out.u64(message.request);
+  out.i64(message.number);
+  out.u32(static_cast<std::uint32_t>(message.key.size()));
+  out.u32(static_cast<std::uint32_t>(message.value->size()));
+  out.u64(body_checksum(message.key, *message.value, key));
+  out.u64(checksum(out.bytes().data(), out.bytes().size(), key));
+  StoreHeader header;
+  std::copy(out.bytes().begin(), out.bytes().end(), header.begin());
+  return header;
+}
+
+asio::awaitable<StoreMessage> read_store_message(asio::ip::tcp::socket& socket,
+                                                 const net::SessionKey& key) {
+  StoreHeader bytes;
+  co_await asio::async_read(socket, asio::buffer(bytes), asio::use_awaitable);
+  DecodedHeader header = decode(bytes, key);
+  header.message.key.resize(header.key_bytes);
+  co_await asio::async_read(socket, asio::buffer(header.message.key), asio::use_awaitable);
+  std::string value(header.value_bytes, '\0');
+  co_await asio::async_read(socket, asio::buffer(value), asio::use_awaitable);
+  if (body_checksum(header.message.key, value, key) != header.body_sum) {
+    throw Error(ErrorCode::CorruptData, "a store message's key or value fails its checksum");
+  }
+  if (!value.empty()) {
+    header.message.value = std::make_shared<const std::string>(std::move(value));
+  }
+  co_return std::move(header.message);
+}
+
+}  // namespace bimetal::rendezvous

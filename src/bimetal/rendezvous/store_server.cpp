@@ -1,0 +1,62 @@
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <thread>
+#include <vector>
+
+#include "bimetal/net/tcp/listener.h"
+#include "bimetal/rendezvous/store.h"
+#include "bimetal/rendezvous/store_session.h"
+
+namespace bimetal::rendezvous {
+
+struct StoreServer::Impl {
+  Impl(const net::Endpoint& listen, const net::Token& token)
+      : listener(io, listen, listener_options(token)), bound(listener.endpoint()) {
+    listener.start();
+    thread = std::thread([this] { io.run(); });
+  }
+
+  ~Impl() {
+    asio::post(io, [this] {
+      listener.stop();
+      for (const auto& session : sessions) {
+        if (const auto alive = session.lock()) alive->close();
+      }
+    });
+    thread.join();  // the thread ends with the last session
+  }
+
+  net::ListenerOptions listener_options(const net::Token& token) {
+    net::ListenerOptions options;
+    options.token = token;
+    options.service = net::Service::Store;
+    options.admit = [](const net::Hello&) { return std::optional<net::Refusal>(); };
+    options.on_connection = [this](asio::ip::tcp::socket socket,
+                                   const net::AuthenticatedClient& client) {
+      std::erase_if(sessions, [](const auto& session) { return session.expired(); });
+      const auto session = std::make_shared<StoreSession>(std::move(socket), client.keys, table);
+      sessions.push_back(session);
+      session->start();
+    };
+    return options;
+  }
+
+  asio::io_context io{1};
+  StoreTable table;
+  std::vector<std::weak_ptr<StoreSession>> sessions;
+  net::Listener listener;
+  const net::Endpoint bound;
+  std::thread thread;
+};
+
+StoreServer::StoreServer(const net::Endpoint& listen, const net::Token& token)
+    : impl_(std::make_unique<Impl>(listen, token)) {}
+
+StoreServer::~StoreServer() = default;
+
+net::Endpoint StoreServer::endpoint() const {
+  return impl_->bound;
+}
+
+}  // namespace bimetal::rendezvous
