@@ -41,7 +41,8 @@ enum class Operation : std::uint8_t {
   barrier = 10,
 };
 
-std::size_t size_of(DType dtype) noexcept;  ///< bytes per element
+/// Bytes per element; 0 for a value that is none of the above.
+std::size_t size_of(DType dtype) noexcept;
 std::string_view to_string(DType dtype) noexcept;
 std::string_view to_string(ReduceOp op) noexcept;
 std::string_view to_string(Operation operation) noexcept;

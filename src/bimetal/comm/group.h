@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/comm/buffer.h"
 #include "bimetal/comm/dtype.h"
 #include "bimetal/comm/work.h"
 #include "bimetal/net/mesh.h"
@@ -21,37 +22,6 @@ struct GroupOptions {
   /// Deadline of an operation that names none of its own.
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
-
-/// `count` elements of `dtype` at `data`. Mutable and constant forms convert from typed spans.
-struct Buffer {
-  void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::float32;
-
-  std::size_t bytes() const noexcept { return count * size_of(dtype); }
-};
-struct ConstBuffer {
-  const void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::float32;
-
-  ConstBuffer() = default;
-  ConstBuffer(const void* d, std::size_t c, DType t) : data(d), count(c), dtype(t) {}
-  ConstBuffer(const Buffer& b) : data(b.data), count(b.count), dtype(b.dtype) {}  // NOLINT
-  std::size_t bytes() const noexcept { return count * size_of(dtype); }
-};
-
-/// Buffers over typed memory: buffer(std::span<float>), buffer(std::vector<std::int64_t>&)…
-Buffer buffer(std::span<float> s);
-Buffer buffer(std::span<double> s);
-Buffer buffer(std::span<std::int32_t> s);
-Buffer buffer(std::span<std::int64_t> s);
-Buffer buffer(std::span<std::uint8_t> s);
-ConstBuffer buffer(std::span<const float> s);
-ConstBuffer buffer(std::span<const double> s);
-ConstBuffer buffer(std::span<const std::int32_t> s);
-ConstBuffer buffer(std::span<const std::int64_t> s);
-ConstBuffer buffer(std::span<const std::uint8_t> s);
 
 /// A value handle over a private implementation; copies are the same group.
 ///
@@ -113,6 +83,7 @@ class Group {
   struct Impl;
   explicit Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   friend Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options);
+  Impl& impl() const;
   std::shared_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,13 @@
+#pragma once
+// Barrier in ceil(log2(n)) rounds without a root (Hensgen, Finkel and Manber, "Two algorithms for
+// barrier synchronization", 1988): after round k a rank has heard, at second hand, of 2^(k+1)
+// ranks.
+
+#include "bimetal/comm/channel.h"
+
+namespace bimetal::comm {
+
+/// Returns on no rank before it has been called on all.
+void dissemination_barrier(Channel& channel);
+
+}  // namespace bimetal::comm

@@ -1,0 +1,19 @@
+#pragma once
+// Binomial trees: log2(n) levels, in which every rank below the root has one parent. Long messages
+// flow through the levels part by part.
+
+#include <cstddef>
+#include <span>
+
+#include "bimetal/comm/channel.h"
+#include "bimetal/comm/dtype.h"
+
+namespace bimetal::comm {
+
+/// The root's `data` is copied to every rank.
+void tree_broadcast(Channel& channel, std::span<std::byte> data, int root);
+
+/// The root's `data` becomes the reduction over all ranks; elsewhere it is scratch.
+void tree_reduce(Channel& channel, std::span<std::byte> data, int root, DType dtype, ReduceOp op);
+
+}  // namespace bimetal::comm

@@ -1,0 +1,87 @@
+#include "bimetal/comm/call.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace bimetal::comm {
+namespace {
+
+net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t count) {
+  net::FrameHeader result;
+  result.kind = net::FrameKind::Data;
+  result.operation = static_cast<std::uint8_t>(call.operation);
+  result.dtype = static_cast<std::uint8_t>(call.dtype);
+  result.reduce_op = call.reduce_op ? static_cast<std::uint8_t>(*call.reduce_op) : 0;
+  result.group = group;
+  result.sequence = call.sequence;
+  result.count = count;
+  result.root = call.root;
+  return result;
+}
+
+std::string elements(const net::FrameHeader& header) {
+  return fmt::format("{} {}", header.count, to_string(static_cast<DType>(header.dtype)));
+}
+
+bool is(const net::FrameHeader& header, Operation operation) {
+  return header.operation == static_cast<std::uint8_t>(operation);
+}
+
+}  // namespace
+
+net::FrameHeader Call::header_to(std::uint32_t group, int to) const {
+  return header(*this, group, send_counts.empty() ? count : send_counts[to]);
+}
+
+net::FrameHeader Call::header_from(std::uint32_t group, int from) const {
+  return header(*this, group, recv_counts.empty() ? count : recv_counts[from]);
+}
+
+bool same_call(const net::FrameHeader& a, const net::FrameHeader& b) noexcept {
+  return a.group == b.group && a.sequence == b.sequence && a.operation == b.operation &&
+         a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.count == b.count && a.root == b.root;
+}
+
+std::string describe(const net::FrameHeader& header) {
+  if (is(header, Operation::barrier)) return "barrier";
+  std::string text(to_string(static_cast<Operation>(header.operation)));
+  if (header.reduce_op != 0) {
+    text += fmt::format("({})", to_string(static_cast<ReduceOp>(header.reduce_op)));
+  }
+  text += " of " + elements(header);
+  if (header.root >= 0) {
+    const bool inward = is(header, Operation::reduce) || is(header, Operation::gather);
+    text += fmt::format(" {} root {}", inward ? "to" : "from", header.root);
+  }
+  return text;
+}
+
+Failure mismatch(int sender, const net::FrameHeader& sent, int receiver,
+                 const net::FrameHeader& expected) {
+  if (is(sent, Operation::send_recv)) {
+    return {
+        ErrorCode::CallMismatch,
+        fmt::format("rank {} called send of {} to rank {} with tag {}, but rank {} called recv "
+                    "of {} for it",
+                    sender, elements(sent), receiver, sent.sequence, receiver, elements(expected)),
+        sender};
+  }
+  if (is(sent, Operation::all_to_all) && is(expected, Operation::all_to_all)) {
+    return {ErrorCode::CallMismatch,
+            fmt::format("rank {} called all_to_all with {} for rank {} as call {}, but rank {} "
+                        "called it with {} from rank {}",
+                        sender, elements(sent), receiver, sent.sequence, receiver,
+                        elements(expected), sender),
+            sender};
+  }
+  auto first = std::pair(sender, describe(sent));
+  auto second = std::pair(receiver, describe(expected));
+  if (second.first < first.first) std::swap(first, second);
+  return {ErrorCode::CallMismatch,
+          fmt::format("rank {} called {} as call {}, but rank {} called {}", first.first,
+                      first.second, sent.sequence, second.first, second.second),
+          sender};
+}
+
+}  // namespace bimetal::comm

@@ -1,0 +1,57 @@
+#pragma once
+// What one rank called, in the form that other ranks can check against their own call.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/comm/dtype.h"
+#include "bimetal/comm/failure.h"
+#include "bimetal/net/frame.h"
+
+namespace bimetal::comm {
+
+/// No payload of a Data frame is longer: a receiver never needs more memory than this for bytes
+/// that it cannot place, and reduction of one part overlaps the transfer of the next.
+inline constexpr std::size_t kMaxPartBytes = std::size_t{1} << 20;
+
+/// Numbers of frames without payload that only carry a call's fingerprint (see GroupCore).
+inline constexpr std::uint32_t kProbePart = 0xffffffffu;   ///< "I am waiting in this call"
+inline constexpr std::uint32_t kAnswerPart = 0xfffffffeu;  ///< "I am through with it"
+
+/// A collective call, or one side of a point-to-point message.
+struct Call {
+  Operation operation = Operation::barrier;
+  DType dtype = DType::uint8;
+  std::optional<ReduceOp> reduce_op = {};
+  std::uint64_t count = 0;     ///< elements, as docs/protocol.md defines them for each operation
+  int root = -1;               ///< rank within the group
+  std::uint64_t sequence = 0;  ///< number of the collective within its group, or the message's tag
+
+  /// all_to_all alone has a count of its own for each pair of ranks.
+  std::vector<std::size_t> send_counts = {};
+  std::vector<std::size_t> recv_counts = {};
+
+  bool point_to_point() const noexcept { return operation == Operation::send_recv; }
+
+  /// Header of a frame of this call to rank `to`, and the one expected from rank `from` (ranks
+  /// within the group). part and payload_bytes are left 0.
+  net::FrameHeader header_to(std::uint32_t group, int to) const;
+  net::FrameHeader header_from(std::uint32_t group, int from) const;
+};
+
+/// Whether two frames belong to the same call: everything but part and payload is equal.
+bool same_call(const net::FrameHeader& a, const net::FrameHeader& b) noexcept;
+
+/// "all_reduce(sum) of 10 float32", "broadcast of 10 float32 from root 1", "barrier".
+std::string describe(const net::FrameHeader& header);
+
+/// CallMismatch that names both ranks and both calls. `sent` is what came from world rank
+/// `sender`, `expected` what the call on world rank `receiver` needs. Reads the same on whichever
+/// side it is built.
+Failure mismatch(int sender, const net::FrameHeader& sent, int receiver,
+                 const net::FrameHeader& expected);
+
+}  // namespace bimetal::comm

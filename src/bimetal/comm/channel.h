@@ -1,0 +1,51 @@
+#pragma once
+// What a collective algorithm is written on: messages between the ranks of one group within one
+// call. The k-th message sent from a to b is the k-th that b receives from a.
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/flight.h"
+#include "bimetal/comm/group_core.h"
+
+namespace bimetal::comm {
+
+/// For the one thread that runs the call. Every wait ends, by the call's deadline at the latest, in
+/// an Error if the group fails.
+class Channel {
+ public:
+  using Ticket = Transfers::Ticket;
+
+  Channel(GroupCore& core, std::shared_ptr<Flight> flight)
+      : core_(core), flight_(std::move(flight)), next_part_(core.size()) {}
+
+  int rank() const noexcept { return core_.rank(); }
+  int size() const noexcept { return core_.size(); }
+
+  /// The rank `steps` to the right on the ring of ranks (to the left where negative).
+  int neighbour(int steps) const noexcept { return (rank() + steps % size() + size()) % size(); }
+
+  /// Begins to receive a message of exactly this length; it is there after wait().
+  Ticket receive(int from, std::span<std::byte> into) { return core_.receive(flight_, from, into); }
+  void wait(Ticket ticket) { flight_->transfers.wait_received(ticket); }
+
+  /// Begins to send a message (in parts where it is long). `bytes` must stay as they are until
+  /// wait_sent().
+  void send(int to, std::span<const std::byte> bytes);
+
+  /// Memory for as long as the call takes, its failure included: what is received into or sent from
+  /// must not be freed by leaving the algorithm early.
+  std::span<std::byte> scratch(std::size_t bytes);
+
+  /// Until everything sent so far has left its memory.
+  void wait_sent() { flight_->transfers.wait_sent(); }
+
+ private:
+  GroupCore& core_;
+  const std::shared_ptr<Flight> flight_;
+  std::vector<std::uint32_t> next_part_;  // by rank
+};
+
+}  // namespace bimetal::comm

@@ -1,0 +1,38 @@
+#pragma once
+// What all groups of one job share in one process: the mesh, its mailbox and a timer.
+
+#include <memory>
+#include <mutex>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/mailbox.h"
+#include "bimetal/comm/timer.h"
+#include "bimetal/net/mesh.h"
+
+namespace bimetal::comm {
+
+class Fabric {
+ public:
+  explicit Fabric(std::unique_ptr<net::Mesh> mesh);
+  ~Fabric();
+  Fabric(const Fabric&) = delete;
+  Fabric& operator=(const Fabric&) = delete;
+
+  net::Mesh& mesh() noexcept { return *mesh_; }
+  Mailbox& mailbox() noexcept { return mailbox_; }
+  Timer& timer() noexcept { return timer_; }
+
+  /// Each open group holds the mesh open; the last one that leaves closes it by the deadline.
+  /// Thread-safe.
+  void open_group();
+  void close_group(Deadline deadline);
+
+ private:
+  std::unique_ptr<net::Mesh> mesh_;
+  Mailbox mailbox_;
+  Timer timer_;
+  std::mutex mutex_;
+  int groups_ = 0;
+};
+
+}  // namespace bimetal::comm

@@ -1,0 +1,285 @@
+#include "bimetal/comm/group.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "bimetal/comm/algorithms/direct.h"
+#include "bimetal/comm/algorithms/dissemination.h"
+#include "bimetal/comm/algorithms/recursive_doubling.h"
+#include "bimetal/comm/algorithms/ring.h"
+#include "bimetal/comm/algorithms/tree.h"
+#include "bimetal/comm/arguments.h"
+#include "bimetal/comm/group_impl.h"
+#include "bimetal/comm/reduce_kernels.h"
+
+namespace bimetal::comm {
+namespace {
+
+// Up to here an all-reduce's latency weighs more than its bytes. Part of what ranks must agree on.
+constexpr std::size_t kShortMessage = std::size_t{32} << 10;
+
+std::span<std::byte> bytes_of(const Buffer& b) {
+  return {static_cast<std::byte*>(b.data), b.bytes()};
+}
+std::span<const std::byte> bytes_of(const ConstBuffer& b) {
+  return {static_cast<const std::byte*>(b.data), b.bytes()};
+}
+
+// Cuts `bytes` into pieces of counts[i] elements.
+template <typename Byte>
+std::vector<std::span<Byte>> cut(std::span<Byte> bytes, std::span<const std::size_t> counts,
+                                 DType dtype) {
+  std::vector<std::span<Byte>> pieces;
+  for (const std::size_t count : counts) {
+    pieces.push_back(bytes.first(count * size_of(dtype)));
+    bytes = bytes.subspan(pieces.back().size());
+  }
+  return pieces;
+}
+
+// Into n pieces that differ by one element at most.
+std::vector<std::size_t> even_counts(std::size_t count, int n) {
+  std::vector<std::size_t> counts(n, count / n);
+  for (std::size_t i = 0; i < count % n; ++i) ++counts[i];
+  return counts;
+}
+
+// What is left of an average after the sum.
+void finish_reduction(std::span<std::byte> data, DType dtype, ReduceOp op, int size) {
+  if (op == ReduceOp::avg) divide(data.data(), data.size() / size_of(dtype), dtype, size);
+}
+
+}  // namespace
+
+Group::Impl& Group::impl() const {
+  if (!impl_) {
+    throw Error(ErrorCode::InvalidArgument,
+                "this group handle is empty: the rank is not a member, or no group was made");
+  }
+  return *impl_;
+}
+
+int Group::rank() const {
+  return impl().core().rank();
+}
+int Group::size() const {
+  return impl().core().size();
+}
+
+Work Group::all_reduce(Buffer data, ReduceOp op, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_buffer(data, "data");
+  check_reduce_op(op);
+  const Call call{.operation = Operation::all_reduce,
+                  .dtype = data.dtype,
+                  .reduce_op = op,
+                  .count = data.count};
+  return group.run(call, deadline, [data, op](Channel& channel) {
+    const auto bytes = bytes_of(data);
+    if (bytes.size() <= kShortMessage) {
+      recursive_doubling_all_reduce(channel, bytes, data.dtype, op);
+      finish_reduction(bytes, data.dtype, op, channel.size());
+      return;
+    }
+    const auto segments = cut(bytes, even_counts(data.count, channel.size()), data.dtype);
+    ring_reduce_scatter(channel, segments, data.dtype, op);
+    finish_reduction(segments[channel.rank()], data.dtype, op, channel.size());
+    ring_all_gather(channel, segments);
+  });
+}
+
+Work Group::broadcast(Buffer data, int root, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_buffer(data, "data");
+  check_rank(root, size(), "root");
+  const Call call{
+      .operation = Operation::broadcast, .dtype = data.dtype, .count = data.count, .root = root};
+  return group.run(call, deadline, [data, root](Channel& channel) {
+    tree_broadcast(channel, bytes_of(data), root);
+  });
+}
+
+Work Group::reduce(Buffer data, int root, ReduceOp op, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_buffer(data, "data");
+  check_reduce_op(op);
+  check_rank(root, size(), "root");
+  const Call call{.operation = Operation::reduce,
+                  .dtype = data.dtype,
+                  .reduce_op = op,
+                  .count = data.count,
+                  .root = root};
+  return group.run(call, deadline, [data, root, op](Channel& channel) {
+    tree_reduce(channel, bytes_of(data), root, data.dtype, op);
+    if (channel.rank() == root) finish_reduction(bytes_of(data), data.dtype, op, channel.size());
+  });
+}
+
+Work Group::all_gather(ConstBuffer input, Buffer output, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_whole_and_part(output, "output", input, "input", size());
+  const Call call{.operation = Operation::all_gather, .dtype = input.dtype, .count = input.count};
+  return group.run(call, deadline, [input, output](Channel& channel) {
+    const std::vector<std::size_t> counts(channel.size(), input.count);
+    const auto segments = cut(bytes_of(output), counts, output.dtype);
+    copy_own(bytes_of(input), segments[channel.rank()]);
+    ring_all_gather(channel, segments);
+  });
+}
+
+Work Group::reduce_scatter(Buffer input, Buffer output, ReduceOp op,
+                           std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_whole_and_part(input, "input", output, "output", size());
+  check_reduce_op(op);
+  const Call call{.operation = Operation::reduce_scatter,
+                  .dtype = input.dtype,
+                  .reduce_op = op,
+                  .count = output.count};
+  return group.run(call, deadline, [input, output, op](Channel& channel) {
+    const std::vector<std::size_t> counts(channel.size(), output.count);
+    const auto segments = cut(bytes_of(input), counts, input.dtype);
+    ring_reduce_scatter(channel, segments, input.dtype, op);
+    copy_own(segments[channel.rank()], bytes_of(output));
+    finish_reduction(bytes_of(output), output.dtype, op, channel.size());
+  });
+}
+
+Work Group::scatter(ConstBuffer input, Buffer output, int root, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_rank(root, size(), "root");
+  check_buffer(output, "output");
+  if (rank() == root) check_whole_and_part(input, "input", output, "output", size());
+  const Call call{
+      .operation = Operation::scatter, .dtype = output.dtype, .count = output.count, .root = root};
+  return group.run(call, deadline, [input, output, root](Channel& channel) {
+    ConstSegments segments;
+    if (channel.rank() == root) {
+      const std::vector<std::size_t> counts(channel.size(), output.count);
+      segments = cut(bytes_of(input), counts, input.dtype);
+    }
+    direct_scatter(channel, segments, bytes_of(output), root);
+  });
+}
+
+Work Group::gather(ConstBuffer input, Buffer output, int root, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_rank(root, size(), "root");
+  check_buffer(input, "input");
+  if (rank() == root) check_whole_and_part(output, "output", input, "input", size());
+  const Call call{
+      .operation = Operation::gather, .dtype = input.dtype, .count = input.count, .root = root};
+  return group.run(call, deadline, [input, output, root](Channel& channel) {
+    Segments segments;
+    if (channel.rank() == root) {
+      const std::vector<std::size_t> counts(channel.size(), input.count);
+      segments = cut(bytes_of(output), counts, output.dtype);
+    }
+    direct_gather(channel, bytes_of(input), segments, root);
+  });
+}
+
+Work Group::all_to_all(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
+                       std::span<const std::size_t> recv_counts, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_counts(send_counts, input, "input", size());
+  check_counts(recv_counts, output, "output", size());
+  if (input.dtype != output.dtype) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("input is {}, but output is {}", to_string(input.dtype),
+                            to_string(output.dtype)));
+  }
+  if (send_counts[rank()] != recv_counts[rank()]) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("rank {} sends itself {} elements but expects {}", rank(),
+                            send_counts[rank()], recv_counts[rank()]));
+  }
+  const Call call{.operation = Operation::all_to_all,
+                  .dtype = input.dtype,
+                  .send_counts = {send_counts.begin(), send_counts.end()},
+                  .recv_counts = {recv_counts.begin(), recv_counts.end()}};
+  const auto inputs = cut(bytes_of(input), send_counts, input.dtype);
+  const auto outputs = cut(bytes_of(output), recv_counts, output.dtype);
+  return group.run(call, deadline, [inputs, outputs](Channel& channel) {
+    direct_all_to_all(channel, inputs, outputs);
+  });
+}
+
+Work Group::send(ConstBuffer data, int peer, std::uint64_t tag, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_buffer(data, "data");
+  check_peer(peer, rank(), size());
+  const Call call{
+      .operation = Operation::send_recv, .dtype = data.dtype, .count = data.count, .sequence = tag};
+  return group.send(call, data, peer, deadline);
+}
+
+Work Group::recv(Buffer data, int peer, std::uint64_t tag, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_buffer(data, "data");
+  check_peer(peer, rank(), size());
+  const Call call{
+      .operation = Operation::send_recv, .dtype = data.dtype, .count = data.count, .sequence = tag};
+  return group.recv(call, data, peer, deadline);
+}
+
+Work Group::barrier(std::optional<Deadline> deadline) {
+  return impl().run(Call{.operation = Operation::barrier}, deadline, dissemination_barrier);
+}
+
+Group Group::subgroup(const std::vector<int>& ranks) {
+  auto& group = impl();
+  check_subgroup(ranks, size());
+  // Everyone shows everyone its list, so that all see the same difference if there is one.
+  std::vector<std::int32_t> mine(size(), -1);
+  std::ranges::copy(ranks, mine.begin());
+  std::vector<std::int32_t> all(static_cast<std::size_t>(size()) * size());
+  const std::uint32_t id = group.next_subgroup_id();
+  all_gather(buffer(std::as_const(mine)), buffer(all)).wait();
+  for (int other = 0; other < size(); ++other) {
+    const auto theirs = std::span(all).subspan(static_cast<std::size_t>(other) * size(), size());
+    if (!std::ranges::equal(theirs, std::span(all).first(size()))) {
+      const auto list = [](auto row) {
+        return fmt::format("{}", fmt::join(row.begin(), std::ranges::find(row, -1), ", "));
+      };
+      group.core().fail({ErrorCode::CallMismatch,
+                         fmt::format("rank {} asked for a subgroup of ranks [{}], but rank {} of "
+                                     "ranks [{}]",
+                                     group.core().world_rank(0), list(std::span(all).first(size())),
+                                     group.core().world_rank(other), list(theirs)),
+                         group.core().world_rank(other)},
+                        false);
+      throw group.core().failure()->to_error();
+    }
+  }
+  if (std::ranges::find(ranks, rank()) == ranks.end()) return Group();
+  std::vector<int> members;
+  for (const int member : ranks) members.push_back(group.core().world_rank(member));
+  return Group(std::make_shared<Impl>(group.fabric(), id, std::move(members), group.options()));
+}
+
+void Group::abort(const std::string& reason) {
+  const int self = impl().core().world_rank(rank());
+  impl().core().fail({ErrorCode::Aborted, reason, self}, true);
+}
+
+void Group::close(Deadline deadline) {
+  impl().close(deadline);
+}
+
+std::uint64_t Group::bytes_sent() const {
+  return impl().fabric()->mesh().bytes_sent();
+}
+
+Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options) {
+  std::vector<int> everyone(mesh->size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  auto fabric = std::make_shared<Fabric>(std::move(mesh));
+  return Group(std::make_shared<Group::Impl>(std::move(fabric), 0, std::move(everyone), options));
+}
+
+}  // namespace bimetal::comm

@@ -1,0 +1,166 @@
+#include "bimetal/comm/group_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace bimetal::comm {
+namespace {
+
+using Clock = Deadline::Clock;
+
+int index_of(const std::vector<int>& members, int world_rank) {
+  const auto found = std::find(members.begin(), members.end(), world_rank);
+  return static_cast<int>(std::distance(members.begin(), found));
+}
+
+}  // namespace
+
+GroupCore::GroupCore(std::uint32_t id, std::vector<int> members, net::Mesh& mesh, Mailbox& mailbox,
+                     Timer& timer)
+    : id_(id),
+      members_(std::move(members)),
+      rank_(index_of(members_, mesh.rank())),
+      mesh_(mesh),
+      mailbox_(mailbox),
+      timer_(timer) {}
+
+void GroupCore::enter() {
+  mailbox_.add_group(id_, members_, weak_from_this());
+}
+
+std::shared_ptr<Flight> GroupCore::start(Call call, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const bool collective = !call.point_to_point();
+  if (collective) call.sequence = next_sequence_;
+  auto flight = std::make_shared<Flight>(std::move(call), deadline);
+  if (failure_) {
+    flight->ended = true;
+    flight->work->finish(failure_);
+    return flight;
+  }
+  if (collective) ++next_sequence_;
+  flights_.push_back(flight);
+  if (size() > 1) watch(flight);
+  lock.unlock();
+  if (collective) mailbox_.open_call(id_, flight->call);
+  return flight;
+}
+
+void GroupCore::finish(const FlightPtr& flight, std::optional<Failure> failure) {
+  {
+    std::lock_guard lock(mutex_);
+    flight->ended = true;
+    timer_.cancel(flight->alarm);
+  }
+  if (!flight->call.point_to_point()) mailbox_.finish_call(id_, flight->call.sequence);
+  flight->work->finish(std::move(failure));
+  std::lock_guard lock(mutex_);
+  flights_.remove(flight);
+  ended_.notify_all();
+}
+
+Transfers::Ticket GroupCore::receive(const FlightPtr& flight, int from, std::span<std::byte> into) {
+  const int peer = members_[from];
+  const auto ticket = flight->transfers.begin_receive(peer);
+  mailbox_.receive(peer, flight->call.header_from(id_, from), into,
+                   [flight, ticket] { flight->transfers.end_receive(ticket); });
+  return ticket;
+}
+
+void GroupCore::send(const FlightPtr& flight, int to, std::uint32_t part,
+                     std::span<const std::byte> payload) {
+  const int peer = members_[to];
+  flight->transfers.begin_send(peer);
+  auto header = flight->call.header_to(id_, to);
+  header.part = part;
+  mesh_.send(peer, header, payload,
+             [self = shared_from_this(), flight, peer](std::exception_ptr error) {
+               // First the failure, so that nobody takes the end of this send for its success.
+               if (error) self->fail(self->unsent(peer, error), true);
+               flight->transfers.end_send(peer);
+             });
+}
+
+Failure GroupCore::unsent(int peer, const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& cause) {
+    return {ErrorCode::PeerLost, fmt::format("{} is lost: {}", names({peer}), cause.what()), peer};
+  }
+}
+
+void GroupCore::fail(const Failure& failure, bool tell_others) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = failure;
+    for (const auto& flight : flights_) flight->transfers.fail(failure);
+  }
+  if (tell_others) send_abort({failure});
+  // The rest ends calls and so runs their callbacks, which must not happen inside whatever the
+  // caller is doing.
+  timer_.at(Deadline::at(Clock::now()), [self = shared_from_this()] { self->give_up(); });
+}
+
+std::optional<Failure> GroupCore::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void GroupCore::give_up() {
+  mailbox_.fail_group(id_);
+  timer_.at(Deadline::after(kGrace), [self = shared_from_this()] { self->drop_stuck_peers(); });
+}
+
+void GroupCore::drop_stuck_peers() {
+  std::set<int> stuck;
+  {
+    std::lock_guard lock(mutex_);
+    if (flights_.empty()) return;
+    for (const auto& flight : flights_) stuck.merge(flight->transfers.peers());
+  }
+  for (const int peer : stuck) mesh_.drop(peer);
+  timer_.at(Deadline::after(kGrace), [self = shared_from_this()] { self->drop_stuck_peers(); });
+}
+
+bool GroupCore::wait_idle(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  return ended_.wait_until(lock, deadline.time(), [&] { return flights_.empty(); });
+}
+
+bool GroupCore::end() {
+  std::lock_guard lock(mutex_);
+  if (failure_) return true;
+  failure_ = Failure{ErrorCode::Aborted, fmt::format("rank {} has closed this group", mesh_.rank()),
+                     mesh_.rank()};
+  return false;
+}
+
+void GroupCore::leave(bool farewell) {
+  if (farewell) send_abort({});
+  mailbox_.remove_group(id_);
+}
+
+void GroupCore::send_abort(const AbortMessage& message) {
+  const auto payload = std::make_shared<const std::vector<std::byte>>(encode(message));
+  net::FrameHeader header;
+  header.kind = net::FrameKind::Abort;
+  header.group = id_;
+  for (const int peer : members_) {
+    // Whether it arrives is all the same to a rank that is leaving.
+    if (peer != mesh_.rank()) mesh_.send(peer, header, *payload, [payload](std::exception_ptr) {});
+  }
+}
+
+std::string GroupCore::names(const std::set<int>& peers) const {
+  std::string text;
+  for (const int peer : peers) {
+    text += fmt::format("{}rank {} ({})", text.empty() ? "" : ", ", peer, mesh_.host_of(peer));
+  }
+  return text;
+}
+
+}  // namespace bimetal::comm

@@ -1,0 +1,150 @@
+#include "bimetal/comm/group_impl.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "bimetal/comm/parts.h"
+
+namespace bimetal::comm {
+namespace {
+
+// How long a dropped group waits for what is in flight.
+constexpr std::chrono::seconds kLastWait{2};
+// How long a failed group's last words may take to leave.
+constexpr std::chrono::milliseconds kLastWords{250};
+
+Failure failure_of(const std::exception_ptr& thrown, int rank) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    return Failure{error.code(), error.what(), error.rank()};
+  } catch (const std::bad_alloc&) {
+    return Failure{ErrorCode::OutOfMemory,
+                   fmt::format("rank {} has no memory left for a collective's buffers", rank),
+                   rank};
+  } catch (const std::exception& error) {
+    return Failure{ErrorCode::Internal, fmt::format("rank {}: {}", rank, error.what()), rank};
+  }
+}
+
+}  // namespace
+
+Group::Impl::Impl(std::shared_ptr<Fabric> fabric, std::uint32_t id, std::vector<int> members,
+                  GroupOptions options)
+    : fabric_(std::move(fabric)),
+      core_(std::make_shared<GroupCore>(id, std::move(members), fabric_->mesh(), fabric_->mailbox(),
+                                        fabric_->timer())),
+      options_(options) {
+  fabric_->open_group();
+  if (core_->size() > 1) executor_ = std::make_unique<Executor>();
+  core_->enter();
+}
+
+Group::Impl::~Impl() {
+  close(Deadline::after(kLastWait));
+}
+
+Deadline Group::Impl::deadline_or_default(std::optional<Deadline> deadline) const {
+  return deadline.value_or(Deadline::after(options_.timeout));
+}
+
+Work Group::Impl::run(Call call, std::optional<Deadline> deadline, Body body) {
+  std::unique_lock lock(issue_mutex_);
+  const auto flight = core_->start(std::move(call), deadline_or_default(deadline));
+  if (flight->work->done()) return Work(flight->work);
+  if (executor_) {
+    executor_->push([this, flight, body = std::move(body)] { run_now(flight, body); });
+  } else {
+    lock.unlock();
+    run_now(flight, body);
+  }
+  return Work(flight->work);
+}
+
+void Group::Impl::run_now(const std::shared_ptr<Flight>& flight, const Body& body) {
+  std::optional<Failure> failure = flight->transfers.failure();
+  if (!failure) {
+    try {
+      Channel channel(*core_, flight);
+      body(channel);
+    } catch (...) {
+      failure = failure_of(std::current_exception(), fabric_->mesh().rank());
+      core_->fail(*failure, true);
+    }
+  }
+  flight->transfers.wait_idle();
+  core_->finish(flight, std::move(failure));
+}
+
+Work Group::Impl::send(Call call, ConstBuffer data, int peer, std::optional<Deadline> deadline) {
+  const std::span bytes(static_cast<const std::byte*>(data.data), data.bytes());
+  std::unique_lock lock(issue_mutex_);  // parts of two messages must not mingle
+  const auto flight = core_->start(std::move(call), deadline_or_default(deadline));
+  if (flight->work->done()) return Work(flight->work);
+  try {
+    std::uint32_t number = 0;
+    for (const auto part : parts_of(bytes)) core_->send(flight, peer, number++, part);
+  } catch (const Error&) {
+    // The group failed meanwhile; finish_message tells.
+  }
+  lock.unlock();
+  finish_message(flight);
+  return Work(flight->work);
+}
+
+Work Group::Impl::recv(Call call, Buffer data, int peer, std::optional<Deadline> deadline) {
+  const std::span bytes(static_cast<std::byte*>(data.data), data.bytes());
+  std::unique_lock lock(issue_mutex_);  // receives of a tag are matched in order
+  const auto flight = core_->start(std::move(call), deadline_or_default(deadline));
+  if (flight->work->done()) return Work(flight->work);
+  try {
+    core_->receive(flight, peer, bytes);
+  } catch (const Error&) {
+    // The group failed meanwhile; finish_message tells.
+  }
+  lock.unlock();
+  finish_message(flight);
+  return Work(flight->work);
+}
+
+void Group::Impl::finish_message(const std::shared_ptr<Flight>& flight) {
+  flight->transfers.when_idle(
+      [core = core_, flight] { core->finish(flight, flight->transfers.failure()); });
+}
+
+std::uint32_t Group::Impl::next_subgroup_id() {
+  std::lock_guard lock(issue_mutex_);
+  // The world is group 0. Mixed so that groups of different parents differ (the finaliser of
+  // SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+  std::uint64_t mixed = (std::uint64_t{core_->id()} << 32) + ++subgroups_;
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
+  mixed ^= mixed >> 31;
+  return static_cast<std::uint32_t>(mixed) | 1u;  // never 0
+}
+
+void Group::Impl::close(Deadline deadline) {
+  std::lock_guard lock(close_mutex_);
+  if (std::exchange(closed_, true)) return;
+  if (!core_->failure() && !core_->wait_idle(deadline)) {
+    core_->fail(
+        {ErrorCode::Aborted,
+         fmt::format("rank {} closed the group while calls were in flight", fabric_->mesh().rank()),
+         fabric_->mesh().rank()},
+        true);
+  }
+  bool failed;
+  {
+    std::lock_guard issue(issue_mutex_);  // no call is half made
+    failed = core_->end();
+  }
+  executor_.reset();
+  core_->wait_idle(Deadline::after(kLastWait));
+  core_->leave(!failed);
+  fabric_->close_group(failed ? min(deadline, Deadline::after(kLastWords)) : deadline);
+}
+
+}  // namespace bimetal::comm

@@ -1,0 +1,29 @@
+#pragma once
+// How long messages are cut: into parts small enough that reducing one overlaps receiving the next.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/call.h"
+
+namespace bimetal::comm {
+
+/// A multiple of every element's size.
+inline constexpr std::size_t kPartBytes = std::size_t{256} << 10;
+static_assert(kPartBytes <= kMaxPartBytes);
+
+/// `bytes` in pieces of kPartBytes and a remainder; a single empty piece if there are none, so that
+/// an empty message is a message still.
+template <typename Byte>
+std::vector<std::span<Byte>> parts_of(std::span<Byte> bytes) {
+  std::vector<std::span<Byte>> parts;
+  do {
+    parts.push_back(bytes.first(std::min(bytes.size(), kPartBytes)));
+    bytes = bytes.subspan(parts.back().size());
+  } while (!bytes.empty());
+  return parts;
+}
+
+}  // namespace bimetal::comm

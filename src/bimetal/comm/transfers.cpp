@@ -1,0 +1,95 @@
+#include "bimetal/comm/transfers.h"
+
+#include <utility>
+
+namespace bimetal::comm {
+
+Transfers::Ticket Transfers::begin_receive(int peer) {
+  std::lock_guard lock(mutex_);
+  throw_if_failed();
+  ++under_way_[peer];
+  receives_.push_back({peer});
+  return receives_.size() - 1;
+}
+
+void Transfers::end_receive(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  receives_[ticket].ended = true;
+  end_one(receives_[ticket].peer, lock);
+}
+
+void Transfers::begin_send(int peer) {
+  std::lock_guard lock(mutex_);
+  throw_if_failed();
+  ++under_way_[peer];
+  ++sends_;
+}
+
+void Transfers::end_send(int peer) {
+  std::unique_lock lock(mutex_);
+  --sends_;
+  end_one(peer, lock);
+}
+
+void Transfers::end_one(int peer, std::unique_lock<std::mutex>& lock) {
+  const auto found = under_way_.find(peer);
+  if (--found->second == 0) under_way_.erase(found);
+  // Under the lock: a waiter may destroy this object as soon as it sees the end.
+  changed_.notify_all();
+  if (!idle() || !when_idle_) return;
+  const auto action = std::exchange(when_idle_, nullptr);
+  lock.unlock();
+  action();
+}
+
+void Transfers::fail(const Failure& failure) {
+  std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = failure;
+  changed_.notify_all();
+}
+
+std::optional<Failure> Transfers::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Transfers::throw_if_failed() const {
+  if (failure_) throw failure_->to_error();
+}
+
+void Transfers::wait_received(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ || receives_[ticket].ended; });
+  throw_if_failed();
+}
+
+void Transfers::wait_sent() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ || sends_ == 0; });
+  throw_if_failed();
+}
+
+void Transfers::wait_idle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return idle(); });
+}
+
+void Transfers::when_idle(std::function<void()> action) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle()) {
+      when_idle_ = std::move(action);
+      return;
+    }
+  }
+  action();
+}
+
+std::set<int> Transfers::peers() const {
+  std::lock_guard lock(mutex_);
+  std::set<int> result;
+  for (const auto& [peer, number] : under_way_) result.insert(result.end(), peer);
+  return result;
+}
+
+}  // namespace bimetal::comm

@@ -1,0 +1,67 @@
+#pragma once
+// What one call has under way with the mesh: posted receives and queued sends. While anything is
+// under way the call's buffers belong to the mesh.
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "bimetal/comm/failure.h"
+
+namespace bimetal::comm {
+
+/// Thread-safe.
+class Transfers {
+ public:
+  using Ticket = std::size_t;  ///< names one receive
+
+  /// Throw the failure given to fail(), and then begin nothing.
+  Ticket begin_receive(int peer);
+  void begin_send(int peer);
+
+  void end_receive(Ticket ticket);
+  void end_send(int peer);
+
+  /// Makes every wait, now and later, throw `failure`, but for wait_idle(). The first one counts.
+  void fail(const Failure& failure);
+  std::optional<Failure> failure() const;
+
+  /// Until the receive has ended, or every send begun so far has.
+  void wait_received(Ticket ticket);
+  void wait_sent();
+
+  /// Until nothing is under way, after success or failure. Does not throw.
+  void wait_idle();
+
+  /// Runs `action` once nothing is under way: now, or on the thread that ends the last transfer.
+  /// Nothing may begin afterwards.
+  void when_idle(std::function<void()> action);
+
+  /// Peers (world ranks) with which something is under way.
+  std::set<int> peers() const;
+
+ private:
+  struct Receive {
+    int peer;
+    bool ended = false;
+  };
+
+  bool idle() const { return under_way_.empty(); }
+  void end_one(int peer, std::unique_lock<std::mutex>& lock);
+  void throw_if_failed() const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Receive> receives_;
+  std::size_t sends_ = 0;
+  std::map<int, std::size_t> under_way_;  // peer → number of transfers
+  std::optional<Failure> failure_;
+  std::function<void()> when_idle_;
+};
+
+}  // namespace bimetal::comm

@@ -1,0 +1,41 @@
+#pragma once
+// What stands behind a Work handle.
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/failure.h"
+#include "bimetal/comm/work.h"
+
+namespace bimetal::comm {
+
+/// Goes once from running to done. Thread-safe.
+struct Work::State {
+ public:
+  using Callback = std::function<void(std::exception_ptr)>;
+
+  /// Ends the operation, wakes the waiters, then runs the callbacks. Later calls do nothing.
+  void finish(std::optional<Failure> failure);
+
+  void wait() const;
+  bool wait_until(Deadline deadline) const;
+  bool done() const;
+  std::exception_ptr error() const;
+  void on_done(Callback callback);
+
+ private:
+  std::exception_ptr exception() const { return failure_ ? failure_->to_exception() : nullptr; }
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool done_ = false;
+  std::optional<Failure> failure_;  // written before done_ is set, constant afterwards
+  std::vector<Callback> callbacks_;
+};
+
+}  // namespace bimetal::comm

@@ -1,0 +1,21 @@
+#pragma once
+// N ranks as threads of one process, for tests.
+
+#include <functional>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+
+namespace bimetal::testing {
+
+/// One world group per rank, over an in-process mesh. groups[r] is rank r's.
+std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options = {});
+
+/// Runs `body(rank, group)` for each rank on a thread of its own and joins them. A rank that throws
+/// drops its group, by which the others end too; the error thrown first is rethrown here.
+void run_ranks(int n, const std::function<void(int rank, comm::Group group)>& body,
+               comm::GroupOptions options = {});
+void run_ranks(std::vector<comm::Group> groups,
+               const std::function<void(int rank, comm::Group group)>& body);
+
+}  // namespace bimetal::testing
