@@ -23,15 +23,19 @@ struct BalancerOptions {
   Policy policy = Policy::Auto;
   std::vector<double> fixed_weights;  ///< for Policy::Fixed, one per rank
   std::int64_t global_batch = 0;
-  /// New shares are taken only when they promise a finish at least this much sooner (hysteresis).
+  /// New shares are taken at once when they promise a finish at least this much sooner, and smaller
+  /// gains once they have been on offer for as many steps as make up for it (hysteresis).
   double minimum_gain = 0.02;
-  /// Steps whose figures are only learnt from (warm-up of caches and allocators).
+  /// Steps whose figures are ignored (warm-up of caches and allocators).
   int warmup_steps = 2;
 };
 
+/// Pure: equal calls give equal shares on every rank and platform.
 class Balancer {
  public:
   /// `devices` hold the probes' cost models (may be unknown) and memory caps, one per rank.
+  /// Errors: InvalidArgument (no device, a batch < 1, weights that don't fit), OutOfMemory (the
+  /// caps leave no room for the global batch).
   Balancer(BalancerOptions options, std::vector<Device> devices);
 
   /// Shares of the next full global batch.
@@ -39,21 +43,29 @@ class Balancer {
 
   /// Learns from one step; figures[r] is rank r's. Returns whether the shares changed. A rank that
   /// ran out of memory gets a cap of half of what it tried; the shares then change at once, under
-  /// any policy. Error(OutOfMemory) naming the rank when its cap falls below 1 and no other can
-  /// take its part.
+  /// any policy, and nothing is learnt from that step's times. Error(OutOfMemory) naming the rank
+  /// when the others cannot take what it must give up.
   bool observe(std::span<const StepFigures> figures);
 
   std::span<const Device> devices() const noexcept { return devices_; }
 
   /// Predicted samples per second of rank r working alone on the whole global batch (or on its
-  /// memory cap's worth at a time).
+  /// memory cap's worth at a time); 0 if it was neither probed nor ever observed.
   double alone_rate(int rank) const;
 
  private:
+  Shares shares_by_policy() const;
+  bool lower_caps(std::span<const StepFigures> figures);
+  void learn(std::span<const StepFigures> figures);
+  bool take_if_better(Shares candidate);
+
   BalancerOptions options_;
   std::vector<Device> devices_;
+  std::vector<CostModel> probed_;  ///< as given, for ranks that are idle for long
+  std::vector<int> idle_steps_;    ///< per rank, since it last computed
   Shares shares_;
   int steps_ = 0;
+  double gain_on_offer_ = 0.0;  ///< Σ of the gains passed up since the last change
 };
 
 }  // namespace bimetal::balance

@@ -1,7 +1,116 @@
 #include "bimetal/balance/cost_model.h"
 
-namespace bimetal::balance {
+#include <fmt/format.h>
 
-CostModel::CostModel(double alpha, double beta) : alpha_(alpha), beta_(beta), known_(true) {}
+#include <algorithm>
+#include <cmath>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::balance {
+namespace {
+
+// docs/balance.md, "Fitting", gives the reasons for these numbers.
+constexpr double kMemory = 0.98;       // an observation's weight per step that has passed since
+constexpr double kPriorWeight = 2.0;   // observations that a probe is worth
+constexpr double kPriorSpread = 0.15;  // batches that vary by this part of their mean outweigh it
+constexpr double kLeastSlope = 0.05;   // of the prior's slope
+constexpr double kNoiseMemory = 0.95;  // as kMemory, for the usual noise
+constexpr double kTolerance = 0.08;    // relative change that is never taken for one of speed
+constexpr double kBeyondTolerance = 0.2;  // what one observation can add to the evidence
+constexpr double kEvidence = 0.55;        // so that one or two outliers never suffice, three do
+
+/// Relative distance on a scale on which twice as fast and twice as slow are equally far.
+double surprise(double seconds, double predicted) {
+  return seconds >= predicted ? seconds / predicted - 1.0 : 1.0 - predicted / seconds;
+}
+
+/// The time that lies `surprise` away from the prediction.
+double surprising_time(double surprise, double predicted) {
+  return surprise >= 0.0 ? predicted * (1.0 + surprise) : predicted / (1.0 - surprise);
+}
+
+}  // namespace
+
+CostModel::CostModel(double alpha, double beta)
+    : alpha_(alpha), beta_(beta), prior_alpha_(alpha), prior_beta_(beta), known_(true) {
+  if (!(std::isfinite(alpha) && std::isfinite(beta) && alpha >= 0.0 && beta >= 0.0 &&
+        alpha + beta > 0.0)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("a device cannot take {} s per step and {} s per sample", alpha, beta));
+  }
+}
+
+double CostModel::rate(std::int64_t batch) const noexcept {
+  if (!known_ || batch <= 0) return 0.0;
+  const auto samples = static_cast<double>(batch);
+  return samples / seconds(samples);
+}
+
+void CostModel::observe(std::int64_t batch, double seconds) {
+  if (batch <= 0 || !std::isfinite(seconds) || seconds <= 0.0) return;
+  const auto b = static_cast<double>(batch);
+  if (!known_) {
+    known_ = true;
+    moments_.add(b, seconds, 1.0);
+    refit();
+    return;
+  }
+  const double predicted = this->seconds(b);
+  if (moments_.weight == 0.0) moments_.add(b, predicted, kPriorWeight);
+
+  const double tolerance = std::max(kTolerance, noise_);
+  const double most = tolerance + kBeyondTolerance;
+  const double damped = std::clamp(surprise(seconds, predicted), -most, most);
+  noise_ += (1.0 - kNoiseMemory) * (std::abs(damped) - noise_);
+  moments_.forget(kMemory);
+  moments_.add(b, surprising_time(damped, predicted), 1.0);
+  slower_.add(damped - tolerance, b, seconds);
+  faster_.add(-damped - tolerance, b, seconds);
+  for (Drift* drift : {&slower_, &faster_}) {
+    if (drift->sum < kEvidence) continue;
+    moments_ = drift->since;
+    slower_ = faster_ = Drift{};
+  }
+  refit();
+}
+
+void CostModel::refit() noexcept {
+  // The line through the mean with the prior's proportion of α to β.
+  const double prior_seconds = prior_alpha_ + prior_beta_ * moments_.batch;
+  const double prior_slope = prior_beta_ * moments_.seconds / prior_seconds;
+  // Ridge regression towards it.
+  const double spread = kPriorSpread * moments_.batch;
+  const double trust = spread * spread * moments_.weight;
+  const double slope =
+      (moments_.covariance + trust * prior_slope) / (moments_.batch_variance + trust);
+  const double steepest = moments_.seconds / moments_.batch;  // α = 0
+  beta_ = std::clamp(slope, std::min(kLeastSlope * prior_slope, steepest), steepest);
+  alpha_ = std::max(0.0, moments_.seconds - beta_ * moments_.batch);
+}
+
+void CostModel::Moments::add(double b, double s, double w) noexcept {
+  weight += w;
+  const double from_old_batch = b - batch;
+  batch += from_old_batch * (w / weight);
+  seconds += (s - seconds) * (w / weight);
+  batch_variance += w * from_old_batch * (b - batch);
+  covariance += w * from_old_batch * (s - seconds);
+}
+
+void CostModel::Moments::forget(double factor) noexcept {
+  weight *= factor;
+  batch_variance *= factor;
+  covariance *= factor;
+}
+
+void CostModel::Drift::add(double surprise, double batch, double seconds) noexcept {
+  sum += surprise;
+  if (sum <= 0.0) {
+    *this = Drift{};
+    return;
+  }
+  since.add(batch, seconds, 1.0);
+}
 
 }  // namespace bimetal::balance

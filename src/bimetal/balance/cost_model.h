@@ -8,14 +8,17 @@ namespace bimetal::balance {
 
 /// Exponentially forgetting least squares of seconds on batch size, with a prior.
 ///
-/// While all observed batches are alike, α and β cannot be told apart; the prior's α is kept then
-/// and β follows. Both stay ≥ 0. A single outlier (a paused process, a page-in) is damped: an
-/// observation is clipped to a factor of the prediction until several in a row agree.
+/// While all observed batches are alike, α and β cannot be told apart; the prior's proportion of α
+/// to β is kept then and the speed follows. Both stay ≥ 0. A single outlier (a paused process, a
+/// page-in) is damped: it counts as no more than a bound that grows with the device's usual noise.
+/// A lasting change is found by a cumulative sum (Page, "Continuous inspection schemes", 1954),
+/// which then forgets everything from before the change.
 class CostModel {
  public:
   CostModel() = default;
 
-  /// Starts from a probe: `alpha` seconds per step, `beta` seconds per sample.
+  /// Starts from a probe: `alpha` seconds per step, `beta` seconds per sample, both finite and ≥ 0
+  /// and not both 0; otherwise Error(InvalidArgument).
   CostModel(double alpha, double beta);
 
   /// One step's compute time, without waiting. batch > 0, seconds > 0; others are ignored.
@@ -25,18 +28,38 @@ class CostModel {
   double alpha() const noexcept { return alpha_; }
   double beta() const noexcept { return beta_; }
 
-  /// Samples per second at a given batch.
+  /// Samples per second at a given batch; 0 while nothing is known.
   double rate(std::int64_t batch) const noexcept;
 
   /// True once a probe or an observation has been seen.
   bool known() const noexcept { return known_; }
 
  private:
-  double alpha_ = 0.0;
-  double beta_ = 0.0;
+  /// Weighted moments of (batch, seconds), updated without cancellation (West 1979).
+  struct Moments {
+    double weight = 0.0, batch = 0.0, seconds = 0.0;  ///< total weight and the means
+    double batch_variance = 0.0, covariance = 0.0;    ///< sums of weighted products
+
+    void add(double b, double s, double w) noexcept;
+    void forget(double factor) noexcept;
+  };
+
+  /// Evidence that the device has become slower (or faster) than predicted.
+  struct Drift {
+    double sum = 0.0;
+    Moments since;  ///< what was observed since the evidence began
+
+    void add(double surprise, double batch, double seconds) noexcept;
+  };
+
+  void refit() noexcept;
+
+  double alpha_ = 0.0, beta_ = 0.0;
+  double prior_alpha_ = 0.0, prior_beta_ = 1.0;  ///< only their proportion is used
   bool known_ = false;
-  double weight_ = 0.0, mean_batch_ = 0.0, mean_seconds_ = 0.0, var_batch_ = 0.0, cov_ = 0.0;
-  int outliers_in_a_row_ = 0;
+  double noise_ = 0.0;  ///< usual relative distance of an observation from its prediction
+  Moments moments_;
+  Drift slower_, faster_;
 };
 
 }  // namespace bimetal::balance
