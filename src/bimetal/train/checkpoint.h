@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,24 +18,29 @@ namespace bimetal::train {
 /// What a job needs beside parameters to go on as if it had not stopped.
 struct TrainingState {
   std::int64_t step = 0;
-  data::SamplerPosition position;
+  data::SamplerPosition position = {};
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;
-  std::vector<std::int64_t> shares;
-  std::vector<std::uint8_t> torch_rng;  ///< state of the default CPU generator
+  std::vector<std::int64_t> shares = {};
+  std::vector<std::uint8_t> torch_rng = {};  ///< state of the default CPU generator
+  bool operator==(const TrainingState&) const = default;
 };
 
-/// Saves and, once the new one is in place, removes all but the newest `keep`. Returns its folder.
-/// On any error (disk full included) the temporary folder is removed, older checkpoints are
-/// untouched, and Error(System) names the path and the cause.
+/// Saves and, once the new one is in place, removes all but the `keep` (at least 1) saved last.
+/// Returns its folder; one of the same step is replaced. On any error (disk full included) the
+/// temporary folder is removed, older checkpoints are untouched, and Error(System) names the path
+/// and the cause. A process killed meanwhile leaves older checkpoints untouched, too; the next save
+/// clears its temporary folder away. Error(Unsupported) for optimizers other than SGD, Adam, AdamW.
 std::filesystem::path save_checkpoint(const std::filesystem::path& dir,
                                       const torch::nn::Module& module,
                                       const torch::optim::Optimizer& optimizer,
                                       const TrainingState& state, std::int64_t keep);
 
-/// `path` is a checkpoint or a folder of them (the newest that verifies is taken; damaged ones are
-/// skipped with a log message). Checks sizes, checksums, names, shapes and types before anything is
-/// changed. Errors: CorruptData, InvalidArgument (another model; names the first difference).
+/// `path` is a checkpoint or a folder of them (the last saved that verifies is taken; damaged ones
+/// are skipped with a log message). Checks sizes, checksums, names, shapes and types before
+/// anything is changed. The optimizer keeps its own hyper-parameters; what differs from the
+/// checkpoint's is logged. Errors: CorruptData, InvalidArgument (nothing there; another model,
+/// naming the first difference; another kind of optimizer).
 TrainingState load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module,
                               torch::optim::Optimizer& optimizer);
 

@@ -10,9 +10,9 @@ namespace bimetal::train {
 
 struct WorkerReport {
   int rank = 0;
-  std::string host;
-  std::string device;
-  double share = 0;                ///< of the samples trained on, 0…1
+  std::string host = {};
+  std::string device = {};
+  double share = 0;  ///< of the samples trained on, 0…1
   std::int64_t samples = 0;
   double compute_s = 0, communicate_s = 0, wait_s = 0;
   double samples_per_s_alone = 0;
@@ -22,21 +22,21 @@ struct WorkerReport {
 struct HistoryPoint {
   std::int64_t step = 0;
   double elapsed_s = 0, loss = 0, samples_per_s = 0, efficiency = 0;
-  std::vector<std::int64_t> shares;
+  std::vector<std::int64_t> shares = {};
 };
 
 struct Report {
   int world_size = 1;
   std::int64_t steps = 0;
-  double elapsed_s = 0;            ///< training steps alone: no start-up, probing, evaluation
+  double elapsed_s = 0;  ///< training steps alone: no start-up, probing, evaluation
   double samples_per_s = 0;
   double efficiency = 0;
-  double train_loss = 0;           ///< mean over the last epoch's (or part's) samples
-  double test_accuracy = 0;        ///< 0…1; NaN (JSON null) when not evaluated
-  std::int64_t bytes_sent = 0;     ///< by all ranks
+  double train_loss = 0;        ///< mean over the last epoch's (or part's) samples
+  double test_accuracy = 0;     ///< 0…1; NaN (JSON null) when not evaluated
+  std::int64_t bytes_sent = 0;  ///< by all ranks
   bool interrupted = false;
-  std::vector<WorkerReport> workers;
-  std::vector<HistoryPoint> history;
+  std::vector<WorkerReport> workers = {};
+  std::vector<HistoryPoint> history = {};
 };
 
 std::string to_json(const Report& report);

@@ -12,11 +12,15 @@ namespace bimetal::train {
 
 using TensorMap = std::map<std::string, torch::Tensor>;
 
-/// Tensors are copied to the CPU and made contiguous as needed. fsync'd. Error(System) on failure.
+/// Strided tensors of float64/32/16, bfloat16, int64/32/16/8, uint8 and bool; they are copied to
+/// the CPU and made contiguous as needed. Equal tensors give equal files. Atomic and on the disk
+/// when it returns. Error(System) on failure, Error(InvalidArgument) for tensors or names that the
+/// format cannot hold.
 void write_safetensors(const std::filesystem::path& path, const TensorMap& tensors);
 
-/// Validates header length, offsets, shapes and types against the file before allocating.
-/// Error(CorruptData) names the file and the flaw.
+/// Validates header length, offsets, shapes and types against the file before allocating. The
+/// tensors are on the CPU. Error(System) if it cannot be opened; Error(CorruptData) names the file
+/// and the flaw.
 TensorMap read_safetensors(const std::filesystem::path& path);
 
 }  // namespace bimetal::train

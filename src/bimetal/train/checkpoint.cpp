@@ -1,0 +1,138 @@
+#include "bimetal/train/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "bimetal/base/atomic_file.h"
+#include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
+#include "bimetal/base/temporary_path.h"
+#include "bimetal/train/checkpoint_folder.h"
+#include "bimetal/train/checkpoint_manifest.h"
+#include "bimetal/train/model_file.h"
+#include "bimetal/train/optimizer_state.h"
+#include "bimetal/train/safetensors.h"
+
+namespace bimetal::train {
+namespace {
+
+namespace fs = std::filesystem;
+using torch::nn::Module;
+using torch::optim::Optimizer;
+
+void make_folder(const fs::path& dir) {
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) throw system_error("cannot make the checkpoint folder " + dir.string(), error.value());
+}
+
+std::uint64_t next_sequence(const fs::path& dir) {
+  const auto found = list_checkpoints(dir);
+  return found.empty() ? 1 : found.front().sequence + 1;
+}
+
+void write_contents(const fs::path& folder, const Module& module, const Optimizer& optimizer,
+                    const TrainingState& state, std::uint64_t sequence) {
+  write_safetensors(folder / kModelFile, model_tensors(module));
+  write_safetensors(folder / kOptimizerFile, optimizer_tensors(optimizer, module));
+  const Manifest manifest{.sequence = sequence,
+                          .state = state,
+                          .optimizer = optimizer_kind(optimizer),
+                          .optimizer_groups = optimizer_settings(optimizer),
+                          .files = record_files(folder)};
+  write_file_atomically(folder / kStateFile, manifest_text(manifest));
+}
+
+/// A checkpoint that verified: nothing in it can fail any more but to fit.
+struct Intact {
+  fs::path path;
+  Manifest manifest;
+};
+
+Intact verify(const fs::path& path) {
+  Intact intact{path, read_manifest(path)};
+  verify_files(intact.manifest, path);
+  return intact;
+}
+
+bool is_damage(const Error& error) {
+  return error.code() == ErrorCode::CorruptData || error.code() == ErrorCode::System;
+}
+
+Intact newest_intact(const fs::path& dir) {
+  const auto found = list_checkpoints(dir);
+  if (found.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("there is no checkpoint in {}", dir.string()));
+  }
+  std::string first_flaw;
+  for (const CheckpointEntry& entry : found) {
+    try {
+      return verify(entry.path);
+    } catch (const Error& error) {
+      if (!is_damage(error)) throw;
+      log(LogLevel::warning, "skipping the checkpoint {}: {}", entry.path.string(), error.what());
+      if (first_flaw.empty()) first_flaw = error.what();
+    }
+  }
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("no checkpoint in {} is intact: {}", dir.string(), first_flaw));
+}
+
+Intact find_checkpoint(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path / kStateFile, ignored) ? verify(path) : newest_intact(path);
+}
+
+void require_same_kind(const Intact& checkpoint, const Optimizer& optimizer) {
+  const auto kind = optimizer_kind(optimizer);
+  if (checkpoint.manifest.optimizer == kind) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{} was saved with the optimizer '{}', this job uses '{}'",
+                          checkpoint.path.string(), checkpoint.manifest.optimizer, kind));
+}
+
+void log_changed_settings(const Intact& checkpoint, const Optimizer& optimizer) {
+  const auto mine = optimizer_settings(optimizer);
+  if (checkpoint.manifest.optimizer_groups == mine) return;
+  log(LogLevel::info, "{} was saved with the hyper-parameters {}; this job goes on with {}",
+      checkpoint.path.string(), checkpoint.manifest.optimizer_groups.dump(), mine.dump());
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& dir, const Module& module, const Optimizer& optimizer,
+                         const TrainingState& state, std::int64_t keep) {
+  if (keep < 1) throw Error(ErrorCode::InvalidArgument, "at least one checkpoint must be kept");
+  make_folder(dir);
+  remove_leftovers(dir, "step-");
+  TemporaryPath folder(checkpoint_path(dir, state.step), TemporaryPath::Kind::folder);
+  try {
+    write_contents(folder.path(), module, optimizer, state, next_sequence(dir));
+    folder.move_into_place();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("cannot save the checkpoint {}: {}",
+                                          folder.target().string(), error.what()));
+  }
+  prune_checkpoints(dir, keep);
+  return folder.target();
+}
+
+TrainingState load_checkpoint(const fs::path& path, Module& module, Optimizer& optimizer) {
+  const Intact checkpoint = find_checkpoint(path);
+  require_same_kind(checkpoint, optimizer);
+  const auto model_file = checkpoint.path / kModelFile,
+             optimizer_file = checkpoint.path / kOptimizerFile;
+  const auto stored = read_safetensors(model_file);
+  const auto own = model_tensors(module);
+  require_same_tensors(stored, own, model_file.string());
+  auto states = optimizer_states(read_safetensors(optimizer_file), optimizer, module,
+                                 optimizer_file.string());
+  log_changed_settings(checkpoint, optimizer);
+  copy_values(stored, own);  // from here on nothing can be refused any more
+  optimizer.state() = std::move(states);
+  return checkpoint.manifest.state;
+}
+
+}  // namespace bimetal::train

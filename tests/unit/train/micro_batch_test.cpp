@@ -1,0 +1,56 @@
+#include "bimetal/train/micro_batch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace bimetal::train {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::int64_t> sizes_of_pieces(const MicroBatch& micro_batch, std::int64_t samples) {
+  std::vector<std::int64_t> sizes, labels;
+  int lasts = 0;
+  const data::Batch batch{torch::zeros({samples, 1, 2, 2}), torch::arange(samples)};
+  micro_batch.for_each(batch, [&](const data::Batch& piece, bool last) {
+    EXPECT_EQ(piece.x.size(0), piece.y.size(0));
+    sizes.push_back(piece.y.size(0));
+    for (const auto& label : piece.y.unbind()) labels.push_back(label.item<std::int64_t>());
+    lasts += last ? 1 : 0;
+  });
+  EXPECT_EQ(lasts, samples > 0 ? 1 : 0);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(samples));
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(labels, all) << "each sample once, in order";
+  return sizes;
+}
+
+TEST(MicroBatch, PiecesDifferByOneAtMost) {
+  const MicroBatch four(4, torch::kCPU);
+  EXPECT_THAT(sizes_of_pieces(four, 4), ElementsAre(4));
+  EXPECT_THAT(sizes_of_pieces(four, 5), ElementsAre(2, 3));
+  EXPECT_THAT(sizes_of_pieces(four, 10), ElementsAre(3, 3, 4));
+  EXPECT_THAT(sizes_of_pieces(four, 0), ElementsAre());
+}
+
+TEST(MicroBatch, DefaultSuitsTheDevice) {
+  EXPECT_EQ(MicroBatch(0, torch::kCPU).limit(), MicroBatch::kCpuDefault);
+  EXPECT_EQ(MicroBatch(0, torch::kCUDA).pieces(100'000), 1);
+  EXPECT_EQ(MicroBatch(100, torch::kCUDA).pieces(1000), 10);
+}
+
+TEST(MicroBatch, HalvesUntilThereIsNoUseInIt) {
+  MicroBatch micro_batch(0, torch::kCUDA);
+  EXPECT_TRUE(micro_batch.halve(100));
+  EXPECT_EQ(micro_batch.limit(), 50);
+  EXPECT_TRUE(micro_batch.halve(100));
+  EXPECT_TRUE(micro_batch.halve(100));
+  EXPECT_TRUE(micro_batch.halve(100));
+  EXPECT_EQ(micro_batch.limit(), MicroBatch::kSmallest);
+  EXPECT_FALSE(micro_batch.halve(100));
+  EXPECT_FALSE(MicroBatch(64, torch::kCPU).halve(MicroBatch::kSmallest));
+}
+
+}  // namespace
+}  // namespace bimetal::train

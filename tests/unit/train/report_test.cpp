@@ -1,0 +1,86 @@
+#include "bimetal/train/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "bimetal/base/error.h"
+#include "support/temporary_folder.h"
+
+namespace bimetal::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Report example() {
+  Report report{.world_size = 2,
+                .steps = 118,
+                .elapsed_s = 31.5,
+                .samples_per_s = 1900.25,
+                .efficiency = 0.97,
+                .train_loss = 0.31,
+                .test_accuracy = 0.905,
+                .bytes_sent = 5'000'000'000,
+                .interrupted = true};
+  report.workers.push_back({0, "attic", "cpu", 0.8, 48000, 25.0, 3.0, 0.5, 1520.0});
+  report.workers.push_back({1, "cellar", "cuda:0", 0.2, 12000, 24.0, 4.0, 1.5, 380.0});
+  report.history.push_back({10, 2.5, 1.9, 1800.0, 0.9, {410, 102}});
+  return report;
+}
+
+TEST(Report, HoldsEveryFieldUnderItsName) {
+  const Json json = Json::parse(to_json(example()));
+  const Json expected = Json::parse(R"({
+    "world_size": 2, "steps": 118, "elapsed_s": 31.5, "samples_per_s": 1900.25,
+    "efficiency": 0.97, "train_loss": 0.31, "test_accuracy": 0.905, "bytes_sent": 5000000000,
+    "interrupted": true,
+    "workers": [
+      {"rank": 0, "host": "attic", "device": "cpu", "share": 0.8, "samples": 48000,
+       "compute_s": 25.0, "communicate_s": 3.0, "wait_s": 0.5, "samples_per_s_alone": 1520.0},
+      {"rank": 1, "host": "cellar", "device": "cuda:0", "share": 0.2, "samples": 12000,
+       "compute_s": 24.0, "communicate_s": 4.0, "wait_s": 1.5, "samples_per_s_alone": 380.0}],
+    "history": [{"step": 10, "elapsed_s": 2.5, "loss": 1.9, "samples_per_s": 1800.0,
+                 "efficiency": 0.9, "shares": [410, 102]}]
+  })");
+  EXPECT_EQ(json, expected);  // ordered: the order of the keys counts, too
+}
+
+TEST(Report, SaysNullWhereThereIsNoNumber) {
+  Report report;
+  report.test_accuracy = std::numeric_limits<double>::quiet_NaN();
+  report.train_loss = std::numeric_limits<double>::infinity();
+  const Json json = Json::parse(to_json(report));
+  EXPECT_TRUE(json["test_accuracy"].is_null());
+  EXPECT_TRUE(json["train_loss"].is_null());
+  EXPECT_EQ(json["workers"], Json::array());
+}
+
+TEST(Report, SurvivesAStrangeHostName) {
+  Report report;
+  report.workers.push_back({.host = "a\xff\"b"});
+  EXPECT_EQ(Json::parse(to_json(report))["workers"][0]["host"], "a\xef\xbf\xbd\"b");
+}
+
+TEST(Report, IsWrittenInOnePiece) {
+  const test::TemporaryFolder folder;
+  write_report(Report(), folder / "report.json");
+  write_report(example(), folder / "report.json");
+  EXPECT_EQ(test::contents_of(folder / "report.json"), to_json(example()));
+  EXPECT_EQ(test::names_in(folder.path()), std::set<std::string>{"report.json"});
+}
+
+TEST(Report, NamesPathAndCauseWhenItCannotBeWritten) {
+  const auto path = test::TemporaryFolder() / "gone/report.json";
+  try {
+    write_report(Report(), path);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::System);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(path.string() + ": No such file"));
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::train

@@ -1,0 +1,120 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "bimetal/base/error.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+using test::parameters_of;
+using test::run_job;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+/// A job of 20 steps (2 epochs of 10) with equal shares, and its first 13 steps apart.
+class Resume : public ::testing::Test {
+ protected:
+  Resume() : images_(300, 50), job_(test::small_job(images_)) {
+    job_.parallel.balance = balance::Policy::Equal;
+    job_.train.evaluate = false;
+  }
+
+  std::filesystem::path train(const std::string& name, int ranks, std::int64_t steps,
+                              std::optional<std::filesystem::path> resume = {}) {
+    auto job = job_;
+    job.train.steps = steps;
+    job.checkpoint.dir = (folder_ / name).string();
+    last_ = run_job(job, ranks, {.resume = resume});
+    return last_.recorders[0].checkpoints.back();
+  }
+
+  test::TemporaryFolder folder_;
+  test::SyntheticImages images_;
+  Job job_;
+  test::Run last_;
+};
+
+void expect_equal_bits(const TensorMap& a, const TensorMap& b) {
+  for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
+}
+
+TEST_F(Resume, IsTheUninterruptedRunBitForBit) {
+  for (const std::string optimizer : {"sgd", "adamw"}) {
+    job_.train.optimizer = optimizer;
+    const auto whole = train("whole-" + optimizer, 2, 0);
+    const auto part = train("part-" + optimizer, 2, 13);
+    const auto rest = train("rest-" + optimizer, 2, 0, part);
+    EXPECT_EQ(last_.reports[0].steps, 20);
+    EXPECT_THAT(last_.recorders[1].steps, SizeIs(7));
+    EXPECT_EQ(last_.recorders[0].steps.front().step, 14);
+    expect_equal_bits(parameters_of(whole), parameters_of(rest));
+  }
+}
+
+TEST_F(Resume, GoesOnWithAnotherNumberOfRanks) {
+  const auto whole = parameters_of(train("whole", 1, 0));
+  const auto part = train("part", 3, 13);
+  EXPECT_LT(test::relative_difference(parameters_of(train("on2", 2, 0, part)), whole), 1e-12);
+  EXPECT_LT(test::relative_difference(parameters_of(train("on1", 1, 0, part)), whole), 1e-12);
+}
+
+TEST_F(Resume, TakesTheNewestOfAFolderAndAFinishedEpoch) {
+  const auto whole = train("whole", 2, 0);
+  train("part", 2, 10);
+  const auto rest = train("rest", 2, 0, folder_ / "part");
+  EXPECT_EQ(last_.recorders[0].steps.front().epoch, 2);
+  expect_equal_bits(parameters_of(whole), parameters_of(rest));
+}
+
+TEST_F(Resume, OnlyRankZeroNeedsTheFiles) {
+  const auto whole = train("whole", 2, 0);
+  const auto part = train("part", 2, 13);
+  job_.checkpoint.dir = (folder_ / "rest").string();
+  bimetal::test::run_ranks(2, [&](comm::Group group) {
+    TrainerOptions options;
+    options.worker = device::parse_worker_spec("cpu:threads=1");
+    if (group.rank() == 0) options.resume = part;
+    Observer nobody;
+    run_training(job_, group, options, nobody);
+  });
+  expect_equal_bits(parameters_of(whole), parameters_of(folder_ / "rest" / "step-00000020"));
+}
+
+TEST_F(Resume, AllowsAnotherGlobalBatchAndSaysSo) {
+  const auto part = train("part", 2, 13);
+  job_.train.global_batch = 50;
+  train("rest", 2, 0, part);
+  // 300 − 3·32 = 204 samples of the second epoch are left: 5 steps.
+  EXPECT_EQ(last_.reports[0].steps, 18);
+  EXPECT_THAT(last_.recorders[0].notices, ::testing::Contains(HasSubstr("global_batch = 32")));
+}
+
+TEST_F(Resume, RefusesAnotherSeed) {
+  const auto part = train("part", 1, 13);
+  job_.train.seed = 99;
+  try {
+    train("rest", 1, 0, part);
+    FAIL() << "samples would be visited twice";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("train.seed = 1"));
+  }
+}
+
+TEST_F(Resume, OfAFinishedJobDoesNothing) {
+  const auto whole = train("whole", 2, 0);
+  auto job = job_;
+  job.checkpoint.dir = (folder_ / "again").string();
+  const auto again = run_job(job, 2, {.resume = whole});
+  EXPECT_EQ(again.reports[0].steps, 20);
+  EXPECT_TRUE(again.recorders[0].steps.empty());
+}
+
+TEST_F(Resume, MissingCheckpointEndsAllRanks) {
+  EXPECT_THROW(train("rest", 2, 0, folder_ / "nothing"), Error);
+}
+
+}  // namespace
+}  // namespace bimetal::train

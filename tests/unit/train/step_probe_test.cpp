@@ -1,0 +1,51 @@
+#include "bimetal/train/step_probe.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "bimetal/data/dataset.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+TEST(StepProbe, MeasuresATimeThatGrowsWithTheBatch) {
+  const test::SyntheticImages images(600, 10, 28);
+  auto job = test::small_job(images);
+  job.model.name = "mlp";
+  job.train.global_batch = 256;
+  const auto set = data::load_dataset("mnist", images.path()).train;
+  const auto cost = probe_step(job, set, {.budget = std::chrono::milliseconds(300)});
+  EXPECT_TRUE(cost.known());
+  EXPECT_GE(cost.alpha(), 0);
+  EXPECT_GT(cost.beta(), 0);
+  EXPECT_GT(cost.seconds(256), cost.seconds(16));
+}
+
+TEST(StepProbe, EveryRankLearnsEveryRanksCost) {
+  const test::SyntheticImages images(600, 10, 28);
+  auto job = test::small_job(images);
+  job.model.name = "mlp";
+  job.train.global_batch = 256;
+  const auto set = data::load_dataset("mnist", images.path()).train;
+  std::vector<std::vector<balance::Device>> known(2);
+  bimetal::test::run_ranks(2, [&](comm::Group group) {
+    const double speed = group.rank() == 0 ? 1.0 : 0.1;
+    known[static_cast<std::size_t>(group.rank())] = probe_devices(group, job, set, {.speed = speed});
+  });
+  for (int rank : {0, 1}) {
+    EXPECT_EQ(known[0][rank].cost.alpha(), known[1][rank].cost.alpha());
+    EXPECT_EQ(known[0][rank].cost.beta(), known[1][rank].cost.beta());
+  }
+  EXPECT_GT(known[0][1].cost.seconds(256), 2 * known[0][0].cost.seconds(256));
+}
+
+TEST(StepProbe, DoesNotNeedMoreSamplesThanThereAre) {
+  const test::SyntheticImages images(3, 1);
+  auto job = test::small_job(images);
+  const auto set = data::load_dataset("mnist", images.path()).train;
+  EXPECT_TRUE(probe_step(job, set, {.budget = std::chrono::milliseconds(10)}).known());
+}
+
+}  // namespace
+}  // namespace bimetal::train

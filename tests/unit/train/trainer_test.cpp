@@ -1,0 +1,211 @@
+#include "bimetal/train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "bimetal/base/error.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+using test::parameters_of;
+using test::relative_difference;
+using test::run_job;
+using test::small_job;
+using test::SyntheticImages;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::filesystem::path last_checkpoint(const test::Run& run) {
+  return run.recorders[0].checkpoints.back();
+}
+
+class Trainer : public ::testing::Test {
+ protected:
+  Trainer() : images_(300, 120), job_(small_job(images_)) {
+    job_.checkpoint.dir = (folder_ / "checkpoints").string();
+  }
+
+  /// The parameters after training `job_` on `ranks` ranks, in a folder of their own.
+  TensorMap train(int ranks, const test::RunOptions& options = {}) {
+    job_.checkpoint.dir = (folder_ / ("run" + std::to_string(++runs_))).string();
+    return parameters_of(last_checkpoint(run_job(job_, ranks, options)));
+  }
+
+  test::TemporaryFolder folder_;
+  SyntheticImages images_;
+  Job job_;
+  int runs_ = 0;
+};
+
+TEST_F(Trainer, LearnsAndReportsTheSameOnEveryRank) {
+  job_.train.epochs = 4;
+  const auto run = run_job(job_, 2);
+  const auto& report = run.reports[0];
+  EXPECT_EQ(report.world_size, 2);
+  EXPECT_EQ(report.steps, 40);  // 300 samples in batches of 32: 10 a epoch, the last of them short
+  EXPECT_FALSE(report.interrupted);
+  EXPECT_GT(report.test_accuracy, 0.5);
+  EXPECT_LT(report.train_loss, run.recorders[0].steps.front().loss / 2);
+  ASSERT_THAT(report.workers, SizeIs(2));
+  EXPECT_EQ(report.workers[0].samples + report.workers[1].samples, 4 * 300);
+  EXPECT_EQ(report.workers[1].host, "host1");
+  EXPECT_EQ(report.workers[1].device, "cpu");
+  EXPECT_GT(report.bytes_sent, 0);
+  EXPECT_NEAR(report.samples_per_s * report.elapsed_s, 4 * 300, 1e-6);
+  EXPECT_NEAR(report.efficiency,
+              report.samples_per_s / (report.workers[0].samples_per_s_alone +
+                                      report.workers[1].samples_per_s_alone),
+              1e-12);
+  EXPECT_THAT(report.history, SizeIs(40));
+  EXPECT_EQ(to_json(report), to_json(run.reports[1]));
+}
+
+TEST_F(Trainer, GivesTheResultOfOneDeviceForAnyRanksAndShares) {
+  const auto alone = train(1);
+  EXPECT_LT(relative_difference(train(2), alone), 1e-12) << "two ranks, balanced";
+  EXPECT_LT(relative_difference(train(2, {.speeds = {1, 0.3}}), alone), 1e-12) << "one is slow";
+  job_.parallel.balance = balance::Policy::Equal;
+  EXPECT_LT(relative_difference(train(3), alone), 1e-12) << "three ranks, equal";
+  job_.parallel.balance = balance::Policy::Fixed;
+  job_.parallel.weights = {5, 0, 2};
+  EXPECT_LT(relative_difference(train(3), alone), 1e-12) << "one without samples";
+}
+
+TEST_F(Trainer, GivesTheResultOfOneDeviceWithAdamAndHiddenLayersAndMicroBatches) {
+  job_.model.name = "mlp";
+  job_.train.optimizer = "adam";
+  job_.train.learning_rate = 1e-3;
+  job_.train.epochs = 1;
+  const auto alone = train(1);
+  job_.train.micro_batch = 5;
+  job_.parallel.balance = balance::Policy::Fixed;
+  job_.parallel.weights = {1, 3};
+  // Adam divides by the gradient's size, so that rounding of tiny gradients shows more.
+  EXPECT_LT(relative_difference(train(2), alone), 1e-9);
+}
+
+TEST_F(Trainer, LossDoesNotDependOnTheNumberOfRanks) {
+  const auto one = run_job(job_, 1);
+  const auto three = run_job(job_, 3);
+  EXPECT_NEAR(one.reports[0].train_loss, three.reports[0].train_loss, 1e-12);
+  for (std::size_t i = 0; i < one.recorders[0].steps.size(); ++i) {
+    EXPECT_NEAR(one.recorders[0].steps[i].loss, three.recorders[2].steps[i].loss, 1e-12);
+  }
+  EXPECT_EQ(one.reports[0].test_accuracy, three.reports[0].test_accuracy);
+}
+
+TEST_F(Trainer, SlowerRankGetsLess) {
+  job_.model.name = "mlp";
+  job_.train.global_batch = 128;
+  const auto run = run_job(job_, 2, {.speeds = {1, 0.25}});
+  const auto& workers = run.reports[0].workers;
+  EXPECT_LT(workers[1].samples, workers[0].samples);
+}
+
+TEST_F(Trainer, StopsAfterTheStepsAskedFor) {
+  job_.train.steps = 7;
+  const auto run = run_job(job_, 2);
+  EXPECT_EQ(run.reports[1].steps, 7);
+  EXPECT_THAT(last_checkpoint(run).string(), HasSubstr("00000007"));
+  EXPECT_FALSE(std::isnan(run.reports[0].test_accuracy)) << "evaluated at the end";
+}
+
+TEST_F(Trainer, WritesCheckpointsEveryFewStepsAndAtTheEndsOfEpochs) {
+  job_.checkpoint.every_steps = 4;
+  const auto run = run_job(job_, 2);
+  std::vector<std::string> names;
+  for (const auto& path : run.recorders[1].checkpoints) {
+    names.push_back(std::filesystem::path(path).filename());
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("step-00000004", "step-00000008", "step-00000010",
+                                            "step-00000012", "step-00000016", "step-00000020"));
+}
+
+TEST_F(Trainer, NotANumberNamesStepAndRankAndKeepsTheLastCheckpoint) {
+  job_.train.learning_rate = 1e308;
+  job_.train.epochs = 3;
+  try {
+    run_job(job_, 2);
+    FAIL() << "the loss is not finite and nobody says so";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::NotFinite);
+    EXPECT_THAT(error.what(), HasSubstr("step "));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0"));
+    EXPECT_TRUE(error.rank().has_value());
+  }
+  EXPECT_FALSE(std::filesystem::exists(job_.checkpoint.dir) &&
+               !bimetal::test::names_in(job_.checkpoint.dir).empty())
+      << "no checkpoint may hold what was no number";
+}
+
+TEST_F(Trainer, ParametersThatAreNoNumbersAreNotSaved) {
+  job_.train.learning_rate = std::numeric_limits<double>::infinity();
+  job_.train.steps = 1;  // its loss is still finite: the update is what goes wrong
+  try {
+    run_job(job_, 2);
+    FAIL() << "the parameters are not finite and nobody says so";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::NotFinite);
+    EXPECT_THAT(error.what(), HasSubstr("after step 1"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(job_.checkpoint.dir));
+}
+
+TEST_F(Trainer, StopRequestOfAnyRankSavesAndEndsAllInOrder) {
+  job_.train.epochs = 1000;
+  std::atomic<int> polls = 0;
+  const auto run = run_job(
+      job_, 3, {.stop_requested = [&](int rank) { return rank == 2 && ++polls >= 5; }});
+  for (const auto& report : run.reports) {
+    EXPECT_TRUE(report.interrupted);
+    EXPECT_EQ(report.steps, 5);
+    EXPECT_TRUE(std::isnan(report.test_accuracy));
+  }
+  EXPECT_THAT(last_checkpoint(run).string(), HasSubstr("00000005"));
+}
+
+TEST_F(Trainer, RanksWithUnlikeJobsFindOutBeforeTheFirstStep) {
+  const auto unlike = [&](comm::Group group) {
+    auto job = job_;
+    if (group.rank() == 1) job.train.global_batch = 48;
+    TrainerOptions options;
+    options.worker = device::parse_worker_spec("cpu:threads=1");
+    Observer nobody;
+    run_training(job, group, options, nobody);
+  };
+  try {
+    bimetal::test::run_ranks(2, unlike);
+    FAIL() << "unlike jobs went unnoticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
+    EXPECT_THAT(error.what(), HasSubstr("train.global_batch is '48' on rank 1 but '32' on rank 0"));
+  }
+}
+
+TEST_F(Trainer, AnErrorOfOneRankAloneEndsTheOthers) {
+  std::vector<std::string> messages(2);
+  bimetal::test::run_ranks(2, [&](comm::Group group) {
+    auto job = job_;
+    if (group.rank() == 1) job.data.path = "/no/such/folder";
+    TrainerOptions options;
+    options.worker = device::parse_worker_spec("cpu:threads=1");
+    Observer nobody;
+    try {
+      run_training(job, group, options, nobody);
+    } catch (const Error& error) {
+      messages[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  EXPECT_THAT(messages[0], HasSubstr("/no/such/folder")) << "rank 0 is told what happened";
+  EXPECT_THAT(messages[1], HasSubstr("/no/such/folder"));
+}
+
+}  // namespace
+}  // namespace bimetal::train

@@ -1,0 +1,132 @@
+#pragma once
+// A small training job on images made for the test, and ranks that run it as threads.
+
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bimetal/device/worker_spec.h"
+#include "bimetal/train/job.h"
+#include "bimetal/train/safetensors.h"
+#include "bimetal/train/trainer.h"
+#include "support/ranks.h"
+#include "support/temporary_folder.h"
+
+namespace bimetal::train::test {
+
+using bimetal::test::TemporaryFolder;
+
+/// Four IDX files: noise whose bright column tells the class, so that there is something to learn.
+class SyntheticImages {
+ public:
+  SyntheticImages(std::uint32_t train, std::uint32_t test, std::uint32_t side = 8) {
+    write("train", train, side, 1);
+    write("t10k", test, side, 2);
+  }
+  const std::filesystem::path& path() const { return folder_.path(); }
+
+ private:
+  static void put_number(std::ofstream& file, std::uint32_t number) {
+    for (const int shift : {24, 16, 8, 0}) file.put(static_cast<char>(number >> shift));
+  }
+
+  void write(const std::string& name, std::uint32_t count, std::uint32_t side, unsigned seed) {
+    std::mt19937 random(seed);
+    std::ofstream images(folder_ / (name + "-images-idx3-ubyte"), std::ios::binary);
+    std::ofstream labels(folder_ / (name + "-labels-idx1-ubyte"), std::ios::binary);
+    for (const auto number : {0x803u, count, side, side}) put_number(images, number);
+    for (const auto number : {0x801u, count}) put_number(labels, number);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const auto label = random() % 10;
+      labels.put(static_cast<char>(label));
+      for (std::uint32_t pixel = 0; pixel < side * side; ++pixel) {
+        const auto bright = pixel % side == label % side ? 100u : 0u;
+        images.put(static_cast<char>(random() % 100 + bright));
+      }
+    }
+  }
+
+  TemporaryFolder folder_;
+};
+
+/// In float64, where the order of additions shows in the last digits alone.
+inline Job small_job(const SyntheticImages& images) {
+  Job job;
+  job.model.name = "linear";
+  job.data.path = images.path().string();
+  job.train.epochs = 2;
+  job.train.global_batch = 32;
+  job.train.dtype = "float64";
+  job.train.learning_rate = 0.1;
+  return job;
+}
+
+/// Keeps what it is told. One for each rank.
+struct Recorder : Observer {
+  std::vector<Progress> steps;
+  std::vector<std::string> notices;
+  std::vector<std::string> checkpoints;
+  std::vector<double> accuracies, losses;
+
+  void on_step(const Progress& progress) override { steps.push_back(progress); }
+  void on_notice(const std::string& text) override { notices.push_back(text); }
+  void on_checkpoint(const std::string& path, std::int64_t) override { checkpoints.push_back(path); }
+  void on_evaluated(std::int64_t, double accuracy, double loss) override {
+    accuracies.push_back(accuracy);
+    losses.push_back(loss);
+  }
+};
+
+struct RunOptions {
+  std::vector<double> speeds;  ///< emulated, one per rank; missing ones are 1
+  std::optional<std::filesystem::path> resume;
+  std::function<bool(int rank)> stop_requested;
+};
+
+struct Run {
+  std::vector<Report> reports;      ///< one per rank
+  std::vector<Recorder> recorders;
+};
+
+/// Runs `job` on `ranks` threads; an error of any rank is thrown here.
+inline Run run_job(const Job& job, int ranks, const RunOptions& options = {}) {
+  Run run{std::vector<Report>(static_cast<std::size_t>(ranks)),
+          std::vector<Recorder>(static_cast<std::size_t>(ranks))};
+  bimetal::test::run_ranks(ranks, [&](comm::Group group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    TrainerOptions mine;
+    mine.worker = device::parse_worker_spec("cpu:threads=1");
+    if (rank < options.speeds.size()) mine.worker.speed = options.speeds[rank];
+    mine.local_rank = group.rank();
+    mine.local_world_size = group.size();
+    mine.host_name = "host" + std::to_string(rank);
+    mine.resume = options.resume;
+    if (options.stop_requested) {
+      mine.stop_requested = [&, rank] { return options.stop_requested(static_cast<int>(rank)); };
+    }
+    run.reports[rank] = run_training(job, group, mine, run.recorders[rank]);
+  });
+  return run;
+}
+
+/// The parameters in a checkpoint's folder.
+inline TensorMap parameters_of(const std::filesystem::path& checkpoint) {
+  return read_safetensors(checkpoint / "model.safetensors");
+}
+
+/// Largest difference of any element, relative to the largest element.
+inline double relative_difference(const TensorMap& a, const TensorMap& b) {
+  double largest = 0;
+  for (const auto& [name, tensor] : a) {
+    const auto& other = b.at(name);
+    const auto scale = tensor.abs().max().item<double>();
+    largest = std::max(largest, (tensor - other).abs().max().item<double>() / scale);
+  }
+  return largest;
+}
+
+}  // namespace bimetal::train::test
