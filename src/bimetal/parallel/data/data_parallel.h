@@ -1,7 +1,8 @@
 #pragma once
 // Data parallelism with unequal batches. Gradients are summed over the ranks in buckets while
-// backward still runs (Li et al., "PyTorch Distributed", VLDB 2020, §3.2), each rank's loss weighted
-// by b_i/B, so that the sum is the gradient of the mean loss over the B samples: docs/balance.md.
+// backward still runs (Li et al., "PyTorch Distributed", VLDB 2020, §3.2), each rank's loss
+// weighted by b_i/B, so that the sum is the gradient of the mean loss over the B samples:
+// docs/balance.md.
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 

@@ -1,0 +1,68 @@
+#pragma once
+// The way of gradients between a device and the network: host memory that the device copies to and
+// from without stopping its computation. Device-generic: streams, events and page-locked memory are
+// reached through libtorch's accelerator interface; on the CPU every copy is an ordinary one that
+// has ended when the call returns.
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "bimetal/base/deadline.h"
+
+namespace bimetal::device {
+
+/// `count` zeros in host memory: page-locked where `device` has such memory and the operating
+/// system grants it, else ordinary (copies are then right but not asynchronous).
+torch::Tensor host_buffer(std::int64_t count, torch::ScalarType dtype, const torch::Device& device);
+
+/// A point in a device's queue of copies. A default mark has always been passed.
+class CopyMark {
+ public:
+  CopyMark() = default;
+  explicit CopyMark(c10::Event event) : event_(std::move(event)) {}
+
+  /// Whether everything queued before the mark has run. Never blocks.
+  bool passed() const;
+
+  /// Blocks until passed(); Error(Timeout) at `deadline`.
+  void wait(Deadline deadline) const;
+
+ private:
+  std::optional<c10::Event> event_;
+};
+
+/// Copies between one device and the host. Use from one thread at a time.
+///
+/// Copies to the host run on a stream of their own, each behind what the current stream has queued
+/// at the call, so that they overlap with later computation. Copies to the device run on the
+/// current stream: what is computed next sees them without further waiting.
+class HostStaging {
+ public:
+  explicit HostStaging(const torch::Device& device);
+
+  /// Starts copying `source` (on the device) into `host` of the same shape. Both must stay alive
+  /// and unchanged until a mark made afterwards is passed.
+  void to_host(const torch::Tensor& source, torch::Tensor host);
+
+  /// Starts copying `host` into `target` (on the device) of the same shape. `host` must stay
+  /// unchanged until a mark made afterwards is passed.
+  void to_device(const torch::Tensor& host, torch::Tensor target);
+
+  /// Passed once all copies to the host begun so far have ended.
+  CopyMark mark_to_host() const;
+
+  /// Passed once all copies to the device begun so far on the current stream have ended.
+  CopyMark mark_to_device() const;
+
+ private:
+  c10::Stream current_stream() const;
+
+  torch::Device device_;
+  std::optional<c10::Stream> to_host_;  ///< empty on the CPU
+};
+
+}  // namespace bimetal::device

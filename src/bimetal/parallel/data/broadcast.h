@@ -1,0 +1,20 @@
+#pragma once
+// One rank's tensors to all ranks.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+
+#include "bimetal/comm/group.h"
+
+namespace bimetal::parallel {
+
+/// Copies the values of rank `root`'s tensors into those of all other ranks, bit by bit. Shapes and
+/// types must agree; devices and strides may differ. Tensors are packed into messages of about
+/// `message_bytes`; nothing is sent when they have no elements. Collective.
+void broadcast_tensors(std::span<const torch::Tensor> tensors, int root, comm::Group group,
+                       std::size_t message_bytes, std::chrono::milliseconds timeout);
+
+}  // namespace bimetal::parallel

@@ -1,0 +1,63 @@
+#include "bimetal/parallel/data/bucket.h"
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "bimetal/device/staging.h"
+
+namespace bimetal::parallel {
+
+Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor> &parameters,
+               const torch::Device &device)
+    : plan_(std::move(plan)) {
+  const auto slot_count = static_cast<std::int64_t>(plan_.slots.size());
+  flat_ = device::host_buffer(plan_.count + slot_count, plan_.dtype, device);
+  used_ = flat_.narrow(0, plan_.count, slot_count);
+  views_.reserve(plan_.slots.size());
+  for (const auto &slot : plan_.slots) {
+    // Detached: a gradient may be a view of memory, but autograd must not take
+    // it for a view of a tensor, whose in-place detach() it would refuse.
+    views_.push_back(flat_.narrow(0, slot.offset, slot.count)
+                         .view(parameters[slot.parameter].sizes())
+                         .detach());
+  }
+  reset();
+}
+
+void Bucket::reset() {
+  filled_.assign(plan_.slots.size(), false);
+  used_here_.assign(plan_.slots.size(), 0);
+  missing_ = plan_.slots.size();
+}
+
+void Bucket::fill(std::size_t slot) { set_filled(slot, true); }
+
+void Bucket::fill_unused(std::size_t slot) {
+  views_[slot].zero_();
+  set_filled(slot, false);
+}
+
+std::vector<bool> Bucket::used_by_any() const {
+  const torch::Tensor ranks = used_.to(torch::kFloat64);
+  const std::span counts(ranks.const_data_ptr<double>(), plan_.slots.size());
+  std::vector<bool> used(counts.size());
+  std::transform(counts.begin(), counts.end(), used.begin(),
+                 [](double count) { return count > 0; });
+  return used;
+}
+
+void Bucket::set_filled(std::size_t slot, bool used) {
+  used_here_[slot] = used ? 1 : 0;
+  if (filled_[slot])
+    return;
+  filled_[slot] = true;
+  if (--missing_ == 0) {
+    used_.copy_(
+        torch::from_blob(used_here_.data(), used_.sizes(), torch::kFloat64));
+  }
+}
+
+} // namespace bimetal::parallel

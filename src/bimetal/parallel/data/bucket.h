@@ -1,0 +1,54 @@
+#pragma once
+// One bucket of gradients: flat host memory that the fabric sums in one operation.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "bimetal/parallel/data/bucket_plan.h"
+
+namespace bimetal::parallel {
+
+/// Holds the gradients of plan.slots one after the other, each in row-major order whatever its
+/// tensor's strides, and behind them one element per slot that is 1 where this rank has a gradient.
+/// After the sum such an element is positive exactly if some rank had one. Not thread-safe.
+class Bucket {
+ public:
+  /// `device` is where the parameters live; their shapes are taken from `parameters`.
+  Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters,
+         const torch::Device& device);
+
+  const std::vector<BucketPlan::Slot>& slots() const noexcept { return plan_.slots; }
+  const torch::Tensor& flat() const noexcept { return flat_; }
+
+  /// The slot's gradient, shaped like its parameter; shares the bucket's memory.
+  const torch::Tensor& view(std::size_t slot) const { return views_[slot]; }
+
+  /// Makes the bucket expect every slot anew.
+  void reset();
+
+  bool filled(std::size_t slot) const { return filled_[slot]; }
+  bool complete() const noexcept { return missing_ == 0; }
+
+  /// Declares the slot filled: its values have been written to view(slot), or are on their way.
+  void fill(std::size_t slot);
+  /// Declares that this rank has no gradient for the slot: it adds nothing to the sum.
+  void fill_unused(std::size_t slot);
+
+  /// After the sum: for each slot, whether any rank had a gradient for it.
+  std::vector<bool> used_by_any() const;
+
+ private:
+  void set_filled(std::size_t slot, bool used);
+
+  BucketPlan plan_;
+  torch::Tensor flat_;
+  torch::Tensor used_;  ///< the tail of flat_
+  std::vector<torch::Tensor> views_;
+  std::vector<bool> filled_;
+  std::vector<double> used_here_;  ///< 0 or 1 per slot; goes to used_ when the last one is filled
+  std::size_t missing_ = 0;
+};
+
+}  // namespace bimetal::parallel

@@ -1,0 +1,66 @@
+#pragma once
+// The buckets of one step on their way through the fabric.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/comm/work.h"
+#include "bimetal/device/staging.h"
+
+namespace bimetal::parallel {
+
+/// Sums buckets over the ranks. They may be offered in any order; they are sent in the order of
+/// their indices, which is the same on every rank, as the fabric asks. Not thread-safe.
+class BucketExchange {
+ public:
+  /// `timeout` bounds each bucket's sum.
+  BucketExchange(comm::Group group, std::chrono::milliseconds timeout);
+
+  /// Starts a step of `bucket_count` buckets.
+  void begin(std::size_t bucket_count);
+
+  /// Bucket `index` may be sent once `copied` is passed. Its memory is kept alive until it has
+  /// been, and is summed in place; it must not be touched before wait(index) has returned.
+  void offer(std::size_t index, torch::Tensor flat, device::CopyMark copied);
+
+  /// Sends the buckets whose turn has come. Never blocks; a failure is kept for wait().
+  void send_ready();
+
+  /// Blocks until bucket `index` holds the sum, and meanwhile sends later ones as they get ready.
+  /// All buckets must have been offered. Rethrows the fabric's errors.
+  void wait(std::size_t index);
+
+  /// Seconds spent in wait() in this step.
+  double wait_seconds() const noexcept { return wait_seconds_; }
+  /// Seconds between the sending of this step's first bucket and the end of the last one so far.
+  double communicate_seconds() const noexcept;
+
+ private:
+  using Clock = Deadline::Clock;
+  struct Transfer {
+    torch::Tensor flat;  ///< undefined until offered
+    device::CopyMark copied;
+    comm::Work work;
+  };
+  struct Ends;
+
+  void send(Transfer& transfer);
+
+  comm::Group group_;
+  std::chrono::milliseconds timeout_;
+  std::vector<Transfer> transfers_;
+  std::size_t sent_ = 0;  ///< transfers_ before this one are under way or done
+  std::exception_ptr send_error_;
+  Clock::time_point first_sent_;
+  std::shared_ptr<Ends> ends_;
+  double wait_seconds_ = 0;
+};
+
+}  // namespace bimetal::parallel
