@@ -196,7 +196,9 @@ class InProcessMesh : public net::Mesh {
     hub_->take_back(peer, rank_, lock);
     hub_->take_back(rank_, peer, lock);
     lock.unlock();
-    self_.receiver->on_lost(peer, Error(ErrorCode::PeerLost, "the thread is gone", peer));
+    self_.receiver->on_lost(
+        peer, Error(ErrorCode::PeerLost,
+                    "rank " + std::to_string(peer) + " is gone: its thread has ended", peer));
     lock.lock();
     return true;
   }

@@ -1,13 +1,36 @@
 #include "support/thread_ranks.h"
 
+#include <chrono>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "bimetal/rendezvous/bootstrap.h"
+#include "bimetal/rendezvous/store.h"
 #include "support/in_process_mesh.h"
 
 namespace bimetal::testing {
+namespace {
+
+// Runs `body(rank)` on a thread for each rank; rethrows what was thrown first.
+void on_threads(int n, const std::function<void(int rank, std::function<void()> failed)>& body) {
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto keep_first = [&] {
+    std::lock_guard lock(mutex);
+    if (!first) first = std::current_exception();
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] { body(rank, keep_first); });
+  }
+  for (auto& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace
 
 std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options) {
   std::vector<comm::Group> groups;
@@ -17,29 +40,36 @@ std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options) {
   return groups;
 }
 
-void run_ranks(int n, const std::function<void(int rank, comm::Group group)>& body,
-               comm::GroupOptions options) {
+std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options) {
+  const auto deadline = Deadline::after(std::chrono::seconds(60));
+  rendezvous::StoreServer server({"127.0.0.1", 0}, {});
+  std::vector<std::unique_ptr<net::Mesh>> meshes(n);
+  on_threads(n, [&](int rank, const std::function<void()>& failed) {
+    try {
+      const auto store = rendezvous::connect_store(server.endpoint(), {}, deadline);
+      meshes[rank] = rendezvous::connect_mesh(*store, rank, n, {}, deadline);
+    } catch (...) {
+      failed();
+    }
+  });
+  std::vector<comm::Group> groups;
+  for (auto& mesh : meshes) groups.push_back(comm::make_group(std::move(mesh), options));
+  return groups;
+}
+
+void run_ranks(int n, const RankBody& body, comm::GroupOptions options) {
   run_ranks(make_thread_groups(n, options), body);
 }
 
-void run_ranks(std::vector<comm::Group> groups,
-               const std::function<void(int rank, comm::Group group)>& body) {
-  std::mutex mutex;
-  std::exception_ptr first;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < static_cast<int>(groups.size()); ++rank) {
-    threads.emplace_back([&, rank, group = std::exchange(groups[rank], {})]() mutable {
-      try {
-        body(rank, group);
-      } catch (...) {
-        std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-      group = {};  // only now: the others' errors are consequences of this one
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
+void run_ranks(std::vector<comm::Group> groups, const RankBody& body) {
+  on_threads(static_cast<int>(groups.size()), [&](int rank, const std::function<void()>& failed) {
+    try {
+      body(rank, groups[rank]);
+    } catch (...) {
+      failed();
+    }
+    groups[rank] = {};  // only now: the others' errors are consequences of this one
+  });
 }
 
 }  // namespace bimetal::testing

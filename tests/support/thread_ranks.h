@@ -8,14 +8,17 @@
 
 namespace bimetal::testing {
 
+using RankBody = std::function<void(int rank, comm::Group group)>;
+
 /// One world group per rank, over an in-process mesh. groups[r] is rank r's.
 std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options = {});
 
+/// The same over real TCP connections on the loopback interface.
+std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options = {});
+
 /// Runs `body(rank, group)` for each rank on a thread of its own and joins them. A rank that throws
 /// drops its group, by which the others end too; the error thrown first is rethrown here.
-void run_ranks(int n, const std::function<void(int rank, comm::Group group)>& body,
-               comm::GroupOptions options = {});
-void run_ranks(std::vector<comm::Group> groups,
-               const std::function<void(int rank, comm::Group group)>& body);
+void run_ranks(int n, const RankBody& body, comm::GroupOptions options = {});
+void run_ranks(std::vector<comm::Group> groups, const RankBody& body);
 
 }  // namespace bimetal::testing

@@ -77,19 +77,28 @@ void GroupCore::send(const FlightPtr& flight, int to, std::uint32_t part,
   auto header = flight->call.header_to(id_, to);
   header.part = part;
   mesh_.send(peer, header, payload,
-             [self = shared_from_this(), flight, peer](std::exception_ptr error) {
-               // First the failure, so that nobody takes the end of this send for its success.
-               if (error) self->fail(self->unsent(peer, error), true);
-               flight->transfers.end_send(peer);
+             [self = shared_from_this(), flight, peer](const std::exception_ptr& error) {
+               if (error) {
+                 self->on_unsent(flight, peer, error);
+               } else {
+                 flight->transfers.end_send(peer);
+               }
              });
 }
 
-Failure GroupCore::unsent(int peer, const std::exception_ptr& error) const {
+void GroupCore::on_unsent(const FlightPtr& flight, int peer, const std::exception_ptr& error) {
+  Failure failure{ErrorCode::PeerLost, "", peer};
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& cause) {
-    return {ErrorCode::PeerLost, fmt::format("{} is lost: {}", names({peer}), cause.what()), peer};
+    failure.message = cause.what();
   }
+  // A peer that is leaving after a failure has said why: its words may still be on their way in.
+  // The send ends after the failure is known, so that nobody takes its end for success.
+  timer_.at(Deadline::after(kLastWords), [self = shared_from_this(), flight, peer, failure] {
+    self->fail(failure, true);
+    flight->transfers.end_send(peer);
+  });
 }
 
 void GroupCore::fail(const Failure& failure, bool tell_others) {

@@ -33,6 +33,8 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   static constexpr std::chrono::milliseconds kProbeAfter{250};
   /// How long after a failure a peer may still hold this group's buffers before it is dropped.
   static constexpr std::chrono::milliseconds kGrace{250};
+  /// How long a peer's Abort may take to arrive once nothing can be sent to it any more.
+  static constexpr std::chrono::milliseconds kLastWords{100};
 
   GroupCore(std::uint32_t id, std::vector<int> members, net::Mesh& mesh, Mailbox& mailbox,
             Timer& timer);
@@ -80,6 +82,7 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
  private:
   using FlightPtr = std::shared_ptr<Flight>;
 
+  void on_unsent(const FlightPtr& flight, int peer, const std::exception_ptr& error);
   void watch(const FlightPtr& flight);
   void on_alarm(const FlightPtr& flight);
   void send_sign(int to, const Call& call, std::uint32_t part);
@@ -87,7 +90,6 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   void give_up();
   void drop_stuck_peers();
   Failure timed_out(const Flight& flight) const;
-  Failure unsent(int peer, const std::exception_ptr& error) const;
   std::string names(const std::set<int>& peers) const;
 
   const std::uint32_t id_;

@@ -185,9 +185,7 @@ void Mailbox::take_farewell(Inbox& box, int peer, Section& section) {
 void Mailbox::on_lost(int peer, const Error& error) {
   Section section(*this);
   Peer& from = peers_[peer];
-  from.lost = Failure{
-      error.code(),
-      fmt::format("rank {} ({}) is lost: {}", peer, mesh_.host_of(peer), error.what()), peer};
+  from.lost = Failure{error.code(), error.what(), peer};
   for (auto& [group, box] : inboxes_) {
     if (box.exists() && box.rank_of.contains(peer) && !box.departed.contains(peer)) {
       report(box, *from.lost, true, section);
