@@ -27,7 +27,7 @@ struct TrainConfig {
   std::int64_t epochs = 1;
   std::int64_t steps = 0;           ///< > 0: stop after this many optimizer steps
   std::int64_t global_batch = 512;  ///< samples per optimizer step over all workers
-  std::int64_t micro_batch = 0;     ///< most samples a device computes at once; 0: its whole share
+  std::int64_t micro_batch = 0;     ///< most samples a device computes at once; 0: what suits it
   std::uint64_t seed = 1;           ///< below 2^63, TOML's largest whole number
   std::string dtype = "float32";    ///< "float32" or "float64"
   std::string optimizer = "sgd";    ///< "sgd", "adam", "adamw"

@@ -4,10 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "bimetal/base/error.h"
+#include "support/temporary_folder.h"
 
 namespace bimetal::train {
 namespace {
@@ -198,14 +196,14 @@ TEST(Job, SurvivesTheTripThroughToml) {
 }
 
 TEST(Job, LoadsFilesAndNamesThem) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "bimetal_job_test";
-  std::filesystem::create_directories(folder);
+  const test::TemporaryFolder folder;
   const auto file = folder / "my job.toml";
-  std::ofstream(file) << "[train]\nepochs = 7\n";
+  test::put_contents(file, "[train]\nepochs = 7\n");
   EXPECT_EQ(load_job(file, {"train.steps=2"}).train.epochs, 7);
-  std::ofstream(file) << "[train]\nepochs = x\n";
+  test::put_contents(file, "[train]\nepochs = x\n");
   for (const auto& [path, problem] :
-       {std::pair(file, ":2: "), std::pair(folder, ": cannot read the job file: Is a directory"),
+       {std::pair(file, ":2: "),
+        std::pair(folder.path(), ": cannot read the job file: Is a directory"),
         std::pair(folder / "none.toml", ": cannot read the job file: No such file")}) {
     try {
       load_job(path);
@@ -215,7 +213,24 @@ TEST(Job, LoadsFilesAndNamesThem) {
       EXPECT_THAT(error.what(), HasSubstr(path.string() + problem));
     }
   }
-  std::filesystem::remove_all(folder);
+}
+
+// The documentation has a table for each section, with a row "| `key` | type | `default` |".
+TEST(Job, IsDocumentedKeyByKey) {
+  const std::string docs = test::contents_of(BIMETAL_SOURCE_DIR "/docs/job_file.md");
+  for (const std::string& name : job_key_names()) {
+    const auto dot = name.find('.');
+    const auto heading = docs.find("### [" + name.substr(0, dot) + "]");
+    ASSERT_NE(heading, std::string::npos) << name;
+    const auto section = docs.substr(heading, docs.find("\n##", heading + 1) - heading);
+    EXPECT_THAT(section, HasSubstr("\n| `" + name.substr(dot + 1) + "` |")) << name;
+  }
+}
+
+TEST(Job, TheExampleIsValid) {
+  const Job job = load_job(BIMETAL_SOURCE_DIR "/examples/fashion_mnist.toml");
+  EXPECT_EQ(job.data.name, "fashion-mnist");
+  EXPECT_EQ(job.cluster.workers.size(), 2u);
 }
 
 }  // namespace
