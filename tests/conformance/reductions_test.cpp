@@ -1,0 +1,122 @@
+// all_reduce, reduce and reduce_scatter against the reference: every type, operator, world size.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "conformance/reference.h"
+#include "conformance/transports.h"
+
+namespace bimetal::testing {
+namespace {
+
+using comm::DType;
+using comm::Group;
+using comm::ReduceOp;
+
+class Reductions : public OnWorlds {
+ protected:
+  static Array own(int rank, std::size_t count, DType dtype, ReduceOp op) {
+    Array data(count, dtype);
+    for (std::size_t i = 0; i < count; ++i) data.set(i, contribution(rank, i, dtype, op));
+    return data;
+  }
+
+  // Elements [first, first + data.size()) of the whole result.
+  static void expect_reduced(const Array& data, std::size_t first, int size, DType dtype,
+                             ReduceOp op) {
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      ASSERT_EQ(data.get(i), reduced(size, first + i, dtype, op))
+          << to_string(op) << " of " << to_string(dtype) << ", element " << first + i << " of "
+          << data.size();
+    }
+  }
+
+  static void sweep(const std::function<void(std::size_t, DType, ReduceOp)>& check) {
+    for (const DType dtype : kAllTypes) {
+      for (const ReduceOp op : kAllOps) {
+        for (const std::size_t count : {0, 1, 7, 1000}) check(count, dtype, op);
+      }
+    }
+    // Long enough for the ring, for several parts, and not divisible by anything.
+    check(100003, DType::float16, ReduceOp::avg);
+    check(100003, DType::int8, ReduceOp::avg);
+    check(200003, DType::int64, ReduceOp::max);
+    check(1000003, DType::float32, ReduceOp::sum);
+  }
+};
+
+TEST_P(Reductions, AllReduce) {
+  on_ranks([&](int rank, Group group) {
+    sweep([&](std::size_t count, DType dtype, ReduceOp op) {
+      Array data = own(rank, count, dtype, op);
+      group.all_reduce(data.buffer(), op).wait();
+      expect_reduced(data, 0, group.size(), dtype, op);
+    });
+  });
+}
+
+TEST_P(Reductions, ReduceToEveryRoot) {
+  on_ranks([&](int rank, Group group) {
+    int root = 0;
+    sweep([&](std::size_t count, DType dtype, ReduceOp op) {
+      root = (root + 1) % group.size();
+      Array data = own(rank, count, dtype, op);
+      group.reduce(data.buffer(), root, op).wait();
+      if (rank == root) expect_reduced(data, 0, group.size(), dtype, op);
+    });
+  });
+}
+
+TEST_P(Reductions, ReduceScatter) {
+  on_ranks([&](int rank, Group group) {
+    sweep([&](std::size_t whole, DType dtype, ReduceOp op) {
+      const std::size_t count = whole / static_cast<std::size_t>(group.size());
+      Array input = own(rank, count * static_cast<std::size_t>(group.size()), dtype, op);
+      Array output(count, dtype);
+      group.reduce_scatter(input.buffer(), output.buffer(), op).wait();
+      expect_reduced(output, count * static_cast<std::size_t>(rank), group.size(), dtype, op);
+    });
+  });
+}
+
+// Rounding depends on the order of additions; the fabric promises that all ranks see one order.
+TEST_P(Reductions, AllRanksGetTheSameBits) {
+  for (const DType dtype : {DType::float32, DType::float64, DType::float16, DType::bfloat16}) {
+    for (const std::size_t count : {513, 60013}) {
+      std::vector<Array> results(static_cast<std::size_t>(size()), Array(count, dtype));
+      on_ranks([&](int rank, Group group) {
+        Array& data = results[static_cast<std::size_t>(rank)];
+        std::mt19937 random(static_cast<unsigned>(rank));
+        std::normal_distribution<double> normal;
+        for (std::size_t i = 0; i < count; ++i) data.set(i, normal(random));
+        group.all_reduce(data.buffer(), ReduceOp::avg).wait();
+      });
+      for (const Array& other : results) {
+        ASSERT_EQ(other.bytes(), results.front().bytes()) << to_string(dtype) << " × " << count;
+      }
+    }
+  }
+}
+
+TEST_P(Reductions, NotANumberReachesEveryRank) {
+  on_ranks([&](int rank, Group group) {
+    for (const ReduceOp op : kAllOps) {
+      for (const std::size_t count : {9, 20000}) {
+        Array data(count, DType::float32);
+        for (std::size_t i = 0; i < count; ++i) data.set(i, 1);
+        if (rank == group.size() / 2) data.set(count / 2, std::numeric_limits<double>::quiet_NaN());
+        group.all_reduce(data.buffer(), op).wait();
+        for (std::size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(std::isnan(data.get(i)), i == count / 2) << to_string(op) << ", element " << i;
+        }
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Reductions, ::testing::ValuesIn(worlds({1, 2, 3, 5, 8})),
+                         [](const auto& info) { return name_of(info.param); });
+
+}  // namespace
+}  // namespace bimetal::testing

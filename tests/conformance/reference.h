@@ -1,0 +1,59 @@
+#pragma once
+// Plain reference of what collectives compute, on elements held as double. The values are chosen so
+// that every intermediate result is exact in every type, bar the last quotient of avg.
+
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "bimetal/comm/buffer.h"
+#include "bimetal/comm/dtype.h"
+#include "bimetal/comm/half.h"
+
+namespace bimetal::testing {
+
+inline constexpr comm::DType kAllTypes[] = {
+    comm::DType::float32,  comm::DType::float64, comm::DType::float16,
+    comm::DType::bfloat16, comm::DType::int8,    comm::DType::int16,
+    comm::DType::int32,    comm::DType::int64,   comm::DType::uint8};
+
+inline constexpr comm::ReduceOp kAllOps[] = {comm::ReduceOp::sum, comm::ReduceOp::avg,
+                                             comm::ReduceOp::min, comm::ReduceOp::max,
+                                             comm::ReduceOp::product};
+
+inline bool is_floating(comm::DType dtype) {
+  return dtype == comm::DType::float32 || dtype == comm::DType::float64 ||
+         dtype == comm::DType::float16 || dtype == comm::DType::bfloat16;
+}
+
+/// Memory for elements of any type, read and written as double.
+class Array {
+ public:
+  Array(std::size_t count, comm::DType dtype)
+      : bytes_(count * comm::size_of(dtype)), count_(count), dtype_(dtype) {}
+
+  std::size_t size() const { return count_; }
+  double get(std::size_t i) const;
+  void set(std::size_t i, double value);
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+  comm::Buffer buffer() { return {bytes_.data(), count_, dtype_}; }
+  comm::ConstBuffer view() const { return {bytes_.data(), count_, dtype_}; }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::size_t count_;
+  comm::DType dtype_;
+};
+
+/// Element i of rank's contribution to a reduction. Never far from 0: sums and products of up to 8
+/// ranks fit an int8.
+double contribution(int rank, std::size_t i, comm::DType dtype, comm::ReduceOp op);
+
+/// Element i of the reduction over `size` ranks, as `dtype` holds it.
+double reduced(int size, std::size_t i, comm::DType dtype, comm::ReduceOp op);
+
+/// Element i of what `rank` gives away where nothing is reduced.
+double payload(int rank, std::size_t i);
+
+}  // namespace bimetal::testing
