@@ -32,6 +32,7 @@ AtomicFile::AtomicFile(const fs::path& target)
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;  // its pointer may be null
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) {
     throw system_error("cannot write " + temporary_.target().string(), errno);
   }

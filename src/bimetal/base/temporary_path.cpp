@@ -103,7 +103,8 @@ bool TemporaryPath::create() {
 
 void TemporaryPath::move_into_place() {
   if (kind_ == Kind::folder) sync_directory(path_);
-  if (kind_ == Kind::folder && fs::exists(target_)) {
+  std::error_code ignored;
+  if (kind_ == Kind::folder && fs::exists(target_, ignored)) {
     if (!exchange_paths(path_, target_)) replace_in_two_steps(path_, target_);
   } else {
     rename_or_fail(path_, target_, target_);

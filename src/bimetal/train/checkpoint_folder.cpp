@@ -46,11 +46,13 @@ fs::path checkpoint_path(const fs::path& dir, std::int64_t step) {
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& dir) {
   std::vector<CheckpointEntry> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error)) {
-    if (!is_checkpoint_name(entry.path().filename().string()) || !entry.is_directory(error))
-      continue;
-    found.push_back({entry.path(), sequence_of(entry.path())});
+  std::error_code error;  // no such folder: no checkpoints
+  for (fs::directory_iterator entry(dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    const bool named = is_checkpoint_name(entry->path().filename().string());
+    if (!named || !entry->is_directory(ignored)) continue;
+    found.push_back({entry->path(), sequence_of(entry->path())});
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     return std::tie(a.sequence, a.path) > std::tie(b.sequence, b.path);

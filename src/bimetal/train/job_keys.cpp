@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "bimetal/base/error.h"
+#include "bimetal/device/worker_spec.h"
+
 namespace bimetal::train {
 namespace {
 
@@ -34,6 +37,7 @@ struct Range {
 constexpr Range kPositive{.min = 0, .above_min = true};
 constexpr Range kNotNegative{.min = 0};
 constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
+constexpr Range kMegabytes{.min = 0, .max = 1e6, .above_min = true};
 constexpr Range kSeconds{.min = 0, .max = kMaxSeconds, .above_min = true};
 
 std::string unexpected_type(std::string_view expected, const toml::node& node) {
@@ -109,17 +113,28 @@ Binding one_of(std::string& to, std::vector<std::string> choices) {
   return binding;
 }
 
-Binding text_list(std::vector<std::string>& to) {
+/// What is wrong with one entry of cluster.workers.
+Problem check_worker(const toml::node& node) {
+  const auto* spec = node.as_string();
+  if (!spec) return unexpected_type("an array of strings", node) + " in it";
+  try {
+    device::parse_worker_spec(spec->get());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+Binding worker_specs(std::vector<std::string>& to) {
   const auto read = [&to](const toml::node& node) -> Problem {
     const auto* array = node.as_array();
     if (!array) return unexpected_type("an array of strings", node);
-    std::vector<std::string> values;
+    std::vector<std::string> specs;
     for (const toml::node& element : *array) {
-      const auto* value = element.as_string();
-      if (!value) return unexpected_type("an array of strings", element) + " in it";
-      values.push_back(value->get());
+      if (auto problem = check_worker(element)) return problem;
+      specs.push_back(element.as_string()->get());
     }
-    to = std::move(values);
+    to = std::move(specs);
     return std::nullopt;
   };
   const auto write = [&to] {
@@ -193,12 +208,12 @@ std::vector<JobKey> job_keys(Job& job) {
       {"train", "weight_decay", number(train.weight_decay, kNotNegative)},
       {"train", "evaluate", flag(train.evaluate)},
       {"parallel", "balance", balance_policy(parallel)},
-      {"parallel", "bucket_mb", number(parallel.bucket_mb, kPositive)},
+      {"parallel", "bucket_mb", number(parallel.bucket_mb, kMegabytes)},
       {"parallel", "timeout_s", number(parallel.timeout_s, kSeconds)},
       {"checkpoint", "dir", text(checkpoint.dir)},
       {"checkpoint", "every_steps", whole(checkpoint.every_steps, 0)},
       {"checkpoint", "keep", whole(checkpoint.keep, 1)},
-      {"cluster", "workers", text_list(cluster.workers)},
+      {"cluster", "workers", worker_specs(cluster.workers)},
       {"cluster", "join_timeout_s", number(cluster.join_timeout_s, kSeconds)},
   };
 }

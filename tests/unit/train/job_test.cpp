@@ -129,6 +129,12 @@ TEST(Job, RefusesSharesThatNobodyCanTake) {
   }
 }
 
+TEST(Job, RefusesWorkersThatCannotBe) {
+  EXPECT_THAT(
+      error_of("[cluster]\nworkers = ['cpu', 'cpu:thread=1']"),
+      HasSubstr("job.toml:2: 'workers' in [cluster]: worker \"cpu:thread=1\": unknown key"));
+}
+
 TEST(Job, GivesTheLineOfASyntaxError) {
   EXPECT_THAT(error_of("[train]\nepochs = 3\nsteps = = 4"), HasSubstr("job.toml:3: "));
   EXPECT_THAT(error_of("[train]\nepochs = 3\nepochs = 4"), HasSubstr("job.toml:3: "));
@@ -188,7 +194,7 @@ TEST(Job, SurvivesTheTripThroughToml) {
   job.train.evaluate = false;
   job.parallel.balance = balance::Policy::Fixed;
   job.parallel.weights = {1.0 / 3, 1e20, 0};
-  job.cluster.workers = {"cpu:threads=1,speed=0.25", ""};
+  job.cluster.workers = {"cpu:threads=1,speed=0.25", "auto"};
   EXPECT_EQ(parse(to_toml(job)), job) << to_toml(job);
   job.parallel.balance = balance::Policy::Equal;
   job.parallel.weights.clear();
