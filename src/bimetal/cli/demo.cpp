@@ -120,9 +120,12 @@ class Demo {
     job.train.epochs =
         std::clamp(static_cast<int>(pace_.balanced_run_s * images_per_s / kTrainingImages), 1,
                    pace_.most_epochs);
-    const std::filesystem::path report =
-        arguments_.report.empty() ? folder_.path() / "report.json" : arguments_.report;
-    return run_job({.job = job, .workers = workers_, .report = report});
+    return run_job({.job = job, .workers = workers_, .report = report_of_balanced_run()});
+  }
+
+  std::filesystem::path report_of_balanced_run() const {
+    if (!arguments_.report.empty()) return arguments_.report;
+    return folder_.path() / "report.json";
   }
 
   const DemoArguments& arguments_;

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/rank.h"
+#include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/device/worker_spec.h"
 #include "bimetal/launch/process.h"
@@ -24,7 +24,7 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
   launch::LaunchPlan plan;
   const auto program = launch::own_program().string();
   for (const auto& worker : ranks.workers) {
-    std::vector<std::string> command = {program, "worker", "--worker", worker};
+    std::vector<std::string> command = {program, ranks.subcommand, "--worker", worker};
     if (!ranks.report.empty()) command.insert(command.end(), {"--report", ranks.report.string()});
     if (!ranks.resume.empty()) command.insert(command.end(), {"--resume", ranks.resume.string()});
     if (!ranks.summary) command.push_back("--no-summary");

@@ -12,11 +12,12 @@ namespace bimetal::cli {
 
 struct LocalRanks {
   train::Job job;
-  std::vector<std::string> workers;  ///< one rank each; see choose_workers
-  std::filesystem::path report;      ///< for rank 0; empty: none
-  std::filesystem::path resume;      ///< for rank 0; empty: none
-  bool summary = true;               ///< rank 0 prints the closing table
-  double stop_after_s = 0;           ///< > 0: seconds of training after which the job ends well
+  std::vector<std::string> workers;   ///< one rank each; see choose_workers
+  std::string subcommand = "worker";  ///< what each rank runs: `bimetal SUBCOMMAND --worker SPEC …`
+  std::filesystem::path report = {};  ///< for rank 0; empty: none
+  std::filesystem::path resume = {};  ///< for rank 0; empty: none
+  bool summary = true;                ///< rank 0 prints the closing table
+  double stop_after_s = 0;            ///< > 0: seconds of training after which the job ends well
 };
 
 /// The workers of the command line, else those of the job, else one that chooses its device.

@@ -4,19 +4,15 @@
 
 #include <asio/ip/host_name.hpp>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/error.h"
-#include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/progress.h"
+#include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/summary.h"
-#include "bimetal/launch/join_world.h"
-#include "bimetal/launch/lifeline.h"
 #include "bimetal/launch/status_pipe.h"
 #include "bimetal/launch/stop_request.h"
 #include "bimetal/train/report.h"
@@ -45,14 +41,6 @@ class RankObserver final : public ProgressPrinter {
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
-comm::Group join(const RankRun& run) {
-  launch::JoinOptions options;
-  options.token = net::Token::from_environment();
-  options.join_timeout = milliseconds(run.job.cluster.join_timeout_s);
-  options.group.timeout = milliseconds(run.job.parallel.timeout_s);
-  return launch::join_world(run.env, options);
 }
 
 /// Asks for the end when the user does, or when the run's time is up.
@@ -84,17 +72,14 @@ train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {
   return options;
 }
 
-/// Trains; a failure of this rank alone ends the others at once, with its reason.
 train::Report train_in(comm::Group group, const RankRun& run, train::Observer& observer) {
   StopWhen stop(run.stop_after_s);
-  try {
-    auto report = train::run_training(run.job, group, trainer_options(run, stop), observer);
-    if (run.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
-    return report;
-  } catch (const std::exception& failure) {
-    group.abort(fmt::format("rank {} failed: {}", run.env.rank, as_error(failure).what()));
-    throw;
-  }
+  train::Report report;
+  work_in(group, [&] {
+    report = train::run_training(run.job, group, trainer_options(run, stop), observer);
+  });
+  if (run.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
+  return report;
 }
 
 void print_end(Terminal& terminal, const train::Report& report, const std::string& checkpoint) {
@@ -111,7 +96,7 @@ void print_end(Terminal& terminal, const train::Report& report, const std::strin
 }
 
 int train_and_report(const RankRun& run, launch::StatusReporter& status) {
-  auto group = join(run);
+  auto group = join_group(run.env, run.job);
   if (run.env.rank != 0) {
     train::Observer silent;
     return train_in(group, run, silent).interrupted ? kInterrupted : kSuccess;
@@ -128,16 +113,8 @@ int train_and_report(const RankRun& run, launch::StatusReporter& status) {
 }  // namespace
 
 int run_rank(const RankRun& run) {
-  launch::watch_lifeline(exit_status(ErrorCode::Aborted));
-  launch::StatusReporter status;
-  try {
-    return train_and_report(run, status);
-  } catch (const std::exception& failure) {
-    if (!status.connected()) throw;
-    const Error error = as_error(failure);
-    status.failed(error);
-    return exit_status(error.code());
-  }
+  return run_rank_process(
+      [&](launch::StatusReporter& status) { return train_and_report(run, status); });
 }
 
 void add_worker(CLI::App& app, Action& action) {
@@ -156,15 +133,9 @@ void add_worker(CLI::App& app, Action& action) {
   command->add_option("--stop-after", options->stop_after_s);
   command->callback([options, &action] {
     action = [options] {
-      const auto env = launch::rank_from_environment();
-      const char* job = std::getenv(kJobVariable);
-      if (!env || job == nullptr) {
-        throw Error(ErrorCode::InvalidArgument,
-                    "`bimetal worker` is started by `bimetal train`; run that");
-      }
-      return run_rank({*env, train::parse_job(job, "the launcher's job"),
-                       device::parse_worker_spec(options->worker), options->report, options->resume,
-                       !options->no_summary, options->stop_after_s});
+      const auto [env, job] = launched_rank();
+      return run_rank({env, job, device::parse_worker_spec(options->worker), options->report,
+                       options->resume, !options->no_summary, options->stop_after_s});
     };
   });
 }

@@ -12,9 +12,6 @@
 
 namespace bimetal::cli {
 
-/// The variable in which a launcher hands the whole job to its ranks, as TOML.
-inline constexpr const char* kJobVariable = "BIMETAL_JOB";
-
 struct RankRun {
   launch::RankEnvironment env;
   train::Job job;

@@ -71,8 +71,12 @@ std::string Terminal::coloured(Colour colour, std::string_view text) const {
   return colours_ ? fmt::format("{}{}\x1b[0m", code_of(colour), text) : std::string(text);
 }
 
+bool errors_are_live() {
+  return understands_codes(STDERR_FILENO);
+}
+
 void clear_line_of_others() {
-  if (!understands_codes(STDERR_FILENO)) return;
+  if (!errors_are_live()) return;
   fmt::print(stderr, "{}", kClearLine);
   std::fflush(stderr);
 }

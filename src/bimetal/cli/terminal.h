@@ -38,6 +38,9 @@ class Terminal {
   bool line_shown_ = false;
 };
 
+/// Whether a line on standard error can be taken away again.
+bool errors_are_live();
+
 /// Takes away a live line that another process may have left on the terminal of standard error, so
 /// that what follows begins on a line of its own. Nothing happens where it is no terminal.
 void clear_line_of_others();

@@ -1,7 +1,5 @@
 #include "bimetal/cli/train.h"
 
-#include <fmt/format.h>
-
 #include <memory>
 
 #include "bimetal/base/error.h"
@@ -9,7 +7,7 @@
 #include "bimetal/cli/local_job.h"
 #include "bimetal/cli/local_ranks.h"
 #include "bimetal/cli/rank.h"
-#include "bimetal/device/worker_spec.h"
+#include "bimetal/cli/rank_process.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/train/job.h"
 
@@ -32,7 +30,6 @@ train::Job load(const TrainArguments& arguments) {
   return job;
 }
 
-/// As torchrun runs it: the workers are this machine's, and the rank takes the one of its number.
 int run_as_rank(const launch::RankEnvironment& env, const TrainArguments& arguments) {
   if (!arguments.listen.empty()) {
     throw Error(ErrorCode::InvalidArgument,
@@ -40,17 +37,8 @@ int run_as_rank(const launch::RankEnvironment& env, const TrainArguments& argume
                 "another launcher has started; unset RANK, or leave --listen out");
   }
   const auto job = load(arguments);
-  const auto workers = choose_workers(arguments.workers, job);
-  const bool by_default = arguments.workers.empty() && job.cluster.workers.empty();
-  if (!by_default && env.local_rank >= static_cast<int>(workers.size())) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("LOCAL_RANK={}, but only {} workers are listed for this machine (by "
-                            "--worker or cluster.workers); list one for each local rank, or none",
-                            env.local_rank, workers.size()),
-                env.rank);
-  }
-  return run_rank({env, job, device::parse_worker_spec(workers[by_default ? 0 : env.local_rank]),
-                   arguments.report, arguments.resume});
+  return run_rank(
+      {env, job, worker_of_rank(env, arguments.workers, job), arguments.report, arguments.resume});
 }
 
 void add_options(CLI::App& command, TrainArguments& arguments) {

@@ -37,9 +37,9 @@ struct LaunchPlan {
 };
 
 struct LaunchResult {
-  bool interrupted = false;     ///< ended by the user's (or the system's) request
-  bool killed = false;          ///< at the second request: without a last checkpoint
-  std::string last_checkpoint;  ///< newest that a rank reported; empty where there is none
+  bool interrupted = false;          ///< ended by the user's (or the system's) request
+  bool killed = false;               ///< at the second request: without a last checkpoint
+  std::string last_checkpoint = {};  ///< newest that a rank reported; empty where there is none
 };
 
 /// A failed job: the root cause, as an Error, and where to go on from.

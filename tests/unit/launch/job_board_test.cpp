@@ -1,0 +1,86 @@
+#include "bimetal/launch/job_board.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace bimetal::launch {
+namespace {
+
+using ::testing::HasSubstr;
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(20));
+}
+
+class JobBoardTest : public ::testing::Test {
+ protected:
+  JobBoardTest()
+      : server_({"127.0.0.1", 0}, {}),
+        host_store_(rendezvous::connect_store(server_.endpoint(), {}, soon())),
+        guest_store_(rendezvous::connect_store(server_.endpoint(), {}, soon())),
+        host_(*host_store_),
+        guest_(*guest_store_) {}
+
+  rendezvous::StoreServer server_;
+  std::unique_ptr<rendezvous::Store> host_store_, guest_store_;
+  JobBoard host_, guest_;
+};
+
+TEST_F(JobBoardTest, TheHostHasTheFirstRanks) {
+  host_.offer({"1.2.3", "[train]\nsteps = 3\n", 4}, 2);
+  const auto offer = guest_.read_offer(soon());
+  EXPECT_EQ(offer.version, "1.2.3");
+  EXPECT_EQ(offer.job_toml, "[train]\nsteps = 3\n");
+  EXPECT_EQ(offer.world_size, 4);
+  EXPECT_EQ(guest_.claim(1, 4), 2);
+  EXPECT_EQ(guest_.claim(1, 4), 3);
+  EXPECT_EQ(host_.claimed(), 4);
+}
+
+TEST_F(JobBoardTest, AFullJobTakesNobody) {
+  host_.offer({"1", "", 3}, 2);
+  try {
+    guest_.claim(2, 3);
+    FAIL() << "claimed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("2 of its 3 workers have joined"));
+  }
+  EXPECT_EQ(guest_.claim(1, 3), 2) << "what could not be claimed must be given back";
+}
+
+TEST_F(JobBoardTest, BeginsWhenTheHostSaysSo) {
+  EXPECT_FALSE(guest_.started());
+  host_.start();
+  EXPECT_TRUE(guest_.started());
+}
+
+TEST_F(JobBoardTest, TheFirstFailureIsTheOneToldEverywhere) {
+  EXPECT_FALSE(host_.failure());
+  guest_.fail(Error(ErrorCode::OutOfMemory, "rank 1 ran out of memory"), "pc");
+  host_.fail(Error(ErrorCode::Timeout, "rank 0 waited"), "mac");
+  const auto cause = host_.failure();
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->code(), ErrorCode::OutOfMemory);
+  EXPECT_STREQ(cause->what(), "on pc: rank 1 ran out of memory");
+}
+
+TEST_F(JobBoardTest, AWithdrawalNamesTheMachine) {
+  EXPECT_FALSE(host_.withdrawn());
+  guest_.withdraw("pc");
+  EXPECT_EQ(host_.withdrawn(), "pc");
+}
+
+TEST_F(JobBoardTest, KnowsWhenEveryoneHasLeft) {
+  host_.offer({"1", "", 2}, 1);
+  guest_.claim(1, 2);
+  host_.leave();
+  EXPECT_FALSE(host_.everyone_left());
+  guest_.leave();
+  EXPECT_TRUE(host_.everyone_left());
+}
+
+}  // namespace
+}  // namespace bimetal::launch
