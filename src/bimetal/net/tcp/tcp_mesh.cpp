@@ -36,7 +36,7 @@ TcpMesh::TcpMesh(int rank, std::unique_ptr<asio::io_context> io,
 TcpMesh::~TcpMesh() {
   if (!shut_gate()) return;
   asio::post(*io_, [this] {
-    tick_timer_.cancel();
+    stop_ticking();
     const Error reason(ErrorCode::Aborted, "the mesh was destroyed without close()");
     for (const auto& connection : connections_) {
       if (connection) connection->abandon(reason);
@@ -90,15 +90,21 @@ void TcpMesh::drop(int peer) {
 }
 
 asio::awaitable<void> TcpMesh::tick() {
-  std::error_code error;
-  while (!error) {
+  std::error_code ignored;
+  for (;;) {
     tick_timer_.expires_after(tick_interval_);
-    co_await tick_timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
-    if (error) break;
+    co_await tick_timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    // Not told by the wait's error: a cancellation does not reach a wait that has just ended.
+    if (!ticking_) break;
     for (const auto& connection : connections_) {
       if (connection) connection->tick();
     }
   }
+}
+
+void TcpMesh::stop_ticking() {
+  ticking_ = false;
+  tick_timer_.cancel();
 }
 
 void TcpMesh::close(Deadline deadline) {
@@ -112,7 +118,7 @@ void TcpMesh::leave_all(Deadline deadline) {
   still_leaving_ = connections_.size() - 1;
   const auto finished = [this] {
     if (--still_leaving_ > 0) return;
-    tick_timer_.cancel();
+    stop_ticking();
     close_timer_.cancel();
   };
   close_timer_.expires_at(deadline.time());

@@ -40,6 +40,7 @@ class TcpMesh final : public Mesh {
  private:
   Connection& connection(int peer) const;
   asio::awaitable<void> tick();
+  void stop_ticking();
   void leave_all(Deadline deadline);
   bool shut_gate();
   void join();
@@ -53,7 +54,8 @@ class TcpMesh final : public Mesh {
   const std::chrono::milliseconds tick_interval_;
   asio::steady_timer tick_timer_;
   asio::steady_timer close_timer_;
-  std::size_t still_leaving_ = 0;  ///< on the mesh's thread
+  bool ticking_ = true;            ///< on the mesh's thread, as the next one
+  std::size_t still_leaving_ = 0;
 
   std::mutex close_mutex_;  ///< lets one close() at a time through
   std::mutex gate_;         ///< guards shut_: what passes before it is shut reaches the thread
