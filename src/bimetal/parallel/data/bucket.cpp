@@ -10,19 +10,18 @@
 
 namespace bimetal::parallel {
 
-Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor> &parameters,
-               const torch::Device &device)
+Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters,
+               const torch::Device& device)
     : plan_(std::move(plan)) {
   const auto slot_count = static_cast<std::int64_t>(plan_.slots.size());
   flat_ = device::host_buffer(plan_.count + slot_count, plan_.dtype, device);
   used_ = flat_.narrow(0, plan_.count, slot_count);
   views_.reserve(plan_.slots.size());
-  for (const auto &slot : plan_.slots) {
-    // Detached: a gradient may be a view of memory, but autograd must not take
-    // it for a view of a tensor, whose in-place detach() it would refuse.
-    views_.push_back(flat_.narrow(0, slot.offset, slot.count)
-                         .view(parameters[slot.parameter].sizes())
-                         .detach());
+  for (const auto& slot : plan_.slots) {
+    // Detached: a gradient may be a view of memory, but autograd must not take it for a view of a
+    // tensor, whose in-place detach() it would refuse.
+    views_.push_back(
+        flat_.narrow(0, slot.offset, slot.count).view(parameters[slot.parameter].sizes()).detach());
   }
   reset();
 }
@@ -33,7 +32,9 @@ void Bucket::reset() {
   missing_ = plan_.slots.size();
 }
 
-void Bucket::fill(std::size_t slot) { set_filled(slot, true); }
+void Bucket::fill(std::size_t slot) {
+  set_filled(slot, true);
+}
 
 void Bucket::fill_unused(std::size_t slot) {
   views_[slot].zero_();
@@ -51,13 +52,11 @@ std::vector<bool> Bucket::used_by_any() const {
 
 void Bucket::set_filled(std::size_t slot, bool used) {
   used_here_[slot] = used ? 1 : 0;
-  if (filled_[slot])
-    return;
+  if (filled_[slot]) return;
   filled_[slot] = true;
   if (--missing_ == 0) {
-    used_.copy_(
-        torch::from_blob(used_here_.data(), used_.sizes(), torch::kFloat64));
+    used_.copy_(torch::from_blob(used_here_.data(), used_.sizes(), torch::kFloat64));
   }
 }
 
-} // namespace bimetal::parallel
+}  // namespace bimetal::parallel

@@ -30,11 +30,16 @@ struct DataParallelOptions {
 ///
 /// A rank with b_i = 0 calls begin_step and finish_step alone. A parameter that no rank used keeps
 /// an undefined gradient, as on one device; one that some ranks used gets their sum everywhere.
+///
+/// On the CPU a gradient shares memory with its bucket: the next step overwrites it, so clone what
+/// is to be kept. Calls in another order throw Error(InvalidArgument) and change nothing.
 class DataParallel {
  public:
   /// Verifies that all ranks hold the same parameters and buffers (count, names, shapes, types;
   /// Error(CallMismatch) names the first difference and the ranks), then copies rank 0's values to
-  /// all. Collective. `module` must not gain or lose parameters afterwards.
+  /// all. Collective. `module` must not gain or lose parameters afterwards, nor move to another
+  /// device or type. Error(Unsupported) for trained parameters that are complex, or spread over
+  /// several devices of one rank.
   DataParallel(std::shared_ptr<torch::nn::Module> module, comm::Group group,
                DataParallelOptions options = {});
   ~DataParallel();
@@ -43,7 +48,12 @@ class DataParallel {
 
   /// Clears the gradients. Error(InvalidArgument) unless global_batch > 0.
   void begin_step(std::int64_t global_batch);
+
+  /// `mean_loss`: one number, the mean over `samples` > 0 of this rank's samples. Adds to the
+  /// gradients without any communication.
   void backward(const torch::Tensor& mean_loss, std::int64_t samples);
+
+  /// The same for the step's last micro-batch: each bucket is sent as soon as it is full.
   void backward_last(const torch::Tensor& mean_loss, std::int64_t samples);
 
   /// Waits for every bucket and writes the summed gradients into the parameters. Rethrows the
@@ -56,7 +66,7 @@ class DataParallel {
   /// when the module has none.
   void broadcast_buffers(int root = 0);
 
-  /// Seconds finish_step has waited for others in this step.
+  /// Seconds finish_step has waited in this step, for other ranks and the network.
   double wait_seconds() const noexcept;
   /// Seconds of this step between the first bucket's start and the last one's end.
   double communicate_seconds() const noexcept;

@@ -8,16 +8,15 @@
 
 namespace bimetal::parallel {
 
-GradientHooks::GradientHooks(const std::vector<torch::Tensor> &parameters,
+GradientHooks::GradientHooks(const std::vector<torch::Tensor>& parameters,
                              std::function<void(std::size_t)> on_ready) {
   using torch::autograd::variable_list;
   hooks_.reserve(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
-    const auto key = accumulator->add_post_hook(
-        std::make_unique<torch::autograd::utils::LambdaPostHook>(
-            [on_ready, i](const variable_list &outputs,
-                          const variable_list & /*inputs*/) {
+    const auto key =
+        accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+            [on_ready, i](const variable_list& outputs, const variable_list& /*inputs*/) {
               on_ready(i);
               return outputs;
             }));
@@ -26,8 +25,7 @@ GradientHooks::GradientHooks(const std::vector<torch::Tensor> &parameters,
 }
 
 GradientHooks::~GradientHooks() {
-  for (const Hook &hook : hooks_)
-    hook.accumulator->del_post_hook(hook.key);
+  for (const Hook& hook : hooks_) hook.accumulator->del_post_hook(hook.key);
 }
 
-} // namespace bimetal::parallel
+}  // namespace bimetal::parallel

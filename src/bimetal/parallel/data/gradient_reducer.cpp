@@ -14,45 +14,43 @@ namespace bimetal::parallel {
 
 namespace {
 
-torch::Device device_of(const std::vector<torch::Tensor> &parameters) {
-  return parameters.empty() ? torch::Device(torch::kCPU)
-                            : parameters.front().device();
+torch::Device device_of(const std::vector<torch::Tensor>& parameters) {
+  return parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device();
 }
 
-GradientHome resolve(GradientHome home, const torch::Device &device) {
-  if (home != GradientHome::automatic)
-    return home;
+GradientHome resolve(GradientHome home, const torch::Device& device) {
+  if (home != GradientHome::automatic) return home;
   return device.is_cpu() ? GradientHome::bucket : GradientHome::tensor;
 }
 
-// A rank alone has nothing to sum: without parameters to watch, every step of
-// the work below is empty and its gradients stay as backward left them.
-std::vector<torch::Tensor> watched(const std::vector<torch::Tensor> &parameters,
-                                   const comm::Group &group) {
+// A rank alone has nothing to sum: without parameters to watch, every step of the work below is
+// empty and its gradients stay as backward left them.
+std::vector<torch::Tensor> watched(const std::vector<torch::Tensor>& parameters,
+                                   const comm::Group& group) {
   return group.size() > 1 ? parameters : std::vector<torch::Tensor>();
 }
 
-} // namespace
+}  // namespace
 
-GradientReducer::GradientReducer(std::vector<torch::Tensor> parameters,
-                                 comm::Group group, ReducerOptions options)
-    : parameters_(std::move(parameters)), options_(options),
-      device_(device_of(parameters_)), staging_(device_),
+GradientReducer::GradientReducer(std::vector<torch::Tensor> parameters, comm::Group group,
+                                 ReducerOptions options)
+    : parameters_(std::move(parameters)),
+      options_(options),
+      device_(device_of(parameters_)),
+      staging_(device_),
       exchange_(group, options.timeout),
-      hooks_(watched(parameters_, group),
-             [this](std::size_t i) { on_gradient(i); }) {
+      hooks_(watched(parameters_, group), [this](std::size_t i) { on_gradient(i); }) {
   options_.home = resolve(options.home, device_);
   make_buckets(group);
 }
 
-void GradientReducer::make_buckets(const comm::Group &group) {
+void GradientReducer::make_buckets(const comm::Group& group) {
   std::vector<ParameterSize> sizes;
-  for (const auto &parameter : watched(parameters_, group)) {
+  for (const auto& parameter : watched(parameters_, group)) {
     sizes.push_back({parameter.scalar_type(), parameter.numel()});
   }
   places_.resize(sizes.size());
-  for (auto &plan : plan_buckets(sizes, options_.first_bucket_bytes,
-                                 options_.bucket_bytes)) {
+  for (auto& plan : plan_buckets(sizes, options_.first_bucket_bytes, options_.bucket_bytes)) {
     for (std::size_t slot = 0; slot < plan.slots.size(); ++slot) {
       places_[plan.slots[slot].parameter] = {buckets_.size(), slot};
     }
@@ -62,14 +60,12 @@ void GradientReducer::make_buckets(const comm::Group &group) {
 
 void GradientReducer::begin() {
   returned_.wait(Deadline::after(options_.timeout));
-  for (auto &parameter : parameters_)
-    parameter.mutable_grad() = torch::Tensor();
-  for (auto &bucket : buckets_)
-    bucket.reset();
+  for (auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
+  for (auto& bucket : buckets_) bucket.reset();
   exchange_.begin(buckets_.size());
 }
 
-void GradientReducer::reduce_during(const std::function<void()> &backward) {
+void GradientReducer::reduce_during(const std::function<void()>& backward) {
   reducing_ = true;
   try {
     backward();
@@ -91,18 +87,15 @@ void GradientReducer::finish() {
 }
 
 void GradientReducer::on_gradient(std::size_t parameter) {
-  if (!reducing_)
-    return;
+  if (!reducing_) return;
   const std::lock_guard lock(mutex_);
   const auto [bucket, slot] = places_[parameter];
   if (buckets_[bucket].filled(slot)) {
-    throw Error(
-        ErrorCode::Unsupported,
-        fmt::format("parameter {} of shape [{}] received its gradient in two "
-                    "parts of one "
-                    "backward pass; run backward without nested backward calls",
-                    parameter,
-                    fmt::join(parameters_[parameter].sizes(), ", ")));
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("parameter {} of shape [{}] received its gradient in two "
+                            "parts of one "
+                            "backward pass; run backward without nested backward calls",
+                            parameter, fmt::join(parameters_[parameter].sizes(), ", ")));
   }
   take(parameter);
   exchange_.send_ready();
@@ -110,47 +103,41 @@ void GradientReducer::on_gradient(std::size_t parameter) {
 
 void GradientReducer::take(std::size_t parameter) {
   const auto [index, slot] = places_[parameter];
-  Bucket &bucket = buckets_[index];
-  torch::Tensor &gradient = parameters_[parameter].mutable_grad();
+  Bucket& bucket = buckets_[index];
+  torch::Tensor& gradient = parameters_[parameter].mutable_grad();
   if (!gradient.defined()) {
     bucket.fill_unused(slot);
   } else {
     // Kept as the parameter's own, so that it outlives an asynchronous copy.
-    if (gradient.is_sparse())
-      gradient = gradient.to_dense();
+    if (gradient.is_sparse()) gradient = gradient.to_dense();
     staging_.to_host(gradient, bucket.view(slot));
-    if (options_.home == GradientHome::bucket)
-      gradient = bucket.view(slot);
+    if (options_.home == GradientHome::bucket) gradient = bucket.view(slot);
     bucket.fill(slot);
   }
-  if (bucket.complete())
-    exchange_.offer(index, bucket.flat(), staging_.mark_to_host());
+  if (bucket.complete()) exchange_.offer(index, bucket.flat(), staging_.mark_to_host());
 }
 
 void GradientReducer::take_missing() {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = places_.size(); i-- > 0;) {
-    if (!buckets_[places_[i].bucket].filled(places_[i].slot))
-      take(i);
+    if (!buckets_[places_[i].bucket].filled(places_[i].slot)) take(i);
     exchange_.send_ready();
   }
 }
 
-void GradientReducer::deliver(const Bucket &bucket) {
+void GradientReducer::deliver(const Bucket& bucket) {
   const auto used = bucket.used_by_any();
   for (std::size_t slot = 0; slot < used.size(); ++slot) {
-    if (!used[slot])
-      continue;
-    torch::Tensor &parameter = parameters_[bucket.slots()[slot].parameter];
-    torch::Tensor &gradient = parameter.mutable_grad();
+    if (!used[slot]) continue;
+    torch::Tensor& parameter = parameters_[bucket.slots()[slot].parameter];
+    torch::Tensor& gradient = parameter.mutable_grad();
     if (options_.home == GradientHome::bucket) {
       gradient = bucket.view(slot);
     } else {
-      if (!gradient.defined())
-        gradient = torch::empty_like(parameter);
+      if (!gradient.defined()) gradient = torch::empty_like(parameter);
       staging_.to_device(bucket.view(slot), gradient);
     }
   }
 }
 
-} // namespace bimetal::parallel
+}  // namespace bimetal::parallel

@@ -1,0 +1,32 @@
+#pragma once
+// A small training by any number of ranks, whose every step is prescribed.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace bimetal::golden {
+
+enum class Optimizer { sgd_momentum, adam };
+
+struct TrainingPlan {
+  torch::ScalarType dtype = torch::kFloat64;
+  Optimizer optimizer = Optimizer::sgd_momentum;
+  /// Samples per rank of each step, used in turn; all of one sum. Its width is the world size.
+  std::vector<std::vector<std::int64_t>> shares;
+  std::int64_t micro_batch = 1000;  ///< samples per backward pass at most
+};
+
+struct TrainingResult {
+  std::vector<torch::Tensor> parameters;  ///< rank 0's at the end; all ranks' are bit-equal to them
+  std::vector<double> losses;             ///< of each step: the mean over its global batch
+};
+
+constexpr int training_steps = 50;
+
+/// Trains the reference CNN on 200 random 8×8 images, reshuffled each epoch, for training_steps
+/// steps. The images and the start are the same in every call; only rank 0 starts from them.
+TrainingResult train(const TrainingPlan& plan);
+
+}  // namespace bimetal::golden

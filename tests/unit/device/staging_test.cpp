@@ -1,0 +1,66 @@
+// The CPU's part of staging; accelerators take the same calls through libtorch's own interface.
+#include "bimetal/device/staging.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "bimetal/base/error.h"
+#include "support/manual_device.h"
+
+namespace bimetal::device {
+namespace {
+
+TEST(HostBuffer, HoldsZerosOfTheTypeInHostMemory) {
+  const auto buffer = host_buffer(5, torch::kFloat16, torch::kCPU);
+  EXPECT_TRUE(buffer.equal(torch::zeros({5}, torch::kFloat16)));
+  EXPECT_TRUE(buffer.device().is_cpu());
+  EXPECT_EQ(host_buffer(0, torch::kFloat64, torch::kCPU).numel(), 0);
+}
+
+TEST(CopyMark, WithoutAnEventHasAlwaysBeenPassed) {
+  const CopyMark mark;
+  EXPECT_TRUE(mark.passed());
+  EXPECT_NO_THROW(mark.wait(Deadline::after(std::chrono::seconds(0))));
+}
+
+TEST(CopyMark, IsPassedWhenTheDeviceGetsThere) {
+  const CopyMark mark(testing::ManualDevice::record());
+  EXPECT_FALSE(mark.passed());
+  EXPECT_THROW(mark.wait(Deadline::after(std::chrono::milliseconds(10))), Error);
+  testing::ManualDevice::run_queue();
+  EXPECT_TRUE(mark.passed());
+  EXPECT_NO_THROW(mark.wait(Deadline::after(std::chrono::seconds(0))));
+}
+
+TEST(HostStaging, CopiesBothWaysAndHasEndedAtTheMark) {
+  HostStaging staging(torch::kCPU);
+  const auto source = torch::arange(6, torch::kFloat32).reshape({2, 3});
+  const auto host = host_buffer(6, torch::kFloat32, torch::kCPU).view({2, 3});
+  staging.to_host(source, host);
+  EXPECT_TRUE(staging.mark_to_host().passed());
+  EXPECT_TRUE(host.equal(source));
+
+  auto target = torch::zeros({2, 3});
+  staging.to_device(host, target);
+  EXPECT_TRUE(staging.mark_to_device().passed());
+  EXPECT_TRUE(target.equal(source));
+}
+
+TEST(HostStaging, KeepsLogicalOrderAcrossStrides) {
+  HostStaging staging(torch::kCPU);
+  const auto source = torch::arange(96, torch::kFloat32).reshape({2, 3, 4, 4});
+  const auto host = torch::zeros({2, 3, 4, 4});
+  staging.to_host(source.contiguous(torch::MemoryFormat::ChannelsLast), host);
+  EXPECT_TRUE(host.equal(source));
+}
+
+// Gradients and parameters take part in autograd; their copies must not.
+TEST(HostStaging, RecordsNothingForAutograd) {
+  HostStaging staging(torch::kCPU);
+  const auto host = torch::zeros({3});
+  staging.to_host(torch::ones({3}, torch::requires_grad()), host);
+  EXPECT_FALSE(host.requires_grad());
+}
+
+}  // namespace
+}  // namespace bimetal::device
