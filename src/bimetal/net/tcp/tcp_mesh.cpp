@@ -115,7 +115,7 @@ void TcpMesh::close(Deadline deadline) {
 }
 
 void TcpMesh::leave_all(Deadline deadline) {
-  still_leaving_ = connections_.size() - 1;
+  still_leaving_ = connections_.size();
   const auto finished = [this] {
     if (--still_leaving_ > 0) return;
     stop_ticking();
@@ -130,7 +130,11 @@ void TcpMesh::leave_all(Deadline deadline) {
     }
   });
   for (const auto& connection : connections_) {
-    if (connection) connection->leave(finished);
+    if (connection) {
+      connection->leave(finished);
+    } else {
+      finished();  // this rank itself
+    }
   }
 }
 

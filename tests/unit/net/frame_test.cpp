@@ -1,0 +1,103 @@
+#include "bimetal/net/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::net {
+namespace {
+
+SessionKey some_key(std::uint8_t seed = 1) {
+  SessionKey key;
+  for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(seed + 7 * i);
+  return key;
+}
+
+/// Every field with a value of its own, the wide ones using all their bytes.
+FrameHeader some_header() {
+  FrameHeader header;
+  header.kind = FrameKind::Abort;
+  header.operation = 2;
+  header.dtype = 3;
+  header.reduce_op = 4;
+  header.group = 0x05060708;
+  header.epoch = 0x090a0b0c;
+  header.sequence = 0x0d0e0f1011121314;
+  header.count = 0x15161718191a1b1c;
+  header.root = -2;
+  header.part = 0x1d1e1f20;
+  header.payload_bytes = 0x2122232425262728;
+  return header;
+}
+
+std::optional<ErrorCode> failure_of(const EncodedHeader& bytes, const SessionKey& key) {
+  try {
+    decode_header(bytes, key);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error.code();
+  }
+}
+
+TEST(Frame, ComesBackAsItWas) {
+  EXPECT_EQ(decode_header(encode_header(some_header(), some_key()), some_key()), some_header());
+  EXPECT_EQ(decode_header(encode_header({}, some_key()), some_key()), FrameHeader());
+}
+
+TEST(Frame, ExtremesComeBack) {
+  FrameHeader header;
+  header.sequence = header.count = header.payload_bytes = std::numeric_limits<std::uint64_t>::max();
+  header.root = std::numeric_limits<std::int32_t>::min();
+  EXPECT_EQ(decode_header(encode_header(header, some_key()), some_key()), header);
+}
+
+// The layout is a promise to other builds and languages: docs/protocol.md gives this table.
+TEST(Frame, LayoutIsTheDocumentedOne) {
+  const auto bytes = encode_header(some_header(), some_key());
+  const auto at = [&](std::size_t i) { return static_cast<int>(bytes[i]); };
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), 4), "BMTL");
+  EXPECT_EQ(at(4), kProtocolVersion);
+  EXPECT_EQ(at(6), 3);      // kind
+  EXPECT_EQ(at(7), 2);      // operation
+  EXPECT_EQ(at(8), 3);      // dtype
+  EXPECT_EQ(at(9), 4);      // reduce_op
+  EXPECT_EQ(at(12), 0x08);  // group
+  EXPECT_EQ(at(16), 0x0c);  // epoch
+  EXPECT_EQ(at(20), 0xfe);  // root
+  EXPECT_EQ(at(24), 0x14);  // sequence
+  EXPECT_EQ(at(31), 0x0d);
+  EXPECT_EQ(at(32), 0x1c);  // count
+  EXPECT_EQ(at(40), 0x28);  // payload_bytes
+  EXPECT_EQ(at(48), 0x20);  // part
+}
+
+TEST(Frame, EveryDamagedBitIsNoticed) {
+  const auto good = encode_header(some_header(), some_key());
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      auto bad = good;
+      bad[i] ^= static_cast<std::byte>(1 << bit);
+      const auto expected = i < 6 ? ErrorCode::ProtocolMismatch : ErrorCode::CorruptData;
+      EXPECT_EQ(failure_of(bad, some_key()), expected) << "byte " << i << " bit " << bit;
+    }
+  }
+}
+
+TEST(Frame, AnotherConnectionsKeyDoesNotFit) {
+  EXPECT_EQ(failure_of(encode_header(some_header(), some_key(1)), some_key(2)),
+            ErrorCode::CorruptData);
+}
+
+TEST(Frame, UnknownKindIsRefusedThoughSigned) {
+  for (const int kind : {0, 5, 255}) {
+    FrameHeader header;
+    header.kind = static_cast<FrameKind>(kind);
+    EXPECT_EQ(failure_of(encode_header(header, some_key()), some_key()), ErrorCode::CorruptData);
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::net

@@ -1,0 +1,330 @@
+#include "bimetal/net/tcp/tcp_mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <set>
+#include <thread>
+
+#include "bimetal/base/error.h"
+#include "unit/net/mesh_harness.h"
+
+namespace bimetal::net {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace net::testing;
+using ::testing::HasSubstr;
+
+ErrorCode code_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.code();
+  }
+}
+
+/// More than the kernel's buffers on both sides of a loopback connection ever hold.
+std::string more_than_buffers() {
+  return std::string(80 << 20, 'x');
+}
+
+/// Closes all at once, as the ranks of a job do.
+void close_all(std::vector<std::unique_ptr<Mesh>>& meshes) {
+  std::vector<std::thread> closing;
+  for (auto& mesh : meshes) closing.emplace_back([&mesh] { mesh->close(soon()); });
+  for (auto& thread : closing) thread.join();
+}
+
+class MeshOfSize : public ::testing::TestWithParam<int> {};
+
+TEST_P(MeshOfSize, EveryRankReachesEveryOther) {
+  const int size = GetParam();
+  auto meshes = connect_ranks(size);
+  std::vector<Recorder> recorders(size);
+  for (int rank = 0; rank < size; ++rank) meshes[rank]->start(recorders[rank]);
+  for (int from = 0; from < size; ++from) {
+    for (int to = 0; to < size; ++to) {
+      if (from == to) continue;
+      const std::string text = std::to_string(from) + " to " + std::to_string(to);
+      EXPECT_EQ(send_and_wait(*meshes[from], to, text, 100 * from + to), nullptr);
+    }
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    ASSERT_TRUE(recorders[rank].wait_for(size - 1));
+    for (const Arrival& arrival : recorders[rank].arrivals()) {
+      EXPECT_EQ(arrival.payload, std::to_string(arrival.peer) + " to " + std::to_string(rank));
+      EXPECT_EQ(arrival.header.sequence, 100u * arrival.peer + rank);
+    }
+  }
+  close_all(meshes);
+  for (int rank = 0; rank < size; ++rank) {
+    for (int peer = 0; peer < size; ++peer) EXPECT_FALSE(recorders[rank].has_lost(peer));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TcpMesh, MeshOfSize, ::testing::Values(1, 2, 3, 5));
+
+TEST(TcpMesh, FramesOfAllSizesArriveInOrder) {
+  auto meshes = connect_ranks(2);
+  Recorder recorder;
+  meshes[1]->start(recorder);
+  const std::size_t sizes[] = {0, 1, 63, 64, 65, 4096, 65535, 65537, 1 << 20, 0, 9 << 20, 3};
+  std::vector<std::string> texts;
+  for (const std::size_t size : sizes) {
+    std::string text(size, '\0');
+    for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 31 + size);
+    texts.push_back(std::move(text));
+  }
+  std::atomic<int> done = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    meshes[0]->send(1, data_header(i), bytes_of(texts[i]), [&](std::exception_ptr error) {
+      EXPECT_EQ(error, nullptr);
+      ++done;
+    });
+  }
+  ASSERT_TRUE(recorder.wait_for(texts.size()));
+  const auto arrivals = recorder.arrivals();
+  std::uint64_t expected_bytes = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(arrivals[i].header.sequence, i);
+    EXPECT_EQ(arrivals[i].header.payload_bytes, texts[i].size());
+    EXPECT_TRUE(arrivals[i].payload == texts[i]) << i;
+    expected_bytes += kFrameHeaderBytes + texts[i].size();
+  }
+  close_all(meshes);
+  EXPECT_EQ(done, static_cast<int>(texts.size()));
+  EXPECT_GE(meshes[0]->bytes_sent(), expected_bytes);
+}
+
+TEST(TcpMesh, ManyThreadsMaySend) {
+  auto meshes = connect_ranks(2);
+  Recorder recorder;
+  meshes[1]->start(recorder);
+  constexpr int kThreads = 4;
+  constexpr int kEach = 200;
+  std::vector<std::thread> senders;
+  for (int t = 0; t < kThreads; ++t) {
+    senders.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        EXPECT_EQ(send_and_wait(*meshes[0], 1, std::string(100, 'a'), t * kEach + i), nullptr);
+      }
+    });
+  }
+  for (auto& sender : senders) sender.join();
+  ASSERT_TRUE(recorder.wait_for(kThreads * kEach));
+  std::set<std::uint64_t> seen;
+  for (const Arrival& arrival : recorder.arrivals()) seen.insert(arrival.header.sequence);
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kThreads * kEach));
+}
+
+TEST(TcpMesh, PausedPeerHoldsItsSenderBackAndNobodyElse) {
+  auto meshes = connect_ranks(3);
+  Recorder slow;
+  Recorder other;
+  slow.pause(true);
+  meshes[0]->start(slow);
+  meshes[2]->start(other);
+  const std::string big = more_than_buffers();
+  std::promise<std::exception_ptr> done;
+  auto sent = done.get_future();
+  meshes[1]->send(0, data_header(7), bytes_of(big),
+                  [&](std::exception_ptr error) { done.set_value(error); });
+  EXPECT_EQ(send_and_wait(*meshes[1], 2, "not held back"), nullptr);
+  EXPECT_TRUE(other.wait_for(1));
+  EXPECT_EQ(sent.wait_for(300ms), std::future_status::timeout);
+  EXPECT_EQ(slow.headers(), 1);
+
+  meshes[0]->resume(1);  // offered again, and refused again
+  while (slow.headers() < 2) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(sent.wait_for(50ms), std::future_status::timeout);
+
+  slow.pause(false);
+  meshes[0]->resume(1);
+  ASSERT_TRUE(slow.wait_for(1));
+  EXPECT_EQ(sent.get(), nullptr);
+  EXPECT_TRUE(slow.arrivals()[0].payload == big);
+}
+
+TEST(TcpMesh, GoodbyeIsNoLoss) {
+  auto meshes = connect_ranks(3);
+  std::vector<Recorder> recorders(3);
+  for (int rank = 0; rank < 3; ++rank) meshes[rank]->start(recorders[rank]);
+  meshes[2]->close(soon());
+  meshes[2].reset();
+  EXPECT_EQ(send_and_wait(*meshes[0], 1, "we stay"), nullptr);
+  EXPECT_TRUE(recorders[1].wait_for(1));
+  std::this_thread::sleep_for(500ms);  // several heartbeats
+  EXPECT_FALSE(recorders[0].has_lost(2));
+  EXPECT_FALSE(recorders[1].has_lost(2));
+}
+
+TEST(TcpMesh, SendingToOneThatSaidGoodbyeIsALoss) {
+  auto meshes = connect_ranks(2);
+  Recorder recorder;
+  meshes[0]->start(recorder);
+  Recorder leaver;
+  meshes[1]->start(leaver);
+  meshes[1]->close(soon());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(code_of(send_and_wait(*meshes[0], 1, "too late")), ErrorCode::PeerLost);
+  }
+  const auto loss = recorder.wait_for_loss(1);
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(loss->code(), ErrorCode::PeerLost);
+  EXPECT_EQ(loss->rank(), 1);
+  meshes[0]->close(soon());
+  EXPECT_EQ(recorder.losses(1), 1);
+}
+
+TEST(TcpMesh, WhatWasSentBeforeCloseArrivesAtALateReader) {
+  auto meshes = connect_ranks(2);
+  Recorder reader;
+  reader.pause(true);
+  meshes[1]->start(reader);
+  const std::string text(10'000, 'z');
+  EXPECT_EQ(send_and_wait(*meshes[0], 1, text), nullptr);
+  EXPECT_EQ(send_and_wait(*meshes[0], 1, text), nullptr);
+  meshes[0]->close(Deadline::after(100ms));  // the reader cannot answer the goodbye yet
+  meshes[0].reset();
+  std::this_thread::sleep_for(1s);  // heartbeats meet a closed socket meanwhile
+  EXPECT_FALSE(reader.has_lost(0));
+  reader.pause(false);
+  meshes[1]->resume(0);
+  EXPECT_TRUE(reader.wait_for(2));
+  meshes[1]->close(soon());
+  EXPECT_FALSE(reader.has_lost(0));
+}
+
+TEST(TcpMesh, CloseSendsWhatIsQueued) {
+  auto meshes = connect_ranks(2);
+  Recorder recorder;
+  meshes[1]->start(recorder);
+  const std::string big = more_than_buffers();
+  std::atomic<bool> sent = false;
+  meshes[0]->send(1, data_header(0), bytes_of(big), [&](std::exception_ptr error) {
+    EXPECT_EQ(error, nullptr);
+    sent = true;
+  });
+  meshes[0]->close(soon());
+  EXPECT_TRUE(sent);
+  EXPECT_TRUE(recorder.wait_for(1));
+}
+
+TEST(TcpMesh, CloseGivesUpAtItsDeadline) {
+  auto meshes = connect_ranks(2);
+  Recorder stuck;
+  stuck.pause(true);
+  meshes[1]->start(stuck);
+  const std::string big = more_than_buffers();
+  std::exception_ptr ended;
+  std::atomic<int> calls = 0;
+  for (int i = 0; i < 2; ++i) {
+    meshes[0]->send(1, data_header(0), bytes_of(big), [&](std::exception_ptr error) {
+      ended = error;
+      ++calls;
+    });
+  }
+  meshes[0]->close(Deadline::after(200ms));
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(code_of(ended), ErrorCode::Aborted);
+}
+
+TEST(TcpMesh, SendAfterCloseIsAborted) {
+  auto meshes = connect_ranks(2);
+  close_all(meshes);
+  meshes[0]->close(soon());
+  EXPECT_EQ(code_of(send_and_wait(*meshes[0], 1, "late")), ErrorCode::Aborted);
+}
+
+TEST(TcpMesh, RankThatVanishesWithoutGoodbyeIsLostOnce) {
+  auto meshes = connect_ranks(3);
+  Recorder recorder;
+  meshes[0]->start(recorder);
+  meshes[1].reset();
+  const auto loss = recorder.wait_for_loss(1);
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(loss->code(), ErrorCode::PeerLost);
+  EXPECT_EQ(loss->rank(), 1);
+  EXPECT_THAT(loss->what(), HasSubstr("rank 1 (127.0.0.1"));
+  EXPECT_EQ(code_of(send_and_wait(*meshes[0], 1, "to the lost")), ErrorCode::PeerLost);
+  EXPECT_EQ(send_and_wait(*meshes[0], 2, "to the living"), nullptr);
+  meshes[0]->close(Deadline::after(500ms));
+  EXPECT_EQ(recorder.losses(1), 1);
+  EXPECT_EQ(recorder.losses(2), 0);
+}
+
+TEST(TcpMesh, LossBeforeStartIsReportedAtStart) {
+  auto meshes = connect_ranks(2);
+  meshes[1].reset();
+  std::this_thread::sleep_for(300ms);
+  Recorder recorder;
+  meshes[0]->start(recorder);
+  ASSERT_TRUE(recorder.wait_for_loss(1));
+}
+
+TEST(TcpMesh, DroppedPeerGivesBuffersBackOnBothSides) {
+  auto meshes = connect_ranks(2);
+  Recorder near;
+  Recorder far;
+  far.pause(true);
+  meshes[0]->start(near);
+  meshes[1]->start(far);
+  const std::string big = more_than_buffers();
+  std::promise<std::exception_ptr> done;
+  meshes[0]->send(1, data_header(0), bytes_of(big),
+                  [&](std::exception_ptr error) { done.set_value(error); });
+  meshes[0]->drop(1);
+  meshes[0]->drop(1);
+  EXPECT_EQ(code_of(done.get_future().get()), ErrorCode::PeerLost);
+  ASSERT_TRUE(near.wait_for_loss(1));
+  far.pause(false);
+  meshes[1]->resume(0);
+  ASSERT_TRUE(far.wait_for_loss(0));
+  EXPECT_TRUE(far.arrivals().empty());
+  meshes[0]->close(soon());
+  EXPECT_EQ(near.losses(1), 1);
+}
+
+TEST(TcpMesh, KnowsItsPeersByName) {
+  TcpMeshBuilder zero(0, 2, {});
+  TcpMeshBuilder one(1, 2, {});
+  const std::vector<Endpoint> endpoints{zero.listening(), one.listening()};
+  auto other = std::async(std::launch::async, [&] {
+    return std::move(one).connect(endpoints, soon(), {"mac.local", "pc.local"});
+  });
+  const auto mesh = std::move(zero).connect(endpoints, soon(), {"mac.local", "pc.local"});
+  EXPECT_EQ(mesh->host_of(1), "pc.local");
+  Recorder recorder;
+  mesh->start(recorder);
+  other.get().reset();
+  EXPECT_THAT(recorder.wait_for_loss(1)->what(), HasSubstr("rank 1 (pc.local, 127.0.0.1:"));
+}
+
+TEST(TcpMesh, MissingRanksAreNamed) {
+  TcpMeshBuilder builder(1, 4, {});
+  const TcpMeshBuilder silent(0, 4, {});  // listens, but nobody answers there
+  std::vector<Endpoint> endpoints(4, Endpoint{"127.0.0.1", 1});
+  endpoints[0] = silent.listening();
+  try {
+    std::move(builder).connect(endpoints, Deadline::after(300ms));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Timeout);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 (127.0.0.1"));
+  }
+}
+
+TEST(TcpMesh, RefusesImpossibleRanks) {
+  EXPECT_THROW(TcpMeshBuilder(2, 2, {}), Error);
+  EXPECT_THROW(TcpMeshBuilder(-1, 2, {}), Error);
+  EXPECT_THROW(TcpMeshBuilder(0, 0, {}), Error);
+  auto meshes = connect_ranks(2);
+  EXPECT_THROW(meshes[0]->send(0, data_header(0), {}, nullptr), Error);
+  EXPECT_THROW(meshes[0]->send(2, data_header(0), {}, nullptr), Error);
+}
+
+}  // namespace
+}  // namespace bimetal::net
