@@ -1,0 +1,254 @@
+"""Runs the real `bimetal` in small, fast jobs, breaks something, and checks what is left behind.
+
+Every process that a test starts carries a variable with the test's own identity, which its children
+inherit: so the harness finds each of them, whoever its parent is by then.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+
+BIMETAL = os.environ.get("BIMETAL", "build/bimetal")
+MARK = "BIMETAL_FAULT_TEST"
+PATIENCE_S = 120  # a noisy machine of two cores; nothing here waits that long unless it is broken
+
+# Exit statuses of docs/errors.md.
+INVALID_ARGUMENT, TIMEOUT, PEER_LOST, ABORTED, UNAUTHORIZED = 2, 4, 5, 6, 7
+PROTOCOL_MISMATCH, OUT_OF_MEMORY, NOT_FINITE, SYSTEM, INTERRUPTED = 8, 11, 12, 13, 130
+
+
+def write_idx(path, dims, data):
+    header = struct.pack(">BBBB", 0, 0, 8, len(dims)) + b"".join(struct.pack(">I", d) for d in dims)
+    path.write_bytes(header + data)
+
+
+def write_dataset(folder, train=1024, test=128, side=28):
+    """Images whose brightness tells their label: anything learns them."""
+    folder.mkdir()
+    for prefix, count in (("train", train), ("t10k", test)):
+        labels = bytes(i % 10 for i in range(count))
+        images = b"".join(
+            bytes((label * 25 + (i * 7 + p * p) % 11) % 256 for p in range(side * side))
+            for i, label in enumerate(labels[:10])
+        )
+        images = (images * (count // 10 + 1))[: count * side * side]
+        write_idx(folder / f"{prefix}-images-idx3-ubyte", (count, side, side), images)
+        write_idx(folder / f"{prefix}-labels-idx1-ubyte", (count,), labels)
+
+
+class Job:
+    """One `bimetal` command in the background, with its output."""
+
+    def __init__(self, test, arguments, program=None, environment=None, **popen):
+        self.out_path = test.folder / f"{uuid.uuid4().hex}.out"
+        self.err_path = self.out_path.with_suffix(".err")
+        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
+            self.process = subprocess.Popen(
+                [*(program or [BIMETAL]), *map(str, arguments)],
+                stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True,
+                cwd=test.folder, env={**test.environment, **(environment or {})}, **popen)
+
+    @property
+    def out(self):
+        return self.out_path.read_text(errors="replace")
+
+    @property
+    def err(self):
+        return self.err_path.read_text(errors="replace")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def interrupt(self):
+        """Ctrl-C at the terminal: SIGINT to the foreground process group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def wait(self):
+        try:
+            self.status = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job hangs; it said:\n{self.out}\n{self.err}") from None
+        return self
+
+    def wait_for_output(self, text):
+        wait_until(lambda: text in self.out + self.err or self.process.poll() is not None,
+                   f"output '{text}'", self)
+        if text not in self.out + self.err:
+            raise AssertionError(f"the job ended without '{text}':\n{self.out}\n{self.err}")
+
+    def error(self):
+        """The one message of a failed job."""
+        return "\n".join(re.findall(r"bimetal: error: (.*(?:\n  .*)*)", self.err))
+
+
+def wait_until(condition, what, job=None):
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end:
+            said = f"; the job said:\n{job.out}\n{job.err}" if job else ""
+            raise AssertionError(f"waited in vain for {what}{said}")
+        time.sleep(0.02)
+
+
+class FaultTest(unittest.TestCase):
+    """A folder with data and a job file; after each test nothing may be left running or lying."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="bimetal-fault-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.temporary = self.folder / "tmp"
+        self.temporary.mkdir()
+        self.checkpoints = self.folder / "checkpoints"
+        self.mark = uuid.uuid4().hex
+        self.environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary),
+                            "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+        for name in ("RANK", "WORLD_SIZE", "BIMETAL_TOKEN", "BIMETAL_TOKEN_FILE"):
+            self.environment.pop(name, None)
+        write_dataset(self.folder / "data")
+        self.addCleanup(self.kill_leftovers)
+
+    # ---- jobs ------------------------------------------------------------------------------------
+
+    def write_job(self, name="job.toml", **settings):
+        """`settings` are section__key=value; the job runs for ever unless they say otherwise."""
+        keys = {"model__name": "mlp", "data__path": str(self.folder / "data"),
+                "train__epochs": 1_000_000, "train__global_batch": 64, "train__evaluate": False,
+                "train__learning_rate": 0.001, "checkpoint__dir": str(self.checkpoints),
+                "checkpoint__every_steps": 20, "cluster__join_timeout_s": 60,
+                "parallel__timeout_s": 30, **settings}
+        sections = {}
+        for key, value in keys.items():
+            section, name_of_key = key.split("__", 1)
+            sections.setdefault(section, []).append(f"{name_of_key} = {toml(value)}")
+        text = "\n".join(f"[{s}]\n" + "\n".join(lines) for s, lines in sections.items())
+        path = self.folder / name
+        path.write_text(text + "\n")
+        return path
+
+    def start(self, *arguments, **options):
+        return Job(self, arguments, **options)
+
+    def train(self, job, *arguments, workers=("cpu:threads=1", "cpu:threads=1"), **options):
+        specs = [text for worker in workers for text in ("--worker", worker)]
+        return self.start("train", job, *specs, *arguments, **options)
+
+    def wait_for_checkpoint(self, job):
+        wait_until(lambda: self.saved_steps() or job.process.poll() is not None, "a checkpoint", job)
+        self.assertTrue(self.saved_steps(), f"the job ended early:\n{job.out}\n{job.err}")
+
+    def saved_steps(self):
+        return sorted(int(p.name.split("-")[1]) for p in self.checkpoints.glob("step-*"))
+
+    def ranks_of(self, job):
+        """Process ids of a job's ranks, in the order of their numbers."""
+        found = {}
+        for pid in self.processes():
+            parent = parent_of(pid)
+            rank = variable_of(pid, "RANK")
+            if parent == job.pid and rank is not None:
+                found[int(rank)] = pid
+        return [found[rank] for rank in sorted(found)]
+
+    # ---- what must hold after every fault --------------------------------------------------------
+
+    def assert_one_message(self, job, status, *parts):
+        """The job failed with this status and said once why, naming all of `parts`."""
+        self.assertEqual(job.status, status, f"{job.out}\n{job.err}")
+        self.assertEqual(job.err.count("error:"), 1, job.err)
+        for part in parts:
+            self.assertIn(part, job.error())
+
+    def assert_nothing_left(self):
+        self.assertEqual(self.processes(), [], "processes are left")
+        self.assertEqual(list(self.temporary.iterdir()), [], "temporary files are left")
+
+    def assert_no_half_checkpoint(self):
+        strange = [p.name for p in self.checkpoints.glob("*") if not p.name.startswith("step-")]
+        self.assertEqual(strange, [])
+
+    def assert_can_resume(self, job_file, **options):
+        """A job goes on from the checkpoints, and its next save leaves nothing half-done."""
+        last = self.saved_steps()[-1]
+        job = self.train(job_file, "--resume", self.checkpoints, "--set", f"train.steps={last + 5}",
+                         **options).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        self.assertEqual(self.saved_steps()[-1], last + 5)
+        self.assert_no_half_checkpoint()
+
+    def processes(self):
+        mark = f"{MARK}={self.mark}".encode()
+        return [pid for pid in all_pids() if mark in environment_of(pid) and state_of(pid) != "gone"]
+
+    def kill_leftovers(self):
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def toml(value):
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def all_pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+
+
+def environment_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def variable_of(pid, name):
+    for entry in environment_of(pid):
+        if entry.startswith(f"{name}=".encode()):
+            return entry.split(b"=", 1)[1].decode()
+    return None
+
+
+def state_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "gone"
+
+
+def parent_of(pid):
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
+
+
+def socket_inodes(pid):
+    found = set()
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                found.add(target[len("socket:["):-1])
+    except OSError:
+        pass  # the process, or a descriptor of it, has just gone
+    return found
+
+
+def main():
+    if not sys.platform.startswith("linux"):
+        print("skipped: finds processes by /proc")
+        sys.exit(77)
+    unittest.main(verbosity=2)

@@ -1,0 +1,160 @@
+"""Jobs on several machines, with loopback in place of the network: joining, and failing to."""
+
+import json
+import os
+import re
+import signal
+import socket
+
+import harness
+from harness import FaultTest
+
+
+class Joining(FaultTest):
+    def setUp(self):
+        super().setUp()
+        self.token = self.folder / "token"
+        made = self.start("token", self.token).wait()
+        self.assertEqual(made.status, 0, made.err)
+        self.assertEqual(self.token.stat().st_mode & 0o777, 0o600)
+
+    def host(self, job_file, *arguments, world_size=2, workers=("cpu:threads=1",)):
+        job = self.train(job_file, "--listen", "127.0.0.1:0", "--world-size", world_size,
+                         "--token-file", self.token, *arguments, workers=workers)
+        job.wait_for_output("bimetal join")
+        job.address = re.search(r"bimetal join (\S+)", job.out)[1]
+        return job
+
+    def join(self, host, *arguments, token=None, workers=("cpu:threads=1",)):
+        specs = [text for worker in workers for text in ("--worker", worker)]
+        return self.start("join", host.address, "--token-file", token or self.token, *specs,
+                          *arguments)
+
+    def test_two_machines_train_one_model(self):
+        report = self.folder / "report.json"
+        host = self.host(self.write_job(train__steps=50), "--report", report, world_size=3)
+        first = self.join(host)
+        host.wait_for_output("waiting for 1 more worker")
+        second = self.join(host)
+        for job in (host, first, second):
+            self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
+        figures = json.loads(report.read_text())
+        self.assertEqual(figures["world_size"], 3)
+        self.assertEqual(sum(worker["samples"] for worker in figures["workers"]), 50 * 64)
+        self.assertEqual(self.saved_steps()[-1], 50)
+        self.assert_nothing_left()
+
+    def test_ctrl_c_on_one_machine_ends_both_orderly(self):
+        job_file = self.write_job(checkpoint__every_steps=0)
+        host = self.host(job_file)
+        guest = self.join(host)
+        host.wait_for_output("step ")
+        guest.interrupt()
+        for job in (host, guest):
+            self.assertEqual(job.wait().status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+            self.assertNotIn("error", job.err)
+        self.assertEqual(len(self.saved_steps()), 1)
+        self.assert_nothing_left()
+
+    def test_a_worker_that_never_joins(self):
+        host = self.host(self.write_job(), "--join-timeout", "2", world_size=3).wait()
+        self.assert_one_message(host, harness.TIMEOUT, "1 of 3 workers", "2 s", "bimetal join",
+                                host.address)
+        self.assert_nothing_left()
+
+    def test_a_rank_that_never_comes(self):
+        """Ranks started by hand, one of them forgotten."""
+        port = free_port()
+        job = self.train(self.write_job(), "--join-timeout", "3", workers=("cpu:threads=1",) * 2,
+                         environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+                                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}).wait()
+        self.assert_one_message(job, harness.TIMEOUT, "rank 1")
+        self.assert_nothing_left()
+
+    def test_a_wrong_token(self):
+        host = self.host(self.write_job(train__steps=20))
+        wrong = self.folder / "wrong"
+        self.assertEqual(self.start("token", wrong).wait().status, 0)
+        stranger = self.join(host, token=wrong).wait()
+        self.assert_one_message(stranger, harness.UNAUTHORIZED, "token", host.address)
+        guest = self.join(host)  # the job has not suffered
+        self.assertEqual(guest.wait().status, 0, guest.err)
+        self.assertEqual(host.wait().status, 0, host.err)
+        self.assert_nothing_left()
+
+    def test_no_token_beyond_loopback(self):
+        job = self.train(self.write_job(), "--listen", "0.0.0.0:0", "--world-size", 2,
+                         workers=("cpu",)).wait()
+        self.assert_one_message(job, harness.UNAUTHORIZED, "0.0.0.0", "--token-file")
+
+    def test_a_token_file_that_others_can_read(self):
+        self.token.chmod(0o644)
+        job = self.train(self.write_job(), "--listen", "127.0.0.1:0", "--world-size", 2,
+                         "--token-file", self.token, workers=("cpu",)).wait()
+        self.assert_one_message(job, harness.INVALID_ARGUMENT, str(self.token), "chmod 600")
+
+    def test_a_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            job = self.train(self.write_job(), "--listen", f"127.0.0.1:{port}", "--world-size", 2,
+                             "--token-file", self.token, workers=("cpu",)).wait()
+        self.assert_one_message(job, harness.SYSTEM, str(port), "in use")
+        self.assert_nothing_left()
+
+    def test_a_full_job(self):
+        host = self.host(self.write_job(), world_size=3)
+        crowd = self.join(host, workers=("cpu:threads=1",) * 3).wait()
+        self.assert_one_message(crowd, harness.INVALID_ARGUMENT, "1 of its 3 workers")
+        host.interrupt()
+        self.assertEqual(host.wait().status, harness.INTERRUPTED, host.err)
+
+    def test_nobody_listens(self):
+        port = free_port()
+        job = self.start("join", f"127.0.0.1:{port}", "--token-file", self.token,
+                         "--join-timeout", "2").wait()
+        self.assert_one_message(job, harness.TIMEOUT, str(port))
+
+    def test_the_host_gives_up(self):
+        host = self.host(self.write_job(), world_size=3)
+        guest = self.join(host)
+        guest.wait_for_output("joined")
+        host.interrupt()
+        self.assertEqual(host.wait().status, harness.INTERRUPTED)
+        guest.wait()
+        self.assertIn(guest.status, (harness.ABORTED, harness.PEER_LOST), guest.err)
+        self.assertEqual(guest.err.count("error:"), 1, guest.err)
+        self.assert_nothing_left()
+
+    def test_a_guest_gives_up(self):
+        host = self.host(self.write_job(), world_size=3)
+        guest = self.join(host)
+        guest.wait_for_output("joined")
+        guest.interrupt()
+        self.assertEqual(guest.wait().status, harness.INTERRUPTED, guest.err)
+        self.assert_one_message(host.wait(), harness.ABORTED, "left before the job began")
+        self.assert_nothing_left()
+
+    def test_both_machines_tell_the_same_cause(self):
+        host = self.host(self.write_job())
+        guest = self.join(host)
+        self.wait_for_checkpoint(host)
+        pid = self.ranks_of(guest)[0]
+        os.kill(pid, signal.SIGKILL)
+        host.wait()
+        guest.wait()
+        self.assert_one_message(guest, harness.PEER_LOST, f"pid {pid}) was killed by signal 9")
+        self.assert_one_message(host, harness.PEER_LOST, f"pid {pid}) was killed by signal 9",
+                                socket.gethostname(), "Last checkpoint")
+        self.assert_nothing_left()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,43 @@
+"""A worker that is killed: the job ends at once, names it, and can go on from its checkpoint."""
+
+import os
+import signal
+
+import harness
+from harness import FaultTest
+
+
+class KilledWorker(FaultTest):
+    def kill_rank(self, rank):
+        job_file = self.write_job()
+        job = self.train(job_file, workers=("cpu:threads=1", "cpu:threads=1,speed=0.5"))
+        self.wait_for_checkpoint(job)
+        pid = self.ranks_of(job)[rank]
+        os.kill(pid, signal.SIGKILL)
+        job.wait()
+        spec = ("cpu:threads=1", "cpu:threads=1,speed=0.5")[rank]
+        self.assert_one_message(job, harness.PEER_LOST,
+                                f"rank {rank} ({spec}, pid {pid}) was killed by signal 9 (Killed)",
+                                "the other ranks were stopped", "Last checkpoint:", "--resume")
+        self.assert_nothing_left()
+        self.assert_can_resume(job_file)
+        self.assert_nothing_left()
+
+    def test_rank_1(self):
+        self.kill_rank(1)
+
+    def test_rank_0(self):
+        self.kill_rank(0)
+
+    def test_before_training_begins(self):
+        job = self.train(self.write_job())
+        harness.wait_until(lambda: len(self.ranks_of(job)) == 2, "both ranks", job)
+        pid = self.ranks_of(job)[1]
+        os.kill(pid, signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 1", f"pid {pid}", "signal 9")
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()
