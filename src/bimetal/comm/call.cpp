@@ -57,6 +57,11 @@ std::string describe(const net::FrameHeader& header) {
   return text;
 }
 
+std::string describe_numbered(const net::FrameHeader& header) {
+  return fmt::format("{} {} {}", describe(header),
+                     is(header, Operation::send_recv) ? "with tag" : "as call", header.sequence);
+}
+
 Failure mismatch(int sender, const net::FrameHeader& sent, int receiver,
                  const net::FrameHeader& expected) {
   if (is(sent, Operation::send_recv)) {

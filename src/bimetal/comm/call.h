@@ -48,6 +48,9 @@ bool same_call(const net::FrameHeader& a, const net::FrameHeader& b) noexcept;
 /// "all_reduce(sum) of 10 float32", "broadcast of 10 float32 from root 1", "barrier".
 std::string describe(const net::FrameHeader& header);
 
+/// The same with its number: "barrier as call 7", "send_recv of 10 float32 with tag 3".
+std::string describe_numbered(const net::FrameHeader& header);
+
 /// CallMismatch that names both ranks and both calls. `sent` is what came from world rank
 /// `sender`, `expected` what the call on world rank `receiver` needs. Reads the same on whichever
 /// side it is built.

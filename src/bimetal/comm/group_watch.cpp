@@ -61,9 +61,7 @@ Failure GroupCore::timed_out(const Flight& flight) const {
     stuck = first->get();
   }
   const auto described = [&](const Flight& f) {
-    const auto text = describe(f.call.header_to(id_, rank_));
-    const bool message = f.call.point_to_point();
-    return fmt::format("{} {} {}", text, message ? "with tag" : "as call", f.call.sequence);
+    return describe_numbered(f.call.header_to(id_, rank_));
   };
   using Seconds = std::chrono::duration<double>;
   auto text = fmt::format("{} was not done on rank {} within {:.3g} s", described(flight),

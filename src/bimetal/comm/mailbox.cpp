@@ -140,8 +140,8 @@ bool Mailbox::belongs_to_call(Inbox& box, int peer, const net::FrameHeader& head
   if (standing == CallLog::Standing::forgotten) {
     report(box,
            {ErrorCode::CallMismatch,
-            fmt::format("rank {} is still at {} as call {}, which is long past on rank {}", peer,
-                        describe(header), header.sequence, mesh_.rank()),
+            fmt::format("rank {} is still at {}, which is long past on rank {}", peer,
+                        describe_numbered(header), mesh_.rank()),
             peer},
            true, section);
     return false;
@@ -155,8 +155,8 @@ bool Mailbox::belongs_to_call(Inbox& box, int peer, const net::FrameHeader& head
   if (standing == CallLog::Standing::finished && header.part < kAnswerPart) {
     report(box,
            {ErrorCode::CorruptData,
-            fmt::format("rank {} sent more than rank {} needed for {} as call {}", peer,
-                        mesh_.rank(), describe(header), header.sequence),
+            fmt::format("rank {} sent more than rank {} needed for {}", peer, mesh_.rank(),
+                        describe_numbered(header)),
             peer},
            true, section);
     return false;
@@ -175,7 +175,7 @@ bool Mailbox::belongs_to_receive(Inbox& box, const PostedReceive& receive, int p
            {ErrorCode::CorruptData,
             fmt::format("rank {} sent {} bytes where rank {} had room for {}, in {}", peer,
                         header.payload_bytes, mesh_.rank(), receive.into.size() - receive.claimed,
-                        describe(header)),
+                        describe_numbered(header)),
             peer},
            true, section);
     return false;
@@ -197,7 +197,7 @@ void Mailbox::report(Inbox& box, Failure failure, bool tell_others, Section& sec
 Failure Mailbox::departure(int peer, const net::FrameHeader& expected) const {
   return {ErrorCode::PeerLost,
           fmt::format("rank {} ({}) has left the group while rank {} waits for it in {}", peer,
-                      mesh_.host_of(peer), mesh_.rank(), describe(expected)),
+                      mesh_.host_of(peer), mesh_.rank(), describe_numbered(expected)),
           peer};
 }
 

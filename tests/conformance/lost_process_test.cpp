@@ -1,0 +1,137 @@
+// Ranks as processes over TCP, one of which is killed or stopped by the operating system.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "bimetal/base/error.h"
+#include "support/process_ranks.h"
+
+namespace bimetal::testing {
+namespace {
+
+using comm::buffer;
+using comm::Group;
+using comm::ReduceOp;
+using ::testing::HasSubstr;
+
+using Tell = std::function<void(const std::string&)>;
+
+Deadline patience() {
+  return Deadline::after(std::chrono::seconds(60));
+}
+
+// All-reduces without end; the deadline of each is long unless given.
+void reduce_for_ever(Group group, const Tell& tell, std::chrono::milliseconds timeout) {
+  std::vector<float> data(1 << 20, 0);
+  for (int round = 0;; ++round) {
+    group.all_reduce(buffer(data), ReduceOp::avg, Deadline::after(timeout)).wait();
+    if (round == 2) tell("running");
+  }
+}
+
+void expect_all_running(ProcessRanks& ranks, int size) {
+  for (int rank = 0; rank < size; ++rank) ranks.expect(rank, "running", patience());
+}
+
+TEST(LostProcess, AKilledRankIsNamedByEveryOther) {
+  for (const int victim : {0, 2}) {
+    constexpr int kSize = 4;
+    ProcessRanks ranks(kSize, [](int rank, Group group, const Tell& tell) {
+      reduce_for_ever(std::move(group), tell, std::chrono::minutes(5));
+    });
+    expect_all_running(ranks, kSize);
+    ranks.signal(victim, SIGKILL);
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (rank == victim) continue;
+      const auto outcome = ranks.outcome(rank, patience());
+      EXPECT_EQ(outcome.error, ErrorCode::PeerLost) << outcome.message;
+      EXPECT_EQ(outcome.blamed, victim) << outcome.message;
+      EXPECT_THAT(outcome.message, HasSubstr("rank " + std::to_string(victim)));
+    }
+  }
+}
+
+TEST(LostProcess, AKilledRankIsMissedByRanksThatWaitForOthers) {
+  ProcessRanks ranks(3, [](int rank, Group group, const Tell& tell) {
+    std::vector<float> data(4);
+    tell("running");
+    // Rank 2 waits for rank 1 alone, which waits for rank 0.
+    if (rank > 0) group.recv(buffer(data), rank - 1).wait();
+    if (rank == 0) group.barrier().wait();
+  });
+  expect_all_running(ranks, 3);
+  ranks.signal(0, SIGKILL);
+  for (const int rank : {1, 2}) {
+    const auto outcome = ranks.outcome(rank, patience());
+    EXPECT_EQ(outcome.error, ErrorCode::PeerLost) << outcome.message;
+    EXPECT_EQ(outcome.blamed, 0) << outcome.message;
+  }
+}
+
+TEST(LostProcess, AStoppedRankEndsInATimeoutThatNamesIt) {
+  constexpr int kSize = 4, kVictim = 1;
+  ProcessRanks ranks(kSize, [](int rank, Group group, const Tell& tell) {
+    std::vector<float> data(1 << 20, 0);
+    group.all_reduce(buffer(data)).wait();
+    tell("running");
+    // Longer than a call in good health takes on a busy machine.
+    for (;;) {
+      std::vector<float> number(8, 0);
+      group.all_reduce(buffer(number), ReduceOp::sum, Deadline::after(std::chrono::seconds(3)))
+          .wait();
+    }
+  });
+  expect_all_running(ranks, kSize);
+  ranks.signal(kVictim, SIGSTOP);
+  for (int rank = 0; rank < kSize; ++rank) {
+    if (rank == kVictim) continue;
+    const auto outcome = ranks.outcome(rank, patience());
+    EXPECT_EQ(outcome.error, ErrorCode::Timeout) << outcome.message;
+    EXPECT_THAT(outcome.message, HasSubstr("rank 1 ("));
+    EXPECT_THAT(outcome.message, HasSubstr("all_reduce(sum) of 8 float32"));
+  }
+  // Woken up, it finds out what the others have decided.
+  ranks.signal(kVictim, SIGCONT);
+  const auto outcome = ranks.outcome(kVictim, patience());
+  EXPECT_TRUE(outcome.error == ErrorCode::Timeout || outcome.error == ErrorCode::PeerLost)
+      << outcome.message;
+}
+
+// The stopped one holds whole messages of the others in its sockets: their memory is given back.
+TEST(LostProcess, AStoppedReceiverOfLongMessages) {
+  ProcessRanks ranks(2, [](int rank, Group group, const Tell& tell) {
+    std::vector<float> data(32 << 20, 0);
+    group.barrier().wait();
+    tell("running");
+    if (rank == 1) {
+      group.recv(buffer(data), 0, 7).wait();  // another tag than is sent: only stops
+    } else {
+      std::vector<float> token(1);
+      group.recv(buffer(token), 1, 8, Deadline::after(std::chrono::milliseconds(500)));
+      group.broadcast(buffer(data), 0, Deadline::after(std::chrono::seconds(2))).wait();
+    }
+  });
+  expect_all_running(ranks, 2);
+  ranks.signal(1, SIGSTOP);
+  const auto outcome = ranks.outcome(0, patience());
+  EXPECT_EQ(outcome.error, ErrorCode::Timeout) << outcome.message;
+  EXPECT_EQ(outcome.blamed, 1) << outcome.message;
+}
+
+TEST(LostProcess, ARankThatEndsInGoodOrderIsNoLoss) {
+  ProcessRanks ranks(3, [](int rank, Group group, const Tell& tell) {
+    std::vector<float> data(100000, 1);
+    group.broadcast(buffer(data), 0).wait();
+    if (rank == 0) return;  // its part is done; the others go on without it
+    const auto pair_tag = 3;
+    if (rank == 1) group.send(buffer(data), 2, pair_tag).wait();
+    if (rank == 2) group.recv(buffer(data), 1, pair_tag).wait();
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto outcome = ranks.outcome(rank, patience());
+    EXPECT_EQ(outcome.error, std::nullopt) << outcome.message;
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::testing
