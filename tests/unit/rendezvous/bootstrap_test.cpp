@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
+#include <future>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -12,29 +12,135 @@ namespace bimetal::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-Deadline soon() { return Deadline::after(20s); }
+Deadline soon() {
+  return Deadline::after(20s);
+}
 
-TEST(Bootstrap, EveryRankGetsAMesh) {
-  const net::Token token = net::Token::generate();
-  StoreServer server({"127.0.0.1", 0}, token);
-  constexpr int kSize = 3;
-  std::vector<std::unique_ptr<net::Mesh>> meshes(kSize);
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < kSize; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const auto store = connect_store(server.endpoint(), token, soon());
-      BootstrapOptions options;
-      options.token = token;
-      options.host_name = "host" + std::to_string(rank);
-      meshes[rank] = connect_mesh(*store, rank, kSize, options, soon());
+struct Outcome {
+  std::unique_ptr<net::Mesh> mesh;
+  std::optional<Error> error;
+};
+
+/// A store and processes that meet at it, each on a thread of its own.
+class Bootstrap : public ::testing::Test {
+ protected:
+  std::future<Outcome> join(int rank, int size, BootstrapOptions options = {},
+                            Deadline deadline = soon()) {
+    if (options.host_name.empty()) options.host_name = "host" + std::to_string(rank);
+    options.token = token_;
+    return std::async(std::launch::async, [=, this]() -> Outcome {
+      try {
+        const auto store = connect_store(server_.endpoint(), token_, deadline);
+        return {connect_mesh(*store, rank, size, options, deadline), std::nullopt};
+      } catch (const Error& error) {
+        return {nullptr, error};
+      }
     });
   }
-  for (auto& rank : ranks) rank.join();
-  for (int rank = 0; rank < kSize; ++rank) {
-    EXPECT_EQ(meshes[rank]->rank(), rank);
-    EXPECT_EQ(meshes[rank]->size(), kSize);
-    EXPECT_EQ(meshes[rank]->host_of(2), "host2");
+
+  static BootstrapOptions named(const std::string& host) {
+    BootstrapOptions options;
+    options.host_name = host;
+    return options;
+  }
+
+  const net::Token token_ = net::Token::generate();
+  StoreServer server_{{"127.0.0.1", 0}, token_};
+};
+
+TEST_F(Bootstrap, EveryRankGetsAMesh) {
+  constexpr int kSize = 4;
+  std::vector<std::future<Outcome>> ranks;
+  for (int rank = kSize - 1; rank >= 0; --rank) ranks.push_back(join(rank, kSize));
+  for (int i = 0; i < kSize; ++i) {
+    const Outcome outcome = ranks[i].get();
+    ASSERT_TRUE(outcome.mesh) << outcome.error->what();
+    EXPECT_EQ(outcome.mesh->rank(), kSize - 1 - i);
+    EXPECT_EQ(outcome.mesh->size(), kSize);
+    EXPECT_EQ(outcome.mesh->host_of(2), "host2");
+  }
+}
+
+TEST_F(Bootstrap, WorldOfOneNeedsNobody) {
+  const Outcome outcome = join(0, 1).get();
+  ASSERT_TRUE(outcome.mesh);
+  EXPECT_EQ(outcome.mesh->size(), 1);
+  EXPECT_EQ(outcome.mesh->host_of(0), "host0");
+}
+
+TEST_F(Bootstrap, EpochsAndJobsDoNotMeet) {
+  BootstrapOptions next;
+  next.prefix = "mesh/1";
+  auto zero = join(0, 2);
+  auto zero_of_next = join(0, 2, next);
+  auto one_of_next = join(1, 2, next);
+  auto one = join(1, 2);
+  for (auto* rank : {&zero, &one, &zero_of_next, &one_of_next}) EXPECT_TRUE(rank->get().mesh);
+}
+
+TEST_F(Bootstrap, MissingRanksAreNamedAndThoseWhoJoined) {
+  const Deadline deadline = Deadline::after(1s);
+  auto zero = join(0, 5, {}, deadline);
+  auto three = join(3, 5, {}, deadline);
+  for (auto* rank : {&zero, &three}) {
+    const Outcome outcome = rank->get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::Timeout);
+    EXPECT_THAT(outcome.error->what(),
+                AllOf(HasSubstr("did not join in time: 1, 2, 4;"),
+                      HasSubstr("joined: 0 on host0 ("), HasSubstr("3 on host3 (")));
+  }
+}
+
+TEST_F(Bootstrap, TwoProcessesOfOneRankAreNamedToAllWhoWait) {
+  auto waiting = join(0, 3);
+  auto first = join(1, 3, named("mac.local"));
+  std::this_thread::sleep_for(100ms);
+  auto second = join(1, 3, named("pc.local"));
+  for (auto* rank : {&waiting, &first, &second}) {
+    const Outcome outcome = rank->get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(outcome.error->what(),
+                AllOf(HasSubstr("two processes claim rank 1"), HasSubstr("mac.local (process "),
+                      HasSubstr("pc.local (process ")));
+  }
+}
+
+TEST_F(Bootstrap, DisagreementAboutTheWorldSizeIsNamedToAll) {
+  auto zero = join(0, 3);
+  auto one = join(1, 2);
+  for (auto* rank : {&zero, &one}) {
+    const Outcome outcome = rank->get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(outcome.error->what(),
+                AllOf(HasSubstr("world size"), HasSubstr("host0"), HasSubstr("host1")));
+  }
+}
+
+TEST_F(Bootstrap, RankOnLoopbackAmongOthersOnTheNetworkIsNamed) {
+  BootstrapOptions on_all;
+  on_all.listen_host = "0.0.0.0";
+  auto zero = join(0, 2);
+  auto one = join(1, 2, on_all);
+  for (auto* rank : {&zero, &one}) {
+    const Outcome outcome = rank->get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(outcome.error->what(), HasSubstr("rank 0 on host0"));
+    EXPECT_THAT(outcome.error->what(), HasSubstr("listens on loopback (127.0.0.1)"));
+  }
+}
+
+TEST_F(Bootstrap, RefusesImpossibleRanks) {
+  for (const auto& [rank, size] : {std::pair(2, 2), std::pair(-1, 2), std::pair(0, 0)}) {
+    const Outcome outcome = join(rank, size).get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::InvalidArgument);
   }
 }
 

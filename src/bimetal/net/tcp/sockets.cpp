@@ -29,7 +29,9 @@ Error listen_error(const tcp::endpoint& address, const std::error_code& error) {
                              "--listen or MASTER_PORT, or 0 to let the system choose",
                              address.port(), host));
   }
-  if (error == std::errc::address_not_available) {
+  // Asio's own category does not map to std::errc.
+  const std::error_code in_std_terms(error.value(), std::system_category());
+  if (in_std_terms == std::errc::address_not_available) {
     return Error(ErrorCode::System,
                  fmt::format("{} is no address of this machine; listen on one of its own, or on "
                              "0.0.0.0 for all",
