@@ -39,7 +39,7 @@ TEST_P(Failure, DeadlineNamesTheRankThatDidNotCall) {
     group.barrier().wait();
     // The absent one learns of it from the others' abort.
     const auto error = error_of([&] {
-      const auto deadline = Deadline::after(rank == absent ? kLong : milliseconds(700));
+      const auto deadline = Deadline::after(rank == absent ? kLong : milliseconds(1500));
       std::vector<float> message(1);
       const auto work = rank == absent ? group.recv(buffer(message), 0, 1, deadline)
                                        : group.all_reduce(buffer(data), ReduceOp::sum, deadline);

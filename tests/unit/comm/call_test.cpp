@@ -1,0 +1,104 @@
+#include "bimetal/comm/call.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bimetal/comm/call_log.h"
+
+namespace bimetal::comm {
+namespace {
+
+net::FrameHeader reduction(std::uint64_t sequence, std::uint64_t count) {
+  return Call{.operation = Operation::all_reduce,
+              .dtype = DType::float32,
+              .reduce_op = ReduceOp::sum,
+              .count = count,
+              .sequence = sequence}
+      .header_to(0, 1);
+}
+
+TEST(Call, DescribesItselfAsUsersWriteIt) {
+  EXPECT_EQ(describe(reduction(7, 10)), "all_reduce(sum) of 10 float32");
+  EXPECT_EQ(describe_numbered(reduction(7, 10)), "all_reduce(sum) of 10 float32 as call 7");
+  const Call broadcast{
+      .operation = Operation::broadcast, .dtype = DType::bfloat16, .count = 3, .root = 1};
+  EXPECT_EQ(describe(broadcast.header_to(0, 0)), "broadcast of 3 bfloat16 from root 1");
+  const Call reduce{.operation = Operation::reduce,
+                    .dtype = DType::int8,
+                    .reduce_op = ReduceOp::max,
+                    .count = 3,
+                    .root = 2};
+  EXPECT_EQ(describe(reduce.header_to(0, 0)), "reduce(max) of 3 int8 to root 2");
+  EXPECT_EQ(describe(Call{.operation = Operation::barrier}.header_to(0, 0)), "barrier");
+}
+
+TEST(Call, BytesFromAStrangerAreDescribedToo) {
+  auto header = reduction(7, 10);
+  header.operation = header.dtype = header.reduce_op = 99;
+  EXPECT_EQ(describe(header), "unknown operation(unknown reduction) of 10 unknown type");
+}
+
+TEST(Call, MismatchReadsTheSameOnBothSides) {
+  const auto other = Call{.operation = Operation::broadcast,
+                          .dtype = DType::float32,
+                          .count = 10,
+                          .root = 1,
+                          .sequence = 7}
+                         .header_to(0, 1);
+  const std::string text =
+      "rank 0 called all_reduce(sum) of 10 float32 as call 7, but rank 1 called broadcast of 10 "
+      "float32 from root 1";
+  EXPECT_EQ(mismatch(0, reduction(7, 10), 1, other).message, text);
+  EXPECT_EQ(mismatch(1, other, 0, reduction(7, 10)).message, text);
+}
+
+TEST(Call, PartAndPayloadAreNoPartOfACall) {
+  auto a = reduction(7, 10), b = a;
+  b.part = 3;
+  b.payload_bytes = 99;
+  EXPECT_TRUE(same_call(a, b));
+  b.count = 11;
+  EXPECT_FALSE(same_call(a, b));
+}
+
+TEST(Call, AllToAllHasACountForEachPair) {
+  const Call call{.operation = Operation::all_to_all,
+                  .dtype = DType::float32,
+                  .send_counts = {1, 2},
+                  .recv_counts = {1, 4}};
+  EXPECT_EQ(call.header_to(0, 1).count, 2u);
+  EXPECT_EQ(call.header_from(0, 1).count, 4u);
+}
+
+TEST(CallLog, KnowsWhatIsPastAndWhatIsToCome) {
+  using Standing = CallLog::Standing;
+  CallLog log;
+  EXPECT_EQ(log.standing(0), Standing::future);
+  for (std::uint64_t sequence = 0; sequence < 3; ++sequence) log.open({.sequence = sequence});
+  EXPECT_EQ(log.standing(2), Standing::running);
+  log.finish(1);
+  EXPECT_EQ(log.standing(0), Standing::running);
+  EXPECT_EQ(log.standing(1), Standing::finished);
+  EXPECT_EQ(log.call(1).sequence, 1u);
+  EXPECT_EQ(log.standing(3), Standing::future);
+}
+
+TEST(CallLog, ForgetsOnlyWhatIsFinishedAndOld) {
+  using Standing = CallLog::Standing;
+  CallLog log;
+  const std::uint64_t calls = 3 * CallLog::kRemembered;
+  for (std::uint64_t sequence = 0; sequence < calls; ++sequence) {
+    log.open({.sequence = sequence});
+    if (sequence != 1) log.finish(sequence);
+  }
+  // The first unfinished call is kept, with all that came after it.
+  EXPECT_EQ(log.standing(0), Standing::forgotten);
+  EXPECT_EQ(log.standing(1), Standing::running);
+  EXPECT_EQ(log.call(2).sequence, 2u);
+  log.finish(1);
+  EXPECT_EQ(log.standing(1), Standing::forgotten);
+  EXPECT_EQ(log.standing(calls - CallLog::kRemembered), Standing::finished);
+}
+
+}  // namespace
+}  // namespace bimetal::comm

@@ -1,0 +1,102 @@
+#include "bimetal/comm/work.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "bimetal/comm/work_state.h"
+
+namespace bimetal::comm {
+namespace {
+
+const Failure kLost{ErrorCode::PeerLost, "rank 3 is gone", 3};
+
+void expect_lost(const std::exception_ptr& error) {
+  ASSERT_TRUE(error);
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& lost) {
+    EXPECT_EQ(lost.code(), ErrorCode::PeerLost);
+    EXPECT_EQ(lost.rank(), 3);
+    EXPECT_STREQ(lost.what(), "rank 3 is gone");
+  }
+}
+
+TEST(Work, OfNoOperationIsDone) {
+  const Work work;
+  EXPECT_TRUE(work.done());
+  EXPECT_FALSE(work.error());
+  work.wait();
+  EXPECT_TRUE(work.wait_until(Deadline::after(std::chrono::seconds(0))));
+  int calls = 0;
+  work.on_done([&](const std::exception_ptr& error) { calls += error ? 10 : 1; });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Work, RunsUntilFinished) {
+  const auto state = std::make_shared<Work::State>();
+  const Work work(state);
+  EXPECT_FALSE(work.done());
+  EXPECT_FALSE(work.error());
+  EXPECT_FALSE(work.wait_until(Deadline::after(std::chrono::milliseconds(5))));
+  state->finish({});
+  EXPECT_TRUE(work.done());
+  EXPECT_TRUE(work.wait_until(Deadline::after(std::chrono::seconds(0))));
+  work.wait();
+}
+
+TEST(Work, WakesAWaitingThread) {
+  const auto state = std::make_shared<Work::State>();
+  std::thread finisher([state] { state->finish({}); });
+  Work(state).wait();
+  finisher.join();
+}
+
+TEST(Work, ThrowsItsErrorAtEveryWait) {
+  const auto state = std::make_shared<Work::State>();
+  const Work work(state);
+  state->finish(kLost);
+  EXPECT_THROW(work.wait(), Error);
+  EXPECT_THROW(work.wait(), Error);
+  expect_lost(work.error());
+}
+
+TEST(Work, CallbacksGetTheErrorOnce) {
+  const auto state = std::make_shared<Work::State>();
+  const Work work(state);
+  int calls = 0;
+  const auto count = [&](const std::exception_ptr& error) {
+    expect_lost(error);
+    ++calls;
+  };
+  work.on_done(count);
+  work.on_done(count);
+  EXPECT_EQ(calls, 0);
+  state->finish(kLost);
+  EXPECT_EQ(calls, 2);
+  work.on_done(count);
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(Work, TheFirstEndCounts) {
+  const auto state = std::make_shared<Work::State>();
+  state->finish(kLost);
+  state->finish({});
+  expect_lost(Work(state).error());
+}
+
+TEST(Work, ACallbackMayWaitForItsOwnWork) {
+  const auto state = std::make_shared<Work::State>();
+  const Work work(state);
+  bool waited = false;
+  work.on_done([&](const std::exception_ptr&) {
+    work.wait();
+    waited = true;
+  });
+  state->finish({});
+  EXPECT_TRUE(waited);
+}
+
+}  // namespace
+}  // namespace bimetal::comm
