@@ -11,11 +11,27 @@
 namespace bimetal::balance {
 namespace {
 
+// docs/balance.md, "Moving", gives the reasons for these numbers.
+
 /// Steps after which an idle rank is judged by its probe again: what made it too slow may be over.
 constexpr int kReconsiderAfter = 200;
 
-/// A small gain is taken once Σ gain over the steps it was on offer reaches this many times
-/// minimum_gain: for as long, it cost more to go without it than a change does.
+/// How fast the headroom follows, per step and in units of the device's noise.
+constexpr double kHeadroomGain = 0.05;
+
+/// A cost model is only trusted near the batches that it has seen: the most that a share may grow
+/// in one change, as a factor, and the part of an equal share that any rank may get at once.
+constexpr double kGrowth = 1.3;
+constexpr double kFoothold = 0.125;
+
+/// Gains below this are approached by halves, which keeps a response steeper than the model's from
+/// swinging.
+constexpr double kLargeGain = 0.15;
+
+/// A gain must exceed the uncertainty of the fits by this factor.
+constexpr double kSignificance = 1.5;
+
+/// A small gain is taken once the sum of it over the steps reaches this many necessary ones.
 constexpr double kPatience = 10.0;
 
 /// Devices whose balanced shares are in proportion to `weights`: caps then apply as for Auto.
@@ -41,7 +57,10 @@ bool fits(std::span<const Device> devices, const Shares& shares) {
 }  // namespace
 
 Balancer::Balancer(BalancerOptions options, std::vector<Device> devices)
-    : options_(std::move(options)), devices_(std::move(devices)), idle_steps_(devices_.size(), 0) {
+    : options_(std::move(options)),
+      devices_(std::move(devices)),
+      idle_steps_(devices_.size(), 0),
+      headroom_(devices_.size(), 0.0) {
   check_ranks(static_cast<std::int64_t>(devices_.size()));
   if (options_.global_batch < 1) {
     throw Error(ErrorCode::InvalidArgument,
@@ -73,7 +92,7 @@ bool Balancer::observe(std::span<const StepFigures> figures) {
   if (lower_caps(figures)) return true;
   if (steps_++ < options_.warmup_steps) return false;
   learn(figures);
-  return options_.policy == Policy::Auto && take_if_better(shares_by_policy());
+  return options_.policy == Policy::Auto && take_if_better();
 }
 
 bool Balancer::lower_caps(std::span<const StepFigures> figures) {
@@ -97,24 +116,71 @@ bool Balancer::lower_caps(std::span<const StepFigures> figures) {
 }
 
 void Balancer::learn(std::span<const StepFigures> figures) {
+  const auto global_batch = static_cast<double>(options_.global_batch);
   for (std::size_t r = 0; r < figures.size(); ++r) {
-    devices_[r].cost.observe(figures[r].batch, figures[r].compute_seconds);
-    idle_steps_[r] = figures[r].batch > 0 ? 0 : idle_steps_[r] + 1;
+    const auto& [batch, seconds, out_of_memory] = figures[r];
+    CostModel& cost = devices_[r].cost;
+    if (batch > 0 && seconds > 0.0 && cost.known()) {
+      // Stochastic approximation of the quantile 1 − b/B of its relative distance (the last of
+      // all should be the fastest most often: docs/balance.md, "Headroom").
+      const double part = static_cast<double>(batch) / global_batch;
+      const double distance = seconds / cost.seconds(static_cast<double>(batch)) - 1.0;
+      const double below = distance < headroom_[r] ? 1.0 : 0.0;
+      headroom_[r] += kHeadroomGain * cost.noise() * (1.0 - part - below);
+    }
+    cost.observe(batch, seconds);
+    idle_steps_[r] = batch > 0 ? 0 : idle_steps_[r] + 1;
     if (idle_steps_[r] < kReconsiderAfter) continue;
     idle_steps_[r] = 0;
-    if (probed_[r].known()) devices_[r].cost = probed_[r];
+    if (probed_[r].known()) cost = probed_[r];
   }
 }
 
-bool Balancer::take_if_better(Shares candidate) {
-  const double now = finish_seconds(devices_, shares_);
-  const double gain = 1.0 - finish_seconds(devices_, candidate) / now;
+std::vector<Device> Balancer::planned_devices() const {
+  std::vector<Device> planned = devices_;
+  for (std::size_t r = 0; r < planned.size(); ++r) {
+    CostModel& cost = planned[r].cost;
+    const double factor = 1.0 + headroom_[r];
+    if (cost.known()) cost = CostModel(cost.alpha() * factor, cost.beta() * factor);
+  }
+  return planned;
+}
+
+Shares Balancer::next_shares(std::span<const Device> planned) const {
+  std::vector<Device> nearby(planned.begin(), planned.end());
+  const double foothold =
+      kFoothold * static_cast<double>(options_.global_batch) / static_cast<double>(nearby.size());
+  std::int64_t room = 0;
+  for (std::size_t r = 0; r < nearby.size(); ++r) {
+    const double most = std::max(kGrowth * static_cast<double>(shares_[r]), foothold) + 1.0;
+    nearby[r].cap = std::min(nearby[r].cap, static_cast<std::int64_t>(most));
+    room += nearby[r].cap;
+  }
+  // Caps of memory may have forced a share beyond what the others can take over in one change.
+  const bool possible = room >= options_.global_batch;
+  return balanced_shares(possible ? std::span<const Device>(nearby) : planned,
+                         options_.global_batch);
+}
+
+bool Balancer::take_if_better() {
+  double uncertainty = 0.0;
+  for (const Device& device : devices_) {
+    if (device.cost.unsettled()) return false;
+    uncertainty = std::max(uncertainty, device.cost.uncertainty());
+  }
+  const std::vector<Device> planned = planned_devices();
+  Shares candidate = next_shares(planned);
+  const double gain = 1.0 - finish_seconds(planned, candidate) / finish_seconds(planned, shares_);
+  const double needed = std::max(options_.minimum_gain, kSignificance * uncertainty);
   gain_on_offer_ += gain;
-  const bool worthwhile =
-      gain >= options_.minimum_gain || gain_on_offer_ >= kPatience * options_.minimum_gain;
-  if (!worthwhile || candidate == shares_) return false;
-  shares_ = std::move(candidate);
+  if (gain < needed && gain_on_offer_ < kPatience * needed) return false;
+  if (gain < kLargeGain) {
+    for (std::size_t r = 0; r < candidate.size(); ++r) candidate[r] += shares_[r];
+    candidate = scale_shares(candidate, options_.global_batch);
+  }
   gain_on_offer_ = 0.0;
+  if (candidate == shares_) return false;
+  shares_ = std::move(candidate);
   return true;
 }
 

@@ -23,8 +23,8 @@ struct BalancerOptions {
   Policy policy = Policy::Auto;
   std::vector<double> fixed_weights;  ///< for Policy::Fixed, one per rank
   std::int64_t global_batch = 0;
-  /// New shares are taken at once when they promise a finish at least this much sooner, and smaller
-  /// gains once they have been on offer for as many steps as make up for it (hysteresis).
+  /// New shares are taken when they promise a finish at least this much sooner, and for a smaller
+  /// gain once it has been on offer for so long that going without it costs more (hysteresis).
   double minimum_gain = 0.02;
   /// Steps whose figures are ignored (warm-up of caches and allocators).
   int warmup_steps = 2;
@@ -57,12 +57,15 @@ class Balancer {
   Shares shares_by_policy() const;
   bool lower_caps(std::span<const StepFigures> figures);
   void learn(std::span<const StepFigures> figures);
-  bool take_if_better(Shares candidate);
+  std::vector<Device> planned_devices() const;
+  Shares next_shares(std::span<const Device> planned) const;
+  bool take_if_better();
 
   BalancerOptions options_;
   std::vector<Device> devices_;
   std::vector<CostModel> probed_;  ///< as given, for ranks that are idle for long
   std::vector<int> idle_steps_;    ///< per rank, since it last computed
+  std::vector<double> headroom_;   ///< per rank: relative time to plan beyond its mean
   Shares shares_;
   int steps_ = 0;
   double gain_on_offer_ = 0.0;  ///< Σ of the gains passed up since the last change

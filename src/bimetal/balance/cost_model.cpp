@@ -11,14 +11,19 @@ namespace bimetal::balance {
 namespace {
 
 // docs/balance.md, "Fitting", gives the reasons for these numbers.
-constexpr double kMemory = 0.98;       // an observation's weight per step that has passed since
-constexpr double kPriorWeight = 2.0;   // observations that a probe is worth
-constexpr double kPriorSpread = 0.15;  // batches that vary by this part of their mean outweigh it
+constexpr double kMemory = 0.98;       // what an observation weighs after one more step
+constexpr double kPriorWeight = 4.0;   // observations that a probe is worth
+constexpr double kPriorSpread = 0.15;  // batches varying by this part of their mean outweigh it
 constexpr double kLeastSlope = 0.05;   // of the prior's slope
-constexpr double kNoiseMemory = 0.95;  // as kMemory, for the usual noise
-constexpr double kTolerance = 0.08;    // relative change that is never taken for one of speed
-constexpr double kBeyondTolerance = 0.2;  // what one observation can add to the evidence
-constexpr double kEvidence = 0.55;        // so that one or two outliers never suffice, three do
+
+constexpr double kNoiseMemory = 0.95;   // as kMemory, for the usual noise
+constexpr double kLeastBound = 0.1;     // outliers are damped to this distance, or to
+constexpr double kNoisesToBound = 2.0;  // so many times the usual noise
+
+constexpr double kTolerance = 0.08;       // a distance that is never evidence of another speed
+constexpr double kLargestEvidence = 0.2;  // of one observation
+constexpr double kProof = 0.55;           // so that two outliers never suffice but three do
+constexpr double kSuspicion = 0.25;
 
 /// Relative distance on a scale on which twice as fast and twice as slow are equally far.
 double surprise(double seconds, double predicted) {
@@ -59,20 +64,32 @@ void CostModel::observe(std::int64_t batch, double seconds) {
   const double predicted = this->seconds(b);
   if (moments_.weight == 0.0) moments_.add(b, predicted, kPriorWeight);
 
-  const double tolerance = std::max(kTolerance, noise_);
-  const double most = tolerance + kBeyondTolerance;
-  const double damped = std::clamp(surprise(seconds, predicted), -most, most);
-  noise_ += (1.0 - kNoiseMemory) * (std::abs(damped) - noise_);
+  const double distance = surprise(seconds, predicted);
+  const double bound = std::max(kLeastBound, kNoisesToBound * noise_);
+  const double damped = std::clamp(distance, -bound, bound);
   moments_.forget(kMemory);
   moments_.add(b, surprising_time(damped, predicted), 1.0);
-  slower_.add(damped - tolerance, b, seconds);
-  faster_.add(-damped - tolerance, b, seconds);
-  for (Drift* drift : {&slower_, &faster_}) {
-    if (drift->sum < kEvidence) continue;
-    moments_ = drift->since;
+
+  const double tolerance = std::max(kTolerance, noise_);
+  slower_.add(std::min(distance - tolerance, kLargestEvidence), b, seconds);
+  faster_.add(std::min(-distance - tolerance, kLargestEvidence), b, seconds);
+  const double most = tolerance + kLargestEvidence;
+  noise_ += (1.0 - kNoiseMemory) * (std::min(std::abs(distance), most) - noise_);
+
+  for (const Drift& drift : {slower_, faster_}) {
+    if (drift.sum < kProof) continue;
+    moments_ = drift.since;
     slower_ = faster_ = Drift{};
   }
   refit();
+}
+
+double CostModel::uncertainty() const noexcept {
+  return noise_ / std::sqrt(std::max(1.0, moments_.weight));
+}
+
+bool CostModel::unsettled() const noexcept {
+  return std::max(slower_.sum, faster_.sum) >= kSuspicion;
 }
 
 void CostModel::refit() noexcept {
@@ -104,8 +121,8 @@ void CostModel::Moments::forget(double factor) noexcept {
   covariance *= factor;
 }
 
-void CostModel::Drift::add(double surprise, double batch, double seconds) noexcept {
-  sum += surprise;
+void CostModel::Drift::add(double evidence, double batch, double seconds) noexcept {
+  sum += evidence;
   if (sum <= 0.0) {
     *this = Drift{};
     return;

@@ -9,8 +9,8 @@ namespace bimetal::balance {
 /// Exponentially forgetting least squares of seconds on batch size, with a prior.
 ///
 /// While all observed batches are alike, α and β cannot be told apart; the prior's proportion of α
-/// to β is kept then and the speed follows. Both stay ≥ 0. A single outlier (a paused process, a
-/// page-in) is damped: it counts as no more than a bound that grows with the device's usual noise.
+/// to β is kept then and the speed follows. Both stay ≥ 0. An outlier (a paused process, a page-in)
+/// is damped: it counts as no more than a bound that grows with the device's usual noise.
 /// A lasting change is found by a cumulative sum (Page, "Continuous inspection schemes", 1954),
 /// which then forgets everything from before the change.
 class CostModel {
@@ -34,6 +34,16 @@ class CostModel {
   /// True once a probe or an observation has been seen.
   bool known() const noexcept { return known_; }
 
+  /// Usual relative distance of an observation from its prediction.
+  double noise() const noexcept { return noise_; }
+
+  /// How far seconds() may be off by that noise, relative.
+  double uncertainty() const noexcept;
+
+  /// True while the latest observations may be outliers or the beginning of a lasting change; a
+  /// few more tell.
+  bool unsettled() const noexcept;
+
  private:
   /// Weighted moments of (batch, seconds), updated without cancellation (West 1979).
   struct Moments {
@@ -49,7 +59,7 @@ class CostModel {
     double sum = 0.0;
     Moments since;  ///< what was observed since the evidence began
 
-    void add(double surprise, double batch, double seconds) noexcept;
+    void add(double evidence, double batch, double seconds) noexcept;
   };
 
   void refit() noexcept;
@@ -57,7 +67,7 @@ class CostModel {
   double alpha_ = 0.0, beta_ = 0.0;
   double prior_alpha_ = 0.0, prior_beta_ = 1.0;  ///< only their proportion is used
   bool known_ = false;
-  double noise_ = 0.0;  ///< usual relative distance of an observation from its prediction
+  double noise_ = 0.0;
   Moments moments_;
   Drift slower_, faster_;
 };
