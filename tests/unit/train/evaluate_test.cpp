@@ -16,13 +16,12 @@ struct Evaluated {
 
 Evaluated evaluate_on(const data::ImageDataset& set, int ranks, std::vector<double> speeds) {
   std::vector<Evaluated> all(static_cast<std::size_t>(ranks));
-  bimetal::test::run_ranks(ranks, [&](comm::Group group) {
+  bimetal::testing::run_ranks(ranks, [&](int, comm::Group group) {
     // The same values on every rank, without the generator that the threads share.
     auto model = models::make_model("linear", {.height = 8, .width = 8});
     const torch::NoGradGuard no_grad;
     for (auto& parameter : model->parameters()) {
-      parameter.copy_(
-          torch::linspace(-1, 1, parameter.numel()).sin().mul(7).view_as(parameter));
+      parameter.copy_(torch::linspace(-1, 1, parameter.numel()).sin().mul(7).view_as(parameter));
     }
     auto& mine = all[static_cast<std::size_t>(group.rank())];
     mine.result = evaluate(*model, set, group, speeds, {});
@@ -55,11 +54,9 @@ TEST(Evaluate, CountsWhatTheModelGetsRight) {
   auto model = models::make_model("linear", {.height = 8, .width = 8});
   const auto batch = data::make_batch(set, torch::arange(300), torch::kFloat32);
   const auto logits = model->forward(batch.x);
-  const auto expected =
-      logits.argmax(1).eq(batch.y).to(torch::kFloat64).mean().item<double>();
-  const auto loss =
-      torch::nn::functional::cross_entropy(logits, batch.y).item<double>();
-  bimetal::test::run_ranks(1, [&](comm::Group group) {
+  const auto expected = logits.argmax(1).eq(batch.y).to(torch::kFloat64).mean().item<double>();
+  const auto loss = torch::nn::functional::cross_entropy(logits, batch.y).item<double>();
+  bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
     const auto result = evaluate(*model, set, group, std::vector<double>{1}, {});
     EXPECT_NEAR(result.accuracy, expected, 1e-12);
     EXPECT_NEAR(result.loss, loss, 1e-5);

@@ -72,7 +72,7 @@ TEST_F(Resume, OnlyRankZeroNeedsTheFiles) {
   const auto whole = train("whole", 2, 0);
   const auto part = train("part", 2, 13);
   job_.checkpoint.dir = (folder_ / "rest").string();
-  bimetal::test::run_ranks(2, [&](comm::Group group) {
+  bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
     TrainerOptions options;
     options.worker = device::parse_worker_spec("cpu:threads=1");
     if (group.rank() == 0) options.resume = part;

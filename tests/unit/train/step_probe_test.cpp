@@ -29,9 +29,10 @@ TEST(StepProbe, EveryRankLearnsEveryRanksCost) {
   job.train.global_batch = 256;
   const auto set = data::load_dataset("mnist", images.path()).train;
   std::vector<std::vector<balance::Device>> known(2);
-  bimetal::test::run_ranks(2, [&](comm::Group group) {
+  bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
     const double speed = group.rank() == 0 ? 1.0 : 0.1;
-    known[static_cast<std::size_t>(group.rank())] = probe_devices(group, job, set, {.speed = speed});
+    known[static_cast<std::size_t>(group.rank())] =
+        probe_devices(group, job, set, {.speed = speed});
   });
   for (int rank : {0, 1}) {
     EXPECT_EQ(known[0][rank].cost.alpha(), known[1][rank].cost.alpha());

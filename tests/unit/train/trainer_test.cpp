@@ -60,8 +60,8 @@ TEST_F(Trainer, LearnsAndReportsTheSameOnEveryRank) {
   EXPECT_GT(report.bytes_sent, 0);
   EXPECT_NEAR(report.samples_per_s * report.elapsed_s, 4 * 300, 1e-6);
   EXPECT_NEAR(report.efficiency,
-              report.samples_per_s / (report.workers[0].samples_per_s_alone +
-                                      report.workers[1].samples_per_s_alone),
+              report.samples_per_s /
+                  (report.workers[0].samples_per_s_alone + report.workers[1].samples_per_s_alone),
               1e-12);
   EXPECT_THAT(report.history, SizeIs(40));
   EXPECT_EQ(to_json(report), to_json(run.reports[1]));
@@ -161,8 +161,8 @@ TEST_F(Trainer, ParametersThatAreNoNumbersAreNotSaved) {
 TEST_F(Trainer, StopRequestOfAnyRankSavesAndEndsAllInOrder) {
   job_.train.epochs = 1000;
   std::atomic<int> polls = 0;
-  const auto run = run_job(
-      job_, 3, {.stop_requested = [&](int rank) { return rank == 2 && ++polls >= 5; }});
+  const auto run =
+      run_job(job_, 3, {.stop_requested = [&](int rank) { return rank == 2 && ++polls >= 5; }});
   for (const auto& report : run.reports) {
     EXPECT_TRUE(report.interrupted);
     EXPECT_EQ(report.steps, 5);
@@ -172,7 +172,7 @@ TEST_F(Trainer, StopRequestOfAnyRankSavesAndEndsAllInOrder) {
 }
 
 TEST_F(Trainer, RanksWithUnlikeJobsFindOutBeforeTheFirstStep) {
-  const auto unlike = [&](comm::Group group) {
+  const auto unlike = [&](int, comm::Group group) {
     auto job = job_;
     if (group.rank() == 1) job.train.global_batch = 48;
     TrainerOptions options;
@@ -181,7 +181,7 @@ TEST_F(Trainer, RanksWithUnlikeJobsFindOutBeforeTheFirstStep) {
     run_training(job, group, options, nobody);
   };
   try {
-    bimetal::test::run_ranks(2, unlike);
+    bimetal::testing::run_ranks(2, unlike);
     FAIL() << "unlike jobs went unnoticed";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
@@ -191,7 +191,7 @@ TEST_F(Trainer, RanksWithUnlikeJobsFindOutBeforeTheFirstStep) {
 
 TEST_F(Trainer, AnErrorOfOneRankAloneEndsTheOthers) {
   std::vector<std::string> messages(2);
-  bimetal::test::run_ranks(2, [&](comm::Group group) {
+  bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
     auto job = job_;
     if (group.rank() == 1) job.data.path = "/no/such/folder";
     TrainerOptions options;

@@ -13,8 +13,8 @@
 #include "bimetal/train/job.h"
 #include "bimetal/train/safetensors.h"
 #include "bimetal/train/trainer.h"
-#include "support/ranks.h"
 #include "support/temporary_folder.h"
+#include "support/thread_ranks.h"
 
 namespace bimetal::train::test {
 
@@ -74,7 +74,9 @@ struct Recorder : Observer {
 
   void on_step(const Progress& progress) override { steps.push_back(progress); }
   void on_notice(const std::string& text) override { notices.push_back(text); }
-  void on_checkpoint(const std::string& path, std::int64_t) override { checkpoints.push_back(path); }
+  void on_checkpoint(const std::string& path, std::int64_t) override {
+    checkpoints.push_back(path);
+  }
   void on_evaluated(std::int64_t, double accuracy, double loss) override {
     accuracies.push_back(accuracy);
     losses.push_back(loss);
@@ -88,7 +90,7 @@ struct RunOptions {
 };
 
 struct Run {
-  std::vector<Report> reports;      ///< one per rank
+  std::vector<Report> reports;  ///< one per rank
   std::vector<Recorder> recorders;
 };
 
@@ -96,7 +98,7 @@ struct Run {
 inline Run run_job(const Job& job, int ranks, const RunOptions& options = {}) {
   Run run{std::vector<Report>(static_cast<std::size_t>(ranks)),
           std::vector<Recorder>(static_cast<std::size_t>(ranks))};
-  bimetal::test::run_ranks(ranks, [&](comm::Group group) {
+  bimetal::testing::run_ranks(ranks, [&](int, comm::Group group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     TrainerOptions mine;
     mine.worker = device::parse_worker_spec("cpu:threads=1");

@@ -1,0 +1,67 @@
+#pragma once
+// A range over this rank's batches whose sizes follow the measured speed of all ranks.
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "bimetal/balance/balancer.h"
+#include "bimetal/data/dataset.h"
+
+namespace bimetal {
+
+namespace api {
+class BalancedSteps;
+}
+
+struct BalancedOptions {
+  std::int64_t global_batch = 512;  ///< samples per optimizer step over all ranks
+  std::int64_t epochs = 1;
+  std::int64_t steps = 0;  ///< > 0: stop after this many optimizer steps
+  std::uint64_t seed = 1;  ///< of the order of samples
+  torch::Dtype dtype = torch::kFloat32;
+  balance::Policy balance = balance::Policy::Auto;
+  std::vector<double> weights = {};  ///< for Policy::Fixed, one per rank
+};
+
+/// This rank's share of one global batch, on the job's device. It may be empty, for a rank that is
+/// too slow to help; the loss of an empty batch is ignored, but the step must still be called.
+struct Batch : data::Batch {
+  std::int64_t epoch = 0;  ///< from 1
+  std::int64_t step = 0;   ///< from 1
+};
+
+/// A single pass: begin() continues where the last one ended. Use from one thread.
+class BalancedBatches {
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Batch*;
+    using reference = Batch&;
+
+    Batch& operator*() const;
+    /// Error(InvalidArgument) unless DataParallel::step has been called for the batch before.
+    Iterator& operator++();
+    bool operator==(std::default_sentinel_t) const;
+
+   private:
+    friend class BalancedBatches;
+    explicit Iterator(api::BalancedSteps* steps) : steps_(steps) {}
+    api::BalancedSteps* steps_;
+  };
+
+  Iterator begin();
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  friend class Job;
+  explicit BalancedBatches(std::shared_ptr<api::BalancedSteps> steps) : steps_(std::move(steps)) {}
+  std::shared_ptr<api::BalancedSteps> steps_;
+};
+
+}  // namespace bimetal

@@ -1,0 +1,67 @@
+#include "bimetal/api/job.h"
+
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "bimetal/api/session.h"
+#include "bimetal/base/error.h"
+#include "bimetal/launch/join_world.h"
+#include "bimetal/launch/rank_environment.h"
+
+namespace bimetal {
+namespace {
+
+std::string worker_spec(int argc, const char* const* argv) {
+  constexpr std::string_view kOption = "--worker";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (!argument.starts_with(kOption)) continue;
+    const auto rest = argument.substr(kOption.size());
+    if (rest.starts_with('=')) return std::string(rest.substr(1));
+    if (!rest.empty()) continue;
+    if (i + 1 < argc) return argv[i + 1];
+    throw Error(ErrorCode::InvalidArgument, "--worker needs a device, as in --worker cpu");
+  }
+  const char* variable = std::getenv("BIMETAL_WORKER");
+  return variable ? variable : "auto";
+}
+
+}  // namespace
+
+Job init(int argc, const char* const* argv) {
+  const auto worker = device::parse_worker_spec(worker_spec(argc, argv));
+  const auto environment = launch::rank_from_environment();
+  const auto place = environment.value_or(launch::RankEnvironment{});
+  launch::JoinOptions options;
+  options.token = net::Token::from_environment();
+  auto group = environment ? launch::join_world(place, options) : launch::single_process_world();
+  return Job(std::make_shared<api::Session>(std::move(group), worker, place.local_rank,
+                                            place.local_world_size));
+}
+
+int Job::rank() const {
+  return session_->group().rank();
+}
+
+int Job::world_size() const {
+  return session_->group().size();
+}
+
+torch::Device Job::device() const {
+  return session_->device();
+}
+
+comm::Group Job::group() const {
+  return session_->group();
+}
+
+BalancedBatches Job::balanced(const data::ImageDataset& dataset, BalancedOptions options) const {
+  return BalancedBatches(session_->begin(dataset, options));
+}
+
+const train::Progress& Job::progress() const {
+  return session_->steps().progress();
+}
+
+}  // namespace bimetal

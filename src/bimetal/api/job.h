@@ -1,0 +1,57 @@
+#pragma once
+// This process's place in a job: the first line of a program that trains with Bimetal.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <memory>
+#include <string>
+
+#include "bimetal/api/balanced_batches.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/data/dataset.h"
+#include "bimetal/train/observer.h"
+
+namespace bimetal {
+
+namespace api {
+class Session;
+}
+
+/// A cheap handle; copies are the same job. Use from one thread.
+class Job {
+ public:
+  int rank() const;
+  int world_size() const;
+
+  /// What this rank computes on; models wrapped by DataParallel and batches are there.
+  torch::Device device() const;
+
+  /// The world group, for collectives of the program's own. Every rank must call the same ones in
+  /// the same order.
+  comm::Group group() const;
+
+  /// This rank's batches of `dataset`, in shares that follow the ranks' measured speed; every
+  /// sample exactly once an epoch over all ranks. For use in a range-for whose body computes the
+  /// loss and calls DataParallel::step. `dataset` must outlive it.
+  BalancedBatches balanced(const data::ImageDataset& dataset, BalancedOptions options = {}) const;
+
+  /// After a step: loss over the global batch, rate, efficiency, shares. The same on every rank.
+  const train::Progress& progress() const;
+
+ private:
+  explicit Job(std::shared_ptr<api::Session> session) : session_(std::move(session)) {}
+  friend Job init(int argc, const char* const* argv);
+  friend class DataParallel;
+  std::shared_ptr<api::Session> session_;
+};
+
+/// Joins the job that this process was started for: by torchrun or whatever else sets RANK,
+/// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (with BIMETAL_TOKEN_FILE between machines);
+/// without them it is a job of one. Call once, before any tensor work; it returns when all ranks
+/// have joined. The device is that of "--worker SPEC" among the arguments, else of the variable
+/// BIMETAL_WORKER, else this machine's best ("cpu:threads=1", "cuda:0", "mps": see
+/// device/worker_spec.h); other arguments are the program's own. Errors: InvalidArgument for bad
+/// variables or specs, Unsupported for a device that is not there, those of launch::join_world.
+Job init(int argc = 0, const char* const* argv = nullptr);
+
+}  // namespace bimetal

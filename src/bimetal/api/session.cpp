@@ -1,0 +1,30 @@
+#include "bimetal/api/session.h"
+
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/device/device.h"
+
+namespace bimetal::api {
+
+Session::Session(comm::Group group, const device::WorkerSpec& worker, int local_rank,
+                 int local_world_size)
+    : group_(std::move(group)), speed_(worker.speed) {
+  device::apply_worker_limits(worker, local_world_size);
+  device_ = device::select_device(worker, local_rank);
+}
+
+std::shared_ptr<BalancedSteps> Session::begin(const data::ImageDataset& dataset,
+                                              const BalancedOptions& options) {
+  steps_ = std::make_shared<BalancedSteps>(dataset, options, group_, device_);
+  return steps_;
+}
+
+BalancedSteps& Session::steps() const {
+  if (steps_) return *steps_;
+  throw Error(ErrorCode::InvalidArgument,
+              "no batches yet: DataParallel::step and Job::progress belong into a loop over "
+              "Job::balanced");
+}
+
+}  // namespace bimetal::api

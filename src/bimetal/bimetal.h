@@ -1,0 +1,10 @@
+#pragma once
+// Everything that a program which trains with Bimetal needs: examples/cpp/train_cnn.cpp shows it in
+// use.
+
+#include "bimetal/api/balanced_batches.h"
+#include "bimetal/api/data_parallel.h"
+#include "bimetal/api/images.h"
+#include "bimetal/api/job.h"
+#include "bimetal/api/model_io.h"
+#include "bimetal/base/error.h"

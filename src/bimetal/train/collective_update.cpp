@@ -1,0 +1,62 @@
+#include "bimetal/train/collective_update.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/stopwatch.h"
+
+namespace bimetal::train {
+namespace {
+
+// Every rank sees the same figures, so every rank throws the same error at the same step.
+void require_finite(std::span<const RankFigures> figures, std::int64_t step) {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < figures.size(); ++rank) {
+    if (!std::isfinite(figures[rank].loss_sum)) ranks.push_back(static_cast<int>(rank));
+  }
+  if (ranks.empty()) return;
+  throw Error(
+      ErrorCode::NotFinite,
+      fmt::format("step {}: the loss of rank {} is not finite (NaN or infinity), so nothing "
+                  "was updated; a lower learning rate or a look at the data may help. The "
+                  "last checkpoint is kept",
+                  step, fmt::join(ranks, ", ")),
+      ranks.front());
+}
+
+bool all_fit(std::span<const RankFigures> figures) {
+  return std::ranges::all_of(figures, [](const auto& rank) { return rank.fit == Fit::fits; });
+}
+
+}  // namespace
+
+CollectiveUpdate::CollectiveUpdate(parallel::DataParallel& parallel,
+                                   std::chrono::milliseconds timeout)
+    : parallel_(parallel), timeout_(timeout), exchange_(parallel.group()) {}
+
+StepResult CollectiveUpdate::run(std::int64_t step, const RankFigures& mine,
+                                 torch::optim::Optimizer& optimizer) {
+  // Queued behind the gradients: it arrives with them and costs one more small message.
+  exchange_.start(mine, Deadline::after(timeout_));
+  parallel_.finish_step();
+  const Stopwatch waiting;
+  StepResult result;
+  result.figures = exchange_.wait();
+  result.communicate_seconds = parallel_.communicate_seconds();
+  result.wait_seconds = parallel_.wait_seconds() + waiting.seconds();
+  result.applied = all_fit(result.figures);
+  if (!result.applied) return result;
+
+  require_finite(result.figures, step);
+  const Stopwatch updating;
+  optimizer.step();
+  update_seconds_ = updating.seconds();
+  return result;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,179 @@
+#include "bimetal/train/step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "bimetal/base/error.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// One rank's model, optimizer and step.
+struct Worker {
+  explicit Worker(comm::Group group, std::int64_t micro_batch = 0)
+      : rank(group.rank()),
+        model(models::make_model("linear", {.height = 4, .width = 4})),
+        sgd(model->parameters(), torch::optim::SGDOptions(0.1)),
+        step(model, sgd, group, options(micro_batch)) {}
+
+  static StepOptions options(std::int64_t micro_batch) {
+    StepOptions options;
+    options.micro_batch = micro_batch;
+    options.parallel.timeout = std::chrono::seconds(60);
+    return options;
+  }
+
+  std::vector<torch::Tensor> parameters() const {
+    std::vector<torch::Tensor> copies;
+    for (const auto& parameter : model->parameters()) copies.push_back(parameter.detach().clone());
+    return copies;
+  }
+
+  int rank;
+  std::shared_ptr<models::Classifier> model;
+  torch::optim::SGD sgd;
+  TrainingStep step;
+};
+
+data::EpochSampler::Step plan_of(std::vector<std::int64_t> counts) {
+  data::EpochSampler::Step plan;
+  for (const auto count : counts) plan.total += count;
+  plan.counts = std::move(counts);
+  return plan;
+}
+
+data::Batch ones(std::int64_t samples) {
+  return {torch::ones({samples, 1, 4, 4}), torch::zeros({samples}, torch::kInt64)};
+}
+
+/// More than any machine has: libtorch's allocator refuses it.
+data::Batch enormous() {
+  return {torch::empty({std::int64_t{1} << 50}), {}};
+}
+
+bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return x.equal(y); });
+}
+
+TEST(TrainingStep, FiguresTellEachRanksShareAndLoss) {
+  bimetal::testing::run_ranks(3, [](int, comm::Group group) {
+    Worker worker(group);
+    const std::vector<std::int64_t> counts = {3, 0, 2};
+    const auto share = counts[static_cast<std::size_t>(worker.rank)];
+    const auto result = worker.step.run(
+        1, plan_of(counts), [&] { return ones(share); }, worker.rank == 1);
+    EXPECT_TRUE(result.applied);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(result.figures[rank].batch, counts[rank]);
+      EXPECT_EQ(result.figures[rank].stop_requested, rank == 1);
+      EXPECT_EQ(result.figures[rank].compute_seconds > 0, counts[rank] > 0);
+    }
+    EXPECT_NEAR(result.figures[0].loss_sum / 3, result.figures[2].loss_sum / 2, 1e-5);
+    EXPECT_GE(result.wait_seconds, 0);
+  });
+}
+
+TEST(TrainingStep, RankThatRunsOutOfMemoryMakesAllDiscardTheStep) {
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    Worker worker(group);
+    const auto before = worker.parameters();
+    const auto failing = worker.step.run(
+        1, plan_of({4, 4}), [&] { return worker.rank == 1 ? enormous() : ones(4); }, false);
+    EXPECT_FALSE(failing.applied);
+    EXPECT_EQ(failing.figures[0].fit, Fit::fits);
+    EXPECT_EQ(failing.figures[1].fit, Fit::too_large) << "the batch itself cannot be held";
+    EXPECT_EQ(failing.figures[1].batch, 4);
+    EXPECT_TRUE(equal(worker.parameters(), before));
+
+    // The same step again, as one device would have done it.
+    EXPECT_TRUE(worker.step
+                    .run(
+                        1, plan_of({6, 2}), [&] { return ones(worker.rank ? 2 : 6); }, false)
+                    .applied);
+    EXPECT_FALSE(equal(worker.parameters(), before));
+  });
+}
+
+/// Computes as long as it is given few samples at once, and then runs out of memory as the
+/// allocator would.
+struct Narrow : models::Classifier {
+  explicit Narrow(std::int64_t most) : most_(most) {
+    weight_ = register_parameter("weight", torch::ones({16, 10}));
+  }
+  torch::Tensor forward(torch::Tensor x) override {
+    if (x.size(0) > most_) torch::empty({std::int64_t{1} << 50});
+    return x.flatten(1).matmul(weight_);
+  }
+  std::int64_t most_;
+  torch::Tensor weight_;
+};
+
+TEST(TrainingStep, ComputesInSmallerPiecesUntilTheyFit) {
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    auto model = std::make_shared<Narrow>(group.rank() == 0 ? 1000 : 20);
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
+    TrainingStep step(model, sgd, group, Worker::options(64));
+    const auto run = [&] {
+      return step.run(
+          1, plan_of({64, 64}), [] { return ones(64); }, false);
+    };
+    for (int attempt = 0; attempt < 2; ++attempt) {  // 64 and 32 are too many, 16 are not
+      const auto result = run();
+      EXPECT_FALSE(result.applied);
+      EXPECT_EQ(result.figures[1].fit, Fit::try_smaller_pieces);
+    }
+    EXPECT_TRUE(run().applied);
+    EXPECT_TRUE(run().applied) << "and it remembers";
+  });
+}
+
+TEST(TrainingStep, GivesUpOnAShareThatNoPieceOfFits) {
+  bimetal::testing::run_ranks(1, [](int, comm::Group group) {
+    auto model = std::make_shared<Narrow>(2);
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
+    TrainingStep step(model, sgd, group, Worker::options(16));
+    const auto run = [&] {
+      return step.run(
+          1, plan_of({16}), [] { return ones(16); }, false);
+    };
+    EXPECT_EQ(run().figures[0].fit, Fit::try_smaller_pieces);
+    EXPECT_EQ(run().figures[0].fit, Fit::too_large);
+  });
+}
+
+TEST(TrainingStep, NotANumberOnOneRankStopsAllBeforeTheUpdate) {
+  bimetal::testing::run_ranks(3, [](int, comm::Group group) {
+    Worker worker(group);
+    const auto before = worker.parameters();
+    const auto fetch = [&] {
+      auto batch = ones(2);
+      if (worker.rank == 2) batch.x.fill_(std::numeric_limits<float>::quiet_NaN());
+      return batch;
+    };
+    try {
+      worker.step.run(41, plan_of({2, 2, 2}), fetch, false);
+      ADD_FAILURE() << "nothing was thrown on rank " << worker.rank;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::NotFinite);
+      EXPECT_EQ(error.rank(), 2);
+      EXPECT_THAT(error.what(), HasSubstr("step 41"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 2"));
+    }
+    EXPECT_TRUE(equal(worker.parameters(), before));
+  });
+}
+
+TEST(TrainingStep, OtherErrorsPassThrough) {
+  bimetal::testing::run_ranks(1, [](int, comm::Group group) {
+    Worker worker(group);
+    const auto fetch = []() -> data::Batch { throw Error(ErrorCode::CorruptData, "bad file"); };
+    EXPECT_THROW(worker.step.run(1, plan_of({2}), fetch, false), Error);
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::train
