@@ -39,7 +39,8 @@ class FrameReceiver {
   virtual void on_lost(int peer, const Error& error) = 0;
 };
 
-/// Called exactly once, on the mesh's thread, with nullptr when the bytes have left the buffer.
+/// Called exactly once, on the mesh's thread (by send() itself when the mesh is closed already),
+/// with nullptr when the bytes have left the buffer.
 using SendDone = std::function<void(std::exception_ptr)>;
 
 class Mesh {
@@ -69,7 +70,8 @@ class Mesh {
 
   /// Says goodbye to every peer after what is queued has been sent, waits for that until
   /// `deadline`, then closes. Pending sends that could not be sent end in Error(Aborted). After it
-  /// returns the receiver is not called any more. Idempotent.
+  /// returns the receiver is not called any more. Idempotent. Waits for the mesh's thread: not to
+  /// be called from a FrameReceiver or a SendDone.
   virtual void close(Deadline deadline) = 0;
 
   /// Bytes put on the wire so far, headers included. Thread-safe.

@@ -15,7 +15,8 @@
 namespace bimetal::rendezvous {
 
 /// Values are byte strings of at most 16 MiB, keys at most 1 KiB. Implementations are thread-safe.
-/// Every call ends by its deadline with Error(Timeout); a vanished server is Error(PeerLost).
+/// Every call ends by its deadline with Error(Timeout), after which a set or add may or may not
+/// have taken effect; a vanished server is Error(PeerLost).
 class Store {
  public:
   virtual ~Store() = default;

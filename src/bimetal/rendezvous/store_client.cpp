@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/rendezvous/outbox.h"
@@ -222,7 +223,9 @@ std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Tok
   const std::string name = fmt::format("the rendezvous store at {}", to_string(server));
   net::DialRequest request{server, name, token, {}, deadline};
   request.hello.service = net::Service::Store;
-  request.hello.job = net::digest_of_job("");
+  request.on_trouble = [&name](const std::string& trouble) {
+    log(LogLevel::info, "{}: {}; trying again", name, trouble);
+  };
 
   auto io = std::make_unique<asio::io_context>(1);
   std::exception_ptr failure;

@@ -86,10 +86,11 @@ std::vector<std::unique_ptr<Mesh>> connect_ranks(int size, const TcpMeshOptions&
 
 std::exception_ptr send_and_wait(Mesh& mesh, int peer, const std::string& text,
                                  std::uint64_t sequence) {
-  std::promise<std::exception_ptr> done;
+  // Shared: the mesh's thread is still within set_value when get() returns.
+  const auto done = std::make_shared<std::promise<std::exception_ptr>>();
   mesh.send(peer, data_header(sequence), bytes_of(text),
-            [&](std::exception_ptr error) { done.set_value(std::move(error)); });
-  return done.get_future().get();
+            [done](std::exception_ptr error) { done->set_value(std::move(error)); });
+  return done->get_future().get();
 }
 
 FrameHeader data_header(std::uint64_t sequence) {

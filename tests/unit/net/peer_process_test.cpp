@@ -147,8 +147,8 @@ constexpr int kNotLost = 1;
 /// In a network namespace of its own, whose only interface goes down under an idle mesh.
 int pull_the_cable() {
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0 || !switch_loopback(true)) return kNoNamespace;
-  auto meshes = connect_ranks(2);
   Recorder recorder;
+  auto meshes = connect_ranks(2);
   meshes[0]->start(recorder);
   std::this_thread::sleep_for(1s);
   if (recorder.has_lost(1) || !switch_loopback(false)) return kNotLost;

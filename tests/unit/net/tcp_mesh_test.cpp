@@ -42,8 +42,8 @@ class MeshOfSize : public ::testing::TestWithParam<int> {};
 
 TEST_P(MeshOfSize, EveryRankReachesEveryOther) {
   const int size = GetParam();
-  auto meshes = connect_ranks(size);
   std::vector<Recorder> recorders(size);
+  auto meshes = connect_ranks(size);
   for (int rank = 0; rank < size; ++rank) meshes[rank]->start(recorders[rank]);
   for (int from = 0; from < size; ++from) {
     for (int to = 0; to < size; ++to) {
@@ -68,11 +68,11 @@ TEST_P(MeshOfSize, EveryRankReachesEveryOther) {
 INSTANTIATE_TEST_SUITE_P(TcpMesh, MeshOfSize, ::testing::Values(1, 2, 3, 5));
 
 TEST(TcpMesh, FramesOfAllSizesArriveInOrder) {
-  auto meshes = connect_ranks(2);
+  std::vector<std::string> texts;
   Recorder recorder;
+  auto meshes = connect_ranks(2);
   meshes[1]->start(recorder);
   const std::size_t sizes[] = {0, 1, 63, 64, 65, 4096, 65535, 65537, 1 << 20, 0, 9 << 20, 3};
-  std::vector<std::string> texts;
   for (const std::size_t size : sizes) {
     std::string text(size, '\0');
     for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 31 + size);
@@ -100,8 +100,8 @@ TEST(TcpMesh, FramesOfAllSizesArriveInOrder) {
 }
 
 TEST(TcpMesh, ManyThreadsMaySend) {
-  auto meshes = connect_ranks(2);
   Recorder recorder;
+  auto meshes = connect_ranks(2);
   meshes[1]->start(recorder);
   constexpr int kThreads = 4;
   constexpr int kEach = 200;
@@ -121,13 +121,13 @@ TEST(TcpMesh, ManyThreadsMaySend) {
 }
 
 TEST(TcpMesh, PausedPeerHoldsItsSenderBackAndNobodyElse) {
-  auto meshes = connect_ranks(3);
   Recorder slow;
   Recorder other;
+  const std::string big = more_than_buffers();
+  auto meshes = connect_ranks(3);
   slow.pause(true);
   meshes[0]->start(slow);
   meshes[2]->start(other);
-  const std::string big = more_than_buffers();
   std::promise<std::exception_ptr> done;
   auto sent = done.get_future();
   meshes[1]->send(0, data_header(7), bytes_of(big),
@@ -149,8 +149,8 @@ TEST(TcpMesh, PausedPeerHoldsItsSenderBackAndNobodyElse) {
 }
 
 TEST(TcpMesh, GoodbyeIsNoLoss) {
-  auto meshes = connect_ranks(3);
   std::vector<Recorder> recorders(3);
+  auto meshes = connect_ranks(3);
   for (int rank = 0; rank < 3; ++rank) meshes[rank]->start(recorders[rank]);
   meshes[2]->close(soon());
   meshes[2].reset();
@@ -162,10 +162,10 @@ TEST(TcpMesh, GoodbyeIsNoLoss) {
 }
 
 TEST(TcpMesh, SendingToOneThatSaidGoodbyeIsALoss) {
-  auto meshes = connect_ranks(2);
   Recorder recorder;
-  meshes[0]->start(recorder);
   Recorder leaver;
+  auto meshes = connect_ranks(2);
+  meshes[0]->start(recorder);
   meshes[1]->start(leaver);
   meshes[1]->close(soon());
   for (int i = 0; i < 3; ++i) {
@@ -180,11 +180,11 @@ TEST(TcpMesh, SendingToOneThatSaidGoodbyeIsALoss) {
 }
 
 TEST(TcpMesh, WhatWasSentBeforeCloseArrivesAtALateReader) {
-  auto meshes = connect_ranks(2);
   Recorder reader;
+  const std::string text(10'000, 'z');
+  auto meshes = connect_ranks(2);
   reader.pause(true);
   meshes[1]->start(reader);
-  const std::string text(10'000, 'z');
   EXPECT_EQ(send_and_wait(*meshes[0], 1, text), nullptr);
   EXPECT_EQ(send_and_wait(*meshes[0], 1, text), nullptr);
   meshes[0]->close(Deadline::after(100ms));  // the reader cannot answer the goodbye yet
@@ -199,10 +199,10 @@ TEST(TcpMesh, WhatWasSentBeforeCloseArrivesAtALateReader) {
 }
 
 TEST(TcpMesh, CloseSendsWhatIsQueued) {
-  auto meshes = connect_ranks(2);
   Recorder recorder;
-  meshes[1]->start(recorder);
   const std::string big = more_than_buffers();
+  auto meshes = connect_ranks(2);
+  meshes[1]->start(recorder);
   std::atomic<bool> sent = false;
   meshes[0]->send(1, data_header(0), bytes_of(big), [&](std::exception_ptr error) {
     EXPECT_EQ(error, nullptr);
@@ -214,11 +214,11 @@ TEST(TcpMesh, CloseSendsWhatIsQueued) {
 }
 
 TEST(TcpMesh, CloseGivesUpAtItsDeadline) {
-  auto meshes = connect_ranks(2);
   Recorder stuck;
+  const std::string big = more_than_buffers();
+  auto meshes = connect_ranks(2);
   stuck.pause(true);
   meshes[1]->start(stuck);
-  const std::string big = more_than_buffers();
   std::exception_ptr ended;
   std::atomic<int> calls = 0;
   for (int i = 0; i < 2; ++i) {
@@ -240,8 +240,8 @@ TEST(TcpMesh, SendAfterCloseIsAborted) {
 }
 
 TEST(TcpMesh, RankThatVanishesWithoutGoodbyeIsLostOnce) {
-  auto meshes = connect_ranks(3);
   Recorder recorder;
+  auto meshes = connect_ranks(3);
   meshes[0]->start(recorder);
   meshes[1].reset();
   const auto loss = recorder.wait_for_loss(1);
@@ -257,22 +257,22 @@ TEST(TcpMesh, RankThatVanishesWithoutGoodbyeIsLostOnce) {
 }
 
 TEST(TcpMesh, LossBeforeStartIsReportedAtStart) {
+  Recorder recorder;
   auto meshes = connect_ranks(2);
   meshes[1].reset();
   std::this_thread::sleep_for(300ms);
-  Recorder recorder;
   meshes[0]->start(recorder);
   ASSERT_TRUE(recorder.wait_for_loss(1));
 }
 
 TEST(TcpMesh, DroppedPeerGivesBuffersBackOnBothSides) {
-  auto meshes = connect_ranks(2);
   Recorder near;
   Recorder far;
+  const std::string big = more_than_buffers();
+  auto meshes = connect_ranks(2);
   far.pause(true);
   meshes[0]->start(near);
   meshes[1]->start(far);
-  const std::string big = more_than_buffers();
   std::promise<std::exception_ptr> done;
   meshes[0]->send(1, data_header(0), bytes_of(big),
                   [&](std::exception_ptr error) { done.set_value(error); });
@@ -289,6 +289,7 @@ TEST(TcpMesh, DroppedPeerGivesBuffersBackOnBothSides) {
 }
 
 TEST(TcpMesh, KnowsItsPeersByName) {
+  Recorder recorder;
   TcpMeshBuilder zero(0, 2, {});
   TcpMeshBuilder one(1, 2, {});
   const std::vector<Endpoint> endpoints{zero.listening(), one.listening()};
@@ -297,16 +298,15 @@ TEST(TcpMesh, KnowsItsPeersByName) {
   });
   const auto mesh = std::move(zero).connect(endpoints, soon(), {"mac.local", "pc.local"});
   EXPECT_EQ(mesh->host_of(1), "pc.local");
-  Recorder recorder;
   mesh->start(recorder);
   other.get().reset();
   EXPECT_THAT(recorder.wait_for_loss(1)->what(), HasSubstr("rank 1 (pc.local, 127.0.0.1:"));
 }
 
 TEST(TcpMesh, MissingRanksAreNamed) {
-  TcpMeshBuilder builder(1, 4, {});
+  TcpMeshBuilder builder(2, 4, {});
   const TcpMeshBuilder silent(0, 4, {});  // listens, but nobody answers there
-  std::vector<Endpoint> endpoints(4, Endpoint{"127.0.0.1", 1});
+  std::vector<Endpoint> endpoints(4, Endpoint{"127.0.0.1", 1});  // nobody listens there
   endpoints[0] = silent.listening();
   try {
     std::move(builder).connect(endpoints, Deadline::after(300ms));
@@ -314,6 +314,8 @@ TEST(TcpMesh, MissingRanksAreNamed) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::Timeout);
     EXPECT_THAT(error.what(), HasSubstr("rank 0 (127.0.0.1"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 (127.0.0.1, 127.0.0.1:1) [Connection refused]"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 3 (127.0.0.1"));
   }
 }
 

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/log.h"
 #include "bimetal/net/tcp/authenticate.h"
 #include "bimetal/net/tcp/resolve.h"
 #include "bimetal/net/tcp/sockets.h"
@@ -79,7 +78,7 @@ asio::awaitable<DialedConnection> dial(DialRequest request) {
     const std::string before = trouble;
     auto connection = co_await try_once(request, key, trouble);
     if (connection) co_return std::move(*connection);
-    if (trouble != before) log(LogLevel::info, "{}: {}; trying again", request.name, trouble);
+    if (trouble != before && request.on_trouble) request.on_trouble(trouble);
     timer.expires_at(min(request.deadline, Deadline::after(pause)).time());
     co_await timer.async_wait(asio::use_awaitable);
     pause = std::min(pause * 2, kLongestPause);

@@ -4,6 +4,7 @@
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>
+#include <functional>
 #include <string>
 
 #include "bimetal/base/deadline.h"
@@ -18,6 +19,8 @@ struct DialRequest {
   Token token;
   Hello hello;  ///< without nonce
   Deadline deadline;
+  /// Told why a try failed, when that differs from the try before. May be empty.
+  std::function<void(const std::string& trouble)> on_trouble{};
 };
 
 struct DialedConnection {

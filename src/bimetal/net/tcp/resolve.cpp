@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/this_coro.hpp>
@@ -20,6 +21,12 @@ using Addresses = std::vector<tcp::endpoint>;
 
 constexpr std::chrono::milliseconds kPollInterval{5};
 
+/// Others are tried last: a rank that meets the store by a link-local address would publish one,
+/// which means nothing to the rest without the name of their own interface.
+bool reaches_beyond_one_link(const tcp::endpoint& endpoint) {
+  return !endpoint.address().is_v6() || !endpoint.address().to_v6().is_link_local();
+}
+
 std::future<Addresses> resolve_elsewhere(const Endpoint& endpoint) {
   std::promise<Addresses> promise;
   auto future = promise.get_future();
@@ -31,6 +38,7 @@ std::future<Addresses> resolve_elsewhere(const Endpoint& endpoint) {
       for (const auto& entry : resolver.resolve(endpoint.host, std::to_string(endpoint.port))) {
         addresses.push_back(entry.endpoint());
       }
+      std::stable_partition(addresses.begin(), addresses.end(), reaches_beyond_one_link);
       promise.set_value(std::move(addresses));
     } catch (...) {
       promise.set_exception(std::current_exception());

@@ -37,7 +37,7 @@ struct TcpMeshBuilder::Impl {
   std::optional<Refusal> admit(const Hello& hello) const;
   asio::awaitable<void> call(int peer, Endpoint endpoint, Deadline deadline);
   void add(int peer, tcp::socket socket, const SessionKey& send_key, const SessionKey& receive_key);
-  void fail(std::exception_ptr error);
+  void end_call(std::exception_ptr error);
   std::string name_of(int peer, const std::string& address) const;
   Error missing_peers() const;
 
@@ -52,7 +52,7 @@ struct TcpMeshBuilder::Impl {
   std::vector<std::string> hosts;
   std::vector<Endpoint> endpoints;
   std::vector<std::shared_ptr<Connection>> connections;
-  std::vector<std::string> troubles;
+  std::vector<std::string> troubles;  ///< why the last call to each rank failed
   std::exception_ptr failure;
   int missing;
   std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent =
@@ -66,6 +66,7 @@ TcpMeshBuilder::Impl::Impl(int rank_given, int size_given, TcpMeshOptions given)
       options(std::move(given)),
       job(digest_of_job(options.job_id)),
       connections(static_cast<std::size_t>(size)),
+      troubles(static_cast<std::size_t>(size)),
       missing(size - 1) {
   listener.emplace(*io, Endpoint{options.listen_host, 0}, listener_options());
 }
@@ -90,7 +91,12 @@ std::optional<Refusal> TcpMeshBuilder::Impl::admit(const Hello& hello) const {
 }
 
 asio::awaitable<void> TcpMeshBuilder::Impl::call(int peer, Endpoint endpoint, Deadline deadline) {
-  DialRequest request{endpoint, name_of(peer, to_string(endpoint)), options.token, {}, deadline};
+  DialRequest request{endpoint, name_of(peer, to_string(endpoint)), options.token, {}, deadline,
+                      {}};
+  request.on_trouble = [this, peer](const std::string& trouble) {
+    log(LogLevel::debug, "rank {} calls rank {}: {}; trying again", rank, peer, trouble);
+    troubles[static_cast<std::size_t>(peer)] = trouble;
+  };
   request.hello.from_rank = rank;
   request.hello.to_rank = peer;
   request.hello.job = job;
@@ -115,9 +121,16 @@ void TcpMeshBuilder::Impl::add(int peer, tcp::socket socket, const SessionKey& s
   if (complete()) io->stop();
 }
 
-void TcpMeshBuilder::Impl::fail(std::exception_ptr error) {
-  if (!failure) failure = std::move(error);
-  io->stop();
+/// What cannot be mended by trying again ends the set-up. A peer that was not reached in time is
+/// named at the deadline together with all others that are missing.
+void TcpMeshBuilder::Impl::end_call(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const Error& failed) {
+    if (failed.code() == ErrorCode::Timeout) return;
+    failure = std::move(error);
+    io->stop();
+  }
 }
 
 std::string TcpMeshBuilder::Impl::name_of(int peer, const std::string& address) const {
@@ -132,6 +145,8 @@ Error TcpMeshBuilder::Impl::missing_peers() const {
     if (peer == rank || connections[static_cast<std::size_t>(peer)]) continue;
     if (!list.empty()) list += ", ";
     list += name_of(peer, to_string(endpoints[static_cast<std::size_t>(peer)]));
+    const std::string& trouble = troubles[static_cast<std::size_t>(peer)];
+    if (!trouble.empty()) list += fmt::format(" [{}]", trouble);
   }
   return Error(ErrorCode::Timeout,
                fmt::format("rank {} could not connect with {} in time; check that it still runs "
@@ -163,9 +178,7 @@ std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<Endpoint>& peers
   impl.listener->start();
   for (int peer = 0; peer < impl.rank; ++peer) {
     asio::co_spawn(*impl.io, impl.call(peer, peers[static_cast<std::size_t>(peer)], deadline),
-                   [&impl](std::exception_ptr error) {
-                     if (error) impl.fail(std::move(error));
-                   });
+                   [&impl](std::exception_ptr error) { impl.end_call(std::move(error)); });
   }
   if (!impl.complete()) impl.io->run_until(deadline.time());
   if (impl.failure) std::rethrow_exception(impl.failure);

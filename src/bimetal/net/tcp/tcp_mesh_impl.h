@@ -54,7 +54,7 @@ class TcpMesh final : public Mesh {
   const std::chrono::milliseconds tick_interval_;
   asio::steady_timer tick_timer_;
   asio::steady_timer close_timer_;
-  bool ticking_ = true;            ///< on the mesh's thread, as the next one
+  bool ticking_ = true;  ///< on the mesh's thread, as the next one
   std::size_t still_leaving_ = 0;
 
   std::mutex close_mutex_;  ///< lets one close() at a time through
