@@ -7,6 +7,11 @@
 
 namespace bimetal::comm {
 
+/// `yes` or `no`, without a branch: compilers do not vectorise one with float arithmetic in it.
+inline std::uint32_t choose(bool condition, std::uint32_t yes, std::uint32_t no) {
+  return no ^ ((yes ^ no) & (0u - static_cast<std::uint32_t>(condition)));
+}
+
 /// IEEE 754 binary16: 1 sign, 5 exponent, 10 mantissa bits.
 struct Float16 {
   std::uint16_t bits = 0;
@@ -20,9 +25,9 @@ struct Float16 {
     // A subnormal is its mantissa in units of 2^-24; everything else keeps its mantissa and gets
     // the wider exponent's bias (127 - 15), infinities and NaN the wider all-ones exponent.
     const auto subnormal = static_cast<float>(static_cast<std::int32_t>(rest)) * 0x1p-24f;
-    const std::uint32_t rebias = rest >= 0x7c00u ? (255u - 31u) << 23 : (127u - 15u) << 23;
+    const std::uint32_t rebias = choose(rest >= 0x7c00u, (255u - 31u) << 23, (127u - 15u) << 23);
     const std::uint32_t wide =
-        rest < 0x0400u ? std::bit_cast<std::uint32_t>(subnormal) : (rest << 13) + rebias;
+        choose(rest < 0x0400u, std::bit_cast<std::uint32_t>(subnormal), (rest << 13) + rebias);
     return std::bit_cast<float>(wide | sign);
   }
 
@@ -38,9 +43,9 @@ struct Float16 {
     // One half has its last bit at 2^-24, so the processor's own addition rounds a subnormal.
     const float shifted = std::bit_cast<float>(rest) + 0.5f;
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u;
-    const std::uint32_t special = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    const std::uint32_t finite = rest < 0x38800000u ? subnormal : normal;
-    return static_cast<std::uint16_t>((rest >= 0x47800000u ? special : finite) | sign);
+    const std::uint32_t special = choose(rest > 0x7f800000u, 0x7e00u, 0x7c00u);
+    const std::uint32_t finite = choose(rest < 0x38800000u, subnormal, normal);
+    return static_cast<std::uint16_t>(choose(rest >= 0x47800000u, special, finite) | sign);
   }
 };
 
@@ -60,7 +65,8 @@ struct BFloat16 {
     const auto all = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t nearest = (all + 0x7fffu + ((all >> 16) & 1u)) >> 16;
     const std::uint32_t quiet_nan = (all >> 16) | 0x40u;  // rounding could carry a NaN to infinity
-    return static_cast<std::uint16_t>((all & 0x7fffffffu) > 0x7f800000u ? quiet_nan : nearest);
+    return static_cast<std::uint16_t>(
+        choose((all & 0x7fffffffu) > 0x7f800000u, quiet_nan, nearest));
   }
 };
 

@@ -10,67 +10,47 @@
 namespace bimetal::comm {
 namespace {
 
-// The type that one element is computed in. Integers go through unsigned types at least as wide as
-// int, in which overflow is defined to wrap.
 template <typename T>
-struct Arithmetic {
+concept Half = std::same_as<T, Float16> || std::same_as<T, BFloat16>;
+
+// Integers are added and multiplied in unsigned types at least as wide as int, in which overflow
+// is defined to wrap.
+template <typename T>
+struct Wrapping {
   using type = T;
 };
-template <>
-struct Arithmetic<Float16> {
-  using type = float;
-};
-template <>
-struct Arithmetic<BFloat16> {
-  using type = float;
-};
 template <std::integral T>
-struct Arithmetic<T> {
+struct Wrapping<T> {
   using type = std::conditional_t<(sizeof(T) > 4), std::uint64_t, std::uint32_t>;
 };
 template <typename T>
-using arithmetic_t = typename Arithmetic<T>::type;
+using wrapping_t = typename Wrapping<T>::type;
 
 struct Sum {
   template <typename T>
   static T apply(T a, T b) {
-    using A = arithmetic_t<T>;
-    return static_cast<T>(static_cast<A>(a) + static_cast<A>(b));
+    return static_cast<T>(static_cast<wrapping_t<T>>(a) + static_cast<wrapping_t<T>>(b));
   }
 };
 
 struct Product {
   template <typename T>
   static T apply(T a, T b) {
-    using A = arithmetic_t<T>;
-    return static_cast<T>(static_cast<A>(a) * static_cast<A>(b));
+    return static_cast<T>(static_cast<wrapping_t<T>>(a) * static_cast<wrapping_t<T>>(b));
   }
 };
-
-// min and max choose one of the operands as it is; they compare halves as floats and integers as
-// themselves (signed ones would compare wrongly in the unsigned type).
-template <typename T>
-auto comparable(T value) {
-  if constexpr (std::integral<T>) {
-    return value;
-  } else {
-    return static_cast<arithmetic_t<T>>(value);
-  }
-}
 
 struct Min {
   template <typename T>
   static T apply(T a, T b) {
-    const auto x = comparable(a), y = comparable(b);
-    return (x < y) | (x != x) ? a : b;  // a NaN in b makes both tests false: b is taken
+    return (a < b) | (a != a) ? a : b;  // a NaN in b makes both tests false: b is taken
   }
 };
 
 struct Max {
   template <typename T>
   static T apply(T a, T b) {
-    const auto x = comparable(a), y = comparable(b);
-    return (x > y) | (x != x) ? a : b;
+    return (a > b) | (a != a) ? a : b;
   }
 };
 
@@ -104,16 +84,25 @@ void with_operator(ReduceOp op, Function function) {
   throw Error(ErrorCode::Internal, "reduction by an unknown operator");
 }
 
-// `out` is `left` or `right`; element i of it depends on element i alone. Kept out of line and
-// told that the operands do not overlap, so that each instance is one vectorised loop.
+// target = Op(a, b). Halves are taken apart into plain numbers, which vectorise.
+template <typename Op, typename T>
+void combine(T& target, const T& a, const T& b) {
+  if constexpr (Half<T>) {
+    target.bits = T(Op::apply(static_cast<float>(a), static_cast<float>(b))).bits;
+  } else {
+    target = Op::apply(a, b);
+  }
+}
+
+// Told that the operands do not overlap, so that each instance is one vectorised loop.
 template <typename Op, typename T>
 void combine_into_left(T* __restrict left, const T* __restrict right, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) left[i] = Op::apply(left[i], right[i]);
+  for (std::size_t i = 0; i < count; ++i) combine<Op>(left[i], left[i], right[i]);
 }
 
 template <typename Op, typename T>
 void combine_into_right(const T* __restrict left, T* __restrict right, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) right[i] = Op::apply(left[i], right[i]);
+  for (std::size_t i = 0; i < count; ++i) combine<Op>(right[i], left[i], right[i]);
 }
 
 template <typename T>
@@ -121,9 +110,10 @@ void divide_all(T* data, std::size_t count, int divisor) {
   for (std::size_t i = 0; i < count; ++i) {
     if constexpr (std::integral<T>) {
       data[i] = static_cast<T>(static_cast<std::int64_t>(data[i]) / divisor);
+    } else if constexpr (Half<T>) {
+      data[i].bits = T(static_cast<float>(data[i]) / static_cast<float>(divisor)).bits;
     } else {
-      using A = arithmetic_t<T>;
-      data[i] = static_cast<T>(static_cast<A>(data[i]) / static_cast<A>(divisor));
+      data[i] /= static_cast<T>(divisor);
     }
   }
 }
