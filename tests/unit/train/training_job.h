@@ -84,9 +84,9 @@ struct Recorder : Observer {
 };
 
 struct RunOptions {
-  std::vector<double> speeds;  ///< emulated, one per rank; missing ones are 1
-  std::optional<std::filesystem::path> resume;
-  std::function<bool(int rank)> stop_requested;
+  std::vector<double> speeds = {};  ///< emulated, one per rank; missing ones are 1
+  std::optional<std::filesystem::path> resume = {};
+  std::function<bool(int rank)> stop_requested = {};
 };
 
 struct Run {

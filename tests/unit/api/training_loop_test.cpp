@@ -1,0 +1,155 @@
+// The loop that the README shows, run by real processes with torchrun's variables.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "bimetal/bimetal.h"
+#include "bimetal/train/safetensors.h"
+#include "support/forked_child.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal {
+namespace {
+
+using test::ForkedChild;
+using train::test::SyntheticImages;
+using train::test::TemporaryFolder;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    hidden = register_module("hidden", torch::nn::Linear(64, 20));
+    out = register_module("out", torch::nn::Linear(20, 10));
+    to(torch::kFloat64);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return out(torch::tanh(hidden(x.flatten(1)))); }
+  torch::nn::Linear hidden{nullptr}, out{nullptr};
+};
+TORCH_MODULE(Net);
+
+std::uint16_t free_port() {
+  asio::io_context context;
+  const asio::ip::tcp::endpoint any(asio::ip::address_v4::loopback(), 0);
+  return asio::ip::tcp::acceptor(context, any).local_endpoint().port();
+}
+
+BalancedOptions two_epochs() {
+  BalancedOptions options;
+  options.global_batch = 32;
+  options.epochs = 2;
+  options.dtype = torch::kFloat64;
+  return options;
+}
+
+/// One process's program; returns the number of steps.
+std::int64_t train_and_save(const SyntheticImages& images, const BalancedOptions& options,
+                            const std::filesystem::path& output, double* loss = nullptr) {
+  const char* arguments[] = {"program", "--worker=cpu:threads=1"};
+  auto job = init(2, arguments);
+  torch::manual_seed(job.rank() == 0 ? 1 : 77);  // rank 0's parameters are what counts
+  auto model = Net();
+  auto trainer = DataParallel(model, job);
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto data = data::idx_images("mnist", job, images.path());
+  std::int64_t steps = 0;
+  for (auto& batch : job.balanced(data, options)) {
+    auto mean_loss = torch::nn::functional::cross_entropy(model->forward(batch.x), batch.y);
+    trainer.step(mean_loss, sgd);
+    steps = batch.step;
+    if (loss) *loss = job.progress().loss;
+  }
+  if (job.rank() == 0) save(model, output);
+  return steps;
+}
+
+/// Runs it as `ranks` processes; true if each did `steps` steps.
+bool train_on(int ranks, const SyntheticImages& images, const BalancedOptions& options,
+              const std::filesystem::path& output, std::int64_t steps) {
+  const auto port = std::to_string(free_port());
+  std::vector<std::unique_ptr<ForkedChild>> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    children.push_back(std::make_unique<ForkedChild>([&] {
+      setenv("RANK", std::to_string(rank).c_str(), 1);
+      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+      setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
+      setenv("MASTER_ADDR", "127.0.0.1", 1);
+      setenv("MASTER_PORT", port.c_str(), 1);
+      return train_and_save(images, options, output) == steps ? 0 : 1;
+    }));
+  }
+  bool all_well = true;
+  for (auto& child : children) all_well = child->wait() == 0 && all_well;
+  return all_well;
+}
+
+TEST(TrainingLoop, ThreeProcessesGiveTheResultOfOne) {
+  const SyntheticImages images(300, 10);
+  const TemporaryFolder folder;
+  ASSERT_TRUE(train_on(1, images, two_epochs(), folder / "one.safetensors", 20));
+  ASSERT_TRUE(train_on(3, images, two_epochs(), folder / "three.safetensors", 20));
+  auto uneven = two_epochs();
+  uneven.balance = balance::Policy::Fixed;
+  uneven.weights = {1, 0, 4};
+  ASSERT_TRUE(train_on(3, images, uneven, folder / "uneven.safetensors", 20));
+  const auto one = train::read_safetensors(folder / "one.safetensors");
+  for (const auto* name : {"three.safetensors", "uneven.safetensors"}) {
+    const auto several = train::read_safetensors(folder / name);
+    EXPECT_LT(train::test::relative_difference(several, one), 1e-12) << name;
+  }
+}
+
+TEST(TrainingLoop, LearnsStopsEarlyAndReadsBackWhatItSaved) {
+  const SyntheticImages images(300, 10);
+  const TemporaryFolder folder;
+  const auto file = folder / "model.safetensors";
+  double first = 0, last = 0;
+  auto options = two_epochs();
+  options.steps = 1;
+  EXPECT_EQ(train_and_save(images, options, file, &first), 1);
+  options.epochs = 100;
+  options.steps = 60;
+  EXPECT_EQ(train_and_save(images, options, file, &last), 60);
+  EXPECT_LT(last, first / 2);
+
+  auto model = Net();
+  load(model, file);
+  EXPECT_TRUE(model->named_parameters()["hidden.weight"].equal(
+      train::read_safetensors(file).at("hidden.weight")));
+}
+
+TEST(TrainingLoop, ForgottenStepIsAnErrorAndNoHang) {
+  const SyntheticImages images(100, 10);
+  auto job = init();
+  auto data = data::idx_images("mnist", job, images.path());
+  EXPECT_THROW(
+      {
+        for (auto& batch : job.balanced(data, two_epochs())) ASSERT_GT(batch.y.size(0), 0);
+      },
+      Error);
+}
+
+TEST(TrainingLoop, SecondStepForOneBatchIsAnError) {
+  const SyntheticImages images(100, 10);
+  auto job = init();
+  auto model = Net();
+  auto trainer = DataParallel(model, job);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  auto data = data::idx_images("mnist", job, images.path());
+  for (auto& batch : job.balanced(data, two_epochs())) {
+    const auto loss = [&] {
+      return torch::nn::functional::cross_entropy(model->forward(batch.x), batch.y);
+    };
+    trainer.step(loss(), sgd);
+    EXPECT_THROW(trainer.step(loss(), sgd), Error);
+    break;
+  }
+}
+
+}  // namespace
+}  // namespace bimetal
