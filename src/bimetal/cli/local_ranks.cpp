@@ -24,7 +24,9 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
   launch::LaunchPlan plan;
   const auto program = launch::own_program().string();
   for (const auto& worker : ranks.workers) {
-    std::vector<std::string> command = {program, ranks.subcommand, "--worker", worker};
+    std::vector<std::string> command = {program};
+    command.insert(command.end(), ranks.rank_command.begin(), ranks.rank_command.end());
+    command.insert(command.end(), {"--worker", worker});
     if (!ranks.report.empty()) command.insert(command.end(), {"--report", ranks.report.string()});
     if (!ranks.resume.empty()) command.insert(command.end(), {"--resume", ranks.resume.string()});
     if (!ranks.summary) command.push_back("--no-summary");

@@ -12,8 +12,9 @@ namespace bimetal::cli {
 
 struct LocalRanks {
   train::Job job;
-  std::vector<std::string> workers;   ///< one rank each; see choose_workers
-  std::string subcommand = "worker";  ///< what each rank runs: `bimetal SUBCOMMAND --worker SPEC …`
+  std::vector<std::string> workers;  ///< one rank each; see choose_workers
+  /// How `bimetal` is called for each rank, before --worker SPEC.
+  std::vector<std::string> rank_command = {"worker"};
   std::filesystem::path report = {};  ///< for rank 0; empty: none
   std::filesystem::path resume = {};  ///< for rank 0; empty: none
   bool summary = true;                ///< rank 0 prints the closing table

@@ -11,9 +11,11 @@
 #include "bimetal/base/log.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/demo.h"
+#include "bimetal/cli/devices.h"
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/join.h"
+#include "bimetal/cli/plan.h"
 #include "bimetal/cli/rank.h"
 #include "bimetal/cli/token.h"
 #include "bimetal/cli/train.h"
@@ -48,9 +50,12 @@ int run(int argc, char** argv) {
   Action action;
   add_train(app, action);
   add_join(app, action);
+  add_plan(app, action);
+  add_devices(app, action);
   add_demo(app, action);
   add_token(app, action);
   add_worker(app, action);
+  add_plan_rank(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,80 @@
+#include "bimetal/cli/rank_process.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "bimetal/base/error.h"
+#include "bimetal/cli/error_text.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/local_ranks.h"
+#include "bimetal/launch/join_world.h"
+#include "bimetal/launch/lifeline.h"
+
+namespace bimetal::cli {
+namespace {
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+}  // namespace
+
+LaunchedRank launched_rank() {
+  const auto env = launch::rank_from_environment();
+  const char* job = std::getenv(kJobVariable);
+  if (!env || job == nullptr) {
+    throw Error(ErrorCode::InvalidArgument,
+                "this subcommand is for the ranks that `bimetal train` and `bimetal plan` start; "
+                "run those");
+  }
+  return {*env, train::parse_job(job, "the launcher's job")};
+}
+
+device::WorkerSpec worker_of_rank(const launch::RankEnvironment& env,
+                                  const std::vector<std::string>& from_command_line,
+                                  const train::Job& job) {
+  const auto workers = choose_workers(from_command_line, job);
+  const bool by_default = from_command_line.empty() && job.cluster.workers.empty();
+  if (!by_default && env.local_rank >= static_cast<int>(workers.size())) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("LOCAL_RANK={}, but only {} workers are listed for this machine (by "
+                            "--worker or cluster.workers); list one for each local rank, or none",
+                            env.local_rank, workers.size()),
+                env.rank);
+  }
+  return device::parse_worker_spec(workers[by_default ? 0 : env.local_rank]);
+}
+
+int run_rank_process(const std::function<int(launch::StatusReporter&)>& work) {
+  launch::watch_lifeline(exit_status(ErrorCode::Aborted));
+  launch::StatusReporter status;
+  try {
+    return work(status);
+  } catch (const std::exception& failure) {
+    if (!status.connected()) throw;
+    const Error error = as_error(failure);
+    status.failed(error);
+    return exit_status(error.code());
+  }
+}
+
+comm::Group join_group(const launch::RankEnvironment& env, const train::Job& job) {
+  launch::JoinOptions options;
+  options.token = net::Token::from_environment();
+  options.join_timeout = milliseconds(job.cluster.join_timeout_s);
+  options.group.timeout = milliseconds(job.parallel.timeout_s);
+  return launch::join_world(env, options);
+}
+
+void work_in(comm::Group group, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& failure) {
+    group.abort(fmt::format("rank {} failed: {}", group.rank(), as_error(failure).what()));
+    throw;
+  }
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,43 @@
+#pragma once
+// What every process that is one rank does, whatever the work: it ends with its launcher, tells it
+// of errors, and finds its group.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/device/worker_spec.h"
+#include "bimetal/launch/rank_environment.h"
+#include "bimetal/launch/status_pipe.h"
+#include "bimetal/train/job.h"
+
+namespace bimetal::cli {
+
+/// The variable in which a launcher hands the whole job to its ranks, as TOML.
+inline constexpr const char* kJobVariable = "BIMETAL_JOB";
+
+/// The job as the launcher handed it on. Error(InvalidArgument) where there is no launcher.
+struct LaunchedRank {
+  launch::RankEnvironment env;
+  train::Job job;
+};
+LaunchedRank launched_rank();
+
+/// As torchrun runs it: `from_command_line`, else the job's, are this machine's workers, and the
+/// rank takes the one of its local number (or the best device if none is listed).
+device::WorkerSpec worker_of_rank(const launch::RankEnvironment& env,
+                                  const std::vector<std::string>& from_command_line,
+                                  const train::Job& job);
+
+/// Does `work` and returns its exit status. Errors go to the launcher if there is one, and are
+/// thrown otherwise.
+int run_rank_process(const std::function<int(launch::StatusReporter&)>& work);
+
+/// The group of all ranks, with the job's timeouts and the token of the environment. Collective.
+comm::Group join_group(const launch::RankEnvironment& env, const train::Job& job);
+
+/// Does `work` in the group; a failure of this rank alone ends the others at once, with its reason.
+void work_in(comm::Group group, const std::function<void()>& work);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,23 @@
+#include "bimetal/cli/status_line.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "bimetal/cli/terminal.h"
+
+namespace bimetal::cli {
+
+StatusLine::~StatusLine() {
+  clear_line_of_others();
+}
+
+void StatusLine::show(const std::string& text) {
+  if (!errors_are_live()) return;
+  clear_line_of_others();
+  constexpr int kColumns = 79;  // of the narrowest terminal in use: a longer line would wrap
+  fmt::print(stderr, "{}", cut_to(text, kColumns));
+  std::fflush(stderr);
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,143 @@
+#include "bimetal/train/measure_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/data/dataset.h"
+#include "bimetal/device/device.h"
+#include "bimetal/device/probe.h"
+#include "bimetal/models/registry.h"
+#include "bimetal/parallel/data/bucket_plan.h"
+#include "bimetal/parallel/data/data_parallel.h"
+#include "bimetal/train/exchange.h"
+#include "bimetal/train/image_shape.h"
+#include "bimetal/train/link_probe.h"
+#include "bimetal/train/same_job.h"
+#include "bimetal/train/setup.h"
+#include "bimetal/train/step_probe.h"
+
+namespace bimetal::train {
+namespace {
+
+// Training probes for less: its balancer corrects the figures with every step, a plan can't.
+constexpr std::chrono::milliseconds kStepBudget{2000};
+constexpr std::chrono::milliseconds kDeviceBudget{500};
+
+RankDevice describe(const torch::Device& device, const TrainerOptions& options) {
+  RankDevice result{.host = options.host_name,
+                    .worker = device::to_string(options.worker),
+                    .device = device.str()};
+  for (const auto& info : device::enumerate_devices()) {
+    if (info.device != device) continue;
+    result.name = info.name;
+    result.memory_free_bytes = info.memory_free_bytes;
+  }
+  const auto speed = device::probe_device(device, kDeviceBudget);
+  result.matmul_float32_gflops = speed.matmul_float32_gflops.value_or(0);
+  result.convolution_float32_gflops = speed.convolution_float32_gflops.value_or(0);
+  result.memory_bytes_per_s = speed.memory_bytes_per_s.value_or(0);
+  return result;
+}
+
+Bytes encode(const RankDevice& device) {
+  WireWriter writer;
+  for (const auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
+    writer.string(*text);
+  }
+  writer.u64(device.memory_free_bytes);
+  writer.f64(device.matmul_float32_gflops);
+  writer.f64(device.convolution_float32_gflops);
+  writer.f64(device.memory_bytes_per_s);
+  return std::move(writer).take();
+}
+
+RankDevice decode(const Bytes& bytes) {
+  WireReader reader(bytes);
+  RankDevice device;
+  for (auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
+    *text = reader.string();
+  }
+  device.memory_free_bytes = reader.u64();
+  device.matmul_float32_gflops = reader.f64();
+  device.convolution_float32_gflops = reader.f64();
+  device.memory_bytes_per_s = reader.f64();
+  reader.expect_end();
+  return device;
+}
+
+std::vector<RankDevice> gather(comm::Group group, const RankDevice& mine, Deadline deadline) {
+  std::vector<RankDevice> devices;
+  for (const Bytes& bytes : all_gather_bytes(group, encode(mine), deadline)) {
+    devices.push_back(decode(bytes));
+  }
+  return devices;
+}
+
+// The buckets that data parallel training would send.
+std::vector<std::uint64_t> bucket_bytes(const Job& job, const data::ImageDataset& dataset,
+                                        torch::Dtype dtype) {
+  std::vector<parallel::ParameterSize> sizes;
+  for (const auto& parameter :
+       models::make_model(job.model.name, image_shape(dataset))->parameters()) {
+    sizes.push_back({dtype, parameter.numel()});
+  }
+  const auto later = static_cast<std::size_t>(job.parallel.bucket_mb * (1 << 20));
+  std::vector<std::uint64_t> result;
+  for (const auto& bucket :
+       parallel::plan_buckets(sizes, parallel::DataParallelOptions{}.first_bucket_bytes, later)) {
+    result.push_back(static_cast<std::uint64_t>(bucket.count) * c10::elementSize(bucket.dtype));
+  }
+  return result;
+}
+
+// What the advice calls a worker: what was asked for, or what that turned out to be; with its
+// machine where there are several.
+std::string name_of(const RankDevice& device, const std::vector<RankDevice>& all) {
+  const auto& name = device.worker.starts_with("auto") ? device.device : device.worker;
+  const bool one_host =
+      std::ranges::all_of(all, [&](const RankDevice& other) { return other.host == device.host; });
+  return one_host ? name : fmt::format("{} on {}", name, device.host);
+}
+
+}  // namespace
+
+MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOptions& options,
+                          Observer& observer) {
+  const auto timeout = std::chrono::duration<double>(job.parallel.timeout_s);
+  const auto step_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
+  const Place place = choose_place(job, options);
+  observer.on_phase("loading data");
+  const auto data = data::load_dataset(job.data.name, job.data.path);
+  require_same_job(group, job, data, step_timeout);
+
+  MeasuredPlan result;
+  observer.on_phase("measuring devices");
+  group.barrier().wait();
+  result.devices = gather(group, describe(place.device, options), Deadline::after(step_timeout));
+
+  observer.on_phase("measuring steps");
+  const auto steps = probe_devices(group, job, data.train,
+                                   {.device = place.device,
+                                    .dtype = place.dtype,
+                                    .speed = options.worker.speed,
+                                    .budget = kStepBudget});
+
+  observer.on_phase("measuring the link");
+  auto& input = result.input;
+  input.global_batch = job.train.global_batch;
+  input.bucket_bytes = bucket_bytes(job, data.train, place.dtype);
+  input.link = probe_link(group, std::accumulate(input.bucket_bytes.begin(),
+                                                 input.bucket_bytes.end(), std::uint64_t{0}));
+  for (std::size_t r = 0; r < result.devices.size(); ++r) {
+    input.workers.push_back({name_of(result.devices[r], result.devices), steps[r].cost});
+  }
+  result.plan = make_plan(input);
+  return result;
+}
+
+}  // namespace bimetal::train

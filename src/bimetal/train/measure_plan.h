@@ -1,0 +1,41 @@
+#pragma once
+// Measures what a plan needs: on every rank its device, its cost of a step, and the link.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/train/job.h"
+#include "bimetal/train/observer.h"
+#include "bimetal/train/plan.h"
+#include "bimetal/train/trainer.h"
+
+namespace bimetal::train {
+
+/// One rank's device. Speeds are 0 where the device could not be measured.
+struct RankDevice {
+  std::string host;
+  std::string worker;  ///< as asked for: "cpu:threads=1"
+  std::string device;  ///< as found: "cpu", "cuda:0"
+  std::string name;    ///< "AMD EPYC 7B13"
+  std::uint64_t memory_free_bytes = 0;
+  double matmul_float32_gflops = 0;
+  double convolution_float32_gflops = 0;
+  double memory_bytes_per_s = 0;
+};
+
+struct MeasuredPlan {
+  std::vector<RankDevice> devices;  ///< one per rank
+  PlanInput input;
+  Plan plan;
+};
+
+/// Measures as rank of `group` and predicts; every rank gets the same plan. All ranks measure their
+/// devices at the same time, as they will compute at the same time: workers that share one CPU get
+/// the part that is theirs. Of `options`, resume and stop_requested play no part. Collective.
+/// Errors: those of run_training before its first step, and of make_plan.
+MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOptions& options,
+                          Observer& observer);
+
+}  // namespace bimetal::train

@@ -1,0 +1,83 @@
+#include "bimetal/train/measure_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "bimetal/train/link_probe.h"
+#include "support/thread_ranks.h"
+#include "training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+MeasuredPlan measure_as(int rank, comm::Group group, const Job& job, double speed) {
+  TrainerOptions options;
+  options.worker = device::parse_worker_spec("cpu:threads=1");
+  options.worker.speed = speed;
+  options.local_rank = rank;
+  options.local_world_size = group.size();
+  options.host_name = "host";
+  Observer observer;
+  return measure_plan(job, group, options, observer);
+}
+
+TEST(MeasurePlan, EveryRankArrivesAtTheSamePlan) {
+  const test::SyntheticImages images(256, 32);
+  Job job = test::small_job(images);
+  job.train.global_batch = 128;
+  std::vector<MeasuredPlan> plans(2);
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    plans[static_cast<std::size_t>(rank)] = measure_as(rank, group, job, rank == 0 ? 1.0 : 0.1);
+  });
+  const MeasuredPlan& plan = plans[0];
+  ASSERT_EQ(plan.devices.size(), 2u);
+  EXPECT_EQ(plan.devices[0].device, "cpu");
+  EXPECT_EQ(plan.devices[1].worker, "cpu:threads=1,speed=0.1");
+  EXPECT_GT(plan.devices[1].matmul_float32_gflops, 0.0);
+  EXPECT_EQ(plan.input.bucket_bytes.size(), 1u);  // softmax regression: 10 × (64 + 1) doubles
+  EXPECT_EQ(plan.input.bucket_bytes[0], 5200u);
+  EXPECT_GT(plan.input.link.bytes_per_s, 0.0);
+  // A tenth of the speed: far more than noise.
+  EXPECT_GT(plan.input.workers[1].cost.seconds(128), plan.input.workers[0].cost.seconds(128));
+
+  ASSERT_EQ(plan.plan.predictions.size(), plans[1].plan.predictions.size());
+  EXPECT_EQ(plan.plan.best, plans[1].plan.best);
+  for (std::size_t i = 0; i < plan.plan.predictions.size(); ++i) {
+    EXPECT_EQ(plan.plan.predictions[i].shares, plans[1].plan.predictions[i].shares);
+    EXPECT_EQ(plan.plan.predictions[i].step_s, plans[1].plan.predictions[i].step_s);
+  }
+}
+
+TEST(MeasurePlan, WorksForOneWorker) {
+  const test::SyntheticImages images(64, 32);
+  const Job job = test::small_job(images);
+  bimetal::testing::run_ranks(1, [&](int rank, comm::Group group) {
+    const auto plan = measure_as(rank, group, job, 1.0);
+    EXPECT_EQ(plan.plan.predictions.size(), 1u);
+    EXPECT_EQ(plan.plan.chosen().way, Way::Alone);
+  });
+}
+
+TEST(LinkProbe, RanksAgreeOnSaneFigures) {
+  std::vector<LinkSpeed> links(3);
+  bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
+    links[static_cast<std::size_t>(rank)] = probe_link(group, 2 << 20);
+  });
+  for (const LinkSpeed& link : links) {
+    EXPECT_GT(link.latency_s, 0.0);
+    EXPECT_GT(link.bytes_per_s, 1e3);
+    EXPECT_LT(link.bytes_per_s, 1e13);
+    EXPECT_EQ(link.latency_s, links[0].latency_s);
+    EXPECT_EQ(link.bytes_per_s, links[0].bytes_per_s);
+  }
+}
+
+TEST(LinkProbe, ThereIsNoLinkInAWorldOfOne) {
+  bimetal::testing::run_ranks(1, [](int, comm::Group group) {
+    EXPECT_EQ(probe_link(group, 2 << 20).bytes_per_s, 0.0);
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::train
