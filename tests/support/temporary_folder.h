@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <vector>
+#include <thread>
+
+#include "bimetal/base/deadline.h"
 
 namespace bimetal::test {
 
@@ -41,6 +44,15 @@ inline std::set<std::string> names_in(const std::filesystem::path& folder) {
     names.insert(entry.path().filename().string());
   }
   return names;
+}
+
+/// Returns once `name` is there; throws after a minute.
+inline void wait_for_name(const std::filesystem::path& folder, const std::string& name) {
+  const auto deadline = Deadline::after(std::chrono::minutes(1));
+  while (!std::filesystem::exists(folder / name)) {
+    if (deadline.expired()) throw std::runtime_error("nobody made " + (folder / name).string());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 inline std::string contents_of(const std::filesystem::path& file) {

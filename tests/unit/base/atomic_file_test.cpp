@@ -113,7 +113,7 @@ TEST(AtomicFile, TheNextWriterRemovesWhatAKilledOneLeft) {
     put_contents(folder / "ready", "");
     for (;;) pause();
   });
-  while (names_in(folder.path()).count("ready") == 0) usleep(1000);
+  test::wait_for_name(folder.path(), "ready");
   child.kill_and_wait();
   ASSERT_EQ(names_in(folder.path()).size(), 2u);
   write_file_atomically(folder / "file", "whole");

@@ -57,7 +57,7 @@ TEST(TemporaryPath, NamesTheTargetWhenItCannotBeMade) {
 class Maker {
  public:
   explicit Maker(const test::TemporaryFolder& folder) : child_([&] { return make(folder); }) {
-    while (names_in(folder.path()).count("ready") == 0) usleep(1000);
+    test::wait_for_name(folder.path(), "ready");
     fs::remove(folder / "ready");
   }
   void kill() { child_.kill_and_wait(); }

@@ -1,5 +1,6 @@
 // Checkpoints while the disk fills up and while the process is killed.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -7,13 +8,17 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <functional>
 #include <random>
 
 #ifdef __linux__
 #include <sched.h>
 #endif
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/train/checkpoint.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"
@@ -48,23 +53,29 @@ struct Vector : torch::nn::Module {
 
 constexpr std::int64_t kMegabyte = 1 << 18;  // floats
 
-/// Saves steps 1 and 2 (1 MB each), loses room, and tries step 3 of twice the size. 0 if that ended
-/// in Error(System) with `words`, the new path named, and steps 1 and 2 as they were.
+/// Whether saving twice the usual size fails as it should: Error(System) with `words` and the path.
+bool fails_to_save(const fs::path& dir, std::int64_t step, const std::string& words) {
+  try {
+    Vector(2 * kMegabyte).save(dir, step);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    return error.code() == ErrorCode::System && text.find(words) != std::string::npos &&
+           text.find((dir / fmt::format("step-{:08}", step)).string()) != std::string::npos;
+  }
+  return false;
+}
+
+/// Saves steps 1 and 2 (1 MB each), loses room, and tries a new step and step 2 again, both of
+/// twice the size. 0 if that failed as it should and left steps 1 and 2 as they were.
 int fail_to_save(const fs::path& dir, const std::function<void()>& take_room,
                  const std::string& words) {
   Vector(kMegabyte).save(dir, 1);
   Vector(kMegabyte).save(dir, 2);
   take_room();
-  try {
-    Vector(2 * kMegabyte).save(dir, 3);
-    return 10;
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    if (error.code() != ErrorCode::System || text.find(words) == std::string::npos) return 11;
-    if (text.find((dir / "step-00000003").string()) == std::string::npos) return 12;
-  }
-  if (names_in(dir) != Names{"step-00000001", "step-00000002"}) return 13;
-  return Vector(kMegabyte).load(dir) == 2 ? 0 : 14;
+  if (!fails_to_save(dir, 3, words)) return 10;
+  if (!fails_to_save(dir, 2, words)) return 11;
+  if (names_in(dir) != Names{"step-00000001", "step-00000002"}) return 12;
+  return Vector(kMegabyte).load(dir) == 2 ? 0 : 13;
 }
 
 TEST(CheckpointFault, AFileThatMayNotGrowLeavesOlderOnesAlone) {
@@ -119,29 +130,40 @@ int save_for_ever(const fs::path& dir, std::int64_t first) {
   for (std::int64_t step = first;; ++step) vector.save(dir, step);
 }
 
+/// Until there is a checkpoint of a later step than `name`; false after a minute.
+bool wait_for_later_than(const fs::path& dir, const std::string& name) {
+  const auto deadline = Deadline::after(std::chrono::minutes(1));
+  while (*names_in(dir).rbegin() <= name) {
+    if (deadline.expired()) return false;
+    usleep(200);
+  }
+  return true;
+}
+
 // Wherever in a save the process is killed, what loads afterwards is whole, no step is lost that
 // was there before, and the next save removes what the killed one left.
 TEST(CheckpointFault, AKilledSaveLeavesNothingThatLoadsDamaged) {
   constexpr int kRounds = 40;
   const test::TemporaryFolder folder;
-  std::mt19937 random(std::random_device{}());
-  std::uniform_int_distribution<int> microseconds(0, 30'000);
   Vector vector(kMegabyte / 4);
-  vector.save(folder.path(), 1);
-  std::int64_t step = 1;
+  const Stopwatch watch;
+  std::string newest = vector.save(folder.path(), 1).filename();
+  std::mt19937 random(std::random_device{}());
+  std::uniform_int_distribution<useconds_t> moment(
+      0, static_cast<useconds_t>(2e6 * watch.seconds()));  // anywhere in the next save or two
   int leftovers = 0;
   for (int round = 0; round < kRounds; ++round) {
-    test::ForkedChild child([&] { return save_for_ever(folder.path(), step + 1); });
-    usleep(static_cast<useconds_t>(microseconds(random)));
+    const auto before = vector.load(folder.path());
+    test::ForkedChild child([&] { return save_for_ever(folder.path(), before + 1); });
+    ASSERT_TRUE(wait_for_later_than(folder.path(), newest));
+    usleep(moment(random));
     child.kill_and_wait();
     for (const auto& name : names_in(folder.path())) leftovers += name[0] == '.';
-    const std::int64_t loaded = vector.load(folder.path());
-    ASSERT_GE(loaded, step) << "round " << round;
-    step = loaded;
+    ASSERT_GT(vector.load(folder.path()), before) << "round " << round;
+    newest = *names_in(folder.path()).rbegin();
   }
-  EXPECT_GT(step, 1) << "no child ever came to save anything";
   EXPECT_GT(leftovers, 0) << "no child was ever killed while saving";
-  vector.save(folder.path(), step + 1);
+  vector.save(folder.path(), vector.load(folder.path()) + 1);
   for (const auto& name : names_in(folder.path())) EXPECT_NE(name[0], '.') << name;
 }
 
