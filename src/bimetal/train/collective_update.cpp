@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -29,6 +30,14 @@ void require_finite(std::span<const RankFigures> figures, std::int64_t step) {
       ranks.front());
 }
 
+// A rank without samples has its gradients ready later than its figures, so the two must not share
+// one order of calls.
+comm::Group group_of_its_own(const comm::Group& group) {
+  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return comm::Group(group).subgroup(everyone);
+}
+
 bool all_fit(std::span<const RankFigures> figures) {
   return std::ranges::all_of(figures, [](const auto& rank) { return rank.fit == Fit::fits; });
 }
@@ -37,11 +46,11 @@ bool all_fit(std::span<const RankFigures> figures) {
 
 CollectiveUpdate::CollectiveUpdate(parallel::DataParallel& parallel,
                                    std::chrono::milliseconds timeout)
-    : parallel_(parallel), timeout_(timeout), exchange_(parallel.group()) {}
+    : parallel_(parallel), timeout_(timeout), exchange_(group_of_its_own(parallel.group())) {}
 
 StepResult CollectiveUpdate::run(std::int64_t step, const RankFigures& mine,
                                  torch::optim::Optimizer& optimizer) {
-  // Queued behind the gradients: it arrives with them and costs one more small message.
+  // Travels beside the gradients and has arrived by the time that they have.
   exchange_.start(mine, Deadline::after(timeout_));
   parallel_.finish_step();
   const Stopwatch waiting;
