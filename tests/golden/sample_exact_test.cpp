@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cmath>
 #include <string>
 
 #include "golden/training_run.h"
@@ -64,8 +63,7 @@ TEST_P(SampleExact, LossCurveAgreesInFloat) {
   const auto together = train(plan_of(shared, torch::kFloat32, optimizer));
   ASSERT_EQ(together.losses.size(), alone.losses.size());
   for (std::size_t step = 0; step < alone.losses.size(); ++step) {
-    EXPECT_NEAR(together.losses[step], alone.losses[step], 1e-4 * alone.losses[step])
-        << "step " << step;
+    EXPECT_NEAR(together.losses[step] / alone.losses[step], 1, 1e-4) << "step " << step;
   }
 }
 
@@ -82,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Shares, SampleExact,
 // tolerance, and learns.
 TEST(SampleExactness, TheTrainingIsNotTrivial) {
   const auto once = train({.shares = one_worker});
-  EXPECT_LT(once.losses.back(), 0.9 * once.losses.front());
+  EXPECT_LT(once.losses.back(), 0.5 * once.losses.front());
   const auto other_batch = train({.shares = {{25}}});
   EXPECT_GT(relative_difference(once.parameters[0], other_batch.parameters[0]), 1e-3);
 }

@@ -25,11 +25,15 @@ struct Samples {
   torch::Tensor labels;
 };
 
-Samples random_samples(torch::ScalarType dtype) {
+// Noise in which the label's own six pixels are brighter: learnt within a few dozen steps.
+Samples make_samples(torch::ScalarType dtype) {
   torch::manual_seed(seed);
   // Drawn in double whatever the type, so that all types see the same images.
-  const auto images = torch::randn({sample_count, 1, 8, 8}, torch::kFloat64);
-  return {images.to(dtype), torch::randint(shape.classes, {sample_count})};
+  auto pixels = torch::randn({sample_count, shape.height * shape.width}, torch::kFloat64);
+  const auto labels = torch::randint(shape.classes, {sample_count}, torch::kInt64);
+  const auto bright = labels.unsqueeze(1) * 6 + torch::arange(6);
+  pixels.scatter_add_(1, bright, torch::full({sample_count, 6}, 2.0, torch::kFloat64));
+  return {pixels.reshape({sample_count, 1, shape.height, shape.width}).to(dtype), labels};
 }
 
 std::shared_ptr<models::Classifier> start_of_rank(int rank, torch::ScalarType dtype) {
@@ -45,7 +49,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
     return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
   }
   return std::make_unique<torch::optim::SGD>(parameters,
-                                             torch::optim::SGDOptions(0.05).momentum(0.9));
+                                             torch::optim::SGDOptions(0.02).momentum(0.9));
 }
 
 // One rank's work.
@@ -110,7 +114,7 @@ class Worker {
 
 TrainingResult train(const TrainingPlan& plan) {
   const int world_size = static_cast<int>(plan.shares.front().size());
-  const Samples samples = random_samples(plan.dtype);
+  const Samples samples = make_samples(plan.dtype);
   std::vector<std::shared_ptr<models::Classifier>> models;
   for (int rank = 0; rank < world_size; ++rank) models.push_back(start_of_rank(rank, plan.dtype));
 

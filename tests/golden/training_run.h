@@ -25,8 +25,9 @@ struct TrainingResult {
 
 constexpr int training_steps = 50;
 
-/// Trains the reference CNN on 200 random 8×8 images, reshuffled each epoch, for training_steps
-/// steps. The images and the start are the same in every call; only rank 0 starts from them.
+/// Trains the reference CNN on 200 images of 8×8, reshuffled each epoch, for training_steps steps.
+/// Images and start are the same in every call; ranks but the first start from elsewhere and have
+/// to be brought there.
 TrainingResult train(const TrainingPlan& plan);
 
 }  // namespace bimetal::golden

@@ -23,15 +23,13 @@ std::vector<torch::Tensor> trained_parameters(const std::vector<NamedTensor>& pa
     if (!tensor.requires_grad()) continue;
     if (!comm_dtype(tensor.scalar_type())) {
       throw Error(ErrorCode::Unsupported,
-                  fmt::format("gradients of parameter '{}' have type {}, which cannot "
-                              "be summed "
+                  fmt::format("gradients of parameter '{}' have type {}, which cannot be summed "
                               "over ranks; use float32, float64, float16 or bfloat16",
                               name, c10::toString(tensor.scalar_type())));
     }
     if (!trained.empty() && tensor.device() != trained.front().device()) {
       throw Error(ErrorCode::Unsupported,
-                  fmt::format("parameter '{}' is on {} while others are on {}; "
-                              "data parallelism "
+                  fmt::format("parameter '{}' is on {} while others are on {}; data parallelism "
                               "keeps a rank's module on one device",
                               name, tensor.device().str(), trained.front().device().str()));
     }

@@ -92,8 +92,7 @@ void GradientReducer::on_gradient(std::size_t parameter) {
   const auto [bucket, slot] = places_[parameter];
   if (buckets_[bucket].filled(slot)) {
     throw Error(ErrorCode::Unsupported,
-                fmt::format("parameter {} of shape [{}] received its gradient in two "
-                            "parts of one "
+                fmt::format("parameter {} of shape [{}] received its gradient in two parts of one "
                             "backward pass; run backward without nested backward calls",
                             parameter, fmt::join(parameters_[parameter].sizes(), ", ")));
   }

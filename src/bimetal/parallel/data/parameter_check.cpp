@@ -94,8 +94,7 @@ std::string first_difference(const Description& zero, const Description& other, 
     return it == lines.end() ? std::string("nothing more") : *it;
   };
   return fmt::format(
-      "rank 0 and rank {} hold different models: tensor {} of "
-      "{} on rank 0 is {}, tensor {} of {} "
+      "rank 0 and rank {} hold different models: tensor {} of {} on rank 0 is {}, tensor {} of {} "
       "on rank {} is {}; build the same module on every rank",
       other_rank, a - zero.begin() + 1, zero.size(), text(a, zero), b - other.begin() + 1,
       other.size(), other_rank, text(b, other));

@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <barrier>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/data/data_parallel.h"
+#include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
@@ -72,9 +76,11 @@ TEST(DataParallelFaults, FailedForwardOfOneRankHangsNobody) {
 }
 
 TEST(DataParallelFaults, AbortOfOneRankEndsTheOthersStep) {
-  testing::run_ranks(3, [](int rank, comm::Group group) {
+  std::barrier started(3);
+  testing::run_ranks(3, [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Chain>();
     DataParallel parallel(model, group, options);
+    started.arrive_and_wait();
     parallel.begin_step(3);
     if (rank == 2) {
       group.abort("rank 2 has had enough");
@@ -86,6 +92,33 @@ TEST(DataParallelFaults, AbortOfOneRankEndsTheOthersStep) {
       ADD_FAILURE() << "the step ended without rank 2";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::Aborted);
+    }
+  });
+}
+
+TEST(DataParallelFaults, LostRankEndsTheStepAndIsNamed) {
+  auto meshes = testing::make_in_process_meshes(2);
+  net::Mesh& mesh_of_1 = *meshes[1];
+  std::vector<comm::Group> groups;
+  for (auto& mesh : meshes) groups.push_back(comm::make_group(std::move(mesh)));
+
+  std::barrier started(2);
+  testing::run_ranks(std::move(groups), [&](int rank, comm::Group group) {
+    const auto model = std::make_shared<Chain>();
+    DataParallel parallel(model, group, options);
+    started.arrive_and_wait();
+    parallel.begin_step(2);
+    if (rank == 1) {
+      mesh_of_1.drop(0);  // as when this process is killed
+      return;
+    }
+    EXPECT_NO_THROW(parallel.backward_last(model->loss(false), 1));
+    try {
+      parallel.finish_step();
+      ADD_FAILURE() << "the step ended without rank 1";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::PeerLost);
+      EXPECT_EQ(error.rank(), 1);
     }
   });
 }

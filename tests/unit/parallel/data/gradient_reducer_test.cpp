@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <numeric>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 
 #include "support/thread_ranks.h"
 
@@ -281,8 +282,7 @@ TEST_P(GradientReducerTest, TimesOfAStep) {
     reducer.reduce_during([&] { sum_of(parameters, 1).backward(); });
     reducer.finish();
     auto wait = reducer.wait_seconds();
-    EXPECT_GE(reducer.communicate_seconds(), 0);
-    EXPECT_EQ(reducer.communicate_seconds(), reducer.communicate_seconds());
+    EXPECT_GT(reducer.communicate_seconds(), 0);
 
     std::vector<double> waits(2);
     group.all_gather({&wait, 1, comm::DType::float64}, comm::buffer(waits)).wait();
