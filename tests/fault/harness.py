@@ -17,7 +17,8 @@ import time
 import unittest
 import uuid
 
-BIMETAL = os.environ.get("BIMETAL", "build/bimetal")
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+BIMETAL = os.environ.get("BIMETAL") or str(REPOSITORY / "build" / "bimetal")
 MARK = "BIMETAL_FAULT_TEST"
 PATIENCE_S = 120  # a noisy machine of two cores; nothing here waits that long unless it is broken
 
@@ -175,6 +176,11 @@ class FaultTest(unittest.TestCase):
     def assert_no_half_checkpoint(self):
         strange = [p.name for p in self.checkpoints.glob("*") if not p.name.startswith("step-")]
         self.assertEqual(strange, [])
+
+    def assert_saved_where_it_stopped(self, job):
+        steps = re.search(r"stopped after (\d+) steps", job.out)
+        self.assertTrue(steps, f"{job.out}\n{job.err}")
+        self.assertEqual(self.saved_steps()[-1], int(steps[1]))
 
     def assert_can_resume(self, job_file, **options):
         """A job goes on from the checkpoints, and its next save leaves nothing half-done."""

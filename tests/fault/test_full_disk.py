@@ -39,7 +39,7 @@ class FullDisk(FaultTest):
     def test_a_full_disk(self):
         self.checkpoints.mkdir()
         mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={4 * MODEL_BYTES}", "tmpfs", self.checkpoints],
+            ["mount", "-t", "tmpfs", "-o", f"size={8 * MODEL_BYTES}", "tmpfs", self.checkpoints],
             capture_output=True, check=False)
         if mounted.returncode != 0:
             self.skipTest("mounting is not allowed here")

@@ -17,7 +17,7 @@ class Interrupt(FaultTest):
         job.wait()
         self.assertEqual(job.status, harness.INTERRUPTED, job.err)
         self.assertNotIn("error", job.err)
-        self.assertEqual(len(self.saved_steps()), 1)
+        self.assert_saved_where_it_stopped(job)
         self.assertIn("--resume", job.out)
         self.assert_no_half_checkpoint()
         self.assert_nothing_left()
@@ -29,7 +29,7 @@ class Interrupt(FaultTest):
         os.kill(job.pid, signal.SIGTERM)
         job.wait()
         self.assertEqual(job.status, harness.INTERRUPTED, job.err)
-        self.assertEqual(len(self.saved_steps()), 1)
+        self.assert_saved_where_it_stopped(job)
         self.assert_nothing_left()
 
     def test_a_second_ctrl_c_ends_at_once(self):

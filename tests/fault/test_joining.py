@@ -53,7 +53,7 @@ class Joining(FaultTest):
         for job in (host, guest):
             self.assertEqual(job.wait().status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
             self.assertNotIn("error", job.err)
-        self.assertEqual(len(self.saved_steps()), 1)
+        self.assert_saved_where_it_stopped(host)
         self.assert_nothing_left()
 
     def test_a_worker_that_never_joins(self):

@@ -9,7 +9,7 @@ class NotFinite(FaultTest):
         good = self.write_job(train__steps=20)
         job = self.train(good).wait()
         self.assertEqual(job.status, 0, job.err)
-        self.assertEqual(self.saved_steps(), [20])
+        self.assertEqual(self.saved_steps()[-1], 20)
         before = (self.checkpoints / "step-00000020" / "model.safetensors").read_bytes()
 
         diverging = self.write_job("diverging.toml", train__learning_rate=1e30)

@@ -40,7 +40,7 @@ class Torchrun(FaultTest):
         job.interrupt()
         job.wait()
         self.assertNotEqual(job.status, 0)
-        self.assertEqual(len(self.saved_steps()), 1, f"{job.out}\n{job.err}")
+        self.assert_saved_where_it_stopped(job)
         self.assert_nothing_left()
 
 

@@ -29,20 +29,20 @@ constexpr const char* kFooter = R"(Examples:
 constexpr double kTrainingImages = 60'000;  // of Fashion-MNIST
 
 struct DemoArguments {
-  std::vector<std::string> workers = {"cpu:threads=1", "cpu:threads=1,speed=0.25"};
+  std::vector<std::string> workers;
   std::string report;
   bool quick = false;
 };
 
-/// How long the parts take. The real training is of whole epochs, as many as fit.
+/// How long the parts take. The real training is of whole epochs: as many as fit, but at least one
+/// and at most the job's.
 struct Pace {
   double short_run_s = 0;
   double balanced_run_s = 0;
-  int most_epochs = 1;
 };
 
-constexpr Pace kFull{12, 130, 5};
-constexpr Pace kQuick{5, 0, 1};
+constexpr Pace kFull{12, 130};
+constexpr Pace kQuick{5, 0};
 
 /// Thrown when the user has stopped one of the runs; carries the exit status.
 struct Stopped {
@@ -117,9 +117,9 @@ class Demo {
         [](double sum, const RunFigures& figures) { return sum + figures.samples_per_s; });
     auto job = job_;
     job.parallel.balance = balance::Policy::Auto;
-    job.train.epochs =
-        std::clamp(static_cast<int>(pace_.balanced_run_s * images_per_s / kTrainingImages), 1,
-                   pace_.most_epochs);
+    job.train.epochs = std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(pace_.balanced_run_s * images_per_s / kTrainingImages), 1,
+        job_.train.epochs);
     return run_job({.job = job, .workers = workers_, .report = report_of_balanced_run()});
   }
 

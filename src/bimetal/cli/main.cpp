@@ -68,7 +68,9 @@ int run(int argc, char** argv) {
 }  // namespace bimetal::cli
 
 int main(int argc, char** argv) {
-  ::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, not the end of the job
+  // A closed pipe, or a file that may not grow, is an error of that write and not the program's end.
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
   bimetal::cli::show_warnings();
   try {
     return bimetal::cli::run(argc, argv);

@@ -74,10 +74,7 @@ train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {
 
 train::Report train_in(comm::Group group, const RankRun& run, train::Observer& observer) {
   StopWhen stop(run.stop_after_s);
-  train::Report report;
-  work_in(group, [&] {
-    report = train::run_training(run.job, group, trainer_options(run, stop), observer);
-  });
+  auto report = train::run_training(run.job, group, trainer_options(run, stop), observer);
   if (run.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
   return report;
 }
