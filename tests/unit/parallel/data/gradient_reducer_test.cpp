@@ -4,12 +4,18 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <ostream>
 #include <stdexcept>
 #include <thread>
 
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
+
+void PrintTo(GradientHome home, std::ostream* out) {
+  *out << (home == GradientHome::bucket ? "Bucket" : "Tensor");
+}
+
 namespace {
 
 // Both homes of gradients run on the CPU: `tensor` is the way of an accelerator's gradients.
@@ -295,9 +301,7 @@ TEST_P(GradientReducerTest, TimesOfAStep) {
 
 INSTANTIATE_TEST_SUITE_P(Homes, GradientReducerTest,
                          ::testing::Values(GradientHome::bucket, GradientHome::tensor),
-                         [](const auto& param) {
-                           return param.param == GradientHome::bucket ? "Bucket" : "Tensor";
-                         });
+                         ::testing::PrintToStringParamName());
 
 // On the CPU nothing is copied back.
 TEST(GradientReducer, GradientsShareTheBucketsMemoryOnTheCpu) {
