@@ -104,6 +104,8 @@ def wait_until(condition, what, job=None):
 class FaultTest(unittest.TestCase):
     """A folder with data and a job file; after each test nothing may be left running or lying."""
 
+    image_side = 28
+
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="bimetal-fault-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
@@ -115,7 +117,7 @@ class FaultTest(unittest.TestCase):
                             "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
         for name in ("RANK", "WORLD_SIZE", "BIMETAL_TOKEN", "BIMETAL_TOKEN_FILE"):
             self.environment.pop(name, None)
-        write_dataset(self.folder / "data")
+        write_dataset(self.folder / "data", side=self.image_side)
         self.addCleanup(self.kill_leftovers)
 
     # ---- jobs ------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class Joining(FaultTest):
         job = self.train(self.write_job(), "--join-timeout", "3", workers=("cpu:threads=1",) * 2,
                          environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
                                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}).wait()
-        self.assert_one_message(job, harness.TIMEOUT, "rank 1")
+        self.assert_one_message(job, harness.TIMEOUT, "did not join in time: 1", "joined: 0")
         self.assert_nothing_left()
 
     def test_a_wrong_token(self):

@@ -14,7 +14,7 @@ class NotFinite(FaultTest):
 
         diverging = self.write_job("diverging.toml", train__learning_rate=1e30)
         job = self.train(diverging, "--resume", self.checkpoints).wait()
-        self.assert_one_message(job, harness.NOT_FINITE, "step", "rank", "--resume")
+        self.assert_one_message(job, harness.NOT_FINITE, "step", "rank", "checkpoint")
         self.assertEqual((self.checkpoints / "step-00000020" / "model.safetensors").read_bytes(),
                          before)
         self.assert_no_half_checkpoint()

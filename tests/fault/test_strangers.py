@@ -1,5 +1,6 @@
 """Bytes that are not Bimetal's, or another version's, on the job's port and from it."""
 
+import contextlib
 import re
 import socket
 import struct
@@ -36,7 +37,7 @@ class Stranger:
                 caller, _ = self.socket.accept()
             except OSError:
                 return
-            with caller:
+            with caller, contextlib.suppress(ConnectionError):  # the caller may hang up first
                 caller.recv(HELLO_BYTES, socket.MSG_WAITALL)
                 caller.sendall(self.answer)
                 caller.recv(1)

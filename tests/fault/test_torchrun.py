@@ -15,8 +15,11 @@ TORCHRUN = os.environ.get("TORCHRUN") or shutil.which("torchrun")
 class Torchrun(FaultTest):
     def torchrun(self, job_file, *arguments):
         workers = ["--worker", "cpu:threads=1", "--worker", "cpu:threads=1,speed=0.5"]
-        return self.start("--no-python", "--standalone", "--nproc-per-node", 2, BIMETAL, "train",
-                          job_file, *workers, *arguments, program=[TORCHRUN])
+        # Its own logs would otherwise stay among the temporary files.
+        options = ["--no-python", "--standalone", "--nproc-per-node", 2, "--log-dir",
+                   self.folder / "torchrun"]
+        return self.start(*options, BIMETAL, "train", job_file, *workers, *arguments,
+                          program=[TORCHRUN])
 
     def test_two_ranks(self):
         report = self.folder / "report.json"

@@ -7,6 +7,7 @@
 #include <array>
 #include <new>
 #include <string_view>
+#include <system_error>
 
 #include "bimetal/base/error.h"
 
@@ -41,6 +42,10 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept {
     return true;
   } catch (const Error& e) {
     return e.code() == ErrorCode::OutOfMemory;
+  } catch (const std::system_error& e) {
+    // What std::thread throws when there is no room for another stack.
+    return e.code() == std::errc::resource_unavailable_try_again ||
+           e.code() == std::errc::not_enough_memory;
   } catch (const std::exception& e) {
     return speaks_of_memory(e.what());
   } catch (...) {
