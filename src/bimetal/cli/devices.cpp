@@ -69,12 +69,12 @@ TableRow row_of(const MeasuredDevice& device) {
 
 void print_table(const std::vector<MeasuredDevice>& devices) {
   constexpr std::size_t kNames = 2;  // columns of text
-  std::vector<TableRow> rows = {
-      {"", "", "", "", "", "matmul", "", "conv", "", "", "memory", "from host", "to host"},
-      {"", "", "", "", "free", "float32", "half", "float32", "half", "half", "copy", "copy",
-       "copy"},
-      {"device", "name", "cores", "memory", "memory", "GFLOP/s", "GFLOP/s", "GFLOP/s", "GFLOP/s",
-       "is", "GB/s", "GB/s", "GB/s"}};
+  std::vector<TableRow> rows = {{"", "", "", "", "", "matmul", "matmul", "conv", "conv", "",
+                                 "memory", "from host", "to host"},
+                                {"", "", "", "", "free", "float32", "half", "float32", "half",
+                                 "half", "copy", "copy", "copy"},
+                                {"device", "name", "cores", "memory", "memory", "GFLOP/s",
+                                 "GFLOP/s", "GFLOP/s", "GFLOP/s", "type", "GB/s", "GB/s", "GB/s"}};
   const std::size_t headings = rows.size();
   for (const auto& device : devices) rows.push_back(row_of(device));
   Terminal terminal;

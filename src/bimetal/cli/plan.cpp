@@ -5,6 +5,7 @@
 #include <asio/ip/host_name.hpp>
 #include <memory>
 
+#include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/local_job.h"
 #include "bimetal/cli/plan_output.h"
@@ -41,9 +42,13 @@ train::MeasuredPlan measure(const launch::RankEnvironment& env, const train::Job
   options.local_world_size = env.local_world_size;
   options.host_name = asio::ip::host_name();
   auto group = join_group(env, job);
-  train::MeasuredPlan plan;
-  work_in(group, [&] { plan = train::measure_plan(job, group, options, observer); });
-  return plan;
+  try {
+    return train::measure_plan(job, group, options, observer);
+  } catch (const std::exception& failure) {
+    // What went wrong here alone must not leave the others waiting.
+    group.abort(fmt::format("rank {}: {}", env.rank, as_error(failure).what()));
+    throw;
+  }
 }
 
 int run_plan_rank(const launch::RankEnvironment& env, const train::Job& job,
@@ -80,7 +85,7 @@ int plan_command(const PlanArguments& arguments) {
   ranks.rank_command = {kRankCommand};
   if (arguments.json) ranks.rank_command.push_back("--json");
   launch::SignalWatch signals;
-  return run_local_job(ranks, signals);
+  return run_local_job(ranks, signals, [] {});  // nothing to save: the ranks just end
 }
 
 void add_plan(CLI::App& app, Action& action) {

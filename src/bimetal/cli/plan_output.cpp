@@ -69,7 +69,8 @@ std::string title_of(const MeasuredPlan& plan, const Prediction& prediction) {
 void print_predictions(Terminal& terminal, const MeasuredPlan& plan) {
   constexpr std::size_t kTexts = 2;
   std::vector<TableRow> rows = {
-      {"predicted", "samples", "computing", "+ communication", "= step", "samples/s"}};
+      {fmt::format("predicted for a global batch of {}", plan.input.global_batch), "samples",
+       "computing", "+ communication", "= step", "samples/s"}};
   for (const auto& prediction : plan.plan.predictions) {
     rows.push_back(
         {title_of(plan, prediction), fmt::format("{}", fmt::join(prediction.shares, " : ")),

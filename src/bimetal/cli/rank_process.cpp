@@ -68,13 +68,4 @@ comm::Group join_group(const launch::RankEnvironment& env, const train::Job& job
   return launch::join_world(env, options);
 }
 
-void work_in(comm::Group group, const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::exception& failure) {
-    group.abort(fmt::format("rank {} failed: {}", group.rank(), as_error(failure).what()));
-    throw;
-  }
-}
-
 }  // namespace bimetal::cli

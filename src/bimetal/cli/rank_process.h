@@ -37,7 +37,4 @@ int run_rank_process(const std::function<int(launch::StatusReporter&)>& work);
 /// The group of all ranks, with the job's timeouts and the token of the environment. Collective.
 comm::Group join_group(const launch::RankEnvironment& env, const train::Job& job);
 
-/// Does `work` in the group; a failure of this rank alone ends the others at once, with its reason.
-void work_in(comm::Group group, const std::function<void()>& work);
-
 }  // namespace bimetal::cli

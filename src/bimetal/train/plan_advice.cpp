@@ -84,8 +84,8 @@ class Adviser {
     const Prediction& alone = fastest_alone();
     const Prediction& equal = of_way(Way::Equal);
     std::vector<std::string> lines = {fmt::format(
-        "Share the work over {}, balanced {}: {} a step, {:.0f} samples/s, {:.2f} times what {} "
-        "does alone.",
+        "Share the work over {}, balanced ({} samples): {} a step, {:.0f} samples/s, {:.2f} times "
+        "what {} does alone.",
         names(best.ranks), fmt::join(best.shares, " : "), seconds_text(best.step_s),
         best.samples_per_s, alone.step_s / best.step_s, name(alone.ranks[0]))};
     if (best.ranks.size() < balanced_over_all().ranks.size()) {

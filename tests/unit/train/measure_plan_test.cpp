@@ -74,9 +74,8 @@ TEST(LinkProbe, RanksAgreeOnSaneFigures) {
 }
 
 TEST(LinkProbe, ThereIsNoLinkInAWorldOfOne) {
-  bimetal::testing::run_ranks(1, [](int, comm::Group group) {
-    EXPECT_EQ(probe_link(group, 2 << 20).bytes_per_s, 0.0);
-  });
+  bimetal::testing::run_ranks(
+      1, [](int, comm::Group group) { EXPECT_EQ(probe_link(group, 2 << 20).bytes_per_s, 0.0); });
 }
 
 }  // namespace

@@ -120,7 +120,8 @@ TEST(Plan, AWorkerThatOnlyHoldsTheOthersUpIsLeftOut) {
   EXPECT_EQ(plan.chosen().way, Way::Balanced);
   EXPECT_THAT(plan.chosen().ranks, ElementsAre(0, 1));
   const std::string text = advice(input, plan);
-  EXPECT_THAT(text, HasSubstr("Share the work over cuda:0 and cuda:1, balanced 256 : 256"));
+  EXPECT_THAT(text,
+              HasSubstr("Share the work over cuda:0 and cuda:1, balanced (256 : 256 samples)"));
   EXPECT_THAT(text, HasSubstr("Leave cpu out"));
 }
 

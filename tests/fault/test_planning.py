@@ -1,0 +1,82 @@
+"""`bimetal devices` and `bimetal plan`: what they print, and how they end when something is wrong."""
+
+import json
+import unittest
+
+import harness
+from harness import FaultTest
+
+FAST_AND_SLOW = ["--worker", "cpu:threads=1", "--worker", "cpu:threads=1,speed=0.1"]
+
+
+class Devices(FaultTest):
+    def test_json_has_sane_figures(self):
+        job = self.start("devices", "--json").wait()
+        self.assertEqual(job.status, 0, job.err)
+        self.assertEqual(job.err, "", "progress is for terminals")
+        cpu = json.loads(job.out)["devices"][0]
+        self.assertEqual(cpu["device"], "cpu")
+        self.assertGreaterEqual(cpu["cores"], 1)
+        self.assertGreater(cpu["memory_bytes"], cpu["memory_free_bytes"])
+        for figure in ("matmul_float32_gflops", "convolution_float32_gflops", "memory_bytes_per_s"):
+            self.assertGreater(cpu[figure], 0, figure)
+        self.assertIsNone(cpu["to_device_bytes_per_s"])
+
+    def test_the_table_names_its_units(self):
+        job = self.start("devices").wait()
+        self.assertEqual(job.status, 0, job.err)
+        for word in ("device", "GFLOP/s", "GB/s", "cpu"):
+            self.assertIn(word, job.out)
+        self.assertNotIn("\x1b", job.out)
+
+
+class Plan(FaultTest):
+    def plan(self, *arguments, **settings):
+        return self.start("plan", self.write_job(**settings), *arguments).wait()
+
+    def test_two_workers(self):
+        job = self.plan(*FAST_AND_SLOW, "--json")
+        self.assertEqual(job.status, 0, job.err)
+        plan = json.loads(job.out)
+        self.assertEqual([w["worker"] for w in plan["workers"]], FAST_AND_SLOW[1::2])
+        self.assertEqual([p["way"] for p in plan["predictions"]],
+                         ["alone", "alone", "equal", "balanced"])
+        for prediction in plan["predictions"]:
+            self.assertEqual(sum(prediction["shares"]), 64)
+            self.assertGreater(prediction["samples_per_s"], 0)
+        self.assertGreater(plan["link"]["bytes_per_s"], 0)
+        fast, slow = plan["predictions"][:2]
+        self.assertGreater(fast["samples_per_s"], slow["samples_per_s"])
+        self.assertTrue(plan["advice"])
+        self.assertFalse(self.checkpoints.exists(), "a plan trains nothing")
+        self.assert_nothing_left()
+
+    def test_one_worker_has_nothing_to_share(self):
+        job = self.plan("--worker", "cpu:threads=1")
+        self.assertEqual(job.status, 0, job.err)
+        self.assertIn("there is nothing to share", job.out)
+        self.assert_nothing_left()
+
+    def test_a_missing_device_is_named_with_those_there_are(self):
+        job = self.plan("--worker", "cpu:threads=1", "--worker", "xpu:99")
+        unsupported = 3
+        self.assert_one_message(job, unsupported, 'worker "xpu:99"', "there is: cpu")
+        self.assert_nothing_left()
+
+    def test_a_bad_spec_is_refused_before_anything_starts(self):
+        job = self.plan("--worker", "cpu:cores=2")
+        self.assertEqual(job.status, harness.INVALID_ARGUMENT)
+        self.assertIn('unknown key "cores"', job.error())
+
+    def test_ctrl_c_leaves_nothing(self):
+        job = self.start("plan", self.write_job(), *FAST_AND_SLOW)
+        harness.wait_until(lambda: len(self.processes()) >= 3, "the ranks", job)
+        job.interrupt()
+        job.wait()
+        self.assertEqual(job.status, harness.INTERRUPTED, job.err)
+        self.assertNotIn("checkpoint", job.err)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()
