@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <new>
 #include <string>
 
@@ -20,8 +19,7 @@ Error as_error(const std::exception& exception) {
 }
 
 void print_error(const Error& error) {
-  clear_line_of_others();
-  fmt::print(stderr, "bimetal: error: {}\n", error.what());
+  print_to_errors(fmt::format("bimetal: error: {}", error.what()));
 }
 
 }  // namespace bimetal::cli

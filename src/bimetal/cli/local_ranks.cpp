@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/terminal.h"
@@ -41,24 +39,22 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
 
 int conclude(const launch::LaunchResult& result) {
   if (!result.interrupted) return kSuccess;
-  clear_line_of_others();
-  if (result.killed) {
-    fmt::print(stderr, "bimetal: ended at once{}\n",
-               result.last_checkpoint.empty()
-                   ? ""
-                   : fmt::format("; the last checkpoint is {0}; go on with --resume {0}",
-                                 result.last_checkpoint));
+  if (!result.killed) {
+    print_to_errors("bimetal: interrupted");
+  } else if (result.last_checkpoint.empty()) {
+    print_to_errors("bimetal: ended at once");
   } else {
-    fmt::print(stderr, "bimetal: interrupted\n");
+    print_to_errors(
+        fmt::format("bimetal: ended at once; the last checkpoint is {0}; go on with --resume {0}",
+                    result.last_checkpoint));
   }
   return kInterrupted;
 }
 
 void announce_stop() {
-  clear_line_of_others();
-  fmt::print(stderr,
-             "bimetal: stopping after this step, with a checkpoint where the job has them; "
-             "Ctrl-C again ends at once\n");
+  print_to_errors(
+      "bimetal: stopping after this step, with a checkpoint where the job has them; Ctrl-C again "
+      "ends at once");
 }
 
 Error with_resume_hint(const launch::JobFailed& failure) {

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -17,6 +16,7 @@
 #include "bimetal/cli/join.h"
 #include "bimetal/cli/plan.h"
 #include "bimetal/cli/rank.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/cli/token.h"
 #include "bimetal/cli/train.h"
 #include "bimetal/cli/version.h"
@@ -36,8 +36,8 @@ void show_warnings() {
   const std::string who = rank ? fmt::format("bimetal: rank {}", rank) : "bimetal";
   set_log_sink(
       [who](LogLevel level, std::string_view message) {
-        fmt::print(stderr, "{}: {}: {}\n", who, level == LogLevel::error ? "error" : "warning",
-                   message);
+        print_to_errors(fmt::format("{}: {}: {}", who,
+                                    level == LogLevel::error ? "error" : "warning", message));
       },
       LogLevel::warning);
 }
@@ -68,7 +68,8 @@ int run(int argc, char** argv) {
 }  // namespace bimetal::cli
 
 int main(int argc, char** argv) {
-  // A closed pipe, or a file that may not grow, is an error of that write and not the program's end.
+  // A closed pipe, or a file that may not grow, is an error of that write and not the program's
+  // end.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
   bimetal::cli::show_warnings();

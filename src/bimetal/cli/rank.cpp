@@ -50,8 +50,9 @@ class StopWhen {
 
   /// Asked between steps; the first time is when training begins.
   bool operator()() {
+    constexpr int kLeastSteps = 5;  // fewer say nothing about a speed
     if (!end_ && after_s_ > 0) end_ = Deadline::after(milliseconds(after_s_));
-    return by_user() || (end_ && end_->expired());
+    return by_user() || (end_ && ++steps_ >= kLeastSteps && end_->expired());
   }
   bool by_user() const noexcept { return request_.requested(); }
 
@@ -59,6 +60,7 @@ class StopWhen {
   launch::StopRequest request_;
   double after_s_;
   std::optional<Deadline> end_;
+  int steps_ = 0;
 };
 
 train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {

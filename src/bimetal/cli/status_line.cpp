@@ -1,9 +1,5 @@
 #include "bimetal/cli/status_line.h"
 
-#include <fmt/format.h>
-
-#include <cstdio>
-
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
@@ -16,8 +12,7 @@ void StatusLine::show(const std::string& text) {
   if (!errors_are_live()) return;
   clear_line_of_others();
   constexpr int kColumns = 79;  // of the narrowest terminal in use: a longer line would wrap
-  fmt::print(stderr, "{}", cut_to(text, kColumns));
-  std::fflush(stderr);
+  write_to(stderr, cut_to(text, kColumns));
 }
 
 }  // namespace bimetal::cli

@@ -49,21 +49,18 @@ Terminal::~Terminal() {
 
 void Terminal::print(std::string_view line) {
   clear();
-  fmt::print(stdout, "{}\n", line);
-  std::fflush(stdout);
+  write_to(stdout, std::string(line) + "\n");
 }
 
 void Terminal::rewrite(const std::string& line) {
   if (!live_) return;
-  fmt::print(stdout, "{}{}", kClearLine, cut_to(line, width() - 1));
-  std::fflush(stdout);
+  write_to(stdout, kClearLine + cut_to(line, width() - 1));
   line_shown_ = true;
 }
 
 void Terminal::clear() {
   if (!line_shown_) return;
-  fmt::print(stdout, "{}", kClearLine);
-  std::fflush(stdout);
+  write_to(stdout, kClearLine);
   line_shown_ = false;
 }
 
@@ -77,8 +74,17 @@ bool errors_are_live() {
 
 void clear_line_of_others() {
   if (!errors_are_live()) return;
-  fmt::print(stderr, "{}", kClearLine);
-  std::fflush(stderr);
+  write_to(stderr, kClearLine);
+}
+
+void print_to_errors(std::string_view line) {
+  clear_line_of_others();
+  write_to(stderr, std::string(line) + "\n");
+}
+
+void write_to(std::FILE* stream, std::string_view text) noexcept {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
 }
 
 std::string cut_to(const std::string& text, int columns) {

@@ -2,6 +2,7 @@
 // Standard output as a person sees it: a line that is rewritten in place where that is possible,
 // plain lines elsewhere (POSIX).
 
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -44,6 +45,13 @@ bool errors_are_live();
 /// Takes away a live line that another process may have left on the terminal of standard error, so
 /// that what follows begins on a line of its own. Nothing happens where it is no terminal.
 void clear_line_of_others();
+
+/// A line on standard error that stays, in place of whatever is live there.
+void print_to_errors(std::string_view line);
+
+/// Writes and flushes. What cannot be written is dropped: that nobody reads any more (a closed pipe
+/// or terminal) is no reason to end a job.
+void write_to(std::FILE* stream, std::string_view text) noexcept;
 
 /// The first `columns` characters of UTF-8 text, ending in "…" where it was cut.
 std::string cut_to(const std::string& text, int columns);
