@@ -1,8 +1,18 @@
 #include "bimetal/comm/fabric.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "bimetal/base/error.h"
+
 namespace bimetal::comm {
+namespace {
+
+// Half of the 32 bits of a group's id for the rank, half for its count.
+constexpr std::uint32_t kMaxCount = 1u << 16;
+
+}  // namespace
 
 Fabric::Fabric(std::unique_ptr<net::Mesh> mesh) : mesh_(std::move(mesh)), mailbox_(*mesh_) {
   mesh_->start(mailbox_);
@@ -14,15 +24,25 @@ Fabric::~Fabric() {
   timer_.stop();
 }
 
+std::uint32_t Fabric::new_group_id() {
+  std::lock_guard lock(mutex_);
+  const auto rank = static_cast<std::uint32_t>(mesh_->rank());
+  if (rank >= kMaxCount || ++group_ids_ >= kMaxCount) {
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("rank {} can't make more than {} groups in one job", rank, kMaxCount));
+  }
+  return rank * kMaxCount + group_ids_;
+}
+
 void Fabric::open_group() {
   std::lock_guard lock(mutex_);
-  ++groups_;
+  ++open_groups_;
 }
 
 void Fabric::close_group(Deadline deadline) {
   {
     std::lock_guard lock(mutex_);
-    if (--groups_ > 0) return;
+    if (--open_groups_ > 0) return;
   }
   mesh_->close(deadline);
 }

@@ -1,6 +1,7 @@
 #pragma once
 // What all groups of one job share in one process: the mesh, its mailbox and a timer.
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 
@@ -22,6 +23,9 @@ class Fabric {
   Mailbox& mailbox() noexcept { return mailbox_; }
   Timer& timer() noexcept { return timer_; }
 
+  /// A group id that no other call on any rank gives: this rank and a count. 0 is the world.
+  std::uint32_t new_group_id();
+
   /// Each open group holds the mesh open; the last one that leaves closes it by the deadline.
   /// Thread-safe.
   void open_group();
@@ -32,7 +36,8 @@ class Fabric {
   Mailbox mailbox_;
   Timer timer_;
   std::mutex mutex_;
-  int groups_ = 0;
+  int open_groups_ = 0;
+  std::uint32_t group_ids_ = 0;
 };
 
 }  // namespace bimetal::comm

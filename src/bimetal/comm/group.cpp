@@ -53,6 +53,18 @@ void finish_reduction(std::span<std::byte> data, DType dtype, ReduceOp op, int s
   if (op == ReduceOp::avg) divide(data.data(), data.size() / size_of(dtype), dtype, size);
 }
 
+// Lists of ranks, filled up with -1.
+Failure different_lists(int rank, std::span<const std::int64_t> list, int other_rank,
+                        std::span<const std::int64_t> other_list) {
+  const auto text = [](std::span<const std::int64_t> ranks) {
+    return fmt::format("{}", fmt::join(ranks.begin(), std::ranges::find(ranks, -1), ", "));
+  };
+  return {ErrorCode::CallMismatch,
+          fmt::format("rank {} asked for a subgroup of ranks [{}], but rank {} for one of [{}]",
+                      rank, text(list), other_rank, text(other_list)),
+          other_rank};
+}
+
 }  // namespace
 
 Group::Impl& Group::impl() const {
@@ -234,31 +246,29 @@ Work Group::barrier(std::optional<Deadline> deadline) {
 Group Group::subgroup(const std::vector<int>& ranks) {
   auto& group = impl();
   check_subgroup(ranks, size());
-  // Everyone shows everyone its list, so that all see the same difference if there is one.
-  std::vector<std::int32_t> mine(size(), -1);
+  // Everyone shows everyone its list, so that all see the same difference if there is one. The
+  // first member's row carries the new group's id as well.
+  const auto columns = static_cast<std::size_t>(size()) + 1;
+  std::vector<std::int64_t> mine(columns, -1);
   std::ranges::copy(ranks, mine.begin());
-  std::vector<std::int32_t> all(static_cast<std::size_t>(size()) * size());
-  const std::uint32_t id = group.next_subgroup_id();
-  all_gather(buffer(std::as_const(mine)), buffer(all)).wait();
-  for (int other = 0; other < size(); ++other) {
-    const auto theirs = std::span(all).subspan(static_cast<std::size_t>(other) * size(), size());
-    if (!std::ranges::equal(theirs, std::span(all).first(size()))) {
-      const auto list = [](auto row) {
-        return fmt::format("{}", fmt::join(row.begin(), std::ranges::find(row, -1), ", "));
-      };
-      group.core().fail({ErrorCode::CallMismatch,
-                         fmt::format("rank {} asked for a subgroup of ranks [{}], but rank {} of "
-                                     "ranks [{}]",
-                                     group.core().world_rank(0), list(std::span(all).first(size())),
-                                     group.core().world_rank(other), list(theirs)),
-                         group.core().world_rank(other)},
-                        false);
-      throw group.core().failure()->to_error();
-    }
+  if (ranks.front() == rank()) mine.back() = group.fabric()->new_group_id();
+  std::vector<std::int64_t> all(columns * static_cast<std::size_t>(size()));
+  all_gather(buffer(mine), buffer(all)).wait();
+  const auto row = [&](int of) {
+    return std::span(all).subspan(static_cast<std::size_t>(of) * columns, columns);
+  };
+  const auto list = [&](int of) { return row(of).first(columns - 1); };
+  for (int other = 1; other < size(); ++other) {
+    if (std::ranges::equal(list(0), list(other))) continue;
+    group.core().fail(different_lists(group.core().world_rank(0), list(0),
+                                      group.core().world_rank(other), list(other)),
+                      false);
+    throw group.core().failure()->to_error();
   }
   if (std::ranges::find(ranks, rank()) == ranks.end()) return Group();
   std::vector<int> members;
   for (const int member : ranks) members.push_back(group.core().world_rank(member));
+  const auto id = static_cast<std::uint32_t>(row(ranks.front()).back());
   return Group(std::make_shared<Impl>(group.fabric(), id, std::move(members), group.options()));
 }
 

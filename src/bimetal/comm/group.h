@@ -23,18 +23,25 @@ struct GroupOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
 
-/// A value handle over a private implementation; copies are the same group.
+/// A value handle over a private implementation; copies are the same group. Thread-safe.
 ///
 /// Order: every rank of a group must issue the same collectives in the same order (from one thread,
 /// or otherwise ordered). They run in that order; several may be in flight. send/recv are matched
-/// by (peer, tag) and are independent of the collectives' order.
+/// by (peer, tag) and are independent of the collectives' order. What a rank sends ahead of its
+/// receiver is kept there, up to 256 MiB per pair of ranks; beyond that the path between the two
+/// waits, collectives included, until the receiver takes some of it.
 ///
 /// Buffers belong to the operation from the call until its Work is done.
 ///
+/// Reductions give every rank the same bits. (Between processors of different kinds the bits of a
+/// NaN may differ.)
+///
 /// Errors arrive through Work::wait(): CallMismatch (ranks disagree about the call; names both
 /// ranks and both calls), PeerLost(rank), Timeout (names the ranks waited for), Aborted. Any of
-/// them ends the group: later calls fail with the same cause. InvalidArgument is thrown at once by
-/// the call itself and leaves the group usable.
+/// them ends the group on all its ranks: later calls fail with the same cause. A rank that has only
+/// something to send may be through with a call before another finds it wrong; it learns of that
+/// in its next one. Ranks in errors are those of the world group, which stand for processes.
+/// InvalidArgument is thrown at once by the call itself and leaves the group usable.
 class Group {
  public:
   Group() = default;
@@ -66,14 +73,17 @@ class Group {
   Work barrier(std::optional<Deadline> deadline = {});
 
   /// A group of some of this group's ranks, in the given order. Collective: every member of this
-  /// group calls it with the same list; those outside it get an empty handle.
+  /// group calls it with the same list; those outside it get an empty handle. Blocks, and throws
+  /// what Work::wait() would.
   Group subgroup(const std::vector<int>& ranks);
 
   /// Ends everything in flight, here and on every other rank, with Error(Aborted, reason).
   void abort(const std::string& reason);
 
-  /// Orderly end: waits for what is in flight and says goodbye. The destructor of the last handle
-  /// does it with a short deadline.
+  /// Orderly end: waits for what is in flight (what is not done by `deadline` ends in Aborted, here
+  /// and elsewhere) and says goodbye. Ranks that still wait for this one get PeerLost. A group that
+  /// has failed does not wait. The last group of a job to close ends its connections. The
+  /// destructor of the last handle does all this with a deadline of 2 s.
   void close(Deadline deadline);
 
   /// Bytes this process has put on the wire for the job so far.

@@ -115,17 +115,6 @@ void Group::Impl::finish_message(const std::shared_ptr<Flight>& flight) {
       [core = core_, flight] { core->finish(flight, flight->transfers.failure()); });
 }
 
-std::uint32_t Group::Impl::next_subgroup_id() {
-  std::lock_guard lock(issue_mutex_);
-  // The world is group 0. Mixed so that groups of different parents differ (the finaliser of
-  // SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-  std::uint64_t mixed = (std::uint64_t{core_->id()} << 32) + ++subgroups_;
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-  mixed ^= mixed >> 31;
-  return static_cast<std::uint32_t>(mixed) | 1u;  // never 0
-}
-
 void Group::Impl::close(Deadline deadline) {
   std::lock_guard lock(close_mutex_);
   if (std::exchange(closed_, true)) return;

@@ -34,9 +34,6 @@ struct Group::Impl {
   Work send(Call call, ConstBuffer data, int peer, std::optional<Deadline> deadline);
   Work recv(Call call, Buffer data, int peer, std::optional<Deadline> deadline);
 
-  /// Id of the next subgroup: the same on every rank, as each makes the same subgroups in turn.
-  std::uint32_t next_subgroup_id();
-
   void close(Deadline deadline);
 
  private:
@@ -48,7 +45,6 @@ struct Group::Impl {
   const std::shared_ptr<GroupCore> core_;
   const GroupOptions options_;
   std::mutex issue_mutex_;  // makes the order of calls one order
-  std::uint32_t subgroups_ = 0;
   std::mutex close_mutex_;
   bool closed_ = false;
   std::unique_ptr<Executor> executor_;  // none in a group of one, whose calls end at once

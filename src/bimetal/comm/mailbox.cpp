@@ -17,6 +17,15 @@ void Mailbox::add_group(std::uint32_t group, const std::vector<int>& members,
   for (int rank = 0; rank < static_cast<int>(members.size()); ++rank) {
     box.rank_of[members[rank]] = rank;
   }
+  // What strangers to the group have sent before anybody could tell.
+  std::erase_if(box.streams, [&](const auto& entry) {
+    const auto& [key, stream] = entry;
+    if (box.rank_of.contains(key.peer)) return false;
+    for (const auto& frame : stream.arrived) release(key.peer, frame, section);
+    return true;
+  });
+  std::erase_if(box.early_signs,
+                [&](const auto& entry) { return !box.rank_of.contains(entry.second.peer); });
   if (box.early_failure) report(box, *box.early_failure, false, section);
   for (const int member : members) {
     resume(member, section);
@@ -138,6 +147,8 @@ bool Mailbox::belongs_to_call(Inbox& box, int peer, const net::FrameHeader& head
   const auto standing = box.calls.standing(header.sequence);
   if (standing == CallLog::Standing::future) return true;
   if (standing == CallLog::Standing::forgotten) {
+    // A rank may wait long in a call of which another was through at once.
+    if (header.part >= kAnswerPart) return false;
     report(box,
            {ErrorCode::CallMismatch,
             fmt::format("rank {} is still at {}, which is long past on rank {}", peer,

@@ -28,8 +28,9 @@ class Work {
   /// nullptr while running and after success.
   std::exception_ptr error() const;
 
-  /// Runs `callback` once when done: at once if it is, else on the group's thread, where it must
-  /// not block and must not throw.
+  /// Runs `callback` once when done: at once if it is, else on one of the group's threads, where it
+  /// must not throw and must not block (as dropping a group's last handle does). Other calls may
+  /// be made from it.
   void on_done(std::function<void(std::exception_ptr)> callback) const;
 
  private:
