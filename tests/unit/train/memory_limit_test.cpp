@@ -56,7 +56,7 @@ TEST(MemoryLimit, TooLittleForAnythingIsAClearError) {
   bimetal::test::ForkedChild child([&] {
     test::Recorder recorder;
     try {
-      train_with(job, "cpu:threads=1,memory=40MiB", recorder);
+      train_with(job, "cpu:threads=1,memory=100MiB", recorder);
     } catch (const Error& error) {
       std::fprintf(stderr, "%s\n", error.what());
       return error.code() == ErrorCode::OutOfMemory ? 0 : 1;
