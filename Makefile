@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench format tidy clean
+.PHONY: help setup build demo test sanitizers bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
 
 test: build      ## build and run every test
 	@scripts/test.sh $(BUILD)
+
+sanitizers: build ## the tests again, and the torch-free core under TSan and ASan+UBSan
+	@SANITIZERS=on scripts/test.sh $(BUILD)
 
 bench: build     ## the measurements that the README quotes (about 15 minutes)
 	@.venv/bin/python bench/unequal_vs_torch.py

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh BUILD_FOLDER: every test that needs nothing beyond `make setup`. Ends with a line that
-# counts them. Sanitizer builds of the torch-free core are part of it (SANITIZERS=off leaves them out).
+# counts them. With SANITIZERS=on the torch-free core is built and tested under TSan and ASan+UBSan too.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -40,7 +40,7 @@ suite "unit and structure" "$build" -LE 'fault|serial' -j "$(getconf _NPROCESSOR
 # These start whole jobs and watch processes come and go: one at a time, so that they don't starve.
 suite "faults and whole jobs" "$build" -L 'fault|serial'
 
-if [ "${SANITIZERS:-on}" = on ]; then
+if [ "${SANITIZERS:-off}" = on ]; then
   for preset in tsan asan-ubsan; do
     if scripts/build.sh "build-$preset" "$preset"; then
       suite "core under $preset" "build-$preset" -j "$(getconf _NPROCESSORS_ONLN)"
