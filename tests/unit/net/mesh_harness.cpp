@@ -33,6 +33,11 @@ bool Recorder::wait_for(std::size_t arrivals) {
   return changed_.wait_for(lock, kPatience, [&] { return arrivals_.size() >= arrivals; });
 }
 
+bool Recorder::wait_for_headers(int calls) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kPatience, [&] { return headers_ >= calls; });
+}
+
 std::optional<Error> Recorder::wait_for_loss(int peer) {
   std::unique_lock lock(mutex_);
   std::optional<Error> found;

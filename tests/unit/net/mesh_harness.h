@@ -36,6 +36,8 @@ class Recorder : public FrameReceiver {
 
   /// False if that many frames have not arrived in time.
   bool wait_for(std::size_t arrivals);
+  /// False if on_header has not been called that often in time.
+  bool wait_for_headers(int calls);
   /// Waits for the loss of `peer`.
   std::optional<Error> wait_for_loss(int peer);
 

@@ -134,11 +134,12 @@ TEST(TcpMesh, PausedPeerHoldsItsSenderBackAndNobodyElse) {
                   [&](std::exception_ptr error) { done.set_value(error); });
   EXPECT_EQ(send_and_wait(*meshes[1], 2, "not held back"), nullptr);
   EXPECT_TRUE(other.wait_for(1));
+  ASSERT_TRUE(slow.wait_for_headers(1));
   EXPECT_EQ(sent.wait_for(300ms), std::future_status::timeout);
   EXPECT_EQ(slow.headers(), 1);
 
   meshes[0]->resume(1);  // offered again, and refused again
-  while (slow.headers() < 2) std::this_thread::sleep_for(1ms);
+  ASSERT_TRUE(slow.wait_for_headers(2));
   EXPECT_EQ(sent.wait_for(50ms), std::future_status::timeout);
 
   slow.pause(false);
