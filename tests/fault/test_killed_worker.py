@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import harness
 from harness import FaultTest
@@ -12,6 +13,7 @@ class KilledWorker(FaultTest):
         job_file = self.write_job()
         job = self.train(job_file, workers=("cpu:threads=1", "cpu:threads=1,speed=0.5"))
         self.wait_for_checkpoint(job)
+        time.sleep(0.5)  # rank 0 tells the launcher of a checkpoint just after it has been put in place
         pid = self.ranks_of(job)[rank]
         os.kill(pid, signal.SIGKILL)
         job.wait()
