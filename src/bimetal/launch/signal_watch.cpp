@@ -45,6 +45,8 @@ SignalWatch::SignalWatch() : pipe_(Pipe::create()) {
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kWatched.size(); ++i) {
     ::sigaction(kWatched[i], &action, &previous[i]);
+    const bool by_nohup = kWatched[i] == SIGHUP && previous[i].sa_handler == SIG_IGN;
+    if (by_nohup) ::sigaction(SIGHUP, &previous[i], nullptr);
   }
 }
 

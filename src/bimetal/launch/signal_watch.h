@@ -7,8 +7,9 @@
 
 namespace bimetal::launch {
 
-/// While one exists, SIGINT, SIGTERM and SIGHUP are counted in place of ending the process. At most
-/// one exists at a time; use it from one thread.
+/// While one exists, SIGINT, SIGTERM and SIGHUP are counted in place of ending the process (SIGHUP
+/// unless it is ignored: a job started by nohup outlives its terminal). At most one exists at a
+/// time; use it from one thread.
 class SignalWatch {
  public:
   SignalWatch();
