@@ -13,7 +13,7 @@ namespace {
 
 // How long a dropped group waits for what is in flight.
 constexpr std::chrono::seconds kLastWait{2};
-// How long a failed group's last words may take to leave.
+// How long a group's last words (why it failed, or farewell) may take to leave.
 constexpr std::chrono::milliseconds kLastWords{250};
 
 Failure failure_of(const std::exception_ptr& thrown, int rank) {
@@ -133,7 +133,9 @@ void Group::Impl::close(Deadline deadline) {
   executor_.reset();
   core_->wait_idle(Deadline::after(kLastWait));
   core_->leave(!failed);
-  fabric_->close_group(failed ? min(deadline, Deadline::after(kLastWords)) : deadline);
+  // The last words get their time even if the deadline has gone by.
+  const Deadline last_words = Deadline::after(kLastWords);
+  fabric_->close_group(failed || deadline.time() < last_words.time() ? last_words : deadline);
 }
 
 }  // namespace bimetal::comm
