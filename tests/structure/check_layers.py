@@ -25,8 +25,9 @@ ALLOWED = {
     "parallel": CORE + ["device"],
     "train": CORE + ["device", "data", "models", "parallel"],
     "launch": CORE + ["device", "c10d", "train"],
+    "fabric_bench": CORE + ["launch"],
     "api": CORE + ["device", "data", "models", "parallel", "train", "launch"],
-    "cli": CORE + ["device", "data", "models", "parallel", "train", "launch"],
+    "cli": CORE + ["device", "data", "models", "parallel", "train", "launch", "fabric_bench"],
 }
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')
 INCLUDE = re.compile(r'#include "bimetal/([a-z0-9_]+)/')

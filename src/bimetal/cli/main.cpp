@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bimetal/base/log.h"
+#include "bimetal/cli/bench.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/demo.h"
 #include "bimetal/cli/devices.h"
@@ -52,6 +53,7 @@ int run(int argc, char** argv) {
   add_join(app, action);
   add_plan(app, action);
   add_devices(app, action);
+  add_bench(app, action);
   add_demo(app, action);
   add_token(app, action);
   add_worker(app, action);

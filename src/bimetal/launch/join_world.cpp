@@ -2,25 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <asio/ip/host_name.hpp>
 #include <memory>
-#include <optional>
 
 #include "bimetal/c10d/tcp_store.h"
 #include "bimetal/launch/own_address.h"
-#include "bimetal/net/solo_mesh.h"
-#include "bimetal/rendezvous/bootstrap.h"
-#include "bimetal/rendezvous/store.h"
 
 namespace bimetal::launch {
 namespace {
-
-/// Where rank 0 serves the store. On one machine the ranks meet on loopback, whatever name
-/// MASTER_ADDR gives the machine: no token is needed then, and no other machine reaches the job.
-net::Endpoint meeting_point(const RankEnvironment& env) {
-  const bool loopback = env.store == StoreOwner::RankZero && env.on_one_machine();
-  return {loopback ? "127.0.0.1" : env.master.host, env.master.port};
-}
 
 std::unique_ptr<rendezvous::Store> connect_torch_agent(const RankEnvironment& env,
                                                        Deadline deadline) {
@@ -32,28 +20,7 @@ std::unique_ptr<rendezvous::Store> connect_torch_agent(const RankEnvironment& en
 }  // namespace
 
 comm::Group join_world(const RankEnvironment& env, const JoinOptions& options) {
-  const auto deadline = Deadline::after(options.join_timeout);
-  std::optional<rendezvous::StoreServer> server;  // outlives the others' look-ups: see the barrier
-  if (env.store == StoreOwner::RankZero && env.rank == 0) {
-    server.emplace(meeting_point(env), options.token);
-  }
-  const auto store = env.store == StoreOwner::TorchAgent
-                         ? connect_torch_agent(env, deadline)
-                         : rendezvous::connect_store(meeting_point(env), options.token, deadline);
-
-  rendezvous::BootstrapOptions bootstrap;
-  bootstrap.job_id = env.job_id;
-  bootstrap.token = options.token;
-  bootstrap.prefix = fmt::format("mesh/{}", env.attempt);
-  auto group = comm::make_group(
-      rendezvous::connect_mesh(*store, env.rank, env.world_size, bootstrap, deadline),
-      options.group);
-  group.barrier(deadline).wait();
-  return group;
-}
-
-comm::Group single_process_world(const comm::GroupOptions& options) {
-  return comm::make_group(net::make_solo_mesh(asio::ip::host_name()), options);
+  return meet(env, options, connect_torch_agent);
 }
 
 }  // namespace bimetal::launch

@@ -1,0 +1,151 @@
+#include "bimetal/fabric_bench/bench_options.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::fabric_bench {
+namespace {
+
+using comm::DType;
+using comm::Operation;
+
+const std::map<std::string, Operation> kOperations = {
+    {"allreduce", Operation::all_reduce},
+    {"broadcast", Operation::broadcast},
+    {"reduce", Operation::reduce},
+    {"allgather", Operation::all_gather},
+    {"reducescatter", Operation::reduce_scatter},
+    {"alltoall", Operation::all_to_all},
+    {"sendrecv", Operation::send_recv},
+    {"barrier", Operation::barrier},
+};
+
+const std::map<std::string, DType> kTypes = [] {
+  std::map<std::string, DType> types;
+  for (const auto dtype : {DType::float32, DType::float64, DType::float16, DType::bfloat16,
+                           DType::int8, DType::int16, DType::int32, DType::int64, DType::uint8}) {
+    types.emplace(to_string(dtype), dtype);
+  }
+  return types;
+}();
+
+template <typename Value>
+std::string name_of(const std::map<std::string, Value>& names, Value value) {
+  for (const auto& [name, named] : names) {
+    if (named == value) return name;
+  }
+  throw Error(ErrorCode::Internal, "an option's value has no name");
+}
+
+template <typename Value>
+std::vector<std::string> names_in(const std::map<std::string, Value>& names) {
+  std::vector<std::string> result;
+  for (const auto& [name, value] : names) result.push_back(name);
+  return result;
+}
+
+}  // namespace
+
+void add_options(CLI::App& command, BenchOptions& options) {
+  // As strings: CLI11 would print the enumerations by a to_string of its own.
+  const auto set_operation = [&options](const std::string& name) {
+    options.operation = kOperations.at(name);
+  };
+  command
+      .add_option_function<std::string>(
+          "operation", set_operation,
+          "allreduce, broadcast, reduce, allgather, reducescatter, alltoall, sendrecv or barrier")
+      ->required()
+      ->type_name("OPERATION")
+      ->transform(CLI::IsMember(names_in(kOperations), CLI::ignore_underscore).description(""));
+  command.add_option("--min", options.min_bytes, "Smallest size, as 256, 64kb or 1mb")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false));
+  command.add_option("--max", options.max_bytes, "Largest size")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false));
+  command.add_option("--factor", options.factor, "From one size to the next")
+      ->capture_default_str();
+  const auto set_type = [&options](const std::string& name) { options.dtype = kTypes.at(name); };
+  command
+      .add_option_function<std::string>("--dtype", set_type,
+                                        "Type of the elements (default float32)")
+      ->type_name("TYPE")
+      ->check(CLI::IsMember(names_in(kTypes)).description(""));
+  command
+      .add_option(
+          "--ranks", options.ranks,
+          "Processes to start on this machine; under a launcher (RANK is set) its own count")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_option("--iterations", options.iterations,
+                     "Timed runs of each size (default: as many as fit --seconds)");
+  command.add_option("--seconds", options.seconds_per_size, "Time for each size")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--timeout", options.timeout_s, "Seconds that one operation may take")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--transport", options.transport, "What carries the bytes")
+      ->check(CLI::IsMember({"auto", "tcp"}))
+      ->capture_default_str();
+  command.add_option("--algorithm", options.algorithm, "docs/algorithms.md lists them")
+      ->check(CLI::IsMember({"auto"}))
+      ->capture_default_str();
+  command.add_option("--compress", options.compress, "Compression on the wire")
+      ->check(CLI::IsMember({"none"}))
+      ->capture_default_str();
+  command.add_flag("!--no-verify", options.verify, "Skip the check of the results before timing");
+  command.add_flag("--json", options.json, "Print JSON instead of a table");
+}
+
+std::vector<std::string> to_arguments(const BenchOptions& options) {
+  std::vector<std::string> words = {name_of(kOperations, options.operation),
+                                    "--min",
+                                    fmt::format("{}", options.min_bytes),
+                                    "--max",
+                                    fmt::format("{}", options.max_bytes),
+                                    "--factor",
+                                    fmt::format("{}", options.factor),
+                                    "--dtype",
+                                    name_of(kTypes, options.dtype),
+                                    "--ranks",
+                                    fmt::format("{}", options.ranks),
+                                    "--iterations",
+                                    fmt::format("{}", options.iterations),
+                                    "--seconds",
+                                    fmt::format("{}", options.seconds_per_size),
+                                    "--timeout",
+                                    fmt::format("{}", options.timeout_s),
+                                    "--transport",
+                                    options.transport,
+                                    "--algorithm",
+                                    options.algorithm,
+                                    "--compress",
+                                    options.compress};
+  if (!options.verify) words.push_back("--no-verify");
+  if (options.json) words.push_back("--json");
+  return words;
+}
+
+std::vector<std::size_t> sizes(const BenchOptions& options) {
+  if (options.operation == Operation::barrier) return {0};
+  if (options.factor <= 1 || options.min_bytes == 0 || options.min_bytes > options.max_bytes) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("sizes from {} to {} bytes by a factor of {} make no list: --min must "
+                            "be from 1 to --max, --factor above 1",
+                            options.min_bytes, options.max_bytes, options.factor));
+  }
+  std::vector<std::size_t> result;
+  for (auto size = static_cast<double>(options.min_bytes);
+       size <= static_cast<double>(options.max_bytes); size *= options.factor) {
+    result.push_back(static_cast<std::size_t>(std::llround(size)));
+  }
+  return result;
+}
+
+}  // namespace bimetal::fabric_bench

@@ -1,0 +1,49 @@
+#pragma once
+// One operation at one size on one rank: its buffers, the call, and what must come out of it.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/group.h"
+
+namespace bimetal::fabric_bench {
+
+/// Not thread-safe. All ranks make the same ones and call the same functions in the same order.
+class Exercise {
+ public:
+  /// `bytes` is rounded to whole elements for each rank. As nccl-tests counts them: the buffer of
+  /// all_reduce, broadcast, reduce and send_recv; the larger of the two buffers of the others.
+  Exercise(comm::Group group, comm::Operation operation, comm::DType dtype, std::size_t bytes);
+
+  std::size_t bytes() const noexcept { return large_.size(); }
+
+  /// Bus bandwidth ÷ algorithm bandwidth: what a link carries of each byte of bytes(), at best
+  /// (nccl-tests, PERFORMANCE.md).
+  double bus_factor() const;
+
+  /// Sets the inputs of a run, and other values where the results are to be.
+  void fill();
+
+  /// The operation, once, to its end.
+  void run(Deadline deadline);
+
+  /// Empty if a run after fill() has left what it should, else what is wrong.
+  std::string fault() const;
+
+ private:
+  comm::Buffer large();
+  comm::Buffer small();
+  std::span<const std::byte> piece(int rank) const;
+  std::size_t piece_elements() const { return small_.size() / comm::size_of(dtype_); }
+
+  comm::Group group_;
+  comm::Operation operation_;
+  comm::DType dtype_;
+  std::vector<std::byte> large_;     ///< all ranks' pieces, or the only buffer
+  std::vector<std::byte> small_;     ///< one rank's piece, where the operation has such
+  std::vector<std::byte> received_;  ///< second buffer of all_to_all and send_recv
+};
+
+}  // namespace bimetal::fabric_bench

@@ -1,0 +1,129 @@
+#include "bimetal/fabric_bench/measure.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/fabric_bench/exercise.h"
+
+namespace bimetal::fabric_bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kLeastRuns = 5;
+constexpr int kMostRuns = 20'000;
+constexpr int kWarmUpRuns = 3;
+
+double seconds(Clock::duration span) {
+  return std::chrono::duration<double>(span).count();
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto of = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return of(usage.ru_utime) + of(usage.ru_stime);
+}
+
+class Timing {
+ public:
+  Timing(comm::Group group, const BenchOptions& options, std::size_t bytes)
+      : group_(group),
+        options_(options),
+        exercise_(group, options.operation, options.dtype, bytes) {}
+
+  Measurement measure() {
+    if (options_.verify) verify();
+    exercise_.fill();
+    const int runs = choose_runs();
+    const double cpu_before = cpu_seconds();
+    const auto begun = Clock::now();
+    std::vector<double> spans = time(runs);
+    double whole = seconds(Clock::now() - begun);
+    double cpu = cpu_seconds() - cpu_before;
+    // What every rank prints and decides by is the same on each.
+    agree(comm::buffer(spans), comm::ReduceOp::max);
+    agree({&whole, 1, comm::DType::float64}, comm::ReduceOp::max);
+    agree({&cpu, 1, comm::DType::float64}, comm::ReduceOp::sum);
+    std::ranges::sort(spans);
+    const auto at = [&](double quantile) {
+      return spans[static_cast<std::size_t>(quantile * static_cast<double>(spans.size() - 1))];
+    };
+    return {exercise_.bytes(), runs,     whole / runs,           spans.front(),
+            at(0.5),           at(0.99), exercise_.bus_factor(), cpu / runs};
+  }
+
+ private:
+  Deadline deadline() const {
+    return Deadline::after(std::chrono::milliseconds(std::llround(options_.timeout_s * 1000)));
+  }
+
+  void agree(comm::Buffer figures, comm::ReduceOp op) const {
+    comm::Group group = group_;
+    group.all_reduce(figures, op, deadline()).wait();
+  }
+
+  void verify() {
+    exercise_.fill();
+    agree_on_start();
+    exercise_.run(deadline());
+    const auto fault = exercise_.fault();
+    if (fault.empty()) return;
+    throw Error(
+        ErrorCode::CorruptData,
+        fmt::format("{} of {} bytes is wrong on rank {}: {}", comm::to_string(options_.operation),
+                    exercise_.bytes(), group_.rank(), fault),
+        group_.rank());
+  }
+
+  void agree_on_start() const {
+    comm::Group group = group_;
+    group.barrier(deadline()).wait();
+  }
+
+  /// Warms up, and finds out how many runs fit the time.
+  int choose_runs() {
+    double longest = 0;
+    for (int i = 0; i < kWarmUpRuns; ++i) {
+      const auto begun = Clock::now();
+      exercise_.run(deadline());
+      longest = seconds(Clock::now() - begun);  // the last: the first ones pay for cold memory
+    }
+    agree({&longest, 1, comm::DType::float64}, comm::ReduceOp::max);
+    if (options_.iterations > 0) return options_.iterations;
+    const double fitting = options_.seconds_per_size / std::max(longest, 1e-9);
+    return static_cast<int>(std::clamp<double>(fitting, kLeastRuns, kMostRuns));
+  }
+
+  std::vector<double> time(int runs) {
+    std::vector<double> spans(static_cast<std::size_t>(runs));
+    auto before = Clock::now();
+    for (double& span : spans) {
+      exercise_.run(deadline());
+      const auto now = Clock::now();
+      span = seconds(now - before);
+      before = now;
+    }
+    return spans;
+  }
+
+  const comm::Group group_;
+  const BenchOptions& options_;
+  Exercise exercise_;
+};
+
+}  // namespace
+
+Measurement measure(comm::Group group, const BenchOptions& options, std::size_t bytes) {
+  return Timing(std::move(group), options, bytes).measure();
+}
+
+}  // namespace bimetal::fabric_bench

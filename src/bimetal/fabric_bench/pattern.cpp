@@ -1,0 +1,95 @@
+#include "bimetal/fabric_bench/pattern.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "bimetal/base/error.h"
+#include "bimetal/comm/half.h"
+
+namespace bimetal::fabric_bench {
+namespace {
+
+using comm::DType;
+
+template <typename Function>
+void with_type(DType dtype, Function function) {
+  switch (dtype) {
+    case DType::float32: return function(float{});
+    case DType::float64: return function(double{});
+    case DType::float16: return function(comm::Float16{});
+    case DType::bfloat16: return function(comm::BFloat16{});
+    case DType::int8: return function(std::int8_t{});
+    case DType::int16: return function(std::int16_t{});
+    case DType::int32: return function(std::int32_t{});
+    case DType::int64: return function(std::int64_t{});
+    case DType::uint8: return function(std::uint8_t{});
+  }
+  throw Error(ErrorCode::Internal, "a pattern of an unknown element type");
+}
+
+template <typename T>
+T as(double value) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return static_cast<T>(value);
+  } else {
+    return T(static_cast<float>(value));
+  }
+}
+
+// One period of the pattern as the type holds it, beginning at element `first`.
+std::vector<std::byte> encoded(const Pattern& pattern, DType dtype, std::size_t first) {
+  std::vector<std::byte> bytes(pattern.size() * size_of(dtype));
+  with_type(dtype, [&]<typename T>(T) {
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+      const T value = as<T>(pattern[(first + i) % pattern.size()]);
+      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  });
+  return bytes;
+}
+
+}  // namespace
+
+Pattern pattern_of(int rank) {
+  Pattern pattern(kPeriod);
+  for (std::size_t i = 0; i < kPeriod; ++i) {
+    pattern[i] = static_cast<double>((i * 3 + static_cast<std::size_t>(rank) * 7) % 11 % 4);
+  }
+  return pattern;
+}
+
+Pattern sum_of_patterns(int size) {
+  Pattern sum(kPeriod);
+  for (int rank = 0; rank < size; ++rank) {
+    const Pattern one = pattern_of(rank);
+    std::ranges::transform(sum, one, sum.begin(), std::plus());
+  }
+  return sum;
+}
+
+void fill(std::span<std::byte> memory, DType dtype, const Pattern& pattern, std::size_t first) {
+  const auto period = encoded(pattern, dtype, first);
+  for (std::size_t at = 0; at < memory.size(); at += period.size()) {
+    std::memcpy(memory.data() + at, period.data(), std::min(period.size(), memory.size() - at));
+  }
+}
+
+std::string difference(std::span<const std::byte> memory, DType dtype, const Pattern& pattern,
+                       std::size_t first) {
+  const auto period = encoded(pattern, dtype, first);
+  for (std::size_t at = 0; at < memory.size(); at += period.size()) {
+    const auto bytes = std::min(period.size(), memory.size() - at);
+    if (std::memcmp(memory.data() + at, period.data(), bytes) == 0) continue;
+    const auto [here, there] = std::mismatch(memory.begin() + static_cast<std::ptrdiff_t>(at),
+                                             memory.end(), period.begin(), period.end());
+    const auto element = static_cast<std::size_t>(here - memory.begin()) / size_of(dtype);
+    return fmt::format("element {} of {} is not {}", element, memory.size() / size_of(dtype),
+                       pattern[(first + element) % pattern.size()]);
+  }
+  return {};
+}
+
+}  // namespace bimetal::fabric_bench

@@ -1,0 +1,61 @@
+#include "bimetal/launch/meet.h"
+
+#include <fmt/format.h>
+
+#include <asio/ip/host_name.hpp>
+#include <optional>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/solo_mesh.h"
+#include "bimetal/rendezvous/bootstrap.h"
+
+namespace bimetal::launch {
+namespace {
+
+/// Where rank 0 serves the store. On one machine the ranks meet on loopback, whatever name
+/// MASTER_ADDR gives the machine: no token is needed then, and no other machine reaches the job.
+net::Endpoint meeting_point(const RankEnvironment& env) {
+  const bool loopback = env.store == StoreOwner::RankZero && env.on_one_machine();
+  return {loopback ? "127.0.0.1" : env.master.host, env.master.port};
+}
+
+std::unique_ptr<rendezvous::Store> find_store(const RankEnvironment& env,
+                                              const JoinOptions& options,
+                                              const TorchAgent& torch_agent, Deadline deadline) {
+  if (env.store != StoreOwner::TorchAgent) {
+    return rendezvous::connect_store(meeting_point(env), options.token, deadline);
+  }
+  if (torch_agent) return torch_agent(env, deadline);
+  throw Error(ErrorCode::Unsupported,
+              "torchrun serves the store of this job, which this program, built without torch, "
+              "cannot speak to; unset TORCHELASTIC_USE_AGENT_STORE, or use bimetal bench",
+              env.rank);
+}
+
+}  // namespace
+
+comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
+                 const TorchAgent& torch_agent) {
+  const auto deadline = Deadline::after(options.join_timeout);
+  std::optional<rendezvous::StoreServer> server;  // outlives the others' look-ups: see the barrier
+  if (env.store == StoreOwner::RankZero && env.rank == 0) {
+    server.emplace(meeting_point(env), options.token);
+  }
+  const auto store = find_store(env, options, torch_agent, deadline);
+
+  rendezvous::BootstrapOptions bootstrap;
+  bootstrap.job_id = env.job_id;
+  bootstrap.token = options.token;
+  bootstrap.prefix = fmt::format("mesh/{}", env.attempt);
+  auto group = comm::make_group(
+      rendezvous::connect_mesh(*store, env.rank, env.world_size, bootstrap, deadline),
+      options.group);
+  group.barrier(deadline).wait();
+  return group;
+}
+
+comm::Group single_process_world(const comm::GroupOptions& options) {
+  return comm::make_group(net::make_solo_mesh(asio::ip::host_name()), options);
+}
+
+}  // namespace bimetal::launch

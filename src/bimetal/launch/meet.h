@@ -1,0 +1,36 @@
+#pragma once
+// From a rank's place in the job to its group, over the project's own store.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/launch/rank_environment.h"
+#include "bimetal/net/token.h"
+#include "bimetal/rendezvous/store.h"
+
+namespace bimetal::launch {
+
+struct JoinOptions {
+  net::Token token;  ///< needed as soon as ranks are on several machines
+  std::chrono::milliseconds join_timeout{std::chrono::seconds(60)};  ///< for all ranks to be there
+  comm::GroupOptions group;
+};
+
+/// Connects to the store that torchrun serves (StoreOwner::TorchAgent).
+using TorchAgent =
+    std::function<std::unique_ptr<rendezvous::Store>(const RankEnvironment&, Deadline)>;
+
+/// The world group of this rank; returns on each rank when all have joined. Collective. Errors:
+/// Timeout naming the ranks that are missing, Unauthorized for a wrong token or none where one is
+/// needed, ProtocolMismatch, System for a port in use, Unsupported if torchrun's store is needed
+/// and no `torch_agent` is given.
+comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
+                 const TorchAgent& torch_agent = {});
+
+/// The group of a process that works alone: world size 1, no sockets.
+comm::Group single_process_world(const comm::GroupOptions& options = {});
+
+}  // namespace bimetal::launch

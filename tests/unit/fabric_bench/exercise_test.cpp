@@ -1,0 +1,71 @@
+#include "bimetal/fabric_bench/exercise.h"
+
+#include <gtest/gtest.h>
+
+#include "bimetal/fabric_bench/measure.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::fabric_bench {
+namespace {
+
+using comm::DType;
+using comm::Operation;
+
+constexpr Operation kOperations[] = {
+    Operation::all_reduce,     Operation::broadcast,  Operation::reduce,    Operation::all_gather,
+    Operation::reduce_scatter, Operation::all_to_all, Operation::send_recv, Operation::barrier};
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(30));
+}
+
+TEST(Exercise, EveryOperationLeavesWhatItShould) {
+  for (const int size : {1, 2, 3, 5}) {
+    testing::run_ranks(size, [](int, comm::Group group) {
+      for (const auto operation : kOperations) {
+        for (const std::size_t bytes : {1, 256, 100'000}) {
+          for (const DType dtype : {DType::float32, DType::bfloat16, DType::int8}) {
+            Exercise exercise(group, operation, dtype, bytes);
+            exercise.fill();
+            exercise.run(soon());
+            EXPECT_EQ(exercise.fault(), "") << to_string(operation) << " of " << bytes;
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(Exercise, NoticesAResultThatHasNotBeenComputed) {
+  testing::run_ranks(3, [](int rank, comm::Group group) {
+    for (const auto operation : kOperations) {
+      if (operation == Operation::barrier) continue;
+      if (operation == Operation::broadcast && rank == 0) continue;  // the root has it already
+      if (operation == Operation::reduce && rank != 0) continue;     // has none
+      Exercise exercise(group, operation, DType::float32, 4096);
+      exercise.fill();
+      EXPECT_NE(exercise.fault(), "") << to_string(operation);
+    }
+  });
+}
+
+TEST(Measure, FiguresAreOfTheSlowestRankAndEqualOnAll) {
+  std::vector<Measurement> results(3);
+  testing::run_ranks(3, [&](int rank, comm::Group group) {
+    BenchOptions options;
+    options.iterations = 7;
+    results[static_cast<std::size_t>(rank)] = measure(group, options, 1000);
+  });
+  for (const auto& m : results) {
+    EXPECT_EQ(m.bytes, 1000u);
+    EXPECT_EQ(m.iterations, 7);
+    EXPECT_GT(m.least_s, 0);
+    EXPECT_LE(m.least_s, m.median_s);
+    EXPECT_LE(m.median_s, m.p99_s);
+    EXPECT_EQ(m.mean_s, results[0].mean_s);
+    EXPECT_DOUBLE_EQ(m.bus_bytes_per_s(), m.algorithm_bytes_per_s() * 4 / 3);
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::fabric_bench
