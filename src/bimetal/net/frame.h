@@ -11,7 +11,7 @@
 namespace bimetal::net {
 
 inline constexpr std::uint32_t kFrameMagic = 0x4c544d42;  // "BMTL"
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 inline constexpr std::size_t kFrameHeaderBytes = 64;
 
 enum class FrameKind : std::uint8_t {

@@ -14,6 +14,9 @@ constexpr std::string_view kClientLabel = "bimetal client proof";
 constexpr std::string_view kServerLabel = "bimetal server proof";
 constexpr std::string_view kToServerLabel = "bimetal frames to server";
 constexpr std::string_view kToClientLabel = "bimetal frames to client";
+constexpr std::string_view kEncryptionLabel = "bimetal encryption";
+
+constexpr std::uint32_t kEncryptedFlag = 1;
 
 const unsigned char* input(const void* bytes) {
   return static_cast<const unsigned char*>(bytes);
@@ -90,6 +93,8 @@ std::array<std::byte, kHelloBytes> encode_hello(const Hello& hello) {
   out.i32(hello.to_rank);
   out.raw(hello.job);
   out.raw(hello.nonce);
+  out.u32(hello.encrypted ? kEncryptedFlag : 0);
+  out.u32(0);
   return fixed<kHelloBytes>(out);
 }
 
@@ -101,6 +106,7 @@ Hello decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
   hello.to_rank = in.i32();
   hello.job = take<sizeof(JobDigest)>(in);
   hello.nonce = take<sizeof(Nonce)>(in);
+  hello.encrypted = (in.u32() & kEncryptedFlag) != 0;
   return hello;
 }
 
@@ -178,7 +184,11 @@ Proof HandshakeKey::server_proof(const Transcript& transcript) const {
 }
 
 SessionKeys HandshakeKey::session_keys(const Transcript& transcript) const {
-  return {derive(kToServerLabel, transcript), derive(kToClientLabel, transcript)};
+  return {derive(kToServerLabel, transcript), derive(kToClientLabel, transcript), {}};
+}
+
+noise::Key HandshakeKey::encryption_secret() const {
+  return hash<noise::kKeyBytes>(kEncryptionLabel, nullptr, 0, key_.data(), key_.size());
 }
 
 bool same_proof(const Proof& a, const Proof& b) {

@@ -9,9 +9,10 @@
 //              ◀──────  Accept      HMAC(token, server)
 //
 // Either HMAC covers Hello and Challenge whole, and a label that names the prover's role, so that a
-// proof can be neither replayed nor sent back to its maker. A Reject may take the place of a
-// server's message. The preamble of every message and the whole Reject keep their layout in all
-// protocol versions. Full description: docs/protocol.md.
+// proof can be neither replayed nor sent back to its maker. Where both want encryption, a Noise
+// handshake follows (net/noise.h). A Reject may take the place of a server's message. The preamble
+// of every message and the whole Reject keep their layout in all protocol versions. Full
+// description: docs/protocol.md.
 
 #include <array>
 #include <cstddef>
@@ -22,6 +23,7 @@
 #include <string_view>
 
 #include "bimetal/net/frame.h"
+#include "bimetal/net/noise.h"
 #include "bimetal/net/token.h"
 
 namespace bimetal::net {
@@ -40,6 +42,7 @@ enum class Refusal : std::uint16_t {
   Token = 3,    ///< the proof does not fit this side's token
   Job = 4,      ///< right token, another job
   Rank = 5,     ///< right job, but this is not the rank asked for, or the client's rank is not due
+  Encryption = 6,  ///< one side wants an encrypted connection, the other a plain one
 };
 
 /// The first eight bytes of every message, the same in every protocol version.
@@ -51,7 +54,7 @@ struct Preamble {
 };
 
 inline constexpr std::size_t kPreambleBytes = 8;
-inline constexpr std::size_t kHelloBytes = 64;
+inline constexpr std::size_t kHelloBytes = 72;
 inline constexpr std::size_t kChallengeBytes = 40;
 inline constexpr std::size_t kProofBytes = 40;
 inline constexpr std::size_t kRejectBytes = 16;
@@ -66,6 +69,7 @@ struct Hello {
   int to_rank = -1;    ///< the rank that the client believes it talks to
   JobDigest job{};
   Nonce nonce{};
+  bool encrypted = false;  ///< whether the client wants to go on encrypted
 };
 
 /// A name of any length as 16 bytes.
@@ -94,10 +98,12 @@ using Transcript = std::array<std::byte, kHelloBytes + kChallengeBytes>;
 Transcript make_transcript(std::span<const std::byte, kHelloBytes> hello,
                            std::span<const std::byte, kChallengeBytes> challenge);
 
-/// Checksum keys of one connection, one for each direction.
+/// What a connection goes on with: a checksum key for each direction and, where it is encrypted,
+/// the ciphers (the client is the initiator).
 struct SessionKeys {
   SessionKey client_to_server{};
   SessionKey server_to_client{};
+  std::optional<noise::Handshake::Ciphers> ciphers{};
 };
 
 /// A key made from the token; wiped on release. An empty token gives a key that everyone knows.
@@ -111,6 +117,9 @@ class HandshakeKey {
   Proof client_proof(const Transcript& transcript) const;
   Proof server_proof(const Transcript& transcript) const;
   SessionKeys session_keys(const Transcript& transcript) const;
+
+  /// The pre-shared key of the encryption handshake.
+  noise::Key encryption_secret() const;
 
  private:
   Proof prove(std::string_view role, const Transcript& transcript) const;

@@ -57,12 +57,14 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   mesh.job_id = options_.job_id;
   mesh.token = options_.token;
   mesh.listen_host = listen_host();
+  mesh.encryption = options_.encryption;
   net::TcpMeshBuilder builder(rank_, size_, mesh);
 
   MemberRecord self;
   self.world_size = size_;
   self.host = options_.host_name.empty() ? asio::ip::host_name() : options_.host_name;
   self.process = own_process_id();
+  self.encrypted = options_.encryption == net::Encryption::on;
   self.listening = builder.listening();
   claim(self);
   publish(self);
@@ -131,6 +133,14 @@ void Meeting::check(int peer, const MemberRecord& member) {
         "rank {} on {} was started with world size {}, rank {} on {} with {}; "
         "start all ranks with the same",
         rank_, describe(members_.at(rank_)), size_, peer, describe(member), member.world_size));
+  }
+  const MemberRecord& self = members_.at(rank_);
+  if (member.encrypted != self.encrypted) {
+    const auto kind = [](const MemberRecord& of) { return of.encrypted ? "encrypted" : "plain"; };
+    report_fault(
+        fmt::format("rank {} on {} wants {} connections, rank {} on {} {} ones; set "
+                    "BIMETAL_ENCRYPTION alike on every machine",
+                    rank_, describe(self), kind(self), peer, describe(member), kind(member)));
   }
   members_[peer] = member;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "bimetal/net/encryption.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"
@@ -14,16 +15,18 @@ namespace bimetal::rendezvous {
 struct BootstrapOptions {
   std::string job_id = "job";
   net::Token token;
-  std::string host_name;          ///< for messages; empty: the system's host name
-  std::string listen_host;        ///< where peers reach this rank; empty: store.local_address()
+  std::string host_name;    ///< for messages; empty: the system's host name
+  std::string listen_host;  ///< where peers reach this rank; empty: store.local_address()
+  /// Of the connections between the ranks; all must want the same.
+  net::Encryption encryption = net::encryption_from_environment();
   std::string prefix = "mesh/0";  ///< key prefix; a new one for each membership epoch
 };
 
 /// Collective. A world of one needs nobody: it opens no socket and leaves the store alone.
 ///
 /// Errors: Timeout that names every rank that did not join and those that did; InvalidArgument
-/// when two processes claim one rank (names both) or disagree about the world size, on every rank
-/// that is still waiting; those of TcpMeshBuilder::connect.
+/// when two processes claim one rank (names both) or disagree about the world size or encryption,
+/// on every rank that is still waiting; those of TcpMeshBuilder::connect.
 std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
                                         const BootstrapOptions& options, Deadline deadline);
 

@@ -17,6 +17,7 @@ std::string encode_member(const MemberRecord& member) {
   out.u32(static_cast<std::uint32_t>(member.world_size));
   out.string(member.host);
   out.u64(member.process);
+  out.u8(member.encrypted ? 1 : 0);
   out.string(member.listening.host);
   out.u16(member.listening.port);
   return std::string(reinterpret_cast<const char*>(out.bytes().data()), out.bytes().size());
@@ -28,6 +29,7 @@ MemberRecord decode_member(std::string_view bytes) {
   member.world_size = static_cast<int>(in.u32());
   member.host = in.string();
   member.process = in.u64();
+  member.encrypted = in.u8() != 0;
   member.listening.host = in.string();
   member.listening.port = in.u16();
   in.expect_end();

@@ -13,6 +13,7 @@ struct MemberRecord {
   int world_size = 0;
   std::string host;           ///< name for messages
   std::uint64_t process = 0;  ///< the system's process id
+  bool encrypted = false;     ///< whether it wants encrypted connections
   net::Endpoint listening;
 };
 

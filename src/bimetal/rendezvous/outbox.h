@@ -8,17 +8,19 @@
 #include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
-#include <asio/write.hpp>
 #include <deque>
 
+#include "bimetal/net/tcp/byte_stream.h"
 #include "bimetal/rendezvous/store_message.h"
 
 namespace bimetal::rendezvous {
 
 class Outbox {
  public:
-  Outbox(asio::ip::tcp::socket& socket, const net::SessionKey& key)
-      : socket_(socket),
+  /// `cipher`: for an encrypted connection.
+  Outbox(asio::ip::tcp::socket& socket, const net::SessionKey& key,
+         const std::optional<net::noise::CipherState>& cipher)
+      : writer_(socket, cipher),
         key_(key),
         filled_(socket.get_executor(), asio::steady_timer::time_point::max()),
         drained_(socket.get_executor(), asio::steady_timer::time_point::max()) {}
@@ -43,8 +45,7 @@ class Outbox {
       const StoreHeader header = encode_store_header(message, key_);
       const std::array<asio::const_buffer, 3> buffers{
           asio::buffer(header), asio::buffer(message.key), asio::buffer(*message.value)};
-      co_await asio::async_write(socket_, buffers,
-                                 asio::redirect_error(asio::use_awaitable, error));
+      co_await writer_.write(buffers, error);
       bytes_ -= message.value->size();
       drained_.cancel();
     }
@@ -66,7 +67,7 @@ class Outbox {
   }
 
  private:
-  asio::ip::tcp::socket& socket_;
+  net::ByteWriter writer_;
   net::SessionKey key_;
   std::deque<StoreMessage> messages_;
   std::size_t bytes_ = 0;

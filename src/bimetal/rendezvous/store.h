@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/net/encryption.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 
@@ -38,10 +39,12 @@ class Store {
 };
 
 /// Serves a store until destroyed. Binding beyond loopback needs a token (Error(Unauthorized)); a
-/// port in use is Error(System) that names the port and says what to try.
+/// port in use is Error(System) that names the port and says what to try. Clients that want another
+/// kind of connection (encrypted or plain) are refused.
 class StoreServer {
  public:
-  StoreServer(const net::Endpoint& listen, const net::Token& token);
+  StoreServer(const net::Endpoint& listen, const net::Token& token,
+              net::Encryption encryption = net::encryption_from_environment());
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -56,8 +59,10 @@ class StoreServer {
 
 /// Connects, retrying until the deadline (the server may start later). Errors: Timeout naming the
 /// address and what to check; Unauthorized at once for a wrong token; ProtocolMismatch at once for
-/// a server of another version or a stranger's service on that port.
-std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Token& token,
-                                     Deadline deadline);
+/// a server of another version or a stranger's service on that port; InvalidArgument at once where
+/// one side wants encryption and the other does not.
+std::unique_ptr<Store> connect_store(
+    const net::Endpoint& server, const net::Token& token, Deadline deadline,
+    net::Encryption encryption = net::encryption_from_environment());
 
 }  // namespace bimetal::rendezvous

@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/net/tcp/byte_stream.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/rendezvous/outbox.h"
@@ -49,6 +50,7 @@ class StoreClient final : public Store {
   const net::SessionKeys keys_;
   const std::string server_;
   const std::string local_address_;
+  net::ByteReader reader_;
   Outbox outbox_;
 
   std::mutex mutex_;  ///< guards what follows
@@ -73,7 +75,9 @@ StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnec
       keys_(connection.keys),
       server_(std::move(server)),
       local_address_(local_address_of(socket_)),
-      outbox_(socket_, keys_.client_to_server) {
+      reader_(socket_, keys_.ciphers ? std::optional(keys_.ciphers->to_initiator) : std::nullopt),
+      outbox_(socket_, keys_.client_to_server,
+              keys_.ciphers ? std::optional(keys_.ciphers->to_responder) : std::nullopt) {
   std::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -180,7 +184,7 @@ void StoreClient::cancel(std::uint64_t request) {
 asio::awaitable<void> StoreClient::read_replies() {
   std::string why;
   try {
-    for (;;) accept_reply(co_await read_store_message(socket_, keys_.server_to_client));
+    for (;;) accept_reply(co_await read_store_message(reader_, keys_.server_to_client));
   } catch (const std::system_error& error) {
     why = error.code() == asio::error::eof ? "it closed the connection" : error.code().message();
   } catch (const std::exception& error) {
@@ -218,11 +222,12 @@ void StoreClient::lose(const std::string& why) {
 }  // namespace
 
 std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Token& token,
-                                     Deadline deadline) {
+                                     Deadline deadline, net::Encryption encryption) {
   net::require_token_for(server.host, token);
   const std::string name = fmt::format("the rendezvous store at {}", to_string(server));
   net::DialRequest request{server, name, token, {}, deadline};
   request.hello.service = net::Service::Store;
+  request.hello.encrypted = encryption == net::Encryption::on;
   request.on_trouble = [&name](const std::string& trouble) {
     log(LogLevel::info, "{}: {}; trying again", name, trouble);
   };

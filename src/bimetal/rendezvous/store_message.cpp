@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <asio/read.hpp>
-#include <asio/use_awaitable.hpp>
+#include <span>
+#include <system_error>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
@@ -62,6 +62,10 @@ DecodedHeader decode(const StoreHeader& bytes, const net::SessionKey& key) {
   return header;
 }
 
+asio::awaitable<void> fill(net::ByteReader& reader, std::span<std::byte> bytes) {
+  if (const std::error_code error = co_await reader.read(bytes)) throw std::system_error(error);
+}
+
 }  // namespace
 
 const std::shared_ptr<const std::string>& StoreMessage::empty_value() {
@@ -86,15 +90,15 @@ StoreHeader encode_store_header(const StoreMessage& message, const net::SessionK
   return header;
 }
 
-asio::awaitable<StoreMessage> read_store_message(asio::ip::tcp::socket& socket,
+asio::awaitable<StoreMessage> read_store_message(net::ByteReader& reader,
                                                  const net::SessionKey& key) {
   StoreHeader bytes;
-  co_await asio::async_read(socket, asio::buffer(bytes), asio::use_awaitable);
+  co_await fill(reader, bytes);
   DecodedHeader header = decode(bytes, key);
   header.message.key.resize(header.key_bytes);
-  co_await asio::async_read(socket, asio::buffer(header.message.key), asio::use_awaitable);
+  co_await fill(reader, std::as_writable_bytes(std::span(header.message.key)));
   std::string value(header.value_bytes, '\0');
-  co_await asio::async_read(socket, asio::buffer(value), asio::use_awaitable);
+  co_await fill(reader, std::as_writable_bytes(std::span(value)));
   if (body_checksum(header.message.key, value, key) != header.body_sum) {
     throw Error(ErrorCode::CorruptData, "a store message's key or value fails its checksum");
   }

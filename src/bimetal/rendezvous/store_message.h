@@ -4,13 +4,13 @@
 
 #include <array>
 #include <asio/awaitable.hpp>
-#include <asio/ip/tcp.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "bimetal/net/frame.h"
+#include "bimetal/net/tcp/byte_stream.h"
 
 namespace bimetal::rendezvous {
 
@@ -53,7 +53,7 @@ StoreHeader encode_store_header(const StoreMessage& message, const net::SessionK
 
 /// Reads one message. Throws Error(CorruptData) for bytes that fail the checks (before anything is
 /// allocated by their lengths), std::system_error when the connection ends.
-asio::awaitable<StoreMessage> read_store_message(asio::ip::tcp::socket& socket,
+asio::awaitable<StoreMessage> read_store_message(net::ByteReader& reader,
                                                  const net::SessionKey& key);
 
 }  // namespace bimetal::rendezvous

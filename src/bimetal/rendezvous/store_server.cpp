@@ -11,8 +11,8 @@
 namespace bimetal::rendezvous {
 
 struct StoreServer::Impl {
-  Impl(const net::Endpoint& listen, const net::Token& token)
-      : listener(io, listen, listener_options(token)), bound(listener.endpoint()) {
+  Impl(const net::Endpoint& listen, const net::Token& token, net::Encryption encryption)
+      : listener(io, listen, listener_options(token, encryption)), bound(listener.endpoint()) {
     listener.start();
     thread = std::thread([this] { io.run(); });
   }
@@ -27,11 +27,13 @@ struct StoreServer::Impl {
     thread.join();  // the thread ends with the last session
   }
 
-  net::ListenerOptions listener_options(const net::Token& token) {
+  net::ListenerOptions listener_options(const net::Token& token, net::Encryption encryption) {
     net::ListenerOptions options;
     options.token = token;
     options.service = net::Service::Store;
-    options.admit = [](const net::Hello&) { return std::optional<net::Refusal>(); };
+    options.admit = [encrypted = encryption == net::Encryption::on](const net::Hello& hello) {
+      return hello.encrypted == encrypted ? std::nullopt : std::optional(net::Refusal::Encryption);
+    };
     options.on_connection = [this](asio::ip::tcp::socket socket,
                                    const net::AuthenticatedClient& client) {
       std::erase_if(sessions, [](const auto& session) { return session.expired(); });
@@ -50,8 +52,9 @@ struct StoreServer::Impl {
   std::thread thread;
 };
 
-StoreServer::StoreServer(const net::Endpoint& listen, const net::Token& token)
-    : impl_(std::make_unique<Impl>(listen, token)) {}
+StoreServer::StoreServer(const net::Endpoint& listen, const net::Token& token,
+                         net::Encryption encryption)
+    : impl_(std::make_unique<Impl>(listen, token, encryption)) {}
 
 StoreServer::~StoreServer() = default;
 

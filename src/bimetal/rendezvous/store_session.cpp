@@ -66,7 +66,9 @@ StoreSession::StoreSession(asio::ip::tcp::socket socket, const net::SessionKeys&
     : socket_(std::move(socket)),
       keys_(keys),
       table_(table),
-      outbox_(socket_, keys_.server_to_client),
+      reader_(socket_, keys.ciphers ? std::optional(keys.ciphers->to_responder) : std::nullopt),
+      outbox_(socket_, keys_.server_to_client,
+              keys.ciphers ? std::optional(keys.ciphers->to_initiator) : std::nullopt),
       remote_(net::describe_remote(socket_)) {
   std::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -89,7 +91,7 @@ void StoreSession::close() {
 asio::awaitable<void> StoreSession::serve(std::shared_ptr<StoreSession> self) {
   try {
     while (!closed_) {
-      handle(co_await read_store_message(socket_, keys_.client_to_server));
+      handle(co_await read_store_message(reader_, keys_.client_to_server));
       co_await outbox_.wait_below(kMaxUnreadReplies);
     }
   } catch (const Error& error) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bimetal/net/handshake.h"
+#include "bimetal/net/tcp/byte_stream.h"
 #include "bimetal/rendezvous/outbox.h"
 #include "bimetal/rendezvous/store_message.h"
 
@@ -59,6 +60,7 @@ class StoreSession : public std::enable_shared_from_this<StoreSession> {
   asio::ip::tcp::socket socket_;
   net::SessionKeys keys_;
   StoreTable& table_;
+  net::ByteReader reader_;
   Outbox outbox_;
   std::string remote_;
   std::uint64_t last_request_ = 0;

@@ -96,7 +96,7 @@ TEST_F(BadFrames, AnotherVersion) {
   auto bytes = header(FrameKind::Data, 5);
   bytes[4] = std::byte{kProtocolVersion + 1};
   write(bytes);
-  expect_loss(ErrorCode::ProtocolMismatch, "version 2");
+  expect_loss(ErrorCode::ProtocolMismatch, "version 3");
 }
 
 TEST_F(BadFrames, SomethingElse) {

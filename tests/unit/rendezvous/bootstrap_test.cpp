@@ -71,6 +71,22 @@ TEST_F(Bootstrap, WorldOfOneNeedsNobody) {
   EXPECT_EQ(outcome.mesh->host_of(0), "host0");
 }
 
+TEST_F(Bootstrap, RanksThatDisagreeAboutEncryptionAreAllTold) {
+  std::vector<std::future<Outcome>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    BootstrapOptions options;
+    options.encryption = rank == 1 ? net::Encryption::on : net::Encryption::off;
+    ranks.push_back(join(rank, 3, options));
+  }
+  for (auto& rank : ranks) {
+    const Outcome outcome = rank.get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(outcome.error->what(), AllOf(HasSubstr("rank 1 on host1"), HasSubstr("encrypted"),
+                                             HasSubstr("plain"), HasSubstr("BIMETAL_ENCRYPTION")));
+  }
+}
+
 TEST_F(Bootstrap, EpochsAndJobsDoNotMeet) {
   BootstrapOptions next;
   next.prefix = "mesh/1";

@@ -24,7 +24,7 @@ Deadline soon() {
 
 class RuleBreaker : public ::testing::Test {
  protected:
-  RuleBreaker() : server_({"127.0.0.1", 0}, net::Token()) { connect(); }
+  RuleBreaker() : server_({"127.0.0.1", 0}, net::Token(), net::Encryption::off) { connect(); }
 
   void connect() {
     run([this]() -> asio::awaitable<void> {
@@ -59,14 +59,17 @@ class RuleBreaker : public ::testing::Test {
   StoreMessage reply() {
     StoreMessage message;
     run([&]() -> asio::awaitable<void> {
-      message = co_await read_store_message(client_->socket, client_->keys.server_to_client);
+      net::ByteReader reader(client_->socket);
+      message = co_await read_store_message(reader, client_->keys.server_to_client);
     });
     return message;
   }
 
   void expect_cut_off() {
     EXPECT_THROW(reply(), std::system_error);
-    EXPECT_EQ(connect_store(server_.endpoint(), net::Token(), soon())->add("well", 1, soon()), 1);
+    EXPECT_EQ(connect_store(server_.endpoint(), net::Token(), soon(), net::Encryption::off)
+                  ->add("well", 1, soon()),
+              1);
   }
 
   static StoreMessage set(std::uint64_t request) {

@@ -186,6 +186,29 @@ TEST_F(StoreOfTwo, PortInUseIsNamed) {
   EXPECT_THAT(error.what(), HasSubstr("--listen or MASTER_PORT"));
 }
 
+TEST(StoreServer, EncryptedOneServesLikeAPlainOne) {
+  StoreServer server({"127.0.0.1", 0}, kToken, net::Encryption::on);
+  const auto a = connect_store(server.endpoint(), kToken, soon(), net::Encryption::on);
+  const auto b = connect_store(server.endpoint(), kToken, soon(), net::Encryption::on);
+  auto waiting = std::async(std::launch::async, [&] { return a->get("late", soon()); });
+  const std::string large(1 << 20, 'v');
+  b->set("late", large, soon());
+  EXPECT_EQ(waiting.get(), large);
+  EXPECT_EQ(a->add("n", 2, soon()) + b->add("n", 3, soon()), 2 + 5);
+}
+
+TEST(StoreServer, OneSideEncryptedAndTheOtherNotIsToldAtOnce) {
+  for (const auto ours : {net::Encryption::off, net::Encryption::on}) {
+    const auto other = ours == net::Encryption::on ? net::Encryption::off : net::Encryption::on;
+    StoreServer server({"127.0.0.1", 0}, kToken, ours);
+    const Error error =
+        failure_of([&] { connect_store(server.endpoint(), kToken, soon(), other); });
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("BIMETAL_ENCRYPTION"));
+    connect_store(server.endpoint(), kToken, soon(), ours)->add("n", 1, soon());
+  }
+}
+
 TEST(StoreServer, PortIsFreeAgainAtOnce) {
   net::Endpoint endpoint{"127.0.0.1", 0};
   for (int i = 0; i < 3; ++i) {

@@ -8,6 +8,7 @@
 #include <asio/write.hpp>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/sodium.h"
 #include "bimetal/net/tcp/sockets.h"
 
 namespace bimetal::net {
@@ -50,6 +51,12 @@ Error refused(const std::string& server, std::uint16_t reason, const Hello& hell
       return Error(
           ErrorCode::ProtocolMismatch,
           fmt::format("{} is Bimetal, but no {}; check the port", server, name_of(hello.service)));
+    case Refusal::Encryption:
+      return Error(ErrorCode::InvalidArgument,
+                   fmt::format("{} wants {} connections, but this process {} ones; set "
+                               "BIMETAL_ENCRYPTION alike on every machine",
+                               server, hello.encrypted ? "plain" : "encrypted",
+                               hello.encrypted ? "encrypted" : "plain"));
     case Refusal::Version: break;  // told by the preamble's version before this is called
   }
   return Error(ErrorCode::ProtocolMismatch,
@@ -133,8 +140,35 @@ asio::awaitable<std::array<std::byte, size>> read_from_client(tcp::socket& socke
   co_return message;
 }
 
+/// Encrypts what follows, with keys that only the two of us have. `transcript` binds them to the
+/// handshake before it.
+asio::awaitable<noise::Handshake::Ciphers> agree_on_ciphers(tcp::socket& socket,
+                                                            noise::Handshake::Role role,
+                                                            const HandshakeKey& key,
+                                                            const Transcript& transcript) {
+  using noise::Handshake;
+  noise::Key secret = key.encryption_secret();
+  Handshake handshake(role, secret, transcript);
+  sodium_memzero(secret.data(), secret.size());
+  std::array<std::byte, Handshake::kMessageBytes> theirs;
+  if (role == Handshake::Role::responder) {
+    co_await asio::async_read(socket, asio::buffer(theirs), asio::use_awaitable);
+    handshake.read(theirs);
+  }
+  const auto ours = handshake.write();
+  co_await asio::async_write(socket, asio::buffer(ours), asio::use_awaitable);
+  if (role == Handshake::Role::initiator) {
+    co_await asio::async_read(socket, asio::buffer(theirs), asio::use_awaitable);
+    handshake.read(theirs);
+  }
+  co_return handshake.split();
+}
+
 std::string_view why(Refusal refusal) {
   switch (refusal) {
+    case Refusal::Encryption:
+      return "one side wants encrypted connections and the other plain ones; set "
+             "BIMETAL_ENCRYPTION alike on every machine";
     case Refusal::Job: return "the client belongs to another job";
     case Refusal::Rank: return "the client's rank is not expected here";
     case Refusal::Token: return "the client could not prove that it knows the job's token";
@@ -164,7 +198,12 @@ asio::awaitable<SessionKeys> authenticate_as_client(tcp::socket& socket, const H
                             "impostor: check the address",
                             server));
   }
-  co_return key.session_keys(transcript);
+  SessionKeys keys = key.session_keys(transcript);
+  if (hello.encrypted) {
+    keys.ciphers =
+        co_await agree_on_ciphers(socket, noise::Handshake::Role::initiator, key, transcript);
+  }
+  co_return keys;
 }
 
 asio::awaitable<AuthenticatedClient> authenticate_as_server(tcp::socket& socket,
@@ -188,7 +227,12 @@ asio::awaitable<AuthenticatedClient> authenticate_as_server(tcp::socket& socket,
   }
   const auto accept = encode_proof(Message::Accept, service, key.server_proof(transcript));
   co_await write_all(socket, accept);
-  co_return AuthenticatedClient{hello, key.session_keys(transcript)};
+  SessionKeys keys = key.session_keys(transcript);
+  if (hello.encrypted) {
+    keys.ciphers =
+        co_await agree_on_ciphers(socket, noise::Handshake::Role::responder, key, transcript);
+  }
+  co_return AuthenticatedClient{hello, keys};
 }
 
 }  // namespace bimetal::net

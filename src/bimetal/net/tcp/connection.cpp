@@ -6,13 +6,11 @@
 #include <array>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
-#include <asio/read.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/transfer.h"
 
 namespace bimetal::net {
 
@@ -22,7 +20,8 @@ Connection::Connection(tcp::socket socket, ConnectionOptions options,
                        std::atomic<std::uint64_t>& bytes_sent)
     : socket_(std::move(socket)),
       options_(std::move(options)),
-      writer_(socket_, options_.send_key, bytes_sent),
+      reader_(socket_, options_.receive_cipher),
+      writer_(socket_, options_.send_key, options_.send_cipher, bytes_sent),
       path_(options_.peer_timeout),
       resume_signal_(socket_.get_executor(), asio::steady_timer::time_point::max()),
       last_heartbeat_(std::chrono::steady_clock::now()) {
@@ -145,7 +144,7 @@ asio::awaitable<void> Connection::read_loop(std::shared_ptr<Connection> self) {
 asio::awaitable<std::error_code> Connection::read_frames() {
   EncodedHeader bytes;
   for (;;) {
-    if (const auto error = co_await read_exactly(bytes)) co_return error;
+    if (const auto error = co_await reader_.read(bytes)) co_return error;
     const FrameHeader header = decode_header(bytes, options_.receive_key);
     std::error_code error;
     switch (header.kind) {
@@ -167,7 +166,7 @@ asio::awaitable<std::error_code> Connection::deliver(const FrameHeader& header) 
   if (placement.bytes.size() != header.payload_bytes) {
     throw Error(ErrorCode::Internal, "the receiver's place does not fit the payload");
   }
-  const std::error_code error = co_await read_exactly(placement.bytes);
+  const std::error_code error = co_await reader_.read(placement.bytes);
   if (!error && !discarding()) receiver_->on_payload(options_.peer, header);
   co_return error;
 }
@@ -191,16 +190,9 @@ asio::awaitable<std::error_code> Connection::discard(std::uint64_t bytes) {
   std::error_code error;
   while (bytes > 0 && !error) {
     const auto part = std::min<std::uint64_t>(bytes, scratch.size());
-    error = co_await read_exactly(std::span(scratch).first(part));
+    error = co_await reader_.read(std::span(scratch).first(part));
     bytes -= part;
   }
-  co_return error;
-}
-
-asio::awaitable<std::error_code> Connection::read_exactly(std::span<std::byte> bytes) {
-  std::error_code error;
-  co_await asio::async_read(socket_, asio::buffer(bytes.data(), bytes.size()), as_much_as_fits,
-                            asio::redirect_error(asio::use_awaitable, error));
   co_return error;
 }
 

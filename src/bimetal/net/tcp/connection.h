@@ -16,6 +16,7 @@
 
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/mesh.h"
+#include "bimetal/net/tcp/byte_stream.h"
 #include "bimetal/net/tcp/frame_writer.h"
 #include "bimetal/net/tcp/path_watch.h"
 
@@ -26,6 +27,8 @@ struct ConnectionOptions {
   std::string peer_name;  ///< for messages: "rank 1 (mac.local, 10.0.0.2:4711)"
   SessionKey send_key{};
   SessionKey receive_key{};
+  std::optional<noise::CipherState> send_cipher{};  ///< both, where the connection is encrypted
+  std::optional<noise::CipherState> receive_cipher{};
   std::chrono::milliseconds heartbeat{200};
   std::chrono::milliseconds peer_timeout{800};
 };
@@ -74,7 +77,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<std::error_code> deliver(const FrameHeader& header);
   asio::awaitable<std::error_code> discard(std::uint64_t bytes);
   asio::awaitable<FrameReceiver::Placement> place(const FrameHeader& header);
-  asio::awaitable<std::error_code> read_exactly(std::span<std::byte> bytes);
 
   void say_goodbye();
   void on_goodbye();
@@ -85,6 +87,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   asio::ip::tcp::socket socket_;
   ConnectionOptions options_;
+  ByteReader reader_;
   FrameWriter writer_;
   PathWatch path_;
   FrameReceiver* receiver_ = nullptr;

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
-#include <asio/write.hpp>
-
-#include "bimetal/net/tcp/transfer.h"
 
 namespace bimetal::net {
 namespace {
@@ -15,8 +12,9 @@ constexpr std::size_t kMaxBatch = 16;  // two buffers each; systems gather at le
 }  // namespace
 
 FrameWriter::FrameWriter(asio::ip::tcp::socket& socket, const SessionKey& key,
+                         const std::optional<noise::CipherState>& cipher,
                          std::atomic<std::uint64_t>& bytes_sent)
-    : socket_(socket),
+    : bytes_(socket, cipher),
       key_(key),
       bytes_sent_(bytes_sent),
       wake_(socket.get_executor(), asio::steady_timer::time_point::max()) {}
@@ -40,8 +38,7 @@ asio::awaitable<std::error_code> FrameWriter::run() {
       continue;
     }
     gather();
-    const std::size_t written = co_await asio::async_write(
-        socket_, buffers_, as_much_as_fits, asio::redirect_error(asio::use_awaitable, error));
+    const std::size_t written = co_await bytes_.write(buffers_, error);
     bytes_sent_.fetch_add(written, std::memory_order_relaxed);
     const std::size_t frames = std::exchange(batch_, 0);
     if (failure_ || error) break;

@@ -13,13 +13,15 @@
 
 #include "bimetal/net/frame.h"
 #include "bimetal/net/mesh.h"
+#include "bimetal/net/tcp/byte_stream.h"
 
 namespace bimetal::net {
 
 class FrameWriter {
  public:
-  /// `bytes_sent` is added to as bytes go out.
+  /// `bytes_sent` is added to as bytes go out. `cipher`: for an encrypted connection.
   FrameWriter(asio::ip::tcp::socket& socket, const SessionKey& key,
+              const std::optional<noise::CipherState>& cipher,
               std::atomic<std::uint64_t>& bytes_sent);
 
   void push(FrameHeader header, std::span<const std::byte> payload, SendDone done);
@@ -47,7 +49,7 @@ class FrameWriter {
   void gather();
   void complete(std::size_t frames, const std::exception_ptr& error);
 
-  asio::ip::tcp::socket& socket_;
+  ByteWriter bytes_;
   SessionKey key_;
   std::atomic<std::uint64_t>& bytes_sent_;
   std::deque<Outgoing> queue_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/net/encryption.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/token.h"
@@ -19,9 +20,10 @@
 namespace bimetal::net {
 
 struct TcpMeshOptions {
-  std::string job_id;                     ///< both ends must agree; a stranger's job is refused
-  Token token;                            ///< may be empty only when every address is loopback
-  std::string listen_host = "127.0.0.1";  ///< where this rank accepts its peers
+  std::string job_id;                       ///< both ends must agree; a stranger's job is refused
+  Token token;                              ///< may be empty only when every address is loopback
+  std::string listen_host = "127.0.0.1";    ///< where this rank accepts its peers
+  Encryption encryption = Encryption::off;  ///< both ends must agree
   std::chrono::milliseconds heartbeat{200};
   std::chrono::milliseconds peer_timeout{800};
 };

@@ -18,6 +18,8 @@ namespace {
 
 // Ticks are cheap; many of them keep the time to notice a dead path close to peer_timeout.
 constexpr int kTicksPerTimeout = 16;
+// How long a refusal may take to reach the rank that is refused.
+constexpr std::chrono::milliseconds kLastWords{250};
 
 void check_rank(int rank, int size) {
   if (size < 1 || rank < 0 || rank >= size) {
@@ -34,9 +36,11 @@ struct TcpMeshBuilder::Impl {
   Impl(int rank, int size, TcpMeshOptions given);
 
   ListenerOptions listener_options();
-  std::optional<Refusal> admit(const Hello& hello) const;
+  std::optional<Refusal> admit(const Hello& hello);
+  bool encrypted() const { return options.encryption == Encryption::on; }
   asio::awaitable<void> call(int peer, Endpoint endpoint, Deadline deadline);
-  void add(int peer, tcp::socket socket, const SessionKey& send_key, const SessionKey& receive_key);
+  void add(int peer, tcp::socket socket, ConnectionOptions connection);
+  void give_up(const Hello& hello);
   void end_call(std::exception_ptr error);
   std::string name_of(int peer, const std::string& address) const;
   Error missing_peers() const;
@@ -57,6 +61,7 @@ struct TcpMeshBuilder::Impl {
   int missing;
   std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent =
       std::make_unique<std::atomic<std::uint64_t>>(0);
+  asio::steady_timer last_words{*io};
   std::optional<Listener> listener;
 };
 
@@ -77,17 +82,43 @@ ListenerOptions TcpMeshBuilder::Impl::listener_options() {
   result.service = Service::Mesh;
   result.admit = [this](const Hello& hello) { return admit(hello); };
   result.on_connection = [this](tcp::socket socket, const AuthenticatedClient& client) {
-    add(client.hello.from_rank, std::move(socket), client.keys.server_to_client,
-        client.keys.client_to_server);
+    ConnectionOptions connection;
+    connection.send_key = client.keys.server_to_client;
+    connection.receive_key = client.keys.client_to_server;
+    if (const auto& ciphers = client.keys.ciphers) {
+      connection.send_cipher = ciphers->to_initiator;
+      connection.receive_cipher = ciphers->to_responder;
+    }
+    add(client.hello.from_rank, std::move(socket), std::move(connection));
   };
   return result;
 }
 
-std::optional<Refusal> TcpMeshBuilder::Impl::admit(const Hello& hello) const {
+std::optional<Refusal> TcpMeshBuilder::Impl::admit(const Hello& hello) {
   if (hello.job != job) return Refusal::Job;
   const bool due = hello.from_rank > rank && hello.from_rank < size;
   if (hello.to_rank != rank || !due) return Refusal::Rank;
+  if (hello.encrypted != encrypted()) {
+    give_up(hello);
+    return Refusal::Encryption;
+  }
   return std::nullopt;
+}
+
+/// A rank of this job wants another kind of connection: no waiting mends that. It gets its Reject
+/// before the set-up ends here.
+void TcpMeshBuilder::Impl::give_up(const Hello& hello) {
+  failure = std::make_exception_ptr(
+      Error(ErrorCode::InvalidArgument,
+            fmt::format("rank {} wants {} connections, but rank {} {} ones; set BIMETAL_ENCRYPTION "
+                        "alike on every machine",
+                        hello.from_rank, hello.encrypted ? "encrypted" : "plain", rank,
+                        encrypted() ? "encrypted" : "plain"),
+            hello.from_rank));
+  last_words.expires_after(kLastWords);
+  last_words.async_wait([this](const std::error_code& error) {
+    if (!error) io->stop();
+  });
 }
 
 asio::awaitable<void> TcpMeshBuilder::Impl::call(int peer, Endpoint endpoint, Deadline deadline) {
@@ -100,20 +131,24 @@ asio::awaitable<void> TcpMeshBuilder::Impl::call(int peer, Endpoint endpoint, De
   request.hello.from_rank = rank;
   request.hello.to_rank = peer;
   request.hello.job = job;
+  request.hello.encrypted = encrypted();
   DialedConnection dialed = co_await dial(std::move(request));
-  add(peer, std::move(dialed.socket), dialed.keys.client_to_server, dialed.keys.server_to_client);
+  ConnectionOptions connection;
+  connection.send_key = dialed.keys.client_to_server;
+  connection.receive_key = dialed.keys.server_to_client;
+  if (const auto& ciphers = dialed.keys.ciphers) {
+    connection.send_cipher = ciphers->to_responder;
+    connection.receive_cipher = ciphers->to_initiator;
+  }
+  add(peer, std::move(dialed.socket), std::move(connection));
 }
 
 /// A newer connection of a peer takes the older one's place: its maker has given that one up.
-void TcpMeshBuilder::Impl::add(int peer, tcp::socket socket, const SessionKey& send_key,
-                               const SessionKey& receive_key) {
+void TcpMeshBuilder::Impl::add(int peer, tcp::socket socket, ConnectionOptions connection) {
   auto& place = connections[static_cast<std::size_t>(peer)];
   if (!place) --missing;
-  ConnectionOptions connection;
   connection.peer = peer;
   connection.peer_name = name_of(peer, describe_remote(socket));
-  connection.send_key = send_key;
-  connection.receive_key = receive_key;
   connection.heartbeat = options.heartbeat;
   connection.peer_timeout = options.peer_timeout;
   place = std::make_shared<Connection>(std::move(socket), std::move(connection), *bytes_sent);

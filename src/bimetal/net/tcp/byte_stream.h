@@ -1,0 +1,81 @@
+#pragma once
+// The two directions of an authenticated connection, plain or encrypted. Encrypted bytes travel in
+// records: a u16 with the length of what follows, which is a Noise message of at most 65535 bytes.
+// Each direction takes a new key every kRecordsPerKey records. docs/protocol.md has the format.
+// Used on one thread alone.
+
+#include <asio/awaitable.hpp>
+#include <asio/buffer.hpp>
+#include <asio/ip/tcp.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <vector>
+
+#include "bimetal/net/noise.h"
+
+namespace bimetal::net {
+
+inline constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 16;
+
+/// A direction's cipher and the records under its present key.
+class RecordCipher {
+ public:
+  explicit RecordCipher(noise::CipherState cipher, std::uint64_t records_per_key = kRecordsPerKey)
+      : cipher_(std::move(cipher)), records_per_key_(records_per_key) {}
+
+  /// As in CipherState, without associated data.
+  void encrypt(std::span<const std::byte> plaintext, std::byte* out);
+  std::span<std::byte> decrypt(std::span<std::byte> message);
+
+ private:
+  void count();
+
+  noise::CipherState cipher_;
+  const std::uint64_t records_per_key_;
+  std::uint64_t records_ = 0;
+};
+
+class ByteReader {
+ public:
+  /// `cipher`: of this direction, for an encrypted connection.
+  explicit ByteReader(asio::ip::tcp::socket& socket,
+                      const std::optional<noise::CipherState>& cipher = {});
+
+  /// Fills `into`; returns an error where the connection ends before. Throws Error(CorruptData) for
+  /// a record that is not what the other side sent next: none of its bytes get to `into`.
+  asio::awaitable<std::error_code> read(std::span<std::byte> into);
+
+ private:
+  asio::awaitable<std::error_code> next_record();
+  std::optional<std::size_t> whole_record() const;
+
+  asio::ip::tcp::socket& socket_;
+  std::optional<RecordCipher> cipher_;
+  std::vector<std::byte> buffer_;  ///< as the bytes came, from begin_ to end_
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  std::span<std::byte> plaintext_;  ///< of the last record, as far as it has not been read
+};
+
+class ByteWriter {
+ public:
+  explicit ByteWriter(asio::ip::tcp::socket& socket,
+                      const std::optional<noise::CipherState>& cipher = {});
+
+  /// Writes all of `buffers`, or sets `error`. Returns the bytes put on the wire.
+  asio::awaitable<std::size_t> write(std::span<const asio::const_buffer> buffers,
+                                     std::error_code& error);
+
+ private:
+  std::size_t seal_some(std::span<const asio::const_buffer>& buffers);
+
+  asio::ip::tcp::socket& socket_;
+  std::optional<RecordCipher> cipher_;
+  std::vector<std::byte> sealed_;
+  std::size_t taken_ = 0;  ///< bytes of the first buffer that are sealed already
+};
+
+}  // namespace bimetal::net
