@@ -13,10 +13,11 @@ help:            ## list these commands
 setup:           ## install what is missing and create .venv with torch
 	@scripts/setup.sh
 
-build: setup     ## build build/bimetal (Release)
-	@scripts/build.sh $(BUILD) release $(JOBS)
+build: setup     ## build everything (Release), build/bimetal and its tests
+	@scripts/build.sh $(BUILD) release all $(JOBS)
 
-demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
+demo: setup      ## train a CNN on Fashion-MNIST with two unequal workers
+	@scripts/build.sh $(BUILD) release bimetal $(JOBS)
 	@$(BUILD)/bimetal demo
 
 test: build      ## build and run every test

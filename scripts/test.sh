@@ -42,7 +42,7 @@ suite "faults and whole jobs" "$build" -L 'fault|serial'
 
 if [ "${SANITIZERS:-off}" = on ]; then
   for preset in tsan asan-ubsan; do
-    if scripts/build.sh "build-$preset" "$preset"; then
+    if scripts/build.sh "build-$preset" "$preset" all; then
       suite "core under $preset" "build-$preset" -j "$(getconf _NPROCESSORS_ONLN)"
     else
       echo "failed: build of $preset"

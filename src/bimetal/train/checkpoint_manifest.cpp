@@ -108,7 +108,7 @@ FileRecord record_file(const fs::path& path) {
   return {size, sha256_of_file(path)};
 }
 
-std::string read_text(const fs::path& path) {
+std::string manifest_text(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) fail(path, "it cannot be read");
   return {std::istreambuf_iterator<char>(stream), {}};
@@ -128,7 +128,7 @@ std::string manifest_text(const Manifest& manifest) {
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kStateFile;
-  Json json = Json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
+  Json json = Json::parse(manifest_text(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) fail(path, "it is no JSON object");
   const auto version = json.value("format_version", Json());
   if (version.is_number_integer() && version > kFormatVersion) {

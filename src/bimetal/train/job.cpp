@@ -137,7 +137,7 @@ void apply_override(const std::string& text, const std::vector<JobKey>& keys) {
   assign(place, key, *table.get("value"));
 }
 
-std::string read_text(const std::filesystem::path& file) {
+std::string job_text(const std::filesystem::path& file) {
   const auto fail_to_read = [&](int cause) {
     fail(file.string(), "cannot read the job file: " + std::system_category().message(cause));
   };
@@ -153,7 +153,7 @@ std::string read_text(const std::filesystem::path& file) {
 }  // namespace
 
 Job load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
-  return parse_job(read_text(file), file.string(), overrides);
+  return parse_job(job_text(file), file.string(), overrides);
 }
 
 Job parse_job(std::string_view toml, const std::string& origin,
