@@ -17,6 +17,8 @@ net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t cou
   result.sequence = call.sequence;
   result.count = count;
   result.root = call.root;
+  result.compression = static_cast<std::uint8_t>(call.compression.scheme);
+  result.compression_detail = call.compression.detail;
   return result;
 }
 
@@ -40,14 +42,18 @@ net::FrameHeader Call::header_from(std::uint32_t group, int from) const {
 
 bool same_call(const net::FrameHeader& a, const net::FrameHeader& b) noexcept {
   return a.group == b.group && a.sequence == b.sequence && a.operation == b.operation &&
-         a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.count == b.count && a.root == b.root;
+         a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.count == b.count &&
+         a.root == b.root && a.compression == b.compression &&
+         a.compression_detail == b.compression_detail;
 }
 
 std::string describe(const net::FrameHeader& header) {
   if (is(header, Operation::barrier)) return "barrier";
   std::string text(to_string(static_cast<Operation>(header.operation)));
   if (header.reduce_op != 0) {
-    text += fmt::format("({})", to_string(static_cast<ReduceOp>(header.reduce_op)));
+    text += fmt::format("({}", to_string(static_cast<ReduceOp>(header.reduce_op)));
+    const CompressionTag tag{static_cast<Scheme>(header.compression), header.compression_detail};
+    text += tag.scheme == Scheme::none ? ")" : fmt::format(", {})", describe(tag));
   }
   text += " of " + elements(header);
   if (header.root >= 0) {

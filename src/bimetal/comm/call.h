@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
 #include "bimetal/comm/failure.h"
 #include "bimetal/net/frame.h"
@@ -30,6 +31,8 @@ struct Call {
   int root = -1;               ///< rank within the group
   std::uint64_t sequence = 0;  ///< number of the collective within its group, or the message's tag
 
+  CompressionTag compression = {};
+
   /// all_to_all alone has a count of its own for each pair of ranks.
   std::vector<std::size_t> send_counts = {};
   std::vector<std::size_t> recv_counts = {};
@@ -45,7 +48,8 @@ struct Call {
 /// Whether two frames belong to the same call: everything but part and payload is equal.
 bool same_call(const net::FrameHeader& a, const net::FrameHeader& b) noexcept;
 
-/// "all_reduce(sum) of 10 float32", "broadcast of 10 float32 from root 1", "barrier".
+/// "all_reduce(sum) of 10 float32", "all_reduce(sum, int8) of 10 float32",
+/// "broadcast of 10 float32 from root 1", "barrier".
 std::string describe(const net::FrameHeader& header);
 
 /// The same with its number: "barrier as call 7", "send_recv of 10 float32 with tag 3".

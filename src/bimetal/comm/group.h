@@ -12,6 +12,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/buffer.h"
+#include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
 #include "bimetal/comm/work.h"
 #include "bimetal/net/mesh.h"
@@ -51,6 +52,11 @@ class Group {
   explicit operator bool() const noexcept { return impl_ != nullptr; }
 
   Work all_reduce(Buffer data, ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {});
+  /// The same with shorter messages, at the price of exactness: docs/compression.md. Every rank
+  /// gets the same bits here, too. Error(InvalidArgument) for integers and for anything but sums
+  /// and averages.
+  Work all_reduce(Buffer data, ReduceOp op, const Compression& compression,
+                  std::optional<Deadline> deadline = {});
   Work broadcast(Buffer data, int root, std::optional<Deadline> deadline = {});
   /// The result is defined on `root` alone; elsewhere `data` is scratch afterwards.
   Work reduce(Buffer data, int root, ReduceOp op = ReduceOp::sum,

@@ -17,6 +17,7 @@ constexpr std::size_t kKindAt = 6;
 constexpr std::size_t kOperationAt = 7;
 constexpr std::size_t kDtypeAt = 8;
 constexpr std::size_t kReduceOpAt = 9;
+constexpr std::size_t kCompressionAt = 10;
 constexpr std::size_t kGroupAt = 12;
 constexpr std::size_t kEpochAt = 16;
 constexpr std::size_t kRootAt = 20;
@@ -24,6 +25,7 @@ constexpr std::size_t kSequenceAt = 24;
 constexpr std::size_t kCountAt = 32;
 constexpr std::size_t kPayloadBytesAt = 40;
 constexpr std::size_t kPartAt = 48;
+constexpr std::size_t kCompressionDetailAt = 52;
 constexpr std::size_t kChecksumAt = 56;
 
 static_assert(kChecksumAt + sizeof(std::uint64_t) == kFrameHeaderBytes);
@@ -88,6 +90,7 @@ EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key) {
   put(out, kOperationAt, header.operation);
   put(out, kDtypeAt, header.dtype);
   put(out, kReduceOpAt, header.reduce_op);
+  put(out, kCompressionAt, header.compression);
   put(out, kGroupAt, header.group);
   put(out, kEpochAt, header.epoch);
   put(out, kRootAt, header.root);
@@ -95,6 +98,7 @@ EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key) {
   put(out, kCountAt, header.count);
   put(out, kPayloadBytesAt, header.payload_bytes);
   put(out, kPartAt, header.part);
+  put(out, kCompressionDetailAt, header.compression_detail);
   const auto sum = checksum(out, key);
   std::copy(sum.begin(), sum.end(), out.begin() + kChecksumAt);
   return out;
@@ -108,6 +112,7 @@ FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
   header.operation = take<std::uint8_t>(bytes, kOperationAt);
   header.dtype = take<std::uint8_t>(bytes, kDtypeAt);
   header.reduce_op = take<std::uint8_t>(bytes, kReduceOpAt);
+  header.compression = take<std::uint8_t>(bytes, kCompressionAt);
   header.group = take<std::uint32_t>(bytes, kGroupAt);
   header.epoch = take<std::uint32_t>(bytes, kEpochAt);
   header.root = take<std::int32_t>(bytes, kRootAt);
@@ -115,6 +120,7 @@ FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
   header.count = take<std::uint64_t>(bytes, kCountAt);
   header.payload_bytes = take<std::uint64_t>(bytes, kPayloadBytesAt);
   header.part = take<std::uint32_t>(bytes, kPartAt);
+  header.compression_detail = take<std::uint32_t>(bytes, kCompressionDetailAt);
   return header;
 }
 

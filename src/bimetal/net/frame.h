@@ -21,20 +21,22 @@ enum class FrameKind : std::uint8_t {
   Goodbye = 4,    ///< no payload; an orderly close, so that end-of-stream is no failure
 };
 
-/// What a Data frame belongs to. `operation`, `dtype`, `count` and `root` describe the whole call
-/// and are the fingerprint that the receiver compares with its own call.
+/// What a Data frame belongs to. `operation`, `dtype`, `count`, `root` and the compression describe
+/// the whole call and are the fingerprint that the receiver compares with its own call.
 struct FrameHeader {
   FrameKind kind = FrameKind::Data;
-  std::uint8_t operation = 0;  ///< comm::Operation
-  std::uint8_t dtype = 0;      ///< comm::DType
-  std::uint8_t reduce_op = 0;  ///< comm::ReduceOp, 0 where nothing is reduced
-  std::uint32_t group = 0;     ///< group id within the job; 0 is the world
-  std::uint32_t epoch = 0;     ///< membership epoch; grows when the world changes
-  std::uint64_t sequence = 0;  ///< call number within the group (point-to-point: the user's tag)
-  std::uint64_t count = 0;     ///< elements of the whole call
-  std::int32_t root = -1;      ///< root rank, -1 where there is none
-  std::uint32_t part = 0;      ///< which message of the call this is (algorithm's own numbering)
-  std::uint64_t payload_bytes = 0;  ///< bytes that follow this header
+  std::uint8_t operation = 0;    ///< comm::Operation
+  std::uint8_t dtype = 0;        ///< comm::DType
+  std::uint8_t reduce_op = 0;    ///< comm::ReduceOp, 0 where nothing is reduced
+  std::uint8_t compression = 0;  ///< comm::Scheme, 0 where nothing is compressed
+  std::uint32_t group = 0;       ///< group id within the job; 0 is the world
+  std::uint32_t epoch = 0;       ///< membership epoch; grows when the world changes
+  std::uint64_t sequence = 0;    ///< call number within the group (point-to-point: the user's tag)
+  std::uint64_t count = 0;       ///< elements of the whole call
+  std::int32_t root = -1;        ///< root rank, -1 where there is none
+  std::uint32_t part = 0;        ///< which message of the call this is (algorithm's own numbering)
+  std::uint64_t payload_bytes = 0;       ///< bytes that follow this header
+  std::uint32_t compression_detail = 0;  ///< comm::CompressionTag::detail
 
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };

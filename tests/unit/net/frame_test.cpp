@@ -23,12 +23,14 @@ FrameHeader some_header() {
   header.operation = 2;
   header.dtype = 3;
   header.reduce_op = 4;
+  header.compression = 0x31;
   header.group = 0x05060708;
   header.epoch = 0x090a0b0c;
   header.sequence = 0x0d0e0f1011121314;
   header.count = 0x15161718191a1b1c;
   header.root = -2;
   header.part = 0x1d1e1f20;
+  header.compression_detail = 0x292a2b2c;
   header.payload_bytes = 0x2122232425262728;
   return header;
 }
@@ -64,6 +66,7 @@ TEST(Frame, LayoutIsTheDocumentedOne) {
   EXPECT_EQ(at(7), 2);      // operation
   EXPECT_EQ(at(8), 3);      // dtype
   EXPECT_EQ(at(9), 4);      // reduce_op
+  EXPECT_EQ(at(10), 0x31);  // compression
   EXPECT_EQ(at(12), 0x08);  // group
   EXPECT_EQ(at(16), 0x0c);  // epoch
   EXPECT_EQ(at(20), 0xfe);  // root
@@ -72,6 +75,7 @@ TEST(Frame, LayoutIsTheDocumentedOne) {
   EXPECT_EQ(at(32), 0x1c);  // count
   EXPECT_EQ(at(40), 0x28);  // payload_bytes
   EXPECT_EQ(at(48), 0x20);  // part
+  EXPECT_EQ(at(52), 0x2c);  // compression_detail
 }
 
 TEST(Frame, EveryDamagedBitIsNoticed) {

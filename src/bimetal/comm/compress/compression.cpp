@@ -1,0 +1,148 @@
+#include "bimetal/comm/compress/compression.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::comm {
+namespace {
+
+constexpr std::array<std::string_view, 8> kNames = {"none", "float16", "bfloat16", "int8",
+                                                    "int4", "topk",    "powersgd", "sign"};
+
+// An index of topk has 32 bits.
+constexpr std::size_t kMaxSparseElements = std::numeric_limits<std::uint32_t>::max();
+
+template <typename... Args>
+[[noreturn]] void reject(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(ErrorCode::InvalidArgument, fmt::format(format, std::forward<Args>(args)...));
+}
+
+bool floating(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 ||
+         dtype == DType::bfloat16;
+}
+
+void check_topk(const Compression& compression, std::size_t count) {
+  if (!(compression.density > 0 && compression.density <= 1)) {
+    reject("topk needs a density above 0 and at most 1, not {}", compression.density);
+  }
+  if (!(compression.momentum >= 0 && compression.momentum < 1)) {
+    reject("topk needs a momentum of at least 0 and below 1, not {}", compression.momentum);
+  }
+  if (count > kMaxSparseElements) {
+    reject("topk takes at most {} elements at once, not {}", kMaxSparseElements, count);
+  }
+}
+
+void check_powersgd(const Compression& compression, std::size_t count) {
+  if (compression.rank < 1 || compression.rank > 255) {
+    reject("powersgd needs a rank from 1 to 255, not {}", compression.rank);
+  }
+  if (compression.matrices.empty()) return;
+  std::size_t left = count;
+  for (const Matrix& matrix : compression.matrices) {
+    if (matrix.rows == 0 || matrix.cols == 0 || matrix.cols > left / matrix.rows) {
+      reject("powersgd was given a matrix of {} × {} that the buffer's {} elements do not hold",
+             matrix.rows, matrix.cols, count);
+    }
+    left -= matrix.count();
+  }
+  if (left > 0) reject("powersgd's matrices leave {} of {} elements over", left, count);
+}
+
+void check_memory(const Compression& compression, std::size_t count) {
+  if (!compression.memory) return;
+  for (const auto* values : {&compression.memory->residual, &compression.memory->velocity}) {
+    if (!values->empty() && values->size() != count) {
+      reject("the error feedback is of a bucket with {} elements, this one has {}", values->size(),
+             count);
+    }
+  }
+}
+
+// 24 bits of what makes the factors comparable, the matrices' shapes and the Q they start from, so
+// that ranks notice when theirs differ (FNV-1a by words).
+std::uint32_t factor_bits(const Compression& compression) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  const auto take = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3u; };
+  for (const Matrix& matrix : compression.matrices) {
+    take(matrix.rows);
+    take(matrix.cols);
+  }
+  if (compression.memory) {
+    for (const float value : compression.memory->basis) take(std::bit_cast<std::uint32_t>(value));
+  }
+  return static_cast<std::uint32_t>(hash >> 40);
+}
+
+}  // namespace
+
+std::string_view to_string(Scheme scheme) noexcept {
+  const auto index = static_cast<std::size_t>(scheme);
+  return index < kNames.size() ? kNames[index] : "unknown compression";
+}
+
+Scheme scheme_of(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) {
+    reject("there is no compression '{}'; choose one of {}", name,
+           std::accumulate(kNames.begin() + 1, kNames.end(), std::string(kNames.front()),
+                           [](std::string text, std::string_view next) {
+                             return std::move(text) + ", " + std::string(next);
+                           }));
+  }
+  return static_cast<Scheme>(found - kNames.begin());
+}
+
+std::size_t kept_elements(double density, std::size_t count) {
+  if (count == 0) return 0;
+  const double wanted = std::ceil(density * static_cast<double>(count));
+  return std::clamp<std::size_t>(static_cast<std::size_t>(wanted), 1, count);
+}
+
+CompressionTag tag_of(const Compression& compression, std::size_t count, DType dtype, ReduceOp op) {
+  if (compression.scheme == Scheme::none) return {};
+  if (static_cast<std::size_t>(compression.scheme) >= kNames.size()) {
+    reject("unknown compression ({})", static_cast<int>(compression.scheme));
+  }
+  if (!floating(dtype)) {
+    reject(
+        "{} data is never compressed, since nothing of it may be lost; {} is for "
+        "floating-point data",
+        to_string(dtype), to_string(compression.scheme));
+  }
+  if (op != ReduceOp::sum && op != ReduceOp::avg) {
+    reject("{} compresses sums and averages, not {}", to_string(compression.scheme), to_string(op));
+  }
+  check_memory(compression, count);
+  CompressionTag tag{compression.scheme};
+  if (compression.scheme == Scheme::topk) {
+    check_topk(compression, count);
+    tag.detail = static_cast<std::uint32_t>(kept_elements(compression.density, count));
+  }
+  if (compression.scheme == Scheme::powersgd) {
+    check_powersgd(compression, count);
+    tag.detail = static_cast<std::uint32_t>(compression.rank) | factor_bits(compression) << 8;
+  }
+  return tag;
+}
+
+std::string describe(const CompressionTag& tag) {
+  std::string text(to_string(tag.scheme));
+  if (tag.scheme == Scheme::topk) text += fmt::format(" with {} elements per rank", tag.detail);
+  if (tag.scheme == Scheme::powersgd) {
+    text += fmt::format(" of rank {} on factors {:06x}", tag.detail & 0xff, tag.detail >> 8);
+  }
+  return text;
+}
+
+}  // namespace bimetal::comm

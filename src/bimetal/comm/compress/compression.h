@@ -1,0 +1,90 @@
+#pragma once
+// How an all-reduce may shorten its messages. Bytes, error bounds and the sources of each scheme:
+// docs/compression.md.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bimetal/comm/dtype.h"
+
+namespace bimetal::comm {
+
+/// The numeric values are part of the wire format and never change.
+enum class Scheme : std::uint8_t {
+  none = 0,
+  float16 = 1,
+  bfloat16 = 2,
+  int8 = 3,      ///< blocks with a scale each
+  int4 = 4,      ///< blocks with a scale each
+  topk = 5,      ///< the largest elements alone (Deep Gradient Compression)
+  powersgd = 6,  ///< matrices as products of rank r
+  sign = 7,      ///< one bit per element, blocks with a scale each
+};
+
+std::string_view to_string(Scheme scheme) noexcept;
+
+/// The scheme of that name. Error(InvalidArgument) lists them all.
+Scheme scheme_of(std::string_view name);
+
+/// `rows` × `cols` consecutive elements of a buffer, in row-major order.
+struct Matrix {
+  std::size_t rows = 0;
+  std::size_t cols = 0;
+
+  std::size_t count() const noexcept { return rows * cols; }
+};
+
+/// What one bucket of gradients remembers on one rank from call to call. Made empty; the first call
+/// gives it its sizes. It belongs to the call from its begin until its Work is done.
+struct BucketMemory {
+  std::vector<float> residual;  ///< what this rank has not yet got across; one per element
+  std::vector<float> velocity;  ///< topk with momentum: its momentum; one per element
+  std::vector<float> basis;  ///< powersgd: the matrices' Q, one after the other; alike everywhere
+};
+
+/// Compression of one call. All ranks name the same, memory apart; a rank that names another gets
+/// CallMismatch, as it would for another count.
+struct Compression {
+  Scheme scheme = Scheme::none;
+
+  /// topk: the share of elements that each rank sends, above 0, at most 1.
+  double density = 0.001;
+  /// topk: the optimizer's momentum, applied to each rank's gradients before the largest are chosen
+  /// (momentum correction). The optimizer itself must then have none. From 0 to below 1.
+  double momentum = 0;
+
+  /// powersgd: columns of the factors, 1 to 255.
+  int rank = 4;
+  /// powersgd: the buffer's matrices in their order; those that would not get shorter (as a bias)
+  /// are sent as they are. None: the whole buffer is folded into one matrix, nearly square.
+  std::vector<Matrix> matrices = {};
+
+  /// Error feedback: what this call loses is added to the next one with the same memory. None: what
+  /// is lost is lost. Every rank has its own, and either all of them have one or none.
+  std::shared_ptr<BucketMemory> memory = {};
+};
+
+/// What ranks compare of a call's compression.
+struct CompressionTag {
+  Scheme scheme = Scheme::none;
+  std::uint32_t detail = 0;  ///< what the scheme's messages depend on besides the count
+
+  friend bool operator==(const CompressionTag&, const CompressionTag&) = default;
+};
+
+/// Elements that each rank sends by topk.
+std::size_t kept_elements(double density, std::size_t count);
+
+/// The tag of a call with `count` elements. Error(InvalidArgument) for what can never work:
+/// integers, an operation other than sum and avg, a parameter outside its range, matrices that do
+/// not add up to the buffer, memory of another size.
+CompressionTag tag_of(const Compression& compression, std::size_t count, DType dtype, ReduceOp op);
+
+/// "int8", "topk with 12 elements per rank", "powersgd of rank 4".
+std::string describe(const CompressionTag& tag);
+
+}  // namespace bimetal::comm

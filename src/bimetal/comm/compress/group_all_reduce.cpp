@@ -1,0 +1,25 @@
+// Group's compressed all-reduce.
+#include "bimetal/comm/arguments.h"
+#include "bimetal/comm/compress/compressed_reduction.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/comm/group_impl.h"
+
+namespace bimetal::comm {
+
+Work Group::all_reduce(Buffer data, ReduceOp op, const Compression& compression,
+                       std::optional<Deadline> deadline) {
+  if (compression.scheme == Scheme::none) return all_reduce(data, op, deadline);
+  auto& group = impl();
+  check_buffer(data, "data");
+  check_reduce_op(op);
+  const Call call{.operation = Operation::all_reduce,
+                  .dtype = data.dtype,
+                  .reduce_op = op,
+                  .count = data.count,
+                  .compression = tag_of(compression, data.count, data.dtype, op)};
+  return group.run(call, deadline, [data, op, compression](Channel& channel) {
+    compressed_all_reduce(channel, data, op, compression);
+  });
+}
+
+}  // namespace bimetal::comm

@@ -1,0 +1,115 @@
+#include "bimetal/comm/compress/compression.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "bimetal/base/error.h"
+#include "bimetal/comm/call.h"
+
+namespace bimetal::comm {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string refusal(const Compression& compression, std::size_t count = 100,
+                    DType dtype = DType::float32, ReduceOp op = ReduceOp::sum) {
+  try {
+    tag_of(compression, count, dtype, op);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Compression, NamesAreReadBack) {
+  for (int i = 0; i < 8; ++i) {
+    const auto scheme = static_cast<Scheme>(i);
+    EXPECT_EQ(scheme_of(to_string(scheme)), scheme);
+  }
+  try {
+    scheme_of("zip");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("none, float16, bfloat16, int8, int4, topk, powersgd, sign"));
+  }
+}
+
+TEST(Compression, IntegersAreRefused) {
+  for (const DType dtype : {DType::int8, DType::int16, DType::int32, DType::int64, DType::uint8}) {
+    for (int scheme = 1; scheme < 8; ++scheme) {
+      EXPECT_THAT(refusal({.scheme = static_cast<Scheme>(scheme)}, 100, dtype),
+                  HasSubstr(std::string(to_string(dtype)) + " data is never compressed"));
+    }
+    EXPECT_EQ(refusal({}, 100, dtype), "");
+  }
+}
+
+TEST(Compression, WhatCanNeverWorkIsRefused) {
+  for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+    EXPECT_THAT(refusal({.scheme = Scheme::int8}, 100, DType::float32, op),
+                HasSubstr(std::string(to_string(op))));
+  }
+  EXPECT_THAT(refusal({.scheme = static_cast<Scheme>(8)}), HasSubstr("unknown compression (8)"));
+  for (const double density : {0.0, -1.0, 1.1, std::nan("")}) {
+    EXPECT_THAT(refusal({.scheme = Scheme::topk, .density = density}), HasSubstr("density"));
+  }
+  for (const double momentum : {-0.1, 1.0, std::nan("")}) {
+    EXPECT_THAT(refusal({.scheme = Scheme::topk, .momentum = momentum}), HasSubstr("momentum"));
+  }
+  EXPECT_THAT(refusal({.scheme = Scheme::topk}, std::size_t{1} << 32), HasSubstr("at most"));
+  for (const int rank : {0, -1, 256}) {
+    EXPECT_THAT(refusal({.scheme = Scheme::powersgd, .rank = rank}), HasSubstr("rank"));
+  }
+  for (const std::vector<Matrix>& matrices :
+       {std::vector<Matrix>{{10, 9}}, std::vector<Matrix>{{10, 11}}, std::vector<Matrix>{{0, 10}},
+        std::vector<Matrix>{{std::size_t{1} << 33, std::size_t{1} << 33}}}) {
+    EXPECT_THAT(refusal({.scheme = Scheme::powersgd, .matrices = matrices}), HasSubstr("matri"));
+  }
+  const auto memory = std::make_shared<BucketMemory>();
+  memory->residual.resize(99);
+  EXPECT_THAT(refusal({.scheme = Scheme::int8, .memory = memory}), HasSubstr("99 elements"));
+}
+
+TEST(Compression, TagsTellWhatMessagesDependOn) {
+  const auto tag = [](const Compression& compression) {
+    return tag_of(compression, 1000, DType::float32, ReduceOp::sum);
+  };
+  EXPECT_EQ(tag({}), CompressionTag{});
+  EXPECT_NE(tag({.scheme = Scheme::int8}), tag({.scheme = Scheme::int4}));
+  EXPECT_EQ(tag({.scheme = Scheme::topk, .density = 0.01}).detail, 10u);
+  const auto memory = std::make_shared<BucketMemory>();
+  const Compression whole{.scheme = Scheme::powersgd, .rank = 4, .memory = memory};
+  Compression cut = whole;
+  cut.matrices = {{10, 50}, {50, 10}};
+  EXPECT_NE(tag(whole), tag(cut));
+  const auto before = tag(whole);
+  memory->basis = {1, 2};
+  EXPECT_NE(tag(whole), before);
+}
+
+TEST(Compression, CallsSayHowTheyAreCompressed) {
+  const auto header = [](const Compression& compression) {
+    return Call{.operation = Operation::all_reduce,
+                .dtype = DType::float32,
+                .reduce_op = ReduceOp::sum,
+                .count = 1000,
+                .compression = tag_of(compression, 1000, DType::float32, ReduceOp::sum)}
+        .header_to(0, 1);
+  };
+  EXPECT_EQ(describe(header({.scheme = Scheme::int8})), "all_reduce(sum, int8) of 1000 float32");
+  EXPECT_EQ(describe(header({.scheme = Scheme::topk, .density = 0.01})),
+            "all_reduce(sum, topk with 10 elements per rank) of 1000 float32");
+  EXPECT_THAT(describe(header({.scheme = Scheme::powersgd, .rank = 3})),
+              HasSubstr("powersgd of rank 3"));
+  EXPECT_TRUE(same_call(header({.scheme = Scheme::int8}), header({.scheme = Scheme::int8})));
+  EXPECT_FALSE(same_call(header({.scheme = Scheme::int8}), header({})));
+  EXPECT_FALSE(same_call(header({.scheme = Scheme::topk, .density = 0.01}),
+                         header({.scheme = Scheme::topk, .density = 0.02})));
+}
+
+}  // namespace
+}  // namespace bimetal::comm

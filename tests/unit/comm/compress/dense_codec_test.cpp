@@ -1,0 +1,202 @@
+#include "bimetal/comm/compress/dense_codec.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <span>
+
+#include "bimetal/base/error.h"
+#include "unit/comm/compress/sample_values.h"
+
+namespace bimetal::comm {
+namespace {
+
+constexpr Scheme kDense[] = {Scheme::float16, Scheme::bfloat16, Scheme::int8, Scheme::int4,
+                             Scheme::sign};
+
+std::vector<std::byte> encoded(Scheme scheme, std::span<const float> values) {
+  // Bytes that must not be touched lie behind.
+  std::vector<std::byte> bytes(encoded_bytes(scheme, values.size()) + 16, std::byte{0xa5});
+  encode(scheme, values, bytes);
+  for (std::size_t i = bytes.size() - 16; i < bytes.size(); ++i) {
+    EXPECT_EQ(bytes[i], std::byte{0xa5}) << to_string(scheme) << " writes too far";
+  }
+  bytes.resize(bytes.size() - 16);
+  return bytes;
+}
+
+std::vector<float> through(Scheme scheme, std::span<const float> values) {
+  std::vector<float> result(values.size());
+  decode(scheme, encoded(scheme, values), result);
+  return result;
+}
+
+float largest(std::span<const float> values) {
+  float found = 0;
+  for (const float value : values) found = std::max(found, std::fabs(value));
+  return found;
+}
+
+// Calls `check(values, decoded)` for each block of every sample.
+void for_blocks(Scheme scheme, std::size_t block,
+                const std::function<void(std::span<const float>, std::span<const float>)>& check) {
+  for (const std::size_t count : kSampleCounts) {
+    for (const auto& [name, values] : finite_samples(count)) {
+      SCOPED_TRACE(std::string(to_string(scheme)) + ", " + std::to_string(count) + " " + name);
+      const auto decoded = through(scheme, values);
+      for (std::size_t first = 0; first < count; first += block) {
+        const std::size_t size = std::min(block, count - first);
+        check(std::span(values).subspan(first, size), std::span(decoded).subspan(first, size));
+      }
+    }
+  }
+}
+
+// docs/compression.md: half a step of the block's scale, which may be rounded up by 1/256.
+void expect_within_step(Scheme scheme, float steps) {
+  for_blocks(scheme, kQuantBlock, [&](auto values, auto decoded) {
+    const double peak = largest(values);
+    const double bound = std::max(peak / (2 * steps) * (1 + 0x1p-8) * (1 + 0x1p-18), 0x1p-118);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_LE(std::fabs(double{decoded[i]} - double{values[i]}), bound)
+          << values[i] << " of at most " << peak << " became " << decoded[i];
+    }
+  });
+}
+
+TEST(DenseCodec, Int8KeepsItsBound) {
+  expect_within_step(Scheme::int8, 127);
+}
+
+TEST(DenseCodec, Int4KeepsItsBound) {
+  expect_within_step(Scheme::int4, 7);
+}
+
+TEST(DenseCodec, Float16KeepsItsBound) {
+  for_blocks(Scheme::float16, 1, [](auto values, auto decoded) {
+    if (std::fabs(values[0]) >= 65520) {
+      ASSERT_TRUE(std::isinf(decoded[0])) << values[0];
+      return;
+    }
+    const double bound = std::max(0x1p-11 * std::fabs(double{values[0]}), 0x1p-25);
+    ASSERT_LE(std::fabs(double{decoded[0]} - double{values[0]}), bound) << values[0];
+  });
+}
+
+TEST(DenseCodec, Bfloat16KeepsItsBound) {
+  for_blocks(Scheme::bfloat16, 1, [](auto values, auto decoded) {
+    if (std::isinf(decoded[0])) {
+      ASSERT_GT(std::fabs(values[0]), 0x1.ffp127);
+      return;
+    }
+    const double bound = std::max(0x1p-8 * std::fabs(double{values[0]}), 0x1p-134);
+    ASSERT_LE(std::fabs(double{decoded[0]} - double{values[0]}), bound) << values[0];
+  });
+}
+
+// ‖x − C(x)‖² = ‖x‖² − ‖x‖₁²/d: what makes sign with error feedback converge (Karimireddy et al.).
+TEST(DenseCodec, SignKeepsItsBound) {
+  for_blocks(Scheme::sign, kSignBlock, [](auto values, auto decoded) {
+    const auto peak = static_cast<double>(largest(values));
+    if (peak < 0x1p-110) return;  // the scale is no normal number any more
+    double squares = 0, magnitudes = 0, errors = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double x = values[i] / peak, d = decoded[i] / peak;
+      ASSERT_EQ(std::signbit(values[i]), std::signbit(decoded[i]));
+      squares += x * x;
+      magnitudes += std::fabs(x);
+      errors += (x - d) * (x - d);
+    }
+    const double exact = squares - magnitudes * magnitudes / static_cast<double>(values.size());
+    ASSERT_LE(errors, exact + 0x1p-14 * squares);
+  });
+}
+
+TEST(DenseCodec, SignSendsTheMeanMagnitude) {
+  std::vector<float> values = {1, -2, 3, -10};
+  EXPECT_EQ(through(Scheme::sign, values), (std::vector<float>{4, -4, 4, -4}));
+}
+
+TEST(DenseCodec, WholeMultiplesOfTheScaleAreExact) {
+  std::vector<float> values(300);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(int(i % 255) - 127);
+  values[128] = values[256] = 127;
+  EXPECT_EQ(through(Scheme::int8, values), values);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(int(i % 15) - 7);
+  values[298] = values[299] = 7;
+  EXPECT_EQ(through(Scheme::int4, values), values);
+}
+
+TEST(DenseCodec, MessagesAreAsLongAsTheDocsSay) {
+  EXPECT_EQ(encoded_bytes(Scheme::float16, 1000), 2000u);
+  EXPECT_EQ(encoded_bytes(Scheme::bfloat16, 1000), 2000u);
+  EXPECT_EQ(encoded_bytes(Scheme::int8, 1024), 1024u + 8 * 2);
+  EXPECT_EQ(encoded_bytes(Scheme::int4, 1024), 512u + 8 * 2);
+  EXPECT_EQ(encoded_bytes(Scheme::int4, 131), 64u + 2 + 2 * 2);
+  EXPECT_EQ(encoded_bytes(Scheme::sign, 1024), 128u + 2 * 2);
+}
+
+// A block with something in it that is no number decodes to nothing but NaN; float16 and bfloat16
+// keep the element itself. Other blocks are as they would have been.
+TEST(DenseCodec, WhatIsNotFiniteStaysVisible) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Scheme scheme : kDense) {
+    const bool half = scheme == Scheme::float16 || scheme == Scheme::bfloat16;
+    const std::size_t block = scheme == Scheme::sign ? kSignBlock : kQuantBlock;
+    for (const float odd : {kNan, kInfinity, -kInfinity}) {
+      for (const std::size_t at : {std::size_t{0}, block + 3, 2 * block + 1}) {
+        SCOPED_TRACE(testing::Message() << to_string(scheme) << ": " << odd << " at " << at);
+        std::vector<float> values(2 * block + 2, 0.5f);
+        values[at] = odd;
+        const auto decoded = through(scheme, values);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          if (half && i == at) {
+            ASSERT_TRUE(std::isnan(odd) ? std::isnan(decoded[i]) : decoded[i] == odd);
+          } else if (!half && i / block == at / block) {
+            ASSERT_TRUE(std::isnan(decoded[i])) << i;
+          } else {
+            ASSERT_NEAR(decoded[i], 0.5f, 0.01f) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DenseCodec, TruncatedBytesAreRefused) {
+  for (const Scheme scheme : kDense) {
+    std::vector<float> values(1000, 1.0f);
+    const auto bytes = encoded(scheme, values);
+    for (std::size_t length = 0; length < bytes.size() + 3; ++length) {
+      if (length == bytes.size()) continue;
+      auto cut = bytes;
+      cut.resize(length);
+      try {
+        decode(scheme, cut, values);
+        FAIL() << to_string(scheme) << " took " << length << " bytes";
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::CorruptData);
+      }
+    }
+  }
+}
+
+TEST(DenseCodec, RandomBytesDecodeToSomething) {
+  std::mt19937 random(1);
+  for (const Scheme scheme : kDense) {
+    for (std::size_t count = 0; count < 700; count += 13) {
+      std::vector<std::byte> bytes(encoded_bytes(scheme, count));
+      for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+      std::vector<float> values(count + 1, 42.0f);
+      decode(scheme, bytes, std::span(values).first(count));
+      EXPECT_EQ(values.back(), 42.0f);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::comm
