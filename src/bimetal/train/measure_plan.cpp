@@ -29,9 +29,10 @@ constexpr std::chrono::milliseconds kStepBudget{2000};
 constexpr std::chrono::milliseconds kDeviceBudget{500};
 
 RankDevice describe(const torch::Device& device, const TrainerOptions& options) {
-  RankDevice result{.host = options.host_name,
-                    .worker = device::to_string(options.worker),
-                    .device = device.str()};
+  RankDevice result;
+  result.host = options.host_name;
+  result.worker = device::to_string(options.worker);
+  result.device = device.str();
   for (const auto& info : device::enumerate_devices()) {
     if (info.device != device) continue;
     result.name = info.name;

@@ -32,7 +32,9 @@ std::vector<balance::Device> devices_of(const PlanInput& input, const std::vecto
 Prediction predict(const PlanInput& input, Way way, const std::vector<int>& ranks) {
   const auto devices = devices_of(input, ranks);
   const auto count = static_cast<int>(ranks.size());
-  Prediction result{.way = way, .ranks = ranks};
+  Prediction result;
+  result.way = way;
+  result.ranks = ranks;
   result.shares = way == Way::Balanced ? balance::balanced_shares(devices, input.global_batch)
                                        : balance::equal_shares(count, input.global_batch);
   result.compute_s = balance::finish_seconds(devices, result.shares);

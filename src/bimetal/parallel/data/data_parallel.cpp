@@ -44,16 +44,16 @@ ReducerOptions reducer_options(const DataParallelOptions& options) {
           .timeout = options.timeout};
 }
 
-// Where a rank stands within a step.
-enum class Phase {
-  idle,      ///< outside of a step
-  open,      ///< begin_step to backward_last
-  reducing,  ///< backward_last to finish_step
-};
-
 }  // namespace
 
 struct DataParallel::Impl {
+  /// Where a rank stands within a step.
+  enum class Phase {
+    idle,      ///< outside of a step
+    open,      ///< begin_step to backward_last
+    reducing,  ///< backward_last to finish_step
+  };
+
   Impl(std::shared_ptr<torch::nn::Module> m, comm::Group g, const DataParallelOptions& o)
       : module(std::move(m)), group(std::move(g)), options(o) {}
 
@@ -93,12 +93,12 @@ void DataParallel::begin_step(std::int64_t global_batch) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("the global batch must be positive, not {}", global_batch));
   }
-  if (impl_->phase != Phase::idle) {
+  if (impl_->phase != Impl::Phase::idle) {
     throw Error(ErrorCode::InvalidArgument,
                 "begin_step: the last step has not been ended with finish_step");
   }
   impl_->reducer->begin();
-  impl_->phase = Phase::open;
+  impl_->phase = Impl::Phase::open;
   impl_->global_batch = global_batch;
   impl_->samples_done = 0;
 }
@@ -112,15 +112,15 @@ void DataParallel::backward(const torch::Tensor& mean_loss, std::int64_t samples
 void DataParallel::backward_last(const torch::Tensor& mean_loss, std::int64_t samples) {
   impl_->check_backward(mean_loss, samples);
   impl_->samples_done += samples;
-  impl_->phase = Phase::reducing;
+  impl_->phase = Impl::Phase::reducing;
   impl_->reducer->reduce_during([&] { impl_->run_backward(mean_loss, samples); });
 }
 
 void DataParallel::finish_step() {
-  if (impl_->phase == Phase::idle) {
+  if (impl_->phase == Impl::Phase::idle) {
     throw Error(ErrorCode::InvalidArgument, "finish_step: no step was begun with begin_step");
   }
-  impl_->phase = Phase::idle;
+  impl_->phase = Impl::Phase::idle;
   impl_->reducer->finish();
 }
 
