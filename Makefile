@@ -26,8 +26,9 @@ test: build      ## build and run every test
 sanitizers: build ## the tests again, and the torch-free core under TSan and ASan+UBSan
 	@SANITIZERS=on scripts/test.sh $(BUILD)
 
-bench: build     ## the measurements that the README quotes (about 15 minutes)
+bench: build     ## the measurements that the README quotes (about 40 minutes)
 	@.venv/bin/python bench/unequal_vs_torch.py
+	@.venv/bin/python bench/speed_change.py
 	@.venv/bin/python bench/ddp_vs_torch.py
 
 format:          ## clang-format over the sources

@@ -64,6 +64,17 @@ class CpuLimit:
             return f"{how}, period {self.period_us / 1000:g} ms"
         return None
 
+    def change(self, speed: float):
+        """Another speed from now on, for limits that began below 1."""
+        self.speed = speed
+        if self._folder:
+            quota = str(max(1000, int(self.period_us * speed)))
+            v1 = self._folder / "cpu.cfs_quota_us"
+            if v1.exists():
+                v1.write_text(quota)
+            else:
+                (self._folder / "cpu.max").write_text(f"{quota} {self.period_us}")
+
     def enter(self):
         """For preexec_fn: puts the calling process under the quota."""
         if self._procs:
