@@ -48,6 +48,15 @@ std::vector<std::string> names_in(const std::map<std::string, Value>& names) {
   return result;
 }
 
+std::vector<std::string> scheme_names() {
+  std::vector<std::string> names;
+  for (auto scheme = comm::Scheme::none; scheme <= comm::Scheme::sign;
+       scheme = static_cast<comm::Scheme>(static_cast<int>(scheme) + 1)) {
+    names.emplace_back(to_string(scheme));
+  }
+  return names;
+}
+
 }  // namespace
 
 void add_options(CLI::App& command, BenchOptions& options) {
@@ -96,8 +105,17 @@ void add_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--algorithm", options.algorithm, "docs/algorithms.md lists them")
       ->check(CLI::IsMember({"auto"}))
       ->capture_default_str();
-  command.add_option("--compress", options.compress, "Compression on the wire")
-      ->check(CLI::IsMember({"none"}))
+  const auto set_scheme = [&options](const std::string& name) {
+    options.compression.scheme = comm::scheme_of(name);
+  };
+  command
+      .add_option_function<std::string>("--compress", set_scheme,
+                                        "Compression of allreduce on the wire (default none)")
+      ->type_name("SCHEME")
+      ->check(CLI::IsMember(scheme_names()).description(""));
+  command.add_option("--density", options.compression.density, "Of topk: share of elements sent")
+      ->capture_default_str();
+  command.add_option("--rank", options.compression.rank, "Of powersgd: columns of the factors")
       ->capture_default_str();
   command.add_flag("!--no-verify", options.verify, "Skip the check of the results before timing");
   command.add_flag("--json", options.json, "Print JSON instead of a table");
@@ -126,13 +144,24 @@ std::vector<std::string> to_arguments(const BenchOptions& options) {
                                     "--algorithm",
                                     options.algorithm,
                                     "--compress",
-                                    options.compress};
+                                    std::string(to_string(options.compression.scheme)),
+                                    "--density",
+                                    fmt::format("{}", options.compression.density),
+                                    "--rank",
+                                    fmt::format("{}", options.compression.rank)};
   if (!options.verify) words.push_back("--no-verify");
   if (options.json) words.push_back("--json");
   return words;
 }
 
 std::vector<std::size_t> sizes(const BenchOptions& options) {
+  if (options.compression.scheme != comm::Scheme::none) {
+    if (options.operation != Operation::all_reduce) {
+      throw Error(ErrorCode::InvalidArgument, "--compress is for allreduce alone");
+    }
+    comm::tag_of(options.compression, 0, options.dtype,
+                 comm::ReduceOp::avg);  // refuses what can't be
+  }
   if (options.operation == Operation::barrier) return {0};
   if (options.factor <= 1 || options.min_bytes == 0 || options.min_bytes > options.max_bytes) {
     throw Error(ErrorCode::InvalidArgument,

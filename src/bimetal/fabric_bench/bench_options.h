@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
 
 namespace bimetal::fabric_bench {
@@ -22,7 +23,7 @@ struct BenchOptions {
   double timeout_s = 60;  ///< deadline of one operation
   std::string transport = "auto";
   std::string algorithm = "auto";
-  std::string compress = "none";
+  comm::Compression compression = {};  ///< of allreduce, with error feedback
   bool verify = true;
   bool json = false;
 };

@@ -24,10 +24,27 @@ bool has_second_buffer(Operation operation) {
   return operation == Operation::all_to_all || operation == Operation::send_recv;
 }
 
+// Of the size of the true average, in this benchmark's data: docs/compression.md bounds what each
+// rank's encoding and that of the sum may lose.
+double most_lost(comm::Scheme scheme) {
+  switch (scheme) {
+    case comm::Scheme::float16:
+    case comm::Scheme::bfloat16: return 0.01;
+    case comm::Scheme::int8: return 0.02;
+    case comm::Scheme::int4: return 0.3;
+    default: return 1.5;
+  }
+}
+
 }  // namespace
 
-Exercise::Exercise(comm::Group group, Operation operation, comm::DType dtype, std::size_t bytes)
-    : group_(std::move(group)), operation_(operation), dtype_(dtype) {
+Exercise::Exercise(comm::Group group, Operation operation, comm::DType dtype, std::size_t bytes,
+                   comm::Compression compression)
+    : group_(std::move(group)),
+      operation_(operation),
+      dtype_(dtype),
+      compression_(std::move(compression)) {
+  compression_.memory = std::make_shared<comm::BucketMemory>();
   if (operation == Operation::barrier) return;
   const auto ranks = static_cast<std::size_t>(group_.size());
   const std::size_t pieces = has_pieces(operation) ? ranks : 1;
@@ -72,6 +89,7 @@ void Exercise::fill() {
 
 void Exercise::run(Deadline deadline) {
   using comm::ReduceOp;
+  if (compressed()) return run_compressed(deadline);
   switch (operation_) {
     case Operation::all_reduce: return group_.all_reduce(large(), ReduceOp::sum, deadline).wait();
     case Operation::broadcast: return group_.broadcast(large(), kRoot, deadline).wait();
@@ -105,7 +123,12 @@ std::span<const std::byte> Exercise::piece(int rank) const {
   return std::span(whole).subspan(static_cast<std::size_t>(rank) * small_.size(), small_.size());
 }
 
+void Exercise::run_compressed(Deadline deadline) {
+  group_.all_reduce(large(), comm::ReduceOp::avg, compression_, deadline).wait();
+}
+
 std::string Exercise::fault() const {
+  if (compressed()) return compressed_fault();
   const int n = group_.size(), rank = group_.rank();
   const Pattern sum = sum_of_patterns(n);
   switch (operation_) {
@@ -128,6 +151,27 @@ std::string Exercise::fault() const {
       return {};
     default: return {};
   }
+}
+
+std::string Exercise::compressed_fault() const {
+  const double lost = relative_error(large_, dtype_, sum_of_patterns(group_.size()),
+                                     1.0 / static_cast<double>(group_.size()));
+  if (!(lost <= most_lost(compression_.scheme))) {
+    return fmt::format("{} has lost {:.3g} of what there was", to_string(compression_.scheme),
+                       lost);
+  }
+  return same_everywhere() ? "" : "another rank has other bits";
+}
+
+bool Exercise::same_everywhere() const {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const std::byte byte : large_)
+    hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
+  const std::vector<std::int64_t> own = {static_cast<std::int64_t>(hash)};
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group_.size()));
+  comm::Group group = group_;
+  group.all_gather(comm::buffer(own), comm::buffer(all)).wait();
+  return std::ranges::count(all, own.front()) == group_.size();
 }
 
 }  // namespace bimetal::fabric_bench

@@ -15,7 +15,10 @@ class Exercise {
  public:
   /// `bytes` is rounded to whole elements for each rank. As nccl-tests counts them: the buffer of
   /// all_reduce, broadcast, reduce and send_recv; the larger of the two buffers of the others.
-  Exercise(comm::Group group, comm::Operation operation, comm::DType dtype, std::size_t bytes);
+  /// `compression` is all_reduce's, which then computes the average: runs on their own results must
+  /// not grow without bounds.
+  Exercise(comm::Group group, comm::Operation operation, comm::DType dtype, std::size_t bytes,
+           comm::Compression compression = {});
 
   std::size_t bytes() const noexcept { return large_.size(); }
 
@@ -29,18 +32,24 @@ class Exercise {
   /// The operation, once, to its end.
   void run(Deadline deadline);
 
-  /// Empty if a run after fill() has left what it should, else what is wrong.
+  /// Empty if a run after fill() has left what it should, else what is wrong. Collective where
+  /// something is compressed.
   std::string fault() const;
 
  private:
   comm::Buffer large();
   comm::Buffer small();
   std::span<const std::byte> piece(int rank) const;
+  bool compressed() const noexcept { return compression_.scheme != comm::Scheme::none; }
+  void run_compressed(Deadline deadline);
+  std::string compressed_fault() const;
+  bool same_everywhere() const;
   std::size_t piece_elements() const { return small_.size() / comm::size_of(dtype_); }
 
   comm::Group group_;
   comm::Operation operation_;
   comm::DType dtype_;
+  comm::Compression compression_;
   std::vector<std::byte> large_;     ///< all ranks' pieces, or the only buffer
   std::vector<std::byte> small_;     ///< one rank's piece, where the operation has such
   std::vector<std::byte> received_;  ///< second buffer of all_to_all and send_recv

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -90,6 +91,27 @@ std::string difference(std::span<const std::byte> memory, DType dtype, const Pat
                        pattern[(first + element) % pattern.size()]);
   }
   return {};
+}
+
+double relative_error(std::span<const std::byte> memory, DType dtype, const Pattern& pattern,
+                      double factor) {
+  double errors = 0, all = 0;
+  with_type(dtype, [&]<typename T>(T) {
+    for (std::size_t i = 0; i < memory.size() / sizeof(T); ++i) {
+      T value;
+      std::memcpy(&value, memory.data() + i * sizeof(T), sizeof(T));
+      const double wanted = factor * pattern[i % pattern.size()];
+      double got;
+      if constexpr (std::is_arithmetic_v<T>) {
+        got = static_cast<double>(value);
+      } else {
+        got = static_cast<double>(static_cast<float>(value));
+      }
+      errors += (got - wanted) * (got - wanted);
+      all += wanted * wanted;
+    }
+  });
+  return all > 0 ? std::sqrt(errors / all) : 0;
 }
 
 }  // namespace bimetal::fabric_bench

@@ -30,4 +30,8 @@ void fill(std::span<std::byte> memory, comm::DType dtype, const Pattern& pattern
 std::string difference(std::span<const std::byte> memory, comm::DType dtype, const Pattern& pattern,
                        std::size_t first = 0);
 
+/// ‖memory − factor × pattern‖ / ‖factor × pattern‖, 0 for no elements.
+double relative_error(std::span<const std::byte> memory, comm::DType dtype, const Pattern& pattern,
+                      double factor);
+
 }  // namespace bimetal::fabric_bench

@@ -43,7 +43,8 @@ Report::Report(const BenchOptions& options, int ranks)
   if (options_.json) return;
   write(fmt::format("{} of {}, {} ranks, transport {}, algorithm {}, compression {}\n",
                     comm::to_string(options_.operation), comm::to_string(options_.dtype), ranks,
-                    options_.transport, options_.algorithm, options_.compress));
+                    options_.transport, options_.algorithm,
+                    to_string(options_.compression.scheme)));
   write(fmt::format("{:>10} {:>7} {:>11} {:>11} {:>11} {:>10} {:>10} {:>10}\n", "size", "runs",
                     "mean µs", "p50 µs", "p99 µs", "alg GB/s", "bus GB/s", "CPU ns/B"));
 }
@@ -78,7 +79,7 @@ void Report::finish() {
                            {"ranks", ranks_},
                            {"transport", options_.transport},
                            {"algorithm", options_.algorithm},
-                           {"compress", options_.compress},
+                           {"compress", to_string(options_.compression.scheme)},
                            {"verified", options_.verify},
                            {"results", nlohmann::json::array()}};
   for (const auto& m : measurements_) report["results"].push_back(to_json(m));

@@ -42,6 +42,16 @@ TEST(BenchOptions, WordsGiveTheSameOptionsAgain) {
   EXPECT_FALSE(again.json);
 }
 
+TEST(BenchOptions, CompressionIsAllreducesAlone) {
+  const auto options = parse({"allreduce", "--compress", "powersgd", "--rank", "2"});
+  EXPECT_EQ(options.compression.scheme, comm::Scheme::powersgd);
+  EXPECT_EQ(parse(to_arguments(options)).compression.rank, 2);
+  EXPECT_THROW(parse({"allreduce", "--compress", "zip"}), CLI::ParseError);
+  EXPECT_THROW(sizes(parse({"broadcast", "--compress", "int8"})), Error);
+  EXPECT_THROW(sizes(parse({"allreduce", "--compress", "int8", "--dtype", "int32"})), Error);
+  EXPECT_THROW(sizes(parse({"allreduce", "--compress", "topk", "--density", "2"})), Error);
+}
+
 TEST(BenchOptions, WhatMakesNoSenseIsRefused) {
   EXPECT_THROW(parse({}), CLI::ParseError);
   EXPECT_THROW(parse({"allreduce", "--dtype", "float"}), CLI::ParseError);

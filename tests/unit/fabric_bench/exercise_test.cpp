@@ -36,6 +36,22 @@ TEST(Exercise, EveryOperationLeavesWhatItShould) {
   }
 }
 
+TEST(Exercise, EveryCompressionLeavesWhatItShould) {
+  for (const int size : {1, 2, 3}) {
+    testing::run_ranks(size, [](int, comm::Group group) {
+      for (int scheme = 1; scheme < 8; ++scheme) {
+        const comm::Compression how{.scheme = static_cast<comm::Scheme>(scheme)};
+        Exercise exercise(group, Operation::all_reduce, DType::float32, 100'000, how);
+        exercise.fill();
+        const auto before = exercise.fault();
+        EXPECT_EQ(before.empty(), group.size() == 1) << to_string(how.scheme);
+        exercise.run(soon());
+        EXPECT_EQ(exercise.fault(), "") << to_string(how.scheme);
+      }
+    });
+  }
+}
+
 TEST(Exercise, NoticesAResultThatHasNotBeenComputed) {
   testing::run_ranks(3, [](int rank, comm::Group group) {
     for (const auto operation : kOperations) {

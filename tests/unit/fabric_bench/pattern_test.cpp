@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace bimetal::fabric_bench {
 namespace {
 
@@ -39,6 +41,16 @@ TEST(Pattern, OneWrongElementIsNamed) {
 
 TEST(Pattern, SumsAreExactInTheSmallestType) {
   for (const double value : sum_of_patterns(40)) EXPECT_LE(value, 127);
+}
+
+TEST(Pattern, RelativeErrorIsOfTheWhole) {
+  std::vector<float> memory(200);
+  const auto bytes = std::as_writable_bytes(std::span(memory));
+  fill(bytes, comm::DType::float32, pattern_of(1));
+  EXPECT_EQ(relative_error(bytes, comm::DType::float32, pattern_of(1), 1), 0);
+  EXPECT_DOUBLE_EQ(relative_error(bytes, comm::DType::float32, pattern_of(1), 0.5), 1);
+  std::ranges::fill(memory, 0.0f);
+  EXPECT_DOUBLE_EQ(relative_error(bytes, comm::DType::float32, pattern_of(1), 3), 1);
 }
 
 }  // namespace
