@@ -6,11 +6,11 @@ Timer::Alarm Timer::at(Deadline when, std::function<void()> action) {
   std::lock_guard lock(mutex_);
   if (stopped_) return {};
   const Alarm alarm{when.time(), ++last_number_};
-  const bool earliest = alarms_.empty() || alarm < alarms_.begin()->first;
   alarms_.emplace(alarm, std::move(action));
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { run(); });
-  } else if (earliest) {
+  } else if (when.time() < looks_again_) {
+    // Else it need not be woken: it may sleep for an alarm that has been cancelled meanwhile.
     changed_.notify_one();
   }
   return alarm;
@@ -41,12 +41,14 @@ void Timer::run() {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     if (alarms_.empty()) {
+      looks_again_ = Deadline::Clock::time_point::max();
       changed_.wait(lock);
       continue;
     }
     const auto next = alarms_.begin();
     if (next->first.time > Deadline::Clock::now()) {
-      changed_.wait_until(lock, next->first.time);
+      looks_again_ = next->first.time;
+      changed_.wait_until(lock, looks_again_);
       continue;
     }
     auto action = std::move(next->second);

@@ -45,6 +45,7 @@ class Timer {
   std::condition_variable changed_;
   std::map<Alarm, std::function<void()>> alarms_;
   std::uint64_t last_number_ = 0;
+  Deadline::Clock::time_point looks_again_ = Deadline::Clock::time_point::max();
   bool stopped_ = false;
   std::thread thread_;
 };
