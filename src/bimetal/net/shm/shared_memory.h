@@ -1,0 +1,77 @@
+#pragma once
+// Memory that several processes of one host see. Its maker tells the others how to find it; whether
+// they share memory with the maker shows when they read the maker's nonce in what they have opened.
+// Nothing else (host names, addresses) says so.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace bimetal::net {
+
+/// How another process finds a segment. Travels in messages of the group.
+struct SegmentAddress {
+  static constexpr std::size_t kNonceBytes = 16;
+
+  std::uint64_t process = 0;
+  std::uint64_t handle = 0;  ///< the maker's descriptor (Linux)
+  std::string name;          ///< where there are names only; at most 32 characters
+  std::array<std::byte, kNonceBytes> nonce{};
+};
+
+/// One mapping of a segment, unmapped in the end; the memory goes with its last mapping. On Linux a
+/// segment never has a name, so nothing is left behind by a process killed at whatever moment;
+/// elsewhere it has one until forget_name(). Movable; not thread-safe itself.
+class SharedMemory {
+ public:
+  /// The maker's nonce lies here at the beginning; what follows is the users'.
+  static constexpr std::size_t kReserved = 64;
+
+  /// Whether this system has shared memory at all.
+  static bool supported() noexcept;
+
+  /// Zeroed memory, reserved but not touched. Errors: Unsupported, System.
+  static SharedMemory create(std::size_t bytes);
+
+  /// The segment of another process (or of this one, mapped once more). Errors: Unsupported where
+  /// it is out of reach: another host or container, another user, another size, or the nonce of
+  /// somebody else.
+  static SharedMemory open(const SegmentAddress& address, std::size_t bytes);
+
+  SharedMemory() = default;
+  ~SharedMemory();
+  SharedMemory(SharedMemory&& other) noexcept { swap(other); }
+  SharedMemory& operator=(SharedMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  /// How others find a segment made by create().
+  const SegmentAddress& address() const noexcept { return address_; }
+
+  /// Makes the segment impossible to find for newcomers and leaves its users alone. For the maker,
+  /// once everybody has opened it.
+  void forget_name() noexcept;
+
+  /// All of it, kReserved included. Begins at a page.
+  std::span<std::byte> bytes() const noexcept { return bytes_; }
+  explicit operator bool() const noexcept { return !bytes_.empty(); }
+
+ private:
+  void swap(SharedMemory& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    std::swap(handle_, other.handle_);
+    std::swap(address_, other.address_);
+  }
+  void write_nonce();
+  void check_nonce(const SegmentAddress& address) const;
+
+  std::span<std::byte> bytes_;
+  int handle_ = -1;  ///< of the maker, until forget_name()
+  SegmentAddress address_;
+};
+
+}  // namespace bimetal::net

@@ -1,0 +1,83 @@
+// Memory without a name (memfd_create), which others open through its maker's descriptor. Sealed
+// against changes of size, so that no access to it can end in SIGBUS.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/shm/shared_memory.h"
+
+namespace bimetal::net {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+std::span<std::byte> map(int file, std::size_t bytes) {
+  void* memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  if (memory == MAP_FAILED) throw system_error("cannot map shared memory", errno);
+  return {static_cast<std::byte*>(memory), bytes};
+}
+
+}  // namespace
+
+bool SharedMemory::supported() noexcept {
+  return true;
+}
+
+SharedMemory SharedMemory::create(std::size_t bytes) {
+  SharedMemory made;
+  made.handle_ = ::memfd_create("bimetal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (made.handle_ < 0) throw system_error("cannot make shared memory", errno);
+  if (::ftruncate(made.handle_, static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(made.handle_, F_ADD_SEALS, kSizeSeals) != 0) {
+    throw system_error("cannot set the size of shared memory", errno);
+  }
+  made.bytes_ = map(made.handle_, bytes);
+  made.address_.process = static_cast<std::uint64_t>(::getpid());
+  made.address_.handle = static_cast<std::uint64_t>(made.handle_);
+  made.write_nonce();
+  return made;
+}
+
+SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes) {
+  const auto path = fmt::format("/proc/{}/fd/{}", address.process, address.handle);
+  // Whatever that may be here: without waiting for it, and without taking it over.
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file < 0) {
+    throw Error(ErrorCode::Unsupported, system_error("cannot open " + path, errno).what());
+  }
+  struct ::stat status {};
+  const bool fits = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+                    static_cast<std::size_t>(status.st_size) == bytes;
+  const int seals = fits ? ::fcntl(file, F_GET_SEALS) : -1;
+  SharedMemory opened;
+  if (seals >= 0 && (seals & kSizeSeals) == kSizeSeals) {
+    try {
+      opened.bytes_ = map(file, bytes);
+    } catch (...) {
+      ::close(file);
+      throw;
+    }
+  }
+  ::close(file);
+  if (!opened) throw Error(ErrorCode::Unsupported, path + " is no shared memory of this group");
+  opened.check_nonce(address);
+  return opened;
+}
+
+void SharedMemory::forget_name() noexcept {
+  if (handle_ >= 0) ::close(std::exchange(handle_, -1));
+}
+
+SharedMemory::~SharedMemory() {
+  forget_name();
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+}  // namespace bimetal::net

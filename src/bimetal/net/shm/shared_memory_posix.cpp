@@ -1,0 +1,90 @@
+// Systems without memfd_create (macOS): POSIX shared memory under a random name, which is taken
+// away as soon as everybody has opened it.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/shm/shared_memory.h"
+
+namespace bimetal::net {
+namespace {
+
+std::span<std::byte> map(int file, std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) throw system_error("cannot map shared memory", errno);
+  return {static_cast<std::byte*>(memory), bytes};
+}
+
+// macOS allows names of 31 characters.
+std::string random_name() {
+  ensure_sodium();
+  std::uint64_t number = 0;
+  randombytes_buf(&number, sizeof(number));
+  return fmt::format("/bimetal-{:016x}", number);
+}
+
+}  // namespace
+
+bool SharedMemory::supported() noexcept {
+  return true;
+}
+
+SharedMemory SharedMemory::create(std::size_t bytes) {
+  SharedMemory made;
+  const auto name = random_name();
+  made.handle_ = ::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (made.handle_ < 0) throw system_error("cannot make shared memory", errno);
+  made.address_.name = name;
+  made.address_.process = static_cast<std::uint64_t>(::getpid());
+  if (::ftruncate(made.handle_, static_cast<off_t>(bytes)) != 0) {
+    throw system_error("cannot set the size of shared memory", errno);
+  }
+  made.bytes_ = map(made.handle_, bytes);
+  made.write_nonce();
+  return made;
+}
+
+SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes) {
+  const int file = ::shm_open(address.name.c_str(), O_RDWR, 0);
+  if (file < 0) {
+    throw Error(ErrorCode::Unsupported, system_error("cannot open " + address.name, errno).what());
+  }
+  struct ::stat status {};
+  // Sizes are rounded up to pages.
+  const bool fits =
+      ::fstat(file, &status) == 0 && static_cast<std::size_t>(status.st_size) >= bytes;
+  SharedMemory opened;
+  if (fits) {
+    try {
+      opened.bytes_ = map(file, bytes);
+    } catch (...) {
+      ::close(file);
+      throw;
+    }
+  }
+  ::close(file);
+  if (!opened) {
+    throw Error(ErrorCode::Unsupported, address.name + " is no shared memory of this group");
+  }
+  opened.check_nonce(address);
+  return opened;
+}
+
+void SharedMemory::forget_name() noexcept {
+  if (handle_ < 0) return;
+  ::shm_unlink(address_.name.c_str());
+  ::close(std::exchange(handle_, -1));
+}
+
+SharedMemory::~SharedMemory() {
+  forget_name();
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+}  // namespace bimetal::net

@@ -1,0 +1,151 @@
+#include "bimetal/net/shm/shared_memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/shm/bell.h"
+#include "support/forked_child.h"
+
+namespace bimetal::net {
+namespace {
+
+constexpr std::size_t kBytes = 1 << 16;
+
+class SharedMemoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!SharedMemory::supported()) GTEST_SKIP() << "no shared memory on this system";
+  }
+};
+
+std::ptrdiff_t names_in_dev_shm() {
+  const std::filesystem::path folder = "/dev/shm";
+  if (!std::filesystem::exists(folder)) return 0;
+  return std::ranges::count_if(std::filesystem::directory_iterator(folder), [](const auto& entry) {
+    return entry.path().filename().string().starts_with("bimetal");
+  });
+}
+
+std::ptrdiff_t open_files() {
+  const std::filesystem::path folder = "/dev/fd";
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
+
+TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
+  const auto made = SharedMemory::create(kBytes);
+  test::ForkedChild child([&] {
+    const auto opened = SharedMemory::open(made.address(), kBytes);
+    opened.bytes()[kBytes - 1] = std::byte{7};
+    return 0;
+  });
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_EQ(made.bytes()[kBytes - 1], std::byte{7});
+}
+
+TEST_F(SharedMemoryTest, MemoryBeginsZeroed) {
+  const auto made = SharedMemory::create(kBytes);
+  const auto users = made.bytes().subspan(SharedMemory::kReserved);
+  EXPECT_TRUE(std::ranges::all_of(users, [](std::byte b) { return b == std::byte{0}; }));
+}
+
+TEST_F(SharedMemoryTest, MemoryOutlivesItsMaker) {
+  auto made = SharedMemory::create(kBytes);
+  const auto opened = SharedMemory::open(made.address(), kBytes);
+  made.bytes()[100] = std::byte{5};
+  made = SharedMemory();
+  EXPECT_EQ(opened.bytes()[100], std::byte{5});
+}
+
+TEST_F(SharedMemoryTest, AWrongNonceSizeOrPlaceIsRefused) {
+  const auto made = SharedMemory::create(kBytes);
+  const auto refused = [](const SegmentAddress& address, std::size_t bytes) {
+    try {
+      SharedMemory::open(address, bytes);
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::Unsupported;
+    }
+    return false;
+  };
+  auto other_nonce = made.address();
+  other_nonce.nonce[3] ^= std::byte{1};
+  EXPECT_TRUE(refused(other_nonce, kBytes));
+  EXPECT_TRUE(refused(made.address(), 2 * kBytes));
+  auto nowhere = made.address();
+  nowhere.process = 0x7ffffff0;
+  nowhere.name = "/bimetal-nobody-has-made-it";
+  EXPECT_TRUE(refused(nowhere, kBytes));
+  // What lies there may be anything: a pipe must not make its opener wait.
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  auto pipe_end = made.address();
+  pipe_end.handle = static_cast<std::uint64_t>(ends[0]);
+  pipe_end.name = "/bimetal-pipe";
+  EXPECT_TRUE(refused(pipe_end, kBytes));
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_F(SharedMemoryTest, NothingIsFoundOrLeftAfterForgetting) {
+  const auto files = open_files();
+  const auto names = names_in_dev_shm();
+  {
+    auto made = SharedMemory::create(kBytes);
+    const auto opened = SharedMemory::open(made.address(), kBytes);
+    made.forget_name();
+    EXPECT_THROW(SharedMemory::open(made.address(), kBytes), Error);
+    EXPECT_EQ(names_in_dev_shm(), names);
+    made.bytes()[100] = std::byte{5};
+    EXPECT_EQ(opened.bytes()[100], std::byte{5});
+  }
+  EXPECT_EQ(open_files(), files);
+}
+
+TEST_F(SharedMemoryTest, AKilledMakerLeavesNothing) {
+  const auto names = names_in_dev_shm();
+  test::ForkedChild child([] {
+    auto made = SharedMemory::create(kBytes);
+#ifndef __linux__
+    made.forget_name();  // before that, the name is all there is
+#endif
+    raise(SIGKILL);
+    return 0;
+  });
+  EXPECT_EQ(child.wait(), -1);
+  EXPECT_EQ(names_in_dev_shm(), names);
+}
+
+TEST_F(SharedMemoryTest, ABellWakesASleeperOfAnotherMapping) {
+  const auto made = SharedMemory::create(kBytes);
+  const auto opened = SharedMemory::open(made.address(), kBytes);
+  const auto bell_of = [](const SharedMemory& memory) -> Bell& {
+    return *reinterpret_cast<Bell*>(memory.bytes().data() + SharedMemory::kReserved);
+  };
+  std::atomic<bool> woken = false;
+  std::thread sleeper([&] {
+    while (bell_of(made).load() == 0) sleep_on(bell_of(made), 0, std::chrono::minutes(1));
+    woken = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(woken);
+  ring(bell_of(opened));
+  sleeper.join();
+  EXPECT_TRUE(woken);
+}
+
+TEST_F(SharedMemoryTest, ASleepEndsAtItsTime) {
+  const auto made = SharedMemory::create(kBytes);
+  auto& bell = *reinterpret_cast<Bell*>(made.bytes().data() + SharedMemory::kReserved);
+  sleep_on(bell, 0, std::chrono::milliseconds(5));
+  sleep_on(bell, 1, std::chrono::minutes(1));  // not what it holds: no sleep at all
+}
+
+}  // namespace
+}  // namespace bimetal::net
