@@ -1,7 +1,11 @@
-// Ranks as processes over TCP, one of which is killed or stopped by the operating system.
+// Ranks as processes, one of which is killed or stopped by the operating system.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
 
 #include "bimetal/base/error.h"
 #include "support/process_ranks.h"
@@ -33,12 +37,21 @@ void expect_all_running(ProcessRanks& ranks, int size) {
   for (int rank = 0; rank < size; ++rank) ranks.expect(rank, "running", patience());
 }
 
-TEST(LostProcess, AKilledRankIsNamedByEveryOther) {
+// On either transport; shared memory is told of losses by the connections.
+class LostProcess : public ::testing::TestWithParam<comm::Transport> {
+ protected:
+  static comm::GroupOptions options() { return {.transport = GetParam()}; }
+};
+
+TEST_P(LostProcess, AKilledRankIsNamedByEveryOther) {
   for (const int victim : {0, 2}) {
     constexpr int kSize = 4;
-    ProcessRanks ranks(kSize, [](int rank, Group group, const Tell& tell) {
-      reduce_for_ever(std::move(group), tell, std::chrono::minutes(5));
-    });
+    ProcessRanks ranks(
+        kSize,
+        [](int rank, Group group, const Tell& tell) {
+          reduce_for_ever(std::move(group), tell, std::chrono::minutes(5));
+        },
+        options());
     expect_all_running(ranks, kSize);
     ranks.signal(victim, SIGKILL);
     for (int rank = 0; rank < kSize; ++rank) {
@@ -51,14 +64,17 @@ TEST(LostProcess, AKilledRankIsNamedByEveryOther) {
   }
 }
 
-TEST(LostProcess, AKilledRankIsMissedByRanksThatWaitForOthers) {
-  ProcessRanks ranks(3, [](int rank, Group group, const Tell& tell) {
-    std::vector<float> data(4);
-    tell("running");
-    // Rank 2 waits for rank 1 alone, which waits for rank 0.
-    if (rank > 0) group.recv(buffer(data), rank - 1).wait();
-    if (rank == 0) group.barrier().wait();
-  });
+TEST_P(LostProcess, AKilledRankIsMissedByRanksThatWaitForOthers) {
+  ProcessRanks ranks(
+      3,
+      [](int rank, Group group, const Tell& tell) {
+        std::vector<float> data(4);
+        tell("running");
+        // Rank 2 waits for rank 1 alone, which waits for rank 0.
+        if (rank > 0) group.recv(buffer(data), rank - 1).wait();
+        if (rank == 0) group.barrier().wait();
+      },
+      options());
   expect_all_running(ranks, 3);
   ranks.signal(0, SIGKILL);
   for (const int rank : {1, 2}) {
@@ -68,19 +84,22 @@ TEST(LostProcess, AKilledRankIsMissedByRanksThatWaitForOthers) {
   }
 }
 
-TEST(LostProcess, AStoppedRankEndsInATimeoutThatNamesIt) {
+TEST_P(LostProcess, AStoppedRankEndsInATimeoutThatNamesIt) {
   constexpr int kSize = 4, kVictim = 1;
-  ProcessRanks ranks(kSize, [](int rank, Group group, const Tell& tell) {
-    std::vector<float> data(1 << 20, 0);
-    group.all_reduce(buffer(data)).wait();
-    tell("running");
-    // Longer than a call in good health takes on a busy machine.
-    for (;;) {
-      std::vector<float> number(8, 0);
-      group.all_reduce(buffer(number), ReduceOp::sum, Deadline::after(std::chrono::seconds(3)))
-          .wait();
-    }
-  });
+  ProcessRanks ranks(
+      kSize,
+      [](int rank, Group group, const Tell& tell) {
+        std::vector<float> data(1 << 20, 0);
+        group.all_reduce(buffer(data)).wait();
+        tell("running");
+        // Longer than a call in good health takes on a busy machine.
+        for (;;) {
+          std::vector<float> number(8, 0);
+          group.all_reduce(buffer(number), ReduceOp::sum, Deadline::after(std::chrono::seconds(3)))
+              .wait();
+        }
+      },
+      options());
   expect_all_running(ranks, kSize);
   ranks.signal(kVictim, SIGSTOP);
   for (int rank = 0; rank < kSize; ++rank) {
@@ -98,19 +117,22 @@ TEST(LostProcess, AStoppedRankEndsInATimeoutThatNamesIt) {
 }
 
 // The stopped one holds whole messages of the others in its sockets: their memory is given back.
-TEST(LostProcess, AStoppedReceiverOfLongMessages) {
-  ProcessRanks ranks(2, [](int rank, Group group, const Tell& tell) {
-    std::vector<float> data(32 << 20, 0);
-    group.barrier().wait();
-    tell("running");
-    if (rank == 1) {
-      group.recv(buffer(data), 0, 7).wait();  // another tag than is sent: only stops
-    } else {
-      std::vector<float> token(1);
-      group.recv(buffer(token), 1, 8, Deadline::after(std::chrono::milliseconds(500)));
-      group.broadcast(buffer(data), 0, Deadline::after(std::chrono::seconds(2))).wait();
-    }
-  });
+TEST_P(LostProcess, AStoppedReceiverOfLongMessages) {
+  ProcessRanks ranks(
+      2,
+      [](int rank, Group group, const Tell& tell) {
+        std::vector<float> data(32 << 20, 0);
+        group.barrier().wait();
+        tell("running");
+        if (rank == 1) {
+          group.recv(buffer(data), 0, 7).wait();  // another tag than is sent: only stops
+        } else {
+          std::vector<float> token(1);
+          group.recv(buffer(token), 1, 8, Deadline::after(std::chrono::milliseconds(500)));
+          group.broadcast(buffer(data), 0, Deadline::after(std::chrono::seconds(2))).wait();
+        }
+      },
+      options());
   expect_all_running(ranks, 2);
   ranks.signal(1, SIGSTOP);
   const auto outcome = ranks.outcome(0, patience());
@@ -118,20 +140,50 @@ TEST(LostProcess, AStoppedReceiverOfLongMessages) {
   EXPECT_EQ(outcome.blamed, 1) << outcome.message;
 }
 
-TEST(LostProcess, ARankThatEndsInGoodOrderIsNoLoss) {
-  ProcessRanks ranks(3, [](int rank, Group group, const Tell& tell) {
-    std::vector<float> data(100000, 1);
-    group.broadcast(buffer(data), 0).wait();
-    if (rank == 0) return;  // its part is done; the others go on without it
-    const auto pair_tag = 3;
-    if (rank == 1) group.send(buffer(data), 2, pair_tag).wait();
-    if (rank == 2) group.recv(buffer(data), 1, pair_tag).wait();
-  });
+TEST_P(LostProcess, ARankThatEndsInGoodOrderIsNoLoss) {
+  ProcessRanks ranks(
+      3,
+      [](int rank, Group group, const Tell& tell) {
+        std::vector<float> data(100000, 1);
+        group.broadcast(buffer(data), 0).wait();
+        if (rank == 0) return;  // its part is done; the others go on without it
+        const auto pair_tag = 3;
+        if (rank == 1) group.send(buffer(data), 2, pair_tag).wait();
+        if (rank == 2) group.recv(buffer(data), 1, pair_tag).wait();
+      },
+      options());
   for (int rank = 0; rank < 3; ++rank) {
     const auto outcome = ranks.outcome(rank, patience());
     EXPECT_EQ(outcome.error, std::nullopt) << outcome.message;
   }
 }
+
+// However its ranks end, a job leaves no shared memory behind.
+TEST_P(LostProcess, NothingIsLeftOfKilledRanks) {
+  const std::filesystem::path folder = "/dev/shm";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "names of shared memory cannot be listed";
+  const auto names = [&] {
+    return std::ranges::count_if(
+        std::filesystem::directory_iterator(folder),
+        [](const auto& entry) { return entry.path().filename().string().starts_with("bimetal"); });
+  };
+  const auto before = names();
+  ProcessRanks ranks(
+      3,
+      [](int rank, Group group, const Tell& tell) {
+        reduce_for_ever(std::move(group), tell, std::chrono::minutes(5));
+      },
+      options());
+  expect_all_running(ranks, 3);
+  EXPECT_EQ(names(), before);
+  for (const int rank : {0, 1, 2}) ranks.signal(rank, SIGKILL);
+  for (const int rank : {0, 1, 2}) EXPECT_THROW(ranks.outcome(rank, patience()), Error);
+  EXPECT_EQ(names(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, LostProcess,
+                         ::testing::Values(comm::Transport::tcp, comm::Transport::shm),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace
 }  // namespace bimetal::testing

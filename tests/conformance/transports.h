@@ -11,10 +11,12 @@
 
 namespace bimetal::testing {
 
-enum class Transport { in_process, tcp };
+enum class Transport { in_process, tcp, shm };
 
+/// Shared memory has an in-process mesh for its control path.
 inline std::vector<comm::Group> make_groups(Transport transport, int size,
                                             comm::GroupOptions options = {}) {
+  options.transport = transport == Transport::shm ? comm::Transport::shm : comm::Transport::tcp;
   return transport == Transport::tcp ? make_tcp_groups(size, options)
                                      : make_thread_groups(size, options);
 }
@@ -25,7 +27,12 @@ struct World {
 };
 
 inline std::string name_of(const World& world) {
-  return (world.transport == Transport::tcp ? "Tcp" : "InProcess") + std::to_string(world.size);
+  switch (world.transport) {
+    case Transport::in_process: return "InProcess" + std::to_string(world.size);
+    case Transport::tcp: return "Tcp" + std::to_string(world.size);
+    case Transport::shm: break;
+  }
+  return "Shm" + std::to_string(world.size);
 }
 
 /// Fixture for tests that run `body(rank, group)` on every rank of one world.
@@ -39,7 +46,7 @@ class OnWorlds : public ::testing::TestWithParam<World> {
 
 inline std::vector<World> worlds(std::initializer_list<int> sizes) {
   std::vector<World> all;
-  for (const auto transport : {Transport::in_process, Transport::tcp}) {
+  for (const auto transport : {Transport::in_process, Transport::tcp, Transport::shm}) {
     for (const int size : sizes) all.push_back({transport, size});
   }
   return all;

@@ -32,7 +32,8 @@ void write_line(int fd, const std::string& line) {
 }
 
 // A rank's whole life. Rank 0 serves the store and tells its port; the others are given it.
-void run_rank(int rank, int n, std::uint16_t port, int pipe, const ProcessRanks::Body& body) {
+void run_rank(int rank, int n, std::uint16_t port, int pipe, const ProcessRanks::Body& body,
+              const comm::GroupOptions& options) {
   const auto tell = [&](const std::string& line) { write_line(pipe, line); };
   try {
     const auto deadline = Deadline::after(kStartUp);
@@ -44,7 +45,8 @@ void run_rank(int rank, int n, std::uint16_t port, int pipe, const ProcessRanks:
       tell(std::to_string(port));
     }
     const auto store = rendezvous::connect_store({"127.0.0.1", port}, {}, deadline);
-    body(rank, comm::make_group(rendezvous::connect_mesh(*store, rank, n, {}, deadline)), tell);
+    body(rank, comm::make_group(rendezvous::connect_mesh(*store, rank, n, {}, deadline), options),
+         tell);
     tell("done");
   } catch (const Error& error) {
     tell(fmt::format("error {} {} {}", static_cast<int>(error.code()), error.rank().value_or(-1),
@@ -63,7 +65,7 @@ RankOutcome parse_outcome(const std::string& line) {
 
 }  // namespace
 
-ProcessRanks::ProcessRanks(int n, const Body& body) : children_(n) {
+ProcessRanks::ProcessRanks(int n, const Body& body, comm::GroupOptions options) : children_(n) {
   std::uint16_t port = 0;
   for (int rank = 0; rank < n; ++rank) {
     std::array<int, 2> ends;
@@ -71,7 +73,7 @@ ProcessRanks::ProcessRanks(int n, const Body& body) : children_(n) {
     const pid_t pid = ::fork();
     if (pid < 0) throw system_error("cannot fork", errno);
     if (pid == 0) {
-      run_rank(rank, n, port, ends[1], body);
+      run_rank(rank, n, port, ends[1], body, options);
       _exit(0);
     }
     ::close(ends[1]);

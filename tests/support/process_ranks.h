@@ -30,7 +30,7 @@ class ProcessRanks {
   using Body = std::function<void(int rank, comm::Group group,
                                   const std::function<void(const std::string&)>& tell)>;
 
-  ProcessRanks(int n, const Body& body);
+  ProcessRanks(int n, const Body& body, comm::GroupOptions options = {});
   ~ProcessRanks();
   ProcessRanks(const ProcessRanks&) = delete;
   ProcessRanks& operator=(const ProcessRanks&) = delete;

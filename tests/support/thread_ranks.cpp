@@ -32,12 +32,21 @@ void on_threads(int n, const std::function<void(int rank, std::function<void()> 
 
 }  // namespace
 
-std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options) {
-  std::vector<comm::Group> groups;
-  for (auto& mesh : make_in_process_meshes(n)) {
-    groups.push_back(comm::make_group(std::move(mesh), options));
-  }
+std::vector<comm::Group> make_groups(std::vector<std::unique_ptr<net::Mesh>> meshes,
+                                     comm::GroupOptions options) {
+  std::vector<comm::Group> groups(meshes.size());
+  on_threads(static_cast<int>(meshes.size()), [&](int rank, const std::function<void()>& failed) {
+    try {
+      groups[rank] = comm::make_group(std::move(meshes[rank]), options);
+    } catch (...) {
+      failed();
+    }
+  });
   return groups;
+}
+
+std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options) {
+  return make_groups(make_in_process_meshes(n), options);
 }
 
 std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options) {
@@ -52,9 +61,7 @@ std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options) {
       failed();
     }
   });
-  std::vector<comm::Group> groups;
-  for (auto& mesh : meshes) groups.push_back(comm::make_group(std::move(mesh), options));
-  return groups;
+  return make_groups(std::move(meshes), options);
 }
 
 void run_ranks(int n, const RankBody& body, comm::GroupOptions options) {

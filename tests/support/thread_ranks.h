@@ -2,6 +2,7 @@
 // N ranks as threads of one process, for tests.
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -9,6 +10,10 @@
 namespace bimetal::testing {
 
 using RankBody = std::function<void(int rank, comm::Group group)>;
+
+/// The world group of each rank, over meshes that are connected already.
+std::vector<comm::Group> make_groups(std::vector<std::unique_ptr<net::Mesh>> meshes,
+                                     comm::GroupOptions options = {});
 
 /// One world group per rank, over an in-process mesh. groups[r] is rank r's.
 std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options = {});

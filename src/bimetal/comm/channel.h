@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,9 @@ class Channel {
   int rank() const noexcept { return core_.rank(); }
   int size() const noexcept { return core_.size(); }
 
+  /// The call, with its number.
+  const Call& call() const noexcept { return flight_->call; }
+
   /// The rank `steps` to the right on the ring of ranks (to the left where negative).
   int neighbour(int steps) const noexcept { return (rank() + steps % size() + size()) % size(); }
 
@@ -38,6 +42,10 @@ class Channel {
   /// Memory for as long as the call takes, its failure included: what is received into or sent from
   /// must not be freed by leaving the algorithm early.
   std::span<std::byte> scratch(std::size_t bytes);
+
+  /// For a wait by other means than messages that takes long: throws if the group has failed; gives
+  /// back a failure if `rank` has left the group.
+  std::optional<Failure> still_waiting(int rank) { return core_.still_waiting(flight_, rank); }
 
   /// Until everything sent so far has left its memory.
   void wait_sent() { flight_->transfers.wait_sent(); }

@@ -29,6 +29,10 @@ std::span<const std::byte> bytes_of(const ConstBuffer& b) {
   return {static_cast<const std::byte*>(b.data), b.bytes()};
 }
 
+Operands in_place(const Buffer& data) {
+  return {bytes_of(data), bytes_of(data)};
+}
+
 // Cuts `bytes` into pieces of counts[i] elements.
 template <typename Byte>
 std::vector<std::span<Byte>> cut(std::span<Byte> bytes, std::span<const std::size_t> counts,
@@ -90,7 +94,7 @@ Work Group::all_reduce(Buffer data, ReduceOp op, std::optional<Deadline> deadlin
                   .dtype = data.dtype,
                   .reduce_op = op,
                   .count = data.count};
-  return group.run(call, deadline, [data, op](Channel& channel) {
+  return group.run(call, in_place(data), deadline, [data, op](Channel& channel) {
     const auto bytes = bytes_of(data);
     if (bytes.size() <= kShortMessage) {
       recursive_doubling_all_reduce(channel, bytes, data.dtype, op);
@@ -110,7 +114,7 @@ Work Group::broadcast(Buffer data, int root, std::optional<Deadline> deadline) {
   check_rank(root, size(), "root");
   const Call call{
       .operation = Operation::broadcast, .dtype = data.dtype, .count = data.count, .root = root};
-  return group.run(call, deadline, [data, root](Channel& channel) {
+  return group.run(call, in_place(data), deadline, [data, root](Channel& channel) {
     tree_broadcast(channel, bytes_of(data), root);
   });
 }
@@ -125,7 +129,7 @@ Work Group::reduce(Buffer data, int root, ReduceOp op, std::optional<Deadline> d
                   .reduce_op = op,
                   .count = data.count,
                   .root = root};
-  return group.run(call, deadline, [data, root, op](Channel& channel) {
+  return group.run(call, in_place(data), deadline, [data, root, op](Channel& channel) {
     tree_reduce(channel, bytes_of(data), root, data.dtype, op);
     if (channel.rank() == root) finish_reduction(bytes_of(data), data.dtype, op, channel.size());
   });
@@ -135,12 +139,13 @@ Work Group::all_gather(ConstBuffer input, Buffer output, std::optional<Deadline>
   auto& group = impl();
   check_whole_and_part(output, "output", input, "input", size());
   const Call call{.operation = Operation::all_gather, .dtype = input.dtype, .count = input.count};
-  return group.run(call, deadline, [input, output](Channel& channel) {
-    const std::vector<std::size_t> counts(channel.size(), input.count);
-    const auto segments = cut(bytes_of(output), counts, output.dtype);
-    copy_own(bytes_of(input), segments[channel.rank()]);
-    ring_all_gather(channel, segments);
-  });
+  return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
+                   [input, output](Channel& channel) {
+                     const std::vector<std::size_t> counts(channel.size(), input.count);
+                     const auto segments = cut(bytes_of(output), counts, output.dtype);
+                     copy_own(bytes_of(input), segments[channel.rank()]);
+                     ring_all_gather(channel, segments);
+                   });
 }
 
 Work Group::reduce_scatter(Buffer input, Buffer output, ReduceOp op,
@@ -152,13 +157,14 @@ Work Group::reduce_scatter(Buffer input, Buffer output, ReduceOp op,
                   .dtype = input.dtype,
                   .reduce_op = op,
                   .count = output.count};
-  return group.run(call, deadline, [input, output, op](Channel& channel) {
-    const std::vector<std::size_t> counts(channel.size(), output.count);
-    const auto segments = cut(bytes_of(input), counts, input.dtype);
-    ring_reduce_scatter(channel, segments, input.dtype, op);
-    copy_own(segments[channel.rank()], bytes_of(output));
-    finish_reduction(bytes_of(output), output.dtype, op, channel.size());
-  });
+  return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
+                   [input, output, op](Channel& channel) {
+                     const std::vector<std::size_t> counts(channel.size(), output.count);
+                     const auto segments = cut(bytes_of(input), counts, input.dtype);
+                     ring_reduce_scatter(channel, segments, input.dtype, op);
+                     copy_own(segments[channel.rank()], bytes_of(output));
+                     finish_reduction(bytes_of(output), output.dtype, op, channel.size());
+                   });
 }
 
 Work Group::scatter(ConstBuffer input, Buffer output, int root, std::optional<Deadline> deadline) {
@@ -168,14 +174,15 @@ Work Group::scatter(ConstBuffer input, Buffer output, int root, std::optional<De
   if (rank() == root) check_whole_and_part(input, "input", output, "output", size());
   const Call call{
       .operation = Operation::scatter, .dtype = output.dtype, .count = output.count, .root = root};
-  return group.run(call, deadline, [input, output, root](Channel& channel) {
-    ConstSegments segments;
-    if (channel.rank() == root) {
-      const std::vector<std::size_t> counts(channel.size(), output.count);
-      segments = cut(bytes_of(input), counts, input.dtype);
-    }
-    direct_scatter(channel, segments, bytes_of(output), root);
-  });
+  return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
+                   [input, output, root](Channel& channel) {
+                     ConstSegments segments;
+                     if (channel.rank() == root) {
+                       const std::vector<std::size_t> counts(channel.size(), output.count);
+                       segments = cut(bytes_of(input), counts, input.dtype);
+                     }
+                     direct_scatter(channel, segments, bytes_of(output), root);
+                   });
 }
 
 Work Group::gather(ConstBuffer input, Buffer output, int root, std::optional<Deadline> deadline) {
@@ -185,14 +192,15 @@ Work Group::gather(ConstBuffer input, Buffer output, int root, std::optional<Dea
   if (rank() == root) check_whole_and_part(output, "output", input, "input", size());
   const Call call{
       .operation = Operation::gather, .dtype = input.dtype, .count = input.count, .root = root};
-  return group.run(call, deadline, [input, output, root](Channel& channel) {
-    Segments segments;
-    if (channel.rank() == root) {
-      const std::vector<std::size_t> counts(channel.size(), input.count);
-      segments = cut(bytes_of(output), counts, output.dtype);
-    }
-    direct_gather(channel, bytes_of(input), segments, root);
-  });
+  return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
+                   [input, output, root](Channel& channel) {
+                     Segments segments;
+                     if (channel.rank() == root) {
+                       const std::vector<std::size_t> counts(channel.size(), input.count);
+                       segments = cut(bytes_of(output), counts, output.dtype);
+                     }
+                     direct_gather(channel, bytes_of(input), segments, root);
+                   });
 }
 
 Work Group::all_to_all(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
@@ -216,9 +224,9 @@ Work Group::all_to_all(ConstBuffer input, std::span<const std::size_t> send_coun
                   .recv_counts = {recv_counts.begin(), recv_counts.end()}};
   const auto inputs = cut(bytes_of(input), send_counts, input.dtype);
   const auto outputs = cut(bytes_of(output), recv_counts, output.dtype);
-  return group.run(call, deadline, [inputs, outputs](Channel& channel) {
-    direct_all_to_all(channel, inputs, outputs);
-  });
+  return group.run(
+      call, {bytes_of(input), bytes_of(output)}, deadline,
+      [inputs, outputs](Channel& channel) { direct_all_to_all(channel, inputs, outputs); });
 }
 
 Work Group::send(ConstBuffer data, int peer, std::uint64_t tag, std::optional<Deadline> deadline) {
@@ -240,7 +248,7 @@ Work Group::recv(Buffer data, int peer, std::uint64_t tag, std::optional<Deadlin
 }
 
 Work Group::barrier(std::optional<Deadline> deadline) {
-  return impl().run(Call{.operation = Operation::barrier}, deadline, dissemination_barrier);
+  return impl().run(Call{.operation = Operation::barrier}, {}, deadline, dissemination_barrier);
 }
 
 Group Group::subgroup(const std::vector<int>& ranks) {
@@ -269,7 +277,21 @@ Group Group::subgroup(const std::vector<int>& ranks) {
   std::vector<int> members;
   for (const int member : ranks) members.push_back(group.core().world_rank(member));
   const auto id = static_cast<std::uint32_t>(row(ranks.front()).back());
-  return Group(std::make_shared<Impl>(group.fabric(), id, std::move(members), group.options()));
+  auto made = std::make_shared<Impl>(group.fabric(), id, std::move(members), group.options());
+  made->find_shared_memory();
+  return Group(std::move(made));
+}
+
+const Topology& Group::topology() const {
+  return impl().topology();
+}
+
+Transport Group::transport() const {
+  return impl().transport();
+}
+
+GroupMemory Group::allocate(std::size_t bytes) {
+  return impl().allocate(bytes);
 }
 
 void Group::abort(const std::string& reason) {
@@ -286,10 +308,13 @@ std::uint64_t Group::bytes_sent() const {
 }
 
 Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options) {
+  options.transport = transport_for(options.transport);
   std::vector<int> everyone(mesh->size());
   std::iota(everyone.begin(), everyone.end(), 0);
   auto fabric = std::make_shared<Fabric>(std::move(mesh));
-  return Group(std::make_shared<Group::Impl>(std::move(fabric), 0, std::move(everyone), options));
+  auto world = std::make_shared<Group::Impl>(std::move(fabric), 0, std::move(everyone), options);
+  world->find_shared_memory();
+  return Group(std::move(world));
 }
 
 }  // namespace bimetal::comm

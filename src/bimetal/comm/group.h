@@ -14,12 +14,17 @@
 #include "bimetal/comm/buffer.h"
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
+#include "bimetal/comm/group_memory.h"
+#include "bimetal/comm/topology.h"
+#include "bimetal/comm/transport.h"
 #include "bimetal/comm/work.h"
 #include "bimetal/net/mesh.h"
 
 namespace bimetal::comm {
 
 struct GroupOptions {
+  /// What carries the collectives. All ranks of the world must ask for the same.
+  Transport transport = Transport::automatic;
   /// Deadline of an operation that names none of its own.
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
@@ -78,10 +83,25 @@ class Group {
   Work recv(Buffer data, int peer, std::uint64_t tag = 0, std::optional<Deadline> deadline = {});
   Work barrier(std::optional<Deadline> deadline = {});
 
+  /// Which ranks have memory in common. The same on all ranks.
+  const Topology& topology() const;
+
+  /// What carries this group's collectives: shm or tcp.
+  Transport transport() const;
+
   /// A group of some of this group's ranks, in the given order. Collective: every member of this
   /// group calls it with the same list; those outside it get an empty handle. Blocks, and throws
   /// what Work::wait() would.
   Group subgroup(const std::vector<int>& ranks);
+
+  /// Memory that the ranks can reduce where it is, without copying it first: for buffers that are
+  /// reduced again and again. All-reduces of long buffers gain by it, if the buffers of all ranks
+  /// lie in memory of the same call to allocate(). Where the ranks share no memory it is memory
+  /// like any other. Zeroed. Collective, with the same number of bytes on all ranks, in order with
+  /// the other collectives; blocks until the deadline of options.timeout. Errors: InvalidArgument,
+  /// on every rank, if they share memory and the numbers differ; OutOfMemory; else what
+  /// Work::wait() would throw.
+  GroupMemory allocate(std::size_t bytes);
 
   /// Ends everything in flight, here and on every other rank, with Error(Aborted, reason).
   void abort(const std::string& reason);
@@ -92,7 +112,8 @@ class Group {
   /// destructor of the last handle does all this with a deadline of 2 s.
   void close(Deadline deadline);
 
-  /// Bytes this process has put on the wire for the job so far.
+  /// Bytes this process has put on the wire for the job so far. What goes through shared memory is
+  /// not on it.
   std::uint64_t bytes_sent() const;
 
  private:
@@ -104,6 +125,9 @@ class Group {
 };
 
 /// The world group over a mesh. A mesh of size 1 gives a real group whose operations end at once.
+/// Collective: the ranks find out first who shares memory with whom, by options.timeout. Errors:
+/// InvalidArgument if they ask for different transports, Unsupported if for one that they cannot
+/// have; else what Work::wait() would throw.
 Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options = {});
 
 }  // namespace bimetal::comm

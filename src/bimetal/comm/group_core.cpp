@@ -49,6 +49,31 @@ std::shared_ptr<Flight> GroupCore::start(Call call, Deadline deadline) {
   return flight;
 }
 
+bool GroupCore::start_at_once(Call& call) {
+  {
+    std::lock_guard lock(mutex_);
+    const bool busy =
+        std::ranges::any_of(flights_, [](const auto& f) { return !f->call.point_to_point(); });
+    if (failure_ || busy) return false;
+    call.sequence = next_sequence_++;
+  }
+  mailbox_.open_call(id_, call);
+  return true;
+}
+
+void GroupCore::finish_at_once(const Call& call) {
+  mailbox_.finish_call(id_, call.sequence);
+}
+
+std::shared_ptr<Flight> GroupCore::take_off(Call call, Deadline deadline) {
+  auto flight = std::make_shared<Flight>(std::move(call), deadline);
+  std::lock_guard lock(mutex_);
+  if (failure_) flight->transfers.fail(*failure_);
+  flights_.push_back(flight);
+  watch(flight);
+  return flight;
+}
+
 void GroupCore::finish(const FlightPtr& flight, std::optional<Failure> failure) {
   {
     std::lock_guard lock(mutex_);
@@ -99,6 +124,12 @@ void GroupCore::on_unsent(const FlightPtr& flight, int peer, const std::exceptio
     self->fail(failure, true);
     flight->transfers.end_send(peer);
   });
+}
+
+std::optional<Failure> GroupCore::still_waiting(const FlightPtr& flight, int rank) {
+  if (const auto failure = flight->transfers.failure()) throw failure->to_error();
+  flight->transfers.await(members_[rank]);
+  return mailbox_.departed(flight->call.header_from(id_, rank), members_[rank]);
 }
 
 void GroupCore::fail(const Failure& failure, bool tell_others) {

@@ -63,6 +63,17 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   void send(const std::shared_ptr<Flight>& flight, int to, std::uint32_t part,
             std::span<const std::byte> payload);
 
+  /// A call in flight waits for a rank by other means than transfers: throws the group's failure,
+  /// gives back one if that rank has left. The note that it waits stays until the next one.
+  std::optional<Failure> still_waiting(const std::shared_ptr<Flight>& flight, int rank);
+
+  /// Begins and ends a collective that is done at once, in the calling thread: none while another
+  /// is in flight, or in a failed group. It gets its number. If it turns out to take longer, it
+  /// goes on as a flight of the rank's choice of deadline. The same order of calls as for start().
+  bool start_at_once(Call& call);
+  void finish_at_once(const Call& call);
+  std::shared_ptr<Flight> take_off(Call call, Deadline deadline);
+
   /// Ends every call in flight and every later one. The first failure counts.
   void fail(const Failure& failure, bool tell_others);
   std::optional<Failure> failure() const;

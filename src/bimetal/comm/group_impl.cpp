@@ -51,8 +51,20 @@ Deadline Group::Impl::deadline_or_default(std::optional<Deadline> deadline) cons
   return deadline.value_or(Deadline::after(options_.timeout));
 }
 
-Work Group::Impl::run(Call call, std::optional<Deadline> deadline, Body body) {
+Work Group::Impl::run(Call call, Operands operands, std::optional<Deadline> deadline, Body body) {
   std::unique_lock lock(issue_mutex_);
+  if (!team_) return issue(std::move(call), deadline, std::move(body), std::move(lock));
+  if (const auto work = run_at_once(call, operands, deadline)) return *work;
+  auto in_memory = in_shared_memory(call, operands);
+  return issue(std::move(call), deadline, std::move(in_memory), std::move(lock));
+}
+
+Work Group::Impl::run(Call call, std::optional<Deadline> deadline, Body body) {
+  return issue(std::move(call), deadline, std::move(body), std::unique_lock(issue_mutex_));
+}
+
+Work Group::Impl::issue(Call call, std::optional<Deadline> deadline, Body body,
+                        std::unique_lock<std::mutex> lock) {
   const auto flight = core_->start(std::move(call), deadline_or_default(deadline));
   if (flight->work->done()) return Work(flight->work);
   if (executor_) {

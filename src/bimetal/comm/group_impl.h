@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "bimetal/comm/channel.h"
@@ -12,6 +13,10 @@
 #include "bimetal/comm/fabric.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/comm/group_core.h"
+#include "bimetal/comm/operands.h"
+#include "bimetal/comm/shm/arena.h"
+#include "bimetal/comm/shm/team.h"
+#include "bimetal/comm/topology.h"
 
 namespace bimetal::comm {
 
@@ -28,8 +33,18 @@ struct Group::Impl {
   const std::shared_ptr<Fabric>& fabric() const noexcept { return fabric_; }
   const GroupOptions& options() const noexcept { return options_; }
 
+  /// Finds out which members share memory, for the collectives to use. Once, before the first of
+  /// them; every member does so.
+  void find_shared_memory();
+  const Topology& topology() const noexcept { return topology_; }
+  Transport transport() const noexcept { return team_ ? Transport::shm : Transport::tcp; }
+
+  GroupMemory allocate(std::size_t bytes);
+
   /// Runs `body` as the group's next collective.
   Work run(Call call, std::optional<Deadline> deadline, Body body);
+  /// The same, but in shared memory where all members have it.
+  Work run(Call call, Operands operands, std::optional<Deadline> deadline, Body body);
 
   Work send(Call call, ConstBuffer data, int peer, std::optional<Deadline> deadline);
   Work recv(Call call, Buffer data, int peer, std::optional<Deadline> deadline);
@@ -38,13 +53,22 @@ struct Group::Impl {
 
  private:
   Deadline deadline_or_default(std::optional<Deadline> deadline) const;
+  Work issue(Call call, std::optional<Deadline> deadline, Body body,
+             std::unique_lock<std::mutex> lock);
+  std::optional<Work> run_at_once(Call& call, const Operands& operands,
+                                  std::optional<Deadline> deadline);
+  Body in_shared_memory(const Call& call, const Operands& operands);
+  std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> own);
   void run_now(const std::shared_ptr<Flight>& flight, const Body& body);
   void finish_message(const std::shared_ptr<Flight>& flight);
 
   const std::shared_ptr<Fabric> fabric_;
   const std::shared_ptr<GroupCore> core_;
   const GroupOptions options_;
-  std::mutex issue_mutex_;  // makes the order of calls one order
+  Topology topology_;
+  std::unique_ptr<ShmTeam> team_;                   // if it is the whole group's
+  std::vector<std::weak_ptr<const Arena>> arenas_;  // by their numbers; under issue_mutex_
+  std::mutex issue_mutex_;                          // makes the order of calls one order
   std::mutex close_mutex_;
   bool closed_ = false;
   std::unique_ptr<Executor> executor_;  // none in a group of one, whose calls end at once

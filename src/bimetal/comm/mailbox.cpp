@@ -109,6 +109,12 @@ void Mailbox::finish_call(std::uint32_t group, std::uint64_t sequence) {
   }
 }
 
+std::optional<Failure> Mailbox::departed(const net::FrameHeader& expected, int peer) {
+  Section section(*this);
+  if (!inboxes_[expected.group].departed.contains(peer)) return std::nullopt;
+  return departure(peer, expected);
+}
+
 void Mailbox::receive(int peer, const net::FrameHeader& expected, std::span<std::byte> into,
                       std::function<void()> done) {
   const auto receive =

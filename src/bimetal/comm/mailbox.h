@@ -45,6 +45,9 @@ class Mailbox : public net::FrameReceiver {
   void open_call(std::uint32_t group, const Call& call);
   void finish_call(std::uint32_t group, std::uint64_t sequence);
 
+  /// A failure if `peer`, for which the call of `expected` waits, has left the group.
+  std::optional<Failure> departed(const net::FrameHeader& expected, int peer);
+
   /// Posts `into` for frames of `expected` from `peer`; `done` runs once. Receives of one stream
   /// are filled in the order of these calls, which must not be concurrent.
   void receive(int peer, const net::FrameHeader& expected, std::span<std::byte> into,

@@ -85,10 +85,16 @@ void Transfers::when_idle(std::function<void()> action) {
   action();
 }
 
+void Transfers::await(std::optional<int> peer) {
+  std::lock_guard lock(mutex_);
+  awaited_ = peer;
+}
+
 std::set<int> Transfers::peers() const {
   std::lock_guard lock(mutex_);
   std::set<int> result;
   for (const auto& [peer, number] : under_way_) result.insert(result.end(), peer);
+  if (awaited_) result.insert(*awaited_);
   return result;
 }
 

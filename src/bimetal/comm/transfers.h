@@ -42,7 +42,10 @@ class Transfers {
   /// Nothing may begin afterwards.
   void when_idle(std::function<void()> action);
 
-  /// Peers (world ranks) with which something is under way.
+  /// Notes that the call waits for `peer` by other means than a transfer; none ends that.
+  void await(std::optional<int> peer);
+
+  /// Peers (world ranks) with which something is under way, or that are awaited.
   std::set<int> peers() const;
 
  private:
@@ -59,6 +62,7 @@ class Transfers {
   std::condition_variable changed_;
   std::deque<Receive> receives_;
   std::size_t sends_ = 0;
+  std::optional<int> awaited_;
   std::map<int, std::size_t> under_way_;  // peer → number of transfers
   std::optional<Failure> failure_;
   std::function<void()> when_idle_;

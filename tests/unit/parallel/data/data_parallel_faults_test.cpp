@@ -99,8 +99,7 @@ TEST(DataParallelFaults, AbortOfOneRankEndsTheOthersStep) {
 TEST(DataParallelFaults, LostRankEndsTheStepAndIsNamed) {
   auto meshes = testing::make_in_process_meshes(2);
   net::Mesh& mesh_of_1 = *meshes[1];
-  std::vector<comm::Group> groups;
-  for (auto& mesh : meshes) groups.push_back(comm::make_group(std::move(mesh)));
+  auto groups = testing::make_groups(std::move(meshes));
 
   std::barrier started(2);
   testing::run_ranks(std::move(groups), [&](int rank, comm::Group group) {

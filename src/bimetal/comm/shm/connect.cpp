@@ -1,0 +1,190 @@
+#include "bimetal/comm/shm/connect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
+#include "bimetal/base/wire.h"
+
+namespace bimetal::comm {
+namespace {
+
+constexpr std::size_t kNameBytes = 32;
+
+// The first message of a rank (docs/protocol.md): what it wants and where its segment is.
+struct Offer {
+  Transport transport = Transport::automatic;
+  bool made = false;        // a segment
+  std::uint64_t bytes = 0;  // of it
+  net::SegmentAddress address;
+};
+
+std::vector<std::byte> encode(const Offer& offer) {
+  WireWriter writer;
+  writer.u8(static_cast<std::uint8_t>(offer.transport));
+  writer.u8(offer.made ? 1 : 0);
+  writer.u16(0);
+  writer.u32(0);
+  writer.u64(offer.bytes);
+  writer.u64(offer.address.process);
+  writer.u64(offer.address.handle);
+  std::array<std::byte, kNameBytes> name{};
+  std::memcpy(name.data(), offer.address.name.data(),
+              std::min(offer.address.name.size(), name.size()));
+  writer.raw(name);
+  writer.raw(offer.address.nonce);
+  return std::move(writer).take();
+}
+
+Offer decode_offer(std::span<const std::byte> bytes) {
+  WireReader reader(bytes);
+  Offer offer;
+  offer.transport = static_cast<Transport>(reader.u8());
+  offer.made = reader.u8() == 1;
+  reader.u16();
+  reader.u32();
+  offer.bytes = reader.u64();
+  offer.address.process = reader.u64();
+  offer.address.handle = reader.u64();
+  const auto name = reader.raw(kNameBytes);
+  const auto end = std::ranges::find(name, std::byte{0});
+  offer.address.name.assign(reinterpret_cast<const char*>(name.data()),
+                            static_cast<std::size_t>(end - name.begin()));
+  std::ranges::copy(reader.raw(offer.address.nonce.size()), offer.address.nonce.begin());
+  reader.expect_end();
+  return offer;
+}
+
+void check_agreement(const std::vector<Offer>& offers, const std::vector<int>& world_ranks) {
+  for (std::size_t r = 1; r < offers.size(); ++r) {
+    if (offers[r].transport == offers[0].transport) continue;
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("rank {} asks for transport '{}', rank {} for '{}'; give all ranks the "
+                            "same (BIMETAL_TRANSPORT)",
+                            world_ranks[0], to_string(offers[0].transport), world_ranks[r],
+                            to_string(offers[r].transport)));
+  }
+}
+
+net::SharedMemory make_segment(std::size_t bytes) {
+  if (!net::SharedMemory::supported()) return {};
+  try {
+    return net::SharedMemory::create(bytes);
+  } catch (const Error& error) {
+    log(LogLevel::info, "no shared memory on this rank: {}", error.what());
+    return {};
+  }
+}
+
+std::vector<Offer> exchange_offers(const Exchange& exchange, const Offer& own) {
+  std::vector<Offer> offers;
+  for (const auto& message : exchange(encode(own))) offers.push_back(decode_offer(message));
+  return offers;
+}
+
+// Every rank's segment as far as this one sees it. One of another size is laid out otherwise, by
+// another release or for another processor.
+std::vector<net::SharedMemory> open_all(const std::vector<Offer>& offers, bool able,
+                                        std::size_t bytes) {
+  std::vector<net::SharedMemory> segments(offers.size());
+  for (std::size_t r = 0; r < offers.size() && able; ++r) {
+    if (!offers[r].made || offers[r].bytes != bytes) continue;
+    try {
+      segments[r] = net::SharedMemory::open(offers[r].address, bytes);
+    } catch (const Error& error) {
+      log(LogLevel::debug, "no memory in common with rank {}: {}", r, error.what());
+    }
+  }
+  return segments;
+}
+
+// Who has opened whose segment.
+std::vector<std::vector<bool>> exchange_rows(const Exchange& exchange,
+                                             const std::vector<Offer>& offers,
+                                             const std::vector<net::SharedMemory>& segments) {
+  const auto size = offers.size();
+  std::vector<std::vector<bool>> sees(size, std::vector<bool>(size));
+  // If there is none, all know it already.
+  if (std::ranges::none_of(offers, &Offer::made)) return sees;
+  std::vector<std::byte> opened;
+  for (const auto& segment : segments) opened.push_back(segment ? std::byte{1} : std::byte{0});
+  const auto rows = exchange(opened);
+  for (std::size_t r = 0; r < size; ++r) {
+    for (std::size_t other = 0; other < size; ++other) {
+      sees[r][other] = rows[r][other] == std::byte{1};
+    }
+  }
+  return sees;
+}
+
+void require_one_island(const Topology& topology, const std::vector<int>& world_ranks) {
+  if (topology.one_island()) return;
+  throw Error(
+      ErrorCode::Unsupported,
+      fmt::format("transport 'shm' was asked for, but ranks {} and {} have no memory in "
+                  "common: they are on different hosts, in different containers, of "
+                  "different users, or on a system for which it has not been written",
+                  world_ranks[topology.islands[0][0]], world_ranks[topology.islands[1][0]]));
+}
+
+}  // namespace
+
+std::shared_ptr<const Arena> connect_arena(std::uint64_t number, int rank,
+                                           const std::vector<int>& world_ranks, std::size_t bytes,
+                                           const Exchange& exchange) {
+  const std::size_t whole = Arena::segment_bytes(bytes);
+  net::SharedMemory own = make_segment(whole);
+  const auto offers =
+      exchange_offers(exchange, {Transport::shm, static_cast<bool>(own), whole, own.address()});
+  for (std::size_t r = 1; r < offers.size(); ++r) {
+    if (offers[r].bytes == offers[0].bytes) continue;
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("rank {} asks for {} bytes of memory, rank {} for {}", world_ranks[0],
+                            offers[0].bytes - Arena::kOffset, world_ranks[r],
+                            offers[r].bytes - Arena::kOffset));
+  }
+  auto segments = open_all(offers, static_cast<bool>(own), whole);
+  const auto sees = exchange_rows(exchange, offers, segments);
+  own.forget_name();
+  const auto sees_all = [](const std::vector<bool>& row) {
+    return std::ranges::find(row, false) == row.end();
+  };
+  if (!std::ranges::all_of(sees, sees_all)) return nullptr;
+  return std::make_shared<const Arena>(number, rank, std::move(segments));
+}
+
+SharedHost connect_shared_host(std::uint32_t group, int rank, const std::vector<int>& world_ranks,
+                               Transport transport, const Exchange& exchange) {
+  const auto size = world_ranks.size();
+  const bool wanted = transport != Transport::tcp && size <= kMaxTeam;
+  constexpr auto kBytes = ShmTeam::segment_bytes();
+  net::SharedMemory own = wanted ? make_segment(kBytes) : net::SharedMemory();
+  const auto offers =
+      exchange_offers(exchange, {transport, static_cast<bool>(own), kBytes, own.address()});
+  check_agreement(offers, world_ranks);
+
+  auto segments = open_all(offers, static_cast<bool>(own), kBytes);
+  const auto sees = exchange_rows(exchange, offers, segments);
+  own.forget_name();
+
+  SharedHost host{Topology::from(sees), nullptr};
+  if (transport == Transport::shm) require_one_island(host.topology, world_ranks);
+  const auto& island = host.topology.island_of(rank);
+  if (island.size() < 2) return host;
+  std::vector<net::SharedMemory> members;
+  std::vector<int> member_ranks;
+  for (const int member : island) {
+    members.push_back(std::move(segments[member]));
+    member_ranks.push_back(world_ranks[member]);
+  }
+  const auto place = std::ranges::find(island, rank) - island.begin();
+  host.team = std::make_unique<ShmTeam>(group, static_cast<int>(place), std::move(member_ranks),
+                                        std::move(members));
+  return host;
+}
+
+}  // namespace bimetal::comm

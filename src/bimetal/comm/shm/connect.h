@@ -1,0 +1,40 @@
+#pragma once
+// How the ranks of a group find out who has memory in common with whom, by trying it: each makes a
+// segment and tells all others where it is, each opens what it can and tells whose that was.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/shm/arena.h"
+#include "bimetal/comm/shm/team.h"
+#include "bimetal/comm/topology.h"
+#include "bimetal/comm/transport.h"
+
+namespace bimetal::comm {
+
+/// Gives every rank's message to every rank, in the order of the ranks. All are of one length.
+using Exchange = std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> own)>;
+
+struct SharedHost {
+  Topology topology;
+  std::unique_ptr<ShmTeam> team;  ///< of this rank's island; none if it is alone
+};
+
+/// Collective over a team: an arena of `bytes` for each rank, or none, on all of them, if some rank
+/// cannot have it. Error(InvalidArgument), on every rank, if they ask for different sizes.
+std::shared_ptr<const Arena> connect_arena(std::uint64_t number, int rank,
+                                           const std::vector<int>& world_ranks, std::size_t bytes,
+                                           const Exchange& exchange);
+
+/// Collective over the group. `world_ranks[r]` is rank r's. Nothing that fails here on one rank
+/// (no memory left, /proc out of sight) is an error: such a rank is alone. Errors: what `exchange`
+/// throws; InvalidArgument, on every rank, if the ranks ask for different transports; Unsupported
+/// if they ask for shm and cannot have it.
+SharedHost connect_shared_host(std::uint32_t group, int rank, const std::vector<int>& world_ranks,
+                               Transport transport, const Exchange& exchange);
+
+}  // namespace bimetal::comm

@@ -1,0 +1,42 @@
+#pragma once
+// How bytes are cut up among chunks and ranks.
+
+#include <algorithm>
+#include <cstddef>
+
+#include "bimetal/comm/shm/segment.h"
+
+namespace bimetal::comm {
+
+inline std::size_t rounded_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// `total` bytes in the fewest chunks of at most `most` bytes, all but the last of one length, which
+// is whole cache lines and so whole elements.
+struct Chunks {
+  std::size_t total, length, number;
+
+  Chunks(std::size_t total_bytes, std::size_t most) : total(total_bytes) {
+    most = std::max(most / kLine * kLine, kLine);
+    const std::size_t fewest = std::max<std::size_t>(1, (total + most - 1) / most);
+    length = std::max(rounded_up((total + fewest - 1) / fewest, kLine), kLine);
+    number = (total + length - 1) / length;
+  }
+  std::size_t begin(std::size_t k) const { return k * length; }
+  std::size_t bytes(std::size_t k) const { return std::min(length, total - begin(k)); }
+};
+
+struct Range {
+  std::size_t begin, bytes;
+};
+
+// Piece j of n of `bytes`, in whole lines.
+inline Range piece_of(std::size_t bytes, int j, int n) {
+  const auto ranks = static_cast<std::size_t>(n);
+  const auto length = rounded_up((bytes + ranks - 1) / ranks, kLine);
+  const auto begin = std::min(static_cast<std::size_t>(j) * length, bytes);
+  return {begin, std::min(length, bytes - begin)};
+}
+
+}  // namespace bimetal::comm

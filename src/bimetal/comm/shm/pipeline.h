@@ -1,0 +1,28 @@
+#pragma once
+// Collectives on any number of bytes, through the slots: data are cut into chunks, and while some
+// ranks read one chunk others write the next.
+
+#include <memory>
+
+#include "bimetal/comm/call.h"
+#include "bimetal/comm/operands.h"
+#include "bimetal/comm/shm/arena.h"
+#include "bimetal/comm/shm/team.h"
+
+namespace bimetal::comm {
+
+/// What this rank knows of the memory that it is called on.
+struct InPlace {
+  bool possible = false;               ///< some arena has been made, which all ranks know alike
+  std::shared_ptr<const Arena> arena;  ///< that holds all of this rank's data
+};
+
+/// Runs `call` on this rank. All-reduce and reduce: every rank reduces its piece of each chunk, so
+/// that the arithmetic and the bytes read are spread evenly (reduce-scatter and all-gather within
+/// the chunk). Per rank and byte of an all-reduce over n ranks: (n-1)/n copied in, 1 read for the
+/// reduction, 2/n written, (n-1)/n copied out.
+/// Where all ranks' data lie in one arena none of that is copied (direct.h).
+void run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
+                   const InPlace& in_place, WaitGuard& guard);
+
+}  // namespace bimetal::comm

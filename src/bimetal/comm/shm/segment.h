@@ -1,0 +1,73 @@
+#pragma once
+// What a rank's segment of shared memory holds: how far the rank has come, what it has called, and
+// its slots, through which data reach the other ranks. A rank writes in its own segment alone, but
+// for the others' bells.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "bimetal/comm/call.h"
+#include "bimetal/net/frame.h"
+#include "bimetal/net/shm/bell.h"
+#include "bimetal/net/shm/shared_memory.h"
+
+namespace bimetal::comm {
+
+/// More ranks of one host than this use their connections.
+inline constexpr int kMaxTeam = 128;
+static_assert(kMaxTeam < 0xff);
+
+/// Two processors never write to one line at a time where that can be avoided. Pairs of 64-byte
+/// lines are fetched together on some.
+inline constexpr std::size_t kLine = 64;
+
+/// A call as its rank made it, for the others to compare with their own. Fields are atomic because
+/// a rank that made another call may read them at any time.
+struct alignas(kLine) PostedCall {
+  std::atomic<std::uint64_t> sequence;
+  std::atomic<std::uint64_t> count;
+  std::atomic<std::uint64_t> kind;    ///< operation, dtype, reduce_op, root
+  std::atomic<std::uint64_t> memory;  ///< 1 + offset of the data in the rank's arena; 0: elsewhere
+  std::atomic<std::uint64_t> arena;   ///< which arena
+
+  void post(const net::FrameHeader& header);
+  /// The call as a header of `group`.
+  net::FrameHeader header(std::uint32_t group) const;
+};
+
+struct Segment {
+  /// Calls that are remembered.
+  static constexpr std::size_t kCalls = 8;
+  /// How many calls a rank may be ahead of another. What is left of the memory lets that one look
+  /// at calls in which it did not wait for the first.
+  static constexpr std::size_t kLead = 4;
+  static constexpr std::size_t kSlots = 4;
+  static constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
+
+  struct alignas(2 * kLine) Progress {
+    std::atomic<std::uint64_t> step;  ///< counts what this rank has made known to the others
+  };
+  struct alignas(2 * kLine) Sleep {
+    net::Bell bell;
+    std::atomic<std::uint64_t> awaited;  ///< whose step, and which, this rank sleeps for; 0: awake
+
+    static constexpr std::uint64_t awaiting(int rank, std::uint64_t step) {
+      return step << 8 | (static_cast<std::uint64_t>(rank) + 1);
+    }
+    /// Whether that is what `rank` has come to with `step`.
+    static constexpr bool is_due(std::uint64_t awaited, int rank, std::uint64_t step) {
+      return (awaited & 0xff) == static_cast<std::uint64_t>(rank) + 1 && awaited >> 8 <= step;
+    }
+  };
+
+  std::byte reserved[net::SharedMemory::kReserved];
+  Progress progress;
+  Sleep sleep;
+  PostedCall calls[kCalls];
+  std::atomic<std::uint64_t> pair_counts[kCalls][kMaxTeam];  ///< all_to_all: elements for each rank
+  alignas(4096) std::byte slots[kSlots][kSlotBytes];
+};
+
+}  // namespace bimetal::comm

@@ -1,0 +1,66 @@
+#include "bimetal/comm/transport.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "bimetal/base/error.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::comm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class TransportChoice : public ::testing::Test {
+ protected:
+  TransportChoice() {
+    if (const char* value = std::getenv("BIMETAL_TRANSPORT")) before_ = value;
+    unsetenv("BIMETAL_TRANSPORT");
+  }
+  ~TransportChoice() override {
+    unsetenv("BIMETAL_TRANSPORT");
+    if (before_) setenv("BIMETAL_TRANSPORT", before_->c_str(), 1);
+  }
+
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST_F(TransportChoice, TheVariableFillsWhatTheProgramLeavesOpen) {
+  EXPECT_EQ(transport_for(Transport::automatic), Transport::automatic);
+  setenv("BIMETAL_TRANSPORT", "tcp", 1);
+  EXPECT_EQ(transport_for(Transport::automatic), Transport::tcp);
+  EXPECT_EQ(transport_for(Transport::shm), Transport::shm);
+  setenv("BIMETAL_TRANSPORT", "", 1);
+  EXPECT_EQ(transport_for(Transport::automatic), Transport::automatic);
+}
+
+TEST_F(TransportChoice, AnUnknownValueIsRefused) {
+  setenv("BIMETAL_TRANSPORT", "rdma", 1);
+  try {
+    transport_for(Transport::automatic);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rdma"), HasSubstr("auto, tcp or shm")));
+  }
+}
+
+TEST_F(TransportChoice, RanksOfOneHostShareMemoryUnlessToldNotTo) {
+  for (const auto& group : testing::make_thread_groups(3)) {
+    EXPECT_EQ(group.transport(), Transport::shm);
+    EXPECT_TRUE(group.topology().one_island());
+  }
+  for (const auto& group : testing::make_thread_groups(3, {.transport = Transport::tcp})) {
+    EXPECT_EQ(group.transport(), Transport::tcp);
+    EXPECT_EQ(group.topology().islands.size(), 3);
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::comm
