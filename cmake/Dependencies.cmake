@@ -21,8 +21,15 @@ if(NOT BIMETAL_ASIO_INCLUDE)
 endif()
 add_library(bimetal_asio INTERFACE)
 target_include_directories(bimetal_asio SYSTEM INTERFACE $<BUILD_INTERFACE:${BIMETAL_ASIO_INCLUDE}>)
-target_compile_definitions(bimetal_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+# Debian's Asio takes Clang's coroutines for the experiment that they once were.
+target_compile_definitions(bimetal_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED
+  $<$<CXX_COMPILER_ID:Clang,AppleClang>:ASIO_HAS_CO_AWAIT=1>)
 target_link_libraries(bimetal_asio INTERFACE Threads::Threads)
+if(WIN32)
+  # Windows 10 and later; without the macros min and max, and without headers that define more of them.
+  target_compile_definitions(bimetal_asio INTERFACE _WIN32_WINNT=0x0a00 NOMINMAX WIN32_LEAN_AND_MEAN)
+  target_link_libraries(bimetal_asio INTERFACE ws2_32 mswsock)
+endif()
 
 # libsodium: random numbers, HMAC, SipHash, wiping of secrets. Chosen over OpenSSL because the core
 # is cross-compiled for macOS and Windows, where one small library is simple to build.
@@ -36,6 +43,10 @@ if(NOT BIMETAL_SODIUM_INCLUDE OR NOT BIMETAL_SODIUM_LIBRARY)
 endif()
 add_library(bimetal_sodium INTERFACE)
 target_link_libraries(bimetal_sodium INTERFACE ${BIMETAL_SODIUM_LIBRARY})
+if(WIN32)
+  target_compile_definitions(bimetal_sodium INTERFACE SODIUM_STATIC)
+  target_link_libraries(bimetal_sodium INTERFACE bcrypt advapi32)
+endif()
 if(BIMETAL_SODIUM_INCLUDE)
   target_include_directories(bimetal_sodium SYSTEM INTERFACE $<BUILD_INTERFACE:${BIMETAL_SODIUM_INCLUDE}>)
 endif()

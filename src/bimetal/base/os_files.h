@@ -2,6 +2,7 @@
 // What files need from the operating system beyond the standard library: reaching the disk,
 // swapping two names, and marking a path as being worked on.
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 
@@ -20,7 +21,7 @@ bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path&
 
 /// Marks a file or folder as being worked on by this process. The mark goes with its holder,
 /// however that ends (kill -9 included), and says nothing about the path's contents: it is an
-/// advisory lock.
+/// advisory lock. (On Windows it holds among the processes of one machine.)
 class PathClaim {
  public:
   enum class Outcome {
@@ -39,7 +40,7 @@ class PathClaim {
 
  private:
   Outcome outcome_;
-  int handle_ = -1;
+  std::intptr_t handle_ = -1;  ///< the system's
 };
 
 }  // namespace bimetal

@@ -60,12 +60,12 @@ PathClaim::PathClaim(const std::filesystem::path& path) {
   if (handle_ < 0) {
     outcome_ = errno == ENOENT ? Outcome::gone : Outcome::unsupported;
   } else {
-    outcome_ = lock(handle_, path);
+    outcome_ = lock(static_cast<int>(handle_), path);
   }
 }
 
 PathClaim::~PathClaim() {
-  if (handle_ >= 0) close(handle_);
+  if (handle_ >= 0) close(static_cast<int>(handle_));
 }
 
 }  // namespace bimetal

@@ -55,6 +55,8 @@ void rename_or_fail(const fs::path& from, const fs::path& to, const fs::path& ta
 /// if the new one cannot take its place.
 void replace_in_two_steps(const fs::path& path, const fs::path& target) {
   const TemporaryPath aside(target, TemporaryPath::Kind::folder);
+  std::error_code error;
+  fs::remove(aside.path(), error);  // Windows renames no folder over an empty one
   rename_or_fail(target, aside.path(), target);
   try {
     rename_or_fail(path, target, target);

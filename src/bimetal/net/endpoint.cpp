@@ -13,7 +13,7 @@ namespace {
 [[noreturn]] void fail(std::string_view text, std::string_view why) {
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("\"{}\" is not HOST:PORT: {}; write for example 10.0.0.2:29500, "
-                          "mac.local:29500 or [fe80::1]:29500",
+                          "mac.local:29500 or [fd00::2]:29500",
                           text, why));
 }
 
@@ -53,6 +53,14 @@ std::string to_string(const Endpoint& endpoint) {
   const bool brackets = endpoint.host.find(':') != std::string::npos;
   return brackets ? fmt::format("[{}]:{}", endpoint.host, endpoint.port)
                   : fmt::format("{}:{}", endpoint.host, endpoint.port);
+}
+
+std::string to_string(std::span<const Endpoint> endpoints) {
+  std::string all;
+  for (const Endpoint& endpoint : endpoints) {
+    all += (all.empty() ? "" : ", ") + to_string(endpoint);
+  }
+  return all;
 }
 
 bool is_loopback(std::string_view host) {

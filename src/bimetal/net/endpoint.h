@@ -1,7 +1,8 @@
 #pragma once
-// HOST:PORT as people type it: "10.0.0.2:29500", "mac.local:29500", "[fe80::1]:29500".
+// HOST:PORT as people type it: "10.0.0.2:29500", "mac.local:29500", "[fd00::2]:29500".
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,9 @@ Endpoint parse_endpoint(std::string_view text);
 
 /// The inverse; IPv6 addresses get their brackets back.
 std::string to_string(const Endpoint& endpoint);
+
+/// Several addresses of one process: "10.0.0.2:29500, [fd00::2]:29500".
+std::string to_string(std::span<const Endpoint> endpoints);
 
 /// Whether `host` is "localhost" or an address of the loopback range (127.0.0.0/8, ::1).
 bool is_loopback(std::string_view host);

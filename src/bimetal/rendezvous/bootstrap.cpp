@@ -28,7 +28,7 @@ class Meeting {
   std::unique_ptr<net::Mesh> connect();
 
  private:
-  std::string listen_host() const;
+  std::vector<std::string> listen_hosts() const;
   void claim(const MemberRecord& self);
   void publish(const MemberRecord& self);
   void gather();
@@ -56,7 +56,7 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   net::TcpMeshOptions mesh;
   mesh.job_id = options_.job_id;
   mesh.token = options_.token;
-  mesh.listen_host = listen_host();
+  mesh.listen_hosts = listen_hosts();
   mesh.encryption = options_.encryption;
   net::TcpMeshBuilder builder(rank_, size_, mesh);
 
@@ -71,7 +71,7 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   gather();
   check_reachable();
 
-  std::vector<net::Endpoint> endpoints;
+  std::vector<std::vector<net::Endpoint>> endpoints;
   std::vector<std::string> hosts;
   for (const auto& [peer, member] : members_) {
     endpoints.push_back(member.listening);
@@ -80,10 +80,13 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   return std::move(builder).connect(endpoints, deadline_, std::move(hosts));
 }
 
-std::string Meeting::listen_host() const {
-  if (!options_.listen_host.empty()) return options_.listen_host;
-  const std::string address = store_.local_address();
-  return address.empty() ? "127.0.0.1" : address;
+std::vector<std::string> Meeting::listen_hosts() const {
+  if (!options_.listen_host.empty()) return {options_.listen_host};
+  const std::string towards_store = store_.local_address();
+  // A job that stays on loopback does not depend on what else there is.
+  const bool stays_here = towards_store.empty() || net::is_loopback(towards_store);
+  const auto own = stays_here ? std::vector<net::InterfaceAddress>() : net::own_addresses();
+  return net::addresses_to_advertise(options_.interfaces, towards_store, own);
 }
 
 /// The first process to claim a rank owns it; a second one ends the meeting for all.
@@ -149,16 +152,16 @@ void Meeting::check(int peer, const MemberRecord& member) {
 void Meeting::check_reachable() const {
   const MemberRecord& self = members_.at(rank_);
   for (const auto& [peer, member] : members_) {
-    const bool here = net::is_loopback(self.listening.host);
-    if (here == net::is_loopback(member.listening.host)) continue;
+    const bool here = net::is_loopback(self.listening.front().host);
+    if (here == net::is_loopback(member.listening.front().host)) continue;
     const auto& [hidden_rank, hidden] = here ? std::pair(rank_, self) : std::pair(peer, member);
     const auto& [open_rank, open] = here ? std::pair(peer, member) : std::pair(rank_, self);
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("rank {} on {} listens on loopback ({}) and rank {} on {} on {}: they "
                             "cannot reach each other; give every rank the store's network address, "
                             "not localhost",
-                            hidden_rank, describe(hidden), hidden.listening.host, open_rank,
-                            describe(open), open.listening.host));
+                            hidden_rank, describe(hidden), hidden.listening.front().host, open_rank,
+                            describe(open), open.listening.front().host));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "bimetal/net/advertise.h"
 #include "bimetal/net/encryption.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/token.h"
@@ -16,7 +17,9 @@ struct BootstrapOptions {
   std::string job_id = "job";
   net::Token token;
   std::string host_name;    ///< for messages; empty: the system's host name
-  std::string listen_host;  ///< where peers reach this rank; empty: store.local_address()
+  std::string listen_host;  ///< where peers reach this rank; empty: at its interfaces
+  /// Which interfaces those are: see net::addresses_to_advertise.
+  std::string interfaces = net::interfaces_from_environment();
   /// Of the connections between the ranks; all must want the same.
   net::Encryption encryption = net::encryption_from_environment();
   std::string prefix = "mesh/0";  ///< key prefix; a new one for each membership epoch

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
 
 #ifdef _WIN32
@@ -18,8 +19,11 @@ std::string encode_member(const MemberRecord& member) {
   out.string(member.host);
   out.u64(member.process);
   out.u8(member.encrypted ? 1 : 0);
-  out.string(member.listening.host);
-  out.u16(member.listening.port);
+  out.u8(static_cast<std::uint8_t>(member.listening.size()));
+  for (const auto& [host, port] : member.listening) {
+    out.string(host);
+    out.u16(port);
+  }
   return std::string(reinterpret_cast<const char*>(out.bytes().data()), out.bytes().size());
 }
 
@@ -30,8 +34,13 @@ MemberRecord decode_member(std::string_view bytes) {
   member.host = in.string();
   member.process = in.u64();
   member.encrypted = in.u8() != 0;
-  member.listening.host = in.string();
-  member.listening.port = in.u16();
+  const int addresses = in.u8();
+  for (int i = 0; i < addresses; ++i) {
+    auto& [host, port] = member.listening.emplace_back();
+    host = in.string();
+    port = in.u16();
+  }
+  if (addresses == 0) throw Error(ErrorCode::CorruptData, "a rank's record has no address");
   in.expect_end();
   return member;
 }

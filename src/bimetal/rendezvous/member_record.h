@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bimetal/net/endpoint.h"
 
@@ -11,10 +12,10 @@ namespace bimetal::rendezvous {
 
 struct MemberRecord {
   int world_size = 0;
-  std::string host;           ///< name for messages
-  std::uint64_t process = 0;  ///< the system's process id
-  bool encrypted = false;     ///< whether it wants encrypted connections
-  net::Endpoint listening;
+  std::string host;                      ///< name for messages
+  std::uint64_t process = 0;             ///< the system's process id
+  bool encrypted = false;                ///< whether it wants encrypted connections
+  std::vector<net::Endpoint> listening;  ///< the address to prefer first; at least one
 };
 
 std::string encode_member(const MemberRecord& member);

@@ -225,7 +225,7 @@ std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Tok
                                      Deadline deadline, net::Encryption encryption) {
   net::require_token_for(server.host, token);
   const std::string name = fmt::format("the rendezvous store at {}", to_string(server));
-  net::DialRequest request{server, name, token, {}, deadline};
+  net::DialRequest request{{server}, name, token, {}, deadline};
   request.hello.service = net::Service::Store;
   request.hello.encrypted = encryption == net::Encryption::on;
   request.on_trouble = [&name](const std::string& trouble) {

@@ -62,7 +62,7 @@ Error failure_of_rank_one(const Endpoint& server, const TcpMeshOptions& options,
                           Deadline deadline = soon()) {
   TcpMeshBuilder builder(1, 2, options);
   try {
-    std::move(builder).connect({server, {}}, deadline);
+    std::move(builder).connect({{server}, {}}, deadline);
   } catch (const Error& error) {
     return error;
   }
@@ -72,16 +72,16 @@ Error failure_of_rank_one(const Endpoint& server, const TcpMeshOptions& options,
 /// Rank 0 of a world of two, waiting for rank 1 while the test sends it strangers.
 class Forming : public ::testing::Test {
  protected:
-  Forming() : builder_(0, 2, options_with(kToken)), endpoint_(builder_.listening()) {
+  Forming() : builder_(0, 2, options_with(kToken)), endpoint_(builder_.listening().front()) {
     forming_ = std::async(std::launch::async, [this] {
-      return std::move(builder_).connect({endpoint_, {}}, soon());
+      return std::move(builder_).connect({{endpoint_}, {}}, soon());
     });
   }
 
   /// Rank 1 comes after all, and both exchange a frame.
   void TearDown() override {
     TcpMeshBuilder one(1, 2, options_with(kToken));
-    const auto rank_one = std::move(one).connect({endpoint_, {}}, soon());
+    const auto rank_one = std::move(one).connect({{endpoint_}, {}}, soon());
     const auto rank_zero = forming_.get();
     Recorder recorder;
     rank_zero->start(recorder);
@@ -113,7 +113,7 @@ TEST_F(Forming, AnotherJobIsRefusedAtOnce) {
 
 TEST_F(Forming, RankThatIsNotDueIsRefused) {
   TcpMeshBuilder builder(5, 6, options_with(kToken));
-  std::vector<Endpoint> endpoints(6, endpoint_);
+  std::vector<std::vector<Endpoint>> endpoints(6, {endpoint_});
   try {
     std::move(builder).connect(endpoints, soon());
     ADD_FAILURE();
@@ -304,7 +304,7 @@ TEST(FakeServers, SilentOneEndsAtTheDeadline) {
 
 TEST(Authentication, NothingListensBeyondLoopbackWithoutAToken) {
   TcpMeshOptions open;
-  open.listen_host = "0.0.0.0";
+  open.listen_hosts = {"0.0.0.0"};
   try {
     TcpMeshBuilder builder(0, 2, open);
     FAIL();

@@ -23,15 +23,15 @@ class BadFrames : public ::testing::Test {
  protected:
   BadFrames() {
     TcpMeshBuilder builder(0, 2, {});
-    const Endpoint server = builder.listening();
+    const Endpoint server = builder.listening().front();
     auto dialing = std::async(std::launch::async, [&] { dial_as_rank_one(server); });
-    mesh_ = std::move(builder).connect({server, server}, soon());
+    mesh_ = std::move(builder).connect({{server}, {server}}, soon());
     dialing.get();
     mesh_->start(recorder_);
   }
 
   void dial_as_rank_one(const Endpoint& server) {
-    DialRequest request{server, "rank 0", Token(), {}, soon()};
+    DialRequest request{{server}, "rank 0", Token(), {}, soon()};
     request.hello.from_rank = 1;
     request.hello.to_rank = 0;
     request.hello.job = digest_of_job("");

@@ -45,7 +45,7 @@ class Proxied : public ::testing::Test {
  protected:
   void connect(Encryption encryption) {
     TcpMeshBuilder zero(0, 2, options_of(encryption)), one(1, 2, options_of(encryption));
-    proxy_.emplace(zero.listening());
+    proxy_.emplace(zero.listening().front());
     proxy_->filter(
         [this](TcpProxy::Direction direction, std::uint64_t offset, std::span<char> bytes) {
           std::lock_guard lock(mutex_);
@@ -56,7 +56,7 @@ class Proxied : public ::testing::Test {
             }
           }
         });
-    const std::vector<Endpoint> endpoints{proxy_->endpoint(), one.listening()};
+    const std::vector<std::vector<Endpoint>> endpoints{{proxy_->endpoint()}, one.listening()};
     auto other =
         std::async(std::launch::async, [&] { return std::move(one).connect(endpoints, soon()); });
     zero_ = std::move(zero).connect(endpoints, soon());
@@ -131,8 +131,8 @@ TEST_P(DamagedLength, IsNoticed) {
 INSTANTIATE_TEST_SUITE_P(Byte, DamagedLength, ::testing::Values(0, 1));
 
 TEST(Encryption, FramesOfAllSizesArriveInOrder) {
+  Recorder recorder;  // outlives the meshes
   auto meshes = connect_ranks(2, options_of(Encryption::on));
-  Recorder recorder;
   meshes[1]->start(recorder);
   std::vector<std::string> texts;
   for (const std::size_t size :
@@ -154,7 +154,7 @@ TEST(Encryption, BothSidesAreToldWhereTheyDisagree) {
   for (const auto of_zero : {Encryption::off, Encryption::on}) {
     const auto of_one = of_zero == Encryption::on ? Encryption::off : Encryption::on;
     TcpMeshBuilder zero(0, 2, options_of(of_zero)), one(1, 2, options_of(of_one));
-    const std::vector<Endpoint> endpoints{zero.listening(), one.listening()};
+    const std::vector<std::vector<Endpoint>> endpoints{zero.listening(), one.listening()};
     const auto failure_of = [&](TcpMeshBuilder& builder) {
       try {
         std::move(builder).connect(endpoints, soon());

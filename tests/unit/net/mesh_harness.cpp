@@ -73,7 +73,7 @@ void Recorder::pause(bool on) {
 
 std::vector<std::unique_ptr<Mesh>> connect_ranks(int size, const TcpMeshOptions& options) {
   std::vector<std::unique_ptr<TcpMeshBuilder>> builders;
-  std::vector<Endpoint> endpoints;
+  std::vector<std::vector<Endpoint>> endpoints;
   for (int rank = 0; rank < size; ++rank) {
     builders.push_back(std::make_unique<TcpMeshBuilder>(rank, size, options));
     endpoints.push_back(builders.back()->listening());

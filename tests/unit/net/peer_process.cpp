@@ -32,9 +32,9 @@ PeerProcess::PeerProcess(const Life& life) {
   if (child_ != 0) return;
   ::alarm(kLifetimeSeconds);
   TcpMeshBuilder builder(1, 2, {});
-  write_port(from_child_[1], builder.listening().port);
+  write_port(from_child_[1], builder.listening().front().port);
   const Endpoint zero{"127.0.0.1", read_port(to_child_[0])};
-  const auto mesh = std::move(builder).connect({zero, {}}, soon());
+  const auto mesh = std::move(builder).connect({{zero}, {}}, soon());
   life(*mesh);
   ::_exit(0);
 }
@@ -49,8 +49,8 @@ PeerProcess::~PeerProcess() {
 std::unique_ptr<Mesh> PeerProcess::connect(TcpMeshOptions options) {
   TcpMeshBuilder builder(0, 2, std::move(options));
   const Endpoint one{"127.0.0.1", read_port(from_child_[0])};
-  write_port(to_child_[1], builder.listening().port);
-  return std::move(builder).connect({{}, one}, soon());
+  write_port(to_child_[1], builder.listening().front().port);
+  return std::move(builder).connect({{}, {one}}, soon());
 }
 
 void PeerProcess::signal(int number) const {

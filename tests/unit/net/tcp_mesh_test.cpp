@@ -293,7 +293,7 @@ TEST(TcpMesh, KnowsItsPeersByName) {
   Recorder recorder;
   TcpMeshBuilder zero(0, 2, {});
   TcpMeshBuilder one(1, 2, {});
-  const std::vector<Endpoint> endpoints{zero.listening(), one.listening()};
+  const std::vector<std::vector<Endpoint>> endpoints{zero.listening(), one.listening()};
   auto other = std::async(std::launch::async, [&] {
     return std::move(one).connect(endpoints, soon(), {"mac.local", "pc.local"});
   });
@@ -307,7 +307,7 @@ TEST(TcpMesh, KnowsItsPeersByName) {
 TEST(TcpMesh, MissingRanksAreNamed) {
   TcpMeshBuilder builder(2, 4, {});
   const TcpMeshBuilder silent(0, 4, {});  // listens, but nobody answers there
-  std::vector<Endpoint> endpoints(4, Endpoint{"127.0.0.1", 1});  // nobody listens there
+  std::vector<std::vector<Endpoint>> endpoints(4, {{"127.0.0.1", 1}});  // nobody listens there
   endpoints[0] = silent.listening();
   try {
     std::move(builder).connect(endpoints, Deadline::after(300ms));

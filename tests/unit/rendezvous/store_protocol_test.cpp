@@ -28,7 +28,7 @@ class RuleBreaker : public ::testing::Test {
 
   void connect() {
     run([this]() -> asio::awaitable<void> {
-      net::DialRequest request{server_.endpoint(), "store", net::Token(), {}, soon()};
+      net::DialRequest request{{server_.endpoint()}, "store", net::Token(), {}, soon()};
       request.hello.service = net::Service::Store;
       client_.emplace(co_await net::dial(std::move(request)));
     });

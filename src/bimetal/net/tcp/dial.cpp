@@ -6,64 +6,97 @@
 #include <asio/steady_timer.hpp>
 #include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
+#include <exception>
 #include <optional>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/tcp/authenticate.h"
+#include "bimetal/net/tcp/connect_race.h"
 #include "bimetal/net/tcp/resolve.h"
-#include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/watchdog.h"
 
 namespace bimetal::net {
 namespace {
 
+using asio::ip::tcp;
+
 constexpr std::chrono::milliseconds kFirstPause{10};
 constexpr std::chrono::milliseconds kLongestPause{250};
-// Of one try: a lost SYN or a server that accepts and stays silent must not eat the whole budget.
-constexpr std::chrono::seconds kTryTimeout{5};
+// A server that accepts and stays silent must not eat the whole budget.
+constexpr std::chrono::seconds kAnswerTimeout{5};
 
-/// A connection from a port to itself, which TCP makes when the free port that the system picks for
-/// us happens to be the one we call and nobody listens there.
-bool talks_to_itself(const tcp::socket& socket) {
-  std::error_code error;
-  const auto local = socket.local_endpoint(error);
-  return !error && local == socket.remote_endpoint(error);
-}
-
-asio::awaitable<DialedConnection> try_address(const DialRequest& request, const HandshakeKey& key,
-                                              tcp::endpoint address) {
-  tcp::socket socket = open_socket(co_await asio::this_coro::executor, address.protocol());
-  SessionKeys keys;
-  {
-    Watchdog watchdog(socket, min(request.deadline, Deadline::after(kTryTimeout)));
+asio::awaitable<std::vector<tcp::endpoint>> resolve_all(const DialRequest& request) {
+  std::vector<tcp::endpoint> all;
+  std::exception_ptr unknown;
+  for (const Endpoint& address : request.addresses) {
     try {
-      co_await socket.async_connect(address, asio::use_awaitable);
-      if (talks_to_itself(socket)) throw std::system_error(asio::error::connection_refused);
-      keys = co_await authenticate_as_client(socket, key, request.hello, request.name);
+      const auto some = co_await resolve(address, request.deadline);
+      all.insert(all.end(), some.begin(), some.end());
     } catch (const std::system_error&) {
-      if (watchdog.barked()) throw std::system_error(asio::error::timed_out);
-      throw;
+      unknown = std::current_exception();
     }
   }
-  co_return DialedConnection{std::move(socket), keys};
+  if (all.empty() && unknown) std::rethrow_exception(unknown);
+  co_return all;
 }
 
+asio::awaitable<SessionKeys> authenticate(const DialRequest& request, const HandshakeKey& key,
+                                          tcp::socket& socket) {
+  Watchdog watchdog(socket, min(request.deadline, Deadline::after(kAnswerTimeout)));
+  try {
+    co_return co_await authenticate_as_client(socket, key, request.hello, request.name);
+  } catch (const std::system_error&) {
+    if (watchdog.barked()) throw std::system_error(asio::error::timed_out);
+    throw;
+  }
+}
+
+/// Keeps what one round over the addresses has met, and judges whether to go on.
+class Round {
+ public:
+  void met(std::exception_ptr error, ErrorCode code) {
+    ++errors_;
+    if (!error_ || code == ErrorCode::Unauthorized) error_ = std::move(error);
+    refused_ = refused_ || code == ErrorCode::Unauthorized;
+  }
+  void rethrow_if_hopeless(std::size_t addresses) const {
+    if (refused_ || (error_ && errors_ == addresses)) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+  std::size_t errors_ = 0;
+  bool refused_ = false;
+};
+
 /// One round over all addresses of the server; an empty result leaves the reason in `trouble`.
+/// The handshakes come one after the other, so that the server never holds two connections of ours.
 asio::awaitable<std::optional<DialedConnection>> try_once(const DialRequest& request,
                                                           const HandshakeKey& key,
                                                           std::string& trouble) {
+  std::vector<tcp::endpoint> addresses;
   try {
-    const auto addresses = co_await resolve(request.server, request.deadline);
-    for (std::size_t i = 0; i < addresses.size(); ++i) {
-      try {
-        co_return co_await try_address(request, key, addresses[i]);
-      } catch (const std::system_error&) {
-        if (i + 1 == addresses.size()) throw;
-      }
-    }
+    addresses = co_await resolve_all(request);
   } catch (const std::system_error& error) {
     trouble = error.code().message();
+    co_return std::nullopt;
   }
+  Round round;
+  ConnectRace race(co_await asio::this_coro::executor, addresses);
+  while (auto winner = co_await race.next(request.deadline)) {
+    try {
+      const SessionKeys keys = co_await authenticate(request, key, winner->socket);
+      co_return DialedConnection{std::move(winner->socket), keys};
+    } catch (const std::system_error& error) {
+      race.reject(winner->address, error.code().message());
+    } catch (const Error& error) {
+      race.reject(winner->address, error.what());
+      round.met(std::current_exception(), error.code());
+    }
+  }
+  round.rethrow_if_hopeless(addresses.size());
+  trouble = race.troubles();
   co_return std::nullopt;
 }
 

@@ -1,11 +1,12 @@
 #pragma once
-// Connects to a Bimetal server and authenticates, trying again until a deadline: the other side may
-// start later, or be restarted.
+// Connects to a Bimetal server at one of its addresses and authenticates, trying again until a
+// deadline: the other side may start later, or be restarted.
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/net/endpoint.h"
@@ -14,7 +15,7 @@
 namespace bimetal::net {
 
 struct DialRequest {
-  Endpoint server;
+  std::vector<Endpoint> addresses;  ///< of the server, the one to prefer first
   std::string name;  ///< of the server, for messages: "rank 0 (mac.local, 10.0.0.2:4711)"
   Token token;
   Hello hello;  ///< without nonce
@@ -28,8 +29,10 @@ struct DialedConnection {
   SessionKeys keys;
 };
 
-/// Errors: Timeout, which says what failed last; at once Unauthorized, ProtocolMismatch,
-/// InvalidArgument (see authenticate_as_client).
+/// Errors: Timeout, which says what failed last at each address; at once Unauthorized,
+/// ProtocolMismatch, InvalidArgument (see authenticate_as_client). Where a server has several
+/// addresses, one of them may belong to somebody else in this part of the network: then all that
+/// answers must agree that it is of no use before anything but Unauthorized is thrown.
 asio::awaitable<DialedConnection> dial(DialRequest request);
 
 }  // namespace bimetal::net

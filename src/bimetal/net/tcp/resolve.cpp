@@ -52,6 +52,14 @@ Addresses as_numbers(const Endpoint& endpoint) {
   std::error_code error;
   const auto address = asio::ip::make_address(endpoint.host, error);
   if (error) return {};
+  if (address.is_v6() && address.to_v6().is_link_local() && address.to_v6().scope_id() == 0) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("{} is a link-local address, of which every interface has its own; name "
+                    "one of this machine's interfaces, as in [fe80::1%eth0]:29500, or use "
+                    "another address",
+                    endpoint.host));
+  }
   return {tcp::endpoint(address, endpoint.port)};
 }
 

@@ -12,10 +12,12 @@
 namespace bimetal::net {
 
 /// The addresses of `endpoint`, at least one. Throws std::system_error where the name is unknown
-/// or the deadline passes.
+/// or the deadline passes; Error(InvalidArgument) for a link-local IPv6 address that does not say
+/// on which of this machine's interfaces (fe80::1%eth0), for it means nothing without.
 asio::awaitable<std::vector<asio::ip::tcp::endpoint>> resolve(Endpoint endpoint, Deadline deadline);
 
-/// The same for a caller that may block. Throws Error(System) naming the host.
+/// The same for a caller that may block. Throws Error(System) naming the host, and the same
+/// InvalidArgument.
 asio::ip::tcp::endpoint resolve_to_listen(const Endpoint& endpoint, Deadline deadline);
 
 }  // namespace bimetal::net

@@ -13,6 +13,7 @@ namespace bimetal::net {
 
 using asio::ip::tcp;
 
+/// Throws std::system_error.
 tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protocol);
 
 /// Listens on `address`. Errors: System; for a port in use it names the port and says what to try.

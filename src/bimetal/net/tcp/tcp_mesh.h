@@ -22,8 +22,9 @@ namespace bimetal::net {
 struct TcpMeshOptions {
   std::string job_id;                       ///< both ends must agree; a stranger's job is refused
   Token token;                              ///< may be empty only when every address is loopback
-  std::string listen_host = "127.0.0.1";    ///< where this rank accepts its peers
   Encryption encryption = Encryption::off;  ///< both ends must agree
+  /// Where this rank accepts its peers, the address to prefer first; at least one must work.
+  std::vector<std::string> listen_hosts{"127.0.0.1"};
   std::chrono::milliseconds heartbeat{200};
   std::chrono::milliseconds peer_timeout{800};
 };
@@ -31,20 +32,22 @@ struct TcpMeshOptions {
 /// Two-phase set-up: bind first, so that the address can be published; connect when all are known.
 class TcpMeshBuilder {
  public:
-  /// Starts listening on a free port of options.listen_host.
+  /// Starts listening on a free port of each of options.listen_hosts.
   TcpMeshBuilder(int rank, int size, TcpMeshOptions options);
   ~TcpMeshBuilder();
   TcpMeshBuilder(const TcpMeshBuilder&) = delete;
   TcpMeshBuilder& operator=(const TcpMeshBuilder&) = delete;
 
-  Endpoint listening() const;
+  /// In the order of options.listen_hosts.
+  std::vector<Endpoint> listening() const;
 
-  /// Connects to every lower rank and accepts every higher one. peers[r] is where rank r listens
-  /// (its own entry is ignored), host_names[r] what messages call its machine (default: the
-  /// endpoint's host). Strangers that connect meanwhile are refused and logged without disturbing
-  /// the rest. Errors: Timeout naming each rank that is missing; Unauthorized, ProtocolMismatch,
+  /// Connects to every lower rank and accepts every higher one. peers[r] is where rank r listens,
+  /// the address to try first at the front (its own entry is ignored), host_names[r] what messages
+  /// call its machine (default: the first address's host). Strangers that connect meanwhile are
+  /// refused and logged without disturbing the rest. Errors: Timeout naming each rank that is
+  /// missing, the addresses tried and what failed there; Unauthorized, ProtocolMismatch,
   /// InvalidArgument naming the rank and address.
-  std::unique_ptr<Mesh> connect(const std::vector<Endpoint>& peers, Deadline deadline,
+  std::unique_ptr<Mesh> connect(const std::vector<std::vector<Endpoint>>& peers, Deadline deadline,
                                 std::vector<std::string> host_names = {}) &&;
 
  private:

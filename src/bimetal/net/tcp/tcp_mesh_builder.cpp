@@ -38,7 +38,8 @@ struct TcpMeshBuilder::Impl {
   ListenerOptions listener_options();
   std::optional<Refusal> admit(const Hello& hello);
   bool encrypted() const { return options.encryption == Encryption::on; }
-  asio::awaitable<void> call(int peer, Endpoint endpoint, Deadline deadline);
+  void listen();
+  asio::awaitable<void> call(int peer, Deadline deadline);
   void add(int peer, tcp::socket socket, ConnectionOptions connection);
   void give_up(const Hello& hello);
   void end_call(std::exception_ptr error);
@@ -54,7 +55,7 @@ struct TcpMeshBuilder::Impl {
   // Before everything that lives on it, so that it goes last.
   std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>(1);
   std::vector<std::string> hosts;
-  std::vector<Endpoint> endpoints;
+  std::vector<std::vector<Endpoint>> addresses;
   std::vector<std::shared_ptr<Connection>> connections;
   std::vector<std::string> troubles;  ///< why the last call to each rank failed
   std::exception_ptr failure;
@@ -62,7 +63,7 @@ struct TcpMeshBuilder::Impl {
   std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent =
       std::make_unique<std::atomic<std::uint64_t>>(0);
   asio::steady_timer last_words{*io};
-  std::optional<Listener> listener;
+  std::vector<std::unique_ptr<Listener>> listeners;
 };
 
 TcpMeshBuilder::Impl::Impl(int rank_given, int size_given, TcpMeshOptions given)
@@ -73,7 +74,26 @@ TcpMeshBuilder::Impl::Impl(int rank_given, int size_given, TcpMeshOptions given)
       connections(static_cast<std::size_t>(size)),
       troubles(static_cast<std::size_t>(size)),
       missing(size - 1) {
-  listener.emplace(*io, Endpoint{options.listen_host, 0}, listener_options());
+  listen();
+}
+
+/// An address that cannot be listened on (it has just gone, IPv6 is still looking for others that
+/// have it) is left out if there are others.
+void TcpMeshBuilder::Impl::listen() {
+  std::exception_ptr first_failure;
+  for (const std::string& host : options.listen_hosts) {
+    try {
+      listeners.push_back(std::make_unique<Listener>(*io, Endpoint{host, 0}, listener_options()));
+      log(LogLevel::debug, "rank {} listens on {}", rank, to_string(listeners.back()->endpoint()));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::System) throw;
+      log(LogLevel::warning, "rank {} leaves an address out: {}", rank, error.what());
+      if (!first_failure) first_failure = std::current_exception();
+    }
+  }
+  if (!listeners.empty()) return;
+  if (first_failure) std::rethrow_exception(first_failure);
+  throw Error(ErrorCode::InvalidArgument, fmt::format("rank {} has no address to listen on", rank));
 }
 
 ListenerOptions TcpMeshBuilder::Impl::listener_options() {
@@ -121,9 +141,9 @@ void TcpMeshBuilder::Impl::give_up(const Hello& hello) {
   });
 }
 
-asio::awaitable<void> TcpMeshBuilder::Impl::call(int peer, Endpoint endpoint, Deadline deadline) {
-  DialRequest request{endpoint, name_of(peer, to_string(endpoint)), options.token, {}, deadline,
-                      {}};
+asio::awaitable<void> TcpMeshBuilder::Impl::call(int peer, Deadline deadline) {
+  const auto& where = addresses[static_cast<std::size_t>(peer)];
+  DialRequest request{where, name_of(peer, to_string(where)), options.token, {}, deadline, {}};
   request.on_trouble = [this, peer](const std::string& trouble) {
     log(LogLevel::debug, "rank {} calls rank {}: {}; trying again", rank, peer, trouble);
     troubles[static_cast<std::size_t>(peer)] = trouble;
@@ -148,11 +168,12 @@ void TcpMeshBuilder::Impl::add(int peer, tcp::socket socket, ConnectionOptions c
   auto& place = connections[static_cast<std::size_t>(peer)];
   if (!place) --missing;
   connection.peer = peer;
-  connection.peer_name = name_of(peer, describe_remote(socket));
+  const std::string connection_name = name_of(peer, describe_remote(socket));
+  connection.peer_name = connection_name;
   connection.heartbeat = options.heartbeat;
   connection.peer_timeout = options.peer_timeout;
   place = std::make_shared<Connection>(std::move(socket), std::move(connection), *bytes_sent);
-  log(LogLevel::debug, "rank {} is connected to rank {}", rank, peer);
+  log(LogLevel::debug, "rank {} is connected to {}", rank, connection_name);
   if (complete()) io->stop();
 }
 
@@ -179,7 +200,7 @@ Error TcpMeshBuilder::Impl::missing_peers() const {
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank || connections[static_cast<std::size_t>(peer)]) continue;
     if (!list.empty()) list += ", ";
-    list += name_of(peer, to_string(endpoints[static_cast<std::size_t>(peer)]));
+    list += name_of(peer, to_string(addresses[static_cast<std::size_t>(peer)]));
     const std::string& trouble = troubles[static_cast<std::size_t>(peer)];
     if (!trouble.empty()) list += fmt::format(" [{}]", trouble);
   }
@@ -194,32 +215,35 @@ TcpMeshBuilder::TcpMeshBuilder(int rank, int size, TcpMeshOptions options)
 
 TcpMeshBuilder::~TcpMeshBuilder() = default;
 
-Endpoint TcpMeshBuilder::listening() const {
-  return impl_->listener->endpoint();
+std::vector<Endpoint> TcpMeshBuilder::listening() const {
+  std::vector<Endpoint> endpoints;
+  for (const auto& listener : impl_->listeners) endpoints.push_back(listener->endpoint());
+  return endpoints;
 }
 
-std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<Endpoint>& peers, Deadline deadline,
+std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<std::vector<Endpoint>>& peers,
+                                              Deadline deadline,
                                               std::vector<std::string> host_names) && {
   Impl& impl = *impl_;
   if (peers.size() != static_cast<std::size_t>(impl.size)) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("{} addresses given for {} ranks", peers.size(), impl.size));
   }
-  impl.endpoints = peers;
+  impl.addresses = peers;
   impl.hosts = std::move(host_names);
   for (std::size_t peer = impl.hosts.size(); peer < peers.size(); ++peer) {
-    impl.hosts.push_back(peers[peer].host);
+    impl.hosts.push_back(peers[peer].empty() ? "" : peers[peer].front().host);
   }
-  impl.listener->start();
+  for (const auto& listener : impl.listeners) listener->start();
   for (int peer = 0; peer < impl.rank; ++peer) {
-    asio::co_spawn(*impl.io, impl.call(peer, peers[static_cast<std::size_t>(peer)], deadline),
+    asio::co_spawn(*impl.io, impl.call(peer, deadline),
                    [&impl](std::exception_ptr error) { impl.end_call(std::move(error)); });
   }
   if (!impl.complete()) impl.io->run_until(deadline.time());
   if (impl.failure) std::rethrow_exception(impl.failure);
   if (!impl.complete()) throw impl.missing_peers();
   // What belongs to the set-up ends here, before the mesh's own thread takes over.
-  impl.listener.reset();
+  impl.listeners.clear();
   impl.io->restart();
   impl.io->poll();
   return std::make_unique<TcpMesh>(

@@ -1,0 +1,78 @@
+// The order of these matters to Windows.
+// clang-format off
+#include <winsock2.h>
+#include <ws2tcpip.h>
+#include <iphlpapi.h>
+// clang-format on
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/interfaces.h"
+
+namespace bimetal::net {
+namespace {
+
+std::string utf8(const wchar_t* text) {
+  const int size = WideCharToMultiByte(CP_UTF8, 0, text, -1, nullptr, 0, nullptr, nullptr);
+  std::string result(size > 0 ? static_cast<std::size_t>(size) : 1, '\0');
+  WideCharToMultiByte(CP_UTF8, 0, text, -1, result.data(), size, nullptr, nullptr);
+  result.pop_back();  // the terminating zero
+  return result;
+}
+
+std::optional<asio::ip::address> read(const sockaddr& from) {
+  if (from.sa_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &from, sizeof(v4));
+    return asio::ip::address_v4(ntohl(v4.sin_addr.s_addr));
+  }
+  if (from.sa_family == AF_INET6) {
+    sockaddr_in6 v6;
+    std::memcpy(&v6, &from, sizeof(v6));
+    asio::ip::address_v6::bytes_type bytes;
+    std::memcpy(bytes.data(), &v6.sin6_addr, bytes.size());
+    return asio::ip::address_v6(bytes, v6.sin6_scope_id);
+  }
+  return std::nullopt;
+}
+
+/// The system's list, which may grow between asking for its size and asking for it.
+std::vector<std::byte> adapter_list() {
+  constexpr ULONG kFlags =
+      GAA_FLAG_SKIP_ANYCAST | GAA_FLAG_SKIP_MULTICAST | GAA_FLAG_SKIP_DNS_SERVER;
+  ULONG size = 16 << 10;
+  for (;;) {
+    std::vector<std::byte> memory(size);
+    auto* const list = reinterpret_cast<IP_ADAPTER_ADDRESSES*>(memory.data());
+    const ULONG error = GetAdaptersAddresses(AF_UNSPEC, kFlags, nullptr, list, &size);
+    if (error == ERROR_NO_DATA) return {};
+    if (error == ERROR_SUCCESS) return memory;
+    if (error != ERROR_BUFFER_OVERFLOW) {
+      throw system_error("cannot list the network interfaces", static_cast<int>(error));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<InterfaceAddress> own_addresses() {
+  const std::vector<std::byte> memory = adapter_list();
+  std::vector<InterfaceAddress> result;
+  if (memory.empty()) return result;
+  const auto* adapter = reinterpret_cast<const IP_ADAPTER_ADDRESSES*>(memory.data());
+  for (; adapter; adapter = adapter->Next) {
+    if (adapter->OperStatus != IfOperStatusUp) continue;
+    for (const auto* entry = adapter->FirstUnicastAddress; entry; entry = entry->Next) {
+      if (auto address = read(*entry->Address.lpSockaddr)) {
+        result.push_back({utf8(adapter->FriendlyName), *address});
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace bimetal::net

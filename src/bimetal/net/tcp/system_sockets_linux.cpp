@@ -1,0 +1,47 @@
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/system_sockets.h"
+
+namespace bimetal::net {
+namespace {
+
+int open_descriptor(const tcp& protocol) {
+  const int fd = ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, protocol.protocol());
+  if (fd < 0) throw std::system_error(errno, std::system_category());
+  return fd;
+}
+
+}  // namespace
+
+tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protocol) {
+  tcp::socket socket(executor);
+  socket.assign(protocol, open_descriptor(protocol));
+  return socket;
+}
+
+tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error) {
+  tcp::socket socket(acceptor.get_executor());
+  const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
+  if (fd < 0) {
+    error.assign(errno, std::system_category());
+    return socket;
+  }
+  socket.assign(acceptor.local_endpoint().protocol(), fd, error);
+  return socket;
+}
+
+void open_to_listen(tcp::acceptor& acceptor, const tcp& protocol) {
+  acceptor.assign(protocol, open_descriptor(protocol));
+  acceptor.set_option(tcp::acceptor::reuse_address(true));
+}
+
+// Buffers fit themselves to the path, and further than an unprivileged process may ask.
+// TCP_USER_TIMEOUT would also cut a peer that is stopped or reads slowly once its window has
+// closed; path_watch_linux.cpp tells the two apart.
+void tune_for_system(tcp::socket&, std::chrono::milliseconds) {}
+
+}  // namespace bimetal::net

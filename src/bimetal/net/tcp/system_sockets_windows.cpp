@@ -1,0 +1,48 @@
+// Sockets that Asio opens or accepts are not inherited by child processes here.
+
+#include <winsock2.h>
+#include <ws2tcpip.h>
+
+#include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/system_sockets.h"
+
+namespace bimetal::net {
+namespace {
+
+constexpr int kBufferBytes = 4 << 20;
+
+bool set(tcp::socket& socket, int option, DWORD value) {
+  return ::setsockopt(socket.native_handle(), IPPROTO_TCP, option,
+                      reinterpret_cast<const char*>(&value), sizeof(value)) == 0;
+}
+
+}  // namespace
+
+tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protocol) {
+  return tcp::socket(executor, protocol);
+}
+
+tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error) {
+  tcp::socket socket(acceptor.get_executor());
+  acceptor.accept(socket, error);
+  return socket;
+}
+
+// Lingering connections do not bar a port on Windows, and "reuse" would let two processes share it.
+void open_to_listen(tcp::acceptor& acceptor, const tcp& protocol) {
+  acceptor.open(protocol);
+  const BOOL on = TRUE;
+  ::setsockopt(acceptor.native_handle(), SOL_SOCKET, SO_EXCLUSIVEADDRUSE,
+               reinterpret_cast<const char*>(&on), sizeof(on));
+}
+
+void tune_for_system(tcp::socket& socket, std::chrono::milliseconds peer_timeout) {
+  // How long sent data may go unacknowledged; older releases of Windows count in whole seconds.
+  const auto milliseconds = static_cast<DWORD>(peer_timeout.count());
+  if (!set(socket, TCP_MAXRTMS, milliseconds)) set(socket, TCP_MAXRT, (milliseconds + 999) / 1000);
+  std::error_code ignored;
+  socket.set_option(asio::socket_base::send_buffer_size(kBufferBytes), ignored);
+  socket.set_option(asio::socket_base::receive_buffer_size(kBufferBytes), ignored);
+}
+
+}  // namespace bimetal::net
