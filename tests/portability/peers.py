@@ -1,0 +1,91 @@
+"""Starts fabric_peer processes, for this operating system or another, as the ranks of one group."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+PATIENCE_S = 240  # Wine's and qemu's ranks on a busy machine of two cores
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Kind:
+    """How ranks for one operating system are started, if they can be here."""
+
+    def __init__(self, name, program, runner=(), environment=None):
+        self.name = name
+        self.program = os.environ.get(program, "")
+        self.runner = list(runner)
+        self.environment = environment or {}
+        self.missing = None
+        if not self.program or not os.path.exists(self.program):
+            self.missing = f"no fabric_peer for {name} ({program})"
+        elif self.runner and not shutil.which(self.runner[0]):
+            self.missing = f"no {os.path.basename(self.runner[0])}, which runs {name} programs"
+
+    def command(self, *arguments):
+        return [*self.runner, self.program, *arguments]
+
+
+LINUX = Kind("Linux", "FABRIC_PEER")
+WINDOWS = Kind("Windows", "FABRIC_PEER_WINDOWS", [os.environ.get("WINE", "/usr/lib/wine/wine64")],
+               {"WINEDEBUG": "-all", "DISPLAY": ""})
+ARM64 = Kind("ARM64 Linux", "FABRIC_PEER_ARM64",
+             ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"])
+
+
+class Peer:
+    """One rank in the background. Its whole process group goes when the test is over."""
+
+    def __init__(self, command, environment):
+        self.out = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=self.out, stderr=subprocess.STDOUT,
+            env={**os.environ, **environment}, start_new_session=True)
+
+    def output(self):
+        self.out.seek(0)
+        return self.out.read().decode(errors="replace").replace("\r\n", "\n")
+
+    def expect(self, text):
+        """Waits until the peer has said `text`."""
+        end = time.monotonic() + PATIENCE_S
+        while text not in self.output():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"waited in vain for '{text}':\n{self.output()}")
+            time.sleep(0.02)
+
+    def wait(self, seconds=PATIENCE_S):
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"a rank hangs; it said:\n{self.output()}") from None
+
+    def kill(self):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.process.stdin.close()
+
+
+def start(kinds, *arguments, master="127.0.0.1", environment=None):
+    """One peer for each kind, in the order of ranks, on this host."""
+    port = str(free_port())
+    peers = []
+    for rank, kind in enumerate(kinds):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(len(kinds)), "LOCAL_RANK": str(rank),
+                 "MASTER_ADDR": master, "MASTER_PORT": port}
+        peers.append(Peer(kind.command(*arguments),
+                          {**kind.environment, **(environment or {}), **place}))
+    return peers
