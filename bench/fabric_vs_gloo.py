@@ -37,7 +37,8 @@ def bimetal(n: int, sizes: list[int], seconds: float, transport: str, extra: lis
     for size in sizes:
         command = [FABRIC_BENCH, "allreduce", "--ranks", str(n), "--min", str(size), "--max", str(size),
                    "--seconds", str(seconds), "--transport", transport, "--json", *extra]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                              env=os.environ | {"BIMETAL_TRANSPORT": transport})
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
         figures = json.loads(done.stdout)["results"][0]
@@ -152,7 +153,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.5, help="of each size in each round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bench-option", action="append", default=[],
-                        help="passed on to fabric_bench, as --bench-option=--algorithm=ring")
+                        help="passed on to fabric_bench, as --bench-option=--dtype=bfloat16")
     parser.add_argument("--json", help="also write the figures to this file")
     args = parser.parse_args()
     sizes = [max(4, int(mib * MIB)) for mib in args.mib or [1, 4, 16, 64]]
