@@ -100,7 +100,7 @@ void add_options(CLI::App& command, BenchOptions& options) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_option("--transport", options.transport, "What carries the bytes")
-      ->check(CLI::IsMember({"auto", "tcp"}))
+      ->check(CLI::IsMember({"auto", "tcp", "shm"}))
       ->capture_default_str();
   command.add_option("--algorithm", options.algorithm, "docs/algorithms.md lists them")
       ->check(CLI::IsMember({"auto"}))
