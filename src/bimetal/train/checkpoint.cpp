@@ -1,6 +1,7 @@
 #include "bimetal/train/checkpoint.h"
 
 #include <fmt/format.h>
+#include <torch/torch.h>
 
 #include <system_error>
 
@@ -32,10 +33,31 @@ std::uint64_t next_sequence(const fs::path& dir) {
   return found.empty() ? 1 : found.front().sequence + 1;
 }
 
+TensorMap feedback_tensors(const TrainingState& state) {
+  TensorMap tensors;
+  for (const auto& [name, values] : state.error_feedback) {
+    tensors[name] = torch::tensor(torch::ArrayRef<float>(values));
+  }
+  return tensors;
+}
+
+std::vector<comm::NamedValues> read_feedback(const fs::path& path) {
+  std::vector<comm::NamedValues> all;
+  for (const auto& [name, tensor] : read_safetensors(path)) {
+    const auto floats = tensor.to(torch::kFloat32).flatten().contiguous();
+    const auto* data = floats.const_data_ptr<float>();
+    all.push_back({name, {data, data + floats.numel()}});
+  }
+  return all;
+}
+
 void write_contents(const fs::path& folder, const Module& module, const Optimizer& optimizer,
                     const TrainingState& state, std::uint64_t sequence) {
   write_safetensors(folder / kModelFile, model_tensors(module));
   write_safetensors(folder / kOptimizerFile, optimizer_tensors(optimizer, module));
+  if (!state.error_feedback.empty()) {
+    write_safetensors(folder / kFeedbackFile, feedback_tensors(state));
+  }
   const Manifest manifest{.sequence = sequence,
                           .state = state,
                           .optimizer = optimizer_kind(optimizer),
@@ -129,10 +151,14 @@ TrainingState load_checkpoint(const fs::path& path, Module& module, Optimizer& o
   require_same_tensors(stored, own, model_file.string());
   auto states = optimizer_states(read_safetensors(optimizer_file), optimizer, module,
                                  optimizer_file.string());
+  auto state = checkpoint.manifest.state;
+  if (checkpoint.manifest.files.contains(kFeedbackFile)) {
+    state.error_feedback = read_feedback(checkpoint.path / kFeedbackFile);
+  }
   log_changed_settings(checkpoint, optimizer);
   copy_values(stored, own);  // from here on nothing can be refused any more
   optimizer.state() = std::move(states);
-  return checkpoint.manifest.state;
+  return state;
 }
 
 }  // namespace bimetal::train

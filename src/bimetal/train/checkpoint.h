@@ -1,7 +1,8 @@
 #pragma once
-// Checkpoints: a folder `step-00001234/` with model.safetensors, optimizer.safetensors and
-// state.json, written beside its final place and renamed into it; state.json holds each file's size
-// and SHA-256. Nothing of a checkpoint is ever executed (no pickle). Layout: docs/checkpoints.md.
+// Checkpoints: a folder `step-00001234/` with model.safetensors, optimizer.safetensors,
+// error_feedback.safetensors where gradients are compressed, and state.json, written beside its
+// final place and renamed into it; state.json holds each file's size and SHA-256. Nothing of a
+// checkpoint is ever executed (no pickle). Layout: docs/checkpoints.md.
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/data/sampler.h"
 
 namespace bimetal::train {
@@ -23,6 +25,8 @@ struct TrainingState {
   std::int64_t global_batch = 0;
   std::vector<std::int64_t> shares = {};
   std::vector<std::uint8_t> torch_rng = {};  ///< state of the default CPU generator
+  /// Of compressed gradients: parallel::DataParallel::error_feedback().
+  std::vector<comm::NamedValues> error_feedback = {};
   bool operator==(const TrainingState&) const = default;
 };
 

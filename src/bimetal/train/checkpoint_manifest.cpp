@@ -75,7 +75,8 @@ Json files_json(const std::map<std::string, FileRecord>& files) {
 
 std::map<std::string, FileRecord> parse_files(const Json& json) {
   std::map<std::string, FileRecord> files;
-  for (const char* name : {kModelFile, kOptimizerFile}) {
+  for (const char* name : {kModelFile, kOptimizerFile, kFeedbackFile}) {
+    if (name == kFeedbackFile && !json.contains(name)) continue;
     const Json& file = json.at(name);
     files[name] = {file.at("size").get<std::uint64_t>(), file.at("sha256").get<std::string>()};
   }
@@ -147,6 +148,9 @@ Manifest read_manifest(const fs::path& folder) {
 std::map<std::string, FileRecord> record_files(const fs::path& folder) {
   std::map<std::string, FileRecord> files;
   for (const char* name : {kModelFile, kOptimizerFile}) files[name] = record_file(folder / name);
+  if (fs::exists(folder / kFeedbackFile)) {
+    files[kFeedbackFile] = record_file(folder / kFeedbackFile);
+  }
   return files;
 }
 

@@ -15,6 +15,7 @@ namespace bimetal::train {
 
 inline constexpr auto kModelFile = "model.safetensors";
 inline constexpr auto kOptimizerFile = "optimizer.safetensors";
+inline constexpr auto kFeedbackFile = "error_feedback.safetensors";  ///< not in every checkpoint
 inline constexpr auto kStateFile = "state.json";
 
 struct FileRecord {
@@ -38,7 +39,7 @@ std::string manifest_text(const Manifest& manifest);
 /// it is of a later format.
 Manifest read_manifest(const std::filesystem::path& folder);
 
-/// Size and checksum of both tensor files, as they lie in `folder`.
+/// Size and checksum of the tensor files, as they lie in `folder`.
 std::map<std::string, FileRecord> record_files(const std::filesystem::path& folder);
 
 /// Error(CorruptData) names the first of the manifest's files that is not as recorded.

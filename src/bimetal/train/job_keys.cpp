@@ -37,6 +37,7 @@ struct Range {
 constexpr Range kPositive{.min = 0, .above_min = true};
 constexpr Range kNotNegative{.min = 0};
 constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
+constexpr Range kShare{.min = 0, .max = 1, .above_min = true};
 constexpr Range kMegabytes{.min = 0, .max = 1e6, .above_min = true};
 constexpr Range kSeconds{.min = 0, .max = kMaxSeconds, .above_min = true};
 
@@ -210,6 +211,12 @@ std::vector<JobKey> job_keys(Job& job) {
       {"parallel", "balance", balance_policy(parallel)},
       {"parallel", "bucket_mb", number(parallel.bucket_mb, kMegabytes)},
       {"parallel", "timeout_s", number(parallel.timeout_s, kSeconds)},
+      {"parallel", "compression",
+       one_of(parallel.compression,
+              {"none", "float16", "bfloat16", "int8", "int4", "topk", "powersgd", "sign"})},
+      {"parallel", "topk_density", number(parallel.topk_density, kShare)},
+      {"parallel", "topk_warmup_steps", whole(parallel.topk_warmup_steps, 0)},
+      {"parallel", "powersgd_rank", whole(parallel.powersgd_rank, 1)},
       {"checkpoint", "dir", text(checkpoint.dir)},
       {"checkpoint", "every_steps", whole(checkpoint.every_steps, 0)},
       {"checkpoint", "keep", whole(checkpoint.keep, 1)},

@@ -39,6 +39,10 @@ Facts facts_of(const Job& job, const data::TrainTest& data) {
       {"parallel.balance", fmt::format("{} {}", static_cast<int>(job.parallel.balance),
                                        fmt::join(job.parallel.weights, " "))},
       {"parallel.bucket_mb", text(job.parallel.bucket_mb)},
+      {"parallel.compression", job.parallel.compression},
+      {"parallel.topk_density", text(job.parallel.topk_density)},
+      {"parallel.topk_warmup_steps", text(job.parallel.topk_warmup_steps)},
+      {"parallel.powersgd_rank", text(job.parallel.powersgd_rank)},
       {"checkpoint.every_steps", text(job.checkpoint.every_steps)},
   };
 }

@@ -24,6 +24,12 @@ Bytes encode(const TrainingState& state) {
   writer.i64(state.position.offset);
   writer.u64(state.seed);
   writer.i64(state.global_batch);
+  writer.u32(static_cast<std::uint32_t>(state.error_feedback.size()));
+  for (const auto& [name, values] : state.error_feedback) {
+    writer.string(name);
+    writer.u64(values.size());
+    writer.raw(std::as_bytes(std::span(values)));
+  }
   writer.raw(std::as_bytes(std::span(state.torch_rng)));
   return std::move(writer).take();
 }
@@ -36,6 +42,13 @@ TrainingState decode(const Bytes& bytes) {
   state.position.offset = reader.i64();
   state.seed = reader.u64();
   state.global_batch = reader.i64();
+  state.error_feedback.resize(reader.u32());
+  for (auto& [name, values] : state.error_feedback) {
+    name = reader.string();
+    const auto bytes = reader.raw(reader.u64() * sizeof(float));
+    values.resize(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
   const auto rng = reader.raw(reader.remaining());
   state.torch_rng.resize(rng.size());
   std::memcpy(state.torch_rng.data(), rng.data(), rng.size());

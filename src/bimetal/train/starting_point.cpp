@@ -43,6 +43,7 @@ TrainingState starting_point(comm::Group group, const Job& job,
   }
   start.step = saved->step;
   start.position = saved->position;
+  start.error_feedback = saved->error_feedback;
   set_random_state(saved->torch_rng);
   return start;
 }

@@ -43,6 +43,9 @@ class TrainingStep {
   StepResult run(std::int64_t step, const data::EpochSampler::Step& plan,
                  const std::function<data::Batch()>& fetch, bool stop_requested);
 
+  /// The gradients' exchange; used between steps alone.
+  parallel::DataParallel& parallel() noexcept { return parallel_; }
+
   /// Copies the buffers of rank `root` (running means and the like) to all. Collective.
   void broadcast_buffers(int root) { parallel_.broadcast_buffers(root); }
 

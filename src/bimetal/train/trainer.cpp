@@ -13,6 +13,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/train/batch_feed.h"
 #include "bimetal/train/evaluate.h"
+#include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/journal.h"
 #include "bimetal/train/optimizers.h"
 #include "bimetal/train/out_of_memory.h"
@@ -50,6 +51,7 @@ class TrainingRun {
   void notice_idle_ranks();
   void evaluate_now();
   void save_now();
+  void take_error_feedback();
   std::vector<double> alone_rates() const;
 
   const Job& job_;
@@ -82,7 +84,7 @@ TrainingRun::TrainingRun(const Job& job, comm::Group group, const TrainerOptions
       data_(load_data()),
       balancer_(measure_devices()),
       model_(make_seeded_model(job_, data_.train, place_)),
-      optimizer_(make_optimizer(job_.train, model_->parameters())),
+      optimizer_(make_optimizer(optimizer_config(job_, group_.size()), model_->parameters())),
       state_(starting_point(group_, job_, options_.resume, *model_, *optimizer_, place_.device,
                             observer_)),
       planned_steps_(planned_steps(job_.train, data_.train.size(), state_)),
@@ -92,7 +94,17 @@ TrainingRun::TrainingRun(const Job& job, comm::Group group, const TrainerOptions
                                .steps = planned_steps_,
                                .global_batch = job_.train.global_batch}),
       saved_step_(state_.step),
-      evaluated_step_(-1) {}
+      evaluated_step_(-1) {
+  take_error_feedback();
+}
+
+void TrainingRun::take_error_feedback() {
+  if (step_.parallel().set_error_feedback(std::exchange(state_.error_feedback, {}), state_.step)) {
+    return;
+  }
+  observer_.on_notice(
+      "the checkpoint's error feedback is of other buckets or of a compressed job: it is dropped");
+}
 
 data::TrainTest TrainingRun::load_data() {
   observer_.on_phase("loading data");
@@ -118,6 +130,7 @@ StepOptions TrainingRun::step_options() const {
   options.micro_batch = job_.train.micro_batch;
   options.parallel.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20));
   options.parallel.timeout = step_timeout(job_);
+  options.parallel.compression = gradient_compression(job_, group_.size());
   return options;
 }
 
@@ -241,7 +254,9 @@ void TrainingRun::save_now() {
   require_finite_parameters(group_, *model_, state_.step, step_timeout(job_));
   if (!job_.checkpoint.dir.empty()) {
     state_.torch_rng = random_state();
+    state_.error_feedback = step_.parallel().error_feedback();
     const auto path = save_shared_checkpoint(group_, job_.checkpoint, *model_, *optimizer_, state_);
+    state_.error_feedback.clear();
     observer_.on_checkpoint(path.string(), state_.step);
   }
   journal_.start_clock();

@@ -28,7 +28,8 @@ TrainingState state_at(std::int64_t step) {
           .seed = 18446744073709551615u,
           .global_batch = 512,
           .shares = {410, 0, 102},
-          .torch_rng = {0, 1, 2, 254, 255}};
+          .torch_rng = {0, 1, 2, 254, 255},
+          .error_feedback = {{"bucket 0.residual", {1.5f, -2, 0}}, {"bucket 1.basis", {3}}}};
 }
 
 /// Collects log messages while it lives.

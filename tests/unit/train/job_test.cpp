@@ -117,6 +117,8 @@ TEST(Job, RefusesValuesOutOfRange) {
   EXPECT_THAT(error_of("[train]\nglobal_batch = 0"), HasSubstr("at least 1"));
   EXPECT_THAT(error_of("[checkpoint]\nkeep = 0"), HasSubstr("at least 1"));
   EXPECT_THAT(error_of("[parallel]\ntimeout_s = 1e300"), HasSubstr("at most"));
+  EXPECT_THAT(error_of("[parallel]\ntopk_density = 2"), HasSubstr("at most 1"));
+  EXPECT_THAT(error_of("[parallel]\ncompression = 'zip'"), HasSubstr("\"powersgd\" or \"sign\""));
   EXPECT_EQ(error_of("[train]\ndtype = 'float16'"),
             "job.toml:2: 'dtype' in [train]: expected \"float32\" or \"float64\", found "
             "\"float16\"");

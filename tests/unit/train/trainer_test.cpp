@@ -106,6 +106,32 @@ TEST_F(Trainer, LossDoesNotDependOnTheNumberOfRanks) {
   EXPECT_EQ(one.reports[0].test_accuracy, three.reports[0].test_accuracy);
 }
 
+TEST_F(Trainer, LearnsAsWellCompressed) {
+  job_.model.name = "mlp";
+  job_.train.epochs = 4;
+  const auto exact = run_job(job_, 2);
+  const double at_first = exact.recorders[0].steps.front().loss;
+  for (const char* scheme : {"bfloat16", "int8", "int4", "topk", "powersgd", "sign"}) {
+    job_.parallel.compression = scheme;
+    job_.parallel.topk_density = 0.05;
+    job_.parallel.topk_warmup_steps = 8;
+    const auto run = run_job(job_, 2);
+    EXPECT_EQ(run.reports[0].train_loss, run.reports[1].train_loss) << scheme;
+    EXPECT_LT(run.reports[0].train_loss, exact.reports[0].train_loss + 0.1 * at_first) << scheme;
+    EXPECT_NE(run.reports[0].train_loss, exact.reports[0].train_loss) << scheme;
+    EXPECT_LT(run.reports[0].bytes_sent, exact.reports[0].bytes_sent) << scheme;
+  }
+}
+
+// Momentum, too, is then the optimizer's own.
+TEST_F(Trainer, ARankAloneCompressesNothing) {
+  const auto exact = train(1);
+  for (const char* scheme : {"int8", "topk", "powersgd"}) {
+    job_.parallel.compression = scheme;
+    EXPECT_EQ(relative_difference(train(1), exact), 0) << scheme;
+  }
+}
+
 TEST_F(Trainer, SlowerRankGetsLess) {
   job_.model.name = "mlp";
   job_.train.global_batch = 128;

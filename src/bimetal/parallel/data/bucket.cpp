@@ -26,6 +26,17 @@ Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters,
   reset();
 }
 
+std::vector<comm::Matrix> Bucket::matrices() const {
+  std::vector<comm::Matrix> matrices;
+  for (const auto& view : views_) {
+    const auto count = static_cast<std::size_t>(view.numel());
+    if (count == 0) continue;
+    const auto rows = view.dim() > 1 ? static_cast<std::size_t>(view.size(0)) : 1;
+    matrices.push_back({rows, count / rows});
+  }
+  return matrices;
+}
+
 void Bucket::reset() {
   filled_.assign(plan_.slots.size(), false);
   used_here_.assign(plan_.slots.size(), 0);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "bimetal/comm/compress/compression.h"
 #include "bimetal/parallel/data/bucket_plan.h"
 
 namespace bimetal::parallel {
@@ -24,6 +25,10 @@ class Bucket {
 
   /// The slot's gradient, shaped like its parameter; shares the bucket's memory.
   const torch::Tensor& view(std::size_t slot) const { return views_[slot]; }
+
+  /// The gradients as matrices, one per slot, of a parameter's first dimension and all the others;
+  /// vectors have one row. What lies behind them in flat() counts ranks and must stay exact.
+  std::vector<comm::Matrix> matrices() const;
 
   /// Makes the bucket expect every slot anew.
   void reset();

@@ -1,6 +1,11 @@
 #include "bimetal/parallel/data/bucket_exchange.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
+#include <map>
+#include <numeric>
+#include <string>
 #include <utility>
 
 #include "bimetal/base/stopwatch.h"
@@ -12,6 +17,10 @@ namespace {
 
 // How often a wait for the network looks whether the device has finished another copy.
 constexpr std::chrono::microseconds poll_interval{50};
+
+std::string bucket_name(std::size_t index) {
+  return fmt::format("bucket {}", index);
+}
 
 double seconds(Deadline::Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -28,7 +37,46 @@ struct BucketExchange::Ends {
 BucketExchange::BucketExchange(comm::Group group, std::chrono::milliseconds timeout)
     : group_(std::move(group)), timeout_(timeout), ends_(std::make_shared<Ends>()) {}
 
+void BucketExchange::compress(comm::CompressedAllReduceOptions options,
+                              std::vector<std::vector<comm::Matrix>> matrices) {
+  compressed_.emplace(group_, std::move(options));
+  matrices_ = std::move(matrices);
+}
+
+std::vector<comm::NamedValues> BucketExchange::error_feedback() {
+  if (!compressed_) return {};
+  return compressed_->whole_state(Deadline::after(timeout_));
+}
+
+bool BucketExchange::set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) {
+  step_ = steps;
+  if (state.empty()) return true;
+  if (!compressed_) return false;
+  std::map<std::string, std::size_t> sizes;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    for (const char* part : {".residual", ".velocity"}) {
+      sizes[bucket_name(i) + part] = compressed_count(i);
+    }
+  }
+  for (const auto& [name, values] : state) {
+    // A basis of another size is not used: compression starts from a new one.
+    if (name.ends_with(".basis")) continue;
+    const auto found = sizes.find(name);
+    if (found == sizes.end() || found->second != values.size()) return false;
+  }
+  compressed_->set_whole_state(std::move(state));
+  return true;
+}
+
+std::size_t BucketExchange::compressed_count(std::size_t index) const {
+  const auto& matrices = matrices_[index];
+  return std::accumulate(
+      matrices.begin(), matrices.end(), std::size_t{0},
+      [](std::size_t sum, const comm::Matrix& matrix) { return sum + matrix.count(); });
+}
+
 void BucketExchange::begin(std::size_t bucket_count) {
+  if (compressed_) compressed_->set_step(step_++);
   transfers_ = std::vector<Transfer>(bucket_count);
   sent_ = 0;
   send_error_ = nullptr;
@@ -71,10 +119,22 @@ double BucketExchange::communicate_seconds() const noexcept {
   return seconds(Clock::duration(ends_->last) - first_sent_.time_since_epoch());
 }
 
+comm::Work BucketExchange::sum(std::size_t index, const torch::Tensor& flat) {
+  const auto whole = tensor_buffer(flat);
+  const auto deadline = Deadline::after(timeout_);
+  if (!compressed_) return group_.all_reduce(whole, comm::ReduceOp::sum, deadline);
+  const auto count = compressed_count(index);
+  // It ends before the sum behind it does, and its failure is that one's, too.
+  group_.all_reduce({static_cast<std::byte*>(whole.data) + count * comm::size_of(whole.dtype),
+                     whole.count - count, whole.dtype},
+                    comm::ReduceOp::sum, deadline);
+  return compressed_->all_reduce(bucket_name(index), {whole.data, count, whole.dtype},
+                                 comm::ReduceOp::sum, matrices_[index], deadline);
+}
+
 void BucketExchange::send(Transfer& transfer) try {
   if (sent_ == 0) first_sent_ = Clock::now();
-  transfer.work = group_.all_reduce(tensor_buffer(transfer.flat), comm::ReduceOp::sum,
-                                    Deadline::after(timeout_));
+  transfer.work = sum(sent_, transfer.flat);
   ++ends_->running;
   transfer.work.on_done([ends = ends_, keep = transfer.flat](const std::exception_ptr&) {
     ends->last = Clock::now().time_since_epoch().count();

@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/comm/work.h"
 #include "bimetal/device/staging.h"
@@ -22,6 +24,18 @@ class BucketExchange {
  public:
   /// `timeout` bounds each bucket's sum.
   BucketExchange(comm::Group group, std::chrono::milliseconds timeout);
+
+  /// Compresses bucket i's matrices[i] from now on; what lies behind them is summed exactly.
+  void compress(comm::CompressedAllReduceOptions options,
+                std::vector<std::vector<comm::Matrix>> matrices);
+
+  /// comm::CompressedAllReduce::whole_state(), empty where nothing is compressed. Collective,
+  /// between steps.
+  std::vector<comm::NamedValues> error_feedback();
+
+  /// Goes on with such a state after `steps` steps. False, and nothing is changed, if it is of
+  /// other buckets. The same on all ranks, between steps.
+  bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps);
 
   /// Starts a step of `bucket_count` buckets.
   void begin(std::size_t bucket_count);
@@ -52,9 +66,14 @@ class BucketExchange {
   struct Ends;
 
   void send(Transfer& transfer);
+  std::size_t compressed_count(std::size_t index) const;
+  comm::Work sum(std::size_t index, const torch::Tensor& flat);
 
   comm::Group group_;
   std::chrono::milliseconds timeout_;
+  std::optional<comm::CompressedAllReduce> compressed_;
+  std::vector<std::vector<comm::Matrix>> matrices_;  ///< of each bucket, where compressed
+  std::int64_t step_ = 0;                            ///< steps begun before this one
   std::vector<Transfer> transfers_;
   std::size_t sent_ = 0;  ///< transfers_ before this one are under way or done
   std::exception_ptr send_error_;

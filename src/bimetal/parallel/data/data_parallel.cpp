@@ -41,7 +41,8 @@ std::vector<torch::Tensor> trained_parameters(const std::vector<NamedTensor>& pa
 ReducerOptions reducer_options(const DataParallelOptions& options) {
   return {.first_bucket_bytes = options.first_bucket_bytes,
           .bucket_bytes = options.bucket_bytes,
-          .timeout = options.timeout};
+          .timeout = options.timeout,
+          .compression = options.compression};
 }
 
 }  // namespace
@@ -122,6 +123,14 @@ void DataParallel::finish_step() {
   }
   impl_->phase = Impl::Phase::idle;
   impl_->reducer->finish();
+}
+
+std::vector<comm::NamedValues> DataParallel::error_feedback() {
+  return impl_->reducer->error_feedback();
+}
+
+bool DataParallel::set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) {
+  return impl_->reducer->set_error_feedback(std::move(state), steps);
 }
 
 void DataParallel::broadcast_buffers(int root) {

@@ -9,7 +9,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
 
 namespace bimetal::parallel {
@@ -18,6 +20,9 @@ struct DataParallelOptions {
   std::size_t bucket_bytes = 25u << 20;
   std::size_t first_bucket_bytes = 1u << 20;  ///< small, so that communication starts early
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  /// Of the gradients on the wire: docs/compression.md. The same on every rank. Steps are counted
+  /// from the first one of this object, where the error feedback is empty, too.
+  comm::CompressedAllReduceOptions compression = {};
 };
 
 /// Owns the gradient hooks of one module on one rank. Use from one thread.
@@ -61,6 +66,13 @@ class DataParallel {
   /// still takes part in every exchange (with what this rank has), so that no other rank hangs;
   /// the caller then discards the step on all ranks (see train::Trainer on out-of-memory).
   void finish_step();
+
+  /// What compression has not got across yet, of all ranks together and the same on each: for
+  /// checkpoints. Empty where nothing is compressed. Collective, between steps.
+  std::vector<comm::NamedValues> error_feedback();
+  /// Goes on with it after `steps` steps, on any number of ranks. False, and it is dropped, if it
+  /// is of other buckets. Called with the same on every rank, between steps.
+  bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps);
 
   /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
   /// when the module has none.

@@ -42,6 +42,7 @@ GradientReducer::GradientReducer(std::vector<torch::Tensor> parameters, comm::Gr
       hooks_(watched(parameters_, group), [this](std::size_t i) { on_gradient(i); }) {
   options_.home = resolve(options.home, device_);
   make_buckets(group);
+  if (options_.compression.compression.scheme != comm::Scheme::none) compress_buckets();
 }
 
 void GradientReducer::make_buckets(const comm::Group& group) {
@@ -56,6 +57,12 @@ void GradientReducer::make_buckets(const comm::Group& group) {
     }
     buckets_.emplace_back(std::move(plan), parameters_, device_);
   }
+}
+
+void GradientReducer::compress_buckets() {
+  std::vector<std::vector<comm::Matrix>> matrices;
+  for (const auto& bucket : buckets_) matrices.push_back(bucket.matrices());
+  exchange_.compress(options_.compression, std::move(matrices));
 }
 
 void GradientReducer::begin() {

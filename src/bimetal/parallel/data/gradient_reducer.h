@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/device/staging.h"
 #include "bimetal/parallel/data/bucket.h"
@@ -29,6 +30,7 @@ struct ReducerOptions {
   std::size_t bucket_bytes = 25u << 20;
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  ///< of each bucket
   GradientHome home = GradientHome::automatic;
+  comm::CompressedAllReduceOptions compression = {};  ///< of the buckets on the wire
 };
 
 /// One step is begin(), any number of plain backward passes (gradients add up locally), at most one
@@ -52,6 +54,10 @@ class GradientReducer {
   void finish();
 
   /// As BucketExchange has them.
+  std::vector<comm::NamedValues> error_feedback() { return exchange_.error_feedback(); }
+  bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) {
+    return exchange_.set_error_feedback(std::move(state), steps);
+  }
   double wait_seconds() const noexcept { return exchange_.wait_seconds(); }
   double communicate_seconds() const noexcept { return exchange_.communicate_seconds(); }
 
@@ -62,6 +68,7 @@ class GradientReducer {
   };
 
   void make_buckets(const comm::Group& group);
+  void compress_buckets();
   void on_gradient(std::size_t parameter);
   void take(std::size_t parameter);
   void take_missing();

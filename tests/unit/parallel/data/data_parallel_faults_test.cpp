@@ -17,7 +17,7 @@ namespace bimetal::parallel {
 namespace {
 
 // One bucket per parameter, so that a step has several exchanges to fail between.
-constexpr DataParallelOptions options{
+const DataParallelOptions options{
     .bucket_bytes = 1, .first_bucket_bytes = 1, .timeout = std::chrono::seconds(60)};
 
 // Identity whose backward fails on demand, as an allocation on a full device would.

@@ -10,7 +10,7 @@
 namespace bimetal::parallel {
 namespace {
 
-constexpr DataParallelOptions options{
+const DataParallelOptions options{
     .bucket_bytes = 64, .first_bucket_bytes = 16, .timeout = std::chrono::seconds(60)};
 
 // A regression whose gradient is easy to compute apart: ∂/∂w mean((x·w)²) = 2/b · Σ x (x·w).

@@ -299,6 +299,33 @@ TEST_P(GradientReducerTest, TimesOfAStep) {
   });
 }
 
+// What tells who had a gradient travels exactly beside it.
+TEST_P(GradientReducerTest, CompressedGradientsComeFromWhereTheyWere) {
+  for (const auto scheme : {comm::Scheme::bfloat16, comm::Scheme::int8, comm::Scheme::topk,
+                            comm::Scheme::powersgd, comm::Scheme::sign}) {
+    testing::run_ranks(3, [&](int rank, comm::Group group) {
+      const auto parameters = leaves();
+      auto how = options();
+      how.compression.compression = {.scheme = scheme, .density = 0.5, .rank = 1};
+      GradientReducer reducer(parameters, group, how);
+      for (int step = 0; step < 3; ++step) {
+        reducer.begin();
+        reducer.reduce_during([&] {
+          auto loss = parameters[1].sum() + parameters[2].sum();
+          if (rank == 1) loss = loss + 10 * parameters[0].sum();
+          loss.backward();
+        });
+        reducer.finish();
+        EXPECT_FALSE(parameters[3].grad().defined()) << "nobody used it";
+        for (int i = 0; i < 3; ++i) ASSERT_TRUE(parameters[i].grad().defined()) << i;
+        if (scheme == comm::Scheme::topk || scheme == comm::Scheme::sign) continue;
+        EXPECT_TRUE(parameters[0].grad().allclose(torch::full({4, 3}, 10.f), 0.02, 0)) << step;
+        EXPECT_TRUE(parameters[1].grad().allclose(torch::full({5}, 3.f), 0.02, 0)) << step;
+      }
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Homes, GradientReducerTest,
                          ::testing::Values(GradientHome::bucket, GradientHome::tensor),
                          ::testing::PrintToStringParamName());
