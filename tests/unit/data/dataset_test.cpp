@@ -16,8 +16,8 @@ namespace {
 
 using test::counting;
 using test::idx_bytes;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 /// Sets an environment variable while it lives.
 class Environment {
@@ -44,7 +44,7 @@ void write_dataset(const std::filesystem::path& folder) {
   test::write_gzip(folder / "t10k-labels-idx1-ubyte.gz", idx_bytes({3}, counting(3)));
 }
 
-class Dataset : public testing::Test {
+class Dataset : public ::testing::Test {
  protected:
   void SetUp() override { write_dataset(folder_.path()); }
 

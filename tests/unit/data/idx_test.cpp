@@ -16,9 +16,9 @@ namespace {
 using test::Bytes;
 using test::counting;
 using test::idx_bytes;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class Idx : public testing::Test {
+class Idx : public ::testing::Test {
  protected:
   /// The message of the error that reading `file` ends in; it must name the file.
   std::string failure(ErrorCode code) {
@@ -76,7 +76,7 @@ TEST_F(Idx, FindsEveryTruncationOfAPlainFile) {
   for (std::size_t size = 0; size < whole.size(); ++size) {
     test::write_file(file_, Bytes(whole.begin(), whole.begin() + static_cast<long>(size)));
     EXPECT_THAT(failure(ErrorCode::CorruptData),
-                testing::AnyOf(HasSubstr("truncated"), HasSubstr("it ends within")))
+                ::testing::AnyOf(HasSubstr("truncated"), HasSubstr("it ends within")))
         << size;
   }
 }

@@ -16,7 +16,7 @@ namespace {
 using Indices = std::vector<std::int64_t>;
 using Shares = std::vector<std::int64_t>;
 
-Indices counting(std::int64_t size) {
+Indices first_samples(std::int64_t size) {
   Indices all(static_cast<std::size_t>(size));
   std::iota(all.begin(), all.end(), 0);
   return all;
@@ -42,7 +42,7 @@ Shares random_shares(std::mt19937_64& random, int ranks) {
 }
 
 template <typename Call>
-ErrorCode code_of(Call call) {
+ErrorCode thrown_code(Call call) {
   try {
     call();
   } catch (const Error& error) {
@@ -75,7 +75,7 @@ TEST(EpochSampler, VisitsEachSampleExactlyOnceWhateverTheSharesDo) {
         }
       } while (sampler.remaining() > 0);
       std::sort(seen.begin(), seen.end());
-      ASSERT_EQ(seen, counting(size));
+      ASSERT_EQ(seen, first_samples(size));
     }
   }
 }
@@ -105,8 +105,8 @@ TEST(EpochSampler, EachSeedAndEpochHasItsOwnOrder) {
 
 TEST(EpochSampler, WithoutShufflingTheOrderIsTheDatasets) {
   EpochSampler sampler(50, 3, /*shuffle=*/false);
-  EXPECT_EQ(epoch_of(sampler), counting(50));
-  EXPECT_EQ(epoch_of(sampler), counting(50));
+  EXPECT_EQ(epoch_of(sampler), first_samples(50));
+  EXPECT_EQ(epoch_of(sampler), first_samples(50));
 }
 
 /// Every platform must draw this order: a job may resume on another kind of machine.
@@ -163,14 +163,14 @@ TEST(EpochSampler, SeeksBackIntoAnEarlierEpoch) {
 }
 
 TEST(EpochSampler, RefusesWhatCannotBe) {
-  EXPECT_EQ(code_of([] { EpochSampler(0, 1); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([] { EpochSampler(0, 1); }), ErrorCode::InvalidArgument);
   EpochSampler sampler(10, 1);
-  EXPECT_EQ(code_of([&] { sampler.next({}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of([&] { sampler.next(Shares{0, 0}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of([&] { sampler.next(Shares{5, -1}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of([&] { sampler.seek({0, 11}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of([&] { sampler.seek({-1, 0}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of([&] { sampler.next(Shares{5, 5}).of_rank(2); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([&] { sampler.next({}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([&] { sampler.next(Shares{0, 0}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([&] { sampler.next(Shares{5, -1}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([&] { sampler.seek({0, 11}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([&] { sampler.seek({-1, 0}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([&] { sampler.next(Shares{5, 5}).of_rank(2); }), ErrorCode::InvalidArgument);
   EXPECT_EQ(sampler.position(), (SamplerPosition{0, 10}));
 }
 

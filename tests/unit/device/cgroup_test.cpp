@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder that stands for "/", with the files of /proc and /sys that the test writes.
-class CgroupTest : public testing::Test {
+class CgroupTest : public ::testing::Test {
  protected:
   void SetUp() override {
     root_ = fs::path(testing::TempDir()) / "cgroup-XXXXXX";

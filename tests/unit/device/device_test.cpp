@@ -13,7 +13,7 @@
 namespace bimetal::device {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 bool has_accelerator() {
   return enumerate_devices().size() > 1;

@@ -38,7 +38,7 @@ TEST(Host, SaysSomethingSane) {
 // started anew so that nothing that another case has allocated counts). Status 0: as the case wants
 // it.
 
-class MemoryLimitDeathTest : public testing::Test {
+class MemoryLimitDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };

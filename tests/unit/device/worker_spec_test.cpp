@@ -10,7 +10,7 @@
 namespace bimetal::device {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(WorkerSpec, BareTypeHasDefaults) {
   const WorkerSpec spec = parse_worker_spec("cpu");
@@ -58,7 +58,7 @@ struct BadSpec {
   std::string flaw;
 };
 
-class BadWorkerSpec : public testing::TestWithParam<BadSpec> {};
+class BadWorkerSpec : public ::testing::TestWithParam<BadSpec> {};
 
 TEST_P(BadWorkerSpec, NamesTheWrongPartAndTheValidKeys) {
   try {
@@ -74,7 +74,7 @@ TEST_P(BadWorkerSpec, NamesTheWrongPartAndTheValidKeys) {
 
 INSTANTIATE_TEST_SUITE_P(
     Texts, BadWorkerSpec,
-    testing::Values(
+    ::testing::Values(
         BadSpec{"", "unknown type \"\""}, BadSpec{"gpu", "unknown type \"gpu\""},
         BadSpec{"cpu ", "unknown type"}, BadSpec{"cpu:", "an item is empty"},
         BadSpec{"cpu:threads=1,", "an item is empty"}, BadSpec{"cpu:0", "takes no index"},

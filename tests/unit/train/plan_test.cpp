@@ -11,9 +11,9 @@
 namespace bimetal::train {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kGigabit = 125e6;  // bytes per second
 
@@ -150,7 +150,7 @@ TEST(Plan, AWorkerThatCannotHoldTheModelTakesNoPart) {
   const Plan plan = make_plan(input);
   EXPECT_THAT(plan.unusable, ElementsAre(2));
   for (const Prediction& prediction : plan.predictions) {
-    EXPECT_THAT(prediction.ranks, Not(testing::Contains(2)));
+    EXPECT_THAT(prediction.ranks, Not(::testing::Contains(2)));
   }
   EXPECT_THAT(advice(input, plan), HasSubstr("cpu:memory=64MiB can't hold this model"));
   input.workers = {{"cpu:memory=64MiB", {}}};

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TensorMap example() {
+TensorMap example_tensors() {
   return {{"conv.weight", torch::arange(6.0).reshape({2, 3})},
           {"conv.bias", torch::tensor({1, 2, 3}, torch::kInt16)},
           {"mask", torch::tensor({true, false})}};
@@ -64,7 +64,7 @@ std::string flaw_of(const std::string& contents) {
 
 TEST(SafetensorsDamage, EveryTruncationIsNoticed) {
   const test::TemporaryFolder folder;
-  write_safetensors(folder / "file", example());
+  write_safetensors(folder / "file", example_tensors());
   const std::string whole = test::contents_of(folder / "file");
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_FALSE(read_contents(folder / "cut", whole.substr(0, size))) << "cut to " << size;
@@ -87,7 +87,7 @@ void expect_same_layout(const TensorMap& read, const TensorMap& written, std::si
 
 TEST(SafetensorsDamage, NoFlippedByteDoesHarm) {
   const test::TemporaryFolder folder;
-  write_safetensors(folder / "file", example());
+  write_safetensors(folder / "file", example_tensors());
   const std::string whole = test::contents_of(folder / "file");
   std::size_t refused = 0;
   for (std::size_t position = 0; position < whole.size(); ++position) {
@@ -96,7 +96,7 @@ TEST(SafetensorsDamage, NoFlippedByteDoesHarm) {
       damaged[position] = static_cast<char>(damaged[position] ^ mask);
       const auto read = read_contents(folder / "damaged", damaged);
       refused += read ? 0 : 1;
-      if (read) expect_same_layout(*read, example(), position);
+      if (read) expect_same_layout(*read, example_tensors(), position);
     }
   }
   EXPECT_GT(refused, 8u * 9u) << "not even a wrong header length was noticed";

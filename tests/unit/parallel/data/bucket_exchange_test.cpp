@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::chrono::seconds timeout{60};
+constexpr std::chrono::seconds kExchangeTimeout{60};
 
 // A copy from the device that has not ended.
 device::CopyMark pending_copy() {
@@ -29,7 +29,7 @@ bool nothing_sent(const BucketExchange& exchange) {
 
 TEST(BucketExchange, SumsBucketsOfferedInAnyOrder) {
   testing::run_ranks(3, [](int rank, comm::Group group) {
-    BucketExchange exchange(group, timeout);
+    BucketExchange exchange(group, kExchangeTimeout);
     for (int step = 0; step < 3; ++step) {
       exchange.begin(3);
       std::vector<torch::Tensor> buckets;
@@ -49,7 +49,7 @@ TEST(BucketExchange, SumsBucketsOfferedInAnyOrder) {
 
 TEST(BucketExchange, BucketWaitsForThoseBeforeIt) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
-    BucketExchange exchange(group, timeout);
+    BucketExchange exchange(group, kExchangeTimeout);
     exchange.begin(2);
     exchange.offer(1, torch::ones({2}), {});
     exchange.send_ready();
@@ -64,7 +64,7 @@ TEST(BucketExchange, BucketWaitsForThoseBeforeIt) {
 
 TEST(BucketExchange, BucketIsSentOnceItsCopyHasEnded) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
-    BucketExchange exchange(group, timeout);
+    BucketExchange exchange(group, kExchangeTimeout);
     const auto bucket = torch::zeros({3});
     exchange.begin(1);
     exchange.offer(0, bucket, pending_copy());
@@ -82,7 +82,7 @@ TEST(BucketExchange, BucketIsSentOnceItsCopyHasEnded) {
 
 TEST(BucketExchange, WaitSendsWhatBecomesReadyMeanwhile) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
-    BucketExchange exchange(group, timeout);
+    BucketExchange exchange(group, kExchangeTimeout);
     std::vector<torch::Tensor> buckets(3);
     for (auto& bucket : buckets) bucket = torch::ones({3});
     exchange.begin(3);
@@ -118,7 +118,7 @@ TEST(BucketExchange, HungDeviceEndsInATimeout) {
 
 TEST(BucketExchange, FailureOfTheFabricComesOutOfWait) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
-    BucketExchange exchange(group, timeout);
+    BucketExchange exchange(group, kExchangeTimeout);
     exchange.begin(2);
     if (rank == 1) group.abort("test");
     exchange.offer(0, torch::ones({3}), {});
@@ -135,7 +135,7 @@ TEST(BucketExchange, KeepsMemoryUntilTheSumIsDone) {
     const auto bucket = torch::ones({1000});
     if (rank == 1) checked.get_future().wait();
     {
-      BucketExchange exchange(group, timeout);
+      BucketExchange exchange(group, kExchangeTimeout);
       exchange.begin(1);
       exchange.offer(0, bucket, {});
       exchange.send_ready();

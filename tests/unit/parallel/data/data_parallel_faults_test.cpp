@@ -17,7 +17,7 @@ namespace bimetal::parallel {
 namespace {
 
 // One bucket per parameter, so that a step has several exchanges to fail between.
-const DataParallelOptions options{
+const DataParallelOptions kFaultOptions{
     .bucket_bytes = 1, .first_bucket_bytes = 1, .timeout = std::chrono::seconds(60)};
 
 // Identity whose backward fails on demand, as an allocation on a full device would.
@@ -45,7 +45,7 @@ struct Chain : torch::nn::Module {
 TEST(DataParallelFaults, FailedBackwardOfOneRankHangsNobody) {
   testing::run_ranks(3, [](int rank, comm::Group group) {
     const auto model = std::make_shared<Chain>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kFaultOptions);
     for (int step = 0; step < 3; ++step) {
       parallel.begin_step(3);
       const bool fails = step == 1 && rank == 1;
@@ -65,7 +65,7 @@ TEST(DataParallelFaults, FailedBackwardOfOneRankHangsNobody) {
 TEST(DataParallelFaults, FailedForwardOfOneRankHangsNobody) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
     const auto model = std::make_shared<Chain>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kFaultOptions);
     for (int step = 0; step < 2; ++step) {
       parallel.begin_step(2);
       if (rank == 0) parallel.backward_last(model->loss(false), 1);
@@ -79,7 +79,7 @@ TEST(DataParallelFaults, AbortOfOneRankEndsTheOthersStep) {
   std::barrier started(3);
   testing::run_ranks(3, [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Chain>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kFaultOptions);
     started.arrive_and_wait();
     parallel.begin_step(3);
     if (rank == 2) {
@@ -104,7 +104,7 @@ TEST(DataParallelFaults, LostRankEndsTheStepAndIsNamed) {
   std::barrier started(2);
   testing::run_ranks(std::move(groups), [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Chain>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kFaultOptions);
     started.arrive_and_wait();
     parallel.begin_step(2);
     if (rank == 1) {
@@ -125,7 +125,7 @@ TEST(DataParallelFaults, LostRankEndsTheStepAndIsNamed) {
 TEST(DataParallelFaults, StuckRankEndsInATimeout) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
     const auto model = std::make_shared<Chain>();
-    auto hurried = options;
+    auto hurried = kFaultOptions;
     hurried.timeout = std::chrono::seconds(3);
     DataParallel parallel(model, group, hurried);
     parallel.begin_step(2);

@@ -10,7 +10,7 @@
 namespace bimetal::parallel {
 namespace {
 
-const DataParallelOptions options{
+const DataParallelOptions kOptions{
     .bucket_bytes = 64, .first_bucket_bytes = 16, .timeout = std::chrono::seconds(60)};
 
 // A regression whose gradient is easy to compute apart: ∂/∂w mean((x·w)²) = 2/b · Σ x (x·w).
@@ -39,7 +39,7 @@ TEST(DataParallel, UnequalSharesGiveTheGradientOfTheMean) {
   const auto expected = gradient_alone(samples);
   testing::run_ranks(3, [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Regression>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kOptions);
     const auto mine = samples.split_with_sizes({7, 3, 1})[rank];
     parallel.begin_step(11);
     parallel.backward_last(model->mean_loss(mine), mine.size(0));
@@ -53,7 +53,7 @@ TEST(DataParallel, ZeroShareTakesPartWithoutBackward) {
   const auto expected = gradient_alone(samples);
   testing::run_ranks(3, [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Regression>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kOptions);
     const auto mine = samples.split_with_sizes({5, 0, 3})[rank];
     parallel.begin_step(8);
     if (mine.size(0) > 0) parallel.backward_last(model->mean_loss(mine), mine.size(0));
@@ -67,7 +67,7 @@ TEST(DataParallel, MicroBatchesWithARemainder) {
   const auto expected = gradient_alone(samples);
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Regression>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kOptions);
     const auto micro_batches = samples.split_with_sizes({8, 4})[rank].split(3);
     parallel.begin_step(12);
     for (std::size_t i = 0; i < micro_batches.size(); ++i) {
@@ -89,7 +89,7 @@ TEST(DataParallel, PlainBackwardAloneIsReducedByFinishStep) {
   const auto expected = gradient_alone(samples);
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Regression>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kOptions);
     const auto mine = samples.split_with_sizes({2, 4})[rank];
     parallel.begin_step(6);
     for (const auto& sample : mine.split(1)) parallel.backward(model->mean_loss(sample), 1);
@@ -101,7 +101,7 @@ TEST(DataParallel, PlainBackwardAloneIsReducedByFinishStep) {
 TEST(DataParallel, StartsEveryRankFromRankZero) {
   testing::run_ranks(3, [](int rank, comm::Group group) {
     const auto model = std::make_shared<Regression>(rank + 1);
-    const DataParallel parallel(model, group, options);
+    const DataParallel parallel(model, group, kOptions);
     EXPECT_TRUE(model->weight.equal(torch::ones({3}, torch::kFloat64)));
     EXPECT_TRUE(model->mean.equal(torch::ones({2}, torch::kFloat64)));
     EXPECT_EQ(model->steps.item<std::int64_t>(), 2);
@@ -111,7 +111,7 @@ TEST(DataParallel, StartsEveryRankFromRankZero) {
 TEST(DataParallel, BroadcastsBuffersOnRequest) {
   testing::run_ranks(3, [](int rank, comm::Group group) {
     const auto model = std::make_shared<Regression>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kOptions);
     model->mean.fill_(rank);
     model->steps.fill_(100 + rank);
     parallel.broadcast_buffers(2);
@@ -124,7 +124,7 @@ TEST(DataParallel, RefusesModelsThatDiffer) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
     auto model = torch::nn::Linear(3, 4 + rank);
     try {
-      const DataParallel parallel(model.ptr(), group, options);
+      const DataParallel parallel(model.ptr(), group, kOptions);
       ADD_FAILURE() << "different models were accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
@@ -138,7 +138,7 @@ TEST(DataParallel, RefusesTypesThatCannotBeSummedByName) {
     const auto model = std::make_shared<torch::nn::Module>();
     model->register_parameter("phase", torch::zeros({3}, torch::kComplexFloat));
     try {
-      const DataParallel parallel(model, group, options);
+      const DataParallel parallel(model, group, kOptions);
       ADD_FAILURE() << "a complex parameter was accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::Unsupported);
@@ -163,7 +163,7 @@ TEST(DataParallel, SharedParameterIsReducedOnce) {
   };
   testing::run_ranks(2, [](int rank, comm::Group group) {
     const auto model = std::make_shared<Tied>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kOptions);
     parallel.begin_step(4);
     parallel.backward_last((model->inner->weight * model->outer_weight).sum(), 2);
     parallel.finish_step();
@@ -176,7 +176,7 @@ TEST(DataParallel, FrozenParametersAreBroadcastButNotReduced) {
     auto model = torch::nn::Linear(3, 2);
     model->bias.requires_grad_(false);
     model->bias.fill_(rank + 1);
-    DataParallel parallel(model.ptr(), group, options);
+    DataParallel parallel(model.ptr(), group, kOptions);
     EXPECT_TRUE(model->bias.equal(torch::ones({2})));
     parallel.begin_step(2);
     parallel.backward_last(model->forward(torch::ones({1, 3})).sum(), 1);
@@ -190,7 +190,7 @@ TEST(DataParallel, WorksOnARankAlone) {
   const auto samples = all_samples(5);
   testing::run_ranks(1, [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Regression>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kOptions);
     parallel.begin_step(5);
     parallel.backward(model->mean_loss(samples.slice(0, 0, 2)), 2);
     parallel.backward_last(model->mean_loss(samples.slice(0, 2, 5)), 3);
@@ -210,7 +210,7 @@ TEST(DataParallel, CallsOutOfOrderAreRefusedAndHarmless) {
   };
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     const auto model = std::make_shared<Regression>();
-    DataParallel parallel(model, group, options);
+    DataParallel parallel(model, group, kOptions);
     const auto loss = [&] { return model->mean_loss(all_samples(2)); };
     EXPECT_TRUE(refused([&] { parallel.finish_step(); }));
     EXPECT_TRUE(refused([&] { parallel.backward(loss(), 2); }));

@@ -16,7 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr std::chrono::seconds timeout{60};
+constexpr std::chrono::seconds kCheckTimeout{60};
 
 ModuleState reference() {
   ModuleState state;
@@ -34,7 +34,7 @@ Error error_when_rank_2_has(const std::function<void(ModuleState&)>& change) {
     auto state = reference();
     if (rank == 2) change(state);
     try {
-      check_same_on_all_ranks(state, group, timeout);
+      check_same_on_all_ranks(state, group, kCheckTimeout);
     } catch (const Error& error) {
       errors[rank] = error;
     }
@@ -53,13 +53,13 @@ TEST(ParameterCheck, AcceptsEqualModels) {
   testing::run_ranks(3, [](int rank, comm::Group group) {
     auto state = reference();
     state.parameters[0].tensor.data().fill_(rank);  // values may differ
-    check_same_on_all_ranks(state, group, timeout);
+    check_same_on_all_ranks(state, group, kCheckTimeout);
   });
 }
 
 TEST(ParameterCheck, AcceptsAModelWithoutTensors) {
   testing::run_ranks(
-      2, [](int rank, comm::Group group) { check_same_on_all_ranks({}, group, timeout); });
+      2, [](int rank, comm::Group group) { check_same_on_all_ranks({}, group, kCheckTimeout); });
 }
 
 TEST(ParameterCheck, NamesADifferentShape) {
