@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "bimetal/base/error.h"
@@ -106,7 +107,14 @@ TEST_F(Trainer, LossDoesNotDependOnTheNumberOfRanks) {
   EXPECT_EQ(one.reports[0].test_accuracy, three.reports[0].test_accuracy);
 }
 
+/// Through shared memory nothing goes over the wire, compressed or not.
+struct OverTcp {
+  OverTcp() { ::setenv("BIMETAL_TRANSPORT", "tcp", 1); }
+  ~OverTcp() { ::unsetenv("BIMETAL_TRANSPORT"); }
+};
+
 TEST_F(Trainer, LearnsAsWellCompressed) {
+  const OverTcp over_tcp;
   job_.model.name = "mlp";
   job_.train.epochs = 4;
   const auto exact = run_job(job_, 2);
