@@ -138,7 +138,9 @@ class InProcessMesh : public net::Mesh {
     return self_.bytes_sent;
   }
 
-  std::string host_of(int peer) const override { return "thread-" + std::to_string(peer); }
+  // As if every two ranks shared a host, and hosts were connected by a network.
+  std::string host_of(int peer) const override { return "host-" + std::to_string(peer / 2); }
+  bool stays_on_host(int peer) const noexcept override { return peer / 2 == rank() / 2; }
 
  private:
   // From here on neither side of any path touches the other's memory.

@@ -19,6 +19,7 @@ net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t cou
   result.root = call.root;
   result.compression = static_cast<std::uint8_t>(call.compression.scheme);
   result.compression_detail = call.compression.detail;
+  result.algorithm = static_cast<std::uint8_t>(call.algorithm);
   return result;
 }
 
@@ -44,7 +45,7 @@ bool same_call(const net::FrameHeader& a, const net::FrameHeader& b) noexcept {
   return a.group == b.group && a.sequence == b.sequence && a.operation == b.operation &&
          a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.count == b.count &&
          a.root == b.root && a.compression == b.compression &&
-         a.compression_detail == b.compression_detail;
+         a.compression_detail == b.compression_detail && a.algorithm == b.algorithm;
 }
 
 std::string describe(const net::FrameHeader& header) {
@@ -54,6 +55,9 @@ std::string describe(const net::FrameHeader& header) {
     text += fmt::format("({}", to_string(static_cast<ReduceOp>(header.reduce_op)));
     const CompressionTag tag{static_cast<Scheme>(header.compression), header.compression_detail};
     text += tag.scheme == Scheme::none ? ")" : fmt::format(", {})", describe(tag));
+  }
+  if (header.algorithm != 0) {
+    text += fmt::format(" by {}", to_string(static_cast<Algorithm>(header.algorithm)));
   }
   text += " of " + elements(header);
   if (header.root >= 0) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/comm/algorithm.h"
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
 #include "bimetal/comm/failure.h"
@@ -32,6 +33,7 @@ struct Call {
   std::uint64_t sequence = 0;  ///< number of the collective within its group, or the message's tag
 
   CompressionTag compression = {};
+  Algorithm algorithm = Algorithm::automatic;  ///< as asked for: all_reduce alone
 
   /// all_to_all alone has a count of its own for each pair of ranks.
   std::vector<std::size_t> send_counts = {};

@@ -19,11 +19,14 @@ class Channel {
  public:
   using Ticket = Transfers::Ticket;
 
-  Channel(GroupCore& core, std::shared_ptr<Flight> flight)
-      : core_(core), flight_(std::move(flight)), next_part_(core.size()) {}
+  Channel(GroupCore& core, std::shared_ptr<Flight> flight);
 
-  int rank() const noexcept { return core_.rank(); }
-  int size() const noexcept { return core_.size(); }
+  /// The same call among some ranks alone, this one included: they are counted in the given order
+  /// there. Messages of both count together.
+  Channel among(const std::vector<int>& ranks) const;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return static_cast<int>(members_.size()); }
 
   /// The call, with its number.
   const Call& call() const noexcept { return flight_->call; }
@@ -32,12 +35,24 @@ class Channel {
   int neighbour(int steps) const noexcept { return (rank() + steps % size() + size()) % size(); }
 
   /// Begins to receive a message of exactly this length; it is there after wait().
-  Ticket receive(int from, std::span<std::byte> into) { return core_.receive(flight_, from, into); }
+  Ticket receive(int from, std::span<std::byte> into) {
+    return core_.receive(flight_, members_[from], into);
+  }
   void wait(Ticket ticket) { flight_->transfers.wait_received(ticket); }
+
+  /// The same for one part (parts.h) of which nothing waits by itself: it is combined with what
+  /// `into` holds, and sent on to rank `to` (-1: to none), as it arrives and without this thread.
+  /// Messages sent on go in the order of these calls, after what send() has sent before: all
+  /// receives that are sent on to one rank come from one other. Over at wait_all().
+  void receive_part(int from, std::span<std::byte> into, Combine combine, int to = -1);
 
   /// Begins to send a message (in parts where it is long). `bytes` must stay as they are until
   /// wait_sent().
   void send(int to, std::span<const std::byte> bytes);
+  /// The same as one part, at most kMaxPartBytes long.
+  void send_part(int to, std::span<const std::byte> bytes) {
+    core_.send(flight_, members_[to], next_part(to), bytes);
+  }
 
   /// Memory for as long as the call takes, its failure included: what is received into or sent from
   /// must not be freed by leaving the algorithm early.
@@ -50,10 +65,17 @@ class Channel {
   /// Until everything sent so far has left its memory.
   void wait_sent() { flight_->transfers.wait_sent(); }
 
+  /// Until everything begun so far has ended, and what that has sent on.
+  void wait_all() { flight_->transfers.wait_all(); }
+
  private:
+  std::uint32_t next_part(int to) { return (*next_parts_)[members_[to]]++; }
+
   GroupCore& core_;
-  const std::shared_ptr<Flight> flight_;
-  std::vector<std::uint32_t> next_part_;  // by rank
+  std::shared_ptr<Flight> flight_;
+  std::vector<int> members_;  // ranks of the group
+  int rank_;
+  std::shared_ptr<std::vector<std::uint32_t>> next_parts_;  // by rank of the group
 };
 
 }  // namespace bimetal::comm

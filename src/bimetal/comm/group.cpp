@@ -9,7 +9,6 @@
 
 #include "bimetal/comm/algorithms/direct.h"
 #include "bimetal/comm/algorithms/dissemination.h"
-#include "bimetal/comm/algorithms/recursive_doubling.h"
 #include "bimetal/comm/algorithms/ring.h"
 #include "bimetal/comm/algorithms/tree.h"
 #include "bimetal/comm/arguments.h"
@@ -18,9 +17,6 @@
 
 namespace bimetal::comm {
 namespace {
-
-// Up to here an all-reduce's latency weighs more than its bytes. Part of what ranks must agree on.
-constexpr std::size_t kShortMessage = std::size_t{32} << 10;
 
 std::span<std::byte> bytes_of(const Buffer& b) {
   return {static_cast<std::byte*>(b.data), b.bytes()};
@@ -43,13 +39,6 @@ std::vector<std::span<Byte>> cut(std::span<Byte> bytes, std::span<const std::siz
     bytes = bytes.subspan(pieces.back().size());
   }
   return pieces;
-}
-
-// Into n pieces that differ by one element at most.
-std::vector<std::size_t> even_counts(std::size_t count, int n) {
-  std::vector<std::size_t> counts(n, count / n);
-  for (std::size_t i = 0; i < count % n; ++i) ++counts[i];
-  return counts;
 }
 
 // What is left of an average after the sum.
@@ -93,18 +82,10 @@ Work Group::all_reduce(Buffer data, ReduceOp op, std::optional<Deadline> deadlin
   const Call call{.operation = Operation::all_reduce,
                   .dtype = data.dtype,
                   .reduce_op = op,
-                  .count = data.count};
-  return group.run(call, in_place(data), deadline, [data, op](Channel& channel) {
-    const auto bytes = bytes_of(data);
-    if (bytes.size() <= kShortMessage) {
-      recursive_doubling_all_reduce(channel, bytes, data.dtype, op);
-      finish_reduction(bytes, data.dtype, op, channel.size());
-      return;
-    }
-    const auto segments = cut(bytes, even_counts(data.count, channel.size()), data.dtype);
-    ring_reduce_scatter(channel, segments, data.dtype, op);
-    finish_reduction(segments[channel.rank()], data.dtype, op, channel.size());
-    ring_all_gather(channel, segments);
+                  .count = data.count,
+                  .algorithm = group.all_reducer().asked()};
+  return group.run(call, in_place(data), deadline, [data, op, &group](Channel& channel) {
+    group.all_reducer().run(channel, bytes_of(data), {data.dtype, op, channel.size()});
   });
 }
 
@@ -161,9 +142,8 @@ Work Group::reduce_scatter(Buffer input, Buffer output, ReduceOp op,
                    [input, output, op](Channel& channel) {
                      const std::vector<std::size_t> counts(channel.size(), output.count);
                      const auto segments = cut(bytes_of(input), counts, input.dtype);
-                     ring_reduce_scatter(channel, segments, input.dtype, op);
+                     ring_reduce_scatter(channel, segments, {input.dtype, op, channel.size()});
                      copy_own(segments[channel.rank()], bytes_of(output));
-                     finish_reduction(bytes_of(output), output.dtype, op, channel.size());
                    });
 }
 
@@ -309,6 +289,7 @@ std::uint64_t Group::bytes_sent() const {
 
 Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options) {
   options.transport = transport_for(options.transport);
+  options.algorithm = algorithm_for(options.algorithm);
   std::vector<int> everyone(mesh->size());
   std::iota(everyone.begin(), everyone.end(), 0);
   auto fabric = std::make_shared<Fabric>(std::move(mesh));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/comm/algorithm.h"
 #include "bimetal/comm/buffer.h"
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
@@ -25,6 +26,9 @@ namespace bimetal::comm {
 struct GroupOptions {
   /// What carries the collectives. All ranks of the world must ask for the same.
   Transport transport = Transport::automatic;
+  /// By which steps all-reduces run; all ranks must ask for the same. BIMETAL_ALGORITHM says it
+  /// where this leaves it open.
+  Algorithm algorithm = Algorithm::automatic;
   /// Deadline of an operation that names none of its own.
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };

@@ -95,6 +95,29 @@ Transfers::Ticket GroupCore::receive(const FlightPtr& flight, int from, std::spa
   return ticket;
 }
 
+void GroupCore::receive(const FlightPtr& flight, int from, std::span<std::byte> into,
+                        Landing landing) {
+  const int peer = members_[from];
+  const auto ticket = flight->transfers.begin_receive(peer);
+  auto landed = [self = shared_from_this(), flight, ticket, into, to = landing.to,
+                 part = landing.part] {
+    if (to >= 0) self->send_on(flight, to, part, into);
+    flight->transfers.end_receive(ticket);
+  };
+  mailbox_.receive(peer, flight->call.header_from(id_, from), into, std::move(landed),
+                   std::move(landing.combine));
+}
+
+/// Before the receive ends, so that the call is never idle in between.
+void GroupCore::send_on(const FlightPtr& flight, int to, std::uint32_t part,
+                        std::span<const std::byte> payload) {
+  try {
+    send(flight, to, part, payload);
+  } catch (const Error&) {
+    // The group has failed, by which this receive has been given up: there is nothing to send.
+  }
+}
+
 void GroupCore::send(const FlightPtr& flight, int to, std::uint32_t part,
                      std::span<const std::byte> payload) {
   const int peer = members_[to];

@@ -60,6 +60,14 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   /// group's failure.
   Transfers::Ticket receive(const std::shared_ptr<Flight>& flight, int from,
                             std::span<std::byte> into);
+  /// What happens to a message when it has arrived, on the thread that brought it.
+  struct Landing {
+    Combine combine = {};    ///< in place of a copy
+    int to = -1;             ///< the rank that it is sent on to, combined; -1: none
+    std::uint32_t part = 0;  ///< its number among the messages to that rank
+  };
+  void receive(const std::shared_ptr<Flight>& flight, int from, std::span<std::byte> into,
+               Landing landing);
   void send(const std::shared_ptr<Flight>& flight, int to, std::uint32_t part,
             std::span<const std::byte> payload);
 
@@ -93,6 +101,8 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
  private:
   using FlightPtr = std::shared_ptr<Flight>;
 
+  void send_on(const FlightPtr& flight, int to, std::uint32_t part,
+               std::span<const std::byte> payload);
   void on_unsent(const FlightPtr& flight, int peer, const std::exception_ptr& error);
   void watch(const FlightPtr& flight);
   void on_alarm(const FlightPtr& flight);

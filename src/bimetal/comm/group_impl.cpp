@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
+#include <map>
 #include <new>
 #include <utility>
 
@@ -30,6 +32,25 @@ Failure failure_of(const std::exception_ptr& thrown, int rank) {
   }
 }
 
+bool leaves_host(const GroupCore& core, const net::Mesh& mesh) {
+  return std::ranges::any_of(core.members(), [&](int member) {
+    return member != mesh.rank() && !mesh.stays_on_host(member);
+  });
+}
+
+// The group's ranks by the names of their hosts, which are the same on all of them.
+std::vector<std::vector<int>> hosts_of(const GroupCore& core, const net::Mesh& mesh) {
+  std::vector<std::vector<int>> hosts;
+  std::map<std::string, std::size_t> places;
+  for (int rank = 0; rank < core.size(); ++rank) {
+    const auto [place, added] =
+        places.try_emplace(mesh.host_of(core.world_rank(rank)), hosts.size());
+    if (added) hosts.emplace_back();
+    hosts[place->second].push_back(rank);
+  }
+  return hosts;
+}
+
 }  // namespace
 
 Group::Impl::Impl(std::shared_ptr<Fabric> fabric, std::uint32_t id, std::vector<int> members,
@@ -37,7 +58,9 @@ Group::Impl::Impl(std::shared_ptr<Fabric> fabric, std::uint32_t id, std::vector<
     : fabric_(std::move(fabric)),
       core_(std::make_shared<GroupCore>(id, std::move(members), fabric_->mesh(), fabric_->mailbox(),
                                         fabric_->timer())),
-      options_(options) {
+      options_(options),
+      all_reducer_(options.algorithm, leaves_host(*core_, fabric_->mesh()),
+                   hosts_of(*core_, fabric_->mesh())) {
   fabric_->open_group();
   if (core_->size() > 1) executor_ = std::make_unique<Executor>();
   core_->enter();

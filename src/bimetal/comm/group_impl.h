@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "bimetal/comm/all_reducer.h"
 #include "bimetal/comm/channel.h"
 #include "bimetal/comm/executor.h"
 #include "bimetal/comm/fabric.h"
@@ -41,6 +42,9 @@ struct Group::Impl {
 
   GroupMemory allocate(std::size_t bytes);
 
+  /// For the bodies of calls.
+  AllReducer& all_reducer() noexcept { return all_reducer_; }
+
   /// Runs `body` as the group's next collective.
   Work run(Call call, std::optional<Deadline> deadline, Body body);
   /// The same, but in shared memory where all members have it.
@@ -65,6 +69,7 @@ struct Group::Impl {
   const std::shared_ptr<Fabric> fabric_;
   const std::shared_ptr<GroupCore> core_;
   const GroupOptions options_;
+  AllReducer all_reducer_;
   Topology topology_;
   std::unique_ptr<ShmTeam> team_;                   // if it is the whole group's
   std::vector<std::weak_ptr<const Arena>> arenas_;  // by their numbers; under issue_mutex_

@@ -33,6 +33,9 @@ class GroupListener {
   virtual void on_sign(int peer, std::uint64_t sequence) = 0;
 };
 
+/// Makes one of what is there already and of bytes that have arrived, of the same length.
+using Combine = std::function<void(std::span<std::byte> there, std::span<const std::byte> arrived)>;
+
 /// Memory that the frames of one stream fill in their order, from the first byte to the last.
 struct PostedReceive {
   std::span<std::byte> into;
@@ -41,12 +44,18 @@ struct PostedReceive {
   std::size_t claimed = 0;     ///< bytes that frames have been assigned to
   std::size_t landed = 0;      ///< bytes that have arrived
   bool cancelled = false;      ///< given up while the mesh still writes to it
+  Combine combine = {};        ///< takes in what arrives in place of a copy
 
   bool full() const noexcept { return landed == into.size(); }
 
-  /// Appends bytes that arrived elsewhere; they fit.
-  void copy(std::span<const std::byte> bytes) const {
-    std::ranges::copy(bytes, into.begin() + static_cast<std::ptrdiff_t>(claimed));
+  /// Takes in bytes that arrived elsewhere and belong at `offset`; they fit.
+  void take(std::size_t offset, std::span<const std::byte> bytes) const {
+    const auto there = into.subspan(offset, bytes.size());
+    if (combine) {
+      combine(there, bytes);
+    } else {
+      std::ranges::copy(bytes, there.begin());
+    }
   }
 };
 

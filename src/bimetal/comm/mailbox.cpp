@@ -116,15 +116,16 @@ std::optional<Failure> Mailbox::departed(const net::FrameHeader& expected, int p
 }
 
 void Mailbox::receive(int peer, const net::FrameHeader& expected, std::span<std::byte> into,
-                      std::function<void()> done) {
+                      std::function<void()> done, Combine combine) {
   const auto receive =
       std::make_shared<PostedReceive>(PostedReceive{into, expected, std::move(done)});
+  receive->combine = std::move(combine);
   const auto key = Stream::key_of(peer, expected);
   std::optional<ArrivedFrame> frame;
   for (;;) {
-    // Copied without the lock: nobody else knows of this receive yet.
+    // Taken in without the lock: nobody else knows of this receive yet.
     if (frame) {
-      receive->copy(frame->payload);
+      receive->take(receive->claimed, frame->payload);
       receive->claimed = receive->landed += frame->payload.size();
     }
     Section section(*this);

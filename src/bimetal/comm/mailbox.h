@@ -49,9 +49,11 @@ class Mailbox : public net::FrameReceiver {
   std::optional<Failure> departed(const net::FrameHeader& expected, int peer);
 
   /// Posts `into` for frames of `expected` from `peer`; `done` runs once. Receives of one stream
-  /// are filled in the order of these calls, which must not be concurrent.
+  /// are filled in the order of these calls, which must not be concurrent. With `combine` what
+  /// arrives is combined with what `into` holds, frame by frame, on the thread that brought it and
+  /// while it is in that processor's cache; it must not throw.
   void receive(int peer, const net::FrameHeader& expected, std::span<std::byte> into,
-               std::function<void()> done);
+               std::function<void()> done, Combine combine = {});
 
   Placement on_header(int peer, const net::FrameHeader& header) override;
   void on_payload(int peer, const net::FrameHeader& header) override;
@@ -82,9 +84,11 @@ class Mailbox : public net::FrameReceiver {
       std::variant<ThrownAway, AbortPayload, ArrivedFrame, std::shared_ptr<PostedReceive>>;
 
   struct Peer {
-    Destination current;          ///< between on_header and on_payload
-    std::vector<std::byte> sink;  ///< bytes that are thrown away
-    std::size_t buffered = 0;     ///< of the budget
+    Destination current;             ///< between on_header and on_payload
+    std::size_t offset = 0;          ///< where in a posted receive that payload belongs
+    std::vector<std::byte> staging;  ///< a payload under way that is to be combined
+    std::vector<std::byte> sink;     ///< bytes that are thrown away
+    std::size_t buffered = 0;        ///< of the budget
     bool paused = false;
     std::optional<Failure> lost;
   };
@@ -99,6 +103,7 @@ class Mailbox : public net::FrameReceiver {
   void take_abort(int peer, std::uint32_t group, std::span<const std::byte> payload,
                   Section& section);
   void take_farewell(Inbox& box, int peer, Section& section);
+  void combine_staged(int peer, const net::FrameHeader& header);
   void landed(const std::shared_ptr<PostedReceive>& receive, std::size_t bytes, Section& section);
 
   // Checks; what does not belong ends the group.

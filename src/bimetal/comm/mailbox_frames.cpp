@@ -60,10 +60,13 @@ net::FrameReceiver::Placement Mailbox::place_data(int peer, const net::FrameHead
   if (found == box.streams.end() || found->second.posted.empty()) return keep(peer, header);
   const auto receive = found->second.posted.front();
   if (!belongs_to_receive(box, *receive, peer, header, section)) return throw_away(peer, header);
-  const auto place = receive->into.subspan(receive->claimed, header.payload_bytes);
+  Peer& from = peers_[peer];
+  from.current = receive;
+  from.offset = receive->claimed;
   box.claim(found, header.payload_bytes);
-  peers_[peer].current = receive;
-  return {place};
+  if (!receive->combine) return {receive->into.subspan(from.offset, header.payload_bytes)};
+  if (from.staging.size() < header.payload_bytes) from.staging.resize(header.payload_bytes);
+  return {std::span(from.staging).first(header.payload_bytes)};
 }
 
 net::FrameReceiver::Placement Mailbox::throw_away(int peer, const net::FrameHeader& header) {
@@ -95,6 +98,7 @@ net::FrameReceiver::Placement Mailbox::refuse(int peer, const std::string& what,
 }
 
 void Mailbox::on_payload(int peer, const net::FrameHeader& header) {
+  combine_staged(peer, header);
   Section section(*this);
   auto current = std::exchange(peers_[peer].current, ThrownAway{});
   if (auto* receive = std::get_if<std::shared_ptr<PostedReceive>>(&current)) {
@@ -104,6 +108,20 @@ void Mailbox::on_payload(int peer, const net::FrameHeader& header) {
   } else if (auto* abort = std::get_if<AbortPayload>(&current)) {
     take_abort(peer, header.group, abort->bytes, section);
   }
+}
+
+/// Without the lock, as it takes long; the receive stays the peer's current one meanwhile, so that
+/// a failing group leaves its memory alone until this is over.
+void Mailbox::combine_staged(int peer, const net::FrameHeader& header) {
+  std::shared_ptr<PostedReceive> receive;
+  {
+    std::lock_guard lock(mutex_);
+    const auto* current = std::get_if<std::shared_ptr<PostedReceive>>(&peers_[peer].current);
+    if (!current || !(*current)->combine) return;
+    receive = *current;
+  }
+  // This peer's staging and offset change in on_header alone, which this thread calls.
+  receive->take(peers_[peer].offset, std::span(peers_[peer].staging).first(header.payload_bytes));
 }
 
 void Mailbox::landed(const std::shared_ptr<PostedReceive>& receive, std::size_t bytes,
@@ -130,7 +148,7 @@ void Mailbox::take_frame(int peer, ArrivedFrame frame, Section& section) {
   release(peer, frame, section);
   const auto receive = found->second.posted.front();
   if (!belongs_to_receive(box, *receive, peer, header, section)) return;
-  receive->copy(frame.payload);
+  receive->take(receive->claimed, frame.payload);
   box.claim(found, frame.payload.size());
   landed(receive, frame.payload.size(), section);
 }

@@ -34,8 +34,9 @@ void Transfers::end_send(int peer) {
 void Transfers::end_one(int peer, std::unique_lock<std::mutex>& lock) {
   const auto found = under_way_.find(peer);
   if (--found->second == 0) under_way_.erase(found);
-  // Under the lock: a waiter may destroy this object as soon as it sees the end.
-  changed_.notify_all();
+  // Under the lock: a waiter may destroy this object as soon as it sees the end. Nobody is woken
+  // in vain: a thread's waking costs as much as moving thousands of bytes.
+  if (eager_waiters_ > 0 || idle()) changed_.notify_all();
   if (!idle() || !when_idle_) return;
   const auto action = std::exchange(when_idle_, nullptr);
   lock.unlock();
@@ -57,15 +58,26 @@ void Transfers::throw_if_failed() const {
   if (failure_) throw failure_->to_error();
 }
 
-void Transfers::wait_received(Ticket ticket) {
+template <typename Condition>
+void Transfers::wait_eagerly(Condition condition) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ || receives_[ticket].ended; });
+  ++eager_waiters_;
+  changed_.wait(lock, [&] { return failure_ || condition(); });
+  --eager_waiters_;
   throw_if_failed();
 }
 
+void Transfers::wait_received(Ticket ticket) {
+  wait_eagerly([&] { return receives_[ticket].ended; });
+}
+
 void Transfers::wait_sent() {
+  wait_eagerly([&] { return sends_ == 0; });
+}
+
+void Transfers::wait_all() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ || sends_ == 0; });
+  changed_.wait(lock, [&] { return failure_ || idle(); });
   throw_if_failed();
 }
 

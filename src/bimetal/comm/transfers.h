@@ -31,9 +31,10 @@ class Transfers {
   void fail(const Failure& failure);
   std::optional<Failure> failure() const;
 
-  /// Until the receive has ended, or every send begun so far has.
+  /// Until the receive has ended, every send begun so far has, or both have for all.
   void wait_received(Ticket ticket);
   void wait_sent();
+  void wait_all();
 
   /// Until nothing is under way, after success or failure. Does not throw.
   void wait_idle();
@@ -55,11 +56,14 @@ class Transfers {
   };
 
   bool idle() const { return under_way_.empty(); }
+  template <typename Condition>
+  void wait_eagerly(Condition condition);
   void end_one(int peer, std::unique_lock<std::mutex>& lock);
   void throw_if_failed() const;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  int eager_waiters_ = 0;  ///< those that wait for less than everything
   std::deque<Receive> receives_;
   std::size_t sends_ = 0;
   std::optional<int> awaited_;

@@ -18,6 +18,7 @@ constexpr std::size_t kOperationAt = 7;
 constexpr std::size_t kDtypeAt = 8;
 constexpr std::size_t kReduceOpAt = 9;
 constexpr std::size_t kCompressionAt = 10;
+constexpr std::size_t kAlgorithmAt = 11;
 constexpr std::size_t kGroupAt = 12;
 constexpr std::size_t kEpochAt = 16;
 constexpr std::size_t kRootAt = 20;
@@ -91,6 +92,7 @@ EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key) {
   put(out, kDtypeAt, header.dtype);
   put(out, kReduceOpAt, header.reduce_op);
   put(out, kCompressionAt, header.compression);
+  put(out, kAlgorithmAt, header.algorithm);
   put(out, kGroupAt, header.group);
   put(out, kEpochAt, header.epoch);
   put(out, kRootAt, header.root);
@@ -113,6 +115,7 @@ FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
   header.dtype = take<std::uint8_t>(bytes, kDtypeAt);
   header.reduce_op = take<std::uint8_t>(bytes, kReduceOpAt);
   header.compression = take<std::uint8_t>(bytes, kCompressionAt);
+  header.algorithm = take<std::uint8_t>(bytes, kAlgorithmAt);
   header.group = take<std::uint32_t>(bytes, kGroupAt);
   header.epoch = take<std::uint32_t>(bytes, kEpochAt);
   header.root = take<std::int32_t>(bytes, kRootAt);

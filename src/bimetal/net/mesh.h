@@ -77,6 +77,9 @@ class Mesh {
   /// Bytes put on the wire so far, headers included. Thread-safe.
   virtual std::uint64_t bytes_sent() const noexcept = 0;
 
+  /// Whether what is sent to `peer` never leaves this machine, as far as the transport can tell.
+  virtual bool stays_on_host(int) const noexcept { return true; }
+
   /// Host name or address of a peer as the rendezvous knows it, for messages ("mac.local").
   virtual std::string host_of(int peer) const = 0;
 };

@@ -3,35 +3,18 @@
 #include <algorithm>
 #include <bit>
 
+#include "bimetal/comm/algorithms/power_of_two.h"
 #include "bimetal/comm/reduce_kernels.h"
 
 namespace bimetal::comm {
-namespace {
-
-// Where the number of ranks is no power of two, the first ranks work in pairs: the even one hands
-// its data to the odd one and gets the result back.
-struct Layout {
-  int active;  // ranks in the exchange: the largest power of two not above the group's size
-  int pairs;   // ranks below 2 × pairs are paired
-
-  explicit Layout(int size)
-      : active(static_cast<int>(std::bit_floor(static_cast<unsigned>(size)))),
-        pairs(size - active) {}
-
-  bool paired(int rank) const { return rank < 2 * pairs; }
-  int position_of(int rank) const { return paired(rank) ? rank / 2 : rank - pairs; }
-  int rank_at(int position) const { return position < pairs ? 2 * position + 1 : position + pairs; }
-};
-
-}  // namespace
 
 void recursive_doubling_all_reduce(Channel& channel, std::span<std::byte> data, DType dtype,
                                    ReduceOp op) {
-  const Layout layout(channel.size());
+  const PowerOfTwo layout(channel.size());
   const int rank = channel.rank();
   const std::size_t count = data.size() / size_of(dtype);
 
-  if (layout.paired(rank) && rank % 2 == 0) {
+  if (layout.idle(rank)) {
     channel.send(rank + 1, data);
     channel.wait_sent();
     channel.wait(channel.receive(rank + 1, data));

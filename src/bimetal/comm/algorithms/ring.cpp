@@ -4,83 +4,106 @@
 #include <utility>
 
 #include "bimetal/comm/parts.h"
-#include "bimetal/comm/reduce_kernels.h"
 
 namespace bimetal::comm {
 namespace {
 
-// A message that is received in parts, so that each can be used while the next is under way.
-class PartedReceive {
+// What flows on the ring of one call. A message posted here is sent on when it has landed, and so
+// in the order of the postings.
+class Ring {
  public:
-  PartedReceive() = default;
-  PartedReceive(Channel& channel, int from, std::span<std::byte> into)
-      : channel_(&channel), parts_(parts_of(into)) {
-    for (const auto part : parts_) tickets_.push_back(channel.receive(from, part));
+  Ring(Channel& channel, const Segments& segments)
+      : channel_(channel),
+        segments_(segments),
+        left_(channel.neighbour(-1)),
+        right_(channel.neighbour(1)),
+        part_bytes_(
+            part_bytes_for(std::ranges::max(segments, {}, &std::span<std::byte>::size).size())) {}
+
+  /// Segment of the rank so many steps to the right.
+  std::span<std::byte> segment(int steps) const { return segments_[channel_.neighbour(steps)]; }
+
+  void send(std::span<std::byte> segment) {
+    for (const auto part : parts_of(segment, part_bytes_)) channel_.send_part(right_, part);
   }
 
-  std::size_t size() const { return parts_.size(); }
-
-  std::span<std::byte> wait(std::size_t part) {
-    channel_->wait(tickets_[part]);
-    return parts_[part];
+  void receive(std::span<std::byte> segment, const Combine& combine, bool send_on) {
+    for (const auto part : parts_of(segment, part_bytes_)) {
+      channel_.receive_part(left_, part, combine, send_on ? right_ : -1);
+    }
   }
+
+  int steps() const { return channel_.size() - 1; }
 
  private:
-  Channel* channel_ = nullptr;
-  std::vector<std::span<std::byte>> parts_;
-  std::vector<Channel::Ticket> tickets_;
+  // Some parts to a segment, so that a step need not wait for all of it, but not so small that what
+  // each part costs by itself would count.
+  static std::size_t part_bytes_for(std::size_t segment_bytes) {
+    constexpr std::size_t kLeast = std::size_t{32} << 10;
+    constexpr std::size_t kAligned = 4096;
+    const std::size_t quarter = segment_bytes / 4 / kAligned * kAligned;
+    return std::clamp(quarter, kLeast, kPartBytes);
+  }
+
+  Channel& channel_;
+  const Segments& segments_;
+  const int left_, right_;
+  const std::size_t part_bytes_;
 };
 
-std::size_t longest(const Segments& segments) {
-  return std::ranges::max(segments, {}, &std::span<std::byte>::size).size();
+// Segment s starts at rank s+1 and ends, after a round trip, at rank s.
+void post_reduce_scatter(Ring& ring, const Reduction& reduction, bool send_last_on) {
+  ring.send(ring.segment(-1));
+  for (int step = 0; step < ring.steps(); ++step) {
+    const bool last = step + 1 == ring.steps();
+    ring.receive(ring.segment(-2 - step), last ? reduction.combine_last() : reduction.combine(),
+                 !last || send_last_on);
+  }
+}
+
+void post_all_gather(Ring& ring) {
+  for (int step = 0; step < ring.steps(); ++step) {
+    ring.receive(ring.segment(-1 - step), {}, step + 1 < ring.steps());
+  }
 }
 
 }  // namespace
 
-void ring_reduce_scatter(Channel& channel, const Segments& segments, DType dtype, ReduceOp op) {
-  const int steps = channel.size() - 1;
-  if (steps == 0) return;
-  const int left = channel.neighbour(-1), right = channel.neighbour(1);
-  const std::size_t room = longest(segments);
-  const std::span<std::byte> scratch[] = {channel.scratch(room), channel.scratch(room)};
-  const auto segment = [&](int step) { return segments[channel.neighbour(-2 - step)]; };
-  const auto receive = [&](int step) {
-    return PartedReceive(channel, left, scratch[step % 2].first(segment(step).size()));
-  };
-
-  // Segment s starts at rank s+1 and ends, after a round trip, at rank s. What the next step
-  // receives has its memory before this step's is used up, so that the line never waits.
-  channel.send(right, segments[left]);
-  auto next = receive(0);
-  for (int step = 0; step < steps; ++step) {
-    const bool last = step + 1 == steps;
-    auto incoming = std::exchange(next, last ? PartedReceive() : receive(step + 1));
-    const auto own = parts_of(segment(step));
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      accumulate(own[i].data(), incoming.wait(i).data(), own[i].size() / size_of(dtype), dtype, op);
-      if (!last) channel.send(right, own[i]);
-    }
+Segments even_segments(std::span<std::byte> data, int n, DType dtype) {
+  const std::size_t count = data.size() / size_of(dtype);
+  const auto pieces = static_cast<std::size_t>(n);
+  Segments segments;
+  for (std::size_t i = 0; i < pieces; ++i) {
+    const std::size_t elements = count / pieces + (i < count % pieces ? 1 : 0);
+    segments.push_back(data.first(elements * size_of(dtype)));
+    data = data.subspan(segments.back().size());
   }
-  channel.wait_sent();
+  return segments;
+}
+
+void ring_reduce_scatter(Channel& channel, const Segments& segments, const Reduction& reduction) {
+  if (channel.size() == 1) return reduction.finish(segments[0]);
+  Ring ring(channel, segments);
+  post_reduce_scatter(ring, reduction, false);
+  channel.wait_all();
 }
 
 void ring_all_gather(Channel& channel, const Segments& segments) {
-  const int steps = channel.size() - 1;
-  if (steps == 0) return;
-  const int left = channel.neighbour(-1), right = channel.neighbour(1);
+  if (channel.size() == 1) return;
+  Ring ring(channel, segments);
+  ring.send(ring.segment(0));
+  post_all_gather(ring);
+  channel.wait_all();
+}
 
-  std::vector<PartedReceive> incoming;
-  for (int step = 0; step < steps; ++step) {
-    incoming.emplace_back(channel, left, segments[channel.neighbour(-1 - step)]);
-  }
-  channel.send(right, segments[channel.rank()]);
-  for (int step = 0; step < steps; ++step) {
-    for (std::size_t i = 0; i < incoming[step].size(); ++i) {
-      const auto part = incoming[step].wait(i);
-      if (step + 1 < steps) channel.send(right, part);
-    }
-  }
-  channel.wait_sent();
+// What is gathered lands in segments that were sent on before: it comes only after the part of the
+// same place has made its way round the ring, hence out of this memory.
+void ring_all_reduce(Channel& channel, const Segments& segments, const Reduction& reduction) {
+  if (channel.size() == 1) return reduction.finish(segments[0]);
+  Ring ring(channel, segments);
+  post_reduce_scatter(ring, reduction, true);
+  post_all_gather(ring);
+  channel.wait_all();
 }
 
 }  // namespace bimetal::comm

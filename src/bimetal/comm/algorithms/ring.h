@@ -1,25 +1,35 @@
 #pragma once
 // Ring algorithms: every rank receives from its left neighbour and sends to its right one. Each
 // moves (n-1)/n of the data over every link, the least possible (Patarasuk and Yuan, "Bandwidth
-// optimal all-reduce algorithms for clusters of workstations", 2009), in n-1 steps.
+// optimal all-reduce algorithms for clusters of workstations", 2009), in n-1 steps. Segments flow
+// in parts: what has arrived is combined and sent on at once, without waiting for the rest of its
+// segment, so that a step costs the latency of a part.
 
 #include <cstddef>
 #include <span>
 #include <vector>
 
+#include "bimetal/comm/algorithms/reduction.h"
 #include "bimetal/comm/channel.h"
-#include "bimetal/comm/dtype.h"
 
 namespace bimetal::comm {
 
-/// One piece of memory per rank, in the order of the ranks.
+/// One piece of memory per rank, in the order of the ranks. Sizes may differ, but not between
+/// ranks.
 using Segments = std::vector<std::span<std::byte>>;
+
+/// `data` in n segments that differ by one element at most.
+Segments even_segments(std::span<std::byte> data, int n, DType dtype);
 
 /// Before: every rank holds its own version of all segments. After: rank r's segment r holds the
 /// reduction over all ranks; its other segments are scratch.
-void ring_reduce_scatter(Channel& channel, const Segments& segments, DType dtype, ReduceOp op);
+void ring_reduce_scatter(Channel& channel, const Segments& segments, const Reduction& reduction);
 
 /// Before: rank r holds segment r. After: every rank holds all of them.
 void ring_all_gather(Channel& channel, const Segments& segments);
+
+/// Before: every rank holds its own version of all segments. After: every rank holds the reduction
+/// of all, in the same bits. The one after the other of the two above, without a pause between.
+void ring_all_reduce(Channel& channel, const Segments& segments, const Reduction& reduction);
 
 }  // namespace bimetal::comm

@@ -70,4 +70,10 @@ void tree_reduce(Channel& channel, std::span<std::byte> data, int root, DType dt
   channel.wait_sent();
 }
 
+void tree_all_reduce(Channel& channel, std::span<std::byte> data, const Reduction& reduction) {
+  tree_reduce(channel, data, 0, reduction.dtype, reduction.op);
+  if (channel.rank() == 0) reduction.finish(data);
+  tree_broadcast(channel, data, 0);
+}
+
 }  // namespace bimetal::comm

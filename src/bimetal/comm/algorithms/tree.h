@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 
+#include "bimetal/comm/algorithms/reduction.h"
 #include "bimetal/comm/channel.h"
 #include "bimetal/comm/dtype.h"
 
@@ -15,5 +16,8 @@ void tree_broadcast(Channel& channel, std::span<std::byte> data, int root);
 
 /// The root's `data` becomes the reduction over all ranks; elsewhere it is scratch.
 void tree_reduce(Channel& channel, std::span<std::byte> data, int root, DType dtype, ReduceOp op);
+
+/// `data` becomes the reduction over all ranks, in the same bits on each: to rank 0 and back.
+void tree_all_reduce(Channel& channel, std::span<std::byte> data, const Reduction& reduction);
 
 }  // namespace bimetal::comm

@@ -23,6 +23,7 @@ Connection::Connection(tcp::socket socket, ConnectionOptions options,
       reader_(socket_, options_.receive_cipher),
       writer_(socket_, options_.send_key, options_.send_cipher, bytes_sent),
       path_(options_.peer_timeout),
+      stays_on_host_(ends_on_one_host(socket_)),
       resume_signal_(socket_.get_executor(), asio::steady_timer::time_point::max()),
       last_heartbeat_(std::chrono::steady_clock::now()) {
   tune_for_frames(socket_, options_.peer_timeout);

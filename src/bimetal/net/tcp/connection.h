@@ -38,6 +38,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(asio::ip::tcp::socket socket, ConnectionOptions options,
              std::atomic<std::uint64_t>& bytes_sent);
 
+  /// Whether both ends are on this machine.
+  bool stays_on_host() const noexcept { return stays_on_host_; }
+
   /// Starts the sending side. Call once, before anything else.
   void open();
 
@@ -90,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ByteReader reader_;
   FrameWriter writer_;
   PathWatch path_;
+  const bool stays_on_host_;
   FrameReceiver* receiver_ = nullptr;
   State state_ = State::open;
   bool reading_ = false;

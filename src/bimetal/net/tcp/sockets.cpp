@@ -58,6 +58,13 @@ void tune_for_frames(tcp::socket& socket, std::chrono::milliseconds peer_timeout
   tune_for_system(socket, peer_timeout);
 }
 
+bool ends_on_one_host(const tcp::socket& socket) {
+  std::error_code error;  // of a connection that has gone already
+  const auto here = socket.local_endpoint(error).address();
+  const auto there = socket.remote_endpoint(error).address();
+  return !error && (there.is_loopback() || there == here);
+}
+
 std::string describe_remote(const tcp::socket& socket) {
   std::error_code error;
   const auto address = socket.remote_endpoint(error);

@@ -26,6 +26,9 @@ tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error);
 /// on systems whose kernel watches that by itself.
 void tune_for_frames(tcp::socket& socket, std::chrono::milliseconds peer_timeout);
 
+/// Whether a connection's other end is on this machine: at loopback, or at this end's own address.
+bool ends_on_one_host(const tcp::socket& socket);
+
 /// "10.0.0.2:29500", or "an unknown address" where the connection has gone already.
 std::string describe_remote(const tcp::socket& socket);
 

@@ -77,6 +77,11 @@ void TcpMesh::send(int peer, FrameHeader header, std::span<const std::byte> payl
   if (done) done(std::make_exception_ptr(Error(ErrorCode::Aborted, "the mesh is closed")));
 }
 
+bool TcpMesh::stays_on_host(int peer) const noexcept {
+  const auto& to = connections_[static_cast<std::size_t>(peer)];
+  return !to || to->stays_on_host();
+}
+
 void TcpMesh::resume(int peer) {
   Connection& from = connection(peer);
   std::lock_guard lock(gate_);

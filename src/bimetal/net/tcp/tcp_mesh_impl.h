@@ -35,6 +35,7 @@ class TcpMesh final : public Mesh {
   void drop(int peer) override;
   void close(Deadline deadline) override;
   std::uint64_t bytes_sent() const noexcept override { return *bytes_sent_; }
+  bool stays_on_host(int peer) const noexcept override;
   std::string host_of(int peer) const override { return hosts_.at(static_cast<std::size_t>(peer)); }
 
  private:

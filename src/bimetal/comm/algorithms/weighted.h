@@ -1,0 +1,35 @@
+#pragma once
+// All-reduce over unequal links: rank r owns a piece of the message as large as its weight, gets
+// all others' contributions to it and sends each of them the result. A rank of weight w carries
+// S(1 + (n-2)w) bytes each way over its link: S alone where it owns nothing, which is what it must
+// carry by any algorithm (its data has to leave, the result to arrive), against the 2S(n-1)/n of a
+// ring. The weights that make the slowest link's time least follow from the links' bandwidths.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/algorithms/reduction.h"
+#include "bimetal/comm/channel.h"
+
+namespace bimetal::comm {
+
+/// Weights are whole numbers, since ranks must agree to the last element and floating-point
+/// arithmetic differs between processors. They are relative to their sum, about this.
+inline constexpr std::uint32_t kWholeWeight = 1u << 20;
+
+/// Those with which max_r (1 + (n-2)·w_r) / bandwidth_r is least. `bandwidths` (any unit) are of
+/// each rank's own link, one per rank, all above 0. Pure; to be computed on one rank for all.
+std::vector<std::uint32_t> weights_for(const std::vector<double>& bandwidths);
+
+/// How many of `count` elements each rank owns. Pure, the same on every machine. At least one
+/// weight is above 0.
+std::vector<std::size_t> counts_for(const std::vector<std::uint32_t>& weights, std::size_t count);
+
+/// `data` becomes the reduction over all ranks, in the same bits on each. `weights`, one per rank,
+/// must be the same on all ranks.
+void weighted_all_reduce(Channel& channel, std::span<std::byte> data,
+                         const std::vector<std::uint32_t>& weights, const Reduction& reduction);
+
+}  // namespace bimetal::comm
