@@ -23,7 +23,6 @@ namespace {
 
 comm::GroupOptions group_options(const BenchOptions& options) {
   comm::GroupOptions group;
-  group.algorithm = options.algorithm;
   group.timeout = std::chrono::milliseconds(std::llround(options.timeout_s * 1000));
   return group;
 }

@@ -21,14 +21,8 @@ void sum_exactly(Channel& channel, std::span<float> values) {
   if (bytes.size() <= kShortMessage) {
     return recursive_doubling_all_reduce(channel, bytes, DType::float32, ReduceOp::sum);
   }
-  Segments segments;
-  const std::size_t n = channel.size();
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::size_t first = values.size() * i / n, end = values.size() * (i + 1) / n;
-    segments.push_back(std::as_writable_bytes(values.subspan(first, end - first)));
-  }
-  ring_reduce_scatter(channel, segments, DType::float32, ReduceOp::sum);
-  ring_all_gather(channel, segments);
+  ring_all_reduce(channel, even_segments(bytes, channel.size(), DType::float32),
+                  {DType::float32, ReduceOp::sum, channel.size()});
 }
 
 // A matrix's places in the buffer and among the factors.
