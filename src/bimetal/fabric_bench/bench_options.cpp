@@ -103,7 +103,8 @@ void add_options(CLI::App& command, BenchOptions& options) {
       ->check(CLI::IsMember({"auto", "tcp", "shm"}))
       ->capture_default_str();
   command.add_option("--algorithm", options.algorithm, "docs/algorithms.md lists them")
-      ->check(CLI::IsMember({"auto"}))
+      ->check(CLI::IsMember({"auto", "recursive_doubling", "halving_doubling", "ring", "tree",
+                             "two_level", "weighted"}))
       ->capture_default_str();
   const auto set_scheme = [&options](const std::string& name) {
     options.compression.scheme = comm::scheme_of(name);

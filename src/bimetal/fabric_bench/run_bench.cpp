@@ -88,6 +88,7 @@ int run_bench(const BenchOptions& options, const BenchProgram& program) {
   sizes(options);  // complains before anything is started
   // For this process or the ranks that it starts.
   if (options.transport != "auto") ::setenv("BIMETAL_TRANSPORT", options.transport.c_str(), 1);
+  if (options.algorithm != "auto") ::setenv("BIMETAL_ALGORITHM", options.algorithm.c_str(), 1);
   if (const auto env = launch::rank_from_environment()) return run_rank(*env, options, program);
   if (options.ranks > 1) return start_ranks(options, program);
   bench_in(launch::single_process_world(group_options(options)), options);
