@@ -11,7 +11,7 @@ void PostedCall::post(const net::FrameHeader& header) {
   sequence.store(header.sequence, kRelaxed);
   count.store(header.count, kRelaxed);
   kind.store(std::uint64_t{header.operation} | std::uint64_t{header.dtype} << 8 |
-                 std::uint64_t{header.reduce_op} << 16 |
+                 std::uint64_t{header.reduce_op} << 16 | std::uint64_t{header.algorithm} << 24 |
                  std::uint64_t{static_cast<std::uint32_t>(header.root)} << 32,
              kRelaxed);
 }
@@ -26,6 +26,7 @@ net::FrameHeader PostedCall::header(std::uint32_t group) const {
   header.operation = static_cast<std::uint8_t>(packed);
   header.dtype = static_cast<std::uint8_t>(packed >> 8);
   header.reduce_op = static_cast<std::uint8_t>(packed >> 16);
+  header.algorithm = static_cast<std::uint8_t>(packed >> 24);
   header.root = static_cast<std::int32_t>(packed >> 32);
   return header;
 }
