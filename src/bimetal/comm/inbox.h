@@ -26,7 +26,7 @@ class GroupListener {
  public:
   virtual ~GroupListener() = default;
 
-  /// The group cannot go on. `tell_others`: this rank is the first to know.
+  /// The group cannot go on. `tell_others`: they may not know yet.
   virtual void on_failure(const Failure& failure, bool tell_others) = 0;
 
   /// World rank `peer` has made collective call `sequence`.

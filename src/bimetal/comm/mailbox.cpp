@@ -26,7 +26,7 @@ void Mailbox::add_group(std::uint32_t group, const std::vector<int>& members,
   });
   std::erase_if(box.early_signs,
                 [&](const auto& entry) { return !box.rank_of.contains(entry.second.peer); });
-  if (box.early_failure) report(box, *box.early_failure, false, section);
+  if (box.early_failure) report(box, *box.early_failure, true, section);
   for (const int member : members) {
     resume(member, section);
     if (peers_[member].lost && !box.departed.contains(member)) {

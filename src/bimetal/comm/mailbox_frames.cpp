@@ -182,7 +182,8 @@ void Mailbox::take_abort(int peer, std::uint32_t group, std::span<const std::byt
   try {
     auto message = decode_abort(payload);
     if (message.failure) {
-      report(box, std::move(*message.failure), false, section);
+      // Passed on, for those that the peer itself cannot reach any more.
+      report(box, std::move(*message.failure), true, section);
     } else {
       take_farewell(box, peer, section);
     }

@@ -49,11 +49,15 @@ Integer take(std::span<const std::byte, kFrameHeaderBytes> bytes, std::size_t at
   return static_cast<Integer>(bits);
 }
 
+/// Over the header before its checksum and, in the checksum's place, the frame's number.
 std::array<std::byte, 8> checksum(std::span<const std::byte, kFrameHeaderBytes> bytes,
-                                  const SessionKey& key) {
+                                  const SessionKey& key, std::uint64_t number) {
+  EncodedHeader covered;
+  std::copy(bytes.begin(), bytes.end(), covered.begin());
+  put(covered, kChecksumAt, number);
   std::array<std::byte, crypto_shorthash_BYTES> sum;
   crypto_shorthash(reinterpret_cast<unsigned char*>(sum.data()),
-                   reinterpret_cast<const unsigned char*>(bytes.data()), kChecksumAt,
+                   reinterpret_cast<const unsigned char*>(covered.data()), covered.size(),
                    reinterpret_cast<const unsigned char*>(key.data()));
   return sum;
 }
@@ -66,7 +70,8 @@ FrameKind checked_kind(std::uint8_t kind) {
   throw Error(ErrorCode::CorruptData, fmt::format("frame of unknown kind {}", kind));
 }
 
-void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes, const SessionKey& key) {
+void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes, const SessionKey& key,
+                  std::uint64_t number) {
   if (take<std::uint32_t>(bytes, kMagicAt) != kFrameMagic) {
     throw Error(ErrorCode::ProtocolMismatch, "these bytes are no Bimetal frame (wrong magic)");
   }
@@ -75,15 +80,17 @@ void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes, const Ses
                 fmt::format("frame of protocol version {}; this side speaks version {}", version,
                             kProtocolVersion));
   }
-  const auto sum = checksum(bytes, key);
+  const auto sum = checksum(bytes, key, number);
   if (sodium_memcmp(sum.data(), bytes.data() + kChecksumAt, sum.size()) != 0) {
-    throw Error(ErrorCode::CorruptData, "frame header fails its checksum");
+    throw Error(ErrorCode::CorruptData,
+                "frame header fails its checksum, or is not the one sent next");
   }
 }
 
 }  // namespace
 
-EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key) {
+EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key,
+                            std::uint64_t number) {
   EncodedHeader out{};
   put(out, kMagicAt, kFrameMagic);
   put(out, kVersionAt, kProtocolVersion);
@@ -101,14 +108,14 @@ EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key) {
   put(out, kPayloadBytesAt, header.payload_bytes);
   put(out, kPartAt, header.part);
   put(out, kCompressionDetailAt, header.compression_detail);
-  const auto sum = checksum(out, key);
+  const auto sum = checksum(out, key, number);
   std::copy(sum.begin(), sum.end(), out.begin() + kChecksumAt);
   return out;
 }
 
 FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
-                          const SessionKey& key) {
-  check_origin(bytes, key);
+                          const SessionKey& key, std::uint64_t number) {
+  check_origin(bytes, key, number);
   FrameHeader header;
   header.kind = checked_kind(take<std::uint8_t>(bytes, kKindAt));
   header.operation = take<std::uint8_t>(bytes, kOperationAt);

@@ -47,11 +47,14 @@ using SessionKey = std::array<std::byte, 16>;
 
 using EncodedHeader = std::array<std::byte, kFrameHeaderBytes>;
 
-EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key);
+/// `number`: how many frames have gone this way on the connection before. The checksum covers it,
+/// so that a frame which is repeated, left out or put elsewhere in the stream is noticed.
+EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key,
+                            std::uint64_t number = 0);
 
 /// Throws Error(ProtocolMismatch) for a wrong magic or version, Error(CorruptData) for a wrong
-/// checksum or an unknown kind.
+/// checksum (or another number than the sender's) or an unknown kind.
 FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
-                          const SessionKey& key);
+                          const SessionKey& key, std::uint64_t number = 0);
 
 }  // namespace bimetal::net

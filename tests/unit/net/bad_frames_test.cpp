@@ -47,11 +47,11 @@ class BadFrames : public ::testing::Test {
     std::error_code ignored;  // the mesh may hang up at the first bad byte
     asio::write(peer_->socket, asio::buffer(bytes.data(), bytes.size()), ignored);
   }
-  EncodedHeader header(FrameKind kind, std::uint64_t payload) const {
+  EncodedHeader header(FrameKind kind, std::uint64_t payload) {
     FrameHeader header;
     header.kind = kind;
     header.payload_bytes = payload;
-    return encode_header(header, peer_->keys.client_to_server);
+    return encode_header(header, peer_->keys.client_to_server, frames_++);
   }
 
   void expect_loss(ErrorCode code, const std::string& message) {
@@ -67,6 +67,7 @@ class BadFrames : public ::testing::Test {
 
   asio::io_context io_;
   std::optional<DialedConnection> peer_;
+  std::uint64_t frames_ = 0;  ///< made so far
   Recorder recorder_;
   std::unique_ptr<Mesh> mesh_;
 };
@@ -90,6 +91,32 @@ TEST_F(BadFrames, DamagedHeader) {
   bytes[40] ^= std::byte{4};
   write(bytes);
   expect_loss(ErrorCode::CorruptData, "checksum");
+}
+
+TEST_F(BadFrames, OneSentTwiceIsDeliveredOnce) {
+  const auto bytes = header(FrameKind::Data, 5);
+  for (int i = 0; i < 2; ++i) {
+    write(bytes);
+    write(bytes_of("hello"));
+  }
+  expect_loss(ErrorCode::CorruptData, "not the one sent next");
+  EXPECT_EQ(recorder_.arrivals().size(), 1u);
+}
+
+TEST_F(BadFrames, OneLeftOutIsMissed) {
+  header(FrameKind::Data, 5);  // never sent
+  write(header(FrameKind::Data, 5));
+  write(bytes_of("hello"));
+  expect_loss(ErrorCode::CorruptData, "not the one sent next");
+  EXPECT_TRUE(recorder_.arrivals().empty());
+}
+
+TEST_F(BadFrames, OnesInAnotherOrderAreNoticed) {
+  const auto first = header(FrameKind::Data, 0);
+  write(header(FrameKind::Data, 0));
+  write(first);
+  expect_loss(ErrorCode::CorruptData, "not the one sent next");
+  EXPECT_TRUE(recorder_.arrivals().empty());
 }
 
 TEST_F(BadFrames, AnotherVersion) {

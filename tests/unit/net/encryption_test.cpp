@@ -11,12 +11,15 @@
 #include <asio/write.hpp>
 #include <cstdlib>
 #include <future>
+#include <list>
 #include <mutex>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/handshake.h"
 #include "bimetal/net/tcp/byte_stream.h"
 #include "support/tcp_proxy.h"
 #include "unit/net/mesh_harness.h"
+#include "unit/net/raw_socket.h"
 
 namespace bimetal::net {
 namespace {
@@ -171,6 +174,44 @@ TEST(Encryption, BothSidesAreToldWhereTheyDisagree) {
       EXPECT_THAT(error.what(), HasSubstr("plain"));
     }
   }
+}
+
+// One that knows the token and then breaks off, or garbles, what follows.
+TEST(Encryption, GarbageInItsHandshakeIsHungUpOnAndHindersNobody) {
+  const TcpMeshOptions options = options_of(Encryption::on);
+  TcpMeshBuilder zero(0, 2, options), one(1, 2, options);
+  const Endpoint server = zero.listening();
+  const std::vector<Endpoint> endpoints{server, one.listening()};
+  auto forming =
+      std::async(std::launch::async, [&] { return std::move(zero).connect(endpoints, soon()); });
+  const HandshakeKey key(options.token);
+  std::list<RawSocket> strangers;
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{20}, noise::Handshake::kMessageBytes, std::size_t{4000}}) {
+    RawSocket& stranger = strangers.emplace_back(RawSocket::connect(server));
+    Hello hello;
+    hello.from_rank = 1;
+    hello.to_rank = 0;
+    hello.job = digest_of_job(options.job_id);
+    hello.encrypted = true;
+    const auto hello_bytes = encode_hello(hello);
+    stranger.write(hello_bytes);
+    const auto challenge = stranger.read(kChallengeBytes);
+    const auto transcript =
+        make_transcript(hello_bytes, std::span(challenge).first<kChallengeBytes>());
+    stranger.write(encode_proof(Message::Proof, Service::Mesh, key.client_proof(transcript)));
+    EXPECT_EQ(stranger.read(kProofBytes).size(), kProofBytes);
+    stranger.write(std::string(size, '\x5a'));
+    if (size >= noise::Handshake::kMessageBytes) {
+      EXPECT_TRUE(stranger.hangs_up());
+    }
+  }
+  Recorder recorder;
+  const auto mesh_of_one = std::move(one).connect(endpoints, soon());
+  const auto mesh_of_zero = forming.get();
+  mesh_of_zero->start(recorder);
+  EXPECT_EQ(send_and_wait(*mesh_of_one, 0, "formed"), nullptr);
+  EXPECT_TRUE(recorder.wait_for(1));
 }
 
 TEST(Encryption, IsReadFromTheEnvironment) {

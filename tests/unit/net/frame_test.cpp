@@ -90,6 +90,14 @@ TEST(Frame, EveryDamagedBitIsNoticed) {
   }
 }
 
+TEST(Frame, OnlyTheOneSentNextFits) {
+  const auto third = encode_header(some_header(), some_key(), 2);
+  EXPECT_EQ(decode_header(third, some_key(), 2), some_header());
+  for (const std::uint64_t number : {0u, 1u, 3u}) {
+    EXPECT_THROW(decode_header(third, some_key(), number), Error);
+  }
+}
+
 TEST(Frame, AnotherConnectionsKeyDoesNotFit) {
   EXPECT_EQ(failure_of(encode_header(some_header(), some_key(1)), some_key(2)),
             ErrorCode::CorruptData);

@@ -144,9 +144,9 @@ asio::awaitable<void> Connection::read_loop(std::shared_ptr<Connection> self) {
 /// Returns when the peer has said goodbye (peer_left_) or the stream has ended otherwise.
 asio::awaitable<std::error_code> Connection::read_frames() {
   EncodedHeader bytes;
-  for (;;) {
+  for (std::uint64_t number = 0;; ++number) {
     if (const auto error = co_await reader_.read(bytes)) co_return error;
-    const FrameHeader header = decode_header(bytes, options_.receive_key);
+    const FrameHeader header = decode_header(bytes, options_.receive_key, number);
     std::error_code error;
     switch (header.kind) {
       case FrameKind::Data:

@@ -25,7 +25,7 @@ void FrameWriter::push(FrameHeader header, std::span<const std::byte> payload, S
     return;
   }
   header.payload_bytes = payload.size();
-  queue_.push_back({encode_header(header, key_), payload, std::move(done)});
+  queue_.push_back({encode_header(header, key_, frames_++), payload, std::move(done)});
   wake_.cancel();
 }
 

@@ -51,6 +51,7 @@ class FrameWriter {
 
   ByteWriter bytes_;
   SessionKey key_;
+  std::uint64_t frames_ = 0;
   std::atomic<std::uint64_t>& bytes_sent_;
   std::deque<Outgoing> queue_;
   std::vector<asio::const_buffer> buffers_;
