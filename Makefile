@@ -20,11 +20,11 @@ demo: setup      ## train a CNN on Fashion-MNIST with two unequal workers
 	@scripts/build.sh $(BUILD) release bimetal $(JOBS)
 	@$(BUILD)/bimetal demo
 
-test: build      ## build and run every test
+test: build      ## build and run every test (SANITIZERS=on: and the next)
 	@scripts/test.sh $(BUILD)
 
-sanitizers: build ## the tests again, and the torch-free core under TSan and ASan+UBSan
-	@SANITIZERS=on scripts/test.sh $(BUILD)
+sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
+	@SANITIZERS=only scripts/test.sh $(BUILD)
 
 bench: build     ## the measurements that the README quotes (about 40 minutes)
 	@.venv/bin/python bench/unequal_vs_torch.py

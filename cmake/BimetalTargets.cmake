@@ -23,7 +23,8 @@ target_compile_options(bimetal_flags INTERFACE
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${BIMETAL_CCACHE}>>:-fpch-preprocess>)
 if(BIMETAL_SANITIZE)
   # Asio's fences are beside the locks that order its memory; GCC warns of each that TSan skips them.
-  target_compile_options(bimetal_flags INTERFACE -fsanitize=${BIMETAL_SANITIZE} -fno-omit-frame-pointer -g
+  target_compile_options(bimetal_flags INTERFACE
+    -fsanitize=${BIMETAL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
     $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
   target_link_options(bimetal_flags INTERFACE -fsanitize=${BIMETAL_SANITIZE})
 endif()
@@ -85,6 +86,13 @@ function(bimetal_test name)
   endif()
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
+  endif()
+  if(BIMETAL_SANITIZE)
+    # One process for all cases: starting is what takes long there.
+    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${ARG_LABEL} ENVIRONMENT
+      "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1;ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1")
+    return()
   endif()
   include(GoogleTest)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # test.sh BUILD_FOLDER: every test that needs nothing beyond `make setup`. Ends with a line that
-# counts them. With SANITIZERS=on the torch-free core is built and tested under TSan and ASan+UBSan too.
+# counts them. With SANITIZERS=on the torch-free core is also built and tested under ThreadSanitizer
+# and under AddressSanitizer with UndefinedBehaviorSanitizer, and its parsers are fuzzed for a
+# minute; SANITIZERS=only does nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$1
@@ -36,19 +38,50 @@ suite() {
   rm -f "$report"
 }
 
-suite "unit and structure" "$build" -LE 'fault|serial' -j "$(getconf _NPROCESSORS_ONLN)"
-# These start whole jobs and watch processes come and go: one at a time, so that they don't starve.
-suite "faults and whole jobs" "$build" -L 'fault|serial'
+# sanitized PRESET TARGET [CTest options]: builds a preset of the core and runs its tests.
+sanitized() {
+  local preset=$1 target=$2
+  shift 2
+  printf '\n== building %s\n' "$preset"
+  mkdir -p "build-$preset"
+  if scripts/build.sh "build-$preset" "$preset" "$target" >"build-$preset/build.log" 2>&1; then
+    suite "core under $preset" "build-$preset" -j "$(getconf _NPROCESSORS_ONLN)" "$@"
+  else
+    tail -n 40 "build-$preset/build.log"
+    echo "failed: build of $preset"
+    failed=$((failed + 1))
+  fi
+}
 
-if [ "${SANITIZERS:-off}" = on ]; then
-  for preset in tsan asan-ubsan; do
-    if scripts/build.sh "build-$preset" "$preset" all; then
-      suite "core under $preset" "build-$preset" -j "$(getconf _NPROCESSORS_ONLN)"
-    else
-      echo "failed: build of $preset"
-      failed=$((failed + 1))
-    fi
-  done
+# libFuzzer comes with clang alone; here it is installed where that takes no more than saying so.
+have_clang() {
+  can_fuzz && return
+  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return
+  echo "Installing clang for the fuzzers"
+  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y clang; } >/dev/null 2>&1
+  can_fuzz
+}
+
+can_fuzz() {
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer -x c++ -o /dev/null - 2>/dev/null
+}
+
+if [ "${SANITIZERS:-off}" != only ]; then
+  suite "unit and structure" "$build" -LE 'fault|serial' -j "$(getconf _NPROCESSORS_ONLN)"
+  # These start whole jobs and watch processes come and go: one at a time, so that they don't starve.
+  suite "faults and whole jobs" "$build" -L 'fault|serial'
+fi
+
+if [ "${SANITIZERS:-off}" != off ]; then
+  sanitized tsan all
+  sanitized asan-ubsan all
+  if have_clang; then
+    sanitized fuzz fuzz_programs -L fuzz
+  else
+    echo "skipped: fuzzing the parsers needs clang++ (the corpus has run as test Fuzz/Replay)"
+    skipped=$((skipped + 1))
+  fi
 fi
 
 printf '\n%d passed, %d failed' "$passed" "$failed"

@@ -16,6 +16,7 @@
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/rendezvous/outbox.h"
 #include "bimetal/rendezvous/store.h"
+#include "bimetal/rendezvous/store_stream.h"
 
 namespace bimetal::rendezvous {
 namespace {

@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
-#include <system_error>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
@@ -32,40 +31,6 @@ std::uint64_t body_checksum(const std::string& key, const std::string& value,
   return checksum(sums.bytes().data(), sums.bytes().size(), session);
 }
 
-struct DecodedHeader {
-  StoreMessage message;
-  std::uint32_t key_bytes = 0;
-  std::uint32_t value_bytes = 0;
-  std::uint64_t body_sum = 0;
-};
-
-DecodedHeader decode(const StoreHeader& bytes, const net::SessionKey& key) {
-  WireReader in(bytes);
-  if (in.u32() != kStoreMagic) throw Error(ErrorCode::CorruptData, "no store message (magic)");
-  DecodedHeader header;
-  header.message.call = static_cast<StoreCall>(in.u8());
-  header.message.status = static_cast<StoreStatus>(in.u8());
-  in.u16();
-  header.message.request = in.u64();
-  header.message.number = in.i64();
-  header.key_bytes = in.u32();
-  header.value_bytes = in.u32();
-  header.body_sum = in.u64();
-  if (in.u64() != checksum(bytes.data(), kHeaderSumAt, key)) {
-    throw Error(ErrorCode::CorruptData, "a store message's header fails its checksum");
-  }
-  if (header.key_bytes > kMaxKeyBytes || header.value_bytes > kMaxValueBytes) {
-    throw Error(ErrorCode::CorruptData,
-                fmt::format("a store message announces a key of {} and a value of {} bytes",
-                            header.key_bytes, header.value_bytes));
-  }
-  return header;
-}
-
-asio::awaitable<void> fill(net::ByteReader& reader, std::span<std::byte> bytes) {
-  if (const std::error_code error = co_await reader.read(bytes)) throw std::system_error(error);
-}
-
 }  // namespace
 
 const std::shared_ptr<const std::string>& StoreMessage::empty_value() {
@@ -90,22 +55,37 @@ StoreHeader encode_store_header(const StoreMessage& message, const net::SessionK
   return header;
 }
 
-asio::awaitable<StoreMessage> read_store_message(net::ByteReader& reader,
-                                                 const net::SessionKey& key) {
-  StoreHeader bytes;
-  co_await fill(reader, bytes);
-  DecodedHeader header = decode(bytes, key);
-  header.message.key.resize(header.key_bytes);
-  co_await fill(reader, std::as_writable_bytes(std::span(header.message.key)));
-  std::string value(header.value_bytes, '\0');
-  co_await fill(reader, std::as_writable_bytes(std::span(value)));
-  if (body_checksum(header.message.key, value, key) != header.body_sum) {
+StoreHeaderFields decode_store_header(const StoreHeader& bytes, const net::SessionKey& key) {
+  WireReader in(bytes);
+  if (in.u32() != kStoreMagic) throw Error(ErrorCode::CorruptData, "no store message (magic)");
+  StoreHeaderFields header;
+  header.message.call = static_cast<StoreCall>(in.u8());
+  header.message.status = static_cast<StoreStatus>(in.u8());
+  in.u16();
+  header.message.request = in.u64();
+  header.message.number = in.i64();
+  header.key_bytes = in.u32();
+  header.value_bytes = in.u32();
+  header.body_sum = in.u64();
+  if (in.u64() != checksum(bytes.data(), kHeaderSumAt, key)) {
+    throw Error(ErrorCode::CorruptData, "a store message's header fails its checksum");
+  }
+  if (header.key_bytes > kMaxKeyBytes || header.value_bytes > kMaxValueBytes) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("a store message announces a key of {} and a value of {} bytes",
+                            header.key_bytes, header.value_bytes));
+  }
+  return header;
+}
+
+StoreMessage complete_store_message(StoreHeaderFields fields, std::string key, std::string value,
+                                    const net::SessionKey& session) {
+  if (body_checksum(key, value, session) != fields.body_sum) {
     throw Error(ErrorCode::CorruptData, "a store message's key or value fails its checksum");
   }
-  if (!value.empty()) {
-    header.message.value = std::make_shared<const std::string>(std::move(value));
-  }
-  co_return std::move(header.message);
+  fields.message.key = std::move(key);
+  if (!value.empty()) fields.message.value = std::make_shared<const std::string>(std::move(value));
+  return std::move(fields.message);
 }
 
 }  // namespace bimetal::rendezvous

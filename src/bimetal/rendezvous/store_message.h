@@ -3,14 +3,12 @@
 // requests and replies, a 48-byte header and then key and value. docs/protocol.md describes it.
 
 #include <array>
-#include <asio/awaitable.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "bimetal/net/frame.h"
-#include "bimetal/net/tcp/byte_stream.h"
 
 namespace bimetal::rendezvous {
 
@@ -51,9 +49,19 @@ using StoreHeader = std::array<std::byte, kStoreHeaderBytes>;
 
 StoreHeader encode_store_header(const StoreMessage& message, const net::SessionKey& key);
 
-/// Reads one message. Throws Error(CorruptData) for bytes that fail the checks (before anything is
-/// allocated by their lengths), std::system_error when the connection ends.
-asio::awaitable<StoreMessage> read_store_message(net::ByteReader& reader,
-                                                 const net::SessionKey& key);
+/// A header that has passed its checks; key and value follow it on the wire.
+struct StoreHeaderFields {
+  StoreMessage message;  ///< without key and value
+  std::uint32_t key_bytes = 0;
+  std::uint32_t value_bytes = 0;
+  std::uint64_t body_sum = 0;
+};
+
+/// Throws Error(CorruptData) for a wrong magic or checksum, or lengths beyond the limits.
+StoreHeaderFields decode_store_header(const StoreHeader& bytes, const net::SessionKey& key);
+
+/// Throws Error(CorruptData) where key and value are not those that the header was made for.
+StoreMessage complete_store_message(StoreHeaderFields fields, std::string key, std::string value,
+                                    const net::SessionKey& session);
 
 }  // namespace bimetal::rendezvous

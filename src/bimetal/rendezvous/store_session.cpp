@@ -9,6 +9,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/rendezvous/store_stream.h"
 
 namespace bimetal::rendezvous {
 namespace {

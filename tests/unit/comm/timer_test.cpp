@@ -15,13 +15,16 @@ constexpr auto kLong = std::chrono::minutes(1);
 TEST(Timer, RunsAlarmsInTheOrderOfTheirTimes) {
   std::vector<int> order;
   std::promise<void> last;
+  std::promise<void> all_set;
   Timer timer;
+  timer.at(Deadline::after(milliseconds(0)), [&] { all_set.get_future().wait(); });
   timer.at(Deadline::after(milliseconds(60)), [&] {
     order.push_back(3);
     last.set_value();
   });
   timer.at(Deadline::after(milliseconds(20)), [&] { order.push_back(1); });
   timer.at(Deadline::after(milliseconds(40)), [&] { order.push_back(2); });
+  all_set.set_value();
   ASSERT_EQ(last.get_future().wait_for(kLong), std::future_status::ready);
   EXPECT_EQ(order, (std::vector{1, 2, 3}));
 }

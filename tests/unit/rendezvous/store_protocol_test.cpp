@@ -12,6 +12,7 @@
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_message.h"
+#include "bimetal/rendezvous/store_stream.h"
 
 namespace bimetal::rendezvous {
 namespace {

@@ -1,0 +1,68 @@
+// Targets of rendezvous and comm that take one message: the store's, a member's record, an abort.
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "bimetal/base/error.h"
+#include "bimetal/comm/abort_message.h"
+#include "bimetal/rendezvous/member_record.h"
+#include "bimetal/rendezvous/store_message.h"
+#include "fuzz/targets.h"
+
+namespace bimetal::fuzz {
+namespace {
+
+std::string_view text_of(Bytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Runs `action`, which may refuse the bytes as damaged but in no other way.
+template <typename Action>
+void taken_or_refused(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    promise(error.code() == ErrorCode::CorruptData);
+  }
+}
+
+}  // namespace
+
+void store_message(Bytes bytes) {
+  using namespace rendezvous;
+  const net::SessionKey key{};
+  StoreHeader raw{};
+  std::copy_n(bytes.begin(), std::min(bytes.size(), raw.size()), raw.begin());
+  const std::string_view body = text_of(bytes.subspan(std::min(bytes.size(), raw.size())));
+  taken_or_refused([&] {
+    const StoreHeaderFields fields = decode_store_header(raw, key);
+    promise(fields.key_bytes <= kMaxKeyBytes && fields.value_bytes <= kMaxValueBytes);
+    if (body.size() < fields.key_bytes + std::size_t{fields.value_bytes}) return;
+    const StoreMessage message =
+        complete_store_message(fields, std::string(body.substr(0, fields.key_bytes)),
+                               std::string(body.substr(fields.key_bytes, fields.value_bytes)), key);
+    const StoreHeader again = encode_store_header(message, key);
+    promise(decode_store_header(again, key).body_sum == fields.body_sum);
+  });
+}
+
+void member_record(Bytes bytes) {
+  taken_or_refused([&] {
+    const auto member = rendezvous::decode_member(text_of(bytes));
+    const auto again = rendezvous::decode_member(rendezvous::encode_member(member));
+    promise(again.host == member.host && again.listening == member.listening &&
+            again.process == member.process && again.world_size == member.world_size);
+    describe(member);
+  });
+}
+
+void abort_message(Bytes bytes) {
+  taken_or_refused([&] {
+    const auto message = comm::decode_abort(bytes);
+    if (bytes.size() > comm::kMaxAbortBytes - 64) return;  // would be cut
+    promise(comm::decode_abort(comm::encode(message)).failure == message.failure);
+  });
+}
+
+}  // namespace bimetal::fuzz
