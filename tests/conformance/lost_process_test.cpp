@@ -4,11 +4,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
 #include "bimetal/base/error.h"
 #include "support/process_ranks.h"
+#include "support/temporary_folder.h"
 
 namespace bimetal::testing {
 namespace {
@@ -62,6 +64,27 @@ TEST_P(LostProcess, AKilledRankIsNamedByEveryOther) {
       EXPECT_THAT(outcome.message, HasSubstr("rank " + std::to_string(victim)));
     }
   }
+}
+
+TEST_P(LostProcess, TheOthersWriteTheirLastCalls) {
+  const test::TemporaryFolder folder;
+  ::setenv("BIMETAL_FLIGHT_RECORDER", folder.path().c_str(), 1);
+  ProcessRanks ranks(
+      3,
+      [](int rank, Group group, const Tell& tell) {
+        reduce_for_ever(std::move(group), tell, std::chrono::minutes(5));
+      },
+      options());
+  ::unsetenv("BIMETAL_FLIGHT_RECORDER");
+  expect_all_running(ranks, 3);
+  ranks.signal(1, SIGKILL);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(ranks.outcome(rank, patience()).error, ErrorCode::PeerLost);
+    const auto dump = test::contents_of(folder / ("flight_rank_" + std::to_string(rank) + ".json"));
+    EXPECT_THAT(dump, HasSubstr("\"code\": \"peer_lost\", \"rank\": 1"));
+    EXPECT_THAT(dump, HasSubstr("\"state\": \"completed\""));
+  }
+  EXPECT_EQ(test::names_in(folder.path()).size(), 2u);
 }
 
 TEST_P(LostProcess, AKilledRankIsMissedByRanksThatWaitForOthers) {

@@ -1,13 +1,22 @@
 #include "bimetal/base/log.h"
 
+#include <array>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string>
+
+#include "bimetal/base/error.h"
 
 namespace bimetal {
 namespace {
 
 constexpr int kOff = 1 << 20;
+
+// In the order of LogLevel.
+constexpr std::array<std::string_view, 5> kNames = {"trace", "debug", "info", "warning", "error"};
+
 std::atomic<int> threshold{kOff};
 std::mutex sink_mutex;
 
@@ -23,6 +32,26 @@ void set_log_sink(LogSink sink, LogLevel level) {
   std::lock_guard lock(sink_mutex);
   current_sink() = std::make_shared<const LogSink>(std::move(sink));
   threshold.store(on ? static_cast<int>(level) : kOff, std::memory_order_relaxed);
+}
+
+std::optional<LogLevel> log_level_from_environment() {
+  const char* const variable = std::getenv("BIMETAL_DEBUG");
+  std::string word = variable ? variable : "";
+  for (char& letter : word) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  if (word.empty() || word == "off") return std::nullopt;
+  for (std::size_t level = 0; level < kNames.size(); ++level) {
+    if (word == kNames[level]) return static_cast<LogLevel>(level);
+  }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("BIMETAL_DEBUG is '{}'; it must be off, error, warning, info, debug or "
+                          "trace",
+                          variable));
+}
+
+std::string_view to_string(LogLevel level) noexcept {
+  return kNames[static_cast<std::size_t>(level)];
 }
 
 bool log_enabled(LogLevel level) noexcept {

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -31,16 +32,16 @@ constexpr const char* kFooter = R"(Begin with:
 
 `bimetal COMMAND --help` tells more. NO_COLOR=1 turns colours off.)";
 
-/// Warnings of the library go to standard error; a rank says which one it is.
+/// Warnings of the library go to standard error, and more with BIMETAL_DEBUG; a rank says which one
+/// it is.
 void show_warnings() {
   const char* rank = std::getenv("RANK");
   const std::string who = rank ? fmt::format("bimetal: rank {}", rank) : "bimetal";
   set_log_sink(
       [who](LogLevel level, std::string_view message) {
-        print_to_errors(fmt::format("{}: {}: {}", who,
-                                    level == LogLevel::error ? "error" : "warning", message));
+        print_to_errors(fmt::format("{}: {}: {}", who, to_string(level), message));
       },
-      LogLevel::warning);
+      std::min(log_level_from_environment().value_or(LogLevel::warning), LogLevel::warning));
 }
 
 int run(int argc, char** argv) {
@@ -74,8 +75,8 @@ int main(int argc, char** argv) {
   // end.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
-  bimetal::cli::show_warnings();
   try {
+    bimetal::cli::show_warnings();
     return bimetal::cli::run(argc, argv);
   } catch (const std::exception& exception) {
     const auto error = bimetal::cli::as_error(exception);

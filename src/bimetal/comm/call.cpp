@@ -15,6 +15,7 @@ net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t cou
   result.reduce_op = call.reduce_op ? static_cast<std::uint8_t>(*call.reduce_op) : 0;
   result.group = group;
   result.sequence = call.sequence;
+  result.epoch = call.epoch;
   result.count = count;
   result.root = call.root;
   result.compression = static_cast<std::uint8_t>(call.compression.scheme);
@@ -45,7 +46,8 @@ bool same_call(const net::FrameHeader& a, const net::FrameHeader& b) noexcept {
   return a.group == b.group && a.sequence == b.sequence && a.operation == b.operation &&
          a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.count == b.count &&
          a.root == b.root && a.compression == b.compression &&
-         a.compression_detail == b.compression_detail && a.algorithm == b.algorithm;
+         a.compression_detail == b.compression_detail && a.algorithm == b.algorithm &&
+         a.epoch == b.epoch;
 }
 
 std::string describe(const net::FrameHeader& header) {
@@ -74,6 +76,13 @@ std::string describe_numbered(const net::FrameHeader& header) {
 
 Failure mismatch(int sender, const net::FrameHeader& sent, int receiver,
                  const net::FrameHeader& expected) {
+  if (sent.epoch != expected.epoch) {
+    return {
+        ErrorCode::CallMismatch,
+        fmt::format("rank {} called {} in membership epoch {}, but rank {} called {} in {}", sender,
+                    describe(sent), sent.epoch, receiver, describe(expected), expected.epoch),
+        sender};
+  }
   if (is(sent, Operation::send_recv)) {
     return {
         ErrorCode::CallMismatch,

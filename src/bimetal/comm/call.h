@@ -31,6 +31,7 @@ struct Call {
   std::uint64_t count = 0;     ///< elements, as docs/protocol.md defines them for each operation
   int root = -1;               ///< rank within the group
   std::uint64_t sequence = 0;  ///< number of the collective within its group, or the message's tag
+  std::uint32_t epoch = 0;     ///< membership epoch of the group
 
   CompressionTag compression = {};
   Algorithm algorithm = Algorithm::automatic;  ///< as asked for: all_reduce alone

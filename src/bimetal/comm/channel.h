@@ -34,6 +34,9 @@ class Channel {
   /// The rank `steps` to the right on the ring of ranks (to the left where negative).
   int neighbour(int steps) const noexcept { return (rank() + steps % size() + size()) % size(); }
 
+  /// Tells the flight recorder and the log how the call is carried out. `name` must live for ever.
+  void note_algorithm(const char* name) { core_.note_algorithm(*flight_, name); }
+
   /// Begins to receive a message of exactly this length; it is there after wait().
   Ticket receive(int from, std::span<std::byte> into) {
     return core_.receive(flight_, members_[from], into);

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 
 namespace bimetal::comm {
 namespace {
@@ -12,10 +14,32 @@ namespace {
 // Half of the 32 bits of a group's id for the rank, half for its count.
 constexpr std::uint32_t kMaxCount = 1u << 16;
 
+std::string place_from_environment() {
+  const char* const place = std::getenv("BIMETAL_FLIGHT_RECORDER");
+  return place ? place : "";
+}
+
+std::string peers_of(const net::Mesh& mesh) {
+  std::string text;
+  for (int peer = 0; peer < mesh.size(); ++peer) {
+    if (peer == mesh.rank()) continue;
+    text += fmt::format("{} rank {} on {}", text.empty() ? ":" : ",", peer, mesh.host_of(peer));
+  }
+  return text;
+}
+
 }  // namespace
 
-Fabric::Fabric(std::unique_ptr<net::Mesh> mesh) : mesh_(std::move(mesh)), mailbox_(*mesh_) {
+Fabric::Fabric(std::unique_ptr<net::Mesh> mesh, const std::string& flight_recorder)
+    : mesh_(std::move(mesh)),
+      mailbox_(*mesh_),
+      recorder_(mesh_->rank(), mesh_->size(),
+                FlightRecorder::file_for(
+                    flight_recorder.empty() ? place_from_environment() : flight_recorder,
+                    mesh_->rank())) {
   mesh_->start(mailbox_);
+  log(LogLevel::info, "rank {} is one of {} in this job{}", mesh_->rank(), mesh_->size(),
+      peers_of(*mesh_));
 }
 
 Fabric::~Fabric() {

@@ -1,11 +1,14 @@
 #pragma once
-// What all groups of one job share in one process: the mesh, its mailbox and a timer.
+// What all groups of one job share in one process: the mesh, its mailbox, a timer and the flight
+// recorder.
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/comm/flight_recorder.h"
 #include "bimetal/comm/mailbox.h"
 #include "bimetal/comm/timer.h"
 #include "bimetal/net/mesh.h"
@@ -14,7 +17,8 @@ namespace bimetal::comm {
 
 class Fabric {
  public:
-  explicit Fabric(std::unique_ptr<net::Mesh> mesh);
+  /// `flight_recorder`: see GroupOptions.
+  Fabric(std::unique_ptr<net::Mesh> mesh, const std::string& flight_recorder);
   ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
@@ -22,6 +26,7 @@ class Fabric {
   net::Mesh& mesh() noexcept { return *mesh_; }
   Mailbox& mailbox() noexcept { return mailbox_; }
   Timer& timer() noexcept { return timer_; }
+  FlightRecorder& recorder() noexcept { return recorder_; }
 
   /// A group id that no other call on any rank gives: this rank and a count. 0 is the world.
   std::uint32_t new_group_id();
@@ -34,6 +39,7 @@ class Fabric {
  private:
   std::unique_ptr<net::Mesh> mesh_;
   Mailbox mailbox_;
+  FlightRecorder recorder_;
   Timer timer_;
   std::mutex mutex_;
   int open_groups_ = 0;

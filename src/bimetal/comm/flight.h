@@ -24,6 +24,7 @@ struct Flight {
   const std::shared_ptr<Work::State> work = std::make_shared<Work::State>();
   Transfers transfers;
   std::vector<std::unique_ptr<std::byte[]>> scratch;  ///< of the thread that runs the call
+  std::uint64_t record = 0;  ///< in the flight recorder; constant once the call has begun
 
   // Guarded by the group's lock:
   bool ended = false;

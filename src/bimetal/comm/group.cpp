@@ -287,12 +287,16 @@ std::uint64_t Group::bytes_sent() const {
   return impl().fabric()->mesh().bytes_sent();
 }
 
+std::string Group::flight_recorder() const {
+  return impl().fabric()->recorder().json();
+}
+
 Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options) {
   options.transport = transport_for(options.transport);
   options.algorithm = algorithm_for(options.algorithm);
   std::vector<int> everyone(mesh->size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  auto fabric = std::make_shared<Fabric>(std::move(mesh));
+  auto fabric = std::make_shared<Fabric>(std::move(mesh), options.flight_recorder);
   auto world = std::make_shared<Group::Impl>(std::move(fabric), 0, std::move(everyone), options);
   world->find_shared_memory();
   return Group(std::move(world));

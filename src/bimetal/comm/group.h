@@ -31,6 +31,14 @@ struct GroupOptions {
   Algorithm algorithm = Algorithm::automatic;
   /// Deadline of an operation that names none of its own.
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+
+  /// Membership epoch: part of every call's fingerprint, by which a rank of an earlier life of the
+  /// job is found out. Subgroups inherit it.
+  std::uint32_t epoch = 0;
+
+  /// Where the flight recorder is written when a call fails: a folder or a file (see
+  /// FlightRecorder::file_for). Empty: what BIMETAL_FLIGHT_RECORDER says, else nowhere.
+  std::string flight_recorder;
 };
 
 /// A value handle over a private implementation; copies are the same group. Thread-safe.
@@ -119,6 +127,10 @@ class Group {
   /// Bytes this process has put on the wire for the job so far. What goes through shared memory is
   /// not on it.
   std::uint64_t bytes_sent() const;
+
+  /// The last 1000 calls of this process in all groups of the job, as JSON: see
+  /// comm/flight_recorder.h. Also after a failure or close().
+  std::string flight_recorder() const;
 
  private:
   struct Impl;

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
+
+#include "bimetal/base/log.h"
+#include "bimetal/comm/fabric.h"
 
 namespace bimetal::comm {
 namespace {
@@ -18,14 +22,16 @@ int index_of(const std::vector<int>& members, int world_rank) {
 
 }  // namespace
 
-GroupCore::GroupCore(std::uint32_t id, std::vector<int> members, net::Mesh& mesh, Mailbox& mailbox,
-                     Timer& timer)
+GroupCore::GroupCore(std::uint32_t id, std::vector<int> members, std::uint32_t epoch,
+                     Fabric& fabric)
     : id_(id),
       members_(std::move(members)),
-      rank_(index_of(members_, mesh.rank())),
-      mesh_(mesh),
-      mailbox_(mailbox),
-      timer_(timer) {}
+      rank_(index_of(members_, fabric.mesh().rank())),
+      epoch_(epoch),
+      mesh_(fabric.mesh()),
+      mailbox_(fabric.mailbox()),
+      timer_(fabric.timer()),
+      recorder_(fabric.recorder()) {}
 
 void GroupCore::enter() {
   mailbox_.add_group(id_, members_, weak_from_this());
@@ -35,6 +41,7 @@ std::shared_ptr<Flight> GroupCore::start(Call call, Deadline deadline) {
   std::unique_lock lock(mutex_);
   const bool collective = !call.point_to_point();
   if (collective) call.sequence = next_sequence_;
+  call.epoch = epoch_;
   auto flight = std::make_shared<Flight>(std::move(call), deadline);
   if (failure_) {
     flight->ended = true;
@@ -42,6 +49,8 @@ std::shared_ptr<Flight> GroupCore::start(Call call, Deadline deadline) {
     return flight;
   }
   if (collective) ++next_sequence_;
+  flight->record =
+      recorder_.created(id_, size(), flight->call, flight->deadline.time() - flight->begun);
   flights_.push_back(flight);
   if (size() > 1) watch(flight);
   lock.unlock();
@@ -56,6 +65,7 @@ bool GroupCore::start_at_once(Call& call) {
         std::ranges::any_of(flights_, [](const auto& f) { return !f->call.point_to_point(); });
     if (failure_ || busy) return false;
     call.sequence = next_sequence_++;
+    call.epoch = epoch_;
   }
   mailbox_.open_call(id_, call);
   return true;
@@ -63,11 +73,14 @@ bool GroupCore::start_at_once(Call& call) {
 
 void GroupCore::finish_at_once(const Call& call) {
   mailbox_.finish_call(id_, call.sequence);
+  recorder_.passed(id_, size(), call, "shared memory at once");
 }
 
 std::shared_ptr<Flight> GroupCore::take_off(Call call, Deadline deadline) {
   auto flight = std::make_shared<Flight>(std::move(call), deadline);
   std::lock_guard lock(mutex_);
+  flight->record =
+      recorder_.created(id_, size(), flight->call, flight->deadline.time() - flight->begun);
   if (failure_) flight->transfers.fail(*failure_);
   flights_.push_back(flight);
   watch(flight);
@@ -81,10 +94,37 @@ void GroupCore::finish(const FlightPtr& flight, std::optional<Failure> failure) 
     timer_.cancel(flight->alarm);
   }
   if (!flight->call.point_to_point()) mailbox_.finish_call(id_, flight->call.sequence);
+  note_end(*flight, failure);
   flight->work->finish(std::move(failure));
   std::lock_guard lock(mutex_);
   flights_.remove(flight);
   ended_.notify_all();
+}
+
+void GroupCore::note_start(const Flight& flight) {
+  recorder_.started(flight.record);
+  if (!log_enabled(LogLevel::trace)) return;
+  log(LogLevel::trace, "rank {}, group {}: {} begins", mesh_.rank(), id_,
+      describe_numbered(flight.call.header_to(id_, rank_)));
+}
+
+void GroupCore::note_algorithm(const Flight& flight, const char* name) {
+  recorder_.chose(flight.record, name);
+  if (!log_enabled(LogLevel::trace)) return;
+  log(LogLevel::trace, "rank {}, group {}: {} uses {}", mesh_.rank(), id_,
+      describe_numbered(flight.call.header_to(id_, rank_)), name);
+}
+
+/// Before the call's waiters wake: they find the dump written.
+void GroupCore::note_end(const Flight& flight, const std::optional<Failure>& failure) {
+  recorder_.completed(flight.record, failure);
+  if (failure) recorder_.write();
+  if (!log_enabled(LogLevel::trace)) return;
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  log(LogLevel::trace, "rank {}, group {}: {} {} after {:.3f} ms", mesh_.rank(), id_,
+      describe_numbered(flight.call.header_to(id_, rank_)),
+      failure ? "ended: " + failure->message : "was done",
+      Milliseconds(Clock::now() - flight.begun).count());
 }
 
 Transfers::Ticket GroupCore::receive(const FlightPtr& flight, int from, std::span<std::byte> into) {
@@ -160,8 +200,13 @@ void GroupCore::fail(const Failure& failure, bool tell_others) {
     std::lock_guard lock(mutex_);
     if (failure_) return;
     failure_ = failure;
-    for (const auto& flight : flights_) flight->transfers.fail(failure);
+    for (const auto& flight : flights_) {
+      recorder_.waits_for(flight->record, flight->transfers.peers());
+      flight->transfers.fail(failure);
+    }
   }
+  log(LogLevel::info, "rank {}, group {} has failed: {}: {}", mesh_.rank(), id_,
+      to_string(failure.code), failure.message);
   if (tell_others) send_abort({failure});
   // The rest ends calls and so runs their callbacks, which must not happen inside whatever the
   // caller is doing.

@@ -18,6 +18,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/abort_message.h"
 #include "bimetal/comm/flight.h"
+#include "bimetal/comm/flight_recorder.h"
 #include "bimetal/comm/inbox.h"
 #include "bimetal/comm/mailbox.h"
 #include "bimetal/comm/timer.h"
@@ -25,7 +26,9 @@
 
 namespace bimetal::comm {
 
-/// Thread-safe. The mesh, mailbox and timer must outlive every call into it.
+class Fabric;
+
+/// Thread-safe. The fabric must outlive every call into it.
 class GroupCore : public GroupListener, public std::enable_shared_from_this<GroupCore> {
  public:
   /// A call that takes longer than this tells its group so (a probe), by which ranks notice that
@@ -36,8 +39,7 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   /// How long a peer's Abort may take to arrive once nothing can be sent to it any more.
   static constexpr std::chrono::milliseconds kLastWords{100};
 
-  GroupCore(std::uint32_t id, std::vector<int> members, net::Mesh& mesh, Mailbox& mailbox,
-            Timer& timer);
+  GroupCore(std::uint32_t id, std::vector<int> members, std::uint32_t epoch, Fabric& fabric);
 
   /// Joins the mailbox. Once, before anything else.
   void enter();
@@ -55,6 +57,10 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
 
   /// Ends a call that has nothing under way any more; its work takes `failure`.
   void finish(const std::shared_ptr<Flight>& flight, std::optional<Failure> failure);
+
+  /// For the flight recorder and the log: the call's turn has come; how it is carried out.
+  void note_start(const Flight& flight);
+  void note_algorithm(const Flight& flight, const char* name);
 
   /// Posts a receive, or queues a send, of a call in flight. Ranks are the group's. Throws the
   /// group's failure.
@@ -103,6 +109,7 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
 
   void send_on(const FlightPtr& flight, int to, std::uint32_t part,
                std::span<const std::byte> payload);
+  void note_end(const Flight& flight, const std::optional<Failure>& failure);
   void on_unsent(const FlightPtr& flight, int peer, const std::exception_ptr& error);
   void watch(const FlightPtr& flight);
   void on_alarm(const FlightPtr& flight);
@@ -116,9 +123,11 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   const std::uint32_t id_;
   const std::vector<int> members_;
   const int rank_;
+  const std::uint32_t epoch_;
   net::Mesh& mesh_;
   Mailbox& mailbox_;
   Timer& timer_;
+  FlightRecorder& recorder_;
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

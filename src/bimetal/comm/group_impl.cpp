@@ -56,8 +56,7 @@ std::vector<std::vector<int>> hosts_of(const GroupCore& core, const net::Mesh& m
 Group::Impl::Impl(std::shared_ptr<Fabric> fabric, std::uint32_t id, std::vector<int> members,
                   GroupOptions options)
     : fabric_(std::move(fabric)),
-      core_(std::make_shared<GroupCore>(id, std::move(members), fabric_->mesh(), fabric_->mailbox(),
-                                        fabric_->timer())),
+      core_(std::make_shared<GroupCore>(id, std::move(members), options.epoch, *fabric_)),
       options_(options),
       all_reducer_(options.algorithm, leaves_host(*core_, fabric_->mesh()),
                    hosts_of(*core_, fabric_->mesh())) {
@@ -102,6 +101,7 @@ Work Group::Impl::issue(Call call, std::optional<Deadline> deadline, Body body,
 void Group::Impl::run_now(const std::shared_ptr<Flight>& flight, const Body& body) {
   std::optional<Failure> failure = flight->transfers.failure();
   if (!failure) {
+    core_->note_start(*flight);
     try {
       Channel channel(*core_, flight);
       body(channel);
@@ -119,6 +119,7 @@ Work Group::Impl::send(Call call, ConstBuffer data, int peer, std::optional<Dead
   std::unique_lock lock(issue_mutex_);  // parts of two messages must not mingle
   const auto flight = core_->start(std::move(call), deadline_or_default(deadline));
   if (flight->work->done()) return Work(flight->work);
+  core_->note_start(*flight);
   try {
     std::uint32_t number = 0;
     for (const auto part : parts_of(bytes)) core_->send(flight, peer, number++, part);
@@ -135,6 +136,7 @@ Work Group::Impl::recv(Call call, Buffer data, int peer, std::optional<Deadline>
   std::unique_lock lock(issue_mutex_);  // receives of a tag are matched in order
   const auto flight = core_->start(std::move(call), deadline_or_default(deadline));
   if (flight->work->done()) return Work(flight->work);
+  core_->note_start(*flight);
   try {
     core_->receive(flight, peer, bytes);
   } catch (const Error&) {

@@ -139,6 +139,7 @@ Group::Impl::Body Group::Impl::in_shared_memory(const Call& call, const Operands
   ShmTeam* const team = team_.get();
   if (ShortCall::suits(call, core_->size())) {
     return [team, operands](Channel& channel) {
+      channel.note_algorithm("shared memory, short");
       FlightGuard guard(channel);
       ShortCall(*team, channel.call(), operands, guard).collect(guard);
     };
@@ -150,6 +151,7 @@ Group::Impl::Body Group::Impl::in_shared_memory(const Call& call, const Operands
     if (arena && arena->holds(operands.output)) in_place.arena = arena;
   }
   return [team, operands, in_place](Channel& channel) {
+    channel.note_algorithm("shared memory, pipelined");
     FlightGuard guard(channel);
     run_pipelined(*team, channel.call(), operands, in_place, guard);
   };

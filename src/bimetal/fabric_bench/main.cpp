@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/fabric_bench/run_bench.h"
 
 namespace {
@@ -14,6 +15,17 @@ namespace {
 // Any error but one of usage ends in one status: scripts read the message.
 constexpr int kUsage = 2;
 constexpr int kFailure = 3;
+
+/// What BIMETAL_DEBUG asks for goes to standard error.
+void show_log() {
+  const auto level = bimetal::log_level_from_environment();
+  if (!level) return;
+  bimetal::set_log_sink(
+      [](bimetal::LogLevel of, std::string_view message) {
+        fmt::print(stderr, "fabric_bench: {}: {}\n", bimetal::to_string(of), message);
+      },
+      *level);
+}
 
 int exit_status(bimetal::ErrorCode code) {
   return code == bimetal::ErrorCode::InvalidArgument ? kUsage : kFailure;
@@ -32,6 +44,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
   try {
+    show_log();
     const auto join = [](const auto& env, const auto& joining) {
       return bimetal::launch::meet(env, joining);
     };

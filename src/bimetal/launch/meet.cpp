@@ -47,9 +47,11 @@ comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
   bootstrap.job_id = env.job_id;
   bootstrap.token = options.token;
   bootstrap.prefix = fmt::format("mesh/{}", env.attempt);
+  comm::GroupOptions group_options = options.group;
+  group_options.epoch = static_cast<std::uint32_t>(env.attempt);
   auto group = comm::make_group(
       rendezvous::connect_mesh(*store, env.rank, env.world_size, bootstrap, deadline),
-      options.group);
+      group_options);
   group.barrier(deadline).wait();
   return group;
 }

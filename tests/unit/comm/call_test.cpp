@@ -70,6 +70,17 @@ TEST(Call, AllToAllHasACountForEachPair) {
   EXPECT_EQ(call.header_from(0, 1).count, 4u);
 }
 
+TEST(Call, OfAnotherEpochIsAnotherCall) {
+  Call call{.operation = Operation::barrier, .epoch = 3};
+  const auto now = call.header_to(0, 1);
+  call.epoch = 2;
+  const auto before = call.header_to(0, 1);
+  EXPECT_EQ(now.epoch, 3u);
+  EXPECT_FALSE(same_call(now, before));
+  EXPECT_EQ(mismatch(1, before, 0, now).message,
+            "rank 1 called barrier in membership epoch 2, but rank 0 called barrier in 3");
+}
+
 TEST(CallLog, KnowsWhatIsPastAndWhatIsToCome) {
   using Standing = CallLog::Standing;
   CallLog log;

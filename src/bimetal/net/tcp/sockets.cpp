@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/interfaces.h"
 #include "bimetal/net/tcp/system_sockets.h"
 
 namespace bimetal::net {
@@ -69,6 +70,21 @@ std::string describe_remote(const tcp::socket& socket) {
   std::error_code error;
   const auto address = socket.remote_endpoint(error);
   return error ? "an unknown address" : to_string(to_endpoint(address));
+}
+
+std::string describe_local(const tcp::socket& socket) {
+  std::error_code error;
+  const auto address = socket.local_endpoint(error);
+  if (error) return "an unknown address";
+  std::string text = to_string(to_endpoint(address));
+  try {
+    for (const InterfaceAddress& own : own_addresses()) {
+      if (own.address == address.address()) return text + " (" + own.name + ")";
+    }
+  } catch (const Error&) {
+    // Only its name is not known.
+  }
+  return text;
 }
 
 Endpoint to_endpoint(const tcp::endpoint& address) {

@@ -32,6 +32,9 @@ bool ends_on_one_host(const tcp::socket& socket);
 /// "10.0.0.2:29500", or "an unknown address" where the connection has gone already.
 std::string describe_remote(const tcp::socket& socket);
 
+/// The same for this side's end, with the interface that has the address: "10.0.0.1:4711 (eth0)".
+std::string describe_local(const tcp::socket& socket);
+
 Endpoint to_endpoint(const tcp::endpoint& address);
 
 }  // namespace bimetal::net

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/listener.h"
 #include "bimetal/net/tcp/sockets.h"
@@ -52,6 +53,7 @@ struct TcpMeshBuilder::Impl {
   const int size;
   const TcpMeshOptions options;
   const JobDigest job;
+  const Stopwatch begun;
   // Before everything that lives on it, so that it goes last.
   std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>(1);
   std::vector<std::string> hosts;
@@ -168,12 +170,15 @@ void TcpMeshBuilder::Impl::add(int peer, tcp::socket socket, ConnectionOptions c
   auto& place = connections[static_cast<std::size_t>(peer)];
   if (!place) --missing;
   connection.peer = peer;
-  const std::string connection_name = name_of(peer, describe_remote(socket));
-  connection.peer_name = connection_name;
+  connection.peer_name = name_of(peer, describe_remote(socket));
   connection.heartbeat = options.heartbeat;
   connection.peer_timeout = options.peer_timeout;
+  if (log_enabled(LogLevel::info)) {
+    log(LogLevel::info, "rank {} is connected to {} from {}: TCP, {}, after {:.3f} s", rank,
+        connection.peer_name, describe_local(socket), encrypted() ? "encrypted" : "plain",
+        begun.seconds());
+  }
   place = std::make_shared<Connection>(std::move(socket), std::move(connection), *bytes_sent);
-  log(LogLevel::debug, "rank {} is connected to {}", rank, connection_name);
   if (complete()) io->stop();
 }
 

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""What encryption costs: all_reduce over TCP between two ranks of this host, plain and encrypted in
+turn, several times. Prints for each size the medians, their ratio, and the CPU time per byte.
+
+Usage: encryption_cost.py [FABRIC_BENCH [ROUNDS]]   (default: build/bimetal bench, 3)
+On one host the two ranks share the processors with each other and with the kernel, and loopback is
+faster than most networks: the ratio here is the worst case.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def measure(program, encryption):
+    command = [*program, "allreduce", "--transport", "tcp", "--ranks", "2", "--json",
+               "--min", "256", "--max", "64mb", "--factor", "64", "--seconds", "1"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "BIMETAL_ENCRYPTION": encryption})
+    return {m["bytes"]: m for m in json.loads(done.stdout)["results"]}
+
+
+def main():
+    program = [sys.argv[1]] if len(sys.argv) > 1 else [str(ROOT / "build" / "bimetal"), "bench"]
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    runs = {"off": [], "on": []}
+    for _ in range(rounds):
+        for encryption, results in runs.items():
+            results.append(measure(program, encryption))
+
+    def median(encryption, size, field):
+        return statistics.median(run[size][field] for run in runs[encryption])
+
+    print(f"{'bytes':>10} {'plain µs':>10} {'encrypted µs':>13} {'ratio':>6} "
+          f"{'plain CPU ns/B':>15} {'encrypted CPU ns/B':>19}")
+    for size in runs["off"][0]:
+        plain, sealed = (median(e, size, "p50_us") for e in ("off", "on"))
+        cpu = [median(e, size, "cpu_us") * 1e3 / size for e in ("off", "on")]
+        print(f"{size:>10} {plain:>10.1f} {sealed:>13.1f} {sealed / plain:>6.2f} "
+              f"{cpu[0]:>15.2f} {cpu[1]:>19.2f}")
+
+
+if __name__ == "__main__":
+    main()
