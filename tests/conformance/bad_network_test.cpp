@@ -36,16 +36,16 @@ class BadNetwork : public ::testing::TestWithParam<net::Encryption> {
     net::TcpMeshOptions options;
     options.encryption = GetParam();
     std::vector<std::unique_ptr<net::TcpMeshBuilder>> builders;
-    std::vector<net::Endpoint> endpoints;
+    std::vector<std::vector<net::Endpoint>> endpoints;
     for (int rank = 0; rank < kSize; ++rank) {
       builders.push_back(std::make_unique<net::TcpMeshBuilder>(rank, kSize, options));
       endpoints.push_back(builders.back()->listening());
     }
-    proxy_.emplace(endpoints[0]);
+    proxy_.emplace(endpoints[0].front());
     std::array<std::unique_ptr<net::Mesh>, kSize> meshes;
     on_ranks([&](int rank) {
       auto seen = endpoints;
-      if (rank == 2) seen[0] = proxy_->endpoint();
+      if (rank == 2) seen[0] = {proxy_->endpoint()};
       meshes[rank] = std::move(*builders[rank]).connect(seen, Deadline::after(seconds(60)));
     });
     comm::GroupOptions over_tcp;

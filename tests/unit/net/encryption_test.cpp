@@ -180,8 +180,8 @@ TEST(Encryption, BothSidesAreToldWhereTheyDisagree) {
 TEST(Encryption, GarbageInItsHandshakeIsHungUpOnAndHindersNobody) {
   const TcpMeshOptions options = options_of(Encryption::on);
   TcpMeshBuilder zero(0, 2, options), one(1, 2, options);
-  const Endpoint server = zero.listening();
-  const std::vector<Endpoint> endpoints{server, one.listening()};
+  const Endpoint server = zero.listening().front();
+  const std::vector<std::vector<Endpoint>> endpoints{{server}, one.listening()};
   auto forming =
       std::async(std::launch::async, [&] { return std::move(zero).connect(endpoints, soon()); });
   const HandshakeKey key(options.token);
