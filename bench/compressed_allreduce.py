@@ -20,6 +20,7 @@ import sys
 import tempfile
 
 import link
+from finish import outputs_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCHEMES = {
@@ -48,15 +49,13 @@ def measure(hosts, program, token, scheme, size, seconds):
                        "--json", *SCHEMES[scheme]]
             processes.append(subprocess.Popen(hosts.on(name, command), env=env, text=True,
                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-        outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
-    finally:
+    except BaseException:
         for process in processes:
             process.kill()
             process.wait()
-    for process, (_, errors) in zip(processes, outputs):
-        if process.returncode != 0:
-            sys.exit(f"{scheme}, {size}: {errors}")
-    result = json.loads(outputs[0][0])["results"][0]
+        raise
+    outputs = outputs_of(processes, f"{scheme}, {size}", TIMEOUT_S)
+    result = json.loads(outputs[0])["results"][0]
     return result["p50_us"] * 1e-6, result["bytes"]
 
 

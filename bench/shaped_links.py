@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 from fabric_vs_gloo import FABRIC_BENCH, HERE, by_size, describe, size_text
+from finish import outputs_of
 from shaped_network import Network
 
 MIB = 1 << 20
@@ -50,15 +51,12 @@ def run_ranks(network: Network, words: list[str]) -> str:
                                 "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
             processes.append(subprocess.Popen(network.command(rank, words), env=env, text=True,
                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-        outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
-    finally:
+    except BaseException:
         for process in processes:
             process.kill()
             process.wait()
-    for process, (_, errors) in zip(processes, outputs):
-        if process.returncode != 0:
-            sys.exit(f"{' '.join(words)} ended with {process.returncode}:\n{errors}")
-    return outputs[0][0]
+        raise
+    return outputs_of(processes, " ".join(words), TIMEOUT_S)[0]
 
 
 def bimetal(network: Network, size: int, iterations: int, extra: list[str]) -> dict:
