@@ -84,7 +84,6 @@ if [ "${SANITIZERS:-off}" != off ]; then
   fi
 fi
 
-printf '\n%d passed, %d failed' "$passed" "$failed"
-[ "$skipped" -gt 0 ] && printf ', %d skipped' "$skipped"
-printf '\n'
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+# Named where another script counts as well (.ci/run).
+. scripts/closing_line.sh
+closing_line "${BIMETAL_COUNTS:+tests}" "$passed" "$failed" "$skipped"
