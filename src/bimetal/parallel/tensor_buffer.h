@@ -3,6 +3,8 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "bimetal/comm/group.h"
@@ -15,5 +17,10 @@ std::optional<comm::DType> comm_dtype(torch::ScalarType dtype) noexcept;
 /// The memory of a contiguous CPU tensor. The tensor must outlive every use of the buffer.
 /// Error(InvalidArgument) for another layout or device, Error(Unsupported) for another type.
 comm::Buffer tensor_buffer(const torch::Tensor& tensor);
+
+/// `count` elements from byte `offset` of `memory`, which they keep alive. `offset` is a multiple of
+/// the type's size.
+torch::Tensor tensor_in(const comm::GroupMemory& memory, std::size_t offset, std::int64_t count,
+                        torch::ScalarType dtype);
 
 }  // namespace bimetal::parallel

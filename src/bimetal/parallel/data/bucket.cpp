@@ -6,16 +6,12 @@
 #include <span>
 #include <utility>
 
-#include "bimetal/device/staging.h"
-
 namespace bimetal::parallel {
 
 Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters,
-               const torch::Device& device)
-    : plan_(std::move(plan)) {
-  const auto slot_count = static_cast<std::int64_t>(plan_.slots.size());
-  flat_ = device::host_buffer(plan_.count + slot_count, plan_.dtype, device);
-  used_ = flat_.narrow(0, plan_.count, slot_count);
+               torch::Tensor flat)
+    : plan_(std::move(plan)), flat_(std::move(flat)) {
+  used_ = flat_.narrow(0, plan_.count, static_cast<std::int64_t>(plan_.slots.size()));
   views_.reserve(plan_.slots.size());
   for (const auto& slot : plan_.slots) {
     // Detached: a gradient may be a view of memory, but autograd must not take it for a view of a

@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "bimetal/comm/compress/compression.h"
@@ -16,9 +17,14 @@ namespace bimetal::parallel {
 /// After the sum such an element is positive exactly if some rank had one. Not thread-safe.
 class Bucket {
  public:
-  /// `device` is where the parameters live; their shapes are taken from `parameters`.
-  Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters,
-         const torch::Device& device);
+  /// `flat` is memory on the host of elements(plan) elements of plan.dtype. The gradients' shapes
+  /// are taken from `parameters`.
+  Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters, torch::Tensor flat);
+
+  /// Elements of flat(): those of the gradients and one per slot.
+  static std::int64_t elements(const BucketPlan& plan) {
+    return plan.count + static_cast<std::int64_t>(plan.slots.size());
+  }
 
   const std::vector<BucketPlan::Slot>& slots() const noexcept { return plan_.slots; }
   const torch::Tensor& flat() const noexcept { return flat_; }

@@ -9,6 +9,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/data/bucket_plan.h"
+#include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel {
 
@@ -45,18 +46,46 @@ GradientReducer::GradientReducer(std::vector<torch::Tensor> parameters, comm::Gr
   if (options_.compression.compression.scheme != comm::Scheme::none) compress_buckets();
 }
 
-void GradientReducer::make_buckets(const comm::Group& group) {
+void GradientReducer::make_buckets(comm::Group group) {
   std::vector<ParameterSize> sizes;
   for (const auto& parameter : watched(parameters_, group)) {
     sizes.push_back({parameter.scalar_type(), parameter.numel()});
   }
   places_.resize(sizes.size());
-  for (auto& plan : plan_buckets(sizes, options_.first_bucket_bytes, options_.bucket_bytes)) {
-    for (std::size_t slot = 0; slot < plan.slots.size(); ++slot) {
-      places_[plan.slots[slot].parameter] = {buckets_.size(), slot};
+  auto plans = plan_buckets(sizes, options_.first_bucket_bytes, options_.bucket_bytes);
+  const auto memory = make_memory(plans, std::move(group));
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    for (std::size_t slot = 0; slot < plans[i].slots.size(); ++slot) {
+      places_[plans[i].slots[slot].parameter] = {i, slot};
     }
-    buckets_.emplace_back(std::move(plan), parameters_, device_);
+    buckets_.emplace_back(std::move(plans[i]), parameters_, memory[i]);
   }
+}
+
+// On the CPU the buckets lie in memory that the ranks of one host sum in place. What an accelerator
+// copies from is page-locked instead; its rank asks for shared memory all the same, since the
+// others do and asking is collective. Compressed buckets travel encoded, so that nothing would be
+// gained.
+std::vector<torch::Tensor> GradientReducer::make_memory(const std::vector<BucketPlan>& plans,
+                                                        comm::Group group) {
+  constexpr std::size_t kCacheLine = 64;
+  const bool shared = options_.compression.compression.scheme == comm::Scheme::none;
+  std::vector<std::size_t> offsets;
+  std::size_t end = 0;
+  for (const auto& plan : plans) {
+    offsets.push_back(end);
+    const std::size_t bytes = Bucket::elements(plan) * c10::elementSize(plan.dtype);
+    end += (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+  }
+  const auto memory = shared && !plans.empty() ? group.allocate(end) : comm::GroupMemory();
+  std::vector<torch::Tensor> flats;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const auto count = Bucket::elements(plans[i]);
+    flats.push_back(device_.is_cpu() && shared
+                        ? tensor_in(memory, offsets[i], count, plans[i].dtype)
+                        : device::host_buffer(count, plans[i].dtype, device_));
+  }
+  return flats;
 }
 
 void GradientReducer::compress_buckets() {

@@ -14,6 +14,7 @@
 #include "bimetal/device/staging.h"
 #include "bimetal/parallel/data/bucket.h"
 #include "bimetal/parallel/data/bucket_exchange.h"
+#include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/parallel/data/gradient_hooks.h"
 
 namespace bimetal::parallel {
@@ -36,7 +37,7 @@ struct ReducerOptions {
 /// One step is begin(), any number of plain backward passes (gradients add up locally), at most one
 /// reduce_during(), finish(). Ranks may differ in what they call between begin and finish: each
 /// sends every bucket exactly once, in the order of the buckets, zeros where it has no gradient.
-/// Use from one thread; backward itself may use several.
+/// Use from one thread; backward itself may use several. Making one is collective.
 class GradientReducer {
  public:
   /// `parameters`: leaves that require gradients, all on one device, of types the fabric carries.
@@ -67,7 +68,8 @@ class GradientReducer {
     std::size_t slot = 0;
   };
 
-  void make_buckets(const comm::Group& group);
+  void make_buckets(comm::Group group);
+  std::vector<torch::Tensor> make_memory(const std::vector<BucketPlan>& plans, comm::Group group);
   void compress_buckets();
   void on_gradient(std::size_t parameter);
   void take(std::size_t parameter);

@@ -12,7 +12,9 @@ using ::testing::ElementsAre;
 Bucket bucket_of(const std::vector<torch::Tensor>& parameters) {
   std::vector<ParameterSize> sizes;
   for (const auto& p : parameters) sizes.push_back({p.scalar_type(), p.numel()});
-  return {plan_buckets(sizes, 1 << 20, 1 << 20).at(0), parameters, torch::kCPU};
+  auto plan = plan_buckets(sizes, 1 << 20, 1 << 20).at(0);
+  auto flat = torch::zeros({Bucket::elements(plan)}, plan.dtype);
+  return {std::move(plan), parameters, std::move(flat)};
 }
 
 TEST(Bucket, ViewsHaveTheParametersShapesAndShareTheFlatMemory) {

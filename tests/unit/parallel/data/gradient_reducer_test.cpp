@@ -4,9 +4,14 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <cstdint>
+#include <fstream>
 #include <ostream>
+#include <sstream>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "support/thread_ranks.h"
 
@@ -341,6 +346,66 @@ TEST(GradientReducer, GradientsShareTheBucketsMemoryOnTheCpu) {
     EXPECT_EQ(parameters[2].grad().storage().data_ptr().get(),
               parameters[3].grad().storage().data_ptr().get());
   });
+}
+
+#ifdef __linux__
+
+/// Whether `address` lies in a mapping of a memory file of ours.
+bool in_shared_memory(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t first = 0, last = 0;
+    char dash = 0;
+    std::istringstream range(line);
+    range >> std::hex >> first >> dash >> last;
+    const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+    if (wanted >= first && wanted < last) return line.find("memfd:bimetal") != std::string::npos;
+  }
+  return false;
+}
+
+// So that the ranks of one host sum them where they are.
+TEST(GradientReducer, BucketsLieInMemoryThatRanksOfOneHostShare) {
+  testing::run_ranks(2, [](int rank, comm::Group group) {
+    const auto parameters = leaves();
+    GradientReducer reducer(parameters, group, {.timeout = std::chrono::seconds(60)});
+    reducer.begin();
+    reducer.reduce_during([&] { sum_of(parameters, 1 + rank).backward(); });
+    reducer.finish();
+    expect_gradients(parameters, 3);
+    EXPECT_EQ(in_shared_memory(parameters[0].grad().const_data_ptr()),
+              group.transport() == comm::Transport::shm);
+    EXPECT_EQ(group.transport(), comm::Transport::shm);
+  });
+}
+
+#endif
+
+// A rank on an accelerator copies into memory of its own; the others are not to wait for it.
+TEST(GradientReducer, RanksMayDifferInWhereTheirGradientsLive) {
+  testing::run_ranks(2, [](int rank, comm::Group group) {
+    const auto parameters = leaves();
+    GradientReducer reducer(parameters, group,
+                            {.timeout = std::chrono::seconds(60),
+                             .home = rank == 0 ? GradientHome::bucket : GradientHome::tensor});
+    reducer.begin();
+    reducer.reduce_during([&] { sum_of(parameters, 1 + rank).backward(); });
+    reducer.finish();
+    expect_gradients(parameters, 3);
+  });
+}
+
+// A gradient may outlive the reducer and its group.
+TEST(GradientReducer, GradientsKeepTheirMemoryAlive) {
+  std::vector<std::vector<torch::Tensor>> kept(2);
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    kept[rank] = leaves();
+    GradientReducer reducer(kept[rank], group, {.timeout = std::chrono::seconds(60)});
+    reducer.begin();
+    reducer.reduce_during([&] { sum_of(kept[rank], 2).backward(); });
+    reducer.finish();
+  });
+  for (const auto& parameters : kept) expect_gradients(parameters, 4);
 }
 
 }  // namespace
