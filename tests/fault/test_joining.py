@@ -44,6 +44,21 @@ class Joining(FaultTest):
         self.assertEqual(self.saved_steps()[-1], 50)
         self.assert_nothing_left()
 
+    def test_encrypted_where_both_ask_for_it(self):
+        host = self.host(self.write_job(train__steps=5), "--encrypt")
+        guest = self.join(host, "--encrypt")
+        for job in (host, guest):
+            self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
+        self.assert_nothing_left()
+
+    def test_a_machine_that_leaves_encryption_out_is_told_so(self):
+        host = self.host(self.write_job(), "--encrypt", "--join-timeout", "3")
+        guest = self.join(host, "--join-timeout", "2").wait()
+        self.assert_one_message(guest, harness.INVALID_ARGUMENT, "encrypt")
+        host.wait()
+        self.assert_one_message(host, harness.TIMEOUT, "1 of 2 workers")
+        self.assert_nothing_left()
+
     def test_ctrl_c_on_one_machine_ends_both_orderly(self):
         job_file = self.write_job(checkpoint__every_steps=0)
         host = self.host(job_file)

@@ -1,5 +1,6 @@
 """A worker that is killed: the job ends at once, names it, and can go on from its checkpoint."""
 
+import json
 import os
 import signal
 import time
@@ -30,6 +31,20 @@ class KilledWorker(FaultTest):
 
     def test_rank_0(self):
         self.kill_rank(0)
+
+    def test_the_last_calls_of_those_who_lost_it_are_kept_beside_the_report(self):
+        report = self.folder / "run.json"
+        job = self.train(self.write_job(), "--report", report)
+        self.wait_for_checkpoint(job)
+        os.kill(self.ranks_of(job)[1], signal.SIGKILL)
+        job.wait()
+        self.assertFalse(report.exists())
+        dump = json.loads((self.folder / "run_flight_rank_0.json").read_text())
+        self.assertEqual((dump["rank"], dump["world_size"]), (0, 2))
+        failures = [entry["error"] for entry in dump["entries"] if entry["error"]]
+        self.assertEqual({(failure["code"], failure["rank"]) for failure in failures}, {("peer_lost", 1)})
+        self.assertFalse((self.folder / "run_flight_rank_1.json").exists())
+        self.assert_nothing_left()
 
     def test_before_training_begins(self):
         job = self.train(self.write_job())

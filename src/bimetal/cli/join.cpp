@@ -137,6 +137,7 @@ void add_join(CLI::App& app, Action& action) {
       ->add_option("--data-path", arguments->data_path,
                    "Folder of the data on this machine, where it differs from the job's")
       ->type_name("DIR");
+  add_encrypt(*command, "OPTIONS");
   command->add_option("--join-timeout", arguments->join_timeout_s, "How long to look for the job")
       ->type_name("SECONDS")
       ->capture_default_str()

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/terminal.h"
@@ -9,6 +11,11 @@
 #include "bimetal/launch/process.h"
 
 namespace bimetal::cli {
+namespace {
+
+constexpr const char* kFlightVariable = "BIMETAL_FLIGHT_RECORDER";
+
+}  // namespace
 
 std::vector<std::string> choose_workers(const std::vector<std::string>& from_command_line,
                                         const train::Job& job) {
@@ -34,6 +41,11 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
     plan.ranks.push_back({worker, command});
   }
   plan.environment = {{kJobVariable, train::to_toml(ranks.job)}};
+  // Beside the report, unless the user has said where.
+  if (!ranks.report.empty() && std::getenv(kFlightVariable) == nullptr) {
+    const auto dump = ranks.report.stem().string() + "_flight.json";
+    plan.environment.emplace_back(kFlightVariable, (ranks.report.parent_path() / dump).string());
+  }
   return plan;
 }
 

@@ -1,5 +1,7 @@
 #include "bimetal/cli/shared_job.h"
 
+#include <stdlib.h>
+
 #include <asio/ip/host_name.hpp>
 #include <chrono>
 #include <optional>
@@ -40,6 +42,14 @@ Error agreed_cause(const launch::JobFailed& failure, launch::JobBoard& board,
 
 net::Token read_token(const std::string& token_file) {
   return token_file.empty() ? net::Token::from_environment() : net::Token::from_file(token_file);
+}
+
+void add_encrypt(CLI::App& command, const std::string& group) {
+  command
+      .add_flag_callback(
+          "--encrypt", [] { ::setenv("BIMETAL_ENCRYPTION", "on", 1); },
+          "Encrypt all connections of the job; the same on every machine")
+      ->group(group);
 }
 
 std::string own_host_name() {

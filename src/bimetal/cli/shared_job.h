@@ -1,6 +1,7 @@
 #pragma once
 // What the host and those who join a job of several machines have in common.
 
+#include <CLI/CLI.hpp>
 #include <string>
 
 #include "bimetal/launch/job_board.h"
@@ -11,6 +12,9 @@ namespace bimetal::cli {
 
 /// The token of --token-file, else of BIMETAL_TOKEN_FILE or BIMETAL_TOKEN, else none.
 net::Token read_token(const std::string& token_file);
+
+/// The flag --encrypt: sets BIMETAL_ENCRYPTION for this process and the ranks that it starts.
+void add_encrypt(CLI::App& command, const std::string& group);
 
 /// This machine's name, for messages on the others.
 std::string own_host_name();

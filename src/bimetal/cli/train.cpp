@@ -8,6 +8,7 @@
 #include "bimetal/cli/local_ranks.h"
 #include "bimetal/cli/rank.h"
 #include "bimetal/cli/rank_process.h"
+#include "bimetal/cli/shared_job.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/train/job.h"
 
@@ -54,7 +55,10 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
                   "repeated (default: the job's, else one on the best device)")
       ->type_name("SPEC")
       ->allow_extra_args(false);
-  command.add_option("--report", arguments.report, "Write the run's figures here")
+  command
+      .add_option("--report", arguments.report,
+                  "Write the run's figures here, and after a lost connection or the like each "
+                  "rank's last calls beside it (FILE_flight_rank_R.json)")
       ->type_name("FILE.json");
   command
       .add_option("--resume", arguments.resume,
@@ -83,6 +87,7 @@ void add_host_options(CLI::App& command, TrainArguments& arguments) {
       ->type_name("FILE")
       ->group("Several machines")
       ->needs(listen);
+  add_encrypt(command, "Several machines");
   listen->needs(world_size);
   world_size->needs(listen);
 }
