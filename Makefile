@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test sanitizers bench format tidy clean
+.PHONY: help setup build all demo test sanitizers bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,14 +13,16 @@ help:            ## list these commands
 setup:           ## install what is missing and create .venv with torch
 	@scripts/setup.sh
 
-build: setup     ## build everything (Release), build/bimetal and its tests
+build: setup     ## build the program, build/bimetal (Release)
+	@scripts/build.sh $(BUILD) release bimetal $(JOBS)
+
+all: setup       ## build everything, tests and examples too
 	@scripts/build.sh $(BUILD) release all $(JOBS)
 
-demo: setup      ## train a CNN on Fashion-MNIST with two unequal workers
-	@scripts/build.sh $(BUILD) release bimetal $(JOBS)
+demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
 	@$(BUILD)/bimetal demo
 
-test: build      ## build and run every test (SANITIZERS=on: and the next)
+test: all        ## build and run every test (SANITIZERS=off: but the next)
 	@scripts/test.sh $(BUILD)
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
@@ -34,7 +36,7 @@ bench: build     ## the measurements that the README quotes (about 40 minutes)
 format:          ## clang-format over the sources
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i
 
-tidy: build      ## clang-tidy over the torch-free core
+tidy: all        ## clang-tidy over the torch-free core
 	@git ls-files 'src/bimetal/base/*.cpp' 'src/bimetal/net/*.cpp' 'src/bimetal/rendezvous/*.cpp' \
 	  'src/bimetal/comm/*.cpp' 'src/bimetal/balance/*.cpp' | xargs clang-tidy -p $(BUILD) --quiet
 
