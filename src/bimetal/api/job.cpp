@@ -32,12 +32,14 @@ std::string worker_spec(int argc, const char* const* argv) {
 Job init(int argc, const char* const* argv) {
   const auto worker = device::parse_worker_spec(worker_spec(argc, argv));
   const auto environment = launch::rank_from_environment();
-  const auto place = environment.value_or(launch::RankEnvironment{});
+  if (!environment) {
+    return Job(std::make_shared<api::Session>(launch::single_process_world(), worker, 0, 1));
+  }
   launch::JoinOptions options;
   options.token = net::Token::from_environment();
-  auto group = environment ? launch::join_world(place, options) : launch::single_process_world();
-  return Job(std::make_shared<api::Session>(std::move(group), worker, place.local_rank,
-                                            place.local_world_size));
+  return Job(std::make_shared<api::Session>(launch::join_world(*environment, options), worker,
+                                            environment->local_rank,
+                                            environment->local_world_size));
 }
 
 int Job::rank() const {
