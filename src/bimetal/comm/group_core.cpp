@@ -44,8 +44,9 @@ std::shared_ptr<Flight> GroupCore::start(Call call, Deadline deadline) {
   call.epoch = epoch_;
   auto flight = std::make_shared<Flight>(std::move(call), deadline);
   if (failure_) {
-    flight->ended = true;
-    flight->work->finish(failure_);
+    const Failure failure = *failure_;
+    lock.unlock();
+    refuse(flight, failure);
     return flight;
   }
   if (collective) ++next_sequence_;
@@ -56,6 +57,18 @@ std::shared_ptr<Flight> GroupCore::start(Call call, Deadline deadline) {
   lock.unlock();
   if (collective) mailbox_.open_call(id_, flight->call);
   return flight;
+}
+
+/// A call that comes after the failure. It may be the first to fail by it, if none was under way.
+void GroupCore::refuse(const FlightPtr& flight, const Failure& failure) {
+  const bool closed_here = failure.code == ErrorCode::Aborted && failure.rank == mesh_.rank();
+  if (!closed_here) {
+    flight->record =
+        recorder_.created(id_, size(), flight->call, flight->deadline.time() - flight->begun);
+    note_end(*flight, failure);
+  }
+  flight->ended = true;
+  flight->work->finish(failure);
 }
 
 bool GroupCore::start_at_once(Call& call) {

@@ -109,6 +109,7 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
 
   void send_on(const FlightPtr& flight, int to, std::uint32_t part,
                std::span<const std::byte> payload);
+  void refuse(const FlightPtr& flight, const Failure& failure);
   void note_end(const Flight& flight, const std::optional<Failure>& failure);
   void on_unsent(const FlightPtr& flight, int peer, const std::exception_ptr& error);
   void watch(const FlightPtr& flight);

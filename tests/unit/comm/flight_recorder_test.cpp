@@ -132,6 +132,35 @@ TEST(FlightRecorder, IsWrittenBeforeTheFailedCallsWaiterWakes) {
   EXPECT_THAT(groups[1].flight_recorder(), HasSubstr("bimetal:broadcast"));
 }
 
+// A rank that computes while another one is lost learns of it from its next call.
+TEST(FlightRecorder, IsWrittenByTheFirstCallAfterAFailureThatCaughtNone) {
+  const test::TemporaryFolder folder;
+  GroupOptions options;
+  options.flight_recorder = folder.path().string();
+  auto groups = bimetal::testing::make_thread_groups(2, options);
+  groups[0].abort("enough");
+  EXPECT_THROW(
+      {
+        for (;;) {  // until the word of it has come
+          std::vector<float> data(1);
+          groups[1].send(buffer(data), 0).wait();
+        }
+      },
+      Error);
+  EXPECT_THAT(test::contents_of(folder / "flight_rank_1.json"), HasSubstr("enough"));
+}
+
+// Who calls what it has closed itself has not lost anything.
+TEST(FlightRecorder, IsNotWrittenForCallsOfAClosedGroup) {
+  const test::TemporaryFolder folder;
+  GroupOptions options;
+  options.flight_recorder = folder.path().string();
+  auto groups = bimetal::testing::make_thread_groups(2, options);
+  groups[0].close(Deadline::after(5s));
+  EXPECT_THROW(groups[0].barrier().wait(), Error);
+  EXPECT_FALSE(test::names_in(folder.path()).contains("flight_rank_0.json"));
+}
+
 TEST(FlightRecorder, AFileThatCannotBeWrittenHurtsNobody) {
   GroupOptions options;
   options.flight_recorder = "/nowhere/at/all.json";
