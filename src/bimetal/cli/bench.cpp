@@ -12,8 +12,8 @@ namespace {
 constexpr const char* kFooter = R"(Examples:
   bimetal bench allreduce --ranks 2
   bimetal bench broadcast --ranks 4 --min 1mb --max 64mb --json
-Under torchrun, srun or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, run it
-on every rank. "alg" is size ÷ time; "bus" is what the busiest link carries at best.)";
+Under mpirun, torchrun, srun or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
+run it on every rank. "alg" is size ÷ time; "bus" is what the busiest link carries at best.)";
 
 }  // namespace
 

@@ -58,6 +58,17 @@ Failure different_lists(int rank, std::span<const std::int64_t> list, int other_
           other_rank};
 }
 
+void check_carrier(const net::Mesh& mesh, Transport asked) {
+  const bool either = asked == Transport::automatic || asked == Transport::shm;
+  if (either || mesh.size() == 1 || mesh.carrier() == to_string(asked)) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("transport '{}' was asked for, but these ranks have met over {}: {}",
+                          to_string(asked), mesh.carrier(),
+                          asked == Transport::mpi
+                              ? "start them by mpirun, without RANK in their environment"
+                              : "start them by another launcher than mpirun, or ask for mpi"));
+}
+
 }  // namespace
 
 Group::Impl& Group::impl() const {
@@ -294,6 +305,7 @@ std::string Group::flight_recorder() const {
 Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options) {
   options.transport = transport_for(options.transport);
   options.algorithm = algorithm_for(options.algorithm);
+  check_carrier(*mesh, options.transport);
   std::vector<int> everyone(mesh->size());
   std::iota(everyone.begin(), everyone.end(), 0);
   auto fabric = std::make_shared<Fabric>(std::move(mesh), options.flight_recorder);

@@ -98,7 +98,7 @@ class Group {
   /// Which ranks have memory in common. The same on all ranks.
   const Topology& topology() const;
 
-  /// What carries this group's collectives: shm or tcp.
+  /// What carries this group's collectives: shm, tcp or mpi.
   Transport transport() const;
 
   /// A group of some of this group's ranks, in the given order. Collective: every member of this
@@ -142,8 +142,8 @@ class Group {
 
 /// The world group over a mesh. A mesh of size 1 gives a real group whose operations end at once.
 /// Collective: the ranks find out first who shares memory with whom, by options.timeout. Errors:
-/// InvalidArgument if they ask for different transports, Unsupported if for one that they cannot
-/// have; else what Work::wait() would throw.
+/// InvalidArgument if they ask for different transports or for another than the mesh's, Unsupported
+/// if for shared memory that they do not have; else what Work::wait() would throw.
 Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options = {});
 
 }  // namespace bimetal::comm

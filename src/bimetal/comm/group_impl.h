@@ -38,7 +38,10 @@ struct Group::Impl {
   /// them; every member does so.
   void find_shared_memory();
   const Topology& topology() const noexcept { return topology_; }
-  Transport transport() const noexcept { return team_ ? Transport::shm : Transport::tcp; }
+  Transport transport() const noexcept {
+    if (team_) return Transport::shm;
+    return fabric_->mesh().carrier() == "mpi" ? Transport::mpi : Transport::tcp;
+  }
 
   GroupMemory allocate(std::size_t bytes);
 

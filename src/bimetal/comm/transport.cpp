@@ -13,6 +13,7 @@ std::string_view to_string(Transport transport) noexcept {
     case Transport::automatic: return "auto";
     case Transport::tcp: return "tcp";
     case Transport::shm: return "shm";
+    case Transport::mpi: return "mpi";
   }
   return "unknown transport";
 }
@@ -20,11 +21,16 @@ std::string_view to_string(Transport transport) noexcept {
 Transport transport_for(Transport asked) {
   const char* variable = std::getenv("BIMETAL_TRANSPORT");
   if (asked != Transport::automatic || !variable || !*variable) return asked;
-  for (const auto transport : {Transport::automatic, Transport::tcp, Transport::shm}) {
-    if (variable == to_string(transport)) return transport;
+  return transport_of(variable, "BIMETAL_TRANSPORT");
+}
+
+Transport transport_of(std::string_view name, std::string_view where) {
+  for (const auto transport :
+       {Transport::automatic, Transport::tcp, Transport::shm, Transport::mpi}) {
+    if (name == to_string(transport)) return transport;
   }
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("BIMETAL_TRANSPORT is '{}'; it must be auto, tcp or shm", variable));
+              fmt::format("{} is '{}'; it must be auto, tcp, shm or mpi", where, name));
 }
 
 }  // namespace bimetal::comm

@@ -88,7 +88,8 @@ void add_options(CLI::App& command, BenchOptions& options) {
   command
       .add_option(
           "--ranks", options.ranks,
-          "Processes to start on this machine; under a launcher (RANK is set) its own count")
+          "Processes to start on this machine; under a launcher (RANK is set, or mpirun) its own "
+          "count")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command.add_option("--iterations", options.iterations,
@@ -100,7 +101,7 @@ void add_options(CLI::App& command, BenchOptions& options) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_option("--transport", options.transport, "What carries the bytes")
-      ->check(CLI::IsMember({"auto", "tcp", "shm"}))
+      ->check(CLI::IsMember({"auto", "tcp", "shm", "mpi"}))
       ->capture_default_str();
   command.add_option("--algorithm", options.algorithm, "docs/algorithms.md lists them")
       ->check(CLI::IsMember({"auto", "recursive_doubling", "halving_doubling", "ring", "tree",

@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/fabric_bench/measure.h"
 #include "bimetal/fabric_bench/report.h"
+#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/lifeline.h"
 #include "bimetal/launch/local_launcher.h"
 #include "bimetal/launch/process.h"
@@ -89,7 +90,10 @@ int run_bench(const BenchOptions& options, const BenchProgram& program) {
   // For this process or the ranks that it starts.
   if (options.transport != "auto") ::setenv("BIMETAL_TRANSPORT", options.transport.c_str(), 1);
   if (options.algorithm != "auto") ::setenv("BIMETAL_ALGORITHM", options.algorithm.c_str(), 1);
-  if (const auto env = launch::rank_from_environment()) return run_rank(*env, options, program);
+  const auto join_by = Deadline::after(launch::JoinOptions{}.join_timeout);
+  if (const auto env = launch::find_rank(comm::Transport::automatic, join_by)) {
+    return run_rank(*env, options, program);
+  }
   if (options.ranks > 1) return start_ranks(options, program);
   bench_in(launch::single_process_world(group_options(options)), options);
   return 0;

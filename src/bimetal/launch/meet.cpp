@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/mpi/mpi_mesh.h"
 #include "bimetal/net/solo_mesh.h"
 #include "bimetal/rendezvous/bootstrap.h"
 
@@ -32,6 +33,15 @@ std::unique_ptr<rendezvous::Store> find_store(const RankEnvironment& env,
               env.rank);
 }
 
+std::unique_ptr<net::Mesh> meet_by_store(const RankEnvironment& env, rendezvous::Store& store,
+                                         const JoinOptions& options, Deadline deadline) {
+  rendezvous::BootstrapOptions bootstrap;
+  bootstrap.job_id = env.job_id;
+  bootstrap.token = options.token;
+  bootstrap.prefix = fmt::format("mesh/{}", env.attempt);
+  return rendezvous::connect_mesh(store, env.rank, env.world_size, bootstrap, deadline);
+}
+
 }  // namespace
 
 comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
@@ -41,16 +51,13 @@ comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
   if (env.store == StoreOwner::RankZero && env.rank == 0) {
     server.emplace(meeting_point(env), options.token);
   }
-  const auto store = find_store(env, options, torch_agent, deadline);
+  std::unique_ptr<rendezvous::Store> store;
+  if (env.store != StoreOwner::Nobody) store = find_store(env, options, torch_agent, deadline);
 
-  rendezvous::BootstrapOptions bootstrap;
-  bootstrap.job_id = env.job_id;
-  bootstrap.token = options.token;
-  bootstrap.prefix = fmt::format("mesh/{}", env.attempt);
   comm::GroupOptions group_options = options.group;
   group_options.epoch = static_cast<std::uint32_t>(env.attempt);
   auto group = comm::make_group(
-      rendezvous::connect_mesh(*store, env.rank, env.world_size, bootstrap, deadline),
+      store ? meet_by_store(env, *store, options, deadline) : net::make_mpi_mesh(deadline),
       group_options);
   group.barrier(deadline).wait();
   return group;

@@ -1,5 +1,5 @@
 #pragma once
-// From a rank's place in the job to its group, over the project's own store.
+// From a rank's place in the job to its group, over the project's own store or MPI.
 
 #include <chrono>
 #include <functional>
@@ -26,7 +26,7 @@ using TorchAgent =
 /// The world group of this rank; returns on each rank when all have joined. Collective. Errors:
 /// Timeout naming the ranks that are missing, Unauthorized for a wrong token or none where one is
 /// needed, ProtocolMismatch, System for a port in use, Unsupported if torchrun's store is needed
-/// and no `torch_agent` is given.
+/// and no `torch_agent` is given; those of net::make_mpi_mesh.
 comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
                  const TorchAgent& torch_agent = {});
 

@@ -17,6 +17,7 @@ enum class StoreOwner {
   RankZero,    ///< rank 0 itself: the rule where nothing says otherwise
   Launcher,    ///< the process that started the ranks (BIMETAL_STORE=launcher)
   TorchAgent,  ///< torchrun: a c10d::TCPStore is there (TORCHELASTIC_USE_AGENT_STORE=True)
+  Nobody,      ///< the ranks meet through MPI, without a store (find_rank.h)
 };
 
 struct RankEnvironment {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
@@ -79,6 +80,9 @@ class Mesh {
 
   /// Whether what is sent to `peer` never leaves this machine, as far as the transport can tell.
   virtual bool stays_on_host(int) const noexcept { return true; }
+
+  /// What moves the bytes: "tcp" or "mpi". The same on all ranks.
+  virtual std::string_view carrier() const noexcept { return "tcp"; }
 
   /// Host name or address of a peer as the rendezvous knows it, for messages ("mac.local").
   virtual std::string host_of(int peer) const = 0;

@@ -47,7 +47,7 @@ TEST_F(TransportChoice, AnUnknownValueIsRefused) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rdma"), HasSubstr("auto, tcp or shm")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rdma"), HasSubstr("auto, tcp, shm or mpi")));
   }
 }
 

@@ -160,7 +160,8 @@ std::shared_ptr<const Arena> connect_arena(std::uint64_t number, int rank,
 SharedHost connect_shared_host(std::uint32_t group, int rank, const std::vector<int>& world_ranks,
                                Transport transport, const Exchange& exchange) {
   const auto size = world_ranks.size();
-  const bool wanted = transport != Transport::tcp && size <= kMaxTeam;
+  const bool wanted =
+      transport != Transport::tcp && transport != Transport::mpi && size <= kMaxTeam;
   constexpr auto kBytes = ShmTeam::segment_bytes();
   net::SharedMemory own = wanted ? make_segment(kBytes) : net::SharedMemory();
   const auto offers =

@@ -1,0 +1,80 @@
+#pragma once
+// An MPI library found while the program runs. Nothing of MPI is needed to build this project.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace bimetal::net::mpi {
+
+/// A communicator or a request under way, as the library knows it.
+using Handle = std::uintptr_t;
+
+enum class ThreadLevel : int { single = 0, funneled = 1, serialized = 2, multiple = 3 };
+
+/// The other end of a message. Messages of one address arrive in the order of their sends.
+struct Address {
+  Handle communicator = 0;
+  int peer = -1;
+  int tag = 0;  ///< up to 32767, as every library allows
+};
+
+/// How a request has ended.
+struct Completion {
+  std::size_t index = 0;             ///< which one, among those asked about
+  std::size_t bytes = 0;             ///< received; meaningless for a send
+  std::optional<std::string> error;  ///< the library's words
+};
+
+/// Typed access to the functions that the transport uses. Each throws Error(System) naming the
+/// function and the library's reason if it fails. Which thread may call what is MPI's own rule: see
+/// thread_level().
+class Library {
+ public:
+  virtual ~Library() = default;
+
+  /// What the library says of itself, one line: "Open MPI v4.1.4, package: …".
+  virtual std::string version() const = 0;
+  /// Where it was found.
+  virtual const std::string& name() const noexcept = 0;
+
+  virtual bool initialized() = 0;
+  virtual ThreadLevel init(ThreadLevel wanted) = 0;
+  virtual ThreadLevel thread_level() = 0;
+  virtual void finalize() = 0;
+
+  virtual Handle world() const noexcept = 0;
+  virtual int rank(Handle communicator) = 0;
+  virtual int size(Handle communicator) = 0;
+  virtual Handle duplicate(Handle communicator) = 0;
+  /// Failures of calls on it are given back instead of ending the process, where the library can.
+  virtual void return_errors(Handle communicator) = 0;
+
+  virtual std::string processor_name() = 0;
+  /// Everyone's `own`, of one length, in the order of the ranks.
+  virtual void all_gather(std::span<const std::byte> own, std::span<std::byte> all,
+                          Handle communicator) = 0;
+
+  /// Begin to move bytes, fewer than 2³¹; the memory is the library's until the request has ended.
+  /// A synchronous send ends only when its receiver has begun to receive it.
+  virtual Handle send(std::span<const std::byte> bytes, const Address& to) = 0;
+  virtual Handle send_synchronously(std::span<const std::byte> bytes, const Address& to) = 0;
+  virtual Handle receive(std::span<std::byte> bytes, const Address& from) = 0;
+
+  /// Gives up a receive, which then ends like any other.
+  virtual void cancel(Handle request) = 0;
+
+  /// Moves everything on, and tells which of `requests` have ended. They are gone afterwards.
+  virtual void test(std::span<const Handle> requests, std::vector<Completion>& ended) = 0;
+};
+
+/// The library of the MPI that has started this process (see launch_environment.h), or the one that
+/// BIMETAL_MPI_LIBRARY names. Error(Unsupported) with all names tried if there is none, or if it is
+/// of a kind whose binary interface is not known here.
+std::unique_ptr<Library> load_library();
+
+}  // namespace bimetal::net::mpi

@@ -1,0 +1,95 @@
+#pragma once
+// The one thread of a process that talks to MPI: it starts MPI, moves everything on, and ends MPI.
+//
+// MPI promises least to threads: a library may allow calls from the thread that has started it and
+// no other (MPI_THREAD_FUNNELED), and locking for more costs it speed. One thread for all is right
+// with every library. A program that has started MPI by itself keeps the right to end it; it must
+// have asked for MPI_THREAD_MULTIPLE then.
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/net/mpi/back_off.h"
+#include "bimetal/net/mpi/library.h"
+
+namespace bimetal::net::mpi {
+
+/// Who this process is among those that mpirun has started.
+struct World {
+  int rank = 0;
+  int size = 1;
+  std::vector<std::string> hosts;  ///< by rank, as MPI calls them
+  std::string library;             ///< its own words
+};
+
+class MpiThread {
+ public:
+  using Task = std::function<void()>;
+  using Ended = std::function<void(const Completion&)>;
+
+  /// The process's one. The first call starts MPI, which every process of the job must do. Errors:
+  /// Unsupported (no library, or the program's own MPI allows one thread alone), InvalidArgument if
+  /// mpirun has not started this process or the library is not mpirun's, Timeout if not all come.
+  static MpiThread& of_process(Deadline deadline);
+
+  const World& world() const noexcept { return world_; }
+
+  /// Runs `task`, which must not throw, on the thread, after those posted before. False, and
+  /// nothing is done, once the program is ending. Thread-safe.
+  bool post(Task task);
+
+  /// The rest is for tasks, on the thread itself.
+  Library& library() noexcept { return *library_; }
+  /// For this project's messages alone, whatever else the program does with MPI.
+  Handle communicator() const noexcept { return communicator_; }
+  /// Calls `ended` once when the request has ended.
+  void watch(Handle request, Ended ended);
+  /// Something was not brought to its end: MPI cannot be ended in good order any more.
+  void give_up_order() noexcept { orderly_ = false; }
+
+  /// A number for a mesh, the same on every rank if all make theirs in the same order. Thread-safe.
+  int next_number();
+
+ private:
+  MpiThread() = default;
+
+  static void end_at_exit();
+  void run();
+  void start_mpi();
+  void learn_world();
+  bool may_end();
+  void end_mpi() noexcept;
+  bool run_tasks();
+  bool test_requests();
+  void fail_requests(const std::string& reason);
+  void sleep();
+
+  World world_;
+  std::unique_ptr<Library> library_;
+  Handle communicator_ = 0;
+  bool owns_mpi_ = false;
+  bool orderly_ = true;
+
+  // Requests under way and what follows them, side by side.
+  std::vector<Handle> requests_;
+  std::vector<Ended> ended_;
+  std::vector<Completion> completions_;
+  BackOff back_off_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Task> tasks_;
+  /// `ending`: what is there is done; `deaf`: nothing more is taken.
+  enum class State { starting, running, failed, ending, deaf, ended } state_ = State::starting;
+  std::exception_ptr failure_;
+  Deadline end_by_ = Deadline::after({});
+  int numbers_ = 0;
+};
+
+}  // namespace bimetal::net::mpi
