@@ -5,13 +5,13 @@
 #include <iphlpapi.h>
 // clang-format on
 
-#include <cstring>
-#include <optional>
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/interfaces.h"
+#include "bimetal/net/socket_address.h"
 
 namespace bimetal::net {
 namespace {
@@ -22,22 +22,6 @@ std::string utf8(const wchar_t* text) {
   WideCharToMultiByte(CP_UTF8, 0, text, -1, result.data(), size, nullptr, nullptr);
   result.pop_back();  // the terminating zero
   return result;
-}
-
-std::optional<asio::ip::address> read(const sockaddr& from) {
-  if (from.sa_family == AF_INET) {
-    sockaddr_in v4;
-    std::memcpy(&v4, &from, sizeof(v4));
-    return asio::ip::address_v4(ntohl(v4.sin_addr.s_addr));
-  }
-  if (from.sa_family == AF_INET6) {
-    sockaddr_in6 v6;
-    std::memcpy(&v6, &from, sizeof(v6));
-    asio::ip::address_v6::bytes_type bytes;
-    std::memcpy(bytes.data(), &v6.sin6_addr, bytes.size());
-    return asio::ip::address_v6(bytes, v6.sin6_scope_id);
-  }
-  return std::nullopt;
 }
 
 /// The system's list, which may grow between asking for its size and asking for it.
@@ -67,7 +51,7 @@ std::vector<InterfaceAddress> own_addresses() {
   for (; adapter; adapter = adapter->Next) {
     if (adapter->OperStatus != IfOperStatusUp) continue;
     for (const auto* entry = adapter->FirstUnicastAddress; entry; entry = entry->Next) {
-      if (auto address = read(*entry->Address.lpSockaddr)) {
+      if (auto address = address_in(*entry->Address.lpSockaddr)) {
         result.push_back({utf8(adapter->FriendlyName), *address});
       }
     }
