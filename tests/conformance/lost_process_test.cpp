@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "support/process_ranks.h"
@@ -39,21 +40,33 @@ void expect_all_running(ProcessRanks& ranks, int size) {
   for (int rank = 0; rank < size; ++rank) ranks.expect(rank, "running", patience());
 }
 
-// On either transport; shared memory is told of losses by the connections.
-class LostProcess : public ::testing::TestWithParam<comm::Transport> {
+// Shared memory is told of losses by the connections.
+struct World {
+  std::string name;
+  comm::Transport transport;
+  bool pairs = false;  // of ranks that share memory; the pairs meet over TCP
+};
+
+class LostProcess : public ::testing::TestWithParam<World> {
  protected:
-  static comm::GroupOptions options() { return {.transport = GetParam()}; }
+  static std::vector<comm::GroupOptions> options(int size) {
+    std::vector<comm::GroupOptions> all;
+    for (int rank = 0; rank < size; ++rank) {
+      const auto island = GetParam().pairs ? "host " + std::to_string(rank / 2) : "";
+      all.push_back({.transport = GetParam().transport, .island = island});
+    }
+    return all;
+  }
 };
 
 TEST_P(LostProcess, AKilledRankIsNamedByEveryOther) {
   for (const int victim : {0, 2}) {
     constexpr int kSize = 4;
     ProcessRanks ranks(
-        kSize,
         [](int rank, Group group, const Tell& tell) {
           reduce_for_ever(std::move(group), tell, std::chrono::minutes(5));
         },
-        options());
+        options(kSize));
     expect_all_running(ranks, kSize);
     ranks.signal(victim, SIGKILL);
     for (int rank = 0; rank < kSize; ++rank) {
@@ -70,11 +83,10 @@ TEST_P(LostProcess, TheOthersWriteTheirLastCalls) {
   const test::TemporaryFolder folder;
   ::setenv("BIMETAL_FLIGHT_RECORDER", folder.path().c_str(), 1);
   ProcessRanks ranks(
-      3,
       [](int rank, Group group, const Tell& tell) {
         reduce_for_ever(std::move(group), tell, std::chrono::minutes(5));
       },
-      options());
+      options(3));
   ::unsetenv("BIMETAL_FLIGHT_RECORDER");
   expect_all_running(ranks, 3);
   ranks.signal(1, SIGKILL);
@@ -89,7 +101,6 @@ TEST_P(LostProcess, TheOthersWriteTheirLastCalls) {
 
 TEST_P(LostProcess, AKilledRankIsMissedByRanksThatWaitForOthers) {
   ProcessRanks ranks(
-      3,
       [](int rank, Group group, const Tell& tell) {
         std::vector<float> data(4);
         tell("running");
@@ -97,7 +108,7 @@ TEST_P(LostProcess, AKilledRankIsMissedByRanksThatWaitForOthers) {
         if (rank > 0) group.recv(buffer(data), rank - 1).wait();
         if (rank == 0) group.barrier().wait();
       },
-      options());
+      options(3));
   expect_all_running(ranks, 3);
   ranks.signal(0, SIGKILL);
   for (const int rank : {1, 2}) {
@@ -110,7 +121,6 @@ TEST_P(LostProcess, AKilledRankIsMissedByRanksThatWaitForOthers) {
 TEST_P(LostProcess, AStoppedRankEndsInATimeoutThatNamesIt) {
   constexpr int kSize = 4, kVictim = 1;
   ProcessRanks ranks(
-      kSize,
       [](int rank, Group group, const Tell& tell) {
         std::vector<float> data(1 << 20, 0);
         group.all_reduce(buffer(data)).wait();
@@ -122,7 +132,7 @@ TEST_P(LostProcess, AStoppedRankEndsInATimeoutThatNamesIt) {
               .wait();
         }
       },
-      options());
+      options(kSize));
   expect_all_running(ranks, kSize);
   ranks.signal(kVictim, SIGSTOP);
   for (int rank = 0; rank < kSize; ++rank) {
@@ -142,7 +152,6 @@ TEST_P(LostProcess, AStoppedRankEndsInATimeoutThatNamesIt) {
 // The stopped one holds whole messages of the others in its sockets: their memory is given back.
 TEST_P(LostProcess, AStoppedReceiverOfLongMessages) {
   ProcessRanks ranks(
-      2,
       [](int rank, Group group, const Tell& tell) {
         std::vector<float> data(32 << 20, 0);
         group.barrier().wait();
@@ -155,7 +164,7 @@ TEST_P(LostProcess, AStoppedReceiverOfLongMessages) {
           group.broadcast(buffer(data), 0, Deadline::after(std::chrono::seconds(2))).wait();
         }
       },
-      options());
+      options(2));
   expect_all_running(ranks, 2);
   ranks.signal(1, SIGSTOP);
   const auto outcome = ranks.outcome(0, patience());
@@ -165,7 +174,6 @@ TEST_P(LostProcess, AStoppedReceiverOfLongMessages) {
 
 TEST_P(LostProcess, ARankThatEndsInGoodOrderIsNoLoss) {
   ProcessRanks ranks(
-      3,
       [](int rank, Group group, const Tell& tell) {
         std::vector<float> data(100000, 1);
         group.broadcast(buffer(data), 0).wait();
@@ -174,7 +182,7 @@ TEST_P(LostProcess, ARankThatEndsInGoodOrderIsNoLoss) {
         if (rank == 1) group.send(buffer(data), 2, pair_tag).wait();
         if (rank == 2) group.recv(buffer(data), 1, pair_tag).wait();
       },
-      options());
+      options(3));
   for (int rank = 0; rank < 3; ++rank) {
     const auto outcome = ranks.outcome(rank, patience());
     EXPECT_EQ(outcome.error, std::nullopt) << outcome.message;
@@ -192,11 +200,10 @@ TEST_P(LostProcess, NothingIsLeftOfKilledRanks) {
   };
   const auto before = names();
   ProcessRanks ranks(
-      3,
       [](int rank, Group group, const Tell& tell) {
         reduce_for_ever(std::move(group), tell, std::chrono::minutes(5));
       },
-      options());
+      options(3));
   expect_all_running(ranks, 3);
   EXPECT_EQ(names(), before);
   for (const int rank : {0, 1, 2}) ranks.signal(rank, SIGKILL);
@@ -205,8 +212,10 @@ TEST_P(LostProcess, NothingIsLeftOfKilledRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, LostProcess,
-                         ::testing::Values(comm::Transport::tcp, comm::Transport::shm),
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+                         ::testing::Values(World{"tcp", comm::Transport::tcp},
+                                           World{"shm", comm::Transport::shm},
+                                           World{"pairs", comm::Transport::automatic, true}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace bimetal::testing

@@ -7,15 +7,34 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
+#include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::testing {
 
-enum class Transport { in_process, tcp, shm };
+/// islands: pairs of ranks share memory, the pairs meet by messages.
+enum class Transport { in_process, tcp, shm, islands };
+
+/// Ranks of which those with the same number in `islands` share memory, as those of one host do.
+inline std::vector<comm::Group> make_island_groups(const std::vector<int>& islands,
+                                                   comm::GroupOptions options = {}) {
+  options.transport = comm::Transport::automatic;
+  std::vector<comm::GroupOptions> each;
+  for (const int island : islands) {
+    each.push_back(options);
+    each.back().island = "host " + std::to_string(island);
+  }
+  return make_groups(make_in_process_meshes(static_cast<int>(islands.size())), each);
+}
 
 /// Shared memory has an in-process mesh for its control path.
 inline std::vector<comm::Group> make_groups(Transport transport, int size,
                                             comm::GroupOptions options = {}) {
+  if (transport == Transport::islands) {
+    std::vector<int> islands;
+    for (int rank = 0; rank < size; ++rank) islands.push_back(rank / 2);
+    return make_island_groups(islands, options);
+  }
   options.transport = transport == Transport::shm ? comm::Transport::shm : comm::Transport::tcp;
   return transport == Transport::tcp ? make_tcp_groups(size, options)
                                      : make_thread_groups(size, options);
@@ -27,12 +46,14 @@ struct World {
 };
 
 inline std::string name_of(const World& world) {
+  const auto named = [&](const char* name) { return name + std::to_string(world.size); };
   switch (world.transport) {
-    case Transport::in_process: return "InProcess" + std::to_string(world.size);
-    case Transport::tcp: return "Tcp" + std::to_string(world.size);
+    case Transport::in_process: return named("InProcess");
+    case Transport::tcp: return named("Tcp");
+    case Transport::islands: return named("Islands");
     case Transport::shm: break;
   }
-  return "Shm" + std::to_string(world.size);
+  return named("Shm");
 }
 
 /// Fixture for tests that run `body(rank, group)` on every rank of one world.
@@ -48,6 +69,10 @@ inline std::vector<World> worlds(std::initializer_list<int> sizes) {
   std::vector<World> all;
   for (const auto transport : {Transport::in_process, Transport::tcp, Transport::shm}) {
     for (const int size : sizes) all.push_back({transport, size});
+  }
+  // Smaller worlds have but one island; islands of more ranks: islands_test.cpp.
+  for (const int size : sizes) {
+    if (size == 3 || size == 5) all.push_back({Transport::islands, size});
   }
   return all;
 }

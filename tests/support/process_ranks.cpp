@@ -65,7 +65,12 @@ RankOutcome parse_outcome(const std::string& line) {
 
 }  // namespace
 
-ProcessRanks::ProcessRanks(int n, const Body& body, comm::GroupOptions options) : children_(n) {
+ProcessRanks::ProcessRanks(int n, const Body& body, const comm::GroupOptions& options)
+    : ProcessRanks(body, std::vector(static_cast<std::size_t>(n), options)) {}
+
+ProcessRanks::ProcessRanks(const Body& body, const std::vector<comm::GroupOptions>& options)
+    : children_(options.size()) {
+  const int n = static_cast<int>(options.size());
   std::uint16_t port = 0;
   for (int rank = 0; rank < n; ++rank) {
     std::array<int, 2> ends;
@@ -73,7 +78,7 @@ ProcessRanks::ProcessRanks(int n, const Body& body, comm::GroupOptions options) 
     const pid_t pid = ::fork();
     if (pid < 0) throw system_error("cannot fork", errno);
     if (pid == 0) {
-      run_rank(rank, n, port, ends[1], body, options);
+      run_rank(rank, n, port, ends[1], body, options[static_cast<std::size_t>(rank)]);
       _exit(0);
     }
     ::close(ends[1]);

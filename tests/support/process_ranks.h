@@ -30,7 +30,9 @@ class ProcessRanks {
   using Body = std::function<void(int rank, comm::Group group,
                                   const std::function<void(const std::string&)>& tell)>;
 
-  ProcessRanks(int n, const Body& body, comm::GroupOptions options = {});
+  ProcessRanks(int n, const Body& body, const comm::GroupOptions& options = {});
+  /// One rank for each of `options`.
+  ProcessRanks(const Body& body, const std::vector<comm::GroupOptions>& options);
   ~ProcessRanks();
   ProcessRanks(const ProcessRanks&) = delete;
   ProcessRanks& operator=(const ProcessRanks&) = delete;

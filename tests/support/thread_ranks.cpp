@@ -34,10 +34,16 @@ void on_threads(int n, const std::function<void(int rank, std::function<void()> 
 
 std::vector<comm::Group> make_groups(std::vector<std::unique_ptr<net::Mesh>> meshes,
                                      comm::GroupOptions options) {
+  const std::vector<comm::GroupOptions> alike(meshes.size(), options);
+  return make_groups(std::move(meshes), alike);
+}
+
+std::vector<comm::Group> make_groups(std::vector<std::unique_ptr<net::Mesh>> meshes,
+                                     const std::vector<comm::GroupOptions>& options) {
   std::vector<comm::Group> groups(meshes.size());
   on_threads(static_cast<int>(meshes.size()), [&](int rank, const std::function<void()>& failed) {
     try {
-      groups[rank] = comm::make_group(std::move(meshes[rank]), options);
+      groups[rank] = comm::make_group(std::move(meshes[rank]), options[rank]);
     } catch (...) {
       failed();
     }
@@ -49,7 +55,7 @@ std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options) {
   return make_groups(make_in_process_meshes(n), options);
 }
 
-std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options) {
+std::vector<std::unique_ptr<net::Mesh>> make_tcp_meshes(int n) {
   const auto deadline = Deadline::after(std::chrono::seconds(60));
   rendezvous::StoreServer server({"127.0.0.1", 0}, {});
   std::vector<std::unique_ptr<net::Mesh>> meshes(n);
@@ -61,7 +67,11 @@ std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options) {
       failed();
     }
   });
-  return make_groups(std::move(meshes), options);
+  return meshes;
+}
+
+std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options) {
+  return make_groups(make_tcp_meshes(n), options);
 }
 
 void run_ranks(int n, const RankBody& body, comm::GroupOptions options) {

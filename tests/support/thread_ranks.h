@@ -14,12 +14,16 @@ using RankBody = std::function<void(int rank, comm::Group group)>;
 /// The world group of each rank, over meshes that are connected already.
 std::vector<comm::Group> make_groups(std::vector<std::unique_ptr<net::Mesh>> meshes,
                                      comm::GroupOptions options = {});
+/// The same with options of each rank's own.
+std::vector<comm::Group> make_groups(std::vector<std::unique_ptr<net::Mesh>> meshes,
+                                     const std::vector<comm::GroupOptions>& options);
 
 /// One world group per rank, over an in-process mesh. groups[r] is rank r's.
 std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options = {});
 
 /// The same over real TCP connections on the loopback interface.
 std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options = {});
+std::vector<std::unique_ptr<net::Mesh>> make_tcp_meshes(int n);
 
 /// Runs `body(rank, group)` for each rank on a thread of its own and joins them. A rank that throws
 /// drops its group, by which the others end too; the error thrown first is rethrown here.

@@ -63,7 +63,9 @@ class Channel {
 
   /// For a wait by other means than messages that takes long: throws if the group has failed; gives
   /// back a failure if `rank` has left the group.
-  std::optional<Failure> still_waiting(int rank) { return core_.still_waiting(flight_, rank); }
+  std::optional<Failure> still_waiting(int rank) {
+    return core_.still_waiting(flight_, members_[rank]);
+  }
 
   /// Until everything sent so far has left its memory.
   void wait_sent() { flight_->transfers.wait_sent(); }

@@ -306,6 +306,7 @@ Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options) {
   options.transport = transport_for(options.transport);
   options.algorithm = algorithm_for(options.algorithm);
   check_carrier(*mesh, options.transport);
+  options.island = island_for(std::move(options.island));
   std::vector<int> everyone(mesh->size());
   std::iota(everyone.begin(), everyone.end(), 0);
   auto fabric = std::make_shared<Fabric>(std::move(mesh), options.flight_recorder);

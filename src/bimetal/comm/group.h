@@ -26,6 +26,10 @@ namespace bimetal::comm {
 struct GroupOptions {
   /// What carries the collectives. All ranks of the world must ask for the same.
   Transport transport = Transport::automatic;
+  /// Ranks of one host share memory only if they name the same island (or none): for machines whose
+  /// parts are better kept apart, and to have several hosts on one machine. BIMETAL_ISLAND says it
+  /// where this is empty.
+  std::string island;
   /// By which steps all-reduces run; all ranks must ask for the same. BIMETAL_ALGORITHM says it
   /// where this leaves it open.
   Algorithm algorithm = Algorithm::automatic;

@@ -75,7 +75,7 @@ Deadline Group::Impl::deadline_or_default(std::optional<Deadline> deadline) cons
 
 Work Group::Impl::run(Call call, Operands operands, std::optional<Deadline> deadline, Body body) {
   std::unique_lock lock(issue_mutex_);
-  if (!team_) return issue(std::move(call), deadline, std::move(body), std::move(lock));
+  if (!whole_team()) return issue(std::move(call), deadline, std::move(body), std::move(lock));
   if (const auto work = run_at_once(call, operands, deadline)) return *work;
   auto in_memory = in_shared_memory(call, operands);
   return issue(std::move(call), deadline, std::move(in_memory), std::move(lock));

@@ -39,7 +39,7 @@ struct Group::Impl {
   void find_shared_memory();
   const Topology& topology() const noexcept { return topology_; }
   Transport transport() const noexcept {
-    if (team_) return Transport::shm;
+    if (whole_team()) return Transport::shm;
     return fabric_->mesh().carrier() == "mpi" ? Transport::mpi : Transport::tcp;
   }
 
@@ -65,6 +65,7 @@ struct Group::Impl {
   std::optional<Work> run_at_once(Call& call, const Operands& operands,
                                   std::optional<Deadline> deadline);
   Body in_shared_memory(const Call& call, const Operands& operands);
+  ShmTeam* whole_team() const noexcept { return topology_.one_island() ? team_.get() : nullptr; }
   std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> own);
   void run_now(const std::shared_ptr<Flight>& flight, const Body& body);
   void finish_message(const std::shared_ptr<Flight>& flight);
@@ -74,7 +75,7 @@ struct Group::Impl {
   const GroupOptions options_;
   AllReducer all_reducer_;
   Topology topology_;
-  std::unique_ptr<ShmTeam> team_;                   // if it is the whole group's
+  std::unique_ptr<ShmTeam> team_;                   // of this rank's island
   std::vector<std::weak_ptr<const Arena>> arenas_;  // by their numbers; under issue_mutex_
   std::mutex issue_mutex_;                          // makes the order of calls one order
   std::mutex close_mutex_;

@@ -11,6 +11,7 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/comm/group_impl.h"
+#include "bimetal/comm/shm/channel_guard.h"
 #include "bimetal/comm/shm/connect.h"
 #include "bimetal/comm/shm/pipeline.h"
 #include "bimetal/comm/shm/short_call.h"
@@ -23,16 +24,6 @@ namespace {
 constexpr std::uint64_t kTag = ~std::uint64_t{0};
 
 constexpr std::align_val_t kPage{4096};
-
-/// The wait of a call that the group watches.
-class FlightGuard : public WaitGuard {
- public:
-  explicit FlightGuard(Channel& channel) : channel_(channel) {}
-  std::optional<Failure> still_waiting(int rank) override { return channel_.still_waiting(rank); }
-
- private:
-  Channel& channel_;
-};
 
 /// Where a wait is impossible.
 class NoWait : public WaitGuard {
@@ -48,10 +39,15 @@ void Group::Impl::find_shared_memory() {
   const int size = core_->size();
   topology_.islands = {{0}};
   if (size == 1) return;
-  auto host = connect_shared_host(core_->id(), core_->rank(), core_->members(), options_.transport,
+  auto host = connect_shared_host(core_->id(), core_->rank(), core_->members(),
+                                  {options_.transport, options_.island},
                                   [this](auto own) { return exchange(own); });
   topology_ = std::move(host.topology);
-  if (topology_.one_island()) team_ = std::move(host.team);
+  team_ = std::move(host.team);
+  const bool some_share = topology_.islands.size() < static_cast<std::size_t>(size);
+  if (some_share && !topology_.one_island()) {
+    all_reducer_.use_islands({topology_.islands, team_.get()});
+  }
   log(LogLevel::info, "group {}: {} ranks on {} islands, collectives by {}", core_->id(), size,
       topology_.islands.size(), to_string(transport()));
 }
@@ -97,7 +93,7 @@ GroupMemory Group::Impl::allocate(std::size_t bytes) {
       throw Error(ErrorCode::OutOfMemory, fmt::format("no memory for {} bytes", bytes));
     }
   };
-  if (!team_) return private_memory();
+  if (!whole_team()) return private_memory();
   std::size_t number = 0;
   {
     std::lock_guard lock(issue_mutex_);
@@ -130,7 +126,7 @@ std::optional<Work> Group::Impl::run_at_once(Call& call, const Operands& operand
     return Work();
   }
   return hand_over([given](Channel& channel) mutable {
-    FlightGuard guard(channel);
+    ChannelGuard guard(channel);
     given.collect(guard);
   });
 }
@@ -140,7 +136,7 @@ Group::Impl::Body Group::Impl::in_shared_memory(const Call& call, const Operands
   if (ShortCall::suits(call, core_->size())) {
     return [team, operands](Channel& channel) {
       channel.note_algorithm("shared memory, short");
-      FlightGuard guard(channel);
+      ChannelGuard guard(channel);
       ShortCall(*team, channel.call(), operands, guard).collect(guard);
     };
   }
@@ -152,7 +148,7 @@ Group::Impl::Body Group::Impl::in_shared_memory(const Call& call, const Operands
   }
   return [team, operands, in_place](Channel& channel) {
     channel.note_algorithm("shared memory, pipelined");
-    FlightGuard guard(channel);
+    ChannelGuard guard(channel);
     run_pipelined(*team, channel.call(), operands, in_place, guard);
   };
 }

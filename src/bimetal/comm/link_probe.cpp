@@ -153,14 +153,18 @@ std::vector<std::uint64_t> spread(Channel& channel, std::vector<std::uint64_t> w
 
 }  // namespace
 
-LinkPlan agree_on_plan(Channel& channel, bool leaves_host) {
+LinkPlan agree_on_plan(Channel& channel, bool leaves_host, const std::vector<int>& measuring) {
   const auto flags = gather<std::uint64_t>(channel, {leaves_host ? 1u : 0u});
   const bool any = std::ranges::any_of(flags, [](const auto& row) { return row[0] != 0; });
-  if (spread(channel, {any ? 1u : 0u})[0] == 0) return plan_for_one_host(channel.size());
-
-  const auto rows = gather(channel, Probe(channel).run());
-  const auto ranks = static_cast<std::size_t>(channel.size());
-  std::vector<std::uint64_t> words(2 + ranks, 0);
+  if (spread(channel, {any ? 1u : 0u})[0] == 0) {
+    return plan_for_one_host(static_cast<int>(measuring.size()));
+  }
+  std::vector<std::vector<PairFigures>> rows;
+  if (std::ranges::find(measuring, channel.rank()) != measuring.end()) {
+    Channel between = channel.among(measuring);
+    rows = gather(between, Probe(between).run());
+  }
+  std::vector<std::uint64_t> words(2 + measuring.size(), 0);
   if (channel.rank() == 0) {
     const auto plan = plan_for(links_from(rows));
     words[0] = plan.short_bytes;

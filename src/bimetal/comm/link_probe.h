@@ -2,6 +2,8 @@
 // How the ranks of a group learn what their links can do: pairs of ranks exchange messages, first
 // short ones, then longer ones until one takes long enough to be measured.
 
+#include <vector>
+
 #include "bimetal/comm/channel.h"
 #include "bimetal/comm/cost_model.h"
 
@@ -9,8 +11,9 @@ namespace bimetal::comm {
 
 /// The group's plan, the same on all ranks: rank 0 makes it. `leaves_host` says whether this rank
 /// is connected with any other by more than its own machine; nothing is measured where no rank is.
-/// Part of a call: every rank of the channel does it as its first step. Costs some tenths of a
-/// second on slow links, a round of short messages on one host.
-LinkPlan agree_on_plan(Channel& channel, bool leaves_host);
+/// The links are those between `measuring`, some or all of the ranks, rank 0 among them: the plan
+/// is for these. Part of a call: every rank of the channel does it as its first step. Costs some
+/// tenths of a second on slow links, a round of short messages on one host.
+LinkPlan agree_on_plan(Channel& channel, bool leaves_host, const std::vector<int>& measuring);
 
 }  // namespace bimetal::comm

@@ -61,6 +61,7 @@ void Transfers::throw_if_failed() const {
 template <typename Condition>
 void Transfers::wait_eagerly(Condition condition) {
   std::unique_lock lock(mutex_);
+  awaited_.reset();  // one thread runs the call: it does not wait by other means now
   ++eager_waiters_;
   changed_.wait(lock, [&] { return failure_ || condition(); });
   --eager_waiters_;

@@ -33,4 +33,9 @@ Transport transport_of(std::string_view name, std::string_view where) {
               fmt::format("{} is '{}'; it must be auto, tcp, shm or mpi", where, name));
 }
 
+std::string island_for(std::string asked) {
+  const char* variable = std::getenv("BIMETAL_ISLAND");
+  return asked.empty() && variable ? variable : asked;
+}
+
 }  // namespace bimetal::comm

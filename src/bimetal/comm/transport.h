@@ -2,6 +2,7 @@
 // What carries the data of collectives.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace bimetal::comm {
@@ -22,5 +23,8 @@ Transport transport_for(Transport asked);
 
 /// The transport of that name. Error(InvalidArgument) naming `where` the name comes from.
 Transport transport_of(std::string_view name, std::string_view where);
+
+/// `asked`, or what the environment variable BIMETAL_ISLAND says where that is empty.
+std::string island_for(std::string asked);
 
 }  // namespace bimetal::comm

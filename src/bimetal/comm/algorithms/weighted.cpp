@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
+#include "bimetal/comm/algorithms/direct_exchange.h"
 #include "bimetal/comm/parts.h"
-#include "bimetal/comm/reduce_kernels.h"
 
 namespace bimetal::comm {
 namespace {
-
-using Parts = std::vector<std::span<std::byte>>;
 
 // The message is dealt with in blocks, so that contributions wait in memory of this size at most
 // for each rank that they come from.
@@ -20,90 +18,6 @@ std::size_t part_bytes_for(std::size_t block_bytes) {
   constexpr std::size_t kAligned = 4096;
   return std::clamp(block_bytes / 256 / kAligned * kAligned, kLeast, kPartBytes);
 }
-
-// One block. Messages from one rank to another: its contributions, then its results.
-class Exchange {
- public:
-  Exchange(Channel& channel, std::span<std::byte> block, const std::vector<std::size_t>& counts,
-           std::span<std::byte> scratch, const Reduction& reduction)
-      : channel_(channel), scratch_(scratch), reduction_(reduction) {
-    const std::size_t part_bytes = part_bytes_for(block.size());
-    for (const std::size_t count : counts) {
-      const auto piece = block.first(count * size_of(reduction.dtype));
-      block = block.subspan(piece.size());
-      // No messages for a rank without a piece: empty ones would cost what short ones cost.
-      pieces_.push_back(piece.empty() ? Parts() : parts_of(piece, part_bytes));
-    }
-  }
-
-  void run() {
-    post_contributions();
-    post_results();
-    send_contributions();
-    for (std::size_t part = 0; part < own().size(); ++part) reduce(part);
-    channel_.wait_all();
-  }
-
- private:
-  struct Arriving {
-    std::span<std::byte> bytes;
-    Channel::Ticket ticket;
-  };
-
-  const Parts& own() const { return pieces_[static_cast<std::size_t>(channel_.rank())]; }
-  const Parts& piece_of(int rank) const { return pieces_[static_cast<std::size_t>(rank)]; }
-
-  void post_contributions() {
-    for (int from = 0; from < channel_.size(); ++from) {
-      if (from == channel_.rank()) continue;
-      auto& arriving = contributions_.emplace_back();
-      for (const auto part : own()) {
-        const auto room = scratch_.first(part.size());
-        scratch_ = scratch_.subspan(part.size());
-        arriving.push_back({room, channel_.receive(from, room)});
-      }
-    }
-  }
-
-  // A result lands on what this rank has contributed to it, which has left this memory by then.
-  void post_results() {
-    for (int step = 1; step < channel_.size(); ++step) {
-      const int from = channel_.neighbour(step);
-      for (const auto part : piece_of(from)) channel_.receive_part(from, part, {});
-    }
-  }
-
-  // Part by part over all owners, so that all of them can begin at once.
-  void send_contributions() {
-    const std::size_t longest = std::ranges::max(pieces_, {}, &Parts::size).size();
-    for (std::size_t part = 0; part < longest; ++part) {
-      for (int step = 1; step < channel_.size(); ++step) {
-        const int to = channel_.neighbour(step);
-        if (part < piece_of(to).size()) channel_.send_part(to, piece_of(to)[part]);
-      }
-    }
-  }
-
-  // In the order of the ranks, so that the bits of a run are those of the next.
-  void reduce(std::size_t part) {
-    const auto data = own()[part];
-    for (const auto& from : contributions_) {
-      channel_.wait(from[part].ticket);
-      accumulate(data.data(), from[part].bytes.data(), data.size() / size_of(reduction_.dtype),
-                 reduction_.dtype, reduction_.op);
-    }
-    reduction_.finish(data);
-    for (int step = 1; step < channel_.size(); ++step) {
-      channel_.send_part(channel_.neighbour(step), data);
-    }
-  }
-
-  Channel& channel_;
-  std::span<std::byte> scratch_;
-  const Reduction& reduction_;
-  std::vector<Parts> pieces_;                         // by rank
-  std::vector<std::vector<Arriving>> contributions_;  // by other rank
-};
 
 // The shares' sum where every link takes `time` for a message of one byte.
 double covered(const std::vector<double>& bandwidths, double time) {
@@ -162,11 +76,15 @@ void weighted_all_reduce(Channel& channel, std::span<std::byte> data,
   const auto most = counts_for(weights, block / element)[static_cast<std::size_t>(channel.rank())];
   // One element more: a shorter last block may round differently.
   const auto scratch =
-      channel.scratch((most + 1) * element * static_cast<std::size_t>(channel.size() - 1));
+      channel.scratch(DirectExchange::scratch_bytes((most + 1) * element, channel.size()));
   while (!data.empty()) {
     const auto now = data.first(std::min(data.size(), block));
     data = data.subspan(now.size());
-    Exchange(channel, now, counts_for(weights, now.size() / element), scratch, reduction).run();
+    DirectExchange exchange(channel, now, counts_for(weights, now.size() / element),
+                            part_bytes_for(now.size()), scratch, reduction);
+    exchange.begin();
+    exchange.reduce();
+    channel.wait_all();
   }
 }
 

@@ -18,8 +18,9 @@ constexpr std::size_t kNameBytes = 32;
 // The first message of a rank (docs/protocol.md): what it wants and where its segment is.
 struct Offer {
   Transport transport = Transport::automatic;
-  bool made = false;        // a segment
-  std::uint64_t bytes = 0;  // of it
+  bool made = false;         // a segment
+  std::uint32_t island = 0;  // hash of its name; 0 for none
+  std::uint64_t bytes = 0;   // of it
   net::SegmentAddress address;
 };
 
@@ -28,7 +29,7 @@ std::vector<std::byte> encode(const Offer& offer) {
   writer.u8(static_cast<std::uint8_t>(offer.transport));
   writer.u8(offer.made ? 1 : 0);
   writer.u16(0);
-  writer.u32(0);
+  writer.u32(offer.island);
   writer.u64(offer.bytes);
   writer.u64(offer.address.process);
   writer.u64(offer.address.handle);
@@ -46,7 +47,7 @@ Offer decode_offer(std::span<const std::byte> bytes) {
   offer.transport = static_cast<Transport>(reader.u8());
   offer.made = reader.u8() == 1;
   reader.u16();
-  reader.u32();
+  offer.island = reader.u32();
   offer.bytes = reader.u64();
   offer.address.process = reader.u64();
   offer.address.handle = reader.u64();
@@ -80,6 +81,14 @@ net::SharedMemory make_segment(std::size_t bytes) {
   }
 }
 
+// FNV-1a: names stand for themselves on one machine, chance collisions merely share memory.
+std::uint32_t hash_of(const std::string& island) {
+  if (island.empty()) return 0;
+  std::uint32_t hash = 0x811c9dc5u;
+  for (const char c : island) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193u;
+  return std::max(hash, 1u);
+}
+
 std::vector<Offer> exchange_offers(const Exchange& exchange, const Offer& own) {
   std::vector<Offer> offers;
   for (const auto& message : exchange(encode(own))) offers.push_back(decode_offer(message));
@@ -88,13 +97,13 @@ std::vector<Offer> exchange_offers(const Exchange& exchange, const Offer& own) {
 
 // Every rank's segment as far as this one sees it. One of another size is laid out otherwise, by
 // another release or for another processor.
-std::vector<net::SharedMemory> open_all(const std::vector<Offer>& offers, bool able,
-                                        std::size_t bytes) {
+std::vector<net::SharedMemory> open_all(const std::vector<Offer>& offers, const Offer& own) {
   std::vector<net::SharedMemory> segments(offers.size());
-  for (std::size_t r = 0; r < offers.size() && able; ++r) {
-    if (!offers[r].made || offers[r].bytes != bytes) continue;
+  for (std::size_t r = 0; r < offers.size() && own.made; ++r) {
+    const Offer& offer = offers[r];
+    if (!offer.made || offer.bytes != own.bytes || offer.island != own.island) continue;
     try {
-      segments[r] = net::SharedMemory::open(offers[r].address, bytes);
+      segments[r] = net::SharedMemory::open(offer.address, offer.bytes);
     } catch (const Error& error) {
       log(LogLevel::debug, "no memory in common with rank {}: {}", r, error.what());
     }
@@ -138,8 +147,11 @@ std::shared_ptr<const Arena> connect_arena(std::uint64_t number, int rank,
                                            const Exchange& exchange) {
   const std::size_t whole = Arena::segment_bytes(bytes);
   net::SharedMemory own = make_segment(whole);
-  const auto offers =
-      exchange_offers(exchange, {Transport::shm, static_cast<bool>(own), whole, own.address()});
+  const Offer offer{.transport = Transport::shm,
+                    .made = static_cast<bool>(own),
+                    .bytes = whole,
+                    .address = own.address()};
+  const auto offers = exchange_offers(exchange, offer);
   for (std::size_t r = 1; r < offers.size(); ++r) {
     if (offers[r].bytes == offers[0].bytes) continue;
     throw Error(ErrorCode::InvalidArgument,
@@ -147,7 +159,7 @@ std::shared_ptr<const Arena> connect_arena(std::uint64_t number, int rank,
                             offers[0].bytes - Arena::kOffset, world_ranks[r],
                             offers[r].bytes - Arena::kOffset));
   }
-  auto segments = open_all(offers, static_cast<bool>(own), whole);
+  auto segments = open_all(offers, offer);
   const auto sees = exchange_rows(exchange, offers, segments);
   own.forget_name();
   const auto sees_all = [](const std::vector<bool>& row) {
@@ -158,22 +170,26 @@ std::shared_ptr<const Arena> connect_arena(std::uint64_t number, int rank,
 }
 
 SharedHost connect_shared_host(std::uint32_t group, int rank, const std::vector<int>& world_ranks,
-                               Transport transport, const Exchange& exchange) {
+                               const ShareWish& wish, const Exchange& exchange) {
   const auto size = world_ranks.size();
   const bool wanted =
-      transport != Transport::tcp && transport != Transport::mpi && size <= kMaxTeam;
+      wish.transport != Transport::tcp && wish.transport != Transport::mpi && size <= kMaxTeam;
   constexpr auto kBytes = ShmTeam::segment_bytes();
   net::SharedMemory own = wanted ? make_segment(kBytes) : net::SharedMemory();
-  const auto offers =
-      exchange_offers(exchange, {transport, static_cast<bool>(own), kBytes, own.address()});
+  const Offer offer{.transport = wish.transport,
+                    .made = static_cast<bool>(own),
+                    .island = hash_of(wish.island),
+                    .bytes = kBytes,
+                    .address = own.address()};
+  const auto offers = exchange_offers(exchange, offer);
   check_agreement(offers, world_ranks);
 
-  auto segments = open_all(offers, static_cast<bool>(own), kBytes);
+  auto segments = open_all(offers, offer);
   const auto sees = exchange_rows(exchange, offers, segments);
   own.forget_name();
 
   SharedHost host{Topology::from(sees), nullptr};
-  if (transport == Transport::shm) require_one_island(host.topology, world_ranks);
+  if (wish.transport == Transport::shm) require_one_island(host.topology, world_ranks);
   const auto& island = host.topology.island_of(rank);
   if (island.size() < 2) return host;
   std::vector<net::SharedMemory> members;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bimetal/comm/shm/arena.h"
@@ -18,6 +19,12 @@ namespace bimetal::comm {
 
 /// Gives every rank's message to every rank, in the order of the ranks. All are of one length.
 using Exchange = std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> own)>;
+
+/// What this rank wishes.
+struct ShareWish {
+  Transport transport = Transport::automatic;
+  std::string island = {};  ///< ranks of other names are left alone
+};
 
 struct SharedHost {
   Topology topology;
@@ -35,6 +42,6 @@ std::shared_ptr<const Arena> connect_arena(std::uint64_t number, int rank,
 /// throws; InvalidArgument, on every rank, if the ranks ask for different transports; Unsupported
 /// if they ask for shm and cannot have it.
 SharedHost connect_shared_host(std::uint32_t group, int rank, const std::vector<int>& world_ranks,
-                               Transport transport, const Exchange& exchange);
+                               const ShareWish& wish, const Exchange& exchange);
 
 }  // namespace bimetal::comm

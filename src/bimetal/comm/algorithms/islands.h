@@ -1,0 +1,32 @@
+#pragma once
+// All-reduce over islands (ranks that have memory in common): inside by shared memory, between by
+// messages. The data are cut into lanes, as many as the smallest island has ranks; in every island
+// the first ranks own a lane each. They reduce it inside, exchange it with the owners of the same
+// lane on the other islands (direct_exchange.h), and give it to the others inside. Between islands
+// an island carries 2S(h-1)/h bytes each way, h being their number, spread over all its lanes'
+// connections; a ring over n ranks carries 2S(n-1)/n. Where all islands have the same number of
+// ranks this is the two-level scheme of Jia et al., "Highly Scalable Deep Learning Training System
+// with Mixed-Precision", 2018, section 3.3, with the exchange in parts; with a lane of one it is
+// that of leaders.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/algorithms/reduction.h"
+#include "bimetal/comm/channel.h"
+#include "bimetal/comm/shm/team.h"
+
+namespace bimetal::comm {
+
+struct Islands {
+  std::vector<std::vector<int>> ranks;  ///< every rank once, the same on all; two islands at least
+  ShmTeam* team = nullptr;  ///< of this rank's island, in that order; none where it is alone
+};
+
+/// `data` becomes the reduction over all ranks, in the same bits on each. `weights`, one per
+/// island, say how much of the exchange falls to each; the same on all ranks.
+void islands_all_reduce(Channel& channel, std::span<std::byte> data, const Islands& islands,
+                        const std::vector<std::uint32_t>& weights, const Reduction& reduction);
+
+}  // namespace bimetal::comm

@@ -1,0 +1,73 @@
+#pragma once
+// The inner level of an all-reduce in two levels: the ranks of a team reduce their data to lanes,
+// pieces of the data that their first ranks own, one each, and later give the lanes to all of them.
+// In between the owners deal with their lanes as they like. Chunk by chunk, through the slots.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "bimetal/comm/call.h"
+#include "bimetal/comm/shm/pieces.h"
+#include "bimetal/comm/shm/team.h"
+
+namespace bimetal::comm {
+
+/// How `bytes` are cut into `number` lanes of which the last may be shorter, and these into chunks:
+/// the same wherever these two numbers are.
+struct Lanes {
+  std::size_t bytes;
+  int number;
+
+  Range lane(int j) const { return piece_of(bytes, j, number); }
+  /// The longest lane's.
+  std::size_t length() const { return lane(0).bytes; }
+  std::size_t chunk_bytes() const {
+    return ShmTeam::slot_bytes() / static_cast<std::size_t>(number) / kLine * kLine;
+  }
+  /// One at least, so that every call has its steps.
+  std::size_t chunks() const {
+    return std::max<std::size_t>(1, (length() + chunk_bytes() - 1) / chunk_bytes());
+  }
+};
+
+/// For one call on one rank of a team of two ranks or more, made once the call has begun there.
+/// Every rank of the team calls the same functions in the same order.
+class LaneReduction {
+ public:
+  /// `data` is this rank's, and cut by `lanes`, which are no more than the team's ranks. avg adds,
+  /// as sum does.
+  LaneReduction(ShmTeam& team, std::span<std::byte> data, const Lanes& lanes, DType dtype,
+                ReduceOp op, WaitGuard& guard);
+
+  /// Chunks [first, last) of this rank's lane become the reduction over the team. What the other
+  /// lanes hold has been read by then.
+  void reduce(std::size_t first, std::size_t last);
+
+  /// Chunks [first, last) of each lane become what the lane's owner has there.
+  void spread(std::size_t first, std::size_t last);
+
+ private:
+  struct Step {
+    std::size_t slot;
+    ShmTeam::Step step;
+  };
+
+  // For each chunk: write(k, own slot), a step, and one chunk later read(k, slot, step).
+  template <typename Write, typename Read>
+  void stream(std::size_t first, std::size_t last, Write write, Read read);
+
+  bool owner() const { return team_.rank() < lanes_.number; }
+  std::span<std::byte> chunk(std::size_t k, int lane) const;
+  std::byte* place(int rank, std::size_t slot, int lane) const;
+  void copy_in(std::size_t slot, std::size_t k, int lane);
+
+  ShmTeam& team_;
+  const std::span<std::byte> data_;
+  const Lanes lanes_;
+  const DType dtype_;
+  const ReduceOp op_;
+  WaitGuard& guard_;
+};
+
+}  // namespace bimetal::comm
