@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "bimetal/comm/algorithms/chain.h"
 #include "bimetal/comm/algorithms/direct.h"
 #include "bimetal/comm/algorithms/dissemination.h"
 #include "bimetal/comm/algorithms/ring.h"
@@ -107,6 +108,11 @@ Work Group::broadcast(Buffer data, int root, std::optional<Deadline> deadline) {
   const Call call{
       .operation = Operation::broadcast, .dtype = data.dtype, .count = data.count, .root = root};
   return group.run(call, in_place(data), deadline, [data, root](Channel& channel) {
+    if (chain_suits(data.bytes(), channel.size())) {
+      channel.note_algorithm("chain");
+      return chain_broadcast(channel, bytes_of(data), root);
+    }
+    channel.note_algorithm("tree");
     tree_broadcast(channel, bytes_of(data), root);
   });
 }
@@ -122,6 +128,11 @@ Work Group::reduce(Buffer data, int root, ReduceOp op, std::optional<Deadline> d
                   .count = data.count,
                   .root = root};
   return group.run(call, in_place(data), deadline, [data, root, op](Channel& channel) {
+    if (chain_suits(data.bytes(), channel.size())) {
+      channel.note_algorithm("chain");
+      return chain_reduce(channel, bytes_of(data), root, {data.dtype, op, channel.size()});
+    }
+    channel.note_algorithm("tree");
     tree_reduce(channel, bytes_of(data), root, data.dtype, op);
     if (channel.rank() == root) finish_reduction(bytes_of(data), data.dtype, op, channel.size());
   });
@@ -136,6 +147,7 @@ Work Group::all_gather(ConstBuffer input, Buffer output, std::optional<Deadline>
                      const std::vector<std::size_t> counts(channel.size(), input.count);
                      const auto segments = cut(bytes_of(output), counts, output.dtype);
                      copy_own(bytes_of(input), segments[channel.rank()]);
+                     channel.note_algorithm("ring");
                      ring_all_gather(channel, segments);
                    });
 }
@@ -153,6 +165,7 @@ Work Group::reduce_scatter(Buffer input, Buffer output, ReduceOp op,
                    [input, output, op](Channel& channel) {
                      const std::vector<std::size_t> counts(channel.size(), output.count);
                      const auto segments = cut(bytes_of(input), counts, input.dtype);
+                     channel.note_algorithm("ring");
                      ring_reduce_scatter(channel, segments, {input.dtype, op, channel.size()});
                      copy_own(segments[channel.rank()], bytes_of(output));
                    });
@@ -172,6 +185,7 @@ Work Group::scatter(ConstBuffer input, Buffer output, int root, std::optional<De
                        const std::vector<std::size_t> counts(channel.size(), output.count);
                        segments = cut(bytes_of(input), counts, input.dtype);
                      }
+                     channel.note_algorithm("direct");
                      direct_scatter(channel, segments, bytes_of(output), root);
                    });
 }
@@ -190,6 +204,7 @@ Work Group::gather(ConstBuffer input, Buffer output, int root, std::optional<Dea
                        const std::vector<std::size_t> counts(channel.size(), input.count);
                        segments = cut(bytes_of(output), counts, output.dtype);
                      }
+                     channel.note_algorithm("direct");
                      direct_gather(channel, bytes_of(input), segments, root);
                    });
 }
@@ -215,9 +230,11 @@ Work Group::all_to_all(ConstBuffer input, std::span<const std::size_t> send_coun
                   .recv_counts = {recv_counts.begin(), recv_counts.end()}};
   const auto inputs = cut(bytes_of(input), send_counts, input.dtype);
   const auto outputs = cut(bytes_of(output), recv_counts, output.dtype);
-  return group.run(
-      call, {bytes_of(input), bytes_of(output)}, deadline,
-      [inputs, outputs](Channel& channel) { direct_all_to_all(channel, inputs, outputs); });
+  return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
+                   [inputs, outputs](Channel& channel) {
+                     channel.note_algorithm("direct");
+                     direct_all_to_all(channel, inputs, outputs);
+                   });
 }
 
 Work Group::send(ConstBuffer data, int peer, std::uint64_t tag, std::optional<Deadline> deadline) {
@@ -239,7 +256,10 @@ Work Group::recv(Buffer data, int peer, std::uint64_t tag, std::optional<Deadlin
 }
 
 Work Group::barrier(std::optional<Deadline> deadline) {
-  return impl().run(Call{.operation = Operation::barrier}, {}, deadline, dissemination_barrier);
+  return impl().run(Call{.operation = Operation::barrier}, {}, deadline, [](Channel& channel) {
+    channel.note_algorithm("dissemination");
+    dissemination_barrier(channel);
+  });
 }
 
 Group Group::subgroup(const std::vector<int>& ranks) {

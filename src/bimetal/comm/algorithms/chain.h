@@ -1,0 +1,26 @@
+#pragma once
+// Chains: the ranks in a row, from the root on, each passing on what it gets part by part. Every
+// link carries a message once each way at most, whatever the number of ranks, against ⌈log₂n⌉ times
+// at the root of a binomial tree; but a part takes n-1 steps to the end (the pipelined chain of
+// Worringen, "Pipelining and overlapping for MPI collective operations", 2003).
+
+#include <cstddef>
+#include <span>
+
+#include "bimetal/comm/algorithms/reduction.h"
+#include "bimetal/comm/channel.h"
+
+namespace bimetal::comm {
+
+/// Whether a chain is quicker than a tree: for long messages, from three ranks on. The same answer
+/// on all ranks.
+bool chain_suits(std::size_t bytes, int ranks);
+
+/// The root's `data` is copied to every rank.
+void chain_broadcast(Channel& channel, std::span<std::byte> data, int root);
+
+/// The root's `data` becomes the reduction over all ranks; elsewhere it is scratch.
+void chain_reduce(Channel& channel, std::span<std::byte> data, int root,
+                  const Reduction& reduction);
+
+}  // namespace bimetal::comm
