@@ -43,8 +43,8 @@ class Transfers {
   /// Nothing may begin afterwards.
   void when_idle(std::function<void()> action);
 
-  /// Notes that the call waits for `peer` by other means than a transfer; none ends that, as does a
-  /// wait for a transfer.
+  /// Notes that the call waits for `peer` by other means than a transfer, until it says otherwise or
+  /// waits for a transfer.
   void await(std::optional<int> peer);
 
   /// Peers (world ranks) with which something is under way, or that are awaited.

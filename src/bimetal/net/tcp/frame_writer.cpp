@@ -8,6 +8,9 @@ namespace bimetal::net {
 namespace {
 
 constexpr std::size_t kMaxBatch = 16;  // two buffers each; systems gather at least 64
+// So that the thread looks for what arrives now and then, and the peer begins to read while it
+// does.
+constexpr std::size_t kMaxBatchBytes = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -50,9 +53,11 @@ asio::awaitable<std::error_code> FrameWriter::run() {
 
 void FrameWriter::gather() {
   buffers_.clear();
-  batch_ = std::min(queue_.size(), kMaxBatch);
-  for (std::size_t i = 0; i < batch_; ++i) {
-    const Outgoing& frame = queue_[i];
+  batch_ = 0;
+  for (std::size_t bytes = 0; batch_ < std::min(queue_.size(), kMaxBatch); ++batch_) {
+    const Outgoing& frame = queue_[batch_];
+    bytes += frame.payload.size();
+    if (batch_ > 0 && bytes > kMaxBatchBytes) break;
     buffers_.push_back(asio::buffer(frame.header));
     if (!frame.payload.empty()) {
       buffers_.push_back(asio::buffer(frame.payload.data(), frame.payload.size()));
