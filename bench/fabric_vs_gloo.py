@@ -6,8 +6,9 @@ rounds of each run's median time. A ratio above 1 means that Bimetal is faster. 
 user and system, of all ranks together per byte, and its ratio is Gloo's ÷ Bimetal's, so that above 1
 Bimetal uses less.
 
-With --transport tcp (default) all three use TCP over loopback; with auto Bimetal and Open MPI choose
-shared memory, Gloo has none. Needs: build/fabric_bench (or FABRIC_BENCH), torch, openmpi-bin and
+With --transport tcp (default) all three use TCP over loopback, and loopback_bound.cpp shows what the system
+leaves to be had: a ring on bare sockets; "of bound" is its time ÷ Bimetal's. With auto Bimetal and Open MPI
+choose shared memory, Gloo has none. Needs a C++ compiler, build/fabric_bench (or FABRIC_BENCH), torch, openmpi-bin and
 libopenmpi-dev (left out of the table where mpicxx or mpirun is missing).
 """
 
@@ -83,6 +84,19 @@ def open_mpi(program: str, n: int, sizes: list[int], seconds: float, transport: 
     return by_size(done.stdout)
 
 
+def loopback_bound(program: str, n: int, sizes: list[int], seconds: float) -> dict:
+    done = subprocess.run([program, str(n), str(seconds), *map(str, sizes)], capture_output=True, text=True,
+                          timeout=TIMEOUT_S, check=True)
+    return by_size(done.stdout)
+
+
+def build_bound_program(folder: str) -> str:
+    program = str(pathlib.Path(folder, "loopback_bound"))
+    subprocess.run([os.environ.get("CXX", "c++"), "-std=c++17", "-O3", "-o", program,
+                    str(HERE / "loopback_bound.cpp")], check=True)
+    return program
+
+
 def build_mpi_program(folder: str) -> str | None:
     if not shutil.which("mpicxx") or not shutil.which("mpirun"):
         return None
@@ -101,14 +115,16 @@ def describe() -> dict:
             "mpi": mpi or "none"}
 
 
-def compare(n: int, sizes: list[int], args, mpi_program: str | None) -> list[dict]:
-    rounds = {name: [] for name in ("bimetal", "gloo", "mpi")}
+def compare(n: int, sizes: list[int], args, mpi_program: str | None, bound_program: str | None) -> list[dict]:
+    rounds = {name: [] for name in ("bimetal", "gloo", "mpi", "bound")}
     for number in range(args.rounds):
         print(f"{n} ranks, round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
         rounds["bimetal"].append(bimetal(n, sizes, args.seconds, args.transport, args.bench_option))
         rounds["gloo"].append(gloo(n, sizes, args.seconds))
         if mpi_program:
             rounds["mpi"].append(open_mpi(mpi_program, n, sizes, args.seconds, args.transport))
+        if bound_program:
+            rounds["bound"].append(loopback_bound(bound_program, n, sizes, args.seconds))
     rows = []
     for size in sizes:
         row = {"ranks": n, "bytes": size}
@@ -117,7 +133,7 @@ def compare(n: int, sizes: list[int], args, mpi_program: str | None) -> list[dic
                 continue
             row[name] = {key: statistics.median(run[size][key] for run in runs)
                          for key in ("median_s", "mean_s", "cpu_s")}
-        for name in ("gloo", "mpi"):
+        for name in ("gloo", "mpi", "bound"):
             if name in row:
                 row[f"{name}_ratio"] = row[name]["median_s"] / row["bimetal"]["median_s"]
                 row[f"{name}_cpu_ratio"] = row[name]["cpu_s"] / row["bimetal"]["cpu_s"]
@@ -142,7 +158,8 @@ def print_rows(rows: list[dict]):
               + "".join(cell(row, name, "median_s", 1e6) for name in ("bimetal", "gloo", "mpi"))
               + ratio(row, "gloo_ratio") + ratio(row, "mpi_ratio")
               + "".join(cell(row, name, "cpu_s", cpu) for name in ("bimetal", "gloo", "mpi"))
-              + ratio(row, "gloo_cpu_ratio"), flush=True)
+              + ratio(row, "gloo_cpu_ratio") + cell(row, "bound", "median_s", 1e6)
+              + ratio(row, "bound_ratio"), flush=True)
 
 
 def main():
@@ -160,13 +177,15 @@ def main():
 
     figures = {"machine": describe(), "transport": args.transport, "rounds": args.rounds, "rows": []}
     print(json.dumps(figures["machine"]))
-    print(f"{'':14}{'median µs':>30}{'× faster':>16}{'CPU ns/B':>30}{'× less':>8}")
+    print(f"{'':14}{'median µs':>30}{'× faster':>16}{'CPU ns/B':>30}{'× less':>8}{'bound µs':>10}"
+          f"{'of it':>8}")
     print(f"{'ranks':>5} {'size':>8}{'Bimetal':>10}{'Gloo':>10}{'MPI':>10}{'Gloo':>8}{'MPI':>8}"
           f"{'Bimetal':>10}{'Gloo':>10}{'MPI':>10}{'Gloo':>8}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         mpi_program = build_mpi_program(folder)
+        bound_program = build_bound_program(folder) if args.transport == "tcp" else None
         for n in args.ranks or [2, 4]:
-            rows = compare(n, sizes, args, mpi_program)
+            rows = compare(n, sizes, args, mpi_program, bound_program)
             print_rows(rows)
             figures["rows"] += rows
     if args.json:

@@ -1,4 +1,5 @@
-"""One rank of the comparison: torch.distributed's all_reduce on Gloo, float32, each size in turn.
+"""One rank of the comparison: torch.distributed's all_reduce (or broadcast, reduce) on Gloo, float32, each
+size in turn.
 
 Prints (rank 0) one JSON line a size: bytes, the median and mean seconds of a run on the rank that took
 longest, and the processor seconds of one run over all ranks.
@@ -19,11 +20,18 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(count: int, seconds: float) -> dict:
+OPERATIONS = {
+    "allreduce": dist.all_reduce,
+    "broadcast": lambda data: dist.broadcast(data, 0),
+    "reduce": lambda data: dist.reduce(data, 0),
+}
+
+
+def measure(run, count: int, seconds: float) -> dict:
     data = torch.zeros(count)
     for _ in range(3):
         begun = time.perf_counter()
-        dist.all_reduce(data)
+        run(data)
         longest = time.perf_counter() - begun
     agreed = torch.tensor([longest], dtype=torch.float64)
     dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
@@ -33,7 +41,7 @@ def measure(count: int, seconds: float) -> dict:
     cpu = cpu_seconds()
     begun = before = time.perf_counter()
     for i in range(runs):
-        dist.all_reduce(data)
+        run(data)
         now = time.perf_counter()
         spans[i] = now - before
         before = now
@@ -48,6 +56,7 @@ def measure(count: int, seconds: float) -> dict:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operation", choices=OPERATIONS, default="allreduce")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("bytes", type=int, nargs="+")
     args = parser.parse_args()
@@ -58,7 +67,7 @@ def main():
     n = dist.get_world_size()
     assert torch.equal(check, n * torch.arange(1000.0) + n * (n - 1) / 2)
     for size in args.bytes:
-        result = measure(size // 4, args.seconds)
+        result = measure(OPERATIONS[args.operation], size // 4, args.seconds)
         if dist.get_rank() == 0:
             print(json.dumps(result), flush=True)
     dist.destroy_process_group()
