@@ -10,7 +10,7 @@
 #include "bimetal/cli/shared_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/version.h"
-#include "bimetal/launch/own_address.h"
+#include "bimetal/net/own_address.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::cli {
@@ -30,7 +30,7 @@ class Host {
         token_(read_token(options.token_file)),
         server_(net::parse_endpoint(options.listen), token_),
         // The ranks here go by the address that others use, too: it is what they publish.
-        address_{launch::reachable_address(server_.endpoint().host), server_.endpoint().port},
+        address_{net::reachable_address(server_.endpoint().host), server_.endpoint().port},
         store_(
             rendezvous::connect_store(address_, token_, Deadline::after(std::chrono::seconds(10)))),
         board_(*store_) {}

@@ -5,14 +5,14 @@
 #include <memory>
 
 #include "bimetal/c10d/tcp_store.h"
-#include "bimetal/launch/own_address.h"
+#include "bimetal/net/own_address.h"
 
 namespace bimetal::launch {
 namespace {
 
 std::unique_ptr<rendezvous::Store> connect_torch_agent(const RankEnvironment& env,
                                                        Deadline deadline) {
-  const std::string address = env.on_one_machine() ? "127.0.0.1" : address_towards(env.master);
+  const std::string address = env.on_one_machine() ? "127.0.0.1" : net::address_towards(env.master);
   return c10d::connect_tcp_store(env.master, fmt::format("bimetal/{}/{}/", env.job_id, env.attempt),
                                  address, deadline);
 }

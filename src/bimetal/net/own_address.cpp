@@ -1,4 +1,4 @@
-#include "bimetal/launch/own_address.h"
+#include "bimetal/net/own_address.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 
 #include "bimetal/base/error.h"
 
-namespace bimetal::launch {
+namespace bimetal::net {
 
-std::string address_towards(const net::Endpoint& peer) {
+std::string address_towards(const Endpoint& peer) {
   using asio::ip::udp;
   asio::io_context context;
   std::error_code error;
@@ -20,7 +20,7 @@ std::string address_towards(const net::Endpoint& peer) {
     if (!error) return socket.local_endpoint().address().to_string();
   }
   throw Error(ErrorCode::System, fmt::format("no network leads to {}: {}; check the name",
-                                             net::to_string(peer), error.message()));
+                                             to_string(peer), error.message()));
 }
 
 std::string reachable_address(const std::string& host) {
@@ -37,4 +37,4 @@ std::string reachable_address(const std::string& host) {
   }
 }
 
-}  // namespace bimetal::launch
+}  // namespace bimetal::net
