@@ -285,12 +285,26 @@ Group Group::subgroup(const std::vector<int>& ranks) {
     throw group.core().failure()->to_error();
   }
   if (std::ranges::find(ranks, rank()) == ranks.end()) return Group();
+  return subgroup(ranks, static_cast<std::uint32_t>(row(ranks.front()).back()));
+}
+
+Group Group::subgroup(const std::vector<int>& ranks, std::uint32_t id) {
+  auto& group = impl();
+  check_subgroup(ranks, size());
+  if (std::ranges::find(ranks, rank()) == ranks.end()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("rank {} is not a member of the subgroup [{}]", rank(),
+                            fmt::join(ranks, ", ")));
+  }
   std::vector<int> members;
   for (const int member : ranks) members.push_back(group.core().world_rank(member));
-  const auto id = static_cast<std::uint32_t>(row(ranks.front()).back());
   auto made = std::make_shared<Impl>(group.fabric(), id, std::move(members), group.options());
   made->find_shared_memory();
   return Group(std::move(made));
+}
+
+std::uint32_t Group::new_subgroup_id() {
+  return impl().fabric()->new_group_id();
 }
 
 const Topology& Group::topology() const {

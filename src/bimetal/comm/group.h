@@ -110,6 +110,15 @@ class Group {
   /// what Work::wait() would.
   Group subgroup(const std::vector<int>& ranks);
 
+  /// The same for the members alone: only they call it, all with the same list and the same `id`,
+  /// which one of them took from new_subgroup_id() and gave to the others by some other way. For
+  /// callers such as torch, which asks none but the members. Lists that differ are not found out.
+  /// Error(InvalidArgument) on a rank that is not in the list.
+  Group subgroup(const std::vector<int>& ranks, std::uint32_t id);
+
+  /// A number that this function gives on no other rank and in no other call of the job.
+  std::uint32_t new_subgroup_id();
+
   /// Memory that the ranks can reduce where it is, without copying it first: for buffers that are
   /// reduced again and again. All-reduces of long buffers gain by it, if the buffers of all ranks
   /// lie in memory of the same call to allocate(). Where the ranks share no memory it is memory
