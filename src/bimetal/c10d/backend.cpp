@@ -1,0 +1,114 @@
+#include "bimetal/c10d/backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bimetal/c10d/backend_issue.h"
+#include "bimetal/c10d/make_backend.h"
+#include "bimetal/c10d/monitored_barrier.h"
+#include "bimetal/c10d/worlds.h"
+
+namespace bimetal::c10d {
+
+using ::c10d::OpType;
+
+BimetalBackend::BimetalBackend(comm::Group group, StorePtr store,
+                               c10::intrusive_ptr<BackendOptions> options)
+    : Backend(group.rank(), group.size()),
+      group_(std::move(group)),
+      store_(std::move(store)),
+      options_(std::move(options)) {
+  init();
+  worlds::add(this);
+}
+
+BimetalBackend::~BimetalBackend() {
+  worlds::remove(this);
+}
+
+BimetalBackend::Milliseconds BimetalBackend::timeout_or_default(Milliseconds timeout) const {
+  return timeout > Milliseconds::zero() ? timeout : options_->timeout;
+}
+
+BimetalBackend::WorkPtr BimetalBackend::finish_start(BackendWork::Description description,
+                                                     Issue issue) {
+  if (!::c10d::isP2POp(description.type)) description.sequence = ++sequence_;
+  auto work = c10::make_intrusive<BackendWork>(std::move(description));
+  if (issue.works.empty()) issue.works.emplace_back();  // nothing to do: done at once
+  work->follow(issue.works,
+               [tensors = std::move(issue.tensors)]() mutable { tensors.hand_back(); });
+  std::lock_guard lock(coalescing_mutex_);
+  if (coalescing_) coalescing_->push_back(work);
+  return work;
+}
+
+void BimetalBackend::startCoalescing() {
+  std::lock_guard lock(coalescing_mutex_);
+  coalescing_.emplace();
+}
+
+BimetalBackend::WorkPtr BimetalBackend::endCoalescing() {
+  std::vector<c10::intrusive_ptr<BackendWork>> parts;
+  {
+    std::lock_guard lock(coalescing_mutex_);
+    if (!coalescing_) {
+      throw BackendError(
+          Error(ErrorCode::InvalidArgument, "endCoalescing() without startCoalescing()"));
+    }
+    parts = std::move(*coalescing_);
+    coalescing_.reset();
+  }
+  BackendWork::Description description{
+      .rank = rank_, .type = OpType::COALESCED, .sequence = sequence_};
+  for (const auto& part : parts) {
+    const auto outputs = part->result();
+    description.outputs.insert(description.outputs.end(), outputs.begin(), outputs.end());
+  }
+  auto work = c10::make_intrusive<BackendWork>(std::move(description));
+  if (parts.empty()) {
+    work->follow({comm::Work()}, {});
+  } else {
+    work->follow(parts);
+  }
+  return work;
+}
+
+BimetalBackend::WorkPtr BimetalBackend::barrier(const ::c10d::BarrierOptions& opts) {
+  return start(OpType::BARRIER, "bimetal:barrier", opts.timeout, {},
+               [&](Issue& issue) { issue.works.push_back(group_.barrier(issue.deadline)); });
+}
+
+void BimetalBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool) {
+  guarded([&] {
+    const auto deadline = Deadline::after(timeout_or_default(opts.timeout));
+    monitored_barrier(*store_, rank_, size_, ++monitored_barriers_, options_->global_ranks_in_group,
+                      deadline);
+  });
+}
+
+c10::intrusive_ptr<::c10d::Backend> BimetalBackend::split(const StorePtr& store,
+                                                          const std::vector<int>& ranks,
+                                                          const c10::intrusive_ptr<Options>& opts) {
+  const auto place = std::ranges::find(ranks, rank_);
+  if (place == ranks.end()) return nullptr;
+  auto options =
+      c10::make_intrusive<BackendOptions>(opts ? opts->timeout : Milliseconds(options_->timeout));
+  options->group_name = opts ? opts->group_name : "split";
+  for (const int rank : ranks) {
+    const auto& global = options_->global_ranks_in_group;
+    const auto at = static_cast<std::size_t>(rank);
+    options->global_ranks_in_group.push_back(global.empty() ? at : global.at(at));
+  }
+  return make_backend(store->clone(), static_cast<int>(place - ranks.begin()),
+                      static_cast<int>(ranks.size()), std::move(options));
+}
+
+void BimetalBackend::abort() {
+  group_.abort("the process group was aborted");
+}
+
+void BimetalBackend::shutdown() {
+  group_.close(Deadline::after(options_->timeout));
+}
+
+}  // namespace bimetal::c10d

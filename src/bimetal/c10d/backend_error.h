@@ -1,0 +1,43 @@
+#pragma once
+// Bimetal's errors as torch's: what the works and calls of a process group throw.
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::c10d {
+
+/// Reaches Python as bimetal.Error where the package's own bindings see it, else as its base
+/// torch.distributed.DistBackendError (as from DDP's backward). The message ends with the code and
+/// the rank: "… [peer_lost, rank 2]".
+class BackendError : public c10::DistBackendError {
+ public:
+  explicit BackendError(const bimetal::Error& error);
+
+  ErrorCode code() const noexcept { return code_; }
+  /// Global rank that the error is about, if one is.
+  std::optional<int> rank() const noexcept { return rank_; }
+
+ private:
+  ErrorCode code_;
+  std::optional<int> rank_;
+};
+
+/// The same error for torch: what is a bimetal::Error becomes a BackendError, others stay.
+std::exception_ptr as_backend_error(const std::exception_ptr& error);
+
+/// Runs `call`; a bimetal::Error leaves as a BackendError.
+template <typename Call>
+decltype(auto) guarded(Call&& call) {
+  try {
+    return std::forward<Call>(call)();
+  } catch (const Error& error) {
+    throw BackendError(error);
+  }
+}
+
+}  // namespace bimetal::c10d

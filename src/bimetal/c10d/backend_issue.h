@@ -1,0 +1,41 @@
+#pragma once
+// How BimetalBackend begins a call. Private to its sources.
+
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/c10d/backend.h"
+#include "bimetal/c10d/backend_error.h"
+
+namespace bimetal::c10d {
+
+template <typename Body>
+BimetalBackend::WorkPtr BimetalBackend::start(::c10d::OpType type, const char* title,
+                                              Milliseconds timeout, std::vector<at::Tensor> outputs,
+                                              Body&& body) {
+  BackendWork::Description description{.rank = rank_,
+                                       .type = type,
+                                       .title = title,
+                                       .sequence = sequence_,
+                                       .outputs = std::move(outputs)};
+  Issue issue{.tensors = {}, .works = {}, .deadline = Deadline::after(timeout_or_default(timeout))};
+  try {
+    guarded([&] { body(issue); });
+  } catch (...) {
+    // What has begun already goes on, and needs its memory until it is done.
+    for (const auto& work : issue.works) {
+      work.on_done([kept = issue.tensors](const std::exception_ptr&) {});
+    }
+    throw;
+  }
+  return finish_start(std::move(description), std::move(issue));
+}
+
+/// The one tensor of a list: torch passes lists for devices per process that are long gone.
+inline at::Tensor& only(std::vector<at::Tensor>& tensors) {
+  if (tensors.size() == 1) return tensors.front();
+  throw BackendError(
+      Error(ErrorCode::InvalidArgument, "one tensor is needed where a list of several was given"));
+}
+
+}  // namespace bimetal::c10d

@@ -1,0 +1,87 @@
+// The collectives that compute.
+
+#include "bimetal/c10d/backend_issue.h"
+#include "bimetal/c10d/element_type.h"
+
+namespace bimetal::c10d {
+
+using ::c10d::OpType;
+
+BimetalBackend::WorkPtr BimetalBackend::allreduce(std::vector<at::Tensor>& tensors,
+                                                  const ::c10d::AllreduceOptions& opts) {
+  const at::Tensor& tensor = only(tensors);
+  return start(OpType::ALLREDUCE, "bimetal:all_reduce", opts.timeout, tensors, [&](Issue& issue) {
+    const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
+    const auto host = issue.tensors.lend(tensor, Use::update);
+    reduction.prepare(host);
+    issue.works.push_back(group_.all_reduce(buffer_of(host), reduction.op, issue.deadline));
+  });
+}
+
+BimetalBackend::WorkPtr BimetalBackend::allreduce_coalesced(
+    std::vector<at::Tensor>& tensors, const ::c10d::AllreduceCoalescedOptions& opts) {
+  return start(
+      OpType::ALLREDUCE_COALESCED, "bimetal:all_reduce_coalesced", opts.timeout, tensors,
+      [&](Issue& issue) {
+        for (const auto& tensor : tensors) {
+          const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
+          const auto host = issue.tensors.lend(tensor, Use::update);
+          reduction.prepare(host);
+          issue.works.push_back(group_.all_reduce(buffer_of(host), reduction.op, issue.deadline));
+        }
+      });
+}
+
+BimetalBackend::WorkPtr BimetalBackend::reduce(std::vector<at::Tensor>& tensors,
+                                               const ::c10d::ReduceOptions& opts) {
+  const at::Tensor& tensor = only(tensors);
+  const auto root = static_cast<int>(opts.rootRank);
+  return start(OpType::REDUCE, "bimetal:reduce", opts.timeout, tensors, [&](Issue& issue) {
+    const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
+    const auto host = issue.tensors.lend(tensor, rank_ == root ? Use::update : Use::scratch);
+    reduction.prepare(host);
+    issue.works.push_back(group_.reduce(buffer_of(host), root, reduction.op, issue.deadline));
+  });
+}
+
+BimetalBackend::WorkPtr BimetalBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                       std::vector<std::vector<at::Tensor>>& inputs,
+                                                       const ::c10d::ReduceScatterOptions& opts) {
+  const at::Tensor& output = only(outputs);
+  return start(
+      OpType::REDUCE_SCATTER, "bimetal:reduce_scatter", opts.timeout, outputs, [&](Issue& issue) {
+        const auto& parts = inputs.at(0);
+        check_list(parts, "inputs");
+        const auto reduction = reduction_for(opts.reduceOp, output.scalar_type());
+        const auto whole = issue.tensors.join(parts);
+        reduction.prepare(whole);
+        const auto part = issue.tensors.lend(output, Use::write);
+        issue.works.push_back(
+            group_.reduce_scatter(buffer_of(whole), buffer_of(part), reduction.op, issue.deadline));
+      });
+}
+
+BimetalBackend::WorkPtr BimetalBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const ::c10d::ReduceScatterOptions& opts) {
+  std::vector<at::Tensor> outputs{output};
+  std::vector<at::Tensor> inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+}
+
+BimetalBackend::WorkPtr BimetalBackend::reduce_scatter_tensor_coalesced(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+    const ::c10d::ReduceScatterOptions& opts) {
+  return start(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "bimetal:reduce_scatter_tensor",
+               opts.timeout, outputs, [&](Issue& issue) {
+                 for (std::size_t i = 0; i < outputs.size(); ++i) {
+                   const auto reduction = reduction_for(opts.reduceOp, outputs[i].scalar_type());
+                   const auto whole = issue.tensors.lend(inputs.at(i), Use::scratch);
+                   reduction.prepare(whole);
+                   const auto part = issue.tensors.lend(outputs[i], Use::write);
+                   issue.works.push_back(group_.reduce_scatter(buffer_of(whole), buffer_of(part),
+                                                               reduction.op, issue.deadline));
+                 }
+               });
+}
+
+}  // namespace bimetal::c10d
