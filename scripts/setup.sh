@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 TORCH_VERSION=2.13.0
-APT_PACKAGES=(g++ cmake ninja-build ccache git python3-venv
+APT_PACKAGES=(g++ cmake ninja-build ccache git python3-dev python3-venv
   libasio-dev libsodium-dev libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   zlib1g-dev libgtest-dev libgmock-dev dataset-fashion-mnist
   # Both kinds of MPI, for the tests of that transport alone: 14 MB, and nothing else can stand in for them.
@@ -56,6 +56,12 @@ fi
 # Read back our files with their own library, and draw the README's picture.
 if ! .venv/bin/python -c "import safetensors, matplotlib" 2>/dev/null; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" safetensors matplotlib
+fi
+
+# What the tests of the Python package use it with.
+if ! .venv/bin/python -c "import accelerate, lightning" 2>/dev/null; then
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" accelerate lightning \
+    ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}
 fi
 
 # macOS and others without Debian's package: the data set itself, checked against known sums.

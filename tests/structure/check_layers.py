@@ -27,6 +27,7 @@ ALLOWED = {
     "launch": CORE + ["device", "c10d", "train"],
     "fabric_bench": CORE + ["launch"],
     "api": CORE + ["device", "data", "models", "parallel", "train", "launch"],
+    "python": CORE + ["device", "c10d", "data"],
     "cli": CORE + ["device", "data", "models", "parallel", "train", "launch", "fabric_bench"],
 }
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')

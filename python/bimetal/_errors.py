@@ -1,0 +1,31 @@
+"""The exception class of the package."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from bimetal import _C
+
+
+class Error(dist.DistBackendError):
+    """What went wrong, with a code that programs can tell apart and the rank that is to blame.
+
+    Being a ``torch.distributed.DistBackendError`` (and so a ``RuntimeError``), it is caught by whatever
+    catches torch's own. Where an error passes through autograd (DDP's and FSDP's backward), torch turns it
+    into a plain ``DistBackendError``: its message ends with code and rank, too, as in
+    ``[peer_lost, rank 2]``.
+
+    Attributes:
+        code: ``invalid_argument``, ``unsupported``, ``timeout``, ``peer_lost``, ``aborted``, ``unauthorized``,
+            ``protocol_mismatch``, ``call_mismatch``, ``corrupt_data``, ``out_of_memory``, ``not_finite``,
+            ``system`` or ``internal``; docs/errors.md tells the usual causes of each.
+        rank: the global rank that the error is about (the lost peer), or None.
+    """
+
+    def __init__(self, message: str, code: str = "internal", rank: int | None = None):
+        super().__init__(message)
+        self.code = code
+        self.rank = rank
+
+
+_C.set_error_class(Error)

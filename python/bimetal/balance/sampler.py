@@ -1,0 +1,186 @@
+"""A batch sampler whose batches differ between ranks, and follow their speed while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import Sampler
+
+from bimetal import _C
+
+
+@dataclass(frozen=True)
+class _Step:
+    counts: list[int]  # samples of each rank
+    at: tuple[int, int]  # epoch and sample that it began with
+
+
+class BalancedBatchSampler(Sampler[list[int]]):
+    """This rank's part of each global batch, as lists of indices, for ``DataLoader(batch_sampler=…)``.
+
+    Over all ranks an epoch visits every sample exactly once, whatever the shares do: nothing is padded,
+    repeated or dropped, and the last batch may be short. Every rank makes the same number of steps. Each
+    iteration over the sampler is one epoch, with an order of its own.
+
+    Shares follow the time that each rank computes, which ``sample_exact_hook`` measures (see there for exact
+    gradients); they are the same on all ranks without a message of their own but two numbers per rank and
+    step. A rank that is too slow to help gets a share of 0: its batch is then one sample that counts nothing
+    (``weight`` is 0), so that a loop needs no special case and DDP's reductions find every rank.
+
+    Args:
+        dataset: anything with a length, or that length. At least one sample; the same on all ranks.
+        global_batch: samples per step over all ranks, at least 1.
+        group: the process group that shares the work; None is the default group, or this process alone if
+            there is none. It must serve CPU tensors.
+        seed: of the order of samples; the same on all ranks.
+        shuffle: False keeps the data set's order.
+        balance: "auto" follows the speed, "equal" never moves, "fixed" splits as ``weights`` say.
+        weights: for "fixed", one for each rank.
+        prefetch: batches that the DataLoader draws ahead: ``num_workers * prefetch_factor`` (2 each unless
+            told otherwise). Shares lag by as many steps.
+
+    Raises:
+        bimetal.Error: ``invalid_argument`` for numbers that cannot work.
+    """
+
+    def __init__(self, dataset: Sized | int, global_batch: int, *, group: dist.ProcessGroup | None = None,
+                 seed: int = 0, shuffle: bool = True, balance: str = "auto", weights: Sequence[float] = (),
+                 prefetch: int = 0):
+        self.group = group
+        self.global_batch = global_batch
+        self._size = dataset if isinstance(dataset, int) else len(dataset)
+        alone = not dist.is_initialized()
+        self._rank = 0 if alone else dist.get_rank(group)
+        self._ranks = 1 if alone else dist.get_world_size(group)
+        self._prefetch = prefetch
+        self._sampler = _C.EpochSampler(self._size, seed, shuffle)
+        self._balancer = _C.Balancer(self._ranks, global_batch, balance, list(weights))
+        self._next_epoch: tuple[int, int] = (0, 0)  # and the sample to begin with
+        self._under_way: deque[_Step] = deque()  # drawn and not finished, oldest first
+        self._figures: deque[tuple[Any, list[torch.Tensor]]] = deque()  # not yet learnt from
+        self._finished = 0  # steps of this epoch
+        self._learnt = 0
+        self._began = 0.0  # computing, in seconds of time.perf_counter
+        self._seconds = 0.0  # what the step under way took
+
+    def __len__(self) -> int:
+        """Steps of an epoch."""
+        return -(-self._size // self.global_batch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self._learn(len(self._figures))
+        self._under_way.clear()  # what a loop that was left early had drawn ahead
+        epoch, offset = self._next_epoch
+        self._sampler.seek(epoch, offset)
+        self._next_epoch = (epoch + 1, 0)
+        self._finished = self._learnt = drawn = 0
+        self._began = time.perf_counter()
+        while self._sampler.remaining > 0:
+            yield self._draw(drawn)
+            drawn += 1
+
+    @property
+    def shares(self) -> list[int]:
+        """Samples of each rank in the next full global batch; the sum is ``global_batch``."""
+        return self._balancer.shares
+
+    @property
+    def counts(self) -> list[int]:
+        """Samples of each rank in the step under way: the oldest batch drawn whose gradients are not reduced."""
+        if not self._under_way:
+            raise RuntimeError("no batch is under way: gradients are reduced within a loop over the "
+                               "BalancedBatchSampler's DataLoader, once for each batch")
+        return self._under_way[0].counts
+
+    @property
+    def weight(self) -> float:
+        """This rank's part bᵢ/B of the step under way."""
+        counts = self.counts
+        return counts[self._rank] / sum(counts)
+
+    @property
+    def loss_scale(self) -> float:
+        """n·bᵢ/B over n ranks: what to multiply the loss by where gradients are averaged over ranks and no hook
+        can be had, as with FSDP. 0 for a rank without samples."""
+        return self.weight * self._ranks
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next iteration runs; without it they count up from 0."""
+        self._next_epoch = (epoch, 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where a checkpoint made now goes on: with the oldest batch that is not finished."""
+        if self._under_way:
+            epoch, offset = self._under_way[0].at
+        elif 0 < self._sampler.remaining < self._size:
+            epoch, offset = self._sampler.position
+        else:
+            epoch, offset = self._next_epoch
+        return {"epoch": epoch, "offset": offset}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """The next iteration goes on there. The number of ranks may be another one."""
+        self._next_epoch = (state["epoch"], state["offset"])
+
+    def finish_step(self, seconds: float | None = None) -> None:
+        """Ends the step under way; for loops without the hook (which calls it otherwise). Collective.
+
+        Args:
+            seconds: that this rank computed in this step, without waiting for others; None: not known, and
+                nothing is learnt of this rank.
+        """
+        self._seconds = seconds or 0.0
+        self.exchange_figures()
+
+    def stop_clock(self, device: torch.device) -> None:
+        """For the hook: all gradients of this rank are there, once `device` has caught up."""
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        self._seconds = time.perf_counter() - self._began
+
+    def restart_clock(self) -> None:
+        """For the hook: nothing is waited for any more."""
+        self._began = time.perf_counter()
+
+    def exchange_figures(self) -> None:
+        """For the hook: ends the step under way, and tells the others how long it took here."""
+        counts = self.counts
+        self._under_way.popleft()
+        self._finished += 1
+        mine = torch.tensor([counts[self._rank], self._seconds], dtype=torch.float64)
+        if not dist.is_initialized():
+            self._figures.append((None, [mine]))
+            return
+        everyone = [torch.empty_like(mine) for _ in range(self._ranks)]
+        self._figures.append((dist.all_gather(everyone, mine, group=self.group, async_op=True), everyone))
+
+    def _draw(self, number: int) -> list[int]:
+        # Never from newer figures than all ranks have at their drawing of this batch.
+        known = max(0, number - self._prefetch)
+        if self._finished < known:
+            raise RuntimeError(
+                f"batch {number} is drawn while batch {self._finished} has not been trained on: either the "
+                f"DataLoader draws ahead (pass prefetch=num_workers * prefetch_factor, at least "
+                f"{number - self._finished}), or the loop skipped a backward, or the model lacks the hook: "
+                f"model.register_comm_hook(sampler, bimetal.sample_exact_hook)")
+        self._learn(known - self._learnt)
+        at = self._sampler.position
+        if at[1] == self._size:
+            at = (at[0] + 1, 0)
+        counts, mine, first = self._sampler.next(self._balancer.shares, self._rank)
+        self._under_way.append(_Step(counts, at))
+        return mine or [first]
+
+    def _learn(self, steps: int) -> None:
+        for _ in range(steps):
+            work, figures = self._figures.popleft()
+            if work is not None:
+                work.wait()
+            self._balancer.observe([int(batch) for batch, _ in figures], [seconds.item() for _, seconds in figures])
+            self._learnt += 1

@@ -1,0 +1,83 @@
+"""The torch.distributed backend "bimetal", and what torch's own functions do not show of it."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import json
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bimetal import _C
+
+BACKEND = "bimetal"
+DEVICES = ["cpu", "cuda", "mps", "xpu"]
+
+# How long the process's end waits for what is still in flight.
+_SECONDS_AT_EXIT = 2.0
+
+
+def _create(place: Any, options: Any) -> Any:
+    del options  # of torch's own; all that they say is in `place`, too
+    return _C.make_backend(place)
+
+
+def register() -> None:
+    """Makes ``init_process_group("bimetal")`` work. ``import bimetal`` calls it; again it does nothing."""
+    if BACKEND in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=DEVICES)
+    # Threads of a group must not outlive the interpreter, whose lock their callbacks take.
+    atexit.register(_C.close_all, _SECONDS_AT_EXIT)
+
+
+def _backend_of(group: dist.ProcessGroup | None, device: str | torch.device) -> Any:
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("there is no process group yet: call torch.distributed.init_process_group first")
+    return group._get_backend(torch.device(device))
+
+
+def monitored_barrier(group: dist.ProcessGroup | None = None, timeout: datetime.timedelta | None = None) -> None:
+    """A barrier that names every rank that did not come.
+
+    ``torch.distributed.monitored_barrier`` refuses all backends but Gloo by name; this is the same for
+    Bimetal. It goes through the store, so that a rank that is missing breaks nothing: the group can be used
+    afterwards.
+
+    Args:
+        group: a process group of this backend; None is the default group.
+        timeout: how long to wait for the others; None is the group's own timeout.
+
+    Raises:
+        bimetal.Error: with code ``timeout`` on every rank that came; the message lists all that did not.
+    """
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("there is no process group yet: call torch.distributed.init_process_group first")
+    if timeout is None:
+        group.monitored_barrier(wait_all_ranks=True)
+    else:
+        group.monitored_barrier(timeout, wait_all_ranks=True)
+
+
+def flight_recorder(group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """The last 1000 calls of this process in all groups of the job, for finding out who did what.
+
+    Args:
+        group: a process group of this backend; None is the default group.
+        device: for which device of the group, if it has several backends.
+    """
+    return json.loads(_C.flight_recorder(_backend_of(group, device)))
+
+
+def bytes_sent(group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> int:
+    """Bytes that this process has put on the wire for the job so far; shared memory is not on it."""
+    return _C.bytes_sent(_backend_of(group, device))
+
+
+def transport(group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> str:
+    """What carries the group's collectives: ``shm`` or ``tcp``."""
+    return _C.transport(_backend_of(group, device))

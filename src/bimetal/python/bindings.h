@@ -1,0 +1,17 @@
+#pragma once
+// The parts of the module bimetal._C. Each function adds its own to the module.
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace bimetal::python {
+
+/// Errors of ours arrive in Python as instances of the class given to set_error_class().
+void bind_errors(pybind11::module_& module);
+
+/// Making process groups, and what torch's own classes do not show of them.
+void bind_process_groups(pybind11::module_& module);
+
+/// Balancer, EpochSampler.
+void bind_balance(pybind11::module_& module);
+
+}  // namespace bimetal::python

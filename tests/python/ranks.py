@@ -1,0 +1,123 @@
+"""Ranks of a torch.distributed job as processes of a test.
+
+A test file has functions that run on every rank, and unittest cases that start them with ``on_ranks``; it
+ends with ``ranks.main(globals())``, which does what this process is for.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BODY = "BIMETAL_TEST_BODY"
+ARGUMENTS = "BIMETAL_TEST_ARGUMENTS"
+RESULT = "BIMETAL_TEST_RESULT"
+LEAVE = "BIMETAL_TEST_LEAVE"  # end without destroy_process_group()
+
+
+class Job:
+    """Processes that are gone when the job is left, whatever happens."""
+
+    def __init__(self, ranks, commands, environment=None):
+        self.folder = tempfile.TemporaryDirectory(prefix="bimetal-test-")
+        self.results = [pathlib.Path(self.folder.name) / f"{rank}.json" for rank in range(ranks)]
+        self.outputs = [pathlib.Path(self.folder.name) / f"{rank}.txt" for rank in range(ranks)]
+        common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks),
+                  "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+                  **(environment or {})}
+        self.processes = []
+        for rank, command in enumerate(commands):
+            with open(self.outputs[rank], "wb") as output:
+                self.processes.append(subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), RESULT: str(self.results[rank])}))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+            except ProcessLookupError:
+                pass
+            process.wait()
+        self.folder.cleanup()
+
+    def wait(self, timeout):
+        """Exit statuses; AssertionError with all output when somebody is not through in time."""
+        until = time.monotonic() + timeout
+        for process in self.processes:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"not done after {timeout} s\n{self.text()}") from None
+        return [process.returncode for process in self.processes]
+
+    def output(self, rank):
+        return self.outputs[rank].read_text(errors="replace")
+
+    def text(self):
+        return "\n".join(f"--- rank {rank}\n{self.output(rank)}" for rank in range(len(self.outputs)))
+
+    def value(self, rank):
+        """What the rank's body returned."""
+        return json.loads(self.results[rank].read_text())
+
+
+def start(count, body, *arguments, backend="bimetal", environment=None):
+    """Starts `body` (a function of the calling file) on `count` ranks that have a default group."""
+    command = [sys.executable, body.__globals__["__file__"]]
+    return Job(count, [command] * count,
+               {BODY: body.__name__, ARGUMENTS: json.dumps([backend, list(arguments)]), **(environment or {})})
+
+
+def on_ranks(count, body, *arguments, backend="bimetal", timeout=150, environment=None):
+    """What `body` returns on each rank (through JSON). AssertionError with all output if any rank fails."""
+    with start(count, body, *arguments, backend=backend, environment=environment) as job:
+        statuses = job.wait(timeout)
+        if any(statuses):
+            raise AssertionError(f"exit statuses {statuses}\n{job.text()}")
+        return [job.value(rank) for rank in range(count)]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def save(value):
+    pathlib.Path(os.environ[RESULT]).write_text(json.dumps(value))
+
+
+def die_with_parent():
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def main(names):
+    if BODY not in os.environ:
+        unittest.main(module=names["__name__"], verbosity=2)
+        return
+    die_with_parent()
+    import torch
+    import torch.distributed as dist
+
+    import bimetal  # noqa: F401
+
+    torch.set_num_threads(1)
+    backend, arguments = json.loads(os.environ[ARGUMENTS])
+    if backend:
+        dist.init_process_group(backend)
+    save(names[os.environ[BODY]](*arguments))
+    if dist.is_initialized() and LEAVE not in os.environ:
+        dist.destroy_process_group()

@@ -1,0 +1,181 @@
+"""bimetal.balance: unequal work under torch's own DDP gives what one device gives."""
+
+import time
+import unittest
+
+import models
+import ranks
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import bimetal
+from bimetal import _C
+
+SAMPLES, BATCH, EPOCHS = 107, 16, 3  # 7 steps an epoch, the last one of 11 samples
+
+
+def dataset():
+    generator = torch.Generator().manual_seed(5)
+    return TensorDataset(torch.randn(SAMPLES, 1, 28, 28, generator=generator, dtype=torch.float64),
+                         torch.randint(0, 10, (SAMPLES,), generator=generator), torch.arange(SAMPLES))
+
+
+def train(model, sampler, loader, after_batch=lambda: None):
+    """Parameters after training, what was seen in each epoch, and the shares of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    seen, counts = [], []
+    for _ in range(EPOCHS):
+        seen.append([])
+        for images, labels, indices in loader:
+            counts.append(sampler.counts)
+            if sampler.weight > 0:
+                seen[-1] += indices.tolist()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            after_batch()
+    return [p.detach() for p in model.parameters()], seen, counts
+
+
+def distributed(balance, weights, workers):
+    """Trains with DDP; the last rank computes slowly."""
+    rank = dist.get_rank()
+    model = DistributedDataParallel(models.make("cnn").double(), bucket_cap_mb=0.01)
+    prefetch = 2 * workers
+    sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH, seed=9, balance=balance, weights=weights, prefetch=prefetch)
+    loader = DataLoader(dataset(), batch_sampler=sampler, num_workers=workers,
+                        prefetch_factor=2 if workers else None)
+    model.register_comm_hook(sampler, bimetal.sample_exact_hook)
+    if balance == "auto" and rank == dist.get_world_size() - 1:
+        # In forward, where the hook's clock counts it.
+        model.module.register_forward_pre_hook(lambda _, inputs: time.sleep(0.004 * len(inputs[0])))
+    parameters, seen, counts = train(model, sampler, loader)
+    return [[p.tolist() for p in parameters], seen, counts]
+
+
+def alone():
+    sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH, seed=9)
+    model = models.make("cnn").double()
+    loader = DataLoader(dataset(), batch_sampler=sampler)
+    return train(model, sampler, loader, lambda: sampler.finish_step(0.01))
+
+
+def difference(parameters, reference):
+    return max(((torch.tensor(p, dtype=torch.float64) - r).abs().max() / r.abs().max()).item()
+               for p, r in zip(parameters, reference, strict=True))
+
+
+class SampleExact(unittest.TestCase):
+    def like_one_device(self, count, *how):
+        answers = ranks.on_ranks(count, distributed, *how, timeout=240)
+        reference, whole, _ = alone()
+        for parameters, _, counts in answers:
+            self.assertLess(difference(parameters, reference), 1e-12)
+            self.assertEqual(counts, answers[0][2], "ranks disagree about the shares")
+        for epoch in range(EPOCHS):
+            visited = [index for _, seen, _ in answers for index in seen[epoch]]
+            self.assertEqual(sorted(visited), list(range(SAMPLES)), "not every sample exactly once")
+            self.assertEqual(set(visited), set(whole[epoch]))
+        return answers[0][2]
+
+    def test_unequal_shares(self):
+        counts = self.like_one_device(3, "fixed", [5, 2, 1], 0)
+        self.assertEqual(counts[0], [10, 4, 2])
+        self.assertEqual(sum(counts[6]), SAMPLES % BATCH)
+
+    def test_a_share_of_zero(self):
+        counts = self.like_one_device(3, "fixed", [3, 0, 1], 0)
+        self.assertEqual(counts[0], [12, 0, 4])
+
+    def test_moving_shares(self):
+        counts = self.like_one_device(2, "auto", [], 0)
+        self.assertEqual(counts[0], [8, 8])
+        self.assertGreater(counts[-2][0], 10, f"the shares did not follow the speed: {counts}")
+
+    def test_moving_shares_with_loader_workers(self):
+        counts = self.like_one_device(2, "auto", [], 1)
+        self.assertGreater(counts[-2][0], 10, f"the shares did not follow the speed: {counts}")
+
+    def test_the_mean_over_ranks_would_not_do(self):
+        """The comparison can fail: without the hook it does."""
+        answers = ranks.on_ranks(2, without_hook)
+        reference, _, _ = alone()
+        self.assertGreater(difference(answers[0], reference), 1e-6)
+
+
+def without_hook():
+    model = DistributedDataParallel(models.make("cnn").double())
+    sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH, seed=9, balance="fixed", weights=[3, 1])
+    parameters, _, _ = train(model, sampler, DataLoader(dataset(), batch_sampler=sampler),
+                             lambda: sampler.finish_step())
+    return [p.tolist() for p in parameters]
+
+
+class Sampler(unittest.TestCase):
+    """In one process."""
+
+    def test_length_and_epochs(self):
+        sampler = bimetal.BalancedBatchSampler(10, 4, seed=2)
+        self.assertEqual(len(sampler), 3)
+        orders = []
+        for _ in range(2):
+            epoch = []
+            for batch in sampler:
+                epoch += batch
+                sampler.finish_step(0.1)
+            self.assertEqual(sorted(epoch), list(range(10)))
+            orders.append(epoch)
+        self.assertNotEqual(*orders)
+        sampler.set_epoch(0)
+        self.assertEqual(next(iter(sampler)), orders[0][:4])
+
+    def test_it_goes_on_where_a_checkpoint_was_made(self):
+        sampler = bimetal.BalancedBatchSampler(10, 4, seed=2)
+        batches = iter(sampler)
+        first = next(batches)
+        self.assertEqual(sampler.state_dict(), {"epoch": 0, "offset": 0})
+        sampler.finish_step(0.1)
+        second = next(batches)
+        state = sampler.state_dict()
+        self.assertEqual(state, {"epoch": 0, "offset": 4})
+        again = bimetal.BalancedBatchSampler(10, 4, seed=2)
+        again.load_state_dict(state)
+        rest = []
+        for batch in again:
+            rest += batch
+            again.finish_step(0.1)
+        self.assertEqual(rest[:4], second)
+        self.assertEqual(sorted(first + rest), list(range(10)))
+
+    def test_a_loader_that_draws_ahead_is_found_out(self):
+        sampler = bimetal.BalancedBatchSampler(100, 4)
+        batches = iter(sampler)
+        next(batches)
+        with self.assertRaisesRegex(RuntimeError, "prefetch=num_workers"):
+            next(batches)
+
+    def test_gradients_without_a_batch(self):
+        with self.assertRaisesRegex(RuntimeError, "no batch is under way"):
+            _ = bimetal.BalancedBatchSampler(100, 4).weight
+
+    def test_numbers_that_cannot_work(self):
+        for arguments in ({"dataset": 0, "global_batch": 4}, {"dataset": 4, "global_batch": 0},
+                          {"dataset": 4, "global_batch": 4, "balance": "often"},
+                          {"dataset": 4, "global_batch": 4, "balance": "fixed", "weights": [1, 2]}):
+            with self.subTest(arguments), self.assertRaises(bimetal.Error) as caught:
+                bimetal.BalancedBatchSampler(**arguments)
+            self.assertEqual(caught.exception.code, "invalid_argument")
+
+    def test_the_core_is_the_one_of_the_c_plus_plus_program(self):
+        balancer = _C.Balancer(2, 100)
+        for _ in range(20):
+            shares = balancer.shares
+            balancer.observe(shares, [shares[0] * 0.001, shares[1] * 0.004])
+        self.assertEqual(balancer.shares, [80, 20])
+
+
+if __name__ == "__main__":
+    ranks.main(globals())

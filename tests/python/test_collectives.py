@@ -1,0 +1,259 @@
+"""Every collective of torch.distributed on backend bimetal, beside Gloo and beside what it must give."""
+
+import itertools
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+
+TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32,
+         torch.int64, torch.uint8]
+MOVED_TYPES = TYPES + [torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.uint16]
+SIZES = [0, 1, 7, 1000, 300_000]
+
+
+def values(count, dtype, rank):
+    """Small whole numbers, unlike on each rank: every sum is exact in every type."""
+    numbers = (torch.arange(count) * 7 + rank * 3) % 5 + 1
+    return (numbers % 2 == 0) if dtype == torch.bool else numbers.to(dtype)
+
+
+def everyone(count, dtype):
+    return [values(count, dtype, rank) for rank in range(dist.get_world_size())]
+
+
+def same(a, b, what):
+    as_bytes = a.dtype == b.dtype and a.shape == b.shape and \
+        torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)) if a.dim() else a.equal(b)
+    assert as_bytes, f"{what}: {a.flatten()[:8]} is not {b.flatten()[:8]}"
+
+
+def check_reductions():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    references = {
+        dist.ReduceOp.SUM: lambda all: torch.stack(all).sum(0),
+        dist.ReduceOp.MIN: lambda all: torch.stack(all).amin(0),
+        dist.ReduceOp.MAX: lambda all: torch.stack(all).amax(0),
+        dist.ReduceOp.PRODUCT: lambda all: torch.stack(all).prod(0),
+    }
+    for dtype, (op, reference), count in itertools.product(TYPES, references.items(), SIZES):
+        if count > 1000 and dtype not in (torch.float32, torch.int64):
+            continue
+        expected = reference([t.double() for t in everyone(count, dtype)]) if count else torch.empty(0)
+        if dtype in (torch.int8, torch.uint8):
+            expected = reference([t.long() for t in everyone(count, dtype)]) if count else torch.empty(0)
+        expected = expected.to(dtype)
+        got = values(count, dtype, rank)
+        dist.all_reduce(got, op)
+        same(got, expected, f"all_reduce {dtype} {op} {count}")
+        for root in (0, size - 1):
+            got = values(count, dtype, rank)
+            dist.reduce(got, root, op)
+            same(got, expected if rank == root else values(count, dtype, rank), f"reduce {dtype} {op} {count}")
+        parts = [values(count, dtype, rank + r) for r in range(size)]
+        kept = [part.clone() for part in parts]
+        got = torch.empty(count, dtype=dtype)
+        dist.reduce_scatter(got, parts, op)
+        whole = torch.cat(parts)
+        single = torch.empty(count, dtype=dtype)
+        dist.reduce_scatter_tensor(single, whole, op)
+        wide = torch.int64 if not dtype.is_floating_point else torch.float64
+        mine = [values(count, dtype, rank + r).to(wide) for r in range(size)]
+        expected = reference(mine).to(dtype) if count else got
+        same(got, expected, f"reduce_scatter {dtype} {op} {count}")
+        same(single, expected, f"reduce_scatter_tensor {dtype} {op} {count}")
+        for part, before in zip(parts, kept, strict=True):
+            same(part, before, "inputs of reduce_scatter")
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        got = values(9, dtype, rank)
+        dist.all_reduce(got, dist.ReduceOp.AVG)
+        torch.testing.assert_close(got, torch.stack(everyone(9, dtype)).mean(0))
+    got = values(9, torch.float64, rank)
+    dist.all_reduce(got, dist._make_nccl_premul_sum(0.5))
+    same(got, torch.stack(everyone(9, torch.float64)).sum(0) / 2, "premul_sum")
+    got = values(9, torch.complex64, rank) * 1j
+    dist.all_reduce(got)
+    same(got, sum(everyone(9, torch.complex64)) * 1j, "all_reduce of complex")
+
+
+def check_movement():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for dtype, count in itertools.product(MOVED_TYPES, SIZES):
+        if count > 1000 and dtype != torch.float32:
+            continue
+        mine, all = values(count, dtype, rank), everyone(count, dtype)
+        what = f"{dtype} {count}"
+        for root in (0, size - 1):
+            got = mine.clone()
+            dist.broadcast(got, root)
+            same(got, all[root], f"broadcast {what}")
+            lists = [torch.empty_like(mine) for _ in all] if rank == root else None
+            dist.gather(mine, lists, root)
+            for got, expected in zip(lists or [], all):
+                same(got, expected, f"gather {what}")
+            got = torch.empty_like(mine)
+            dist.scatter(got, [values(count, dtype, r + root) for r in range(size)] if rank == root else None, root)
+            same(got, values(count, dtype, rank + root), f"scatter {what}")
+        lists = [torch.empty_like(mine) for _ in all]
+        dist.all_gather(lists, mine)
+        joined = torch.empty(size * count, dtype=dtype)
+        dist.all_gather_into_tensor(joined, mine)
+        for r, expected in enumerate(all):
+            same(lists[r], expected, f"all_gather {what}")
+            same(joined[r * count:(r + 1) * count], expected, f"all_gather_into_tensor {what}")
+        in_place = torch.empty(size * count, dtype=dtype)
+        own = in_place[rank * count:(rank + 1) * count]
+        own.copy_(mine)
+        dist.all_gather_into_tensor(in_place, own)
+        same(in_place, joined, f"all_gather_into_tensor in place {what}")
+        lists = [torch.empty_like(mine) for _ in all]
+        dist.all_to_all(lists, [values(count, dtype, rank * size + r) for r in range(size)])
+        for r in range(size):
+            same(lists[r], values(count, dtype, r * size + rank), f"all_to_all {what}")
+
+
+def check_unequal():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    lists = [torch.empty(r + 1) for r in range(size)]
+    dist.all_gather(lists, values(rank + 1, torch.float32, rank))
+    for r in range(size):
+        same(lists[r], values(r + 1, torch.float32, r), "all_gather of unlike sizes")
+    send = [r + 2 * rank for r in range(size)]
+    receive = [rank + 2 * r for r in range(size)]
+    got = torch.empty(sum(receive), 3)
+    dist.all_to_all_single(got, torch.full((sum(send), 3), float(rank)), receive, send)
+    same(got, torch.cat([torch.full((receive[r], 3), float(r)) for r in range(size)]), "all_to_all_single")
+
+
+def check_strided():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = torch.arange(12.0).reshape(3, 4)
+    view = whole.t()
+    dist.all_reduce(view)
+    same(whole, torch.arange(12.0).reshape(3, 4) * size, "all_reduce of a transposed view")
+    target = torch.zeros(6, 2)
+    dist.broadcast(target[:, 1] if rank else torch.arange(6.0), 0)
+    if rank:
+        same(target, torch.stack([torch.zeros(6), torch.arange(6.0)], 1), "broadcast into a column")
+    column = torch.zeros(size * 2, 2)
+    dist.all_gather_into_tensor(column[:, 0], torch.full((2,), float(rank)))
+    same(column[:, 0].contiguous(), torch.arange(float(size)).repeat_interleave(2), "all_gather into a column")
+
+
+def check_beside_gloo():
+    gloo = dist.new_group(backend="gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(rank)
+    for shape in [(3,), (257, 129), (1 << 18,)]:
+        given = torch.randn(shape, generator=generator)
+        results = []
+        for group in (None, gloo):
+            reduced = given.clone()
+            dist.all_reduce(reduced, group=group)
+            gathered = torch.empty(size * given.numel())
+            dist.all_gather_into_tensor(gathered, given.flatten(), group=group)
+            results.append((reduced, gathered))
+        torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-6, atol=1e-6)
+        same(results[0][1], results[1][1], "all_gather beside Gloo")
+
+
+def check_coalesced():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    tensors = [values(n, torch.float32, rank) for n in (1, 10, 100)]
+    with dist._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    for tensor, n in zip(tensors, (1, 10, 100), strict=True):
+        same(tensor, torch.stack(everyone(n, torch.float32)).sum(0), "coalesced all_reduce")
+    outputs = [torch.empty(size * n) for n in (2, 5)]
+    parts = [torch.empty(2), torch.empty(5)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for output, n in zip(outputs, (2, 5), strict=True):
+            dist.all_gather_into_tensor(output, values(n, torch.float32, rank))
+    manager.wait()
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for part, output in zip(parts, outputs, strict=True):
+            dist.reduce_scatter_tensor(part, output)
+    manager.wait()
+    for part, n in zip(parts, (2, 5), strict=True):
+        same(part, values(n, torch.float32, rank) * size, "coalesced reduce_scatter")
+
+
+def check_messages():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    got = torch.empty(1000)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, values(1000, torch.float32, rank), after),
+                                        dist.P2POp(dist.irecv, got, before)]):
+        work.wait()
+    same(got, values(1000, torch.float32, before), "batch_isend_irecv")
+    if rank == 0:
+        dist.send(torch.tensor([1.0]), 1, tag=1)
+        dist.send(torch.tensor([2.0]), 1, tag=2)
+    elif rank == 1:
+        first, second = torch.empty(1), torch.empty(1)
+        dist.recv(second, 0, tag=2)
+        dist.recv(first, 0, tag=1)
+        assert (first.item(), second.item()) == (1.0, 2.0)
+    try:
+        dist.recv(torch.empty(1))
+        raise AssertionError("received from anybody")
+    except dist.DistBackendError as error:
+        assert "unsupported" in str(error) and error.code == "unsupported", error
+
+
+def check_objects():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    thing = {"rank": rank, "text": "x" * rank, "tensor": torch.ones(rank)}
+    gathered = [None] * size
+    dist.all_gather_object(gathered, thing)
+    assert [g["text"] for g in gathered] == ["x" * r for r in range(size)]
+    things = [thing] if rank == 1 else [None]
+    dist.broadcast_object_list(things, src=1)
+    assert things[0]["rank"] == 1
+    received = [None]
+    dist.scatter_object_list(received, [f"for {r}" for r in range(size)] if rank == 0 else None, src=0)
+    assert received == [f"for {rank}"]
+    gathered = [None] * size if rank == 0 else None
+    dist.gather_object(rank, gathered, dst=0)
+    assert rank != 0 or gathered == list(range(size))
+
+
+def check_futures():
+    size = dist.get_world_size()
+    work = dist.all_reduce(torch.ones(1 << 18), async_op=True)
+    doubled = work.get_future().then(lambda future: future.value()[0][:3] * 2)
+    assert doubled.wait().tolist() == [2.0 * size] * 3
+    work.wait()
+    assert work.is_completed() and work.is_success()
+    works = [dist.all_reduce(torch.full((n,), 1.0), async_op=True) for n in range(1, 50)]
+    for future in [work.get_future() for work in works]:
+        assert future.wait()[0][0].item() == size
+
+
+CHECKS = [check_reductions, check_movement, check_unequal, check_strided, check_beside_gloo, check_coalesced,
+          check_messages, check_objects, check_futures]
+
+
+def all_checks():
+    for check in CHECKS:
+        check()
+        dist.barrier()
+        print(check.__name__, "passed", flush=True)
+    return len(CHECKS)
+
+
+class Collectives(unittest.TestCase):
+    def test_two_ranks(self):
+        self.assertEqual(ranks.on_ranks(2, all_checks), [len(CHECKS)] * 2)
+
+    def test_four_ranks(self):
+        self.assertEqual(ranks.on_ranks(4, all_checks), [len(CHECKS)] * 4)
+
+    def test_two_ranks_without_shared_memory(self):
+        self.assertEqual(ranks.on_ranks(2, all_checks, environment={"BIMETAL_TRANSPORT": "tcp"}), [len(CHECKS)] * 2)
+
+
+if __name__ == "__main__":
+    ranks.main(globals())

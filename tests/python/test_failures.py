@@ -1,0 +1,177 @@
+"""What users see when something is wrong: a rank that dies, calls that differ, another torch."""
+
+import datetime
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import models
+import ranks
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import bimetal
+from bimetal import _build, _torch_check
+
+
+def told(error, since):
+    return {"type": type(error).__name__, "code": getattr(error, "code", None), "rank": getattr(error, "rank", None),
+            "text": str(error), "seconds": time.monotonic() - since}
+
+
+def all_reduce_until_somebody_dies():
+    dist.barrier()
+    print("ready", flush=True)
+    try:
+        while True:
+            before = time.monotonic()
+            dist.all_reduce(torch.ones(100_000))
+    except dist.DistBackendError as error:
+        return told(error, before)
+
+
+def train_until_somebody_dies():
+    model = DistributedDataParallel(models.make("cnn"))
+    print("ready", flush=True)
+    try:
+        while True:
+            before = time.monotonic()
+            models.loss_of(model, *models.batch("cnn", 0, dist.get_rank())).backward()
+    except RuntimeError as error:
+        return told(error, before)
+
+
+def unlike_calls():
+    before = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(10 + dist.get_rank()))
+        dist.barrier()
+    except bimetal.Error as error:
+        return told(error, before)
+
+
+def error_in_a_future():
+    work = dist.all_reduce(torch.ones(10 + dist.get_rank()), async_op=True)
+    before = time.monotonic()
+    try:
+        work.get_future().wait()
+        dist.barrier()
+    except bimetal.Error as error:
+        return told(error, before)
+
+
+def all_but_one_in_a_group_that_times_out():
+    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    before = time.monotonic()
+    if dist.get_rank() == 1:
+        time.sleep(2)
+        return None
+    try:
+        dist.all_reduce(torch.ones(3), group=group)
+    except bimetal.Error as error:
+        return told(error, before)
+
+
+def init_with_a_token_on_rank_0(path):
+    rank = int(os.environ["RANK"])
+    if rank == 0:
+        os.environ["BIMETAL_TOKEN_FILE"] = path
+    before = time.monotonic()
+    try:
+        dist.init_process_group("bimetal", timeout=datetime.timedelta(seconds=4))
+    except bimetal.Error as error:
+        return {**told(error, before), "own_rank": rank}
+
+
+def sum_of_ones():
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    return ones.item()
+
+
+def leave_without_goodbye():
+    dist.all_reduce(torch.ones(3))
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    work.get_future().then(lambda future: None)
+    return "left"
+
+
+def survivors(body, count=3, victim=1):
+    with ranks.start(count, body) as job:
+        until = time.monotonic() + 90
+        while not all("ready" in job.output(rank) for rank in range(count)):
+            if time.monotonic() > until or any(p.poll() is not None for p in job.processes):
+                raise AssertionError(job.text())
+            time.sleep(0.05)
+        time.sleep(0.3)
+        job.processes[victim].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        alive = [rank for rank in range(count) if rank != victim]
+        for rank in alive:
+            job.processes[rank].wait(30)
+        return [job.value(rank) for rank in alive], time.monotonic() - killed
+
+
+class Failures(unittest.TestCase):
+    def test_a_killed_rank_is_named_at_once(self):
+        told, seconds = survivors(all_reduce_until_somebody_dies)
+        for error in told:
+            self.assertEqual((error["type"], error["code"], error["rank"]), ("Error", "peer_lost", 1), error)
+            self.assertRegex(error["text"], r"rank 1.*\[peer_lost, rank 1\]")
+            self.assertLess(error["seconds"], 5)  # usually about one; the machine may be busy
+        print(f"told after {max(e['seconds'] for e in told):.2f} s, gone after {seconds:.2f} s", file=sys.stderr)
+
+    def test_a_killed_rank_ends_ddp_in_torchs_own_error(self):
+        told, _ = survivors(train_until_somebody_dies)
+        for error in told:
+            self.assertIn(error["type"], ("DistBackendError", "Error"))
+            self.assertRegex(error["text"], r"\[peer_lost, rank 1\]")
+
+    def test_unlike_calls_name_both(self):
+        for error in ranks.on_ranks(2, unlike_calls):
+            self.assertEqual(error["code"], "call_mismatch")
+            self.assertIn("10 float32", error["text"])
+            self.assertIn("11 float32", error["text"])
+
+    def test_futures_carry_the_error(self):
+        for error in ranks.on_ranks(2, error_in_a_future):
+            self.assertEqual(error["code"], "call_mismatch")
+
+    def test_a_groups_timeout(self):
+        answers = ranks.on_ranks(3, all_but_one_in_a_group_that_times_out)
+        for error in (answers[0], answers[2]):
+            self.assertEqual((error["code"], error["rank"]), ("timeout", 1), error)
+
+    def test_a_process_may_end_without_destroying_its_group(self):
+        self.assertEqual(ranks.on_ranks(2, leave_without_goodbye, environment={ranks.LEAVE: "1"}),
+                         ["left"] * 2)
+
+    def test_another_torch_is_refused_with_what_to_do(self):
+        major, minor = _torch_check.series(_build.TORCH).split(".")
+        other = f"{major}.{int(minor) - 1}.1+cpu"
+        _torch_check.check(f"{major}.{minor}.9")
+        with self.assertRaisesRegex(ImportError, re.escape(f"against torch {major}.{minor}, but torch {other}")):
+            _torch_check.check(other)
+        program = f"import torch; torch.__version__ = {other!r}; import bimetal"
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False,
+                             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("pip install --no-build-isolation", run.stderr)
+
+    def test_only_some_ranks_have_a_token(self):
+        with tempfile.NamedTemporaryFile("w") as token:
+            token.write("a secret of enough letters\n")
+            token.flush()
+            for error in ranks.on_ranks(2, init_with_a_token_on_rank_0, token.name, backend=None):
+                self.assertEqual(error["code"], "unauthorized" if error["own_rank"] else "timeout", error)
+            self.assertEqual(ranks.on_ranks(2, sum_of_ones, environment={"BIMETAL_TOKEN_FILE": token.name}), [2, 2])
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
