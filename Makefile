@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all demo test sanitizers bench format tidy clean
+.PHONY: help setup build all python demo test sanitizers bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ build: setup     ## build the program, build/bimetal (Release)
 
 all: setup       ## build everything, tests and examples too
 	@scripts/build.sh $(BUILD) release all $(JOBS)
+
+python: setup    ## build the Python package; then PYTHONPATH=build/python
+	@scripts/build.sh $(BUILD) release bimetal_python $(JOBS)
 
 demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
 	@$(BUILD)/bimetal demo

@@ -1,0 +1,42 @@
+"""The package as a package: versions, stubs, what is exported."""
+
+import ast
+import inspect
+import pathlib
+import sys
+import unittest
+
+import bimetal
+from bimetal import _build, _C, _torch_check
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "cmake"))
+import torch_tag  # noqa: E402
+
+
+class Package(unittest.TestCase):
+    def test_a_wheels_version_names_the_torch(self):
+        series = _torch_check.series(_build.TORCH)
+        self.assertEqual(torch_tag.dynamic_metadata("version"), f"{bimetal.__version__}+torch{series}")
+        self.assertIn(f"torch=={series}.*", torch_tag.dynamic_metadata("dependencies"))
+
+    def test_the_stubs_name_what_the_extension_has(self):
+        stubs = ast.parse((ROOT / "python" / "bimetal" / "_C.pyi").read_text())
+        for thing in stubs.body:
+            if isinstance(thing, (ast.FunctionDef, ast.ClassDef)):
+                self.assertTrue(hasattr(_C, thing.name), thing.name)
+            if isinstance(thing, ast.ClassDef):
+                for member in thing.body:
+                    if isinstance(member, ast.FunctionDef):
+                        self.assertTrue(hasattr(getattr(_C, thing.name), member.name), f"{thing.name}.{member.name}")
+        named = {thing.name for thing in stubs.body if isinstance(thing, (ast.FunctionDef, ast.ClassDef))}
+        self.assertEqual({name for name in dir(_C) if not name.startswith("_")}, named)
+
+    def test_typed_and_documented(self):
+        self.assertTrue((pathlib.Path(bimetal.__file__).parent / "py.typed").exists())
+        for name in bimetal.__all__:
+            self.assertTrue(inspect.getdoc(getattr(bimetal, name)), f"bimetal.{name} has no docstring")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
