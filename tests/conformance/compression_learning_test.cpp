@@ -25,7 +25,14 @@ constexpr Scheme kSchemes[] = {Scheme::float16, Scheme::bfloat16, Scheme::int8, 
                                Scheme::topk,    Scheme::powersgd, Scheme::sign};
 constexpr std::size_t kCount = 1537;
 
-class Feedback : public OnWorlds {};
+class Feedback : public OnWorlds {
+ protected:
+  // Where some ranks share memory, only what goes between these islands is shortened.
+  comm::CompressedLinks links() const {
+    return GetParam().transport == Transport::islands ? comm::CompressedLinks::between_islands
+                                                      : comm::CompressedLinks::all;
+  }
+};
 
 // A gradient with a direction that stays and noise that does not; tiny elements among large ones.
 std::vector<float> gradient(int rank, int step) {
@@ -49,8 +56,9 @@ TEST_P(Feedback, NothingIsLostForGood) {
   on_ranks([&](int rank, Group group) {
     for (const Scheme scheme : kSchemes) {
       for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
-        CompressedAllReduce reduce(group,
-                                   {.compression = {.scheme = scheme, .density = 0.01, .rank = 2}});
+        CompressedAllReduce reduce(
+            group,
+            {.compression = {.scheme = scheme, .links = links(), .density = 0.01, .rank = 2}});
         std::vector<double> open(kCount), all(kCount);
         const double share = op == ReduceOp::avg ? 1.0 / group.size() : 1;
         for (int step = 0; step < 30; ++step) {
@@ -78,7 +86,7 @@ TEST_P(Feedback, TheAppliedSumConverges) {
   on_ranks([&](int rank, Group group) {
     if (group.size() == 1) return;
     for (const Scheme scheme : {Scheme::int4, Scheme::topk, Scheme::powersgd, Scheme::sign}) {
-      const Compression how{.scheme = scheme, .density = 0.1, .rank = 4};
+      const Compression how{.scheme = scheme, .links = links(), .density = 0.1, .rank = 4};
       CompressedAllReduce with(group, {.compression = how});
       CompressedAllReduce without(group, {.compression = how, .error_feedback = false});
       std::vector<double> exact(kCount), fed(kCount), plain(kCount);
@@ -112,7 +120,8 @@ TEST_P(Feedback, MomentumIsThatOfEachElement) {
   on_ranks([&](int rank, Group group) {
     // One element is large every third step; sent every step it would move by plain momentum.
     CompressedAllReduce sparse(
-        group, {.compression = {.scheme = Scheme::topk, .density = 1, .momentum = 0.5}});
+        group,
+        {.compression = {.scheme = Scheme::topk, .links = links(), .density = 1, .momentum = 0.5}});
     std::vector<float> data = {1};
     sparse.all_reduce("w", buffer(data), ReduceOp::avg).wait();
     EXPECT_EQ(data[0], 1.0f);
@@ -122,7 +131,8 @@ TEST_P(Feedback, MomentumIsThatOfEachElement) {
     EXPECT_EQ(data[0], group.size() == 1 ? 1.5f : 1.0f);
 
     CompressedAllReduce waiting(
-        group, {.compression = {.scheme = Scheme::topk, .density = 0.5, .momentum = 0.5}});
+        group, {.compression = {
+                    .scheme = Scheme::topk, .links = links(), .density = 0.5, .momentum = 0.5}});
     if (group.size() == 1) return;
     for (int step = 0; step < 2; ++step) {
       std::vector<float> pair = {10, 1};
@@ -140,7 +150,8 @@ TEST_P(Feedback, WarmUpSendsMoreAtFirst) {
   on_ranks([&](int rank, Group group) {
     if (group.size() == 1) return;
     CompressedAllReduce reduce(
-        group, {.compression = {.scheme = Scheme::topk, .density = 0.001}, .warmup_steps = 4});
+        group, {.compression = {.scheme = Scheme::topk, .links = links(), .density = 0.001},
+                .warmup_steps = 4});
     std::size_t sent[5];
     for (int step = 0; step < 5; ++step) {
       std::vector<float> data(1000, 1.0f);
@@ -157,7 +168,8 @@ TEST_P(Feedback, StateComesBack) {
   on_ranks([&](int rank, Group group) {
     for (const Scheme scheme : kSchemes) {
       const CompressedAllReduceOptions options{
-          .compression = {.scheme = scheme, .density = 0.01, .momentum = 0.5, .rank = 2}};
+          .compression = {
+              .scheme = scheme, .links = links(), .density = 0.01, .momentum = 0.5, .rank = 2}};
       const auto step = [&](CompressedAllReduce& reduce, int number) {
         auto data = gradient(rank, number);
         reduce.all_reduce("a", buffer(data)).wait();
@@ -186,7 +198,7 @@ TEST_P(Feedback, StateComesBack) {
       EXPECT_TRUE(first.state().empty());
       step(first, 3);  // and works on
     }
-    CompressedAllReduce reduce(group, {.compression = {.scheme = Scheme::int8}});
+    CompressedAllReduce reduce(group, {.compression = {.scheme = Scheme::int8, .links = links()}});
     const NamedValues stranger[] = {{"a.colour", {1}}};
     EXPECT_THROW(reduce.set_state(stranger), Error);
   });
@@ -242,7 +254,7 @@ TEST_P(Feedback, TrainingReachesTheSameLoss) {
     ASSERT_LT(exact, 0.45);  // from ln 2
     for (const Scheme scheme : kSchemes) {
       const CompressedAllReduceOptions options{
-          .compression = {.scheme = scheme, .density = 0.05, .rank = 1}};
+          .compression = {.scheme = scheme, .links = links(), .density = 0.05, .rank = 1}};
       EXPECT_NEAR(trained_loss(rank, group, &options), exact, 0.01) << to_string(scheme);
     }
   });

@@ -59,7 +59,14 @@ double bound_of(Scheme scheme, int size) {
   }
 }
 
-class Compressed : public OnWorlds {};
+class Compressed : public OnWorlds {
+ protected:
+  // Where some ranks share memory, only what goes between these islands is shortened.
+  comm::CompressedLinks links() const {
+    return GetParam().transport == Transport::islands ? comm::CompressedLinks::between_islands
+                                                      : comm::CompressedLinks::all;
+  }
+};
 
 TEST_P(Compressed, SumsStayWithinTheBound) {
   std::map<std::size_t, std::vector<double>> sums;
@@ -69,7 +76,8 @@ TEST_P(Compressed, SumsStayWithinTheBound) {
       for (const std::size_t count : kCounts) {
         for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
           auto data = gradient(rank, count);
-          group.all_reduce(buffer(data), op, Compression{.scheme = scheme}).wait();
+          group.all_reduce(buffer(data), op, Compression{.scheme = scheme, .links = links()})
+              .wait();
           const auto& sum = sums.at(count);
           const double share = op == ReduceOp::avg ? 1.0 / group.size() : 1;
           const double bound = group.size() == 1 ? 1e-6 : bound_of(scheme, group.size()) * share;
@@ -87,14 +95,15 @@ TEST_P(Compressed, SparseSumsAreExactWhereSent) {
   on_ranks([&](int rank, Group group) {
     // Everything is sent: the sum itself, up to the order of additions.
     auto data = gradient(rank, 1537);
-    const Compression all{.scheme = Scheme::topk, .density = 1};
+    const Compression all{.scheme = Scheme::topk, .links = links(), .density = 1};
     group.all_reduce(buffer(data), ReduceOp::sum, all).wait();
     const auto sum = plain_sum(group.size(), data.size());
     for (std::size_t i = 0; i < data.size(); ++i) ASSERT_NEAR(data[i], sum[i], 1e-5);
+    if (GetParam().transport == Transport::islands) return;
     // Each rank has one large element.
     std::vector<float> peaks(1000, 0.5f);
     peaks[100 * static_cast<std::size_t>(rank)] = 10;
-    const Compression one{.scheme = Scheme::topk, .density = 0.001};
+    const Compression one{.scheme = Scheme::topk, .links = links(), .density = 0.001};
     group.all_reduce(buffer(peaks), ReduceOp::avg, one).wait();
     if (group.size() == 1) return;
     for (std::size_t i = 0; i < peaks.size(); ++i) {
@@ -126,8 +135,10 @@ TEST_P(Compressed, LowRankSumsAreFound) {
       data[i] = static_cast<float>(rank);
       sum[i] = group.size() * (group.size() - 1) / 2.0;
     }
-    const Compression how{
-        .scheme = Scheme::powersgd, .rank = 4, .matrices = {{rows, cols}, {1, 5}}};
+    const Compression how{.scheme = Scheme::powersgd,
+                          .links = links(),
+                          .rank = 4,
+                          .matrices = {{rows, cols}, {1, 5}}};
     group.all_reduce(buffer(data), ReduceOp::sum, how).wait();
     for (std::size_t i = 0; i < data.size(); ++i) {
       ASSERT_NEAR(data[i], sum[i], 1e-3 * group.size() * group.size()) << i;
@@ -142,6 +153,7 @@ TEST_P(Compressed, AllRanksGetTheSameBits) {
       std::vector<std::vector<float>> results(static_cast<std::size_t>(size()));
       on_ranks([&](int rank, Group group) {
         const Compression how{.scheme = scheme,
+                              .links = links(),
                               .density = 0.01,
                               .momentum = 0.5,
                               .rank = 2,
@@ -166,7 +178,7 @@ TEST_P(Compressed, EveryFloatingTypeIsTaken) {
       for (const Scheme scheme : kSchemes) {
         Array data(1000, dtype);
         for (std::size_t i = 0; i < data.size(); ++i) data.set(i, i < 10 ? rank + 1 : 0);
-        const Compression how{.scheme = scheme, .density = 0.01, .rank = 2};
+        const Compression how{.scheme = scheme, .links = links(), .density = 0.01, .rank = 2};
         group.all_reduce(data.buffer(), ReduceOp::sum, how).wait();
         const double sum = group.size() * (group.size() + 1) / 2.0;
         if (scheme == Scheme::sign) continue;  // right in sign and mean alone
@@ -186,6 +198,7 @@ TEST_P(Compressed, NotANumberReachesEveryRankOnce) {
       for (const float odd :
            {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         const Compression how{.scheme = scheme,
+                              .links = links(),
                               .density = 0.01,
                               .momentum = 0.9,
                               .rank = 2,
@@ -206,7 +219,8 @@ TEST_P(Compressed, NotANumberReachesEveryRankOnce) {
 
 TEST_P(Compressed, FewerBytesTravel) {
   on_ranks([&](int rank, Group group) {
-    if (group.size() == 1) return;
+    // Of an island one rank alone sends: island_compression_test.cpp.
+    if (group.size() == 1 || GetParam().transport == Transport::islands) return;
     const std::size_t count = std::size_t{1} << 18;
     std::vector<float> data(count);
     const auto bytes_of = [&](const Compression& how) {
@@ -223,10 +237,11 @@ TEST_P(Compressed, FewerBytesTravel) {
                                                 {Scheme::int8, 3.85},    {Scheme::int4, 7.4},
                                                 {Scheme::sign, 25},      {Scheme::powersgd, 20}};
     for (const auto& [scheme, ratio] : ratios) {
-      EXPECT_GT(plain / bytes_of({.scheme = scheme}), ratio) << to_string(scheme);
+      EXPECT_GT(plain / bytes_of({.scheme = scheme, .links = links()}), ratio) << to_string(scheme);
     }
     // Lists go to every other rank.
-    EXPECT_GT(plain / bytes_of({.scheme = Scheme::topk, .density = 0.001}), 700 / group.size());
+    EXPECT_GT(plain / bytes_of({.scheme = Scheme::topk, .links = links(), .density = 0.001}),
+              700 / group.size());
   });
 }
 
@@ -234,7 +249,8 @@ TEST_P(Compressed, IntegersAreRefusedAtOnce) {
   on_ranks([&](int rank, Group group) {
     std::vector<std::int32_t> data(10, 1);
     try {
-      group.all_reduce(buffer(data), ReduceOp::sum, Compression{.scheme = Scheme::int8});
+      group.all_reduce(buffer(data), ReduceOp::sum,
+                       Compression{.scheme = Scheme::int8, .links = links()});
       FAIL() << "integers were compressed";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
@@ -280,6 +296,12 @@ TEST_P(CompressionMismatch, OfTheDensity) {
 TEST_P(CompressionMismatch, OfTheRank) {
   expect_mismatch({.scheme = Scheme::powersgd, .rank = 4}, {.scheme = Scheme::powersgd, .rank = 2},
                   "powersgd of rank 4", "powersgd of rank 2");
+}
+
+TEST_P(CompressionMismatch, OfTheLinks) {
+  expect_mismatch({.scheme = Scheme::int8},
+                  {.scheme = Scheme::int8, .links = comm::CompressedLinks::between_islands},
+                  "(sum, int8)", "(sum, int8 between islands)");
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Compressed, ::testing::ValuesIn(worlds({1, 2, 3, 5, 8})),

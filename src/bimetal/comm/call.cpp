@@ -18,7 +18,7 @@ net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t cou
   result.epoch = call.epoch;
   result.count = count;
   result.root = call.root;
-  result.compression = static_cast<std::uint8_t>(call.compression.scheme);
+  result.compression = call.compression.code();
   result.compression_detail = call.compression.detail;
   result.algorithm = static_cast<std::uint8_t>(call.algorithm);
   return result;
@@ -55,7 +55,7 @@ std::string describe(const net::FrameHeader& header) {
   std::string text(to_string(static_cast<Operation>(header.operation)));
   if (header.reduce_op != 0) {
     text += fmt::format("({}", to_string(static_cast<ReduceOp>(header.reduce_op)));
-    const CompressionTag tag{static_cast<Scheme>(header.compression), header.compression_detail};
+    const auto tag = CompressionTag::from(header.compression, header.compression_detail);
     text += tag.scheme == Scheme::none ? ")" : fmt::format(", {})", describe(tag));
   }
   if (header.algorithm != 0) {

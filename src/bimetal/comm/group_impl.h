@@ -38,6 +38,8 @@ struct Group::Impl {
   /// them; every member does so.
   void find_shared_memory();
   const Topology& topology() const noexcept { return topology_; }
+  /// The group's islands, be it but one.
+  Islands islands() const { return {topology_.islands, team_.get()}; }
   Transport transport() const noexcept {
     if (whole_team()) return Transport::shm;
     return fabric_->mesh().carrier() == "mpi" ? Transport::mpi : Transport::tcp;

@@ -115,6 +115,15 @@ void add_options(CLI::App& command, BenchOptions& options) {
                                         "Compression of allreduce on the wire (default none)")
       ->type_name("SCHEME")
       ->check(CLI::IsMember(scheme_names()).description(""));
+  const auto set_links = [&options](const std::string& name) {
+    options.compression.links = comm::compressed_links_of(name);
+  };
+  command
+      .add_option_function<std::string>("--compress-links", set_links,
+                                        "What --compress shortens: all messages (default), or "
+                                        "those between ranks that share no memory")
+      ->type_name("LINKS")
+      ->check(CLI::IsMember({"all", "between_islands"}).description(""));
   command.add_option("--density", options.compression.density, "Of topk: share of elements sent")
       ->capture_default_str();
   command.add_option("--rank", options.compression.rank, "Of powersgd: columns of the factors")
@@ -147,6 +156,8 @@ std::vector<std::string> to_arguments(const BenchOptions& options) {
                                     options.algorithm,
                                     "--compress",
                                     std::string(to_string(options.compression.scheme)),
+                                    "--compress-links",
+                                    std::string(to_string(options.compression.links)),
                                     "--density",
                                     fmt::format("{}", options.compression.density),
                                     "--rank",

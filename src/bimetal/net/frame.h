@@ -28,7 +28,7 @@ struct FrameHeader {
   std::uint8_t operation = 0;    ///< comm::Operation
   std::uint8_t dtype = 0;        ///< comm::DType
   std::uint8_t reduce_op = 0;    ///< comm::ReduceOp, 0 where nothing is reduced
-  std::uint8_t compression = 0;  ///< comm::Scheme, 0 where nothing is compressed
+  std::uint8_t compression = 0;  ///< comm::CompressionTag::code()
   std::uint8_t algorithm = 0;    ///< comm::Algorithm where one was asked for, else 0
   std::uint32_t group = 0;       ///< group id within the job; 0 is the world
   std::uint32_t epoch = 0;       ///< membership epoch; grows when the world changes

@@ -14,6 +14,7 @@ bool corrects_momentum(const Job& job, int world_size) {
 comm::CompressedAllReduceOptions gradient_compression(const Job& job, int world_size) {
   comm::CompressedAllReduceOptions options;
   options.compression.scheme = comm::scheme_of(job.parallel.compression);
+  options.compression.links = comm::compressed_links_of(job.parallel.compression_links);
   options.compression.density = job.parallel.topk_density;
   options.compression.momentum = corrects_momentum(job, world_size) ? job.train.momentum : 0;
   // Beyond what a rank may be, it is refused by its own check.

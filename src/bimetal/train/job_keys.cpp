@@ -214,6 +214,8 @@ std::vector<JobKey> job_keys(Job& job) {
       {"parallel", "compression",
        one_of(parallel.compression,
               {"none", "float16", "bfloat16", "int8", "int4", "topk", "powersgd", "sign"})},
+      {"parallel", "compression_links",
+       one_of(parallel.compression_links, {"between_islands", "all"})},
       {"parallel", "topk_density", number(parallel.topk_density, kShare)},
       {"parallel", "topk_warmup_steps", whole(parallel.topk_warmup_steps, 0)},
       {"parallel", "powersgd_rank", whole(parallel.powersgd_rank, 1)},

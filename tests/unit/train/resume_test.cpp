@@ -71,6 +71,7 @@ TEST_F(Resume, TakesTheNewestOfAFolderAndAFinishedEpoch) {
 // What one rank owed is shared out to both, so that bits differ; without it, a hundred times more.
 TEST_F(Resume, GoesOnWithWhatCompressionOwes) {
   job_.parallel.compression = "topk";
+  job_.parallel.compression_links = "all";
   job_.parallel.topk_density = 0.2;
   job_.train.momentum = 0;
   const auto whole = parameters_of(train("whole", 2, 0));

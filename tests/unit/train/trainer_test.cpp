@@ -121,6 +121,7 @@ TEST_F(Trainer, LearnsAsWellCompressed) {
   const double at_first = exact.recorders[0].steps.front().loss;
   for (const char* scheme : {"bfloat16", "int8", "int4", "topk", "powersgd", "sign"}) {
     job_.parallel.compression = scheme;
+    job_.parallel.compression_links = "all";
     job_.parallel.topk_density = 0.05;
     job_.parallel.topk_warmup_steps = 8;
     const auto run = run_job(job_, 2);

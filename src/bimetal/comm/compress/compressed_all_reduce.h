@@ -51,11 +51,13 @@ class CompressedAllReduce {
   /// give.
   void set_state(std::span<const NamedValues> state);
 
-  /// What all ranks together have not got across yet: the same on each, and of any use to a world
-  /// of another size. Collective; throws what Work::wait() would.
+  /// What all ranks together have not got across yet: the same on each (but BUCKET.basis, which
+  /// between islands only those ranks have that stand for one, as rank 0 does), and of any use to
+  /// a world of another size. Collective; throws what Work::wait() would.
   std::vector<NamedValues> whole_state(std::optional<Deadline> deadline = {});
 
-  /// Takes this rank's part of a whole_state(): an equal one for each. Called on all ranks.
+  /// Takes this rank's part of a whole_state(): an equal one for each rank that sends compressed
+  /// messages. Called on all ranks.
   void set_whole_state(std::vector<NamedValues> state);
 
   /// After the world has changed: goes on in `group` and forgets everything.

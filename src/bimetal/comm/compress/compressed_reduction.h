@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "bimetal/comm/algorithms/islands.h"
 #include "bimetal/comm/buffer.h"
 #include "bimetal/comm/channel.h"
 #include "bimetal/comm/compress/compression.h"
@@ -11,9 +12,10 @@
 namespace bimetal::comm {
 
 /// For a call that tag_of() accepts. Types other than float32 are taken through it. In a group of
-/// one nothing is sent and so nothing lost.
+/// one nothing is sent and so nothing lost. `islands` are the group's, for
+/// CompressedLinks::between_islands.
 void compressed_all_reduce(Channel& channel, Buffer data, ReduceOp op,
-                           const Compression& compression);
+                           const Compression& compression, const Islands& islands);
 
 /// The three kinds of schemes, on float32.
 void dense_all_reduce(Channel& channel, std::span<float> data, ReduceOp op,

@@ -18,6 +18,9 @@ namespace {
 constexpr std::array<std::string_view, 8> kNames = {"none", "float16", "bfloat16", "int8",
                                                     "int4", "topk",    "powersgd", "sign"};
 
+// CompressedLinks::between_islands in CompressionTag::code().
+constexpr unsigned kBetweenIslands = 0x80;
+
 // An index of topk has 32 bits.
 constexpr std::size_t kMaxSparseElements = std::numeric_limits<std::uint32_t>::max();
 
@@ -78,7 +81,8 @@ std::uint32_t factor_bits(const Compression& compression) {
     take(matrix.rows);
     take(matrix.cols);
   }
-  if (compression.memory) {
+  // Between islands only those who stand for one have a Q.
+  if (compression.memory && compression.links == CompressedLinks::all) {
     for (const float value : compression.memory->basis) take(std::bit_cast<std::uint32_t>(value));
   }
   return static_cast<std::uint32_t>(hash >> 40);
@@ -103,6 +107,28 @@ Scheme scheme_of(std::string_view name) {
   return static_cast<Scheme>(found - kNames.begin());
 }
 
+std::string_view to_string(CompressedLinks links) noexcept {
+  return links == CompressedLinks::all ? "all" : "between_islands";
+}
+
+CompressedLinks compressed_links_of(std::string_view name) {
+  for (const auto links : {CompressedLinks::all, CompressedLinks::between_islands}) {
+    if (name == to_string(links)) return links;
+  }
+  reject("compressed links are 'all' or 'between_islands', not '{}'", name);
+}
+
+std::uint8_t CompressionTag::code() const noexcept {
+  const auto byte = static_cast<unsigned>(scheme);
+  return static_cast<std::uint8_t>(links == CompressedLinks::all ? byte : byte | kBetweenIslands);
+}
+
+CompressionTag CompressionTag::from(std::uint8_t code, std::uint32_t detail) noexcept {
+  const bool between = (code & kBetweenIslands) != 0;
+  return {static_cast<Scheme>(code & ~kBetweenIslands),
+          between ? CompressedLinks::between_islands : CompressedLinks::all, detail};
+}
+
 std::size_t kept_elements(double density, std::size_t count) {
   if (count == 0) return 0;
   const double wanted = std::ceil(density * static_cast<double>(count));
@@ -124,7 +150,7 @@ CompressionTag tag_of(const Compression& compression, std::size_t count, DType d
     reject("{} compresses sums and averages, not {}", to_string(compression.scheme), to_string(op));
   }
   check_memory(compression, count);
-  CompressionTag tag{compression.scheme};
+  CompressionTag tag{compression.scheme, compression.links};
   if (compression.scheme == Scheme::topk) {
     check_topk(compression, count);
     tag.detail = static_cast<std::uint32_t>(kept_elements(compression.density, count));
@@ -142,6 +168,7 @@ std::string describe(const CompressionTag& tag) {
   if (tag.scheme == Scheme::powersgd) {
     text += fmt::format(" of rank {} on factors {:06x}", tag.detail & 0xff, tag.detail >> 8);
   }
+  if (tag.links == CompressedLinks::between_islands) text += " between islands";
   return text;
 }
 

@@ -30,6 +30,18 @@ std::string_view to_string(Scheme scheme) noexcept;
 /// The scheme of that name. Error(InvalidArgument) lists them all.
 Scheme scheme_of(std::string_view name);
 
+/// Which messages are shortened.
+enum class CompressedLinks : std::uint8_t {
+  all,              ///< those between any two ranks
+  between_islands,  ///< those between ranks without memory in common (Group::topology()): the ranks
+                    ///< of an island add up there first, exactly, and one of them stands for all
+};
+
+std::string_view to_string(CompressedLinks links) noexcept;
+
+/// "all" or "between_islands". Error(InvalidArgument) for anything else.
+CompressedLinks compressed_links_of(std::string_view name);
+
 /// `rows` × `cols` consecutive elements of a buffer, in row-major order.
 struct Matrix {
   std::size_t rows = 0;
@@ -50,6 +62,7 @@ struct BucketMemory {
 /// CallMismatch, as it would for another count.
 struct Compression {
   Scheme scheme = Scheme::none;
+  CompressedLinks links = CompressedLinks::all;
 
   /// topk: the share of elements that each rank sends, above 0, at most 1.
   double density = 0.001;
@@ -71,9 +84,14 @@ struct Compression {
 /// What ranks compare of a call's compression.
 struct CompressionTag {
   Scheme scheme = Scheme::none;
+  CompressedLinks links = CompressedLinks::all;
   std::uint32_t detail = 0;  ///< what the scheme's messages depend on besides the count
 
   friend bool operator==(const CompressionTag&, const CompressionTag&) = default;
+
+  /// Scheme and links in one byte of a frame's header, and back.
+  std::uint8_t code() const noexcept;
+  static CompressionTag from(std::uint8_t code, std::uint32_t detail) noexcept;
 };
 
 /// Elements that each rank sends by topk.

@@ -17,8 +17,9 @@ Work Group::all_reduce(Buffer data, ReduceOp op, const Compression& compression,
                   .reduce_op = op,
                   .count = data.count,
                   .compression = tag_of(compression, data.count, data.dtype, op)};
-  return group.run(call, deadline, [data, op, compression](Channel& channel) {
-    compressed_all_reduce(channel, data, op, compression);
+  return group.run(call, deadline, [&group, data, op, compression](Channel& channel) {
+    channel.note_algorithm("compressed");
+    compressed_all_reduce(channel, data, op, compression, group.islands());
   });
 }
 

@@ -89,6 +89,19 @@ TEST(Compression, TagsTellWhatMessagesDependOn) {
   const auto before = tag(whole);
   memory->basis = {1, 2};
   EXPECT_NE(tag(whole), before);
+  EXPECT_NE(tag({.scheme = Scheme::int8}),
+            tag({.scheme = Scheme::int8, .links = CompressedLinks::between_islands}));
+}
+
+TEST(Compression, TagsFitIntoAHeadersByte) {
+  for (const auto links : {CompressedLinks::all, CompressedLinks::between_islands}) {
+    EXPECT_EQ(compressed_links_of(to_string(links)), links);
+    for (const auto scheme : {Scheme::float16, Scheme::topk, Scheme::sign}) {
+      const CompressionTag tag{scheme, links, 17};
+      EXPECT_EQ(CompressionTag::from(tag.code(), 17), tag);
+    }
+  }
+  EXPECT_THROW(compressed_links_of("some"), Error);
 }
 
 TEST(Compression, CallsSayHowTheyAreCompressed) {
