@@ -202,10 +202,7 @@ void MpiThread::fail_requests(const std::string& reason) {
 
 void MpiThread::sleep() {
   const auto pause = back_off_.pause();
-  if (pause.count() == 0) {
-    std::this_thread::yield();
-    return;
-  }
+  if (pause.count() == 0) return;
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, pause, [&] { return !tasks_.empty() || state_ == State::ending; });
 }
