@@ -44,7 +44,7 @@ void Path::send(const FrameHeader& header, std::span<const std::byte> payload, S
                     peer_name_),
         peer_);
     if (done) done(std::make_exception_ptr(error));
-    return lose(error);
+    return report(error);  // the path is about to end in good order, if it has not yet
   }
   if (state_ == State::ended) {
     if (done) done(refusal_);
@@ -277,6 +277,10 @@ void Path::lose(const std::string& how) {
 
 void Path::lose(const Error& error) {
   end(error);
+  report(error);
+}
+
+void Path::report(const Error& error) {
   if (std::exchange(quiet_, true)) return;
   if (receiver_ != nullptr) {
     receiver_->on_lost(peer_, error);

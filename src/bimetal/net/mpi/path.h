@@ -105,6 +105,7 @@ class Path : public std::enable_shared_from_this<Path> {
   void break_off();
   void lose(const Error& error);
   void lose(const std::string& how);
+  void report(const Error& error);
   void end(const Error& reason);
 
   MpiThread& mpi_;
