@@ -14,6 +14,9 @@ void PostedCall::post(const net::FrameHeader& header) {
                  std::uint64_t{header.reduce_op} << 16 | std::uint64_t{header.algorithm} << 24 |
                  std::uint64_t{static_cast<std::uint32_t>(header.root)} << 32,
              kRelaxed);
+  compression.store(std::uint64_t{header.compression} |
+                        std::uint64_t{header.compression_detail} << 8,
+                    kRelaxed);
 }
 
 net::FrameHeader PostedCall::header(std::uint32_t group) const {
@@ -28,6 +31,9 @@ net::FrameHeader PostedCall::header(std::uint32_t group) const {
   header.reduce_op = static_cast<std::uint8_t>(packed >> 16);
   header.algorithm = static_cast<std::uint8_t>(packed >> 24);
   header.root = static_cast<std::int32_t>(packed >> 32);
+  const auto how = compression.load(kRelaxed);
+  header.compression = static_cast<std::uint8_t>(how);
+  header.compression_detail = static_cast<std::uint32_t>(how >> 8);
   return header;
 }
 

@@ -28,7 +28,8 @@ inline constexpr std::size_t kLine = 64;
 struct alignas(kLine) PostedCall {
   std::atomic<std::uint64_t> sequence;
   std::atomic<std::uint64_t> count;
-  std::atomic<std::uint64_t> kind;    ///< operation, dtype, reduce_op, algorithm, root
+  std::atomic<std::uint64_t> kind;         ///< operation, dtype, reduce_op, algorithm, root
+  std::atomic<std::uint64_t> compression;  ///< its code and detail
   std::atomic<std::uint64_t> memory;  ///< 1 + offset of the data in the rank's arena; 0: elsewhere
   std::atomic<std::uint64_t> arena;   ///< which arena
 
