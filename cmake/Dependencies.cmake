@@ -27,7 +27,10 @@ target_compile_definitions(bimetal_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPREC
 target_link_libraries(bimetal_asio INTERFACE Threads::Threads)
 if(WIN32)
   # Windows 10 and later; without the macros min and max, and without headers that define more of them.
-  target_compile_definitions(bimetal_asio INTERFACE _WIN32_WINNT=0x0a00 NOMINMAX WIN32_LEAN_AND_MEAN)
+  # Whether there are threads Asio would guess from a macro of mingw-w64's headers, hence differently
+  # from source to source, and with it the layout of its classes.
+  target_compile_definitions(bimetal_asio INTERFACE
+    _WIN32_WINNT=0x0a00 NOMINMAX WIN32_LEAN_AND_MEAN ASIO_HAS_THREADS=1)
   target_link_libraries(bimetal_asio INTERFACE ws2_32 mswsock)
 endif()
 

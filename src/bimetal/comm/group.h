@@ -42,7 +42,7 @@ struct GroupOptions {
 
   /// Where the flight recorder is written when a call fails: a folder or a file (see
   /// FlightRecorder::file_for). Empty: what BIMETAL_FLIGHT_RECORDER says, else nowhere.
-  std::string flight_recorder;
+  std::string flight_recorder = {};
 };
 
 /// A value handle over a private implementation; copies are the same group. Thread-safe.

@@ -45,14 +45,14 @@ struct Product {
 struct Min {
   template <typename T>
   static T apply(T a, T b) {
-    return (a < b) | (a != a) ? a : b;  // a NaN in b makes both tests false: b is taken
+    return ((a < b) | (a != a)) ? a : b;  // a NaN in b makes both tests false: b is taken
   }
 };
 
 struct Max {
   template <typename T>
   static T apply(T a, T b) {
-    return (a > b) | (a != a) ? a : b;
+    return ((a > b) | (a != a)) ? a : b;
   }
 };
 

@@ -78,7 +78,7 @@ std::optional<Prefix> parse_prefix(std::string_view text) {
   return Prefix{address, bits};
 }
 
-std::vector<std::string_view> split(std::string_view list) {
+std::vector<std::string_view> items_of(std::string_view list) {
   std::vector<std::string_view> items;
   while (!list.empty()) {
     const auto comma = list.find(',');
@@ -99,7 +99,7 @@ void add(std::vector<std::string>& to, const asio::ip::address& address) {
 std::vector<std::string> selected(std::string_view selection,
                                   std::span<const InterfaceAddress> own) {
   std::vector<std::string> result;
-  for (const auto item : split(selection)) {
+  for (const auto item : items_of(selection)) {
     const auto prefix = parse_prefix(item);
     for (const auto& [name, address] : own) {
       const bool fits = prefix ? prefix->contains(address) : name == item;
@@ -131,7 +131,7 @@ std::vector<std::string> addresses_to_advertise(std::string_view selection,
   if (towards_store.empty()) return {"127.0.0.1"};
   if (is_loopback(towards_store)) return {std::string(towards_store)};
   std::vector<std::string> result;
-  if (!split(selection).empty()) {
+  if (!items_of(selection).empty()) {
     result = selected(selection, own);
   } else {
     std::error_code no_number;

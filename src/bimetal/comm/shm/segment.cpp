@@ -1,37 +1,32 @@
 #include "bimetal/comm/shm/segment.h"
 
 namespace bimetal::comm {
-namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-}  // namespace
 
 void PostedCall::post(const net::FrameHeader& header) {
-  sequence.store(header.sequence, kRelaxed);
-  count.store(header.count, kRelaxed);
+  sequence.store(header.sequence, std::memory_order_relaxed);
+  count.store(header.count, std::memory_order_relaxed);
   kind.store(std::uint64_t{header.operation} | std::uint64_t{header.dtype} << 8 |
                  std::uint64_t{header.reduce_op} << 16 | std::uint64_t{header.algorithm} << 24 |
                  std::uint64_t{static_cast<std::uint32_t>(header.root)} << 32,
-             kRelaxed);
-  compression.store(std::uint64_t{header.compression} |
-                        std::uint64_t{header.compression_detail} << 8,
-                    kRelaxed);
+             std::memory_order_relaxed);
+  compression.store(
+      std::uint64_t{header.compression} | std::uint64_t{header.compression_detail} << 8,
+      std::memory_order_relaxed);
 }
 
 net::FrameHeader PostedCall::header(std::uint32_t group) const {
-  const auto packed = kind.load(kRelaxed);
+  const auto packed = kind.load(std::memory_order_relaxed);
   net::FrameHeader header;
   header.kind = net::FrameKind::Data;
   header.group = group;
-  header.sequence = sequence.load(kRelaxed);
-  header.count = count.load(kRelaxed);
+  header.sequence = sequence.load(std::memory_order_relaxed);
+  header.count = count.load(std::memory_order_relaxed);
   header.operation = static_cast<std::uint8_t>(packed);
   header.dtype = static_cast<std::uint8_t>(packed >> 8);
   header.reduce_op = static_cast<std::uint8_t>(packed >> 16);
   header.algorithm = static_cast<std::uint8_t>(packed >> 24);
   header.root = static_cast<std::int32_t>(packed >> 32);
-  const auto how = compression.load(kRelaxed);
+  const auto how = compression.load(std::memory_order_relaxed);
   header.compression = static_cast<std::uint8_t>(how);
   header.compression_detail = static_cast<std::uint32_t>(how >> 8);
   return header;

@@ -17,7 +17,7 @@ class PathWatch {
   bool unanswered(asio::ip::tcp::socket& socket);
 
  private:
-  std::chrono::milliseconds timeout_;
+  [[maybe_unused]] std::chrono::milliseconds timeout_;   ///< not asked where the kernel watches
   std::chrono::steady_clock::time_point quiet_since_{};  ///< last time that nothing was in flight
 };
 
