@@ -3,6 +3,7 @@
 # there already is left alone, so the second run takes a second and needs no network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/install_packages.sh
 
 TORCH_VERSION=2.13.0
 APT_PACKAGES=(g++ cmake ninja-build ccache git python3-dev python3-venv
@@ -13,19 +14,6 @@ APT_PACKAGES=(g++ cmake ninja-build ccache git python3-dev python3-venv
 BREW_PACKAGES=(cmake ninja ccache asio libsodium fmt cli11 tomlplusplus nlohmann-json googletest)
 
 say() { printf '%s\n' "$*" >&2; }
-
-install_debian() {
-  local missing=() package
-  for package in "${APT_PACKAGES[@]}"; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-  done
-  [ ${#missing[@]} -eq 0 ] && return
-  say "Installing Debian packages: ${missing[*]}"
-  local as_root=()
-  if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); fi
-  "${as_root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-}
 
 install_homebrew() {
   local missing=() package
@@ -38,7 +26,7 @@ install_homebrew() {
 }
 
 if command -v apt-get >/dev/null 2>&1; then
-  install_debian
+  install_packages "${APT_PACKAGES[@]}"
 elif command -v brew >/dev/null 2>&1; then
   install_homebrew
 else
