@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all python demo test sanitizers bench format tidy clean
+.PHONY: help setup build all python demo test sanitizers portability bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: all        ## build and run every test (SANITIZERS=off: but the next)
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
 	@SANITIZERS=only scripts/test.sh $(BUILD)
+
+portability:     ## build for Windows and ARM64, and let their processes meet Linux ones
+	@scripts/portability.sh
 
 bench: build     ## the measurements that the README quotes (about 40 minutes)
 	@.venv/bin/python bench/unequal_vs_torch.py

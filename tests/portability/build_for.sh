@@ -1,55 +1,66 @@
 #!/usr/bin/env bash
-# build_for.sh FOLDER SYSTEM: the torch-free core and fabric_peer, for x86_64-windows, aarch64-macos,
-# aarch64-linux or (with this machine's own compiler and libraries) native.
+# build_for.sh FOLDER SYSTEM PROGRAM: builds the program, fabric_peer or bimetal, with what it stands
+# on, for x86_64-windows, aarch64-macos, aarch64-linux or (with this machine's own compiler and
+# libraries) native, into FOLDER/SYSTEM; then checks what it is.
 set -euo pipefail
 folder=$(realpath "$1")
 system=$2
+program=$3
 cd "$(dirname "$0")/../.."
+here=$PWD/tests/portability
 common=(-G Ninja -DCMAKE_BUILD_TYPE=Release)
+torch=OFF
 
 case $system in
   native) cross=() ;;
-  aarch64-linux)
-    if ! command -v aarch64-linux-gnu-g++ >/dev/null; then
-      echo "no aarch64-linux-gnu-g++ here"
-      exit 77
-    fi
-    cross=(--toolchain "$PWD/cmake/toolchains/gcc-$system.cmake") ;;
+  aarch64-linux) cross=(--toolchain "$PWD/cmake/toolchains/gcc-$system.cmake") ;;
   *)
     export ZIG=$folder/zig/ziglang ZIG_GLOBAL_CACHE_DIR=$folder/zig-cache ZIG_LOCAL_CACHE_DIR=$folder/zig-cache
-    if [ ! -x "$ZIG/zig" ]; then
-      echo "no zig here"
-      exit 77
-    fi
-    cross=(--toolchain "$PWD/cmake/toolchains/zig-$system.cmake" -DBIMETAL_CCACHE=OFF) ;;  # zig has its own cache
+    # ccache does not help: Zig is no compiler that it knows.
+    cross=(--toolchain "$PWD/cmake/toolchains/zig-$system.cmake" -DBIMETAL_CCACHE=OFF) ;;
 esac
+
+# library NAME CHECK [options]: cross-built from its source package, once.
+library() {
+  local name=$1 file=$2
+  shift 2
+  if [ -e "$libraries/$file" ]; then return; fi
+  cmake -S "$here/$name" -B "$folder/$name-$system" "${common[@]}" "${cross[@]}" \
+    -DCMAKE_INSTALL_PREFIX="$libraries" "$@"
+  cmake --build "$folder/$name-$system"
+  cmake --install "$folder/$name-$system"
+}
 
 if [ "$system" != native ]; then
   libraries=$folder/libraries/$system
-  if [ ! -e "$libraries/lib/libsodium.a" ]; then
-    cmake -S tests/portability/sodium -B "$folder/sodium-$system" "${common[@]}" "${cross[@]}" \
-      -DSODIUM_SOURCE="$folder/libsodium" -DCMAKE_INSTALL_PREFIX="$libraries"
-    cmake --build "$folder/sodium-$system"
-    cmake --install "$folder/sodium-$system"
+  roots=$libraries
+  library sodium lib/libsodium.a -DSODIUM_SOURCE="$folder/libsodium"
+  if [ "$system" = aarch64-macos ]; then
+    library zlib lib/libz.a -DZLIB_SOURCE="$folder/zlib"
+    torch=ON
+    roots="$roots;$folder/torch-macos/torch"
+    cross+=(-DTorch_DIR="$folder/torch-macos/torch/share/cmake/Torch")
   fi
-  cp -r "$folder/headers/." "$libraries/include/"
-  cross+=(-DCMAKE_FIND_ROOT_PATH="$libraries" -DCMAKE_PREFIX_PATH="$libraries"
-    -Dfmt_DIR="$PWD/tests/portability/fmt")
+  cp -ru "$folder/headers/." "$libraries/include/"
+  cross+=(-DCMAKE_FIND_ROOT_PATH="$roots" -DCMAKE_PREFIX_PATH="$libraries")
+  # Several sources in one compilation, and lightly optimised: what takes time are the headers.
+  cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
+  for package in fmt CLI11 nlohmann_json tomlplusplus; do
+    cross+=(-D"${package}_DIR=$here/packages")
+  done
 fi
 
-cmake -S . -B "$folder/$system" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=OFF -DBIMETAL_TESTS=OFF \
-  -DBIMETAL_FABRIC_PEER=ON -DBIMETAL_INSTALL=OFF
-cmake --build "$folder/$system"
-
-program=$folder/$system/tests/portability/fabric_peer
-[ "$system" = x86_64-windows ] && program+=.exe
-# The first bytes tell what it was built for.
-magic=$(head -c 4 "$program" | od -An -tx1 | tr -d ' ')
-case $system:$magic in
-  x86_64-windows:4d5a*) what="a Windows program" ;;
-  aarch64-macos:cffaedfe) what="a macOS program" ;;
-  aarch64-linux:7f454c46 | native:7f454c46) what="a Linux program" ;;
-  native:cffaedfe) what="a macOS program" ;;
-  *) echo "$program begins with $magic, which is no program for $system"; exit 1 ;;
+cmake -S . -B "$folder/$system" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=$torch -DBIMETAL_TESTS=OFF \
+  -DBIMETAL_FABRIC_PEER=ON -DBIMETAL_FABRIC_BENCH=OFF -DBIMETAL_INSTALL=OFF
+case $program in
+  fabric_peer)
+    cmake --build "$folder/$system" --target fabric_peer
+    file=$folder/$system/tests/portability/fabric_peer
+    loaded=() ;;
+  bimetal)
+    cmake --build "$folder/$system" --target bimetal
+    file=$folder/$system/bimetal
+    loaded=(libtorch.dylib libtorch_cpu.dylib libc10.dylib) ;;
 esac
-echo "$program: $what of $(stat -c %s "$program") bytes"
+if [ "$system" = x86_64-windows ]; then file+=.exe; fi
+python3 "$here/check_program.py" "$system" "$file" "${loaded[@]}"

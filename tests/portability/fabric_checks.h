@@ -15,6 +15,14 @@ using OnWrong = std::function<void(const std::string& what)>;
 /// Collective. The number of calls checked.
 int check_collectives(comm::Group group, const OnWrong& wrong);
 
+/// Collective: every scheme of compression gives the same bits on all ranks, whatever their
+/// processors and compilers, and keeps its bound. The number of calls checked.
+int check_compression(comm::Group group, const OnWrong& wrong);
+
+/// Collective: the balancer derives the same shares and rates, to the last bit, on all ranks from
+/// figures that all of them have.
+int check_shares(comm::Group group, const OnWrong& wrong);
+
 /// Collective, and the end of the group: the last rank reduces one element more than the others,
 /// which every rank must be told.
 int check_mismatch(comm::Group group, const OnWrong& wrong);

@@ -76,6 +76,8 @@ int run_rank(bool linger) {
     say(fmt::format("rank {}: {}", env->rank, what));
   };
   int calls = check_collectives(group, tell);
+  calls += check_compression(group, tell);
+  calls += check_shares(group, tell);
   if (linger) {
     say(fmt::format("rank {} lingers", env->rank));
     if (env->rank != 0) group.recv({}, 0, 1).wait();

@@ -1,5 +1,6 @@
 """Starts fabric_peer processes, for this operating system or another, as the ranks of one group."""
 
+import atexit
 import os
 import shutil
 import signal
@@ -11,6 +12,16 @@ import time
 PATIENCE_S = 240  # Wine's and qemu's ranks on a busy machine of two cores
 
 
+def have_ipv6():
+    """Whether this machine has ::1."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+            return True
+    except OSError:
+        return False
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -20,11 +31,10 @@ def free_port():
 class Kind:
     """How ranks for one operating system are started, if they can be here."""
 
-    def __init__(self, name, program, runner=(), environment=None):
+    def __init__(self, name, program, runner=()):
         self.name = name
         self.program = os.environ.get(program, "")
         self.runner = list(runner)
-        self.environment = environment or {}
         self.missing = None
         if not self.program or not os.path.exists(self.program):
             self.missing = f"no fabric_peer for {name} ({program})"
@@ -36,24 +46,30 @@ class Kind:
 
 
 LINUX = Kind("Linux", "FABRIC_PEER")
-WINDOWS = Kind("Windows", "FABRIC_PEER_WINDOWS", [os.environ.get("WINE", "/usr/lib/wine/wine64")],
-               {"WINEDEBUG": "-all", "DISPLAY": ""})
+WINDOWS = Kind("Windows", "FABRIC_PEER_WINDOWS",
+               [os.path.join(os.path.dirname(__file__), "wine.sh"),
+                os.environ.get("WINE_FOLDER", ""), "run"])
 ARM64 = Kind("ARM64 Linux", "FABRIC_PEER_ARM64",
              ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"])
 
 
 class Peer:
-    """One rank in the background. Its whole process group goes when the test is over."""
+    """One rank in the background. Its whole process group goes when the test is over, or the tests."""
+
+    started = []
 
     def __init__(self, command, environment):
         self.out = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=self.out, stderr=subprocess.STDOUT,
             env={**os.environ, **environment}, start_new_session=True)
+        Peer.started.append(self)
 
     def output(self):
-        self.out.seek(0)
-        return self.out.read().decode(errors="replace").replace("\r\n", "\n")
+        # By pread, since the peer writes where this process's reading would leave the offset.
+        size = os.fstat(self.out.fileno()).st_size
+        text = os.pread(self.out.fileno(), size, 0)
+        return text.decode(errors="replace").replace("\r\n", "\n")
 
     def expect(self, text):
         """Waits until the peer has said `text`."""
@@ -71,6 +87,9 @@ class Peer:
             raise AssertionError(f"a rank hangs; it said:\n{self.output()}") from None
 
     def kill(self):
+        if self not in Peer.started:
+            return
+        Peer.started.remove(self)
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -79,13 +98,20 @@ class Peer:
         self.process.stdin.close()
 
 
-def start(kinds, *arguments, master="127.0.0.1", environment=None):
-    """One peer for each kind, in the order of ranks, on this host."""
+@atexit.register
+def kill_all():
+    for peer in list(Peer.started):
+        peer.kill()
+
+
+def start(kinds, *arguments, master="127.0.0.1", environment=None, of_each=None):
+    """One peer for each kind, in the order of ranks, on this host: with `environment`, and each with
+    its own of the list `of_each`."""
     port = str(free_port())
     peers = []
     for rank, kind in enumerate(kinds):
         place = {"RANK": str(rank), "WORLD_SIZE": str(len(kinds)), "LOCAL_RANK": str(rank),
                  "MASTER_ADDR": master, "MASTER_PORT": port}
-        peers.append(Peer(kind.command(*arguments),
-                          {**kind.environment, **(environment or {}), **place}))
+        own = of_each[rank] if of_each else {}
+        peers.append(Peer(kind.command(*arguments), {**(environment or {}), **own, **place}))
     return peers
