@@ -1,17 +1,20 @@
-// How fast this machine can do an all_reduce of float32 over TCP on its loopback interface, if nothing
-// costs anything but the system's calls and the additions: a ring of N processes of one thread, on bare
-// sockets, without messages, headers, checks or waits for each other's readiness.
-// Usage: loopback_bound RANKS SECONDS [--read BYTES] [--write BYTES] [--buffer BYTES] [--connections K]
+// How fast this machine can do an all_reduce of float32 over TCP on its loopback interface, if
+// nothing costs anything but the system's calls and the additions: a ring of N processes of one
+// thread, on bare sockets, without messages, headers, checks or waits for each other's readiness.
+// Usage: loopback_bound RANKS SECONDS [--read BYTES] [--write BYTES] [--buffer BYTES]
+// [--connections K]
 // [--congestion NAME] BYTES...
-// Prints what gloo_all_reduce.py prints. --read and --write: at most so much a call; --buffer: SO_SNDBUF and
-// SO_RCVBUF (default: as the system fits them); --connections: so many rings side by side, of a share of the
-// data each; --congestion: TCP's congestion control (default: reno, which
+// Prints what gloo_all_reduce.py prints. --read and --write: at most so much a call; --buffer:
+// SO_SNDBUF and SO_RCVBUF (default: as the system fits them); --connections: so many rings side by
+// side, of a share of the data each; --congestion: TCP's congestion control (default: reno, which
 // does not pace what it sends; an empty word: the system's).
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -26,9 +29,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <new>
-#include <sched.h>
 #include <string>
 #include <vector>
 
@@ -145,7 +146,8 @@ class Ring {
     const std::size_t step = sent_ / segment_, offset = sent_ % segment_;
     const std::size_t most = std::min({sendable(), segment_ - offset, settings_.write});
     if (most == 0) return;
-    const auto done = ::send(right_, place(rank_ - static_cast<int>(step)) + offset, most, MSG_NOSIGNAL);
+    const auto done =
+        ::send(right_, place(rank_ - static_cast<int>(step)) + offset, most, MSG_NOSIGNAL);
     if (done > 0) sent_ += static_cast<std::size_t>(done);
     if (done < 0 && errno != EAGAIN) fail("send");
   }
@@ -168,7 +170,8 @@ class Ring {
       return;
     }
     const std::size_t have = partial_ + static_cast<std::size_t>(done), whole = have / 4 * 4;
-    add(reinterpret_cast<float*>(there), reinterpret_cast<const float*>(staging_.data()), whole / 4);
+    add(reinterpret_cast<float*>(there), reinterpret_cast<const float*>(staging_.data()),
+        whole / 4);
     partial_ = have - whole;
     std::memmove(staging_.data(), staging_.data() + whole, partial_);
     received_ += whole;
@@ -231,7 +234,8 @@ void measure(const Settings& settings, Shared& shared, int rank, std::vector<Rin
     all_reduce(rings, data);
     longest = now() - begun;
   }
-  const int runs = static_cast<int>(std::clamp(settings.seconds / agree(longest), 5.0, 1.0 * kMostRuns));
+  const int runs =
+      static_cast<int>(std::clamp(settings.seconds / agree(longest), 5.0, 1.0 * kMostRuns));
   const double cpu = cpu_seconds(), begun = now();
   double before = begun;
   for (int i = 0; i < runs; ++i) {
@@ -271,12 +275,18 @@ Settings parse(int argc, char** argv) {
   for (int i = 3; i < argc; ++i) {
     const std::string word = argv[i];
     const auto value = [&] { return ++i < argc ? std::strtoull(argv[i], nullptr, 10) : 0; };
-    if (word == "--read") settings.read = value();
-    else if (word == "--write") settings.write = value();
-    else if (word == "--buffer") settings.buffer = static_cast<int>(value());
-    else if (word == "--congestion") settings.congestion = ++i < argc ? argv[i] : "";
-    else if (word == "--connections") settings.connections = static_cast<int>(value());
-    else settings.sizes.push_back(std::strtoull(argv[i], nullptr, 10));
+    if (word == "--read")
+      settings.read = value();
+    else if (word == "--write")
+      settings.write = value();
+    else if (word == "--buffer")
+      settings.buffer = static_cast<int>(value());
+    else if (word == "--congestion")
+      settings.congestion = ++i < argc ? argv[i] : "";
+    else if (word == "--connections")
+      settings.connections = static_cast<int>(value());
+    else
+      settings.sizes.push_back(std::strtoull(argv[i], nullptr, 10));
   }
   return settings;
 }
@@ -285,12 +295,13 @@ Settings parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Settings settings = parse(argc, argv);
-  void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("mmap");
   auto& shared = *new (memory) Shared;
   // Of each ring: from each rank to its right.
-  std::vector<std::vector<std::array<int, 2>>> links(static_cast<std::size_t>(settings.connections));
+  std::vector<std::vector<std::array<int, 2>>> links(
+      static_cast<std::size_t>(settings.connections));
   for (auto& ring : links) {
     ring.resize(static_cast<std::size_t>(settings.ranks));
     for (auto& ends : ring) connect_pair(ends.data(), settings);
