@@ -8,7 +8,7 @@ import re
 def dynamic_metadata(field, settings=None):
     torch = series()
     if field == "dependencies":
-        return [f"torch=={torch}.*", "numpy"]
+        return [f"torch=={torch}.*"]
     return f"{version()}+torch{torch}"
 
 
