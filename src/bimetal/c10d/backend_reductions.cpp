@@ -71,8 +71,8 @@ BimetalBackend::WorkPtr BimetalBackend::_reduce_scatter_base(
 BimetalBackend::WorkPtr BimetalBackend::reduce_scatter_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const ::c10d::ReduceScatterOptions& opts) {
-  return start(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "bimetal:reduce_scatter_tensor",
-               opts.timeout, outputs, [&](Issue& issue) {
+  return start(OpType::_REDUCE_SCATTER_BASE, "bimetal:reduce_scatter_tensor", opts.timeout, outputs,
+               [&](Issue& issue) {
                  for (std::size_t i = 0; i < outputs.size(); ++i) {
                    const auto reduction = reduction_for(opts.reduceOp, outputs[i].scalar_type());
                    const auto whole = issue.tensors.lend(inputs.at(i), Use::scratch);

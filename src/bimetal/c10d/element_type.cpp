@@ -69,7 +69,9 @@ comm::ReduceOp for_number(Op::RedOpType op, at::ScalarType type) {
 
 // A tensor stays on its device until prepare() needs it: torch keeps it alive.
 at::Tensor factor_of(const Op& op) {
-  const auto* premul = dynamic_cast<const ::c10d::PreMulSumSupplement*>(op.supplement_.get());
+  // The name that torch 2.11 to 2.13 all know it by; it has nothing to do with NCCL.
+  using Factor = ::c10d::NCCLPreMulSumSupplement;
+  const auto* premul = dynamic_cast<const Factor*>(op.supplement_.get());
   if (premul == nullptr) {
     throw Error(ErrorCode::InvalidArgument, "PREMUL_SUM came without its factor");
   }
