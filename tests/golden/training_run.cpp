@@ -61,7 +61,10 @@ class Worker {
         samples_(samples),
         model_(std::move(model)),
         group_(group),
-        parallel_(model_, group, {.bucket_bytes = 16 << 10, .first_bucket_bytes = 1 << 10}),
+        parallel_(model_, group,
+                  {.bucket_bytes = 16 << 10,
+                   .first_bucket_bytes = 1 << 10,
+                   .island = plan.form_island ? plan.form_island(group) : nullptr}),
         optimizer_(make_optimizer(plan.optimizer, model_->parameters())) {}
 
   std::vector<double> train() {

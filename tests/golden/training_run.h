@@ -4,7 +4,12 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
+
+#include "bimetal/c10d/island.h"
+#include "bimetal/comm/group.h"
 
 namespace bimetal::golden {
 
@@ -16,6 +21,8 @@ struct TrainingPlan {
   /// Samples per rank of each step, used in turn; all of one sum. Its width is the world size.
   std::vector<std::vector<std::int64_t>> shares;
   std::int64_t micro_batch = 1000;  ///< samples per backward pass at most
+  /// Called on each rank with its group; empty: no islands.
+  std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };
 
 struct TrainingResult {

@@ -98,6 +98,11 @@ CopyMark HostStaging::mark_to_host() const {
   return to_host_ ? CopyMark(record(*to_host_)) : CopyMark();
 }
 
+CopyMark HostStaging::mark_all() const {
+  if (to_host_) record(current_stream()).block(*to_host_);
+  return mark_to_host();
+}
+
 CopyMark HostStaging::mark_to_device() const {
   return to_host_ ? CopyMark(record(current_stream())) : CopyMark();
 }

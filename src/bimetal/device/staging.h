@@ -55,6 +55,9 @@ class HostStaging {
   /// Passed once all copies to the host begun so far have ended.
   CopyMark mark_to_host() const;
 
+  /// The same, and everything that the current stream has queued so far.
+  CopyMark mark_all() const;
+
   /// Passed once all copies to the device begun so far on the current stream have ended.
   CopyMark mark_to_device() const;
 

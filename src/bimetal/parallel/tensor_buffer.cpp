@@ -21,17 +21,19 @@ std::optional<comm::DType> comm_dtype(torch::ScalarType dtype) noexcept {
   }
 }
 
+comm::DType comm_dtype_of(const torch::Tensor& tensor) {
+  if (const auto dtype = comm_dtype(tensor.scalar_type())) return *dtype;
+  throw Error(ErrorCode::Unsupported, fmt::format("tensors of type {} cannot be exchanged",
+                                                  c10::toString(tensor.scalar_type())));
+}
+
 comm::Buffer tensor_buffer(const torch::Tensor& tensor) {
   if (!tensor.device().is_cpu() || !tensor.is_contiguous()) {
     throw Error(ErrorCode::InvalidArgument,
                 "only contiguous CPU tensors can be handed to the network; copy it first");
   }
-  const auto dtype = comm_dtype(tensor.scalar_type());
-  if (!dtype) {
-    throw Error(ErrorCode::Unsupported, fmt::format("tensors of type {} cannot be exchanged",
-                                                    c10::toString(tensor.scalar_type())));
-  }
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), *dtype};
+  const auto dtype = comm_dtype_of(tensor);
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype};
 }
 
 torch::Tensor tensor_in(const comm::GroupMemory& memory, std::size_t offset, std::int64_t count,

@@ -8,8 +8,7 @@
 
 namespace bimetal::parallel {
 
-Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters,
-               torch::Tensor flat)
+Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters, torch::Tensor flat)
     : plan_(std::move(plan)), flat_(std::move(flat)) {
   used_ = flat_.narrow(0, plan_.count, static_cast<std::int64_t>(plan_.slots.size()));
   views_.reserve(plan_.slots.size());
@@ -49,7 +48,7 @@ void Bucket::fill_unused(std::size_t slot) {
 }
 
 std::vector<bool> Bucket::used_by_any() const {
-  const torch::Tensor ranks = used_.to(torch::kFloat64);
+  const torch::Tensor ranks = used_.to(torch::kCPU, torch::kFloat64);
   const std::span counts(ranks.const_data_ptr<double>(), plan_.slots.size());
   std::vector<bool> used(counts.size());
   std::transform(counts.begin(), counts.end(), used.begin(),

@@ -1,5 +1,5 @@
 #pragma once
-// One bucket of gradients: flat host memory that the fabric sums in one operation.
+// One bucket of gradients: flat memory that is summed in one operation.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -17,8 +17,8 @@ namespace bimetal::parallel {
 /// After the sum such an element is positive exactly if some rank had one. Not thread-safe.
 class Bucket {
  public:
-  /// `flat` is memory on the host of elements(plan) elements of plan.dtype. The gradients' shapes
-  /// are taken from `parameters`.
+  /// `flat` is memory of elements(plan) elements of plan.dtype: on the host, where the fabric takes
+  /// it, or on the device, for an island. The gradients' shapes are taken from `parameters`.
   Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters, torch::Tensor flat);
 
   /// Elements of flat(): those of the gradients and one per slot.

@@ -34,8 +34,12 @@ struct BucketExchange::Ends {
   std::atomic<Clock::rep> last = 0;
 };
 
-BucketExchange::BucketExchange(comm::Group group, std::chrono::milliseconds timeout)
-    : group_(std::move(group)), timeout_(timeout), ends_(std::make_shared<Ends>()) {}
+BucketExchange::BucketExchange(comm::Group group, std::chrono::milliseconds timeout,
+                               std::shared_ptr<c10d::Island> island)
+    : group_(std::move(group)),
+      timeout_(timeout),
+      island_(std::move(island)),
+      ends_(std::make_shared<Ends>()) {}
 
 void BucketExchange::compress(comm::CompressedAllReduceOptions options,
                               std::vector<std::vector<comm::Matrix>> matrices) {
@@ -120,8 +124,9 @@ double BucketExchange::communicate_seconds() const noexcept {
 }
 
 comm::Work BucketExchange::sum(std::size_t index, const torch::Tensor& flat) {
-  const auto whole = tensor_buffer(flat);
   const auto deadline = Deadline::after(timeout_);
+  if (island_) return island_->all_reduce(flat, comm_dtype_of(flat), deadline);
+  const auto whole = tensor_buffer(flat);
   if (!compressed_) return group_.all_reduce(whole, comm::ReduceOp::sum, deadline);
   const auto count = compressed_count(index);
   // It ends before the sum behind it does, and its failure is that one's, too.

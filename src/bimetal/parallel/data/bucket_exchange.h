@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/c10d/island.h"
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/comm/work.h"
@@ -22,8 +23,10 @@ namespace bimetal::parallel {
 /// their indices, which is the same on every rank, as the fabric asks. Not thread-safe.
 class BucketExchange {
  public:
-  /// `timeout` bounds each bucket's sum.
-  BucketExchange(comm::Group group, std::chrono::milliseconds timeout);
+  /// `timeout` bounds each bucket's sum. With `island` buckets lie on the device and are summed by
+  /// it in the group's place; nothing is compressed then.
+  BucketExchange(comm::Group group, std::chrono::milliseconds timeout,
+                 std::shared_ptr<c10d::Island> island = nullptr);
 
   /// Compresses bucket i's matrices[i] from now on; what lies behind them is summed exactly.
   void compress(comm::CompressedAllReduceOptions options,
@@ -71,6 +74,7 @@ class BucketExchange {
 
   comm::Group group_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<c10d::Island> island_;
   std::optional<comm::CompressedAllReduce> compressed_;
   std::vector<std::vector<comm::Matrix>> matrices_;  ///< of each bucket, where compressed
   std::int64_t step_ = 0;                            ///< steps begun before this one

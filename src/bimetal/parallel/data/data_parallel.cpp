@@ -42,7 +42,8 @@ ReducerOptions reducer_options(const DataParallelOptions& options) {
   return {.first_bucket_bytes = options.first_bucket_bytes,
           .bucket_bytes = options.bucket_bytes,
           .timeout = options.timeout,
-          .compression = options.compression};
+          .compression = options.compression,
+          .island = options.island};
 }
 
 }  // namespace

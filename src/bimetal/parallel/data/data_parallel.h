@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "bimetal/c10d/island.h"
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
 
@@ -23,6 +24,9 @@ struct DataParallelOptions {
   /// Of the gradients on the wire: docs/compression.md. The same on every rank. Steps are counted
   /// from the first one of this object, where the error feedback is empty, too.
   comm::CompressedAllReduceOptions compression = {};
+  /// Sums the gradients where ranks share a vendor library (docs/islands.md); made of the same
+  /// group by c10d::form_islands. Not together with compression.
+  std::shared_ptr<c10d::Island> island = nullptr;
 };
 
 /// Owns the gradient hooks of one module on one rank. Use from one thread.

@@ -39,8 +39,12 @@ GradientReducer::GradientReducer(std::vector<torch::Tensor> parameters, comm::Gr
       options_(options),
       device_(device_of(parameters_)),
       staging_(device_),
-      exchange_(group, options.timeout),
+      exchange_(group, options.timeout, options.island),
       hooks_(watched(parameters_, group), [this](std::size_t i) { on_gradient(i); }) {
+  if (options.island && options.compression.compression.scheme != comm::Scheme::none) {
+    throw Error(ErrorCode::InvalidArgument,
+                "gradients that an island's vendor library sums cannot be compressed");
+  }
   options_.home = resolve(options.home, device_);
   make_buckets(group);
   if (options_.compression.compression.scheme != comm::Scheme::none) compress_buckets();
@@ -65,9 +69,10 @@ void GradientReducer::make_buckets(comm::Group group) {
 // On the CPU the buckets lie in memory that the ranks of one host sum in place. What an accelerator
 // copies from is page-locked instead; its rank asks for shared memory all the same, since the
 // others do and asking is collective. Compressed buckets travel encoded, so that nothing would be
-// gained.
+// gained. Where there are islands, all ranks have one, and their buckets lie on the devices.
 std::vector<torch::Tensor> GradientReducer::make_memory(const std::vector<BucketPlan>& plans,
                                                         comm::Group group) {
+  if (options_.island) return make_device_memory(plans);
   constexpr std::size_t kCacheLine = 64;
   const bool shared = options_.compression.compression.scheme == comm::Scheme::none;
   std::vector<std::size_t> offsets;
@@ -84,6 +89,16 @@ std::vector<torch::Tensor> GradientReducer::make_memory(const std::vector<Bucket
     flats.push_back(device_.is_cpu() && shared
                         ? tensor_in(memory, offsets[i], count, plans[i].dtype)
                         : device::host_buffer(count, plans[i].dtype, device_));
+  }
+  return flats;
+}
+
+std::vector<torch::Tensor> GradientReducer::make_device_memory(
+    const std::vector<BucketPlan>& plans) const {
+  std::vector<torch::Tensor> flats;
+  for (const auto& plan : plans) {
+    flats.push_back(torch::zeros({Bucket::elements(plan)},
+                                 torch::TensorOptions().dtype(plan.dtype).device(device_)));
   }
   return flats;
 }
@@ -149,7 +164,10 @@ void GradientReducer::take(std::size_t parameter) {
     if (options_.home == GradientHome::bucket) gradient = bucket.view(slot);
     bucket.fill(slot);
   }
-  if (bucket.complete()) exchange_.offer(index, bucket.flat(), staging_.mark_to_host());
+  if (!bucket.complete()) return;
+  // On the device, zeros for unused slots are on their way, too.
+  exchange_.offer(index, bucket.flat(),
+                  options_.island ? staging_.mark_all() : staging_.mark_to_host());
 }
 
 void GradientReducer::take_missing() {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct ReducerOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  ///< of each bucket
   GradientHome home = GradientHome::automatic;
   comm::CompressedAllReduceOptions compression = {};  ///< of the buckets on the wire
+  std::shared_ptr<c10d::Island> island = nullptr;     ///< sums the buckets, uncompressed
 };
 
 /// One step is begin(), any number of plain backward passes (gradients add up locally), at most one
@@ -41,6 +43,7 @@ struct ReducerOptions {
 class GradientReducer {
  public:
   /// `parameters`: leaves that require gradients, all on one device, of types the fabric carries.
+  /// Error(InvalidArgument) for an island together with compression.
   GradientReducer(std::vector<torch::Tensor> parameters, comm::Group group, ReducerOptions options);
 
   /// Drops all gradients and expects new ones.
@@ -70,6 +73,7 @@ class GradientReducer {
 
   void make_buckets(comm::Group group);
   std::vector<torch::Tensor> make_memory(const std::vector<BucketPlan>& plans, comm::Group group);
+  std::vector<torch::Tensor> make_device_memory(const std::vector<BucketPlan>& plans) const;
   void compress_buckets();
   void on_gradient(std::size_t parameter);
   void take(std::size_t parameter);

@@ -1,0 +1,69 @@
+#pragma once
+// An island: ranks of one host whose devices one vendor library joins (NCCL, RCCL). They reduce on
+// the device among themselves; the first of them, the leader, meets the other islands' leaders
+// through the fabric. docs/islands.md has the whole picture.
+//
+// Hierarchical reduction as in Horovod (Sergeev and Del Balso, arXiv:1802.05799) and NCCL itself,
+// with the fabric in place of a second vendor library between the hosts.
+//
+// What has been run: islands of CPU tensors, with a c10d::Backend of this project in the vendor
+// library's place (tests/golden). Not yet run: NCCL or RCCL on a device.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/executor.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/comm/topology.h"
+#include "bimetal/comm/work.h"
+#include "bimetal/device/staging.h"
+
+namespace bimetal::c10d {
+
+using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
+
+/// One rank's side of its island. Calls must come in the same order on all ranks, from one thread.
+class Island {
+ public:
+  /// `members`: the fabric's group of the island's ranks, empty if this one is alone; `vendor`
+  /// joins the same ranks in the same order, empty likewise. `leaders`: the fabric's group of all
+  /// islands' first ranks, empty on the others. `device` is where this rank's tensors live.
+  Island(comm::Group members, BackendPtr vendor, comm::Group leaders, const torch::Device& device);
+  ~Island();
+  Island(const Island&) = delete;
+  Island& operator=(const Island&) = delete;
+
+  /// How many ranks reduce here on the device; 1: this one is alone.
+  int size() const { return members_ ? members_.size() : 1; }
+  bool leads() const noexcept { return static_cast<bool>(leaders_); }
+
+  /// Sums `flat`, contiguous, on the device and of the fabric's type `dtype`, over all ranks of all
+  /// islands, in place. What has been queued on other streams for it must have ended. It is kept
+  /// alive until the work is done. Errors through the work: those of the fabric; Error(System) with
+  /// the vendor library's words. Any of them ends the island on all its ranks.
+  comm::Work all_reduce(torch::Tensor flat, comm::DType dtype, Deadline deadline);
+
+ private:
+  void sum(torch::Tensor& flat, comm::DType dtype, Deadline deadline);
+  void reduce_to_leader(torch::Tensor& flat, Deadline deadline);
+  void exchange(torch::Tensor& flat, comm::DType dtype, Deadline deadline);
+  void spread_from_leader(torch::Tensor& flat, Deadline deadline);
+  template <typename Call>
+  void with_vendor(const char* what, Call&& call);
+  void give_up(const std::string& reason);
+
+  comm::Group members_;
+  BackendPtr vendor_;
+  comm::Group leaders_;
+  device::HostStaging staging_;
+  const torch::Device device_;
+  torch::Tensor host_;  ///< of a leader on a device: what the fabric sums; as long as the longest
+  std::string failure_;
+  comm::Executor executor_;  ///< last: its tasks use all of the above
+};
+
+}  // namespace bimetal::c10d

@@ -1,0 +1,135 @@
+// Ranks on islands, which sum gradients among themselves before they meet the others: still the
+// training that one device would have done. This project's own c10d::Backend stands in for NCCL.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/c10d/backend.h"
+#include "bimetal/c10d/form_islands.h"
+#include "golden/training_run.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::golden {
+namespace {
+
+using c10d::Vendor;
+using c10d::VendorOffer;
+
+c10d::BackendPtr backend_of(comm::Group members) {
+  return c10::make_intrusive<c10d::BimetalBackend>(
+      std::move(members), nullptr,
+      c10::make_intrusive<c10d::BackendOptions>(std::chrono::seconds(60)));
+}
+
+/// As of a card of its own.
+VendorOffer offer_of(int rank, Vendor vendor) {
+  VendorOffer offer{vendor, {}};
+  offer.device[0] = static_cast<std::byte>(rank + 1);
+  return offer;
+}
+
+struct IslandCase {
+  std::string name;
+  std::vector<Vendor> vendors;  ///< by rank
+  std::vector<std::vector<std::int64_t>> shares;
+  std::vector<int> sizes;  ///< of each rank's island
+};
+
+void PrintTo(const IslandCase& shared, std::ostream* out) {
+  *out << shared.name;
+}
+
+// Shares of 0 move about: such ranks take part with zeros, as leaders, too.
+const IslandCase island_cases[] = {
+    {"TwoAndOne",
+     {Vendor::nccl, Vendor::nccl, Vendor::none},
+     {{13, 11, 0}, {0, 23, 1}, {8, 8, 8}},
+     {2, 2, 1}},
+    {"TwoAndTwo",
+     {Vendor::nccl, Vendor::rccl, Vendor::nccl, Vendor::rccl},
+     {{10, 7, 4, 3}, {0, 12, 0, 12}, {1, 0, 23, 0}},
+     {2, 2, 2, 2}},
+    {"OneOfThree", {Vendor::rccl, Vendor::rccl, Vendor::rccl}, {{24, 0, 0}, {7, 8, 9}}, {3, 3, 3}},
+};
+
+class Islands : public ::testing::TestWithParam<IslandCase> {};
+
+TEST_P(Islands, ParametersAgreeWithOneDevice) {
+  const IslandCase& shared = GetParam();
+  std::vector<int> sizes(shared.vendors.size());
+  TrainingPlan plan{.optimizer = Optimizer::adam, .shares = shared.shares};
+  plan.form_island = [&](comm::Group group) {
+    const int rank = group.rank();
+    auto island =
+        c10d::form_islands(group, torch::kCPU, offer_of(rank, shared.vendors[rank]), backend_of);
+    sizes[rank] = island->size();
+    return island;
+  };
+  const auto together = train(plan);
+  const auto alone = train({.optimizer = Optimizer::adam, .shares = {{24}}});
+  for (std::size_t i = 0; i < alone.parameters.size(); ++i) {
+    const auto scale = alone.parameters[i].abs().max().item<double>();
+    const auto difference =
+        (together.parameters[i] - alone.parameters[i]).abs().max().item<double>();
+    EXPECT_LE(difference / scale, 1e-12) << "parameter " << i;
+  }
+  EXPECT_EQ(sizes, shared.sizes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Islands, ::testing::ValuesIn(island_cases),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(IslandsFormed, NobodyHasAPartner) {
+  testing::run_ranks(2, [](int rank, comm::Group group) {
+    const auto connect = [](comm::Group) -> c10d::BackendPtr {
+      ADD_FAILURE() << "nothing is to be connected";
+      return nullptr;
+    };
+    EXPECT_FALSE(c10d::form_islands(group, torch::kCPU, {}, connect));
+    const auto vendor = rank == 0 ? Vendor::nccl : Vendor::rccl;
+    EXPECT_FALSE(c10d::form_islands(group, torch::kCPU, offer_of(rank, vendor), connect));
+    const auto same_card = offer_of(0, Vendor::nccl);
+    EXPECT_FALSE(c10d::form_islands(group, torch::kCPU, same_card, connect));
+  });
+}
+
+TEST(IslandsFormed, AVendorLibraryThatFailsIsNamedOnEveryRank) {
+  testing::run_ranks(3, [](int rank, comm::Group group) {
+    try {
+      c10d::form_islands(group, torch::kCPU, offer_of(rank, rank < 2 ? Vendor::nccl : Vendor::none),
+                         [&](comm::Group members) -> c10d::BackendPtr {
+                           if (rank == 1) throw std::runtime_error("no such card");
+                           return backend_of(std::move(members));
+                         });
+      FAIL() << "rank " << rank;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::System);
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_EQ(std::string(error.what()).find("no such card") != std::string::npos, rank == 1);
+    }
+  });
+}
+
+// Rank 2, an island of its own, never comes: ranks 0 and 1 must both be told, the member by its
+// leader.
+TEST(IslandsFormed, AMissingRankEndsTheSumOnTheWholeIsland) {
+  testing::run_ranks(3, [](int rank, comm::Group group) {
+    const auto island = c10d::form_islands(
+        group, torch::kCPU, offer_of(rank, rank < 2 ? Vendor::nccl : Vendor::none), backend_of);
+    ASSERT_TRUE(island);
+    if (rank < 2) {
+      const auto work = island->all_reduce(torch::ones({1000}), comm::DType::float32,
+                                           Deadline::after(std::chrono::seconds(1)));
+      EXPECT_THROW(work.wait(), Error);
+    }
+    group.barrier().wait();
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::golden
