@@ -6,8 +6,8 @@
 
 #include "bimetal/api/session.h"
 #include "bimetal/base/error.h"
+#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/join_world.h"
-#include "bimetal/launch/rank_environment.h"
 
 namespace bimetal {
 namespace {
@@ -31,7 +31,8 @@ std::string worker_spec(int argc, const char* const* argv) {
 
 Job init(int argc, const char* const* argv) {
   const auto worker = device::parse_worker_spec(worker_spec(argc, argv));
-  const auto environment = launch::rank_from_environment();
+  const auto environment = launch::find_rank(comm::Transport::automatic,
+                                             Deadline::after(launch::JoinOptions{}.join_timeout));
   if (!environment) {
     return Job(std::make_shared<api::Session>(launch::single_process_world(), worker, 0, 1));
   }

@@ -46,10 +46,10 @@ class Job {
 };
 
 /// Joins the job that this process was started for: by torchrun or whatever else sets RANK,
-/// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (with BIMETAL_TOKEN_FILE between machines);
-/// without them it is a job of one. Call once, before any tensor work; it returns when all ranks
-/// have joined. The device is that of "--worker SPEC" among the arguments, else of the variable
-/// BIMETAL_WORKER, else this machine's best ("cpu:threads=1", "cuda:0", "mps": see
+/// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (with BIMETAL_TOKEN_FILE between machines),
+/// or by mpirun; without them it is a job of one. Call once, before any tensor work; it returns
+/// when all ranks have joined. The device is that of "--worker SPEC" among the arguments, else of
+/// the variable BIMETAL_WORKER, else this machine's best ("cpu:threads=1", "cuda:0", "mps": see
 /// device/worker_spec.h); other arguments are the program's own. Errors: InvalidArgument for bad
 /// variables or specs, Unsupported for a device that is not there, those of launch::join_world.
 Job init(int argc = 0, const char* const* argv = nullptr);

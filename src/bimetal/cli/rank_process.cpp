@@ -9,6 +9,7 @@
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/local_ranks.h"
+#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/join_world.h"
 #include "bimetal/launch/lifeline.h"
 
@@ -17,6 +18,10 @@ namespace {
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+comm::Transport transport_of(const train::Job& job) {
+  return comm::transport_of(job.fabric.transport, "[fabric] transport");
 }
 
 }  // namespace
@@ -60,11 +65,17 @@ int run_rank_process(const std::function<int(launch::StatusReporter&)>& work) {
   }
 }
 
+std::optional<launch::RankEnvironment> find_rank(const train::Job& job) {
+  return launch::find_rank(transport_of(job),
+                           Deadline::after(milliseconds(job.cluster.join_timeout_s)));
+}
+
 comm::Group join_group(const launch::RankEnvironment& env, const train::Job& job) {
   launch::JoinOptions options;
   options.token = net::Token::from_environment();
   options.join_timeout = milliseconds(job.cluster.join_timeout_s);
   options.group.timeout = milliseconds(job.parallel.timeout_s);
+  options.group.transport = transport_of(job);
   return launch::join_world(env, options);
 }
 

@@ -3,6 +3,7 @@
 // of errors, and finds its group.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,11 @@ device::WorkerSpec worker_of_rank(const launch::RankEnvironment& env,
 /// thrown otherwise.
 int run_rank_process(const std::function<int(launch::StatusReporter&)>& work);
 
-/// The group of all ranks, with the job's timeouts and the token of the environment. Collective.
+/// This process's place in the job, if something has started it as a rank: see launch/find_rank.h.
+std::optional<launch::RankEnvironment> find_rank(const train::Job& job);
+
+/// The group of all ranks, with the job's timeouts and transport and the token of the environment.
+/// Collective.
 comm::Group join_group(const launch::RankEnvironment& env, const train::Job& job);
 
 }  // namespace bimetal::cli

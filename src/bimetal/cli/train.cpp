@@ -21,6 +21,7 @@ constexpr const char* kFooter = R"(Examples:
   bimetal train job.toml --set train.epochs=3 --set train.learning_rate=0.1 --report run.json
   bimetal train job.toml --resume runs/fashion
   torchrun --no-python --nproc-per-node 2 bimetal train job.toml
+  mpirun -n 4 bimetal train job.toml
   bimetal train job.toml --listen 192.168.1.5:29400 --world-size 2 --token-file token
 
 Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them), others: docs/errors.md.)";
@@ -31,13 +32,14 @@ train::Job load(const TrainArguments& arguments) {
   return job;
 }
 
-int run_as_rank(const launch::RankEnvironment& env, const TrainArguments& arguments) {
+int run_as_rank(const launch::RankEnvironment& env, const train::Job& job,
+                const TrainArguments& arguments) {
   if (!arguments.listen.empty()) {
     throw Error(ErrorCode::InvalidArgument,
-                "--listen starts a job, but RANK is set: this process is one rank of a job that "
-                "another launcher has started; unset RANK, or leave --listen out");
+                "--listen starts a job, but RANK is set (or mpirun is at work): this process is "
+                "one rank of a job that another launcher has started; unset RANK, or leave "
+                "--listen out");
   }
-  const auto job = load(arguments);
   return run_rank(
       {env, job, worker_of_rank(env, arguments.workers, job), arguments.report, arguments.resume});
 }
@@ -95,9 +97,9 @@ void add_host_options(CLI::App& command, TrainArguments& arguments) {
 }  // namespace
 
 int train_command(const TrainArguments& arguments) {
-  if (const auto env = launch::rank_from_environment()) return run_as_rank(*env, arguments);
   LocalRanks ranks;
   ranks.job = load(arguments);
+  if (const auto env = find_rank(ranks.job)) return run_as_rank(*env, ranks.job, arguments);
   ranks.workers = choose_workers(arguments.workers, ranks.job);
   ranks.report = arguments.report;
   ranks.resume = arguments.resume;

@@ -64,6 +64,12 @@ struct ClusterConfig {
   bool operator==(const ClusterConfig&) const = default;
 };
 
+struct FabricConfig {
+  std::string transport = "auto";  ///< a name of comm::Transport
+  std::string islands = "auto";    ///< "auto" or "off": use vendor libraries where there are any
+  bool operator==(const FabricConfig&) const = default;
+};
+
 struct Job {
   ModelConfig model;
   DataConfig data;
@@ -71,6 +77,7 @@ struct Job {
   ParallelConfig parallel;
   CheckpointConfig checkpoint;
   ClusterConfig cluster;
+  FabricConfig fabric;
   bool operator==(const Job&) const = default;
 };
 

@@ -192,7 +192,7 @@ Binding balance_policy(ParallelConfig& to) {
 }  // namespace
 
 std::vector<JobKey> job_keys(Job& job) {
-  auto& [model, data, train, parallel, checkpoint, cluster] = job;
+  auto& [model, data, train, parallel, checkpoint, cluster, fabric] = job;
   return {
       {"model", "name", text(model.name)},
       {"data", "name", text(data.name)},
@@ -224,6 +224,8 @@ std::vector<JobKey> job_keys(Job& job) {
       {"checkpoint", "keep", whole(checkpoint.keep, 1)},
       {"cluster", "workers", worker_specs(cluster.workers)},
       {"cluster", "join_timeout_s", number(cluster.join_timeout_s, kSeconds)},
+      {"fabric", "islands", one_of(fabric.islands, {"auto", "off"})},
+      {"fabric", "transport", one_of(fabric.transport, {"auto", "tcp", "shm", "mpi"})},
   };
 }
 

@@ -97,6 +97,7 @@ TEST(Job, RefusesWrongTypes) {
   EXPECT_THAT(error_of("[data]\nname = 5"), HasSubstr("expected a string, found a whole number"));
   EXPECT_THAT(error_of("[data]\nname = 1979-05-27"), HasSubstr("found a date"));
   EXPECT_THAT(error_of("[cluster]\nworkers = 'cpu'"), HasSubstr("an array of strings"));
+  EXPECT_THAT(error_of("[fabric]\ntransport = 'rdma'"), HasSubstr("\"shm\" or \"mpi\""));
   EXPECT_THAT(error_of("[cluster]\nworkers = ['cpu', 1]"), HasSubstr("a whole number in it"));
   EXPECT_THAT(error_of("[parallel]\nbalance = 3"), HasSubstr("expected \"auto\", \"equal\" or"));
   EXPECT_THAT(error_of("[parallel]\nbalance = ['a']"), HasSubstr("found a string in it"));
@@ -197,6 +198,7 @@ TEST(Job, SurvivesTheTripThroughToml) {
   job.parallel.balance = balance::Policy::Fixed;
   job.parallel.weights = {1.0 / 3, 1e20, 0};
   job.cluster.workers = {"cpu:threads=1,speed=0.25", "auto"};
+  job.fabric.transport = "mpi";
   EXPECT_EQ(parse(to_toml(job)), job) << to_toml(job);
   job.parallel.balance = balance::Policy::Equal;
   job.parallel.weights.clear();
