@@ -11,6 +11,7 @@
 
 #include "bimetal/balance/balancer.h"
 #include "bimetal/base/error.h"
+#include "bimetal/c10d/form_islands.h"
 #include "bimetal/train/batch_feed.h"
 #include "bimetal/train/evaluate.h"
 #include "bimetal/train/gradient_compression.h"
@@ -42,6 +43,7 @@ class TrainingRun {
   data::TrainTest load_data();
   balance::Balancer measure_devices();
   StepOptions step_options() const;
+  std::shared_ptr<c10d::Island> find_island() const;
   data::EpochSampler sampler() const;
 
   bool next_step();
@@ -131,7 +133,14 @@ StepOptions TrainingRun::step_options() const {
   options.parallel.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20));
   options.parallel.timeout = step_timeout(job_);
   options.parallel.compression = gradient_compression(job_, group_.size());
+  options.parallel.island = find_island();
   return options;
+}
+
+/// A compressed exchange needs each rank's own gradients: it does without islands.
+std::shared_ptr<c10d::Island> TrainingRun::find_island() const {
+  if (job_.fabric.islands == "off" || job_.parallel.compression != "none") return nullptr;
+  return c10d::form_islands(group_, place_.device, step_timeout(job_));
 }
 
 data::EpochSampler TrainingRun::sampler() const {
