@@ -26,7 +26,7 @@ def shares_by_hand(speeds, batch):
     return [round(batch * s / sum(speeds)) for s in speeds]
 
 
-def measure_once(speeds, batch, seconds, period_ms):
+def measure_once(speeds, batch, seconds, period_ms, with_torch):
     """One pass over every variant; returns images/s by variant."""
     result = {}
     probe = ranks.bimetal_reports(batch, 6, [1.0], period_ms)[0]["samples_per_s"]
@@ -47,6 +47,8 @@ def measure_once(speeds, batch, seconds, period_ms):
     result["shares"] = [w["share"] for w in balanced["workers"]]
     result["own efficiency figure"] = balanced["efficiency"]
 
+    if not with_torch:
+        return result
     result["torch alone"] = sum(ranks.torch_rates([batch], [s], seconds, period_ms)[0] for s in speeds)
     result["torch together"] = sum(ranks.torch_rates(hand, speeds, seconds, period_ms, separate=True))
     equal = [batch // len(speeds)] * len(speeds)
@@ -60,17 +62,15 @@ def summarise(passes):
         return statistics.median(p[over] / p[under] for p in passes)
 
     rates = {k: statistics.median(p[k] for p in passes) for k in passes[0] if k != "shares"}
-    return {
-        "images_per_s": rates,
-        "shares": passes[-1]["shares"],
-        "of_alone": {"balanced": ratio("balanced", "alone"),
-                     "torch equal": ratio("torch equal", "torch alone"),
-                     "torch hand": ratio("torch hand", "torch alone")},
-        "of_together": {"balanced": ratio("balanced", "together"),
-                        "torch equal": ratio("torch equal", "torch together"),
-                        "torch hand": ratio("torch hand", "torch together")},
-        "balanced_over_torch_hand": ratio("balanced", "torch hand"),
-    }
+    summary = {"images_per_s": rates, "shares": passes[-1]["shares"],
+               "of_alone": {"balanced": ratio("balanced", "alone")},
+               "of_together": {"balanced": ratio("balanced", "together")}}
+    if "torch hand" in rates:
+        for way in ("torch hand", "torch equal"):
+            summary["of_alone"][way] = ratio(way, "torch alone")
+            summary["of_together"][way] = ratio(way, "torch together")
+        summary["balanced_over_torch_hand"] = ratio("balanced", "torch hand")
+    return summary
 
 
 def main():
@@ -80,6 +80,7 @@ def main():
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--period-ms", type=float, default=10, help="of the CPU quota")
     parser.add_argument("--case", choices=list(CASES), action="append")
+    parser.add_argument("--no-torch", dest="torch", action="store_false", help="measure Bimetal alone: half the time")
     parser.add_argument("--json", help="also write the figures to this file")
     args = parser.parse_args()
 
@@ -90,15 +91,18 @@ def main():
         passes = []
         for index in range(args.passes):
             print(f"{name}: pass {index + 1} of {args.passes}", file=sys.stderr, flush=True)
-            passes.append(measure_once(CASES[name], args.batch, args.seconds, args.period_ms))
+            passes.append(measure_once(CASES[name], args.batch, args.seconds, args.period_ms, args.torch))
             print("  " + ", ".join(f"{k} {v:.0f}" for k, v in passes[-1].items() if k not in ("shares", "own efficiency figure")), file=sys.stderr)
         summary = figures["cases"][name] = summarise(passes)
         print(f"\nworkers {name}   (medians of {args.passes} passes, global batch {args.batch})")
         print(f"  {'':14}{'images/s':>10}{'÷ Σ alone':>12}{'÷ together':>12}")
-        for row in ("balanced", "torch hand", "torch equal"):
+        for row in summary["of_alone"]:
             print(f"  {row:14}{summary['images_per_s'][row]:10.0f}{summary['of_alone'][row]:12.3f}"
                   f"{summary['of_together'][row]:12.3f}")
-        print(f"  balanced ÷ torch by hand: {summary['balanced_over_torch_hand']:.2f}", flush=True)
+        if args.torch:
+            print(f"  balanced ÷ torch by hand: {summary['balanced_over_torch_hand']:.2f}")
+        own = summary["images_per_s"]["own efficiency figure"]
+        print(f"  the jobs' own figure of efficiency: {own:.3f}", flush=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=1)

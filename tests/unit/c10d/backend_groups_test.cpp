@@ -99,13 +99,13 @@ TEST(BackendGroups, MonitoredBarrierNamesWhoIsMissingAndBreaksNothing) {
 TEST(BackendGroups, AbortEndsWhatIsInFlightOnAllRanks) {
   run_backends(2, [](const BackendPtr& world) {
     if (world->getRank() == 1) {
-      world->barrier()->wait();  // rank 0 has made its group, too
+      world->barrier({})->wait();  // rank 0 has made its group, too
       world->abort();
       return;
     }
     Tensors list{at::ones({1})};
     try {
-      world->barrier()->wait();
+      world->barrier({})->wait();
       world->recv(list, 1, 0)->wait();
       FAIL() << "no error";
     } catch (const c10d::BackendError& error) {
