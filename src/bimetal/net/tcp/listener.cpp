@@ -49,10 +49,8 @@ asio::awaitable<void> Listener::State::accept_all(std::shared_ptr<State> self) {
   asio::steady_timer pause(acceptor.get_executor());
   while (!stopped) {
     std::error_code error;
-    co_await acceptor.async_wait(tcp::acceptor::wait_read,
-                                 asio::redirect_error(asio::use_awaitable, error));
+    tcp::socket socket = co_await accept_next(acceptor, error);
     if (stopped) co_return;
-    tcp::socket socket = accept_now(acceptor, error);
     if (!error) {
       take(std::move(socket));
     } else if (error != asio::error::would_block && error != asio::error::connection_aborted) {

@@ -2,6 +2,7 @@
 // Sockets as Bimetal wants them: not inherited by child processes (a child that holds a connection
 // open would hide its owner's death), without Nagle's delay, and silent about SIGPIPE.
 
+#include <asio/awaitable.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <chrono>
@@ -19,8 +20,9 @@ tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protoc
 /// Listens on `address`. Errors: System; for a port in use it names the port and says what to try.
 tcp::acceptor open_acceptor(const asio::any_io_executor& executor, const tcp::endpoint& address);
 
-/// Takes one waiting connection; `error` is set where there is none (any more).
-tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error);
+/// Waits for a connection and takes it; `error` is set where it has gone by then, or cannot be
+/// taken, or `acceptor` was closed.
+asio::awaitable<tcp::socket> accept_next(tcp::acceptor& acceptor, std::error_code& error);
 
 /// For connections that carry frames. `peer_timeout`: how long sent data may stay unacknowledged,
 /// on systems whose kernel watches that by itself.

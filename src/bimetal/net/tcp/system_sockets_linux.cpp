@@ -2,6 +2,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
 #include <cerrno>
 #include <string_view>
 #include <system_error>
@@ -18,6 +20,18 @@ int open_descriptor(const tcp& protocol) {
   return fd;
 }
 
+tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error) {
+  tcp::socket socket(acceptor.get_executor());
+  if (error) return socket;
+  const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
+  if (fd < 0) {
+    error.assign(errno, std::system_category());
+    return socket;
+  }
+  socket.assign(acceptor.local_endpoint().protocol(), fd, error);
+  return socket;
+}
+
 }  // namespace
 
 tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protocol) {
@@ -26,15 +40,10 @@ tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protoc
   return socket;
 }
 
-tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error) {
-  tcp::socket socket(acceptor.get_executor());
-  const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
-  if (fd < 0) {
-    error.assign(errno, std::system_category());
-    return socket;
-  }
-  socket.assign(acceptor.local_endpoint().protocol(), fd, error);
-  return socket;
+asio::awaitable<tcp::socket> accept_next(tcp::acceptor& acceptor, std::error_code& error) {
+  co_await acceptor.async_wait(tcp::acceptor::wait_read,
+                               asio::redirect_error(asio::use_awaitable, error));
+  co_return accept_now(acceptor, error);
 }
 
 void open_to_listen(tcp::acceptor& acceptor, const tcp& protocol) {

@@ -2,6 +2,9 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/system_sockets.h"
 
@@ -23,11 +26,14 @@ tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protoc
   return socket;
 }
 
-tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error) {
+asio::awaitable<tcp::socket> accept_next(tcp::acceptor& acceptor, std::error_code& error) {
+  co_await acceptor.async_wait(tcp::acceptor::wait_read,
+                               asio::redirect_error(asio::use_awaitable, error));
   tcp::socket socket(acceptor.get_executor());
+  if (error) co_return socket;
   acceptor.accept(socket, error);
   if (!error) close_on_exec(socket.native_handle());
-  return socket;
+  co_return socket;
 }
 
 void open_to_listen(tcp::acceptor& acceptor, const tcp& protocol) {

@@ -3,6 +3,9 @@
 #include <winsock2.h>
 #include <ws2tcpip.h>
 
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/system_sockets.h"
 
@@ -22,10 +25,12 @@ tcp::socket open_socket(const asio::any_io_executor& executor, const tcp& protoc
   return tcp::socket(executor, protocol);
 }
 
-tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error) {
+// Overlapped: waiting until a listening socket is readable goes by select() in a thread of Asio's,
+// and under Wine shows a second connection late or never.
+asio::awaitable<tcp::socket> accept_next(tcp::acceptor& acceptor, std::error_code& error) {
   tcp::socket socket(acceptor.get_executor());
-  acceptor.accept(socket, error);
-  return socket;
+  co_await acceptor.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+  co_return socket;
 }
 
 // Lingering connections do not bar a port on Windows, and "reuse" would let two processes share it.
