@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 from cpu_limit import CpuLimit
+from finish import outputs_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BIMETAL = os.environ.get("BIMETAL", str(ROOT / "build" / "bimetal"))
@@ -41,16 +42,7 @@ def run_ranks(commands, speeds, period_ms, separate=False):
                                        text=True, preexec_fn=limit.enter)
             limit.watch(process.pid)
             processes.append(process)
-        try:
-            outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-    for process, command, (_, err) in zip(processes, commands, outputs):
-        if process.returncode != 0:
-            sys.exit(f"{' '.join(map(str, command))} ended with {process.returncode}:\n{err}")
-    return [out for out, _ in outputs]
+        return outputs_of(processes, " | ".join(" ".join(map(str, command)) for command in commands), TIMEOUT_S)
 
 
 def torch_rates(batches, speeds, seconds, period_ms, separate=False):

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "bimetal/comm/algorithm.h"
+#include "conformance/all_reduce_checks.h"
 #include "conformance/reference.h"
 #include "conformance/transports.h"
 #include "support/in_process_mesh.h"
@@ -40,42 +41,24 @@ class AllReduceAlgorithms : public ::testing::TestWithParam<Case> {
     const auto& world = GetParam().world;
     run_ranks(make_groups(world.transport, world.size, options), body);
   }
-
-  static void check(int rank, Group group, std::size_t count, DType dtype, ReduceOp op) {
-    Array data(count, dtype);
-    for (std::size_t i = 0; i < count; ++i) data.set(i, contribution(rank, i, dtype, op));
-    group.all_reduce(data.buffer(), op).wait();
-    for (std::size_t i = 0; i < count; ++i) {
-      ASSERT_EQ(data.get(i), reduced(group.size(), i, dtype, op))
-          << to_string(op) << " of " << to_string(dtype) << ", element " << i << " of " << count;
-    }
-  }
 };
 
 TEST_P(AllReduceAlgorithms, AgreeWithTheReference) {
   on_ranks([](int rank, Group group) {
     for (const DType dtype : kAllTypes) {
       for (const std::size_t count : {0, 1, 7, 1001}) {
-        for (const ReduceOp op : kAllOps) check(rank, group, count, dtype, op);
+        for (const ReduceOp op : kAllOps) check_all_reduce(rank, group, count, dtype, op);
       }
-      check(rank, group, 70001, dtype, ReduceOp::avg);
+      check_all_reduce(rank, group, 70001, dtype, ReduceOp::avg);
     }
-    check(rank, group, 1000003, DType::float32, ReduceOp::sum);
+    check_all_reduce(rank, group, 1000003, DType::float32, ReduceOp::sum);
   });
 }
 
 TEST_P(AllReduceAlgorithms, GiveAllRanksTheSameBits) {
   const auto size = static_cast<std::size_t>(GetParam().world.size);
   for (const std::size_t count : {5, 513, 100003}) {
-    std::vector<Array> results(size, Array(count, DType::float32));
-    on_ranks([&](int rank, Group group) {
-      Array& data = results[static_cast<std::size_t>(rank)];
-      std::mt19937 random(static_cast<unsigned>(rank));
-      std::normal_distribution<double> normal;
-      for (std::size_t i = 0; i < count; ++i) data.set(i, normal(random));
-      group.all_reduce(data.buffer(), ReduceOp::avg).wait();
-    });
-    for (const Array& other : results) ASSERT_EQ(other.bytes(), results.front().bytes()) << count;
+    check_same_bits(size, count, DType::float32, [&](const RankBody& body) { on_ranks(body); });
   }
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "bimetal/base/error.h"
+#include "conformance/all_reduce_checks.h"
 #include "conformance/reference.h"
 #include "conformance/transports.h"
 
@@ -35,16 +36,6 @@ class TwoLevels : public ::testing::TestWithParam<Shape> {
     options.algorithm = algorithm;
     run_ranks(make_island_groups(GetParam(), options), body);
   }
-
-  static void check(int rank, Group group, std::size_t count, DType dtype, ReduceOp op) {
-    Array data(count, dtype);
-    for (std::size_t i = 0; i < count; ++i) data.set(i, contribution(rank, i, dtype, op));
-    group.all_reduce(data.buffer(), op).wait();
-    for (std::size_t i = 0; i < count; ++i) {
-      ASSERT_EQ(data.get(i), reduced(group.size(), i, dtype, op))
-          << to_string(op) << " of " << to_string(dtype) << ", element " << i << " of " << count;
-    }
-  }
 };
 
 TEST_P(TwoLevels, AllRanksKnowTheIslands) {
@@ -63,12 +54,12 @@ TEST_P(TwoLevels, AgreeWithTheReference) {
   on_ranks([](int rank, Group group) {
     for (const DType dtype : kAllTypes) {
       for (const std::size_t count : {0, 1, 7, 1001}) {
-        for (const ReduceOp op : kAllOps) check(rank, group, count, dtype, op);
+        for (const ReduceOp op : kAllOps) check_all_reduce(rank, group, count, dtype, op);
       }
-      check(rank, group, 70001, dtype, ReduceOp::avg);
+      check_all_reduce(rank, group, 70001, dtype, ReduceOp::avg);
     }
     // Several blocks, and a last one that is not full.
-    check(rank, group, 2000003, DType::float32, ReduceOp::sum);
+    check_all_reduce(rank, group, 2000003, DType::float32, ReduceOp::sum);
   });
 }
 
@@ -76,7 +67,7 @@ TEST_P(TwoLevels, AreChosenByThemselvesForLongMessages) {
   on_ranks(
       [](int rank, Group group) {
         for (const std::size_t count : {3, 5000, 30001, 300001}) {
-          check(rank, group, count, DType::float32, ReduceOp::sum);
+          check_all_reduce(rank, group, count, DType::float32, ReduceOp::sum);
         }
         EXPECT_THAT(group.flight_recorder(), ::testing::HasSubstr("two_level"));
       },
@@ -85,15 +76,8 @@ TEST_P(TwoLevels, AreChosenByThemselvesForLongMessages) {
 
 TEST_P(TwoLevels, GiveAllRanksTheSameBits) {
   for (const std::size_t count : {5, 513, 300003}) {
-    std::vector<Array> results(GetParam().size(), Array(count, DType::float32));
-    on_ranks([&](int rank, Group group) {
-      Array& data = results[static_cast<std::size_t>(rank)];
-      std::mt19937 random(static_cast<unsigned>(rank));
-      std::normal_distribution<double> normal;
-      for (std::size_t i = 0; i < count; ++i) data.set(i, normal(random));
-      group.all_reduce(data.buffer(), ReduceOp::avg).wait();
-    });
-    for (const Array& other : results) ASSERT_EQ(other.bytes(), results.front().bytes()) << count;
+    check_same_bits(GetParam().size(), count, DType::float32,
+                    [&](const RankBody& body) { on_ranks(body); });
   }
 }
 
@@ -129,7 +113,7 @@ TEST_P(TwoLevels, ASubgroupHasItsOwn) {
     for (int r = 1; r < group.size(); ++r) all_but_first.push_back(r);
     Group part = group.subgroup(all_but_first);
     if (rank == 0) return;
-    check(part.rank(), part, 50001, DType::float64, ReduceOp::sum);
+    check_all_reduce(part.rank(), part, 50001, DType::float64, ReduceOp::sum);
   });
 }
 

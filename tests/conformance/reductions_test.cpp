@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 
+#include "conformance/all_reduce_checks.h"
 #include "conformance/reference.h"
 #include "conformance/transports.h"
 
@@ -84,17 +85,8 @@ TEST_P(Reductions, ReduceScatter) {
 TEST_P(Reductions, AllRanksGetTheSameBits) {
   for (const DType dtype : {DType::float32, DType::float64, DType::float16, DType::bfloat16}) {
     for (const std::size_t count : {513, 60013}) {
-      std::vector<Array> results(static_cast<std::size_t>(size()), Array(count, dtype));
-      on_ranks([&](int rank, Group group) {
-        Array& data = results[static_cast<std::size_t>(rank)];
-        std::mt19937 random(static_cast<unsigned>(rank));
-        std::normal_distribution<double> normal;
-        for (std::size_t i = 0; i < count; ++i) data.set(i, normal(random));
-        group.all_reduce(data.buffer(), ReduceOp::avg).wait();
-      });
-      for (const Array& other : results) {
-        ASSERT_EQ(other.bytes(), results.front().bytes()) << to_string(dtype) << " × " << count;
-      }
+      check_same_bits(static_cast<std::size_t>(size()), count, dtype,
+                      [&](const RankBody& body) { on_ranks(body); });
     }
   }
 }

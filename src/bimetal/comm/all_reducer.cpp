@@ -11,6 +11,7 @@
 #include "bimetal/comm/algorithms/two_level.h"
 #include "bimetal/comm/algorithms/weighted.h"
 #include "bimetal/comm/link_probe.h"
+#include "bimetal/comm/topology.h"
 
 namespace bimetal::comm {
 namespace {
@@ -52,8 +53,7 @@ Algorithm AllReducer::choose_with_islands(Channel& channel, std::size_t bytes) {
   const bool is_short = bytes <= plan_for_one_host(channel.size()).short_bytes;
   if (asked_ == Algorithm::automatic && is_short) return Algorithm::recursive_doubling;
   if (!plan_ && islands_->ranks.size() > 2 && bytes > kWorthMeasuring) {
-    std::vector<int> first;
-    for (const auto& island : islands_->ranks) first.push_back(island.front());
+    const auto first = first_ranks(islands_->ranks);
     plan_ = agree_on_plan(channel, leaves_host_, first);
     log(LogLevel::info, "all_reduce over {} ranks on {} islands: {} links between these",
         channel.size(), first.size(), plan_->weights.empty() ? "equal" : "unequal");

@@ -4,9 +4,15 @@
 
 namespace bimetal::comm {
 
-const std::vector<int>& Topology::island_of(int rank) const {
+const std::vector<int>& island_of(const std::vector<std::vector<int>>& islands, int rank) {
   return *std::ranges::find_if(
       islands, [&](const auto& island) { return std::ranges::find(island, rank) != island.end(); });
+}
+
+std::vector<int> first_ranks(const std::vector<std::vector<int>>& islands) {
+  std::vector<int> first;
+  for (const auto& island : islands) first.push_back(island.front());
+  return first;
 }
 
 Topology Topology::from(const std::vector<std::vector<bool>>& sees) {

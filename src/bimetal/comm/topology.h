@@ -5,11 +5,17 @@
 
 namespace bimetal::comm {
 
+/// The one of `islands` that holds `rank`; each rank is in exactly one.
+const std::vector<int>& island_of(const std::vector<std::vector<int>>& islands, int rank);
+
+/// The first rank of each island, which stands for it where one is enough.
+std::vector<int> first_ranks(const std::vector<std::vector<int>>& islands);
+
 /// The same on all ranks of a group. Every rank is in exactly one island, maybe alone.
 struct Topology {
   std::vector<std::vector<int>> islands;  ///< ranks of the group, ascending, by their lowest rank
 
-  const std::vector<int>& island_of(int rank) const;
+  const std::vector<int>& island_of(int rank) const { return comm::island_of(islands, rank); }
   bool one_island() const noexcept { return islands.size() == 1; }
 
   /// From who could open whose memory: sees[a][b]. Ranks are together if all of them see each

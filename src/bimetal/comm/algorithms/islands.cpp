@@ -9,6 +9,7 @@
 #include "bimetal/comm/parts.h"
 #include "bimetal/comm/shm/channel_guard.h"
 #include "bimetal/comm/shm/lanes.h"
+#include "bimetal/comm/topology.h"
 
 namespace bimetal::comm {
 namespace {
@@ -21,12 +22,6 @@ int place_of(const std::vector<int>& ranks, int rank) {
   return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
 }
 
-const std::vector<int>& island_of(const Islands& islands, int rank) {
-  return *std::ranges::find_if(islands.ranks, [&](const auto& island) {
-    return std::ranges::find(island, rank) != island.end();
-  });
-}
-
 // One call on one rank. Block by block: reduced inside, exchanged, spread inside.
 class TwoLevels {
  public:
@@ -35,7 +30,7 @@ class TwoLevels {
       : data_(data),
         weights_(weights),
         reduction_(reduction),
-        own_island_(island_of(islands, channel.rank())),
+        own_island_(island_of(islands.ranks, channel.rank())),
         inside_(channel.among(own_island_)),
         guard_(inside_),
         lanes_{data.size(), lanes_of(islands)},

@@ -86,12 +86,11 @@ std::vector<NamedValues> CompressedAllReduce::whole_state(std::optional<Deadline
 }
 
 void CompressedAllReduce::set_whole_state(std::vector<NamedValues> state) {
-  const auto& islands = group_.topology().islands;
+  const Topology& topology = group_.topology();
   const bool between = options_.compression.links == CompressedLinks::between_islands;
-  const bool takes_part = !between || std::ranges::any_of(islands, [&](const auto& island) {
-    return island.front() == group_.rank();
-  });
-  const auto parts = static_cast<float>(between ? static_cast<int>(islands.size()) : group_.size());
+  const bool takes_part = !between || topology.island_of(group_.rank()).front() == group_.rank();
+  const auto parts =
+      static_cast<float>(between ? static_cast<int>(topology.islands.size()) : group_.size());
   for (auto& [name, values] : state) {
     if (!part_of(name).adds_up) continue;
     for (float& value : values) value = takes_part ? value / parts : 0.0f;

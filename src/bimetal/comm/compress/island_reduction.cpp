@@ -1,11 +1,10 @@
 #include "bimetal/comm/compress/island_reduction.h"
 
-#include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "bimetal/comm/shm/channel_guard.h"
 #include "bimetal/comm/shm/lanes.h"
+#include "bimetal/comm/topology.h"
 
 namespace bimetal::comm {
 namespace {
@@ -22,12 +21,7 @@ void keep_nothing(const Compression& compression, std::size_t count) {
 
 void island_all_reduce(Channel& channel, std::span<float> data, ReduceOp op, const Islands& islands,
                        const Compression& compression, const CompressedSum& between) {
-  std::vector<int> firsts;
-  for (const auto& island : islands.ranks) firsts.push_back(island.front());
-  const auto own = std::ranges::find_if(islands.ranks, [&](const auto& island) {
-    return std::ranges::find(island, channel.rank()) != island.end();
-  });
-  auto inside = channel.among(*own);
+  auto inside = channel.among(island_of(islands.ranks, channel.rank()));
   ChannelGuard guard(inside);
   const auto bytes = std::as_writable_bytes(data);
   const Lanes one_lane{bytes.size(), 1};
@@ -38,7 +32,7 @@ void island_all_reduce(Channel& channel, std::span<float> data, ReduceOp op, con
     team->reduce(0, one_lane.chunks());
   }
   if (inside.rank() == 0) {
-    auto firsts_only = channel.among(firsts);
+    auto firsts_only = channel.among(first_ranks(islands.ranks));
     between(firsts_only, data);
   } else {
     keep_nothing(compression, data.size());
