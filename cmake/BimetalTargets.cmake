@@ -60,8 +60,6 @@ function(bimetal_use_torch_pch target)
     target_precompile_headers(bimetal_torch_pch PRIVATE <torch/torch.h>)
   endif()
   target_precompile_headers(${target} REUSE_FROM bimetal_torch_pch)
-  # Even precompiled, libtorch's headers cost each compilation six seconds: several sources share one.
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
   # Programs would be compiled with -fPIE, for which GCC refuses a header compiled with -fPIC.
   get_target_property(type ${target} TYPE)
   if(type STREQUAL EXECUTABLE)

@@ -7,6 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/compress/compressed_all_reduce.h"
+#include "conformance/schemes.h"
 #include "conformance/transports.h"
 
 namespace bimetal::testing {
@@ -21,8 +22,6 @@ using comm::NamedValues;
 using comm::ReduceOp;
 using comm::Scheme;
 
-constexpr Scheme kSchemes[] = {Scheme::float16, Scheme::bfloat16, Scheme::int8, Scheme::int4,
-                               Scheme::topk,    Scheme::powersgd, Scheme::sign};
 constexpr std::size_t kCount = 1537;
 
 class Feedback : public OnWorlds {
@@ -35,7 +34,7 @@ class Feedback : public OnWorlds {
 };
 
 // A gradient with a direction that stays and noise that does not; tiny elements among large ones.
-std::vector<float> gradient(int rank, int step) {
+std::vector<float> noisy_gradient(int rank, int step) {
   std::mt19937 random(static_cast<unsigned>(1000 * step + rank));
   std::normal_distribution<float> normal;
   std::vector<float> values(kCount);
@@ -63,11 +62,11 @@ TEST_P(Feedback, NothingIsLostForGood) {
         const double share = op == ReduceOp::avg ? 1.0 / group.size() : 1;
         for (int step = 0; step < 30; ++step) {
           for (int r = 0; r < group.size(); ++r) {
-            const auto theirs = gradient(r, step);
+            const auto theirs = noisy_gradient(r, step);
             for (std::size_t i = 0; i < kCount; ++i) open[i] += double{theirs[i]} * share;
             for (std::size_t i = 0; i < kCount; ++i) all[i] += double{theirs[i]} * share;
           }
-          auto data = gradient(rank, step);
+          auto data = noisy_gradient(rank, step);
           reduce.all_reduce("weights", buffer(data), op).wait();
           for (std::size_t i = 0; i < kCount; ++i) open[i] -= double{data[i]};
         }
@@ -98,10 +97,10 @@ TEST_P(Feedback, TheAppliedSumConverges) {
       };
       for (int step = 0; step < 200; ++step) {
         for (int r = 0; r < group.size(); ++r) {
-          const auto theirs = gradient(r, step);
+          const auto theirs = noisy_gradient(r, step);
           for (std::size_t i = 0; i < kCount; ++i) exact[i] += double{theirs[i]};
         }
-        auto a = gradient(rank, step), b = a;
+        auto a = noisy_gradient(rank, step), b = a;
         with.all_reduce("weights", buffer(a)).wait();
         without.all_reduce("weights", buffer(b)).wait();
         for (std::size_t i = 0; i < kCount; ++i) fed[i] += double{a[i]};
@@ -171,7 +170,7 @@ TEST_P(Feedback, StateComesBack) {
           .compression = {
               .scheme = scheme, .links = links(), .density = 0.01, .momentum = 0.5, .rank = 2}};
       const auto step = [&](CompressedAllReduce& reduce, int number) {
-        auto data = gradient(rank, number);
+        auto data = noisy_gradient(rank, number);
         reduce.all_reduce("a", buffer(data)).wait();
         return data;
       };

@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/comm/compress/dense_codec.h"
 #include "conformance/reference.h"
+#include "conformance/schemes.h"
 #include "conformance/transports.h"
 
 namespace bimetal::testing {
@@ -25,8 +26,6 @@ using comm::Scheme;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr Scheme kSchemes[] = {Scheme::float16, Scheme::bfloat16, Scheme::int8, Scheme::int4,
-                               Scheme::topk,    Scheme::powersgd, Scheme::sign};
 constexpr std::size_t kCounts[] = {0, 1, 2, 7, 1000, 1537, 70001};
 
 std::vector<float> gradient(int rank, std::size_t count) {

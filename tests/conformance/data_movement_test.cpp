@@ -15,7 +15,7 @@ namespace {
 using comm::DType;
 using comm::Group;
 
-constexpr std::size_t kCounts[] = {0, 1, 7, 1000};
+constexpr std::size_t kFewCounts[] = {0, 1, 7, 1000};
 
 class DataMovement : public OnWorlds {
  protected:
@@ -36,7 +36,7 @@ class DataMovement : public OnWorlds {
 
   static void sweep(const std::function<void(std::size_t, DType)>& check) {
     for (const DType dtype : kAllTypes) {
-      for (const std::size_t count : kCounts) check(count, dtype);
+      for (const std::size_t count : kFewCounts) check(count, dtype);
     }
     check(300007, DType::float32);
   }

@@ -19,8 +19,6 @@ using comm::Work;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-const auto kLong = std::chrono::minutes(5);
-
 Error error_of(const std::function<void()>& action) {
   try {
     action();

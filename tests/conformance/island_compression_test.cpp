@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bimetal/comm/compress/compression.h"
+#include "conformance/schemes.h"
 #include "conformance/transports.h"
 
 namespace bimetal::testing {
@@ -18,10 +19,7 @@ using comm::Group;
 using comm::ReduceOp;
 using comm::Scheme;
 
-constexpr Scheme kSchemes[] = {Scheme::float16, Scheme::bfloat16, Scheme::int8, Scheme::int4,
-                               Scheme::topk,    Scheme::powersgd, Scheme::sign};
-
-std::vector<float> gradient(int rank, std::size_t count) {
+std::vector<float> whole_numbers(int rank, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {
     values[i] = static_cast<float>((i * 37 + static_cast<std::size_t>(rank) * 101) % 211) - 105.0f;
@@ -40,7 +38,7 @@ Compression between(Scheme scheme) {
 std::vector<float> sum_of(int ranks, std::size_t count) {
   std::vector<float> sum(count);
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto values = gradient(rank, count);
+    const auto values = whole_numbers(rank, count);
     for (std::size_t i = 0; i < count; ++i) sum[i] += values[i];
   }
   return sum;
@@ -53,7 +51,7 @@ TEST(IslandCompression, LosesNothingWhereAllShareMemory) {
       for (const std::size_t count : {0ul, 1ul, 1000ul, 300001ul}) {
         const auto how = between(scheme);
         for (int step = 0; step < 2; ++step) {
-          auto data = gradient(rank, count);
+          auto data = whole_numbers(rank, count);
           group.all_reduce(buffer(data), ReduceOp::sum, how).wait();
           ASSERT_EQ(data, sum_of(3, count)) << to_string(scheme) << " of " << count;
         }
@@ -67,7 +65,7 @@ TEST(IslandCompression, RoundsOncePerIslandAndNotPerRank) {
   const std::vector<int> islands = {0, 0, 0, 0, 1};
   run_ranks(make_island_groups(islands), [](int rank, Group group) {
     const std::size_t count = 70001;
-    auto data = gradient(rank, count);
+    auto data = whole_numbers(rank, count);
     group.all_reduce(buffer(data), ReduceOp::avg, between(Scheme::int8)).wait();
     const auto sum = sum_of(5, count);
     // Island 0's sum is at most 420, rounded once by one of them; the whole's at most 525.
@@ -79,7 +77,7 @@ TEST(IslandCompression, RoundsOncePerIslandAndNotPerRank) {
 TEST(IslandCompression, OneRankOfAnIslandSendsForAll) {
   std::vector<double> sent(5);
   run_ranks(make_island_groups({0, 0, 1, 1, 1}), [&](int rank, Group group) {
-    auto data = gradient(rank, std::size_t{1} << 18);
+    auto data = whole_numbers(rank, std::size_t{1} << 18);
     group.barrier().wait();
     const auto before = group.bytes_sent();
     group.all_reduce(buffer(data), ReduceOp::sum, between(Scheme::int8)).wait();
@@ -99,7 +97,7 @@ TEST(IslandCompression, EveryRankGetsTheSameBitsStepAfterStep) {
     run_ranks(make_island_groups({0, 1, 1, 0, 2}), [&](int rank, Group group) {
       const auto how = between(scheme);
       for (int step = 0; step < 4; ++step) {
-        auto data = gradient(rank + 10 * step, 5000);
+        auto data = whole_numbers(rank + 10 * step, 5000);
         group.all_reduce(buffer(data), ReduceOp::avg, how).wait();
         results[static_cast<std::size_t>(rank)] = data;
       }

@@ -22,9 +22,6 @@ using ::testing::HasSubstr;
 
 using Call = std::function<Work(Group&, Buffer)>;
 
-// Far longer than a mismatch may take to be noticed: a Timeout would say that it was not.
-const auto kLong = std::chrono::minutes(5);
-
 class Mismatch : public OnWorlds {
  protected:
   // The last rank makes another call than the others. Every rank that gets an error gets this one.

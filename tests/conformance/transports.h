@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "support/thread_ranks.h"
 
 namespace bimetal::testing {
+
+/// Far longer than a failure may take to be noticed: a Timeout would say that it was not.
+inline constexpr std::chrono::minutes kLong{5};
 
 /// islands: pairs of ranks share memory, the pairs meet by messages.
 enum class Transport { in_process, tcp, shm, islands };

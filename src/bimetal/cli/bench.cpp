@@ -9,7 +9,7 @@
 namespace bimetal::cli {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kBenchExamples = R"(Examples:
   bimetal bench allreduce --ranks 2
   bimetal bench broadcast --ranks 4 --min 1mb --max 64mb --json
 Under mpirun, torchrun, srun or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
@@ -21,7 +21,7 @@ void add_bench(CLI::App& app, Action& action) {
   auto options = std::make_shared<fabric_bench::BenchOptions>();
   auto* command = app.add_subcommand("bench", "Measure the collectives between ranks");
   fabric_bench::add_options(*command, *options);
-  command->footer(kFooter);
+  command->footer(kBenchExamples);
   command->callback([options, &action] {
     action = [options] {
       return fabric_bench::run_bench(*options, {{"bench"}, launch::join_world, exit_status});

@@ -21,7 +21,7 @@
 namespace bimetal::cli {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kDemoExamples = R"(Examples:
   bimetal demo
   bimetal demo --quick
   bimetal demo --worker cuda:0 --worker cpu:threads=4)";
@@ -160,7 +160,7 @@ void add_demo(CLI::App& app, Action& action) {
       ->allow_extra_args(false);
   command->add_option("--report", arguments->report, "Write the balanced run's figures here")
       ->type_name("FILE.json");
-  command->footer(kFooter);
+  command->footer(kDemoExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return demo_command(*arguments); }; });
 }

@@ -18,7 +18,7 @@
 namespace bimetal::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kDevicesExamples =
     "Speeds are medians of short runs, about a second for each device. --worker takes the names of "
     "the first column.\nWhat is measured, and how: docs/planning.md.";
 
@@ -122,7 +122,7 @@ void add_devices(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<DevicesArguments>();
   auto* command = app.add_subcommand("devices", "List this machine's devices and measure them");
   command->add_flag("--json", arguments->json, "Print JSON instead of a table");
-  command->footer(kFooter);
+  command->footer(kDevicesExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return devices_command(*arguments); }; });
 }

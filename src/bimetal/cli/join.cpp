@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kJoinExamples = R"(Examples:
   bimetal join 192.168.1.5:29400 --token-file token
   bimetal join mac.local:29400 --token-file token --worker cuda:0 --worker cuda:1)";
 
@@ -142,7 +142,7 @@ void add_join(CLI::App& app, Action& action) {
       ->type_name("SECONDS")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->footer(kFooter);
+  command->footer(kJoinExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return join_command(*arguments); }; });
 }

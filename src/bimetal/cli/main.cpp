@@ -26,7 +26,7 @@
 namespace bimetal::cli {
 namespace {
 
-constexpr const char* kFooter = R"(Begin with:
+constexpr const char* kBeginWith = R"(Begin with:
   bimetal demo
   bimetal train examples/fashion_mnist.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
 
@@ -48,7 +48,7 @@ int run(int argc, char** argv) {
   CLI::App app("Trains one PyTorch model on unlike machines, each at its own speed.", "bimetal");
   app.set_version_flag("--version", std::string("bimetal ") + kVersion);
   app.require_subcommand(1);
-  app.footer(kFooter);
+  app.footer(kBeginWith);
   Action action;
   add_train(app, action);
   add_join(app, action);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kRankCommand = "plan-rank";
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kPlanExamples = R"(Examples:
   bimetal plan examples/fashion_mnist.toml --worker cuda:0 --worker cpu
   bimetal plan job.toml --set train.global_batch=4096 --json
   torchrun --no-python --nnodes 2 … bimetal plan job.toml      (on both machines)
@@ -105,7 +105,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->type_name("SPEC")
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "Print JSON instead of tables");
-  command->footer(kFooter);
+  command->footer(kPlanExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return plan_command(*arguments); }; });
 }

@@ -39,10 +39,6 @@ class RankObserver final : public ProgressPrinter {
   std::string last_checkpoint_;
 };
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
 /// Asks for the end when the user does, or when the run's time is up.
 class StopWhen {
  public:

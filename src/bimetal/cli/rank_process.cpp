@@ -16,15 +16,15 @@
 namespace bimetal::cli {
 namespace {
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
 comm::Transport transport_of(const train::Job& job) {
   return comm::transport_of(job.fabric.transport, "[fabric] transport");
 }
 
 }  // namespace
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
 
 LaunchedRank launched_rank() {
   const auto env = launch::rank_from_environment();

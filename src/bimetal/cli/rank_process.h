@@ -2,6 +2,7 @@
 // What every process that is one rank does, whatever the work: it ends with its launcher, tells it
 // of errors, and finds its group.
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -37,6 +38,9 @@ int run_rank_process(const std::function<int(launch::StatusReporter&)>& work);
 
 /// This process's place in the job, if something has started it as a rank: see launch/find_rank.h.
 std::optional<launch::RankEnvironment> find_rank(const train::Job& job);
+
+/// A job's times are in seconds, whole or not.
+std::chrono::milliseconds milliseconds(double seconds);
 
 /// The group of all ranks, with the job's timeouts and transport and the token of the environment.
 /// Collective.

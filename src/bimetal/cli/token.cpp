@@ -16,7 +16,7 @@
 namespace bimetal::cli {
 namespace {
 
-constexpr const char* kFooter = R"(Example:
+constexpr const char* kTokenExample = R"(Example:
   bimetal token bimetal.token
   scp -p bimetal.token pc.local:
 Without FILE the token is printed.)";
@@ -51,7 +51,7 @@ void add_token(CLI::App& app, Action& action) {
       app.add_subcommand("token", "Make the shared secret of a job on several machines");
   command->add_option("file", *path, "Where to write it (mode 600); an existing file is kept")
       ->type_name("FILE");
-  command->footer(kFooter);
+  command->footer(kTokenExample);
   command->callback([path, &action] { action = [path] { return token_command(*path); }; });
 }
 

@@ -15,7 +15,7 @@
 namespace bimetal::cli {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kTrainExamples = R"(Examples:
   bimetal train examples/fashion_mnist.toml
   bimetal train job.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
   bimetal train job.toml --set train.epochs=3 --set train.learning_rate=0.1 --report run.json
@@ -114,7 +114,7 @@ void add_train(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("train", "Train a model on this and other machines' workers");
   add_options(*command, *arguments);
   add_host_options(*command, *arguments);
-  command->footer(kFooter);
+  command->footer(kTrainExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return train_command(*arguments); }; });
 }

@@ -6,18 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "unit/balance/devices.h"
 #include "unit/balance/errors.h"
 
 namespace bimetal::balance {
 namespace {
 
 using test::code_of;
+using test::device;
 using test::error_of;
 using testing::HasSubstr;
-
-Device device(double alpha, double beta, std::int64_t cap = kNoCap) {
-  return {CostModel(alpha, beta), cap};
-}
 
 /// Figures of a step in which each rank took `seconds_per_sample[r]` for each of its samples.
 std::vector<StepFigures> figures_of(const Shares& shares,

@@ -64,8 +64,8 @@ TEST(Settling, NoiseNeitherMovesTheSharesMuchNorLeavesThemWrong) {
 /// Runs until settled, changes the speed of rank 1 by `factor`, and checks that the shares have
 /// come within 10 % of the new optimum after 15 more steps.
 void expect_to_follow(double factor, double noise, std::uint64_t seed) {
-  SCOPED_TRACE(testing::Message() << "factor " << factor << ", noise " << noise << ", seed "
-                                  << seed);
+  SCOPED_TRACE(::testing::Message()
+               << "factor " << factor << ", noise " << noise << ", seed " << seed);
   std::mt19937_64 random(seed);
   const std::vector devices{simple_device(0.6e-3, noise), simple_device(2.4e-3, noise)};
   SimulatedJob job(devices, 0.0, seed);

@@ -9,16 +9,14 @@
 #include <numeric>
 #include <random>
 
+#include "unit/balance/devices.h"
 #include "unit/balance/errors.h"
 
 namespace bimetal::balance {
 namespace {
 
 using test::code_of;
-
-Device device(double alpha, double beta, std::int64_t cap = kNoCap) {
-  return {CostModel(alpha, beta), cap};
-}
+using test::device;
 
 std::int64_t sum(const Shares& shares) {
   return std::accumulate(shares.begin(), shares.end(), std::int64_t{0});

@@ -61,7 +61,9 @@ TEST(Counts, CoverEveryElementOnce) {
       const auto counts = counts_for(weights, count);
       EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), std::size_t{0}), count);
       for (std::size_t r = 0; r < weights.size(); ++r) {
-        if (weights[r] == 0) EXPECT_EQ(counts[r], 0u);
+        if (weights[r] == 0) {
+          EXPECT_EQ(counts[r], 0u);
+        }
       }
     }
   }

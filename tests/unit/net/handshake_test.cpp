@@ -7,7 +7,7 @@
 namespace bimetal::net {
 namespace {
 
-const Token kToken = Token::from_text("a secret that both sides know");
+const Token kSharedSecret = Token::from_text("a secret that both sides know");
 
 Hello some_hello() {
   Hello hello;
@@ -54,15 +54,15 @@ TEST(Handshake, RejectCarriesItsReason) {
 
 TEST(Handshake, ProofsOfTheTwoRolesDiffer) {
   const Transcript transcript = transcript_of(some_hello(), fresh_nonce());
-  const HandshakeKey key(kToken);
+  const HandshakeKey key(kSharedSecret);
   EXPECT_FALSE(same_proof(key.client_proof(transcript), key.server_proof(transcript)));
 }
 
 TEST(Handshake, ProofNeedsTheToken) {
   const Transcript transcript = transcript_of(some_hello(), fresh_nonce());
-  const HandshakeKey key(kToken);
-  EXPECT_TRUE(
-      same_proof(key.client_proof(transcript), HandshakeKey(kToken).client_proof(transcript)));
+  const HandshakeKey key(kSharedSecret);
+  EXPECT_TRUE(same_proof(key.client_proof(transcript),
+                         HandshakeKey(kSharedSecret).client_proof(transcript)));
   for (const Token& other : {Token(), Token::from_text("a secret that both sides know ")}) {
     EXPECT_FALSE(
         same_proof(key.client_proof(transcript), HandshakeKey(other).client_proof(transcript)));
@@ -70,7 +70,7 @@ TEST(Handshake, ProofNeedsTheToken) {
 }
 
 TEST(Handshake, ProofIsBoundToEveryByteThatWasSaid) {
-  const HandshakeKey key(kToken);
+  const HandshakeKey key(kSharedSecret);
   const Transcript transcript = transcript_of(some_hello(), fresh_nonce());
   for (std::size_t i = 0; i < transcript.size(); ++i) {
     Transcript other = transcript;
@@ -84,7 +84,7 @@ TEST(Handshake, ProofIsBoundToEveryByteThatWasSaid) {
 
 TEST(Handshake, EachDirectionHasItsOwnKeyThatNeedsTheToken) {
   const Transcript transcript = transcript_of(some_hello(), fresh_nonce());
-  const SessionKeys keys = HandshakeKey(kToken).session_keys(transcript);
+  const SessionKeys keys = HandshakeKey(kSharedSecret).session_keys(transcript);
   EXPECT_NE(keys.client_to_server, keys.server_to_client);
   EXPECT_NE(keys.client_to_server, HandshakeKey(Token()).session_keys(transcript).client_to_server);
 }

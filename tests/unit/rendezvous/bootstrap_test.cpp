@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "unit/rendezvous/soon.h"
 
 namespace bimetal::rendezvous {
 namespace {
@@ -14,10 +15,6 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-Deadline soon() {
-  return Deadline::after(20s);
-}
 
 struct Outcome {
   std::unique_ptr<net::Mesh> mesh;

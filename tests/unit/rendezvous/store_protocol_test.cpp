@@ -13,15 +13,12 @@
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_message.h"
 #include "bimetal/rendezvous/store_stream.h"
+#include "unit/rendezvous/soon.h"
 
 namespace bimetal::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
-
-Deadline soon() {
-  return Deadline::after(20s);
-}
 
 class RuleBreaker : public ::testing::Test {
  protected:

@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "unit/net/raw_socket.h"
+#include "unit/rendezvous/soon.h"
 
 namespace bimetal::rendezvous {
 namespace {
@@ -21,10 +22,6 @@ using net::testing::RawSocket;
 using ::testing::HasSubstr;
 
 const net::Token kToken = net::Token::from_text("the token of this job");
-
-Deadline soon() {
-  return Deadline::after(20s);
-}
 
 template <typename Call>
 Error failure_of(Call call) {

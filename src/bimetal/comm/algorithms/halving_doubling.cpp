@@ -12,8 +12,8 @@ void receive(Channel& channel, int from, std::span<std::byte> into, const Combin
   for (const auto part : parts_of(into)) channel.receive_part(from, part, combine);
 }
 
-// Elements [begin, end) of the message.
-struct Range {
+// Elements [begin, end) of the message, halved again and again.
+struct Half {
   std::size_t begin, end;
   std::size_t middle() const { return begin + (end - begin) / 2; }
 };
@@ -37,19 +37,19 @@ void halving_doubling_all_reduce(Channel& channel, std::span<std::byte> data,
   }
 
   const std::size_t element = size_of(reduction.dtype);
-  const auto bytes = [&](const Range& range) {
+  const auto bytes = [&](const Half& range) {
     return data.subspan(range.begin * element, (range.end - range.begin) * element);
   };
   const int position = layout.position_of(rank);
   // Each halving is undone by the doubling with the same partner.
   struct Step {
     int partner;
-    Range kept, given;
+    Half kept, given;
   };
   std::vector<Step> steps;
-  Range own{0, data.size() / element};
+  Half own{0, data.size() / element};
   for (int distance = layout.active / 2; distance > 0; distance /= 2) {
-    const Range low{own.begin, own.middle()}, high{own.middle(), own.end};
+    const Half low{own.begin, own.middle()}, high{own.middle(), own.end};
     const bool keeps_low = (position & distance) == 0;
     steps.push_back(
         {layout.rank_at(position ^ distance), keeps_low ? low : high, keeps_low ? high : low});

@@ -20,19 +20,19 @@ static_assert(kGrain % kQuantBlock == 0);
 constexpr std::size_t kChunk = std::size_t{64} << 10;
 static_assert(kChunk % kGrain == 0);
 
-struct Range {
+struct Elements {
   std::size_t first = 0;
   std::size_t count = 0;
 
   std::size_t chunks() const { return (count + kChunk - 1) / kChunk; }
-  Range chunk(std::size_t index) const {
+  Elements chunk(std::size_t index) const {
     return {first + index * kChunk, std::min(kChunk, count - index * kChunk)};
   }
 };
 
-std::vector<Range> pieces_of(std::size_t count, int n) {
+std::vector<Elements> pieces_of(std::size_t count, int n) {
   const std::size_t grains = (count + kGrain - 1) / kGrain;
-  std::vector<Range> pieces;
+  std::vector<Elements> pieces;
   std::size_t first = 0;
   for (int i = 0; i < n; ++i) {
     const std::size_t share = grains / n + (static_cast<std::size_t>(i) < grains % n ? 1 : 0);
@@ -74,13 +74,13 @@ class DenseReduction {
   using Messages = std::vector<std::vector<Encoded>>;  // by step around the ring, by chunk
 
   int peer(int step) const { return channel_.neighbour(step); }
-  std::span<float> values(Range range) const { return data_.subspan(range.first, range.count); }
-  std::span<float> residual(Range range) const {
+  std::span<float> values(Elements range) const { return data_.subspan(range.first, range.count); }
+  std::span<float> residual(Elements range) const {
     return std::span(memory_->residual).subspan(range.first, range.count);
   }
-  std::span<float> decoded(Range range) { return std::span(decoded_).first(range.count); }
+  std::span<float> decoded(Elements range) { return std::span(decoded_).first(range.count); }
 
-  std::vector<Encoded> receive(int from, Range piece) {
+  std::vector<Encoded> receive(int from, Elements piece) {
     std::vector<Encoded> messages;
     for (std::size_t i = 0; i < piece.chunks(); ++i) {
       const auto into = channel_.scratch(encoded_bytes(scheme_, piece.chunk(i).count));
@@ -104,16 +104,16 @@ class DenseReduction {
 
   // In the order in which the owners come to need them.
   void send_contributions() {
-    const std::size_t chunks = std::ranges::max(pieces_, {}, &Range::chunks).chunks();
+    const std::size_t chunks = std::ranges::max(pieces_, {}, &Elements::chunks).chunks();
     for (std::size_t i = 0; i < chunks; ++i) {
       for (int step = 1; step < channel_.size(); ++step) {
-        const Range& piece = pieces_[peer(step)];
+        const Elements& piece = pieces_[peer(step)];
         if (i < piece.chunks()) send_contribution(peer(step), piece.chunk(i));
       }
     }
   }
 
-  void send_contribution(int to, Range chunk) {
+  void send_contribution(int to, Elements chunk) {
     const auto own = values(chunk);
     if (memory_) add(own, residual(chunk));
     const auto bytes = channel_.scratch(encoded_bytes(scheme_, chunk.count));
@@ -126,7 +126,7 @@ class DenseReduction {
 
   void reduce_own() {
     for (std::size_t i = 0; i < own_.chunks(); ++i) {
-      const Range chunk = own_.chunk(i);
+      const Elements chunk = own_.chunk(i);
       const auto sum = values(chunk);
       if (memory_) add(sum, residual(chunk));
       for (const auto& messages : contributions_) {
@@ -138,7 +138,7 @@ class DenseReduction {
   }
 
   // What the encoding of the sum loses is this rank's to make good.
-  void publish(Range chunk, std::span<float> sum) {
+  void publish(Elements chunk, std::span<float> sum) {
     const auto ranks = static_cast<float>(channel_.size());
     if (average_) std::ranges::transform(sum, sum.begin(), [&](float s) { return s / ranks; });
     const auto bytes = channel_.scratch(encoded_bytes(scheme_, chunk.count));
@@ -151,7 +151,7 @@ class DenseReduction {
 
   void take_results() {
     for (int step = 1; step < channel_.size(); ++step) {
-      const Range& piece = pieces_[peer(-step)];
+      const Elements& piece = pieces_[peer(-step)];
       for (std::size_t i = 0; i < piece.chunks(); ++i) {
         decode(scheme_, wait(results_[step - 1][i]), values(piece.chunk(i)));
       }
@@ -163,8 +163,8 @@ class DenseReduction {
   const Scheme scheme_;
   const bool average_;
   BucketMemory* const memory_;
-  const std::vector<Range> pieces_;
-  const Range own_;
+  const std::vector<Elements> pieces_;
+  const Elements own_;
   std::vector<float> decoded_;  // one chunk
   Messages contributions_;      // to the own piece
   Messages results_;            // of the others' pieces

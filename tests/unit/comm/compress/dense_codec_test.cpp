@@ -149,7 +149,7 @@ TEST(DenseCodec, WhatIsNotFiniteStaysVisible) {
     const std::size_t block = scheme == Scheme::sign ? kSignBlock : kQuantBlock;
     for (const float odd : {kNan, kInfinity, -kInfinity}) {
       for (const std::size_t at : {std::size_t{0}, block + 3, 2 * block + 1}) {
-        SCOPED_TRACE(testing::Message() << to_string(scheme) << ": " << odd << " at " << at);
+        SCOPED_TRACE(::testing::Message() << to_string(scheme) << ": " << odd << " at " << at);
         std::vector<float> values(2 * block + 2, 0.5f);
         values[at] = odd;
         const auto decoded = through(scheme, values);
