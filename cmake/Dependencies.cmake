@@ -21,8 +21,11 @@ if(NOT BIMETAL_ASIO_INCLUDE)
 endif()
 add_library(bimetal_asio INTERFACE)
 target_include_directories(bimetal_asio SYSTEM INTERFACE $<BUILD_INTERFACE:${BIMETAL_ASIO_INCLUDE}>)
-# Debian's Asio takes Clang's coroutines for the experiment that they once were.
-target_compile_definitions(bimetal_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED
+# Debian's Asio takes Clang's coroutines for the experiment that they once were. Whether it has
+# aligned_alloc it decides by what was included before it, so differently in two sources of one
+# program, and memory would be taken in one way and given back in the other.
+target_compile_definitions(bimetal_asio INTERFACE
+  ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC
   $<$<CXX_COMPILER_ID:Clang,AppleClang>:ASIO_HAS_CO_AWAIT=1>)
 target_link_libraries(bimetal_asio INTERFACE Threads::Threads)
 if(WIN32)

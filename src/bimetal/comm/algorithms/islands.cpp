@@ -18,10 +18,6 @@ namespace {
 // inside, so that the links never wait for the memory.
 constexpr std::size_t kPieceOfBlock = std::size_t{512} << 10;
 
-int place_of(const std::vector<int>& ranks, int rank) {
-  return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
-}
-
 // One call on one rank. Block by block: reduced inside, exchanged, spread inside.
 class TwoLevels {
  public:
