@@ -229,7 +229,8 @@ std::vector<Endpoint> TcpMeshBuilder::listening() const {
 std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<std::vector<Endpoint>>& peers,
                                               Deadline deadline,
                                               std::vector<std::string> host_names) && {
-  Impl& impl = *impl_;
+  const auto consumed = std::move(impl_);  // its timer must not outlive the mesh, which gets `io`
+  Impl& impl = *consumed;
   if (peers.size() != static_cast<std::size_t>(impl.size)) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("{} addresses given for {} ranks", peers.size(), impl.size));
