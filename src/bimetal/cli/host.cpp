@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/release.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/shared_job.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/version.h"
 #include "bimetal/net/own_address.h"
 #include "bimetal/rendezvous/store.h"
 
@@ -38,7 +38,8 @@ class Host {
   ~Host() { wait_until_others_left(); }
 
   int run() {
-    board_.offer({kVersion, train::to_toml(ranks_.job), options_.world_size}, own_workers());
+    board_.offer({std::string(release()), train::to_toml(ranks_.job), options_.world_size},
+                 own_workers());
     if (!wait_for_workers()) {
       board_.withdraw(own_host_name());
       return conclude({.interrupted = true});

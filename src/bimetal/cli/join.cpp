@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/release.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/local_ranks.h"
 #include "bimetal/cli/shared_job.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/version.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/train/job.h"
 
@@ -36,11 +36,11 @@ Deadline deadline_after(double seconds) {
 }
 
 void require_same_version(const launch::JobOffer& offer, const std::string& host) {
-  if (offer.version == kVersion) return;
+  if (offer.version == release()) return;
   throw Error(
       ErrorCode::ProtocolMismatch,
       fmt::format("{} runs Bimetal {} and this machine {}; install the same version on both", host,
-                  offer.version, kVersion));
+                  offer.version, release()));
 }
 
 /// The job as this machine runs it: paths may differ here.

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bimetal/base/log.h"
+#include "bimetal/base/release.h"
 #include "bimetal/cli/bench.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/demo.h"
@@ -21,7 +22,6 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/token.h"
 #include "bimetal/cli/train.h"
-#include "bimetal/cli/version.h"
 
 namespace bimetal::cli {
 namespace {
@@ -46,7 +46,7 @@ void show_warnings() {
 
 int run(int argc, char** argv) {
   CLI::App app("Trains one PyTorch model on unlike machines, each at its own speed.", "bimetal");
-  app.set_version_flag("--version", std::string("bimetal ") + kVersion);
+  app.set_version_flag("--version", fmt::format("bimetal {}", release()));
   app.require_subcommand(1);
   app.footer(kBeginWith);
   Action action;

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <asio/ip/host_name.hpp>
-#include <optional>
+#include <chrono>
+#include <thread>
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
@@ -42,15 +43,9 @@ std::unique_ptr<net::Mesh> meet_by_store(const RankEnvironment& env, rendezvous:
   return rendezvous::connect_mesh(store, env.rank, env.world_size, bootstrap, deadline);
 }
 
-}  // namespace
-
-comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
-                 const TorchAgent& torch_agent) {
-  const auto deadline = Deadline::after(options.join_timeout);
-  std::optional<rendezvous::StoreServer> server;  // outlives the others' look-ups: see the barrier
-  if (env.store == StoreOwner::RankZero && env.rank == 0) {
-    server.emplace(meeting_point(env), options.token);
-  }
+/// The meeting by way of a store, if there is one.
+comm::Group join(const RankEnvironment& env, const JoinOptions& options,
+                 const TorchAgent& torch_agent, Deadline deadline) {
   std::unique_ptr<rendezvous::Store> store;
   if (env.store != StoreOwner::Nobody) store = find_store(env, options, torch_agent, deadline);
 
@@ -61,6 +56,30 @@ comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
       group_options);
   group.barrier(deadline).wait();
   return group;
+}
+
+/// For the others to read what is wrong, before the store goes with this rank.
+constexpr std::chrono::seconds kTimeToRead{1};
+
+}  // namespace
+
+comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
+                 const TorchAgent& torch_agent) {
+  const auto deadline = Deadline::after(options.join_timeout);
+  if (env.store != StoreOwner::RankZero || env.rank != 0) {
+    return join(env, options, torch_agent, deadline);
+  }
+  // Outlives the others' look-ups: see the barrier.
+  const rendezvous::StoreServer server(meeting_point(env), options.token);
+  try {
+    return join(env, options, torch_agent, deadline);
+  } catch (const Error& error) {
+    const bool concerns_all = error.code() == ErrorCode::InvalidArgument ||
+                              error.code() == ErrorCode::ProtocolMismatch ||
+                              error.code() == ErrorCode::Timeout;
+    if (concerns_all) std::this_thread::sleep_for(kTimeToRead);
+    throw;
+  }
 }
 
 comm::Group single_process_world(const comm::GroupOptions& options) {

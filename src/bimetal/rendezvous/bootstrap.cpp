@@ -33,6 +33,7 @@ class Meeting {
   void publish(const MemberRecord& self);
   void gather();
   bool look_for(int peer, Deadline until);
+  void check_release(int peer, const MemberRecord& member) const;
   void check(int peer, const MemberRecord& member);
   void check_reachable() const;
   void check_faults();
@@ -66,6 +67,7 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   self.process = own_process_id();
   self.encrypted = options_.encryption == net::Encryption::on;
   self.listening = builder.listening();
+  self.release = options_.release;
   claim(self);
   publish(self);
   gather();
@@ -130,7 +132,22 @@ bool Meeting::look_for(int peer, Deadline until) {
   return true;
 }
 
+/// Every rank finds this out by itself: none needs to be told.
+void Meeting::check_release(int peer, const MemberRecord& member) const {
+  const MemberRecord& self = members_.at(rank_);
+  if (member.release == self.release) return;
+  const auto version = [](const MemberRecord& of) {
+    return of.release.empty() ? std::string("an older Bimetal") : "Bimetal " + of.release;
+  };
+  throw Error(
+      ErrorCode::ProtocolMismatch,
+      fmt::format("rank {} on {} runs {}, rank {} on {} {}; install the same version on "
+                  "every machine",
+                  rank_, describe(self), version(self), peer, describe(member), version(member)));
+}
+
 void Meeting::check(int peer, const MemberRecord& member) {
+  check_release(peer, member);
   if (member.world_size != size_) {
     report_fault(fmt::format(
         "rank {} on {} was started with world size {}, rank {} on {} with {}; "

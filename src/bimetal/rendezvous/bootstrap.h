@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "bimetal/base/release.h"
 #include "bimetal/net/advertise.h"
 #include "bimetal/net/encryption.h"
 #include "bimetal/net/mesh.h"
@@ -22,6 +23,8 @@ struct BootstrapOptions {
   std::string interfaces = net::interfaces_from_environment();
   /// Of the connections between the ranks; all must want the same.
   net::Encryption encryption = net::encryption_from_environment();
+  /// Version of this process's Bimetal: all must have the same.
+  std::string release = std::string(bimetal::release());
   std::string prefix = "mesh/0";  ///< key prefix; a new one for each membership epoch
 };
 
@@ -29,7 +32,8 @@ struct BootstrapOptions {
 ///
 /// Errors: Timeout that names every rank that did not join and those that did; InvalidArgument
 /// when two processes claim one rank (names both) or disagree about the world size or encryption,
-/// on every rank that is still waiting; those of TcpMeshBuilder::connect.
+/// on every rank that is still waiting; ProtocolMismatch if they run different versions of Bimetal
+/// (names both); those of TcpMeshBuilder::connect.
 std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
                                         const BootstrapOptions& options, Deadline deadline);
 

@@ -24,6 +24,7 @@ std::string encode_member(const MemberRecord& member) {
     out.string(host);
     out.u16(port);
   }
+  out.string(member.release);
   return std::string(reinterpret_cast<const char*>(out.bytes().data()), out.bytes().size());
 }
 
@@ -41,6 +42,7 @@ MemberRecord decode_member(std::string_view bytes) {
     port = in.u16();
   }
   if (addresses == 0) throw Error(ErrorCode::CorruptData, "a rank's record has no address");
+  if (in.remaining() > 0) member.release = in.string();
   in.expect_end();
   return member;
 }

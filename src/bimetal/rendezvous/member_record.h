@@ -16,6 +16,7 @@ struct MemberRecord {
   std::uint64_t process = 0;             ///< the system's process id
   bool encrypted = false;                ///< whether it wants encrypted connections
   std::vector<net::Endpoint> listening;  ///< the address to prefer first; at least one
+  std::string release;                   ///< version of its Bimetal; empty where it does not say
 };
 
 std::string encode_member(const MemberRecord& member);

@@ -84,6 +84,22 @@ TEST_F(Bootstrap, RanksThatDisagreeAboutEncryptionAreAllTold) {
   }
 }
 
+TEST_F(Bootstrap, RanksOfTwoVersionsAreAllTold) {
+  std::vector<std::future<Outcome>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    BootstrapOptions options;
+    if (rank == 1) options.release = "0.0.9";
+    ranks.push_back(join(rank, 3, options));
+  }
+  for (auto& rank : ranks) {
+    const Outcome outcome = rank.get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::ProtocolMismatch);
+    EXPECT_THAT(outcome.error->what(),
+                AllOf(HasSubstr("rank 1 on host1"), HasSubstr("0.0.9"), HasSubstr("same version")));
+  }
+}
+
 TEST_F(Bootstrap, EpochsAndJobsDoNotMeet) {
   BootstrapOptions next;
   next.prefix = "mesh/1";

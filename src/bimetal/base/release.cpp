@@ -1,0 +1,9 @@
+#include "bimetal/base/release.h"
+
+namespace bimetal {
+
+std::string_view release() noexcept {
+  return BIMETAL_VERSION;
+}
+
+}  // namespace bimetal
