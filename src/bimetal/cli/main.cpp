@@ -17,6 +17,7 @@
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/join.h"
+#include "bimetal/cli/launch.h"
 #include "bimetal/cli/plan.h"
 #include "bimetal/cli/rank.h"
 #include "bimetal/cli/terminal.h"
@@ -52,6 +53,7 @@ int run(int argc, char** argv) {
   Action action;
   add_train(app, action);
   add_join(app, action);
+  add_launch(app, action);
   add_plan(app, action);
   add_devices(app, action);
   add_bench(app, action);

@@ -22,6 +22,8 @@ constexpr const char* kTrainExamples = R"(Examples:
   bimetal train job.toml --resume runs/fashion
   torchrun --no-python --nproc-per-node 2 bimetal train job.toml
   mpirun -n 4 bimetal train job.toml
+  srun -n 4 bimetal train job.toml
+  bimetal launch -H pc1:2,pc2:2 -- bimetal train job.toml
   bimetal train job.toml --listen 192.168.1.5:29400 --world-size 2 --token-file token
 
 Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them), others: docs/errors.md.)";
@@ -36,9 +38,9 @@ int run_as_rank(const launch::RankEnvironment& env, const train::Job& job,
                 const TrainArguments& arguments) {
   if (!arguments.listen.empty()) {
     throw Error(ErrorCode::InvalidArgument,
-                "--listen starts a job, but RANK is set (or mpirun is at work): this process is "
-                "one rank of a job that another launcher has started; unset RANK, or leave "
-                "--listen out");
+                "--listen starts a job, but RANK is set (or mpirun or srun is at work): this "
+                "process is one rank of a job that another launcher has started; unset RANK, or "
+                "leave --listen out");
   }
   return run_rank(
       {env, job, worker_of_rank(env, arguments.workers, job), arguments.report, arguments.resume});

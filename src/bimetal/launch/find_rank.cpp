@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/slurm_environment.h"
+#include "bimetal/net/mpi/launch_environment.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
 
 namespace bimetal::launch {
@@ -18,6 +20,16 @@ RankEnvironment rank_in(const net::MpiWorld& world) {
   return env;
 }
 
+/// A step of one task is a process like any other, as under mpirun.
+std::optional<RankEnvironment> rank_by_slurm() {
+  const auto task = slurm_task();
+  if (!task || task->place.world_size == 1) return std::nullopt;
+  // Processes that mpirun has started by srun inherit the variables of its helpers.
+  const auto mpi = net::mpi::launch_environment();
+  if (mpi && mpi->world_size != task->place.world_size) return std::nullopt;
+  return rank_in(*task);
+}
+
 }  // namespace
 
 std::optional<RankEnvironment> find_rank(comm::Transport asked, Deadline deadline) {
@@ -25,7 +37,7 @@ std::optional<RankEnvironment> find_rank(comm::Transport asked, Deadline deadlin
   const auto transport = comm::transport_for(asked);
   if (transport != comm::Transport::mpi) {
     const bool by_mpi = !told && transport != comm::Transport::tcp && net::started_by_mpi();
-    if (!by_mpi) return told;
+    if (!by_mpi) return told ? told : rank_by_slurm();
   }
   const auto env = rank_in(net::mpi_world(deadline));
   if (told && (told->rank != env.rank || told->world_size != env.world_size)) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <limits>
 #include <string_view>
 
 #include "bimetal/base/error.h"
@@ -44,8 +45,13 @@ void set_close_on_exec(const FileDescriptor& descriptor) {
 }
 
 bool read_available(const FileDescriptor& descriptor, std::string& text) {
+  return read_some(descriptor, text, std::numeric_limits<std::size_t>::max());
+}
+
+bool read_some(const FileDescriptor& descriptor, std::string& text, std::size_t most) {
   std::array<char, 4096> chunk{};
-  for (;;) {
+  const std::size_t before = text.size();
+  while (text.size() - before < most) {
     const auto count = ::read(descriptor.number(), chunk.data(), chunk.size());
     if (count > 0) {
       text.append(chunk.data(), static_cast<std::size_t>(count));
@@ -55,6 +61,7 @@ bool read_available(const FileDescriptor& descriptor, std::string& text) {
       return errno == EAGAIN || errno == EWOULDBLOCK;
     }
   }
+  return true;
 }
 
 bool write_all(const FileDescriptor& descriptor, std::string_view text) {

@@ -42,6 +42,9 @@ void set_close_on_exec(const FileDescriptor& descriptor);
 /// Appends to `text` what can be read without waiting. False at the end of the stream.
 bool read_available(const FileDescriptor& descriptor, std::string& text);
 
+/// As read_available, but of about `most` bytes at a time: for a writer that may never pause.
+bool read_some(const FileDescriptor& descriptor, std::string& text, std::size_t most);
+
 /// Writes everything; false if the other end is closed.
 bool write_all(const FileDescriptor& descriptor, std::string_view text);
 

@@ -15,6 +15,7 @@
 #include <map>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/bound_spawn.h"
 
 extern char** environ;
 
@@ -76,11 +77,17 @@ struct SpawnFiles {
 Process Process::start(const ProcessCommand& command) {
   auto arguments = command.argv;
   auto variables = environment_with(command.environment);
-  const SpawnFiles files(command.descriptors);
-  const SpawnAttributes attributes;
+  const auto argv = c_array(arguments), envp = c_array(variables);
   pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, arguments.at(0).c_str(), &files.value, &attributes.value,
-                                  c_array(arguments).data(), c_array(variables).data());
+  int error = 0;
+  if (command.dies_with_starter) {
+    error = spawn_bound(pid, argv.data(), envp.data(), command.descriptors);
+  } else {
+    const SpawnFiles files(command.descriptors);
+    const SpawnAttributes attributes;
+    error = ::posix_spawn(&pid, arguments.at(0).c_str(), &files.value, &attributes.value,
+                          argv.data(), envp.data());
+  }
   if (error != 0) throw system_error(fmt::format("cannot start {}", arguments[0]), error);
   return Process(pid);
 }

@@ -21,6 +21,8 @@ struct ProcessCommand {
   std::vector<std::pair<std::string, std::string>> environment;
   /// Descriptors handed on: {number in the child, number here}.
   std::vector<std::pair<int, int>> descriptors;
+  /// Linux: the system kills it when the thread that starts it ends (bound_spawn.h).
+  bool dies_with_starter = false;
 };
 
 /// Move-only; not thread-safe.

@@ -19,11 +19,12 @@ constexpr std::array<int, 4> kWatched = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
 // A signal handler can reach nothing but globals, and may only touch lock-free ones.
 std::atomic<int> wake_descriptor{-1};
 std::atomic<int> stop_count{0};
+std::atomic<int> first_stop_signal{0};
 std::array<struct sigaction, kWatched.size()> previous;
 
 extern "C" void on_signal(int signal) {
   const int saved_errno = errno;
-  if (signal != SIGCHLD) stop_count.fetch_add(1);
+  if (signal != SIGCHLD && stop_count.fetch_add(1) == 0) first_stop_signal = signal;
   const char byte = 0;
   [[maybe_unused]] const auto written = ::write(wake_descriptor.load(), &byte, 1);
   errno = saved_errno;
@@ -39,6 +40,7 @@ SignalWatch::SignalWatch() : pipe_(Pipe::create()) {
   set_nonblocking(pipe_.read);
   set_nonblocking(pipe_.write);
   stop_count = 0;
+  first_stop_signal = 0;
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -59,6 +61,10 @@ SignalWatch::~SignalWatch() {
 
 int SignalWatch::stop_requests() const noexcept {
   return stop_count;
+}
+
+int SignalWatch::first_signal() const noexcept {
+  return first_stop_signal;
 }
 
 void SignalWatch::drain() {

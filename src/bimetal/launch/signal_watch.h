@@ -20,6 +20,9 @@ class SignalWatch {
   /// Requests to stop so far.
   int stop_requests() const noexcept;
 
+  /// SIGINT, SIGTERM or SIGHUP: the first request; 0 before it.
+  int first_signal() const noexcept;
+
   /// Readable when a signal of interest has come: for poll(). SIGCHLD is among them.
   const FileDescriptor& descriptor() const noexcept { return pipe_.read; }
 

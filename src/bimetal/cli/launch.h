@@ -1,0 +1,12 @@
+#pragma once
+// bimetal launch: any command as the ranks of a job, here, on other hosts by ssh, or as a task that
+// Slurm or mpirun has started.
+
+#include "bimetal/cli/command.h"
+
+namespace bimetal::cli {
+
+/// Adds `launch`, and the hidden subcommands by which it runs itself on each host.
+void add_launch(CLI::App& app, Action& action);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,55 @@
+#pragma once
+// What many ranks print, as lines on one terminal: each whole, and with its rank in front.
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace bimetal::launch {
+
+/// Standard output or standard error of a rank.
+enum class OutputStream { out, errors };
+
+/// Cuts the bytes of one rank's stream into lines.
+class LineCutter {
+ public:
+  explicit LineCutter(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  /// The whole lines that these bytes complete, each with the prefix and a line end. A line that a
+  /// program rewrites in place (a progress bar, ending in "\r") becomes one line per second at
+  /// most.
+  std::string take(std::string_view bytes);
+
+  /// What has come without a line end.
+  std::string rest();
+
+ private:
+  void end_line(std::string& lines, bool rewritten);
+
+  std::string prefix_, partial_;
+  bool after_return_ = false;
+  std::chrono::steady_clock::time_point next_rewritten_{};
+};
+
+/// All ranks' lines for one stream of the launcher.
+class RankOutput {
+ public:
+  /// Without `prefixed`, lines come as they are.
+  explicit RankOutput(bool prefixed) : prefixed_(prefixed) {}
+
+  /// The lines to print now.
+  std::string take(int rank, OutputStream stream, std::string_view bytes);
+
+  /// What a rank that has ended leaves without a line end.
+  std::string rest_of(int rank, OutputStream stream);
+
+ private:
+  LineCutter& cutter(int rank, OutputStream stream);
+
+  bool prefixed_;
+  std::map<std::pair<int, OutputStream>, LineCutter> cutters_;
+};
+
+}  // namespace bimetal::launch
