@@ -5,10 +5,10 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all python demo test sanitizers portability bench format tidy clean
+.PHONY: help setup build all python demo test test-engines sanitizers portability bench format tidy clean
 
 help:            ## list these commands
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:           ## install what is missing and create .venv with torch
 	@scripts/setup.sh
@@ -27,6 +27,9 @@ demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
 
 test: all        ## build and run every test (SANITIZERS=off: but the next)
 	@scripts/test.sh $(BUILD)
+
+test-engines: all ## the tests that need Slurm, sshd and the like, which it installs (Debian)
+	@scripts/test_engines.sh $(BUILD)
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
 	@SANITIZERS=only scripts/test.sh $(BUILD)

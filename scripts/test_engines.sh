@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# test_engines.sh BUILD_FOLDER: the tests that need the engines themselves: sshd, Slurm. Installs those
+# that are missing; none is left running. Ends with a line that counts the tests.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=$1
+. scripts/install_packages.sh
+. scripts/ctest_suite.sh
+. scripts/closing_line.sh
+
+# Only as root, since the tests need that, too; one whose engine is missing says so by its name.
+if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+  # Daemons that Debian would start at once are for the tests to start, on loopback and as they need them.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
+  install_packages openssh-server openssh-client slurm-wlm munge iproute2 || true
+fi
+
+suite "engines" "$build" -L engines
+
+closing_line "${BIMETAL_COUNTS:+engines}" "$passed" "$failed" "$skipped"

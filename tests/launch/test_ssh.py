@@ -1,0 +1,230 @@
+"""`bimetal launch` over a real sshd: 127.0.0.2 and 127.0.0.3 are the other hosts, 127.0.0.1 is this one."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+import ssh_hosts
+from launches import (BIMETAL, OTHER_VERSION, SHOW, WAIT, WAIT_FOR_SIGNALS, LaunchTest, free_port, harness,
+                      lines_of_ranks, wait_until)
+
+HOSTS = ["127.0.0.2", "127.0.0.3"]
+
+
+class SshTest(LaunchTest):
+    """Each test has an sshd of its own: what it starts carries the test's mark."""
+
+    def setUp(self):
+        super().setUp()
+        self.keys = ssh_hosts.Keys(self.folder / "keys")
+        self.sshd = ssh_hosts.Sshd(self.keys, HOSTS, {harness.MARK: self.mark})
+        self.addCleanup(self.sshd.stop)
+
+    def over_ssh(self, hosts, *arguments, key="user", **options):
+        return self.launch("-H", hosts, "--ssh-port", self.sshd.port, *self.keys.options(key), *arguments, **options)
+
+
+class Ssh(SshTest):
+    def test_every_rank_knows_its_place(self):
+        job = self.over_ssh("127.0.0.2:1,127.0.0.3:2", script=SHOW)
+        self.assert_done(job)
+        lines = lines_of_ranks(job)
+        port = lines[0][0].rsplit(":", 1)[1]
+        self.assertEqual(lines, {0: [f"rank 0/3 local 0/1 node 0 at 127.0.0.2:{port}"],
+                                 1: [f"rank 1/3 local 0/2 node 1 at 127.0.0.2:{port}"],
+                                 2: [f"rank 2/3 local 1/2 node 1 at 127.0.0.2:{port}"]})
+        self.assertIn("127.0.0.3 1-2", job.err)
+        self.wait_until_nothing_is_left()
+
+    def test_a_host_file(self):
+        (self.folder / "hosts").write_text("127.0.0.2 slots=2  # the big one\n127.0.0.3\n")
+        job = self.launch("--hostfile", self.folder / "hosts", "-n", 2, "--ssh-port", self.sshd.port,
+                          *self.keys.options(), script=SHOW)
+        self.assert_done(job)
+        self.assertEqual(len(lines_of_ranks(job)), 2)
+
+    def test_bimetal_train_on_this_and_another_host(self):
+        report = self.folder / "report.json"
+        job = self.over_ssh("localhost:1,127.0.0.2:1", "--", BIMETAL, "train", self.write_job(train__steps=30),
+                            "--worker", "cpu:threads=1", "--report", report)
+        self.assert_done(job)
+        figures = json.loads(report.read_text())
+        self.assertEqual(figures["world_size"], 2)
+        self.assertEqual(sum(worker["samples"] for worker in figures["workers"]), 30 * 64)
+        self.wait_until_nothing_is_left()
+
+    def test_the_token_reaches_all_and_is_seen_nowhere(self):
+        secret = "a-secret-of-this-test-alone"
+        job = self.over_ssh("localhost:1,127.0.0.2:1", script="echo $BIMETAL_TOKEN | cksum; " + WAIT,
+                            environment={"BIMETAL_TOKEN": secret, "BIMETAL_DEBUG": "trace"})
+        self.wait_for_ready(job, 2)
+        command_lines = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() for pid in self.processes()]
+        self.assertFalse(any(secret.encode() in line for line in command_lines))
+        self.assertEqual({harness.variable_of(pid, "BIMETAL_TOKEN") for pid in self.ranks().values()}, {secret})
+        sums = {lines[0] for lines in lines_of_ranks(job).values()}
+        self.assertEqual(len(sums), 1, job.out)
+        job.interrupt()
+        job.wait()
+        self.assertNotIn(secret, job.out + job.err)
+        self.assertNotIn(secret, pathlib.Path(self.sshd.log.name).read_text(errors="replace"))
+
+    def test_each_job_has_a_token_of_its_own(self):
+        tokens = set()
+        for _ in range(2):
+            job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", script="echo $BIMETAL_TOKEN")
+            self.assert_done(job)
+            seen = {lines[0] for lines in lines_of_ranks(job).values()}
+            self.assertEqual(len(seen), 1, job.out)
+            tokens |= seen
+        self.assertEqual([len(token) for token in tokens], [64, 64])
+
+    def test_variables_and_folder_go_along(self):
+        job = self.over_ssh("127.0.0.2:1", "--env", "GREETING", "--env", "WORD=b c",
+                            script="echo $GREETING $WORD $BIMETAL_X; pwd",
+                            environment={"GREETING": "hello", "BIMETAL_X": "seen"})
+        self.assert_done(job)
+        self.assertEqual(lines_of_ranks(job)[0], ["hello b c seen", str(self.folder)])
+
+    def test_ctrl_c_reaches_other_hosts(self):
+        job = self.over_ssh("localhost:1,127.0.0.2:1",
+                            script="trap 'echo interrupted; exit 0' INT; " + WAIT_FOR_SIGNALS)
+        self.wait_for_ready(job, 2)
+        job.interrupt()
+        self.assert_done(job, harness.INTERRUPTED)
+        self.assertEqual(job.out.count("interrupted"), 2, job.out)
+        self.wait_until_nothing_is_left()
+
+    def test_a_second_ctrl_c_kills_on_other_hosts(self):
+        job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", script="trap '' INT TERM; " + WAIT_FOR_SIGNALS)
+        self.wait_for_ready(job, 2)
+        job.interrupt()
+        job.wait_for_output("Ctrl-C again")
+        job.interrupt()
+        self.assert_done(job, harness.INTERRUPTED)
+        self.wait_until_nothing_is_left()
+
+    def test_a_failure_there_ends_the_ranks_here(self):
+        job = self.over_ssh("localhost:2,127.0.0.2:1", script="[ $RANK = 2 ] && exit 7; sleep 600").wait()
+        self.assert_one_message(job, 7, "rank 2", "127.0.0.2", "exit status 7")
+        self.wait_until_nothing_is_left()
+
+    def test_a_killed_rank_there_is_named(self):
+        job = self.over_ssh("localhost:1,127.0.0.2:1", script=WAIT)
+        self.wait_for_ready(job, 2)
+        pid = self.ranks()[1]
+        os.kill(pid, signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, 128 + 9, "rank 1 on 127.0.0.2", f"pid {pid}", "signal 9")
+        self.wait_until_nothing_is_left()
+
+    def test_nothing_outlives_a_killed_launcher(self):
+        job = self.over_ssh("localhost:1,127.0.0.2:1,127.0.0.3:1", script=WAIT)
+        self.wait_for_ready(job, 3)
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        self.wait_until_nothing_is_left()
+
+    def ssh_of(self, host):
+        return next(pid for pid in self.processes()
+                    if pathlib.Path(f"/proc/{pid}/comm").read_text() == "ssh\n"
+                    and host.encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+
+    def test_a_lost_connection_ends_the_job_on_both_sides(self):
+        job = self.over_ssh("localhost:1,127.0.0.2:1", script=WAIT)
+        self.wait_for_ready(job, 2)
+        os.kill(self.ssh_of("127.0.0.2"), signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "127.0.0.2", "ranks 1-1")
+        self.wait_until_nothing_is_left()
+
+    def test_a_silent_network_ends_the_job_on_both_sides(self):
+        job = self.over_ssh("localhost:1,127.0.0.2:1", "--silence", 3, script=WAIT)
+        self.wait_for_ready(job, 2)
+        ssh, far_rank = self.ssh_of("127.0.0.2"), self.ranks()[1]
+        time.sleep(4)  # an idle job is no silent one
+        self.assertIsNone(job.process.poll(), job.err)
+        os.kill(ssh, signal.SIGSTOP)
+        wait_until(lambda: harness.state_of(far_rank) in ("gone", "Z"), "the end of the rank there", job)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "127.0.0.2", "no word from it for 3 s")
+        self.wait_until_nothing_is_left()
+
+    def test_much_output_of_other_hosts_arrives_whole(self):
+        job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", script="seq 200000")
+        self.assert_done(job)
+        expected = [str(i) for i in range(1, 200001)]
+        self.assertEqual(lines_of_ranks(job), {0: expected, 1: expected})
+
+
+class Refusals(SshTest):
+    def test_a_port_where_nobody_listens(self):
+        job = self.launch("-H", "127.0.0.2:1", "--ssh-port", free_port("127.0.0.2"), *self.keys.options(),
+                          script="true")
+        self.assert_refused(job, harness.SYSTEM, "127.0.0.2", "--ssh-port", "sshd")
+
+    def test_a_key_that_is_not_accepted(self):
+        self.assert_refused(self.over_ssh("127.0.0.2:1", key="stranger", script="true"), harness.UNAUTHORIZED,
+                            "127.0.0.2", "ssh-copy-id")
+
+    def test_an_unknown_host_key(self):
+        job = self.launch("-H", "127.0.0.2:1", "--ssh-port", self.sshd.port, "--ssh-option",
+                          "StrictHostKeyChecking=yes", "--ssh-option", f"UserKnownHostsFile={self.folder / 'nobody'}",
+                          script="true")
+        self.assert_refused(job, harness.UNAUTHORIZED, "127.0.0.2", "host key",
+                            f"ssh -p {self.sshd.port} 127.0.0.2 true")
+
+    def test_a_name_that_nobody_knows(self):
+        job = self.over_ssh("no-such-host.invalid:1", script="true")
+        self.assert_refused(job, harness.SYSTEM, "no-such-host.invalid", "no host of that name")
+
+    def test_one_bad_host_among_good_ones(self):
+        job = self.over_ssh("localhost:1,no-such-host.invalid:1,127.0.0.2:1", script=WAIT)
+        self.assert_refused(job, harness.SYSTEM, "no-such-host.invalid")
+
+    def test_no_bimetal_there(self):
+        job = self.over_ssh("127.0.0.2:1", "--remote-bimetal", "/nowhere/bimetal", script="true")
+        self.assert_refused(job, harness.INVALID_ARGUMENT, "127.0.0.2", "/nowhere/bimetal", "--remote-bimetal")
+
+    def test_another_version_there(self):
+        job = self.over_ssh("localhost:1,127.0.0.2:1", "--remote-bimetal", OTHER_VERSION, script=WAIT)
+        self.assert_refused(job, harness.PROTOCOL_MISMATCH, "127.0.0.2", "0.0.9", "install the same version")
+
+    def test_no_such_program_there(self):
+        job = self.over_ssh("localhost:1,127.0.0.2:1", "--env", "PATH=/nowhere", "--", "sleep", "600")
+        self.assert_refused(job, harness.INVALID_ARGUMENT, "sleep", "/nowhere", "--env PATH")
+
+    def test_a_folder_that_is_missing_there(self):
+        gone = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, gone, ignore_errors=True)
+        job = self.start("launch", "-H", "127.0.0.2:1", "--ssh-port", self.sshd.port, *self.keys.options(), "--chdir",
+                         gone / "none", "--", "true")
+        self.assert_refused(job, harness.SYSTEM, "127.0.0.2", str(gone / "none"))
+
+    def test_an_address_that_the_first_host_does_not_have(self):
+        job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", "--master-addr", "192.0.2.1", script="true")
+        self.assert_refused(job, harness.SYSTEM, "192.0.2.1", "--master-addr")
+
+
+class LoginShells(SshTest):
+    def test_what_the_shell_prints_first_does_no_harm(self):
+        """A banner and a profile that talks, as many machines have them."""
+        talking = self.folder / "talking"
+        talking.write_text("#!/bin/sh\necho 'Welcome to host7!'\necho 'bimetal-agent is no greeting'\n"
+                           f'exec {BIMETAL} "$@"\n')
+        talking.chmod(0o755)
+        job = self.over_ssh("127.0.0.2:1", "--remote-bimetal", talking, script=SHOW)
+        self.assert_done(job)
+        self.assertEqual(len(re.findall(r"rank 0/1", job.out)), 1)
+
+
+if __name__ == "__main__":
+    if reason := ssh_hosts.why_not():
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    harness.main()
