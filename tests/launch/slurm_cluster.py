@@ -12,6 +12,8 @@ import socket
 import subprocess
 import time
 
+import daemons
+
 PROGRAMS = ["slurmctld", "slurmd", "munged", "srun", "sbatch", "scancel", "sinfo"]
 PATIENCE_S = 60
 
@@ -73,9 +75,8 @@ class SlurmCluster:
 
     def start(self, program, *words):
         log = open(self.folder / f"{program}-{len(self.processes)}.out", "wb")
-        self.processes.append(subprocess.Popen(
-            self.command(find(program), *words), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env={**os.environ, **self.variables}, start_new_session=True))
+        environment = {**os.environ, **self.variables}
+        self.processes.append(daemons.start(self.command(find(program), *words), log, environment))
         log.close()
 
     def ask(self, *words):

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import time
 
+import daemons
+
 
 def why_not():
     """None where an sshd can be started, else the reason."""
@@ -52,8 +54,7 @@ class Sshd:
         config.write_text("\n".join(lines) + "\n")
         os.makedirs("/run/sshd", exist_ok=True)  # it insists on this folder
         self.log = open(keys.folder / f"log-{self.port}", "wb")
-        self.process = subprocess.Popen([*inside, find_sshd(), "-D", "-e", "-f", config], stdin=subprocess.DEVNULL,
-                                        stdout=self.log, stderr=self.log)
+        self.process = daemons.start([*inside, find_sshd(), "-D", "-e", "-f", config], self.log)
         self.wait_until_it_listens(addresses[0], inside)
 
     def wait_until_it_listens(self, address, inside):
