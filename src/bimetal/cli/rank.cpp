@@ -21,11 +21,26 @@
 namespace bimetal::cli {
 namespace {
 
-/// Passes what rank 0 is told on to the printer, and tells the launcher of checkpoints.
+/// The launcher is told how the job gets on no more often than that.
+constexpr std::chrono::milliseconds kTellEvery{1000};
+
+/// Passes what rank 0 is told on to the printer and to the launcher.
 class RankObserver final : public ProgressPrinter {
  public:
   RankObserver(Terminal& terminal, Line line, launch::StatusReporter& status)
       : ProgressPrinter(terminal, std::move(line)), status_(status) {}
+
+  void on_step(const train::Progress& progress) override {
+    ProgressPrinter::on_step(progress);
+    if (!next_.expired()) return;
+    next_ = Deadline::after(kTellEvery);
+    status_.progress(progress);
+  }
+
+  void on_evaluated(std::int64_t epoch, double accuracy, double loss) override {
+    ProgressPrinter::on_evaluated(epoch, accuracy, loss);
+    status_.evaluated(epoch, accuracy, loss);
+  }
 
   void on_checkpoint(const std::string& path, std::int64_t step) override {
     last_checkpoint_ = path;
@@ -36,6 +51,7 @@ class RankObserver final : public ProgressPrinter {
 
  private:
   launch::StatusReporter& status_;
+  Deadline next_ = Deadline::after(std::chrono::milliseconds(0));
   std::string last_checkpoint_;
 };
 

@@ -50,6 +50,23 @@ void StatusReporter::failed(const Error& error) {
   write_line(one_line(json));
 }
 
+void StatusReporter::progress(const train::Progress& progress) {
+  write_line(one_line({{"event", "progress"},
+                       {"epoch", progress.epoch},
+                       {"epochs", progress.epochs},
+                       {"step", progress.step},
+                       {"steps", progress.steps},
+                       {"loss", progress.loss},
+                       {"samples_per_s", progress.samples_per_s},
+                       {"efficiency", progress.efficiency},
+                       {"shares", progress.shares}}));
+}
+
+void StatusReporter::evaluated(std::int64_t epoch, double accuracy, double loss) {
+  write_line(one_line(
+      {{"event", "evaluated"}, {"epoch", epoch}, {"accuracy", accuracy}, {"loss", loss}}));
+}
+
 void StatusReporter::write_line(const std::string& line) {
   std::lock_guard lock(mutex_);
   if (pipe_ && !write_all(pipe_, line)) pipe_.close();

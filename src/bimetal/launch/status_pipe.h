@@ -1,7 +1,9 @@
 #pragma once
 // What a rank tells its launcher while it runs and why it fails, so that the launcher can print one
 // message for the whole job. JSON lines over a pipe: {"event":"checkpoint","path":…,"step":…},
-// {"event":"error","code":…,"message":…,"rank":…}.
+// {"event":"error","code":…,"message":…,"rank":…}, and for engines that show how a job gets on
+// {"event":"progress","epoch":…,"epochs":…,"step":…,"steps":…,"loss":…,"samples_per_s":…,
+// "efficiency":…,"shares":[…]} and {"event":"evaluated","epoch":…,"accuracy":…,"loss":…}.
 
 #include <cstdint>
 #include <mutex>
@@ -11,6 +13,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/pipe.h"
+#include "bimetal/train/observer.h"
 
 namespace bimetal::launch {
 
@@ -32,6 +35,8 @@ class StatusReporter {
 
   void checkpoint(const std::string& path, std::int64_t step);
   void failed(const Error& error);
+  void progress(const train::Progress& progress);
+  void evaluated(std::int64_t epoch, double accuracy, double loss);
 
  private:
   void write_line(const std::string& line);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -63,6 +64,25 @@ TEST(StatusPipe, RemembersTheLastCheckpoint) {
   RankStatus status;
   for (const char byte : connection.sent()) status.feed({&byte, 1});
   EXPECT_EQ(status.last_checkpoint(), "runs/\xef\xbf\xbd/step-2");
+}
+
+TEST(StatusPipe, CarriesProgressForEnginesThatShowIt) {
+  Connection connection;
+  train::Progress progress;
+  progress.step = 7;
+  progress.loss = std::nan("");
+  progress.shares = {48, 16};
+  connection.reporter().progress(progress);
+  connection.reporter().evaluated(2, 0.875, 0.25);
+  const std::string sent = connection.sent();
+  EXPECT_NE(sent.find("\"event\":\"progress\""), std::string::npos);
+  EXPECT_NE(sent.find("\"step\":7"), std::string::npos);
+  EXPECT_NE(sent.find("\"loss\":null"), std::string::npos);
+  EXPECT_NE(sent.find("\"shares\":[48,16]"), std::string::npos);
+  EXPECT_NE(sent.find("\"accuracy\":0.875"), std::string::npos);
+  RankStatus status;
+  status.feed(sent);  // a launcher that shows none passes over it
+  EXPECT_FALSE(status.error());
 }
 
 TEST(StatusPipe, PassesOverNonsense) {
