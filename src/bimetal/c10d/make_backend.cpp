@@ -52,9 +52,13 @@ bool on_one_machine() {
   return world != nullptr && local != nullptr && std::string_view(world) == local;
 }
 
+/// A store that is no server (a file on a share, an engine's own) shows no way to the other ranks:
+/// whoever has started the ranks says in BIMETAL_ADDRESS by which address they reach this one.
 std::string address_towards(const std::optional<net::Endpoint>& server) {
-  if (!server || on_one_machine()) return "127.0.0.1";
-  return net::address_towards(*server);
+  if (on_one_machine()) return "127.0.0.1";
+  if (server) return net::address_towards(*server);
+  const char* told = std::getenv("BIMETAL_ADDRESS");
+  return told != nullptr && *told != '\0' ? told : "127.0.0.1";
 }
 
 net::Token agree_on_token(rendezvous::Store& store, int rank, const std::string& key,
