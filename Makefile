@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all python demo test test-engines sanitizers portability bench format tidy clean
+.PHONY: help setup build all python demo test test-engines test-ray sanitizers portability bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test-engines: all ## the tests that need Slurm, sshd and the like, which it inst
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
 	@SANITIZERS=only scripts/test.sh $(BUILD)
+
+test-ray: build python ## install Ray, and test bimetal.ray on real clusters on this machine
+	@scripts/install_ray.sh
+	@scripts/test_ray.sh $(BUILD)
 
 portability:     ## build for Windows and ARM64, and let their processes meet Linux ones
 	@scripts/portability.sh

@@ -1,0 +1,180 @@
+"""python -m bimetal.ray up | join: Ray nodes that say what devices they have, and let nobody in without the token."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import pathlib
+import socket
+import sys
+
+from bimetal._errors import Error
+from bimetal.ray import run_node, token_file
+from bimetal.ray.failure import error
+
+_DEFAULT_PORT = 6379
+_REACH_SECONDS = 10.0
+_STATUSES = {"invalid_argument": 2, "unsupported": 3, "timeout": 4, "unauthorized": 7, "system": 13}  # docs/errors.md
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bimetal.ray", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Starts this machine's node of a Ray cluster, tagged with its devices, until Ctrl-C.",
+        epilog="Two machines:\n"
+               "  python -m bimetal.ray up --host 192.168.1.10      # on the first, by its own address\n"
+               "  scp -p 192.168.1.10:.ray/auth_token ~/.ray/       # on the second, once\n"
+               "  python -m bimetal.ray join 192.168.1.10\n\n"
+               "Then bimetal.ray.Trainer on either: docs/ray.md.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start the first node of a cluster")
+    up.add_argument("--host", default=run_node.loopback_address(), metavar="ADDR",
+                    help="the address of this machine by which the others reach it (default: loopback, this machine "
+                         "alone)")
+    up.add_argument("--port", type=int, default=_DEFAULT_PORT, help=f"default: {_DEFAULT_PORT}")
+    join = commands.add_parser("join", help="start one more node")
+    join.add_argument("head", metavar="HEAD[:PORT]", help="where `up` runs")
+    join.add_argument("--host", metavar="ADDR", help="this machine's address for the others (default: the one on the "
+                                                     "way to HEAD)")
+    for command in (up, join):
+        command.add_argument("--token-file", type=pathlib.Path, metavar="FILE",
+                             help="the cluster's token (default: ~/.ray/auth_token, where programs look for it, too)")
+        command.add_argument("--num-cpus", type=int, metavar="N", help="cores to offer (default: all)")
+        command.add_argument("--object-store-mb", type=int, metavar="MB",
+                             help="memory for Ray's objects (default: Ray's own; training needs about 100)")
+    return parser
+
+
+def _up(arguments: argparse.Namespace) -> None:
+    if run_node.is_loopback(arguments.host):
+        arguments.host = run_node.loopback_address()
+    run_node.require_own(arguments.host, arguments.port)
+    token = _token(arguments)
+    made = token is not None and token_file.make(token)
+    _check(token)
+    address = _with_port(arguments.host, arguments.port)
+
+    def started(elsewhere: list[str]) -> None:
+        _say(f"Ray {importlib.metadata.version('ray')} runs at {address} and offers {_offer()}")
+        if token is not None:
+            _say(f"token: {token}{' (made just now)' if made else ''}; whoever has it may run programs here")
+        if run_node.is_loopback(arguments.host):
+            _say("this machine alone can reach it; give --host its address for others to join")
+        else:
+            _say("on each other machine, with the same versions of Python, Ray and Bimetal:\n"
+                 f"    scp -p {arguments.host}:{_remote_path(token)} ~/.ray/\n"
+                 f"    python -m bimetal.ray join {address}")
+        _say_how_to_connect(address, token)
+        _warn(elsewhere)
+
+    run_node.run(["--head", f"--port={arguments.port}", "--include-dashboard=false", "--dashboard-host=127.0.0.1",
+                  *_place(arguments.host), *run_node.common_arguments(arguments.num_cpus, arguments.object_store_mb)],
+                 run_node.environment(arguments.host, token), arguments.host, started)
+
+
+def _join(arguments: argparse.Namespace) -> None:
+    head, port = _split_port(arguments.head)
+    token = _token(arguments)
+    _check(token)
+    own = arguments.host or run_node.own_address_towards(head, port)
+    if run_node.is_loopback(head) is not run_node.is_loopback(own):
+        raise error(f"{own} and {head}: a node on loopback and one on the network cannot reach each other",
+                    "invalid_argument")
+    if run_node.is_loopback(head):
+        head = own = run_node.loopback_address()
+    _require_answer(head, port)
+    address = _with_port(head, port)
+
+    def started(elsewhere: list[str]) -> None:
+        _say(f"this node ({own}) has joined {address} and offers {_offer()}")
+        _say_how_to_connect(address, token)
+        _warn(elsewhere)
+
+    run_node.run([f"--address={address}", *_place(own),
+                  *run_node.common_arguments(arguments.num_cpus, arguments.object_store_mb)],
+                 run_node.environment(own, token), own, started)
+
+
+def _place(address: str) -> list[str]:
+    """The option of `ray start` for it; none where Ray would read it as something else (see loopback_address)."""
+    return [] if address == "127.0.0.1" else [f"--node-ip-address={address}"]
+
+
+def _token(arguments: argparse.Namespace) -> pathlib.Path | None:
+    """The token's file; None where RAY_AUTH_TOKEN holds the token itself."""
+    if arguments.token_file is not None:
+        os.environ.pop(token_file.TOKEN, None)
+        return arguments.token_file.absolute()
+    return None if os.environ.get(token_file.TOKEN) else token_file.given_path()
+
+
+def _check(token: pathlib.Path | None) -> None:
+    if token is not None and (wrong := token_file.complaint(token)):
+        raise error(wrong, "unauthorized")
+
+
+def _require_answer(head: str, port: int) -> None:
+    try:
+        socket.create_connection((head, port), timeout=_REACH_SECONDS).close()
+    except OSError as nobody:
+        raise error(f"nobody answers at {head}:{port}: {nobody}. Does `python -m bimetal.ray up --host {head}` run "
+                    "there, and do firewalls let the machines reach each other's ports?", "system") from nobody
+
+
+def _split_port(text: str) -> tuple[str, int]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    else:
+        host, _, port = text.partition(":") if text.count(":") < 2 else (text, "", "")
+    if not host or (port and not port.isdigit()):
+        raise error(f"{text!r} is no HEAD or HEAD:PORT", "invalid_argument")
+    return host, int(port) if port else _DEFAULT_PORT
+
+
+def _with_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _remote_path(token: pathlib.Path | None) -> str:
+    return str(token) if token and token != token_file.default_path() else ".ray/auth_token"
+
+
+def _offer() -> str:
+    return ", ".join(f"{name} {count}" for name, count in run_node.device_tags().items())
+
+
+def _say_how_to_connect(address: str, token: pathlib.Path | None) -> None:
+    if token is not None and token != token_file.default_path():
+        _say(f"for programs that use it: export RAY_ADDRESS={address} RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={token}")
+    else:
+        _say("programs on this machine find it by themselves")
+    if sys.platform in ("darwin", "win32") and not address.startswith("127."):
+        _say(f"Ray holds clusters with macOS and Windows for experimental and asks to opt in: this node does; for "
+             f"programs on this machine: export {run_node.CLUSTER_VARIABLE}=1")
+    _say("Ctrl-C ends this node")
+
+
+def _warn(elsewhere: list[str]) -> None:
+    if elsewhere:
+        _say(f"note: Ray itself listens on all addresses of this machine ({', '.join(elsewhere)}); it lets nobody in "
+             "without the token, but a firewall should not let others that far")
+
+
+def _say(text: str) -> None:
+    print(f"bimetal.ray: {text}", flush=True)
+
+
+def main() -> int:
+    arguments = _arguments().parse_args()
+    try:
+        _up(arguments) if arguments.command == "up" else _join(arguments)
+    except Error as failed:
+        print(f"bimetal.ray: error: {failed}", file=sys.stderr)
+        return _STATUSES.get(failed.code, 14)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

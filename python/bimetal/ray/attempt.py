@@ -1,0 +1,260 @@
+"""One try at a job: actors on resources set aside, their ranks and addresses, and what they say until the end."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from bimetal import _build
+from bimetal.ray import cluster
+from bimetal.ray.failure import AttemptFailed, Failure, error, root_cause
+from bimetal.ray.worker import Place, Worker
+from bimetal.ray.worker_request import WorkerRequest
+
+_START_SECONDS = 120.0  # for an actor's process: it imports torch, on a cold disk perhaps
+_CALL_SECONDS = 60.0  # for any other call of an actor
+_POLL_SECONDS = 5.0  # that an actor holds a question for events
+_SILENCE_SECONDS = 45.0  # beyond that, after which a rank counts as lost
+_GRACE_SECONDS = 2.0  # for the others to say why, after one has failed
+_DEATH_SECONDS = 2.0  # within which Ray tells that a process is gone whose node is alive
+_THREADS = 16  # of an actor, for calls at the same time
+
+
+class Attempt:
+    """A context manager: the actors are gone and their resources given back when it is left.
+
+    Args:
+        requests: one rank each, in order.
+        without: ids of nodes not to use.
+        resource_timeout: seconds to wait for resources in use.
+        tell: is told what is waited for.
+    """
+
+    def __init__(self, requests: Sequence[WorkerRequest], without: Collection[str], resource_timeout: float,
+                 tell: Callable[[str], None]):
+        self.requests = list(requests)
+        self.facts: list[dict[str, Any]] = []
+        self._without = without
+        self._resource_timeout = resource_timeout
+        self._tell = tell
+        self._group: PlacementGroup | None = None
+        self.actors: list[Any] = []
+        self._watched: _Watched | None = None
+
+    def __enter__(self) -> Attempt:
+        try:
+            self._group = cluster.set_aside(self.requests, self._without, self._resource_timeout, self._tell)
+            self._make_actors(self._group)
+            self.facts = self._ask_who()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def call(self, rank: int, method: str, *arguments: Any, seconds: float = _CALL_SECONDS) -> Any:
+        """Calls a method of a rank's actor. AttemptFailed if the rank is gone."""
+        try:
+            return ray.get(getattr(self.actors[rank], method).remote(*arguments), timeout=seconds)
+        except (RayActorError, GetTimeoutError) as gone:
+            raise self._lost([rank], gone) from gone
+
+    def places(self) -> list[Place]:
+        """Ranks, addresses and devices; rank 0's machine is asked for a free port."""
+        hosts = [(fact["host"], fact["address"]) for fact in self.facts]
+        one_machine = len(set(hosts)) == 1
+        address, port = self.call(0, "free_port", one_machine)
+        sizes = Counter(hosts)
+        local: dict[tuple[str, str], list[str]] = {host: [] for host in hosts}
+        places = []
+        for rank, (host, fact) in enumerate(zip(hosts, self.facts)):
+            local[host].append(fact["worker"])
+            places.append(Place(rank, len(hosts), len(local[host]) - 1, sizes[host], tuple(local[host]), address, port,
+                                None if one_machine else fact["address"]))
+        return places
+
+    @staticmethod
+    def make_token() -> str:
+        """A secret for this try alone. It goes to the ranks as an argument of Ray's calls."""
+        return secrets.token_hex(32)
+
+    def on_all(self, calls: Sequence[Any]) -> None:
+        """Waits for one call of each rank."""
+        for rank, call in enumerate(calls):
+            try:
+                ray.get(call, timeout=_CALL_SECONDS)
+            except (RayActorError, GetTimeoutError) as gone:
+                raise self._lost([rank], gone) from gone
+
+    def stop(self) -> None:
+        """Asks the ranks of a job file to save and end; does not wait."""
+        for actor in self.actors:
+            actor.stop.remote()
+
+    def watch(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """What the ranks say, as (rank, event), until all have ended; may be called again where it was left.
+
+        Raises:
+            AttemptFailed: as soon as it is clear which rank has failed.
+        """
+        watched = self._watched = self._watched or _Watched(self.actors)
+        failures: dict[int, Failure] = {}
+        patience = None
+        while watched.open:
+            for rank, said in watched.hear(1.0):
+                if isinstance(said, RayActorError):
+                    failures[rank] = self._gone(rank, said)
+                elif said["kind"] == "failed":
+                    failures[rank] = Failure(rank, self._name(rank) + " " + said["text"] if said["died"]
+                                             else f"{self._name(rank)}: {said['text']}", said["code"],
+                                             said.get("about"), said["died"], said["own"])
+                else:
+                    yield rank, said
+            for rank in watched.silent(_SILENCE_SECONDS + _POLL_SECONDS):
+                failures.setdefault(rank, self._gone(rank, None))
+            if failures and patience is None:
+                patience = time.monotonic() + _GRACE_SECONDS
+            if patience is not None and (self._known(failures) or time.monotonic() > patience):
+                break
+        if failures:
+            raise self._failed(failures)
+
+    def _known(self, failures: dict[int, Failure]) -> bool:
+        """Whether nothing that is still to come would change what the user is told."""
+        cause = root_cause(list(failures.values()))
+        return cause.died or cause.own or len(failures) == len(self.actors)
+
+    def _failed(self, failures: dict[int, Failure]) -> AttemptFailed:
+        cause = root_cause(list(failures.values()))
+        blamed = cause.about if cause.code == "peer_lost" else None
+        if not cause.died and blamed is not None and blamed not in failures:
+            # The others have lost it, and it says nothing itself.
+            cause = Failure(blamed, f"{self._name(blamed)} was lost: {cause.text}", "peer_lost", blamed, died=True)
+        silent = [rank for rank in range(len(self.actors)) if rank not in failures or failures[rank].died]
+        return AttemptFailed(cause, self._dead_nodes(silent))
+
+    def _lost(self, ranks: list[int], why: BaseException) -> AttemptFailed:
+        failure = self._gone(ranks[0], why if isinstance(why, RayActorError) else None)
+        return AttemptFailed(failure, self._dead_nodes(ranks))
+
+    def _gone(self, rank: int, why: RayActorError | None) -> Failure:
+        reason = "its process is gone" if why else "it does not answer any more"
+        return Failure(rank, f"{self._name(rank)} was lost: {reason}", "peer_lost", rank, died=True)
+
+    def _dead_nodes(self, ranks: Sequence[int]) -> frozenset[str]:
+        """Of those ranks' nodes the ones that don't answer, whether Ray has noticed or not."""
+        pings = {self.actors[rank].events.remote(0, 0.0): rank for rank in ranks}
+        answered, silent = ray.wait(list(pings), num_returns=len(pings), timeout=_DEATH_SECONDS) if pings else ([], [])
+        lost = [pings[ping] for ping in silent]
+        for ping in answered:
+            try:
+                ray.get(ping)
+            except ActorDiedError:
+                pass  # Ray knows that the process is gone, and so whether its node is
+            except RayActorError:
+                lost.append(pings[ping])
+        nodes = placement_group_table(self._group)["bundles_to_node_id"] if lost else {}
+        return frozenset(nodes[rank] for rank in lost if nodes.get(rank))
+
+    def _name(self, rank: int) -> str:
+        if rank >= len(self.facts):
+            return f"rank {rank}"
+        fact = self.facts[rank]
+        return f"rank {rank} ({fact['worker']} on {fact['host']}, {fact['address']}, pid {fact['pid']})"
+
+    def _make_actors(self, group: PlacementGroup) -> None:
+        for index, request in enumerate(self.requests):
+            resources = dict(request.resources)
+            options = {"num_cpus": resources.pop("CPU", 0), "num_gpus": resources.pop("GPU", 0), "resources": resources}
+            strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
+            self.actors.append(ray.remote(Worker).options(
+                **options, scheduling_strategy=strategy, max_restarts=0, max_concurrency=_THREADS).remote())
+
+    def _ask_who(self) -> list[dict[str, Any]]:
+        asked = [actor.describe.remote(request.worker) for actor, request in zip(self.actors, self.requests)]
+        facts = []
+        for rank, call in enumerate(asked):
+            try:
+                facts.append(ray.get(call, timeout=_START_SECONDS))
+            except GetTimeoutError as slow:
+                failure = Failure(rank, f"the process for worker {self.requests[rank]} did not start within "
+                                  f"{_START_SECONDS:.0f} s", "timeout", rank, died=True)
+                raise AttemptFailed(failure, self._dead_nodes([rank])) from slow
+            except RayError as failed:
+                raise self._start_failure(rank, failed) from failed
+        for rank, fact in enumerate(facts):
+            if fact["bimetal"] != _build.VERSION:
+                raise error(f"rank {rank} on {fact['host']} ({fact['address']}) has Bimetal {fact['bimetal']}, the "
+                            f"driver has {_build.VERSION}: install the same on all nodes", "protocol_mismatch", rank)
+        return facts
+
+    def _start_failure(self, rank: int, failed: RayError) -> Exception:
+        text, request = str(failed), self.requests[rank]
+        if "No module named 'bimetal" in text:
+            return error(f"a node for worker {request} has no Bimetal that its Python can import: install it there (pip "
+                         "install, or PYTHONPATH=build/python set before the node is started)", "unsupported", rank)
+        if isinstance(failed, RayActorError) and "error raised in its creation" not in text:
+            failure = Failure(rank, f"the process for worker {request} is gone: {text}", "peer_lost", rank, died=True)
+            return AttemptFailed(failure, self._dead_nodes([rank]))
+        return error(f"worker {request} could not start: {text}", "unsupported", rank)
+
+    def _end(self) -> None:
+        leaving = [actor.leave.remote() for actor in self.actors]
+        ray.wait(leaving, num_returns=len(leaving), timeout=1.0) if leaving else None
+        for actor in self.actors:
+            ray.kill(actor)
+        if self._group is not None:
+            remove_placement_group(self._group)
+
+
+class _Watched:
+    """The actors' mailboxes, asked for news all at once. An interrupted ``hear`` loses nothing."""
+
+    def __init__(self, actors: Sequence[Any]):
+        self._actors = actors
+        self._next = [0] * len(actors)
+        self._heard = [time.monotonic()] * len(actors)
+        self._open = set(range(len(actors)))  # ranks that have more to say
+        self._asked: dict[Any, int] = {}
+
+    @property
+    def open(self) -> bool:
+        return bool(self._open)
+
+    def hear(self, seconds: float) -> Iterator[tuple[int, Any]]:
+        """Events, and a RayActorError in the place of those of a rank that is gone."""
+        for rank in self._open.difference(self._asked.values()):
+            self._asked[self._actors[rank].events.remote(self._next[rank], _POLL_SECONDS)] = rank
+        ready, _ = ray.wait(list(self._asked), num_returns=1, timeout=seconds)
+        for call in ready:
+            rank = self._asked.pop(call)
+            self._heard[rank] = time.monotonic()
+            try:
+                end, events = ray.get(call)
+            except RayActorError as gone:
+                self._open.discard(rank)
+                yield rank, gone
+                continue
+            for number, event in enumerate(events, end - len(events)):
+                self._next[rank] = number + 1
+                if event["kind"] in ("ended", "failed"):
+                    self._open.discard(rank)
+                yield rank, event
+
+    def silent(self, seconds: float) -> list[int]:
+        """Ranks that have not answered for so long; they are not asked again."""
+        now = time.monotonic()
+        ranks = [rank for rank in self._asked.values() if now - self._heard[rank] > seconds]
+        self._open.difference_update(ranks)
+        self._asked = {call: rank for call, rank in self._asked.items() if rank not in ranks}
+        return ranks

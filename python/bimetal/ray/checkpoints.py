@@ -1,0 +1,149 @@
+"""Checkpoints of a job on a cluster: kept on the driver's machine (or on a share), brought to the ranks that need them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from collections.abc import Sequence
+
+import ray
+from ray.exceptions import RayTaskError
+
+from bimetal.ray import folders
+from bimetal.ray.attempt import Attempt
+from bimetal.ray.failure import error
+
+_PIECE_SECONDS = 120.0
+_OURS = "checkpoint_*"
+
+
+class Checkpoints:
+    """Where a job's checkpoints are, and the newest of this run.
+
+    Ranks that see the folder (they run on the driver's machine, or it lies on a share) write and read it
+    themselves. For others the files go through Ray, in pieces.
+
+    Args:
+        folder: on the driver's machine; None: checkpoints are left where they are made, and lost with that machine.
+        keep: how many of those that this class stores stay.
+        shared: whether all nodes see the folder; None: find out.
+        resume: a checkpoint to begin with, or a folder of them.
+    """
+
+    def __init__(self, folder: pathlib.Path | None, keep: int, shared: bool | None, resume: pathlib.Path | None):
+        self.folder = folder.absolute() if folder else None
+        self._keep = keep
+        self._shared = shared
+        self._sees: dict[int, bool] = {}
+        self._begin_with = resume
+        self.newest: pathlib.Path | None = None
+        if self.folder is not None:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as bad:
+                raise error(f"cannot make the folder for checkpoints {self.folder}: {bad}", "system") from bad
+
+    def begin_attempt(self, attempt: Attempt) -> None:
+        """Finds out which ranks see the folder."""
+        ranks = range(len(attempt.actors))
+        if self.folder is None or self._shared is not None:
+            self._sees = {rank: bool(self._shared) for rank in ranks}
+            return
+        mark, content = self.folder / f".bimetal-{os.urandom(8).hex()}", os.urandom(8).hex()
+        mark.write_text(content)
+        try:
+            self._sees = {rank: attempt.call(rank, "sees", str(mark), content) for rank in ranks}
+        finally:
+            mark.unlink(missing_ok=True)
+
+    def shared(self, attempt: Attempt) -> bool:
+        """Whether rank 0 writes into the folder itself."""
+        return self.folder is not None and self._sees[0]
+
+    def folder_at_work(self, attempt: Attempt) -> str:
+        """Where rank 0's program writes checkpoints."""
+        return str(self.folder) if self.shared(attempt) else _scratch(attempt, 0, "checkpoints")
+
+    def next_number(self) -> int:
+        """Of the checkpoint that a train loop makes next."""
+        if self.folder is None:
+            return 1
+        used = [int(found[1]) for path in self.folder.glob(_OURS) if (found := re.search(r"_(\d+)$", path.name))]
+        return max(used, default=0) + 1
+
+    def place(self, attempt: Attempt, ranks: Sequence[int]) -> list[str | None]:
+        """Brings what the job goes on from to these ranks, once per machine; the path that each finds it under."""
+        source = self.newest or self._begin_with
+        if source is None:
+            return [None] * len(ranks)
+        brought: dict[str, str] = {}
+        paths: list[str | None] = []
+        for rank in ranks:
+            node = attempt.facts[rank]["node"]
+            if self._sees[rank]:
+                # Of a program's own folder the newest: one that has been announced may have given way meanwhile.
+                programs = source == self.newest and not source.match(_OURS)
+                paths.append(str(self.folder if programs else source.absolute()))
+                continue
+            if node not in brought:
+                brought[node] = self._send(attempt, rank, source)
+            paths.append(brought[node])
+        return paths
+
+    def take(self, attempt: Attempt, rank: int, path: str) -> pathlib.Path | None:
+        """Makes a checkpoint that a rank has announced the newest; the place where it is kept."""
+        if self.folder is None:
+            return None
+        if self._sees[rank]:
+            self.newest = pathlib.Path(path)
+        else:
+            kept = self._fetch(attempt, rank, path, self.folder / pathlib.PurePath(path).name)
+            if kept is None:
+                return None
+            self.newest = kept
+            if _scratch(attempt, rank, "outbox") in path:
+                attempt.call(rank, "remove_folder", path)
+        folders.keep_newest(self.folder, _OURS, self._keep)
+        if not self._sees[rank]:  # else the program does so
+            folders.keep_newest(self.folder, "step-*", self._keep)
+        return self.newest
+
+    def _fetch(self, attempt: Attempt, rank: int, path: str, target: pathlib.Path) -> pathlib.Path | None:
+        actor = attempt.actors[rank]
+        try:
+            files = attempt.call(rank, "list_files", path)
+            return folders.receive_whole(
+                files, lambda name, offset: ray.get(actor.read_file.remote(path, name, offset), timeout=_PIECE_SECONDS),
+                target)
+        except FileNotFoundError:
+            return None  # a newer one has taken its place meanwhile, and is announced
+        except RayTaskError as failed:
+            if isinstance(failed.cause, FileNotFoundError):
+                return None
+            raise
+
+    def _send(self, attempt: Attempt, rank: int, source: pathlib.Path) -> str:
+        found = _one_of(source)
+        target = _scratch(attempt, rank, f"checkpoints/{found.name}")
+        for name, _ in folders.listing(found):
+            for offset, piece in folders.pieces(found, name):
+                attempt.call(rank, "write_file", target, name, offset, piece, seconds=_PIECE_SECONDS)
+        return target
+
+
+def _scratch(attempt: Attempt, rank: int, name: str) -> str:
+    return f"{attempt.facts[rank]['scratch']}/{name}"
+
+
+def _one_of(source: pathlib.Path) -> pathlib.Path:
+    """A checkpoint itself, or the newest in a folder of them."""
+    inner = [path for pattern in ("step-*", _OURS) for path in source.glob(pattern) if path.is_dir()]
+    return max(inner, key=lambda path: path.stat().st_mtime) if inner else source
+
+
+def newest_in(source: pathlib.Path, what: str) -> pathlib.Path:
+    """What ``resume=`` names. bimetal.Error if there is none."""
+    if not source.is_dir():
+        raise error(f"{what}: there is no checkpoint {source}", "invalid_argument")
+    return _one_of(source)

@@ -1,0 +1,168 @@
+"""What the cluster offers, what of the requests it can't fulfil, and setting it aside."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from bimetal.ray.failure import error
+from bimetal.ray.worker_request import ACCELERATORS, WorkerRequest
+
+_NODE_ID = "ray.io/node-id"
+_SAY_AFTER = 2.0  # seconds of waiting before the user is told
+_OF_NO_INTEREST = ("memory", "object_store_memory")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A living node: what it has in all, not what is free."""
+
+    id: str
+    name: str
+    address: str
+    resources: dict[str, float]
+    labels: dict[str, str]
+
+    def fits(self, request: WorkerRequest) -> bool:
+        return not self.lacks(request) and self.matches(request)
+
+    def lacks(self, request: WorkerRequest) -> list[str]:
+        return [name for name, amount in request.resources.items() if self.resources.get(name, 0) < amount]
+
+    def matches(self, request: WorkerRequest) -> bool:
+        return all(label_matches(self.labels.get(key), rule) for key, rule in request.labels.items())
+
+    def __str__(self) -> str:
+        offered = ", ".join(f"{name} {amount:g}" for name, amount in sorted(self.resources.items()))
+        return f"{self.address} ({self.name}): {offered or 'nothing'}"
+
+
+def label_matches(value: str | None, rule: str) -> bool:
+    """Whether a node's label obeys a rule of Ray's selectors: ``a``, ``!a``, ``in(a, b)``, ``!in(a, b)``."""
+    wanted = not rule.startswith("!")
+    rule = rule.removeprefix("!")
+    listed = re.fullmatch(r"in\((.*)\)", rule)
+    values = [part.strip() for part in listed[1].split(",")] if listed else [rule]
+    return (value in values) is wanted
+
+
+def living_nodes(without: Collection[str] = ()) -> list[Node]:
+    """The nodes that Ray holds for alive, but those of the given ids."""
+    nodes = []
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] not in without:
+            offered = {name: amount for name, amount in node["Resources"].items()
+                       if name not in _OF_NO_INTEREST and not name.startswith(("node:", "accelerator_type:"))}
+            nodes.append(Node(node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"], offered,
+                              dict(node.get("Labels") or {})))
+    return nodes
+
+
+def with_gpus(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> list[WorkerRequest]:
+    """The requests, with a ``GPU`` of Ray's for each tag that comes with one: then Ray shows a worker its card alone."""
+    def completed(request: WorkerRequest) -> WorkerRequest:
+        for tag in ACCELERATORS:
+            if tag in request.resources and any(tag in node.resources and "GPU" in node.resources for node in nodes):
+                return replace(request, resources={**request.resources, "GPU": request.resources[tag]})
+        return request
+
+    return [completed(request) for request in requests]
+
+
+def what_fits(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> list[int]:
+    """Indices of the requests that the nodes can hold at once if nothing else runs there; first come, first served."""
+    free = {node.id: dict(node.resources) for node in nodes}
+    placed = []
+    for index, request in enumerate(requests):
+        for node in nodes:
+            rest = free[node.id]
+            if node.matches(request) and all(rest.get(name, 0) >= n for name, n in request.resources.items()):
+                for name, amount in request.resources.items():
+                    rest[name] -= amount
+                placed.append(index)
+                break
+    return placed
+
+
+def what_is_missing(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> str:
+    """Why the requests don't all fit, by name, and what there is instead; empty if they do."""
+    placed = set(what_fits(requests, nodes))
+    left = [request for index, request in enumerate(requests) if index not in placed]
+    if not left:
+        return ""
+    reasons = []
+    for text, count in Counter(_reason(request, requests, nodes) for request in left).items():
+        reasons.append(text if count == 1 else f"{text} ({count} workers)")
+    return ("the cluster cannot hold the workers asked for:\n  " + "\n  ".join(reasons) + "\nIt offers:\n  "
+            + "\n  ".join(map(str, nodes or ["nothing: no node is alive"]))
+            + "\nStart nodes that have it with `python -m bimetal.ray join HEAD`, or ask for what there is.")
+
+
+def _reason(request: WorkerRequest, requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> str:
+    nowhere = [name for name in request.resources if all(node.resources.get(name, 0) <= 0 for node in nodes)]
+    if nowhere:
+        return f"worker {request}: no node offers {', '.join(map(repr, nowhere))}"
+    matching = [node for node in nodes if node.matches(request)]
+    if not matching:
+        return f"worker {request}: no node has such labels"
+    for name, amount in request.resources.items():
+        most = max(node.resources.get(name, 0) for node in matching)
+        if most < amount:
+            return f"worker {request}: no such node offers more than {most:g} × {name!r}"
+    if not any(node.fits(request) for node in matching):
+        return f"worker {request}: no node offers all of that at once"
+    asked: Counter[str] = Counter()
+    for other in requests:
+        asked.update(other.resources)
+    short = [f"{asked[name]:g} × {name!r} are asked for in all, of {sum(n.resources.get(name, 0) for n in nodes):g}"
+             for name in request.resources if asked[name] > sum(n.resources.get(name, 0) for n in nodes)]
+    return f"worker {request}: {', '.join(short) or 'the others take up its place'}"
+
+
+def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], seconds: float,
+              tell: Callable[[str], None]) -> PlacementGroup:
+    """Sets the resources of all requests aside at once, so that two jobs can't each hold half of what both need.
+
+    Args:
+        requests: one bundle each; they fit (``what_is_missing``).
+        without: ids of nodes not to use.
+        seconds: how long to wait for other jobs to give resources back.
+        tell: is told once, when there is a wait.
+
+    Raises:
+        bimetal.Error: ``timeout``, naming what others hold.
+    """
+    avoid = {_NODE_ID: f"!in({','.join(sorted(without))})"} if without else {}
+    selectors: list[dict[str, str]] = [{**request.labels, **avoid} for request in requests]
+    group = placement_group([dict(request.resources) for request in requests], strategy="PACK",
+                            bundle_label_selector=selectors if any(selectors) else None)
+    until = time.monotonic() + seconds
+    if group.wait(min(_SAY_AFTER, seconds)):
+        return group
+    try:
+        tell(f"waiting up to {seconds:.0f} s for resources that others use: {_asked(requests)}; {_free()}")
+        while time.monotonic() < until:
+            if group.wait(min(1.0, max(0.0, until - time.monotonic()))):
+                return group
+    except BaseException:
+        remove_placement_group(group)
+        raise
+    remove_placement_group(group)
+    raise error(f"the cluster has the resources, but others still use them after {seconds:.0f} s: asked for "
+                f"{_asked(requests)}; {_free()}. End what runs there, or wait longer with resource_timeout=", "timeout")
+
+
+def _asked(requests: Sequence[WorkerRequest]) -> str:
+    return ", ".join(map(str, requests))
+
+
+def _free() -> str:
+    free: Mapping[str, float] = ray.available_resources()
+    names = sorted(n for n in free if n not in _OF_NO_INTEREST and not n.startswith(("node:", "accelerator_type:")))
+    return "free are " + (", ".join(f"{name} {free[name]:g}" for name in names) or "none")

@@ -1,0 +1,112 @@
+"""One rank of a job file: the program `bimetal` as a child of the actor, which it does not outlive."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from bimetal.ray.mailbox import Mailbox
+
+# What the actor inherits from Ray and from whoever started the node, and the rank must not see.
+_NOT_PASSED_ON = ("OMP_NUM_THREADS", "BIMETAL_TOKEN_FILE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID",
+                  "TORCHELASTIC_RESTART_COUNT", "BIMETAL_STORE", "BIMETAL_JOB")
+_INTERRUPTED = 130
+_CODES = {2: "invalid_argument", 3: "unsupported", 4: "timeout", 5: "peer_lost", 6: "aborted", 7: "unauthorized",
+          8: "protocol_mismatch", 9: "call_mismatch", 10: "corrupt_data", 11: "out_of_memory", 12: "not_finite",
+          13: "system", 14: "internal"}  # docs/errors.md
+
+
+class JobProcess:
+    """Starts the rank and tells the mailbox what it says: lines, progress, checkpoints, and its end.
+
+    The child holds the read end of a pipe (the lifeline) whose other end is this process's alone: when the actor
+    is gone, however it went, the child ends at once.
+
+    Args:
+        command: the program and its arguments.
+        variables: of torchrun, and the job's token.
+        report: where rank 0 writes its figures.
+        mailbox: where all goes.
+    """
+
+    def __init__(self, command: Sequence[str], variables: dict[str, str], report: pathlib.Path, mailbox: Mailbox):
+        self._report = report
+        self._mailbox = mailbox
+        self._rank = int(variables["RANK"])
+        self._failure: dict[str, Any] | None = None
+        self._last_words: list[str] = []
+        lifeline, self._lifeline = os.pipe()
+        status, status_in_child = os.pipe()
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
+        environment.update(variables, BIMETAL_LIFELINE_FD=str(lifeline), BIMETAL_STATUS_FD=str(status_in_child))
+        try:
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                pass_fds=(lifeline, status_in_child), start_new_session=True, text=True, errors="replace")
+        except OSError:
+            os.close(self._lifeline)
+            os.close(status)
+            raise
+        finally:
+            os.close(lifeline)
+            os.close(status_in_child)
+        threads = [threading.Thread(target=target, daemon=True) for target in (
+            self._read_output, self._read_errors, lambda: self._read_status(status))]
+        for thread in threads:
+            thread.start()
+        threading.Thread(target=self._wait, args=(threads,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Asks the rank to end after its step, with a checkpoint where the job has them."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)  # Ray lets its processes, and so their children, ignore SIGINT
+
+    def kill(self) -> None:
+        """Ends the rank at once."""
+        self._process.kill()
+
+    def _read_output(self) -> None:
+        for line in self._process.stdout:
+            self._mailbox.put("line", text=line.rstrip("\n"))
+
+    def _read_errors(self) -> None:
+        for line in self._process.stderr:
+            self._last_words = [*self._last_words[-9:], line.rstrip("\n")]
+            self._mailbox.put("line", text=line.rstrip("\n"))
+
+    def _read_status(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, errors="replace") as pipe:
+            for line in pipe:
+                said = json.loads(line)
+                event = said.pop("event")
+                if event == "error":
+                    self._failure = said
+                elif event == "checkpoint":
+                    self._mailbox.put("checkpoint", path=said["path"], step=said["step"])
+                else:
+                    self._mailbox.put(event, metrics=said)
+
+    def _wait(self, readers: Sequence[threading.Thread]) -> None:
+        status = self._process.wait()
+        for reader in readers:
+            reader.join(5)  # pipes end with the process, unless somebody inherited them
+        if status in (0, _INTERRUPTED):
+            report = json.loads(self._report.read_text()) if self._report.exists() else None
+            self._mailbox.put("ended", interrupted=status == _INTERRUPTED, report=report)
+        elif self._failure:
+            self._mailbox.put("failed", text=self._failure["message"], code=self._failure["code"],
+                              about=self._failure.get("rank"), died=False, own=False)
+        elif status < 0:
+            name = signal.Signals(-status).name
+            self._mailbox.put("failed", text=f"was killed by signal {-status} ({name})", code="peer_lost",
+                              about=self._rank, died=True, own=False)
+        else:
+            words = "\n  ".join(["", *self._last_words])
+            self._mailbox.put("failed", text=f"ended with status {status}{words}",
+                              code=_CODES.get(status, "internal"), about=None, died=False, own=False)

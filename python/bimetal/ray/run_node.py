@@ -1,0 +1,176 @@
+"""Starts a Ray node on this machine, looks where it listens, and ends it with the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import bimetal
+from bimetal.ray import token_file
+from bimetal.ray.failure import error
+
+_START_SECONDS = 90.0
+_STOP_SECONDS = 20.0
+_STARTED = "Ray runtime started"
+_OTHER_SYSTEMS = ("darwin", "win32")
+CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+
+def device_tags() -> dict[str, int]:
+    """The resources that a node of this machine offers beside Ray's own: how many devices of each kind."""
+    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()),
+              "xpu": torch.xpu.device_count() if hasattr(torch, "xpu") else 0}
+    return {"cpu": 1, **{kind: count for kind, count in counts.items() if count}}
+
+
+def loopback_address() -> str:
+    """Where a node listens that this machine alone shall reach: Ray goes from 127.0.0.1 over to the address of the
+    default route, but where it forms no clusters unless told to."""
+    return "127.0.0.1" if sys.platform in _OTHER_SYSTEMS else "127.0.0.2"
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def own_address_towards(host: str, port: int) -> str:
+    """This machine's address on the way to another. bimetal.Error if no network leads there."""
+    try:
+        family, _, _, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(peer)  # sends nothing
+            return probe.getsockname()[0]
+    except OSError as bad:
+        raise error(f"no network leads to {host}: {bad}", "system") from bad
+
+
+def require_own(host: str, port: int) -> None:
+    """bimetal.Error if a node could not listen there."""
+    if host in ("0.0.0.0", "::"):
+        raise error(f"--host {host}: name one address of this machine, by which the others reach it",
+                    "invalid_argument")
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as bad:
+        raise error(f"cannot listen at {host}:{port}: {bad}. If a cluster runs there already, join it; else choose "
+                    "another --port, or a --host that is an address of this machine", "system") from bad
+
+
+def environment(address: str, token: pathlib.Path | None) -> dict[str, str]:
+    """Of the node's processes: token authentication on, no reports to Ray's makers, this package in reach."""
+    variables = {**os.environ, token_file.MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    if token is not None:
+        variables[token_file.PATH] = str(token)
+    package = str(pathlib.Path(bimetal.__file__).parents[1])
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    if sys.platform in _OTHER_SYSTEMS and not is_loopback(address):
+        variables[CLUSTER_VARIABLE] = "1"
+    return variables
+
+
+def common_arguments(num_cpus: int | None, object_store_mb: int | None) -> list[str]:
+    """Of `ray start`, for any node: what it offers."""
+    tags = device_tags()
+    arguments = [f"--resources={json.dumps(tags)}", f"--num-gpus={tags.get('cuda', 0) + tags.get('xpu', 0)}",
+                 f"--labels=os={platform.system()},arch={platform.machine()}", "--disable-usage-stats"]
+    if num_cpus is not None:
+        arguments.append(f"--num-cpus={num_cpus}")
+    if object_store_mb is not None:
+        arguments.append(f"--object-store-memory={object_store_mb << 20}")
+    return arguments
+
+
+def run(arguments: Sequence[str], variables: dict[str, str], host: str, started: Callable[[list[str]], None]) -> None:
+    """Runs a node until SIGINT or SIGTERM.
+
+    Args:
+        arguments: of `ray start`.
+        variables: the environment.
+        host: the address that it is to be found at.
+        started: is called when the node is up, with what of it listens elsewhere.
+
+    Raises:
+        bimetal.Error: ``system`` if it does not come up or ends by itself, with the last that Ray said.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    node = subprocess.Popen([sys.executable, "-u", "-m", "bimetal.ray.node", *arguments], env=variables,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            errors="replace", start_new_session=True)
+    said: deque[str] = deque(maxlen=30)
+    up = threading.Event()
+    threading.Thread(target=_read, args=(node, said, up), daemon=True).start()
+    try:
+        _wait(node, up, stop, said)
+        if not stop.is_set():
+            started(listening_elsewhere(host, node.pid))
+        while not stop.wait(0.5):
+            if node.poll() is not None:
+                raise error(f"the Ray node has ended with status {node.returncode}:\n" + "\n".join(said), "system")
+    finally:
+        _end(node)
+
+
+def listeners(pid: int) -> list[tuple[str, int, str]]:
+    """Addresses, ports and names of all that a process and its descendants listen on."""
+    import psutil  # comes with Ray, also where it is not installed by itself
+
+    found = []
+    top = psutil.Process(pid)
+    for process in [top, *top.children(recursive=True)]:
+        try:
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found.append((connection.laddr.ip, connection.laddr.port, process.name()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def listening_elsewhere(host: str, pid: int) -> list[str]:
+    """What of a node listens neither on its host's address nor on loopback, as people read it."""
+    allowed = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    return [f"{name} on {address}:{port}" for address, port, name in listeners(pid)
+            if address not in allowed and not is_loopback(address)]
+
+
+def _read(node: Any, said: deque[str], up: threading.Event) -> None:
+    for line in node.stdout:
+        said.append(line.rstrip("\n"))
+        if _STARTED in line:
+            up.set()
+
+
+def _wait(node: Any, up: threading.Event, stop: threading.Event, said: deque[str]) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while not up.wait(0.1) and not stop.is_set():
+        if node.poll() is not None:
+            raise error(f"Ray did not start (status {node.returncode}):\n" + "\n".join(said), "system")
+        if time.monotonic() > until:
+            raise error(f"Ray did not start within {_START_SECONDS:.0f} s:\n" + "\n".join(said), "timeout")
+
+
+def _end(node: Any) -> None:
+    node.stdin.close()  # the sign to end
+    try:
+        node.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        node.kill()
+        node.wait()

@@ -1,0 +1,169 @@
+"""What a Trainer trains: a job file, or a train loop in Python. Each knows how to start its ranks and what they say."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bimetal.ray.attempt import Attempt
+from bimetal.ray.checkpoints import Checkpoints
+from bimetal.ray.failure import error
+from bimetal.ray.result import Event
+from bimetal.ray.worker import Place
+
+_LONGEST_TIMEOUT_S = 24 * 3600.0
+
+
+@dataclass
+class JobFile:
+    """A job in TOML, trained by the C++ core.
+
+    Attributes:
+        name, text: of the file, read where the driver runs: no other machine needs it.
+        settings: ``section.key=value`` that change it.
+        directory: what relative paths in it begin at.
+    """
+
+    name: str
+    text: str
+    settings: list[str]
+    directory: pathlib.Path
+    _table: dict[str, Any] = field(repr=False, default_factory=dict)
+    _report: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    every_rank_resumes = False  # rank 0 reads the checkpoint and hands it on
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], settings: Mapping[str, Any]) -> JobFile:
+        """Raises bimetal.Error: ``invalid_argument`` for a file that can't be read or is no TOML."""
+        file = pathlib.Path(path)
+        try:
+            text = file.read_text()
+            table = _parse(text)
+        except (OSError, ValueError) as bad:
+            raise error(f"cannot read the job file {file}: {bad}", "invalid_argument") from bad
+        return cls(file.name, text, [f"{key}={_toml(value)}" for key, value in settings.items()], pathlib.Path.cwd(),
+                   table)
+
+    def storage(self) -> pathlib.Path | None:
+        """The job's own folder for checkpoints, if it has one."""
+        folder = self._value("checkpoint", "dir")
+        return self.directory / folder if folder else None
+
+    def keep(self) -> int:
+        return int(self._value("checkpoint", "keep") or 2)
+
+    def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> None:
+        settings = list(self.settings)
+        data = self._value("data", "path")
+        if data and (self.directory / data).exists():
+            settings.append(f"data.path={self.directory / data}")
+        resume = checkpoints.place(attempt, [0])[0]
+        if checkpoints.folder is not None:
+            settings.append(f"checkpoint.dir={checkpoints.folder_at_work(attempt)}")
+        attempt.on_all([
+            actor.start_job.remote(place, token, self.name, self.text, settings, resume if place.rank == 0 else None)
+            for actor, place in zip(attempt.actors, places)])
+
+    def event(self, rank: int, said: Mapping[str, Any]) -> Event | None:
+        if said["kind"] == "line":
+            return Event("line", rank, said["text"])
+        if said["kind"] == "ended" and rank == 0:
+            self._report = said["report"] or {}
+            return None
+        return Event(said["kind"], rank, "", said["metrics"]) if "metrics" in said else None
+
+    def figures(self, facts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
+        """Metrics, workers and history of a Result."""
+        report = dict(self._report)
+        workers = report.pop("workers", [{} for _ in facts])
+        history = report.pop("history", [])
+        return report, [{**who, **figures} for who, figures in zip(facts, workers)], history
+
+    def _value(self, section: str, key: str) -> Any:
+        for setting in reversed(self.settings):
+            name, _, value = setting.partition("=")
+            if name == f"{section}.{key}":
+                return _plain(value)
+        return self._table.get(section, {}).get(key)
+
+
+@dataclass
+class TrainLoop:
+    """A function that is called on every rank, with the process group made.
+
+    Attributes:
+        function: takes the config, or nothing.
+        config: for it; a copy goes to every rank.
+        timeout_s: of the process group.
+    """
+
+    function: Callable[..., Any]
+    config: dict[str, Any]
+    timeout_s: float
+    _last: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _history: list[dict[str, Any]] = field(default_factory=list)
+
+    every_rank_resumes = True
+
+    def storage(self) -> pathlib.Path | None:
+        return None
+
+    def keep(self) -> int:
+        return 2
+
+    def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> None:
+        resume = checkpoints.place(attempt, range(len(places)))
+        outbox = str(checkpoints.folder) if checkpoints.shared(attempt) else None
+        attempt.on_all([
+            actor.start_loop.remote(place, token, self.function, self.config, min(self.timeout_s, _LONGEST_TIMEOUT_S),
+                                    attempt.actors[0] if place.rank else None, resume[place.rank], outbox,
+                                    checkpoints.next_number())
+            for actor, place in zip(attempt.actors, places)])
+
+    def event(self, rank: int, said: Mapping[str, Any]) -> Event | None:
+        if said["kind"] != "report":
+            return None
+        metrics = said["metrics"]
+        self._last[rank] = metrics
+        if rank == 0:
+            self._history.append(metrics)
+        text = "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+                         for name, value in metrics.items())
+        return Event("report", rank, text, metrics)
+
+    def figures(self, facts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
+        """Metrics, workers and history of a Result."""
+        workers = [{**who, "metrics": self._last.get(rank, {})} for rank, who in enumerate(facts)]
+        return self._last.get(0, {}), workers, self._history
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        try:
+            import tomli as tomllib
+        except ModuleNotFoundError:
+            raise ValueError("Python 3.10 has no TOML reader of its own: pip install tomli") from None
+    return tomllib.loads(text)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_quoted(item) for item in value)}]"
+    return str(value)
+
+
+def _quoted(value: Any) -> str:
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"' if isinstance(value, str) else _toml(value)
+
+
+def _plain(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

@@ -1,0 +1,51 @@
+"""The token of a Ray cluster: whoever has it may run anything there, so all nodes ask for it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import secrets
+from collections.abc import MutableMapping
+
+MODE, TOKEN, PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+
+
+def default_path() -> pathlib.Path:
+    """Where Ray looks for a token unless told otherwise."""
+    return pathlib.Path.home() / ".ray" / "auth_token"
+
+
+def given_path(environment: MutableMapping[str, str] = os.environ) -> pathlib.Path:
+    """The token's file: what RAY_AUTH_TOKEN_PATH names, else Ray's default."""
+    named = environment.get(PATH)
+    return pathlib.Path(named) if named else default_path()
+
+
+def present_if_there(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Switches Ray's token authentication on for this process where a token is at hand and nobody has decided."""
+    if MODE not in environment and (environment.get(TOKEN) or given_path(environment).is_file()):
+        environment[MODE] = "token"
+
+
+def make(path: pathlib.Path) -> bool:
+    """Makes a token there, readable by its owner alone. False if there is one already, which is kept."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
+    return True
+
+
+def complaint(path: pathlib.Path) -> str | None:
+    """What is wrong with the token's file, and what to type; None if it will do."""
+    if not path.is_file():
+        return (f"there is no token at {path}: copy the one of the first machine here, by a safe way, for example\n"
+                f"  scp -p HEAD:.ray/auth_token {path}")
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        return f"the token {path} can be read by other users of this machine: chmod 600 {path}"
+    if not path.read_text().strip():
+        return f"the token {path} is empty: remove it, and copy the first machine's here"
+    return None

@@ -1,0 +1,195 @@
+"""Trains on a Ray cluster, and goes on when a worker or a whole node is lost."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import ray
+
+from bimetal.ray import cluster
+from bimetal.ray.attempt import Attempt
+from bimetal.ray.checkpoints import Checkpoints, newest_in
+from bimetal.ray.failure import AttemptFailed, error
+from bimetal.ray.result import Event, Restart, Result, print_event
+from bimetal.ray.target import JobFile, TrainLoop
+from bimetal.ray.worker_request import WorkerRequest, parse_all
+
+_LOOK_EVERY = 0.5  # seconds between two looks for nodes that are missing
+_SUSPECT_SECONDS = 30.0  # by then Ray itself has noticed that a node is gone
+_STOP_SECONDS = 30.0  # for ranks to save and end after Ctrl-C
+
+
+class Trainer:
+    """Trains a job file or a train loop on workers that Ray provides, one rank and one device each.
+
+    Args:
+        target: the path of a job file (TOML, docs/job_file.md), which the C++ core trains; or a function, which is
+            called on every rank as ``function(config)`` (or without arguments, if it takes none) with
+            ``torch.distributed`` on backend bimetal already initialised. In it ``bimetal.device()``,
+            ``bimetal.BalancedBatchSampler``, ``bimetal.ray.report`` and ``bimetal.ray.get_checkpoint`` work.
+        workers: what to ask of the cluster, one entry per rank, in order: ``{"cuda": 1}``, ``{"mps": 1}``,
+            ``{"xpu": 1}`` or ``{"cpu": 1}`` (tags of nodes started by ``python -m bimetal.ray up`` and ``join``),
+            ``{"GPU": 1}``, ``{"num_cpus": 2}`` (so many threads), resources of your own, and any of them together.
+            ``"labels": {"os": "Darwin"}`` asks for a node's labels. ``"worker"`` says what to run on where that does
+            not follow: ``{"num_cpus": 1, "worker": "cpu:threads=1,speed=0.5"}``. A word alone is a tag: ``"mps"``.
+        config: for the function.
+        settings: keys of the job file to change, as ``{"train.epochs": 3}``.
+        storage: folder on this machine for checkpoints; a job file's ``checkpoint.dir`` unless given. None (and no
+            such key): none are kept, and a failure means to begin anew. It need not be on a share.
+        storage_shared: whether all nodes see that folder; None: find out.
+        resume: a checkpoint to begin with, or a folder of which to take the newest.
+        max_failures: lost workers and nodes to survive before giving up. Errors of the program, such as an exception
+            in the train loop or a key that is wrong, are never tried again.
+        min_workers: go on with at least so many when others' resources have gone, and begin with no fewer; the first
+            of ``workers`` come first. None: all.
+        resource_timeout: seconds to wait for resources in use, and after a failure for nodes to come back.
+        timeout_s: of a train loop's process group: longest wait of a collective.
+        on_event: is called with each Event, on the thread of ``fit()``; exceptions that it raises end the job.
+
+    Raises:
+        bimetal.Error: ``invalid_argument`` for arguments that cannot work.
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | Callable[..., Any],
+                 workers: Iterable[Mapping[str, Any] | str], *, config: Mapping[str, Any] | None = None,
+                 settings: Mapping[str, Any] | None = None, storage: str | os.PathLike[str] | None = None,
+                 storage_shared: bool | None = None, resume: str | os.PathLike[str] | None = None,
+                 max_failures: int = 3, min_workers: int | None = None, resource_timeout: float = 60.0,
+                 timeout_s: float = 60.0, on_event: Callable[[Event], None] = print_event):
+        self._requests = parse_all(workers)
+        self._least = len(self._requests) if min_workers is None else min_workers
+        if not 1 <= self._least <= len(self._requests):
+            raise error(f"min_workers={min_workers}: from 1 to the {len(self._requests)} workers there are",
+                        "invalid_argument")
+        self._target: JobFile | TrainLoop
+        if callable(target):
+            _not_both("settings", settings, "a train loop", "pass config=")
+            self._target = TrainLoop(target, dict(config or {}), timeout_s)
+        else:
+            _not_both("config", config, "a job file", "pass settings=")
+            self._target = JobFile.read(target, settings or {})
+        self._storage = pathlib.Path(storage) if storage else self._target.storage()
+        self._shared = storage_shared
+        self._resume = newest_in(pathlib.Path(resume), "resume=") if resume else None
+        self._max_failures = max_failures
+        self._resource_timeout = resource_timeout
+        self._on_event = on_event
+
+    def fit(self) -> Result:
+        """Trains to the end. Connects to the cluster first, if the program has not: RAY_ADDRESS says to which, else
+        the one of this machine; there must be one.
+
+        Returns:
+            the Result, also after Ctrl-C has ended a job file's ranks (then ``metrics["interrupted"]`` is true).
+
+        Raises:
+            bimetal.Error: ``unsupported`` for resources that no node offers, before anything is started;
+                ``timeout`` where others use them for too long; the code and rank of what ended the job otherwise.
+        """
+        _connect()
+        checkpoints = Checkpoints(self._storage, self._target.keep(), self._shared, self._resume)
+        restarts: list[Restart] = []
+        suspects: dict[str, float] = {}  # nodes that did not answer, until when they are not used
+        cause, failed_at = None, 0.0
+        while True:
+            try:
+                requests = self._choose(suspects, first=cause is None)
+                with Attempt(requests, suspects, self._resource_timeout, self._notice) as attempt:
+                    checkpoints.begin_attempt(attempt)
+                    self._target.start(attempt, attempt.places(), attempt.make_token(), checkpoints)
+                    if cause is not None:
+                        restarts.append(Restart(cause, checkpoints.newest, time.monotonic() - failed_at, len(requests)))
+                        self._notice(f"{len(requests)} workers run again after {restarts[-1].seconds:.1f} s")
+                    self._follow(attempt, checkpoints)
+                    return self._result(attempt, checkpoints, restarts)
+            except AttemptFailed as failed:
+                failed_at = time.monotonic()
+                cause = self._after(failed, len(restarts), checkpoints)
+                suspects.update(dict.fromkeys(failed.lost_nodes, failed_at + _SUSPECT_SECONDS))
+
+    def _after(self, failed: AttemptFailed, survived: int, checkpoints: Checkpoints) -> str:
+        """What to do about a failure: the cause, to go on with, or the error that ends it all."""
+        cause = failed.cause
+        where = f"\n  Last checkpoint: {checkpoints.newest}; go on with resume=" if checkpoints.newest else ""
+        if not failed.worth_another_try:
+            raise error(cause.text + where, cause.code, cause.rank) from None
+        if survived >= self._max_failures:
+            raise error(f"{cause.text}{where}\n  The job has survived {survived} failures, as many as max_failures= "
+                        "allows", cause.code, cause.rank) from None
+        begin = f"from {checkpoints.newest}" if checkpoints.newest else "from the beginning: there is no checkpoint yet"
+        self._notice(f"{cause.text}; going on {begin}")
+        return cause.text
+
+    def _choose(self, suspects: dict[str, float], first: bool) -> list[WorkerRequest]:
+        """The workers that the cluster can hold now; waits for nodes to come back, but not before the first try."""
+        until = time.monotonic() + (0.0 if first else self._resource_timeout)
+        told = False
+        while True:
+            for node in [node for node, end in suspects.items() if end < time.monotonic()]:
+                del suspects[node]
+            nodes = cluster.living_nodes(suspects)
+            requests = cluster.with_gpus(self._requests, nodes)
+            fitting = cluster.what_fits(requests, nodes)
+            if len(fitting) >= self._least:
+                if len(fitting) < len(requests):
+                    self._notice(f"{len(fitting)} of {len(requests)} workers: "
+                                 + cluster.what_is_missing(requests, nodes).partition("\nStart nodes")[0])
+                return [requests[index] for index in fitting]
+            missing = cluster.what_is_missing(requests, nodes)
+            if time.monotonic() >= until:
+                raise error(missing, "unsupported")
+            if not told:
+                self._notice(f"waiting up to {self._resource_timeout:.0f} s for nodes: {missing}")
+                told = True
+            time.sleep(_LOOK_EVERY)
+
+    def _follow(self, attempt: Attempt, checkpoints: Checkpoints) -> None:
+        """Passes on what the ranks say until all have ended well."""
+        try:
+            self._pass_on(attempt, checkpoints)
+        except KeyboardInterrupt:
+            if not isinstance(self._target, JobFile):
+                raise
+            self._notice("stopping after this step, with a checkpoint where the job has them; Ctrl-C again ends at "
+                         "once")
+            attempt.stop()
+            self._pass_on(attempt, checkpoints, time.monotonic() + _STOP_SECONDS)
+
+    def _pass_on(self, attempt: Attempt, checkpoints: Checkpoints, until: float = float("inf")) -> None:
+        for rank, said in attempt.watch():
+            if said["kind"] == "checkpoint":
+                kept = checkpoints.take(attempt, rank, said["path"])
+                if kept:
+                    self._on_event(Event("checkpoint", rank, f"checkpoint {kept}", checkpoint=kept))
+            elif event := self._target.event(rank, said):
+                self._on_event(event)
+            if time.monotonic() > until:
+                raise error(f"the ranks did not end within {_STOP_SECONDS:.0f} s", "timeout")
+
+    def _result(self, attempt: Attempt, checkpoints: Checkpoints, restarts: list[Restart]) -> Result:
+        facts = [{"rank": rank, **{name: fact[name] for name in ("host", "address", "node", "worker")}}
+                 for rank, fact in enumerate(attempt.facts)]
+        metrics, workers, history = self._target.figures(facts)
+        return Result(metrics, workers, checkpoints.newest, restarts, history)
+
+    def _notice(self, text: str) -> None:
+        self._on_event(Event("notice", None, f"bimetal.ray: {text}"))
+
+
+def _connect() -> None:
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address="auto", log_to_driver=True)
+    except ConnectionError as nobody:
+        raise error(f"no Ray cluster answers: {nobody}. Start one with `python -m bimetal.ray up`, or name one in "
+                    "RAY_ADDRESS", "system") from nobody
+
+
+def _not_both(name: str, given: Any, target: str, instead: str) -> None:
+    if given:
+        raise error(f"{name}= does not go with {target}: {instead}", "invalid_argument")

@@ -1,0 +1,159 @@
+"""The actor that hosts one worker: Ray starts one per request, and the driver tells it what to do."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+import platform
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+
+from bimetal import _build
+from bimetal.ray import folders, program
+from bimetal.ray.job_process import JobProcess
+from bimetal.ray.loop import LoopRun
+from bimetal.ray.mailbox import Mailbox
+from bimetal.ray.store import RayStore, Shelf, at_hand, through_ray
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one rank has to know of its job.
+
+    Attributes:
+        rank, world_size, local_rank, local_world_size: as torchrun's variables.
+        workers: what each local rank up to this one runs on; the last is this one's.
+        address, port: where the ranks of a job file meet; on loopback if all are on one machine.
+        own_address: of this node, for the others; None: stay on loopback.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    workers: tuple[str, ...]
+    address: str
+    port: int
+    own_address: str | None
+
+    def variables(self, token: str) -> dict[str, str]:
+        """For the environment of the rank."""
+        named = {"RANK": self.rank, "WORLD_SIZE": self.world_size, "LOCAL_RANK": self.local_rank,
+                 "LOCAL_WORLD_SIZE": self.local_world_size, "MASTER_ADDR": self.address, "MASTER_PORT": self.port,
+                 "BIMETAL_TOKEN": token}
+        if self.own_address:
+            named["BIMETAL_ADDRESS"] = self.own_address
+            named["BIMETAL_INTERFACE"] = os.environ.get("BIMETAL_INTERFACE") or self.own_address
+        return {name: str(value) for name, value in named.items()}
+
+
+class Worker:
+    """Methods are called by the driver, on several threads at once; none waits for long but ``events``."""
+
+    def __init__(self) -> None:
+        self._mailbox = Mailbox()
+        self._shelf = Shelf()
+        self._scratch = folders.make_scratch()
+        self._process: JobProcess | None = None
+
+    def describe(self, worker: str) -> dict[str, Any]:
+        """Who this is. ``worker`` as requested; the answer's is what it comes to here."""
+        return {"host": socket.gethostname(), "address": ray.util.get_node_ip_address(),
+                "node": ray.get_runtime_context().get_node_id(), "pid": os.getpid(), "scratch": str(self._scratch),
+                "worker": _any_gpu() if worker == "gpu" else worker, "bimetal": _build.VERSION,
+                "torch": str(torch.__version__), "system": f"{platform.system()} {platform.machine()}"}
+
+    def sees(self, path: str, content: str) -> bool:
+        """Whether a file of the driver's is here, too."""
+        try:
+            return pathlib.Path(path).read_text() == content
+        except OSError:
+            return False
+
+    def free_port(self, one_machine: bool) -> tuple[str, int]:
+        """Where this rank can be met: an address of this node, and a port of it that is free just now."""
+        address = _LOOPBACK if one_machine else ray.util.get_node_ip_address()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.bind((address, 0))
+            return address, probe.getsockname()[1]
+
+    def start_job(self, place: Place, token: str, name: str, text: str, settings: list[str],
+                  resume: str | None) -> None:
+        """Starts the program on a job file. ``settings`` are of the form ``section.key=value``."""
+        file = self._scratch / name
+        file.write_text(text)
+        report = self._scratch / "report.json"
+        command = [program.find(), "train", str(file), "--report", str(report)]
+        for worker in place.workers:
+            command += ["--worker", worker]
+        for setting in settings:
+            command += ["--set", setting]
+        if resume:
+            command += ["--resume", resume]
+        self._process = JobProcess(command, place.variables(token), report, self._mailbox)
+
+    def start_loop(self, place: Place, token: str, function: Callable[..., Any], config: dict[str, Any],
+                   timeout_s: float, first: Any, resume: str | None, outbox: str | None, number: int) -> None:
+        """Starts a train loop. ``first`` is rank 0's actor; None: this is it."""
+        for name in ("BIMETAL_TOKEN_FILE", "BIMETAL_ADDRESS"):
+            os.environ.pop(name, None)
+        os.environ.update(place.variables(token), BIMETAL_WORKER=place.workers[-1])
+        store = RayStore(at_hand(self._shelf) if first is None else through_ray(first))
+        LoopRun(function, config, place.rank, place.world_size, place.workers[-1],
+                datetime.timedelta(seconds=timeout_s), store, self._mailbox, pathlib.Path(resume) if resume else None,
+                pathlib.Path(outbox) if outbox else self._scratch / "outbox", number).start()
+
+    def events(self, after: int, seconds: float) -> tuple[int, list[dict[str, Any]]]:
+        """What has happened since event ``after``; see Mailbox.take."""
+        return self._mailbox.take(after, seconds)
+
+    def shelf(self, method: str, *arguments: Any) -> Any:
+        """Rank 0's store, for the others."""
+        return getattr(self._shelf, method)(*arguments)
+
+    def stop(self) -> None:
+        """Asks a job file's rank to save and end."""
+        if self._process:
+            self._process.stop()
+
+    def list_files(self, folder: str) -> list[tuple[str, int]]:
+        return folders.listing(pathlib.Path(folder))
+
+    def read_file(self, folder: str, name: str, offset: int) -> bytes:
+        return folders.read(pathlib.Path(folder), name, offset)
+
+    def write_file(self, folder: str, name: str, offset: int, piece: bytes) -> None:
+        folders.write(self._own(folder), name, offset, piece)
+
+    def remove_folder(self, folder: str) -> None:
+        shutil.rmtree(self._own(folder), ignore_errors=True)
+
+    def leave(self) -> None:
+        """Leaves nothing behind; the driver ends the process next."""
+        if self._process:
+            self._process.kill()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _own(self, folder: str) -> pathlib.Path:
+        path = pathlib.Path(folder)
+        if self._scratch not in path.parents:
+            raise ValueError(f"{folder} is not a folder of this worker")
+        return path
+
+
+def _any_gpu() -> str:
+    for kind in ("cuda", "xpu"):
+        if hasattr(torch, kind) and getattr(torch, kind).is_available():
+            return f"{kind}:0"
+    raise RuntimeError("Ray has given this worker a GPU, but this machine's torch sees none: install the torch wheel "
+                       "that goes with it")

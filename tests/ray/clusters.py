@@ -1,0 +1,125 @@
+"""Real Ray clusters of several nodes on this machine, with token authentication on, and jobs for them.
+
+Import this before anything of Ray: it decides on tokens and reports when it is imported.
+"""
+
+import importlib.util
+import os
+import pathlib
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "fault"), str(ROOT / "tests" / "network")]
+
+WHY_NOT = None if importlib.util.find_spec("ray") else "Ray is not installed: scripts/install_ray.sh"
+PATIENCE_S = 90  # a busy machine of two cores
+ADDRESS = "127.0.0.2"  # loopback; from 127.0.0.1 Ray goes over to the address of the default route
+
+TEMPORARY = pathlib.Path(tempfile.mkdtemp(prefix="bmr"))  # short: Ray's sockets lie in it
+RAY_TOKEN = secrets.token_hex(32)
+(TEMPORARY / "token").write_text(RAY_TOKEN)
+(TEMPORARY / "token").chmod(0o600)
+(TEMPORARY / "ray").mkdir()
+os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(TEMPORARY / "token"), RAY_USAGE_STATS_ENABLED="0",
+                  RAY_DEDUP_LOGS="0", RAY_TMPDIR=str(TEMPORARY), OMP_NUM_THREADS="1")
+os.environ.pop("RAY_ADDRESS", None)
+
+
+def start(*nodes):
+    """A cluster whose head offers nothing but the driver's place; each of ``nodes`` is what one more offers."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    common = {"object_store_memory": 80 << 20, "node_ip_address": ADDRESS, "include_dashboard": False}
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=0, **common)
+        made = [cluster.add_node(num_cpus=node.get("CPU", 1),
+                                 resources={name: amount for name, amount in node.items() if name != "CPU"}, **common)
+                for node in nodes]
+        ray.init(address=cluster.address, _node_ip_address=ADDRESS, log_to_driver=False)
+    except BaseException:
+        cluster.shutdown()
+        raise
+    return cluster, made
+
+
+def stop(cluster):
+    """Ends the cluster and removes what it has written."""
+    import ray
+
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def remove_temporary():
+    shutil.rmtree(TEMPORARY, ignore_errors=True)
+
+
+def dataset():
+    """A small data set that anything learns."""
+    from harness import write_dataset
+
+    folder = TEMPORARY / "data"
+    if not folder.exists():
+        write_dataset(folder)
+    return folder
+
+
+def job(name="job.toml", steps=20, **keys):
+    """A small job file in double precision."""
+    path = TEMPORARY / name
+    settings = {"checkpoint.every_steps": 0, **keys}
+    path.write_text(f"""
+[model]
+name = "mlp"
+[data]
+name = "mnist"
+path = "{dataset()}"
+[train]
+epochs = 1000
+steps = {steps}
+global_batch = 64
+dtype = "float64"
+evaluate = {str(settings.get("evaluate", False)).lower()}
+learning_rate = 0.05
+[parallel]
+timeout_s = 20
+[checkpoint]
+dir = "{settings.get("dir", "")}"
+every_steps = {settings["checkpoint.every_steps"]}
+""")
+    return path
+
+
+RANKS = "bimetal-ray-"  # on the command line of each rank of a job file, and of nothing else: its scratch folder
+
+
+def processes(word):
+    """Ids of living processes on whose command line a word stands."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if word in command:
+                found.append(int(entry.name))
+    return found
+
+
+def until(condition, seconds=PATIENCE_S, what="it"):
+    """What a condition gives once it is true; AssertionError after so long."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not come about within {seconds} s")
+        time.sleep(0.1)

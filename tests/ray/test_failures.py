@@ -1,0 +1,155 @@
+"""Workers, nodes and drivers that are killed while a job runs: it goes on from its last checkpoint, or leaves nothing."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import clusters
+
+if not clusters.WHY_NOT:
+    import ray
+    import torch
+
+    import bimetal
+    import bimetal.ray
+
+
+
+def counting_loop(config):
+    """Counts to ten; rank 1 kills its own process at five, the first time."""
+    import torch.distributed as dist
+
+    count = 0
+    if (found := bimetal.ray.get_checkpoint()) is not None:
+        count = json.loads((found / "state.json").read_text())["count"]
+    bimetal.ray.report({"begins_with": count})
+    folder = pathlib.Path(config["folder"], str(dist.get_rank()))
+    folder.mkdir(parents=True, exist_ok=True)
+    while count < 10:
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        assert one.item() == dist.get_world_size()
+        count += 1
+        (folder / "state.json").write_text(json.dumps({"count": count}))
+        bimetal.ray.report({"count": count}, checkpoint_dir=folder)
+        if count == config["die_at"] and dist.get_rank() == 1 and not os.path.exists(config["folder"] + "/died"):
+            pathlib.Path(config["folder"], "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@unittest.skipIf(clusters.WHY_NOT, clusters.WHY_NOT)
+class Failures(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster, cls.nodes = clusters.start({"a": 1}, {"b": 1}, {"c": 1})
+
+    @classmethod
+    def tearDownClass(cls):
+        clusters.stop(cls.cluster)
+        clusters.remove_temporary()
+
+    def test_1_a_worker_of_a_train_loop_is_killed(self):
+        for shared in (True, False):  # the folder is seen by all, or files go through Ray
+            with self.subTest(shared=shared):
+                config = {"folder": str(clusters.TEMPORARY / f"loop_{shared}"), "die_at": 5}
+                result = bimetal.ray.Trainer(counting_loop, ["a", "b"], config=config, storage_shared=shared,
+                                             storage=clusters.TEMPORARY / f"loops_{shared}",
+                                             on_event=lambda event: None).fit()
+                self.assertEqual(len(result.restarts), 1)
+                restart = result.restarts[0]
+                self.assertRegex(restart.cause, r"rank 1 \(cpu on .*\) was lost")
+                begins = [metrics["begins_with"] for metrics in result.history if "begins_with" in metrics]
+                self.assertEqual(len(begins), 2)
+                self.assertIn(begins[1], (4, 5, 6))
+                self.assertEqual(result.metrics, {"count": 10})
+                self.assertEqual(json.loads((result.checkpoint / "state.json").read_text()), {"count": 10})
+                self.assertEqual(len(list(result.checkpoint.parent.iterdir())), 2)  # older ones are gone
+                print(f"running again after {restart.seconds:.1f} s", file=sys.stderr)
+
+    def test_2_failures_are_counted(self):
+        def always(config):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with self.assertRaises(bimetal.Error) as failed:
+            bimetal.ray.Trainer(always, ["a"], max_failures=1, on_event=lambda event: None).fit()
+        self.assertEqual((failed.exception.code, failed.exception.rank), ("peer_lost", 0))
+        self.assertIn("survived 1 failures", str(failed.exception))
+
+    def test_3_a_killed_driver_leaves_nothing(self):
+        job = clusters.job("long.toml", steps=1_000_000)
+        program = (f"import bimetal.ray; bimetal.ray.Trainer({str(job)!r}, ['a', 'b'], "
+                   "on_event=lambda event: print(event.kind, flush=True)).fit()")
+        environment = {**os.environ, "RAY_ADDRESS": self.cluster.address}
+        driver = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+        try:
+            lines = iter(driver.stdout.readline, "")
+            self.assertTrue(any(line.strip() == "progress" for line in lines))
+            self.assertEqual(len(clusters.processes(clusters.RANKS)), 2)
+        finally:
+            driver.kill()
+            driver.wait()
+            driver.stdout.close()
+        clusters.until(lambda: not clusters.processes(clusters.RANKS), 30, "the end of the ranks")
+
+    def test_4_ctrl_c_saves_a_checkpoint(self):
+        job = clusters.job("stopped.toml", steps=1_000_000, dir=str(clusters.TEMPORARY / "stopped"))
+        told = []
+
+        def interrupt_once(event):
+            told.append(event)
+            if event.kind == "progress" and not any(event.text.startswith("bimetal.ray: stopping") for event in told):
+                signal.raise_signal(signal.SIGINT)
+
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            result = bimetal.ray.Trainer(job, ["a", "b"], on_event=interrupt_once).fit()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self.assertTrue(result.metrics["interrupted"])
+        self.assertTrue((result.checkpoint / "state.json").is_file())
+
+    def test_5_a_node_is_killed_and_the_rest_goes_on(self):
+        """The last, since it leaves a node fewer. Files go through Ray, as between machines without a share."""
+        job = clusters.job("node.toml", steps=150, **{"checkpoint.every_steps": 10})
+        first = clusters.processes(clusters.RANKS)
+        events, killers = [], []
+
+        def kill_when_saved(event):
+            events.append(event)
+            if event.kind == "checkpoint" and not killers:
+                killers.append(threading.Thread(target=self.cluster.remove_node, args=(self.nodes[0], False)))
+                killers[0].start()  # SIGKILL for all of the node that rank 0 runs on
+
+        # Slowed down, so that it is not through when its node dies.
+        workers = [{"a": 1, "worker": "cpu:threads=1,speed=0.2"}, {"b": 1, "worker": "cpu:threads=1,speed=0.2"}]
+        began = time.monotonic()
+        result = bimetal.ray.Trainer(job, workers, min_workers=1, storage=clusters.TEMPORARY / "node",
+                                     storage_shared=False, on_event=kill_when_saved).fit()
+        killers[0].join(30)
+        self.assertEqual(first, [])
+        self.assertEqual([restart.workers for restart in result.restarts], [1])
+        self.assertIsNotNone(result.restarts[0].checkpoint)
+        self.assertLess(result.restarts[0].seconds, 30)
+        self.assertEqual((result.metrics["steps"], result.metrics["world_size"]), (150, 1))
+        steps = [event.metrics["step"] for event in events if event.kind == "progress"]
+        again = next(index for index in range(1, len(steps)) if steps[index] < steps[index - 1]) \
+            if sorted(steps) != steps else None
+        if again is not None:
+            self.assertGreaterEqual(steps[again], 10)  # not from the beginning
+        print(f"running on one of two nodes after {result.restarts[0].seconds:.1f} s, all in "
+              f"{time.monotonic() - began:.1f} s", file=sys.stderr)
+
+        with self.assertRaises(bimetal.Error) as failed:  # what has gone is named, after a wait
+            clusters.until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3, 60, "Ray's notice of the loss")
+            bimetal.ray.Trainer(job, ["a", "b"], on_event=lambda event: None).fit()
+        self.assertIn("no node offers 'a'", str(failed.exception))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,129 @@
+"""What users write in ``workers=`` and ``target``, and what they are told when it is wrong. Needs no cluster."""
+
+import importlib.util
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import clusters
+
+if not clusters.WHY_NOT:
+    import bimetal
+    import bimetal.ray
+    from bimetal.ray import folders, token_file
+    from bimetal.ray.cluster import Node, label_matches, what_fits, what_is_missing, with_gpus
+    from bimetal.ray.failure import Failure, root_cause
+    from bimetal.ray.worker_request import parse
+
+
+def node(name, **resources):
+    return Node(name, name, "10.0.0.1", {key: float(value) for key, value in resources.items()}, {"os": "Linux"})
+
+
+@unittest.skipIf(clusters.WHY_NOT, clusters.WHY_NOT)
+class Requests(unittest.TestCase):
+    def test_what_a_worker_runs_on(self):
+        for asked, worker, resources in (
+                ({"cuda": 1}, "cuda:0", {"cuda": 1}), ("mps", "mps", {"mps": 1}), ({"cpu": 1}, "cpu", {"cpu": 1}),
+                ({"num_cpus": 2}, "cpu:threads=2", {"CPU": 2}), ({"GPU": 1, "num_cpus": 4}, "gpu", {"GPU": 1, "CPU": 4}),
+                ({"big": 1}, "cpu", {"big": 1}), ({"labels": {"os": "Linux"}}, "cpu:threads=1", {"CPU": 1}),
+                ({"num_cpus": 1, "worker": "cpu:threads=1,speed=0.5"}, "cpu:threads=1,speed=0.5", {"CPU": 1})):
+            request = parse(asked)
+            self.assertEqual((request.worker, request.resources), (worker, resources), asked)
+
+    def test_requests_that_make_no_sense(self):
+        for asked, word in (({"cuda": 2}, "drives one device"), ({"num_cpus": 0}, "above 0"),
+                            ({"num_cpus": "two"}, "above 0"), ({"fast": True}, "above 0")):
+            with self.assertRaisesRegex(bimetal.Error, word) as failed:
+                parse(asked)
+            self.assertEqual(failed.exception.code, "invalid_argument")
+        with self.assertRaisesRegex(bimetal.Error, "no workers"):
+            bimetal.ray.Trainer(print, [])
+
+    def test_arguments_that_do_not_go_together(self):
+        with self.assertRaisesRegex(bimetal.Error, "pass config="):
+            bimetal.ray.Trainer(print, ["cpu"], settings={"train.epochs": 1})
+        with self.assertRaisesRegex(bimetal.Error, "pass settings="):
+            bimetal.ray.Trainer(clusters.job(), ["cpu"], config={"lr": 1})
+        with self.assertRaisesRegex(bimetal.Error, "cannot read the job file nowhere.toml"):
+            bimetal.ray.Trainer("nowhere.toml", ["cpu"])
+        with self.assertRaisesRegex(bimetal.Error, "min_workers=3"):
+            bimetal.ray.Trainer(print, ["cpu", "cpu"], min_workers=3)
+        with self.assertRaisesRegex(bimetal.Error, "there is no checkpoint nowhere"):
+            bimetal.ray.Trainer(print, ["cpu"], resume="nowhere")
+        for call in (lambda: bimetal.ray.report({}), bimetal.ray.get_checkpoint):
+            with self.assertRaisesRegex(bimetal.Error, "for the train loop"):
+                call()
+
+    def test_what_fits_where(self):
+        nodes = [node("pc", CPU=4, GPU=1, cuda=1), node("mac", CPU=8, mps=1)]
+        requests = with_gpus([parse("cuda"), parse("mps"), parse({"num_cpus": 8}), parse("cuda")], nodes)
+        self.assertEqual(requests[0].resources, {"cuda": 1, "GPU": 1})
+        self.assertEqual(what_fits(requests, nodes), [0, 1, 2])
+        self.assertEqual(what_is_missing(requests[:3], nodes), "")
+        self.assertIn("2 × 'cuda' are asked for in all, of 1", what_is_missing(requests, nodes))
+        self.assertIn("no node offers all of that at once", what_is_missing([parse({"cuda": 1, "mps": 1})], nodes))
+        self.assertIn("the others take up its place", what_is_missing([parse({"num_cpus": 5}), parse({"num_cpus": 5})],
+                                                                      nodes))
+
+    def test_labels(self):
+        for value, rule, fits in (("Linux", "Linux", True), ("Linux", "!Linux", False), (None, "!Linux", True),
+                                  ("a", "in(a, b)", True), ("c", "in(a,b)", False), ("c", "!in(a,b)", True)):
+            self.assertIs(label_matches(value, rule), fits, (value, rule))
+
+    def test_the_first_cause_is_told(self):
+        lost = Failure(0, "lost", "peer_lost", 1)
+        memory = Failure(1, "no memory", "out_of_memory")
+        gone = Failure(2, "gone", "peer_lost", 2, died=True)
+        self.assertIs(root_cause([lost, memory]), memory)
+        self.assertIs(root_cause([lost, memory, gone]), gone)
+
+    def test_folders_come_whole_or_not_at_all(self):
+        with tempfile.TemporaryDirectory() as place:
+            source = pathlib.Path(place, "source")
+            (source / "inner").mkdir(parents=True)
+            (source / "inner" / "big").write_bytes(os.urandom((8 << 20) + 5))
+            (source / "empty").touch()
+            target = folders.receive_whole(folders.listing(source), lambda *piece: folders.read(source, *piece),
+                                           pathlib.Path(place, "target"))
+            self.assertEqual(folders.listing(target), folders.listing(source))
+            self.assertEqual((target / "inner" / "big").read_bytes(), (source / "inner" / "big").read_bytes())
+            with self.assertRaises(FileNotFoundError):
+                folders.receive_whole([("missing", 3)], lambda *piece: folders.read(source, *piece),
+                                      pathlib.Path(place, "half"))
+            self.assertEqual(sorted(path.name for path in pathlib.Path(place).iterdir()), ["source", "target"])
+            with self.assertRaises(bimetal.Error):
+                folders.inside(source, "../../etc/passwd")
+
+    def test_tokens_are_private_and_kept(self):
+        with tempfile.TemporaryDirectory() as place:
+            path = pathlib.Path(place, "inner", "token")
+            self.assertIn("scp", token_file.complaint(path))
+            self.assertTrue(token_file.make(path))
+            self.assertFalse(token_file.make(path))
+            self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+            self.assertIsNone(token_file.complaint(path))
+            path.chmod(0o644)
+            self.assertIn("chmod 600", token_file.complaint(path))
+
+
+class WithoutRay(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
+    def test_the_message_says_what_to_type(self):
+        program = ("import importlib.util as u, sys; f = u.find_spec; "
+                   "u.find_spec = lambda name, *a: None if name == 'ray' else f(name, *a); import bimetal.ray")
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn('bimetal.ray needs Ray, which is not installed here: pip install "ray>=2.52"', run.stderr)
+
+
+def tearDownModule():
+    clusters.remove_temporary()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

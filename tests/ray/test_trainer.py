@@ -1,0 +1,173 @@
+"""bimetal.ray.Trainer on a real cluster: job files and train loops, unequal workers, what is missing and what is busy."""
+
+import json
+import pathlib
+import re
+import time
+import unittest
+
+import clusters
+
+if not clusters.WHY_NOT:
+    import ray
+    import torch
+
+    import bimetal
+    import bimetal.ray
+    from bimetal.ray.attempt import Attempt
+
+FAST = {"num_cpus": 1, "fast": 1, "worker": "cpu:threads=1"}
+SLOW = {"num_cpus": 1, "slow": 1, "worker": "cpu:threads=1,speed=0.34"}
+
+
+def balanced_loop(config):
+    """torch's DDP with bimetal's sampler and hook, as docs/python.md shows it."""
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    assert bimetal.device().type == "cpu"
+    torch.manual_seed(1)
+    inputs = torch.randn(256, 20, dtype=torch.float64)
+    targets = inputs.sum(1, keepdim=True)
+    model = DistributedDataParallel(nn.Linear(20, 1, dtype=torch.float64))
+    sampler = bimetal.BalancedBatchSampler(256, global_batch=64, balance="fixed", weights=config["weights"])
+    model.register_comm_hook(sampler, bimetal.sample_exact_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for batch in sampler:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs[batch]), targets[batch]).backward()
+        optimizer.step()
+    bimetal.ray.report({"weight": model.module.weight.detach().double().norm(), "samples": len(batch),
+                        "backend": dist.get_backend(), "ranks": dist.get_world_size(),
+                        "threads": torch.get_num_threads()})
+
+
+def wrong_loop():
+    if torch.distributed.get_rank() == 1:
+        raise ValueError("the answer is not 42")
+    torch.distributed.barrier()
+
+
+@unittest.skipIf(clusters.WHY_NOT, clusters.WHY_NOT)
+class OnACluster(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tokens = []
+        make = Attempt.make_token
+
+        def remembered():
+            cls.tokens.append(make())
+            return cls.tokens[-1]
+
+        Attempt.make_token = staticmethod(remembered)
+        cls.cluster, _ = clusters.start({"fast": 1}, {"slow": 1})
+
+    @classmethod
+    def tearDownClass(cls):
+        clusters.stop(cls.cluster)
+        clusters.remove_temporary()
+
+    def fit(self, *arguments, **options):
+        events = []
+        return bimetal.ray.Trainer(*arguments, on_event=events.append, **options).fit(), events
+
+    def test_a_job_file_on_unequal_workers(self):
+        commands = []
+
+        def note(event):
+            events.append(event)
+            if event.kind == "progress":
+                commands.append(bytes().join(
+                    (path / "cmdline").read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*")))
+
+        events = []
+        storage = clusters.TEMPORARY / "kept"
+        result = bimetal.ray.Trainer(clusters.job(steps=60), [FAST, SLOW], storage=storage, on_event=note,
+                                     settings={"train.evaluate": True}).fit()
+        self.assertEqual((result.metrics["steps"], result.metrics["world_size"]), (60, 2))
+        self.assertEqual([worker["rank"] for worker in result.workers], [0, 1])
+        self.assertGreater(result.workers[0]["share"], 1.3 * result.workers[1]["share"])
+        self.assertEqual(result.workers[1]["worker"], SLOW["worker"])
+        self.assertTrue((result.checkpoint / "model.safetensors").is_file())
+        self.assertEqual(result.checkpoint.parent, storage)
+        self.assertEqual(result.restarts, [])
+        progress = [event.metrics for event in events if event.kind == "progress"]
+        self.assertEqual(progress[0]["steps"], 60)
+        self.assertEqual(sum(progress[-1]["shares"]), 64)
+        self.assertTrue(any(event.kind == "evaluated" and 0 <= event.metrics["accuracy"] <= 1 for event in events))
+        self.assertTrue(any(event.kind == "line" and "trained 60 steps" in event.text for event in events))
+        for token in self.tokens:
+            self.assertFalse(any(token.encode() in command for command in commands))
+
+    def test_the_result_is_the_one_of_a_single_worker(self):
+        job = clusters.job("exact.toml", steps=15)
+        losses = [self.fit(job, workers)[0].metrics["train_loss"] for workers in ([FAST], [FAST, SLOW])]
+        self.assertAlmostEqual(losses[0], losses[1], delta=1e-12)
+
+    def test_a_train_loop_with_unequal_batches(self):
+        workers = [{"fast": 1, "num_cpus": 1}, {"slow": 1, "num_cpus": 1}]
+        result, events = self.fit(balanced_loop, workers, config={"weights": [3, 1]})
+        self.assertEqual([worker["metrics"]["samples"] for worker in result.workers], [48, 16])
+        self.assertEqual({worker["metrics"]["backend"] for worker in result.workers}, {"bimetal"})
+        self.assertEqual([worker["metrics"]["threads"] for worker in result.workers], [1, 1])
+        alone, _ = self.fit(balanced_loop, workers[:1], config={"weights": [1]})
+        self.assertAlmostEqual(result.metrics["weight"], alone.metrics["weight"], delta=1e-12)
+        self.assertEqual([event.rank for event in events if event.kind == "report" and event.rank == 0], [0])
+
+    def test_resources_that_no_node_offers(self):
+        began = time.monotonic()
+        for workers, word in (([{"mps": 1}], "no node offers 'mps'"), ([FAST, FAST], "2 × 'fast' are asked for in all, of 1"),
+                              ([{"num_cpus": 64}], "more than 1 × 'CPU'"),
+                              ([{"num_cpus": 1, "labels": {"os": "Amiga"}}], "no node has such labels")):
+            with self.assertRaises(bimetal.Error) as failed:
+                self.fit(clusters.job(), workers)
+            self.assertEqual(failed.exception.code, "unsupported")
+            self.assertIn(word, str(failed.exception))
+            self.assertIn("fast 1", str(failed.exception))  # what there is instead
+        self.assertLess(time.monotonic() - began, 10)
+
+    def test_resources_in_use(self):
+        @ray.remote(num_cpus=0, resources={"fast": 1})
+        class Holder:
+            def ready(self):
+                return True
+
+        holder = Holder.remote()
+        ray.get(holder.ready.remote(), timeout=clusters.PATIENCE_S)
+        try:
+            with self.assertRaises(bimetal.Error) as failed:
+                self.fit(clusters.job(), [FAST], resource_timeout=3)
+            self.assertEqual(failed.exception.code, "timeout")
+            self.assertRegex(str(failed.exception), r"others still use them after 3 s.*free are CPU 2")
+        finally:
+            ray.kill(holder)
+
+    def test_errors_of_the_program_are_not_tried_again(self):
+        with self.assertRaises(bimetal.Error) as failed:
+            self.fit(wrong_loop, [{"fast": 1}, {"slow": 1}])
+        self.assertEqual(failed.exception.rank, 1)
+        self.assertRegex(str(failed.exception), r"rank 1 .*ValueError: the answer is not 42")
+        self.assertIn("in wrong_loop", str(failed.exception))
+        with self.assertRaises(bimetal.Error) as failed:
+            self.fit(clusters.job(), [FAST], settings={"train.epochs": "many"})
+        self.assertEqual(failed.exception.code, "invalid_argument")
+        self.assertIn("expected a whole number", str(failed.exception))
+        with self.assertRaises(bimetal.Error) as failed:
+            self.fit(clusters.job(), [{**FAST, "worker": "cuda:0"}])
+        self.assertEqual(failed.exception.code, "unsupported")
+
+    def test_z_nothing_is_left(self):  # the last one
+        clusters.until(lambda: not clusters.processes(clusters.RANKS), 20, "the end of all ranks")
+        self.assertEqual(list(pathlib.Path("/tmp").glob("bimetal-ray-*")), [])
+        self.assertGreater(len(self.tokens), 4)
+        secrets = re.compile("|".join([*self.tokens, clusters.RAY_TOKEN]).encode())
+        logs = [path for path in (clusters.TEMPORARY / "ray").rglob("*") if path.is_file() and "logs" in path.parts]
+        self.assertTrue(logs)
+        self.assertEqual([str(path) for path in logs if secrets.search(path.read_bytes())], [])
+        until_free = clusters.until(lambda: ray.available_resources().get("CPU") == 2, 20, "all resources free")
+        self.assertTrue(until_free, json.dumps(ray.available_resources()))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
