@@ -1,4 +1,4 @@
-"""Workers, nodes and drivers that are killed while a job runs: it goes on from its last checkpoint, or leaves nothing."""
+"""Workers, nodes and drivers that are killed: the job goes on from its last checkpoint, or leaves nothing."""
 
 import json
 import os

@@ -29,7 +29,8 @@ class Requests(unittest.TestCase):
     def test_what_a_worker_runs_on(self):
         for asked, worker, resources in (
                 ({"cuda": 1}, "cuda:0", {"cuda": 1}), ("mps", "mps", {"mps": 1}), ({"cpu": 1}, "cpu", {"cpu": 1}),
-                ({"num_cpus": 2}, "cpu:threads=2", {"CPU": 2}), ({"GPU": 1, "num_cpus": 4}, "gpu", {"GPU": 1, "CPU": 4}),
+                ({"num_cpus": 2}, "cpu:threads=2", {"CPU": 2}),
+                ({"GPU": 1, "num_cpus": 4}, "gpu", {"GPU": 1, "CPU": 4}),
                 ({"big": 1}, "cpu", {"big": 1}), ({"labels": {"os": "Linux"}}, "cpu:threads=1", {"CPU": 1}),
                 ({"num_cpus": 1, "worker": "cpu:threads=1,speed=0.5"}, "cpu:threads=1,speed=0.5", {"CPU": 1})):
             request = parse(asked)

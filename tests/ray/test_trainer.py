@@ -1,4 +1,4 @@
-"""bimetal.ray.Trainer on a real cluster: job files and train loops, unequal workers, what is missing and what is busy."""
+"""bimetal.ray.Trainer on a real cluster: job files, train loops, unequal workers, what is missing or busy."""
 
 import json
 import pathlib
@@ -117,7 +117,8 @@ class OnACluster(unittest.TestCase):
 
     def test_resources_that_no_node_offers(self):
         began = time.monotonic()
-        for workers, word in (([{"mps": 1}], "no node offers 'mps'"), ([FAST, FAST], "2 × 'fast' are asked for in all, of 1"),
+        for workers, word in (([{"mps": 1}], "no node offers 'mps'"),
+                              ([FAST, FAST], "2 × 'fast' are asked for in all, of 1"),
                               ([{"num_cpus": 64}], "more than 1 × 'CPU'"),
                               ([{"num_cpus": 1, "labels": {"os": "Amiga"}}], "no node has such labels")):
             with self.assertRaises(bimetal.Error) as failed:

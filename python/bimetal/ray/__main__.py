@@ -1,4 +1,4 @@
-"""python -m bimetal.ray up | join: Ray nodes that say what devices they have, and let nobody in without the token."""
+"""python -m bimetal.ray up | join | run: Ray nodes that say what devices they have, and ask for a token."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def _arguments() -> argparse.ArgumentParser:
         epilog="Two machines:\n"
                "  python -m bimetal.ray up --host 192.168.1.10      # on the first, by its own address\n"
                "  scp -p 192.168.1.10:.ray/auth_token ~/.ray/       # on the second, once\n"
-               "  python -m bimetal.ray join 192.168.1.10\n\n"
-               "Then bimetal.ray.Trainer on either: docs/ray.md.")
+               "  python -m bimetal.ray join 192.168.1.10\n"
+               "  python -m bimetal.ray run train.py                # a program with a Trainer, on either\n\n"
+               "docs/ray.md tells more.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the first node of a cluster")
     up.add_argument("--host", default=run_node.loopback_address(), metavar="ADDR",
@@ -37,9 +38,13 @@ def _arguments() -> argparse.ArgumentParser:
     join.add_argument("head", metavar="HEAD[:PORT]", help="where `up` runs")
     join.add_argument("--host", metavar="ADDR", help="this machine's address for the others (default: the one on the "
                                                      "way to HEAD)")
-    for command in (up, join):
+    run = commands.add_parser("run", help="run a Python program that uses a cluster and listens on one address alone")
+    run.add_argument("--address", metavar="HEAD[:PORT]", help="the cluster (default: RAY_ADDRESS, else this machine's)")
+    run.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM.py …", help="and its arguments")
+    for command in (up, join, run):
         command.add_argument("--token-file", type=pathlib.Path, metavar="FILE",
                              help="the cluster's token (default: ~/.ray/auth_token, where programs look for it, too)")
+    for command in (up, join):
         command.add_argument("--num-cpus", type=int, metavar="N", help="cores to offer (default: all)")
         command.add_argument("--object-store-mb", type=int, metavar="MB",
                              help="memory for Ray's objects (default: Ray's own; training needs about 100)")
@@ -94,6 +99,30 @@ def _join(arguments: argparse.Namespace) -> None:
     run_node.run([f"--address={address}", *_place(own),
                   *run_node.common_arguments(arguments.num_cpus, arguments.object_store_mb)],
                  run_node.environment(own, token), own, started)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    """Becomes the program: Ray lets every program that connects listen on all addresses, too."""
+    if not arguments.program:
+        raise error("name the program to run: python -m bimetal.ray run PROGRAM.py …", "invalid_argument")
+    token = _token(arguments)
+    _check(token)
+    head, port = _split_port(arguments.address or os.environ.get("RAY_ADDRESS") or _of_this_machine())
+    own = run_node.own_address_towards(head, port)
+    if run_node.is_loopback(own):
+        own = run_node.loopback_address()
+    variables = {**run_node.environment(own, token), "RAY_ADDRESS": _with_port(head, port)}
+    os.execve(sys.executable, [sys.executable, *arguments.program], variables)
+
+
+def _of_this_machine() -> str:
+    from ray._private.utils import read_ray_address
+
+    found = read_ray_address()
+    if not found:
+        raise error("no Ray node runs on this machine: name the cluster with --address, or start a node with "
+                    "`python -m bimetal.ray up`", "system")
+    return found
 
 
 def _place(address: str) -> list[str]:
@@ -159,7 +188,7 @@ def _say_how_to_connect(address: str, token: pathlib.Path | None) -> None:
 def _warn(elsewhere: list[str]) -> None:
     if elsewhere:
         _say(f"note: Ray itself listens on all addresses of this machine ({', '.join(elsewhere)}); it lets nobody in "
-             "without the token, but a firewall should not let others that far")
+             "without the token, but a firewall should keep others away")
 
 
 def _say(text: str) -> None:
@@ -169,7 +198,7 @@ def _say(text: str) -> None:
 def main() -> int:
     arguments = _arguments().parse_args()
     try:
-        _up(arguments) if arguments.command == "up" else _join(arguments)
+        {"up": _up, "join": _join, "run": _run}[arguments.command](arguments)
     except Error as failed:
         print(f"bimetal.ray: error: {failed}", file=sys.stderr)
         return _STATUSES.get(failed.code, 14)

@@ -201,8 +201,8 @@ class Attempt:
     def _start_failure(self, rank: int, failed: RayError) -> Exception:
         text, request = str(failed), self.requests[rank]
         if "No module named 'bimetal" in text:
-            return error(f"a node for worker {request} has no Bimetal that its Python can import: install it there (pip "
-                         "install, or PYTHONPATH=build/python set before the node is started)", "unsupported", rank)
+            return error(f"a node for worker {request} has no Bimetal that its Python can import: install it there, by "
+                         "pip install, or by PYTHONPATH=build/python before the node is started", "unsupported", rank)
         if isinstance(failed, RayActorError) and "error raised in its creation" not in text:
             failure = Failure(rank, f"the process for worker {request} is gone: {text}", "peer_lost", rank, died=True)
             return AttemptFailed(failure, self._dead_nodes([rank]))

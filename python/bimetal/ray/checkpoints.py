@@ -1,4 +1,4 @@
-"""Checkpoints of a job on a cluster: kept on the driver's machine (or on a share), brought to the ranks that need them."""
+"""Checkpoints of a job on a cluster: kept on the driver's machine or a share, brought to the ranks that need them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def living_nodes(without: Collection[str] = ()) -> list[Node]:
 
 
 def with_gpus(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> list[WorkerRequest]:
-    """The requests, with a ``GPU`` of Ray's for each tag that comes with one: then Ray shows a worker its card alone."""
+    """The requests, with one of Ray's ``GPU`` for each tag that has some: then Ray shows a worker its card alone."""
     def completed(request: WorkerRequest) -> WorkerRequest:
         for tag in ACCELERATORS:
             if tag in request.resources and any(tag in node.resources and "GPU" in node.resources for node in nodes):

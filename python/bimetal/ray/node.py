@@ -1,9 +1,7 @@
 """A Ray node as a child process: what `python -m bimetal.ray up` and `join` start. Not for people.
 
-    python -m bimetal.ray.node ARGUMENTS OF `ray start`
-
-runs until SIGTERM, or until standard input ends, which it does when the parent is gone: no node outlives the
-command that has started it.
+Its arguments are those of `ray start`. It runs until SIGTERM, or until standard input ends, which it does when the
+parent is gone: no node outlives the command that has started it.
 """
 
 from __future__ import annotations

@@ -22,10 +22,13 @@ import bimetal
 from bimetal.ray import token_file
 from bimetal.ray.failure import error
 
+# By its path: as a part of the package it would import torch, which no node needs before it has work.
+_RUN_NODE = f"import runpy; runpy.run_path({str(pathlib.Path(__file__).with_name('node.py'))!r}, run_name='__main__')"
 _START_SECONDS = 90.0
 _STOP_SECONDS = 20.0
 _STARTED = "Ray runtime started"
 _OTHER_SYSTEMS = ("darwin", "win32")
+_BIND_HERE = pathlib.Path(bimetal.__file__).parent / "ray" / "_bind_here.so"
 CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -73,7 +76,8 @@ def require_own(host: str, port: int) -> None:
 
 
 def environment(address: str, token: pathlib.Path | None) -> dict[str, str]:
-    """Of the node's processes: token authentication on, no reports to Ray's makers, this package in reach."""
+    """Of the node's processes: token authentication on, no reports to Ray's makers, this package in reach, and nothing
+    listening but on that address."""
     variables = {**os.environ, token_file.MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
     if token is not None:
         variables[token_file.PATH] = str(token)
@@ -81,7 +85,16 @@ def environment(address: str, token: pathlib.Path | None) -> dict[str, str]:
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     if sys.platform in _OTHER_SYSTEMS and not is_loopback(address):
         variables[CLUSTER_VARIABLE] = "1"
-    return variables
+    return confined_to(address, variables)
+
+
+def confined_to(address: str, variables: dict[str, str]) -> dict[str, str]:
+    """The environment of a process that is to listen on that address where it would on all: Ray's own ports can't be
+    told otherwise. Where there is no library for it (it is for Linux) nothing is added."""
+    if not _BIND_HERE.is_file():
+        return variables
+    loaded = [str(_BIND_HERE), *variables.get("LD_PRELOAD", "").split()]
+    return {**variables, "LD_PRELOAD": " ".join(dict.fromkeys(loaded)), "BIMETAL_BIND_ADDRESS": address}
 
 
 def common_arguments(num_cpus: int | None, object_store_mb: int | None) -> list[str]:
@@ -111,7 +124,7 @@ def run(arguments: Sequence[str], variables: dict[str, str], host: str, started:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    node = subprocess.Popen([sys.executable, "-u", "-m", "bimetal.ray.node", *arguments], env=variables,
+    node = subprocess.Popen([sys.executable, "-u", "-c", _RUN_NODE, *arguments], env=variables,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             errors="replace", start_new_session=True)
     said: deque[str] = deque(maxlen=30)
@@ -148,7 +161,7 @@ def listening_elsewhere(host: str, pid: int) -> list[str]:
     """What of a node listens neither on its host's address nor on loopback, as people read it."""
     allowed = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
     return [f"{name} on {address}:{port}" for address, port, name in listeners(pid)
-            if address not in allowed and not is_loopback(address)]
+            if address.removeprefix("::ffff:") not in allowed and not is_loopback(address.removeprefix("::ffff:"))]
 
 
 def _read(node: Any, said: deque[str], up: threading.Event) -> None:

@@ -19,6 +19,7 @@
 #include "bimetal/cli/join.h"
 #include "bimetal/cli/launch.h"
 #include "bimetal/cli/plan.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/token.h"
@@ -59,6 +60,7 @@ int run(int argc, char** argv) {
   add_bench(app, action);
   add_demo(app, action);
   add_token(app, action);
+  add_python_commands(app, action);
   add_worker(app, action);
   add_plan_rank(app, action);
   try {

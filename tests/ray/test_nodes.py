@@ -1,0 +1,212 @@
+"""`python -m bimetal.ray up` and `join`: on loopback, and between two machines made of network namespaces."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import clusters
+
+CPU_AND_MEMORY = ["--num-cpus", "1", "--object-store-mb", "80"]
+DRIVER = """
+import json, subprocess, sys
+import bimetal, bimetal.ray, torch, torch.distributed as dist
+
+def loop():
+    ones = torch.ones(1000)
+    dist.all_reduce(ones)
+    bimetal.ray.report({"sum": ones[0].item(), "sent": bimetal.bytes_sent(), "transport": bimetal.transport()})
+
+sockets = []
+
+def quiet(event):
+    if event.kind in ("progress", "report"):
+        sockets.append(subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout)
+
+workers = [{"cpu": 1}, {"cpu": 1}]
+by_loop = bimetal.ray.Trainer(loop, workers, on_event=quiet).fit()
+by_file = bimetal.ray.Trainer(sys.argv[1], workers, on_event=quiet).fit()
+print("RESULT" + json.dumps({"loop": by_loop.workers, "file": by_file.workers, "steps": by_file.metrics["steps"],
+                          "sockets": sockets}))
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Commands(unittest.TestCase):
+    """Helpers: nodes as a user starts them, ended as a user ends them."""
+
+    def setUp(self):
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="bmh"))
+        self.addCleanup(shutil.rmtree, self.home, ignore_errors=True)
+        self.environment = {**os.environ, "HOME": str(self.home), "RAY_TMPDIR": str(self.home / "r")}
+        for name in ("RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"):
+            self.environment.pop(name, None)
+        (self.home / "r").mkdir()
+        self.addCleanup(self.await_end)
+
+    def node(self, *arguments, before=()):
+        log = open(self.home / f"{len(list(self.home.iterdir()))}.log", "w+")
+        process = subprocess.Popen([*before, sys.executable, "-m", "bimetal.ray", *arguments, *CPU_AND_MEMORY],
+                                   stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                   env=self.environment, start_new_session=True)
+        self.addCleanup(log.close)
+        self.addCleanup(self.kill, process)
+
+        def said():
+            text = pathlib.Path(log.name).read_text()
+            if process.poll() is not None:
+                raise AssertionError(f"ended with {process.returncode}:\n{text}")
+            return text if "Ctrl-C ends this node" in text else ""
+
+        return process, clusters.until(said, what="the node")
+
+    def kill(self, process):
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+    def await_end(self):
+        """Nothing that Ray has started for this test runs any more."""
+        clusters.until(lambda: not clusters.processes(str(self.home)), 40, "the end of all that Ray had started")
+
+    def end(self, process):
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(40), 0)
+
+    def run_python(self, *arguments, before=(), timeout=120, **environment):
+        return subprocess.run([*before, sys.executable, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=timeout, env={**self.environment, **environment}, check=False)
+
+
+@unittest.skipIf(clusters.WHY_NOT, clusters.WHY_NOT)
+class OnLoopback(Commands):
+    def test_up_offers_the_devices_to_those_with_the_token(self):
+        port = free_port()
+        head, said = self.node("up", "--port", str(port))
+        self.assertIn(f"runs at 127.0.0.2:{port}", said)
+        token = (self.home / ".ray" / "auth_token").read_text().strip()
+        self.assertEqual((self.home / ".ray" / "auth_token").stat().st_mode & 0o077, 0)
+        self.assertNotIn(token, said)
+
+        import psutil
+
+        from bimetal.ray.run_node import listeners
+        listening = listeners(head.pid)
+        self.assertTrue(listening)
+        places = {address.removeprefix("::ffff:") for address, _, _ in listening}
+        self.assertEqual(places - {"127.0.0.1"}, {"127.0.0.2"})
+        for process in psutil.Process(head.pid).children(recursive=True):
+            self.assertNotIn(token, " ".join(process.cmdline()))
+
+        show = "import bimetal.ray, ray, json; ray.init('auto', logging_level='ERROR'); print(json.dumps(ray.nodes()))"
+        answer = self.run_python("-c", show, RAY_ADDRESS=f"127.0.0.2:{port}")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        node = json.loads(answer.stdout)[0]
+        self.assertEqual((node["Resources"]["cpu"], node["Resources"]["CPU"]), (1, 1))
+        self.assertIn("os", node["Labels"])
+        refused = self.run_python("-c", show, RAY_ADDRESS=f"127.0.0.2:{port}", RAY_AUTH_TOKEN="0" * 64,
+                                  RAY_AUTH_MODE="token")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertRegex(refused.stderr, "(?i)token")
+
+        again = self.run_python("-m", "bimetal.ray", "up", "--port", port)
+        self.assertEqual(again.returncode, 13)
+        self.assertIn("If a cluster runs there already, join it", again.stderr)
+        self.end(head)
+        self.await_end()
+
+    def test_the_node_ends_with_its_command(self):
+        head, _ = self.node("up", "--port", str(free_port()))
+        os.kill(head.pid, signal.SIGKILL)
+        head.wait()
+        self.await_end()
+
+    def test_what_is_wrong_is_said(self):
+        for arguments, status, word in (
+                (["join", "127.0.0.1:1"], 7, "there is no token"),
+                (["up", "--host", "203.0.113.77"], 13, "cannot listen"),
+                (["up", "--host", "0.0.0.0"], 2, "name one address"), (["join", "a:b"], 2, "no HEAD"),
+                (["run"], 2, "name the program")):
+            answer = self.run_python("-m", "bimetal.ray", *arguments)
+            self.assertEqual(answer.returncode, status, answer.stderr)
+            self.assertIn(word, answer.stderr)
+        self.run_python("-c", "from bimetal.ray import token_file as t; t.make(t.default_path())")
+        answer = self.run_python("-m", "bimetal.ray", "join", "127.0.0.1:1")
+        self.assertEqual(answer.returncode, 13)
+        self.assertIn("nobody answers at 127.0.0.2:1", answer.stderr)
+
+
+def why_no_hosts():
+    if clusters.WHY_NOT:
+        return clusters.WHY_NOT
+    import namespaces
+
+    return namespaces.why_not()
+
+
+@unittest.skipIf(why_no_hosts(), why_no_hosts())
+class BetweenMachines(Commands):
+    """Two hosts with a cable between them, and a second address each that nobody has asked for."""
+
+    def setUp(self):
+        super().setUp()
+        from namespaces import Host, ip
+
+        self.hosts = [Host(), Host()]
+        for host in self.hosts:
+            self.addCleanup(host.remove)
+        first, second = self.hosts
+        ip("link", "add", "cable0", "netns", first.name, "type", "veth", "peer", "name", "cable0", "netns", second.name)
+        for number, host in enumerate(self.hosts, 1):
+            host.address("cable0", f"10.77.0.{number}/24", f"10.78.0.{number}/24")
+
+    def test_two_commands_and_a_trainer(self):
+        first, second = (host.command() for host in self.hosts)
+        head, said = self.node("up", "--host", "10.77.0.1", before=first)
+        self.assertIn("python -m bimetal.ray join 10.77.0.1:6379", said)
+        other, said = self.node("join", "10.77.0.1", before=second)
+        self.assertIn("this node (10.77.0.2) has joined", said)
+
+        job = clusters.job("machines.toml", steps=20)
+        program = self.home / "driver.py"
+        program.write_text(DRIVER)
+        answer = self.run_python("-m", "bimetal.ray", "run", program, job, before=first)
+        found = re.search("RESULT(.*)", answer.stdout)
+        self.assertTrue(found, answer.stdout + answer.stderr)
+        result = json.loads(found[1])
+        self.assertEqual(sorted(worker["address"] for worker in result["loop"]), ["10.77.0.1", "10.77.0.2"])
+        self.assertEqual([worker["metrics"]["sum"] for worker in result["loop"]], [2, 2])
+        self.assertEqual(result["steps"], 20)
+        self.assertEqual(len(result["file"]), 2)
+
+        now = [subprocess.run([*host, "ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
+               for host in (first, second)]
+        self.assertGreaterEqual(len(result["sockets"]), 2)  # while a loop and a job ran
+        for listening in (*now, *result["sockets"]):
+            places = {line.split()[3].rpartition(":")[0].strip("[]").removeprefix("::ffff:")
+                      for line in listening.splitlines()}
+            self.assertLessEqual(places, {"10.77.0.1", "10.77.0.2", "127.0.0.1"})
+            self.assertTrue(places)
+        self.end(other)
+        self.end(head)
+        self.await_end()
+
+
+def tearDownModule():
+    clusters.remove_temporary()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
