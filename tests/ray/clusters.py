@@ -16,8 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "fault"), str(ROOT / "tests" / "network")]
 
 WHY_NOT = None if importlib.util.find_spec("ray") else "Ray is not installed: scripts/install_ray.sh"
-PATIENCE_S = 90  # a busy machine of two cores
 ADDRESS = "127.0.0.2"  # loopback; from 127.0.0.1 Ray goes over to the address of the default route
+PATIENCE_S = 90  # a busy machine of two cores
 
 TEMPORARY = pathlib.Path(tempfile.mkdtemp(prefix="bmr"))  # short: Ray's sockets lie in it
 RAY_TOKEN = secrets.token_hex(32)

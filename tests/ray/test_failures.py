@@ -74,10 +74,15 @@ class Failures(unittest.TestCase):
 
     def test_2_failures_are_counted(self):
         def always(config):
+            with open(config["log"], "a") as log:
+                log.write("x")
             os.kill(os.getpid(), signal.SIGKILL)
 
+        log = clusters.TEMPORARY / "tries"
         with self.assertRaises(bimetal.Error) as failed:
-            bimetal.ray.Trainer(always, ["a"], max_failures=1, on_event=lambda event: None).fit()
+            bimetal.ray.Trainer(always, ["a"], max_failures=1, config={"log": str(log)},
+                                on_event=lambda event: None).fit()
+        self.assertEqual(log.read_text(), "xx")
         self.assertEqual((failed.exception.code, failed.exception.rank), ("peer_lost", 0))
         self.assertIn("survived 1 failures", str(failed.exception))
 

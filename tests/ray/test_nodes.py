@@ -51,7 +51,7 @@ class Commands(unittest.TestCase):
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bmh"))
         self.addCleanup(shutil.rmtree, self.home, ignore_errors=True)
         self.environment = {**os.environ, "HOME": str(self.home), "RAY_TMPDIR": str(self.home / "r")}
-        for name in ("RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"):
+        for name in ("RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "LD_PRELOAD", "BIMETAL_BIND_ADDRESS"):
             self.environment.pop(name, None)
         (self.home / "r").mkdir()
         self.addCleanup(self.await_end)

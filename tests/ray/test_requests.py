@@ -87,7 +87,7 @@ class Requests(unittest.TestCase):
         with tempfile.TemporaryDirectory() as place:
             source = pathlib.Path(place, "source")
             (source / "inner").mkdir(parents=True)
-            (source / "inner" / "big").write_bytes(os.urandom((8 << 20) + 5))
+            (source / "inner" / "big").write_bytes(os.urandom((2 << 20) + 5))
             (source / "empty").touch()
             target = folders.receive_whole(folders.listing(source), lambda *piece: folders.read(source, *piece),
                                            pathlib.Path(place, "target"))

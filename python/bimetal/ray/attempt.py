@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from bimetal import _build
+from bimetal._errors import Error
 from bimetal.ray import cluster
 from bimetal.ray.failure import AttemptFailed, Failure, error, root_cause
 from bimetal.ray.worker import Place, Worker
@@ -64,10 +65,7 @@ class Attempt:
 
     def call(self, rank: int, method: str, *arguments: Any, seconds: float = _CALL_SECONDS) -> Any:
         """Calls a method of a rank's actor. AttemptFailed if the rank is gone."""
-        try:
-            return ray.get(getattr(self.actors[rank], method).remote(*arguments), timeout=seconds)
-        except (RayActorError, GetTimeoutError) as gone:
-            raise self._lost([rank], gone) from gone
+        return self._answer(rank, getattr(self.actors[rank], method).remote(*arguments), seconds)
 
     def places(self) -> list[Place]:
         """Ranks, addresses and devices; rank 0's machine is asked for a free port."""
@@ -91,10 +89,17 @@ class Attempt:
     def on_all(self, calls: Sequence[Any]) -> None:
         """Waits for one call of each rank."""
         for rank, call in enumerate(calls):
-            try:
-                ray.get(call, timeout=_CALL_SECONDS)
-            except (RayActorError, GetTimeoutError) as gone:
-                raise self._lost([rank], gone) from gone
+            self._answer(rank, call, _CALL_SECONDS)
+
+    def _answer(self, rank: int, call: Any, seconds: float) -> Any:
+        try:
+            return ray.get(call, timeout=seconds)
+        except (RayActorError, GetTimeoutError) as gone:
+            raise self._lost([rank], gone) from gone
+        except RayTaskError as failed:
+            if isinstance(failed.cause, Error):  # without Ray's account of how it travelled
+                raise Error(f"{self._name(rank)}: {failed.cause}", failed.cause.code, rank) from None
+            raise
 
     def stop(self) -> None:
         """Asks the ranks of a job file to save and end; does not wait."""

@@ -7,14 +7,11 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-import ray
-from ray.exceptions import RayTaskError
-
 from bimetal.ray import folders
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.failure import error
 
-_PIECE_SECONDS = 120.0
+_PIECE_SECONDS = 10.0  # for one: a node that has died in the midst is noticed by then
 _OURS = "checkpoint_*"
 
 
@@ -110,18 +107,17 @@ class Checkpoints:
         return self.newest
 
     def _fetch(self, attempt: Attempt, rank: int, path: str, target: pathlib.Path) -> pathlib.Path | None:
-        actor = attempt.actors[rank]
+        def piece(name: str, offset: int) -> bytes:
+            return attempt.call(rank, "read_file", path, name, offset, seconds=_PIECE_SECONDS)
+
         try:
-            files = attempt.call(rank, "list_files", path)
-            return folders.receive_whole(
-                files, lambda name, offset: ray.get(actor.read_file.remote(path, name, offset), timeout=_PIECE_SECONDS),
-                target)
-        except FileNotFoundError:
+            files = attempt.call(rank, "list_files", path, seconds=_PIECE_SECONDS)
+            return folders.receive_whole(files, piece, target)
+        except FileNotFoundError:  # Ray hands on what its actors raise under its own class
             return None  # a newer one has taken its place meanwhile, and is announced
-        except RayTaskError as failed:
-            if isinstance(failed.cause, FileNotFoundError):
-                return None
-            raise
+        except OSError as bad:
+            raise error(f"the checkpoint {path} of rank {rank} could not be stored as {target}: {bad}", "system",
+                        rank) from bad
 
     def _send(self, attempt: Attempt, rank: int, source: pathlib.Path) -> str:
         found = _one_of(source)

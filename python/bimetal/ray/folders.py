@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from bimetal.ray.failure import error
 
-_CHUNK = 8 << 20  # bytes in one call
+_CHUNK = 2 << 20  # bytes in one call
 _OURS = "bimetal-ray-"
 
 

@@ -94,22 +94,26 @@ class Trainer:
         checkpoints = Checkpoints(self._storage, self._target.keep(), self._shared, self._resume)
         restarts: list[Restart] = []
         suspects: dict[str, float] = {}  # nodes that did not answer, until when they are not used
-        cause, failed_at = None, 0.0
+        failures, failed_at = 0, 0.0
+        cause: str | None = None  # of the failure that is to be survived just now
         while True:
             try:
-                requests = self._choose(suspects, first=cause is None)
+                requests = self._choose(suspects, first=failures == 0)
                 with Attempt(requests, suspects, self._resource_timeout, self._notice) as attempt:
                     checkpoints.begin_attempt(attempt)
                     self._target.start(attempt, attempt.places(), attempt.make_token(), checkpoints)
                     if cause is not None:
                         restarts.append(Restart(cause, checkpoints.newest, time.monotonic() - failed_at, len(requests)))
                         self._notice(f"{len(requests)} workers run again after {restarts[-1].seconds:.1f} s")
+                        cause = None
                     self._follow(attempt, checkpoints)
                     return self._result(attempt, checkpoints, restarts)
             except AttemptFailed as failed:
-                failed_at = time.monotonic()
-                cause = self._after(failed, len(restarts), checkpoints)
-                suspects.update(dict.fromkeys(failed.lost_nodes, failed_at + _SUSPECT_SECONDS))
+                now = time.monotonic()
+                failed_at = failed_at if cause is not None else now  # another try may have failed to start
+                cause = self._after(failed, failures, checkpoints)
+                failures += 1
+                suspects.update(dict.fromkeys(failed.lost_nodes, now + _SUSPECT_SECONDS))
 
     def _after(self, failed: AttemptFailed, survived: int, checkpoints: Checkpoints) -> str:
         """What to do about a failure: the cause, to go on with, or the error that ends it all."""
