@@ -21,11 +21,17 @@ ARGUMENTS = "BIMETAL_TEST_ARGUMENTS"
 RESULT = "BIMETAL_TEST_RESULT"
 LEAVE = "BIMETAL_TEST_LEAVE"  # end without destroy_process_group()
 
+# By which a launcher of torch's kind tells a rank what it is.
+VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
+
 
 class Job:
-    """Processes that are gone when the job is left, whatever happens."""
+    """Processes that are gone when the job is left, whatever happens.
 
-    def __init__(self, ranks, commands, environment=None):
+    `environment` is added for all, `each(rank)` for one; `unset` names what they are not to see.
+    """
+
+    def __init__(self, ranks, commands, environment=None, unset=(), each=None):
         self.folder = tempfile.TemporaryDirectory(prefix="bimetal-test-")
         self.results = [pathlib.Path(self.folder.name) / f"{rank}.json" for rank in range(ranks)]
         self.outputs = [pathlib.Path(self.folder.name) / f"{rank}.txt" for rank in range(ranks)]
@@ -34,11 +40,12 @@ class Job:
                   **(environment or {})}
         self.processes = []
         for rank, command in enumerate(commands):
+            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), RESULT: str(self.results[rank])}
+            own = {name: value for name, value in own.items() if name not in unset} | (each(rank) if each else {})
             with open(self.outputs[rank], "wb") as output:
                 self.processes.append(subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), RESULT: str(self.results[rank])}))
+                    start_new_session=True, env=own))
 
     def __enter__(self):
         return self
@@ -62,6 +69,14 @@ class Job:
                 raise AssertionError(f"not done after {timeout} s\n{self.text()}") from None
         return [process.returncode for process in self.processes]
 
+    def wait_for(self, word, timeout):
+        """Until every rank has printed it; AssertionError with all output if one ends before, or after `timeout` s."""
+        until = time.monotonic() + timeout
+        while not all(word in self.output(rank) for rank in range(len(self.outputs))):
+            if time.monotonic() > until or any(process.poll() is not None for process in self.processes):
+                raise AssertionError(self.text())
+            time.sleep(0.05)
+
     def output(self, rank):
         return self.outputs[rank].read_text(errors="replace")
 
@@ -73,11 +88,12 @@ class Job:
         return json.loads(self.results[rank].read_text())
 
 
-def start(count, body, *arguments, backend="bimetal", environment=None):
+def start(count, body, *arguments, backend="bimetal", environment=None, unset=(), each=None):
     """Starts `body` (a function of the calling file) on `count` ranks that have a default group."""
     command = [sys.executable, body.__globals__["__file__"]]
     return Job(count, [command] * count,
-               {BODY: body.__name__, ARGUMENTS: json.dumps([backend, list(arguments)]), **(environment or {})})
+               {BODY: body.__name__, ARGUMENTS: json.dumps([backend, list(arguments)]), **(environment or {})},
+               unset, each)
 
 
 def on_ranks(count, body, *arguments, backend="bimetal", timeout=150, environment=None):

@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import pathlib
+import re
 import sys
 import unittest
 
@@ -32,6 +33,13 @@ class Examples(unittest.TestCase):
         for script in ("ddp_plain.py", "ddp_balanced.py"):
             with self.subTest(script):
                 self.assertIn("epoch 1: loss", run(script, "--samples", 2000, "--epochs", 2))
+
+    def test_horovod_for_torch(self):
+        for more in ((), ("--fp16-allreduce",)):
+            with self.subTest(more):
+                output = run("horovod_torch.py", "--samples", 4000, "--epochs", 2, *more)
+                first, last = (float(loss) for loss in re.findall(r"loss ([0-9.]+) over 2 ranks", output))
+                self.assertLess(last, first)
 
     @unittest.skipUnless(installed("accelerate"), "accelerate is not installed")
     def test_accelerate(self):

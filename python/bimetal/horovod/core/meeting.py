@@ -1,0 +1,150 @@
+"""The store by which the ranks find each other."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import pathlib
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from bimetal._errors import Error
+from bimetal.horovod.core.environment import Place
+
+# What tells one job of a launcher from another on the same machine.
+_JOB_IDS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_JOBID")
+
+
+@dataclass
+class Meeting:
+    """A store that all ranks share. ``outlives_ranks``: somebody else than a rank keeps it."""
+
+    store: dist.Store
+    outlives_ranks: bool
+    file: pathlib.Path | None = None
+
+    def all_have_met(self) -> None:
+        """Removes what served only to meet. Called once every rank has its connections."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+
+
+def open_meeting(place: Place, timeout: float, environment: Mapping[str, str] = os.environ) -> Meeting:
+    """The store that the environment names: MASTER_ADDR's, or a private file where all ranks are on this machine.
+
+    Raises:
+        bimetal.Error: ``invalid_argument`` where nothing says where to meet, ``timeout`` where nobody serves the
+            store, ``system`` where rank 0 cannot serve it.
+    """
+    if place.size == 1 and "MASTER_ADDR" not in environment:
+        return Meeting(dist.HashStore(), outlives_ranks=False)
+    address = _address(place, environment)
+    if address is not None:
+        kept = launcher_keeps_the_store(environment)
+        serve = place.rank == 0 and not kept
+        return Meeting(_tcp_store(address, place, serve, timeout), outlives_ranks=kept)
+    if place.local_size == place.size:
+        file = _private_file(environment)
+        return Meeting(dist.FileStore(str(file), place.size), outlives_ranks=False,
+                       file=file if place.rank == 0 else None)
+    raise Error(f"{place.launcher} has started ranks that may be on several machines, and nothing says where they "
+                f"meet: set MASTER_ADDR to the address of rank 0's machine and MASTER_PORT to a free port there, on "
+                f"all ranks (Open MPI: mpirun -x MASTER_ADDR=… -x MASTER_PORT=29500; MPICH: mpiexec -genv …)",
+                "invalid_argument")
+
+
+def launcher_keeps_the_store(environment: Mapping[str, str]) -> bool:
+    """As torchrun does, and says by this variable: then no rank serves it, and it outlives them all."""
+    return environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _address(place: Place, environment: Mapping[str, str]) -> tuple[str, int] | None:
+    host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    if host:
+        if not port or not port.isdigit() or not 0 < int(port) < 65536:
+            raise Error(f"MASTER_ADDR={host} is set, but MASTER_PORT={port or ''} is not a port from 1 to 65535",
+                        "invalid_argument")
+        return host, int(port)
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+    if place.launcher == "srun" and place.local_size != place.size and nodes:
+        return first_node(nodes), 20000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000
+    return None
+
+
+def first_node(node_list: str) -> str:
+    """The first host of one of Slurm's lists: ``node[07-09,12],big1`` begins with ``node07``."""
+    match = re.match(r"([^,\[]+)(?:\[([0-9]+)[^\]]*\])?([^,\[]*)", node_list)
+    if match is None:
+        raise Error(f"the node list {node_list!r} cannot be read: set MASTER_ADDR and MASTER_PORT", "invalid_argument")
+    return match[1] + (match[2] or "") + match[3]
+
+
+def _tcp_store(address: tuple[str, int], place: Place, serve: bool, timeout: float) -> dist.Store:
+    host, port = address
+    # Bound by ourselves, to that address alone: torch would listen on all of the machine's.
+    listening = _listen(host, port) if serve else None
+    try:
+        if listening is None:
+            _wait_until_served(host, port, timeout)
+        return dist.TCPStore(host, port, place.size, is_master=serve, timeout=datetime.timedelta(seconds=timeout),
+                             wait_for_workers=False, multi_tenant=serve,
+                             master_listen_fd=listening.detach() if listening else None)
+    except (OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise Error(f"rank {place.rank} cannot reach the store at {host}:{port} that rank 0 or the launcher serves "
+                    f"({reason}): is it running, is the address right on this machine, and does a firewall let that "
+                    f"port through?", "timeout", place.rank) from None
+
+
+def _wait_until_served(host: str, port: int, timeout: float) -> None:
+    """Raises OSError with the last reason. (torch's store tries for as long, but tells its user in stack traces.)"""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=min(5.0, timeout)).close()
+            return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise OSError(error.strerror or str(error)) from None
+        time.sleep(0.1)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(place)
+            listening.listen(1024)
+            return listening
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        raise Error(f"rank 0 cannot serve the store at MASTER_ADDR={host}, MASTER_PORT={port}: {error.strerror}. "
+                    f"MASTER_ADDR must be an address of the machine of rank 0, and the port free", "system", 0) from None
+
+
+def _private_file(environment: Mapping[str, str]) -> pathlib.Path:
+    """A file that the ranks of this job agree on and that other users can neither read nor replace."""
+    folder = pathlib.Path(tempfile.gettempdir()) / f"bimetal-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise Error(f"{folder} is not a folder of this user's alone: remove it, or set MASTER_ADDR and MASTER_PORT",
+                    "system")
+    parent = os.getppid()
+    try:  # process numbers are used again; with its time of start one is unmistakable
+        started = pathlib.Path(f"/proc/{parent}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        started = ""
+    key = [str(parent), started, *(environment.get(name, "") for name in _JOB_IDS)]
+    return folder / f"horovod-{hashlib.sha256('/'.join(key).encode()).hexdigest()[:24]}"

@@ -1,0 +1,119 @@
+"""What a round decides: pure functions of what all ranks have announced, with equal results on all of them.
+
+A rank announces the requests that it has and that have not been run. A request is run as soon as every rank has
+announced one of that name, in whatever order; ranks that have joined (they ran out of data) count as having
+announced all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bimetal.horovod.core.request import ReduceOp, Signature
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """One rank's, in one round. ``stalled``: its threads wait, and nothing has happened for long."""
+
+    requests: tuple[Signature, ...]
+    joined: bool = False
+    stalled: bool = False
+
+    def encode(self) -> bytes:
+        """A value of JSON: nothing that comes from a peer is executed."""
+        return json.dumps([[request.to_json() for request in self.requests], self.joined, self.stalled],
+                          separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(text: bytes) -> Announcement:
+        requests, joined, stalled = json.loads(text)
+        return Announcement(tuple(Signature.from_json(parts) for parts in requests), joined, stalled)
+
+
+@dataclass
+class Decision:
+    """``run``: for each name, every rank's signature, None for one that has joined. ``refused``: name → why.
+    ``deadlock``: why nothing will ever happen, else None. ``all_joined``: join() is over."""
+
+    run: list[list[Signature | None]] = field(default_factory=list)
+    refused: dict[str, tuple[str, str]] = field(default_factory=dict)  # code and message
+    deadlock: str | None = None
+    all_joined: bool = False
+
+
+def decide(announcements: Sequence[Announcement]) -> Decision:
+    """What all ranks do now."""
+    decision = Decision()
+    by_name = [{request.name: request for request in rank.requests} for rank in announcements]
+    names = dict.fromkeys(name for rank in by_name for name in rank)  # ordered
+    for name in names:
+        found = [rank.get(name) for rank in by_name]
+        if all(request or rank.joined for request, rank in zip(found, announcements, strict=True)):
+            problem = _difference(found) or _not_with_joined(found)
+            if problem:
+                decision.refused[name] = problem
+            else:
+                decision.run.append(found)
+    if decision.run or decision.refused:
+        return decision
+    decision.all_joined = not names and all(rank.joined for rank in announcements)
+    if names and all(rank.stalled or rank.joined for rank in announcements):
+        decision.deadlock = _deadlock(announcements)
+    return decision
+
+
+def _difference(found: Sequence[Signature | None]) -> tuple[str, str] | None:
+    first, reference = next((rank, request) for rank, request in enumerate(found) if request)
+    for rank, request in enumerate(found):
+        if request and _comparable(request) != _comparable(reference):
+            return "call_mismatch", (f"ranks ask for different things by one name: rank {first} for "
+                                     f"{_in_full(reference)}, rank {rank} for {_in_full(request)}")
+    return None
+
+
+def _comparable(request: Signature) -> tuple:
+    """The parts of a signature that must be equal on all ranks."""
+    tensors: tuple = request.tensors
+    if request.kind in ("allgather", "alltoall"):  # the first dimension is each rank's own
+        tensors = tuple((dtype, shape[1:]) for dtype, shape in tensors)
+    return request.kind, tensors, request.op, request.root, request.prescale, request.postscale
+
+
+def _in_full(request: Signature) -> str:
+    extra = []
+    if request.kind in ("allreduce", "reducescatter"):
+        extra.append(f"op {ReduceOp(request.op).name}")
+        if (request.prescale, request.postscale) != (1.0, 1.0):
+            extra.append(f"scaled by {request.prescale} and {request.postscale}")
+    if request.kind == "broadcast":
+        extra.append(f"root rank {request.root}")
+    return ", ".join([str(request), *extra])
+
+
+def _not_with_joined(found: Sequence[Signature | None]) -> tuple[str, str] | None:
+    joined = [rank for rank, request in enumerate(found) if request is None]
+    if not joined:
+        return None
+    request = next(request for request in found if request)
+    who = f"rank {joined[0]} has joined (it ran out of data)"
+    if request.kind == "broadcast" and request.root in joined:
+        return "unsupported", f"{request}: its root, {who}"
+    reduces = request.kind in ("allreduce", "reducescatter")
+    if reduces and request.op not in (ReduceOp.Sum, ReduceOp.Average):
+        return "unsupported", (f"{request}: {who}, and the zeros it contributes have no meaning for "
+                               f"{ReduceOp(request.op).name}")
+    if request.kind == "alltoall":
+        return "unsupported", f"{request}: {who}, and what is sent to it would be lost"
+    return None
+
+
+def _deadlock(announcements: Sequence[Announcement]) -> str:
+    waits = []
+    for rank, announcement in enumerate(announcements):
+        if announcement.requests:
+            first, *more = announcement.requests
+            waits.append(f"rank {rank} for {first}{f' and {len(more)} more' if more else ''}")
+    return "the ranks wait for operations that the others do not ask for: " + "; ".join(waits)

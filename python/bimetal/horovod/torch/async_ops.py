@@ -1,0 +1,107 @@
+"""Collectives on PyTorch tensors that do not wait, and their handles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bimetal.horovod.core import world
+from bimetal.horovod.core.process_set import global_process_set
+from bimetal.horovod.core.request import Handle, ReduceOp
+from bimetal.horovod.core.submit import choose_op, submit, wait
+
+Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
+Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
+
+
+def synchronize(handle: Handle) -> Any:
+    """Waits for an asynchronous operation and returns its result. Raises bimetal.Error."""
+    return wait(handle)
+
+
+def poll(handle: Handle) -> bool:
+    """Whether synchronize() would return at once."""
+    return handle.done()
+
+
+def allreduce_async(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
+                    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                    process_set: Any = global_process_set) -> Handle:
+    """``allreduce`` without waiting: a handle, whose result is a new tensor."""
+    return allreduce_async_(tensor.detach().clone(), average, name, op, prescale_factor, postscale_factor, process_set)
+
+
+def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
+                     op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                     process_set: Any = global_process_set) -> Handle:
+    """``allreduce_`` without waiting; the tensor is not to be touched until the handle is done."""
+    return submit("allreduce", name, [tensor], lambda _: tensor, process_set, op=choose_op(average, op),
+                  prescale=prescale_factor, postscale=postscale_factor)
+
+
+def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
+                            op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                            process_set: Any = global_process_set) -> Handle:
+    """``grouped_allreduce`` without waiting."""
+    return grouped_allreduce_async_([tensor.detach().clone() for tensor in tensors], average, name, op,
+                                    prescale_factor, postscale_factor, process_set)
+
+
+def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
+                             op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                             process_set: Any = global_process_set) -> Handle:
+    """``grouped_allreduce_`` without waiting."""
+    kept = list(tensors)
+    return submit("allreduce", name, kept, lambda _: kept, process_set, op=choose_op(average, op),
+                  prescale=prescale_factor, postscale=postscale_factor)
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set) -> Handle:
+    """``allgather`` without waiting; the tensor is not to be changed until the handle is done."""
+    return submit("allgather", name, [tensor], lambda results: results[0], process_set)
+
+
+def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: str | None = None,
+                            process_set: Any = global_process_set) -> Handle:
+    """``grouped_allgather`` without waiting."""
+    return submit("allgather", name, list(tensors), lambda results: results, process_set)
+
+
+def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None,
+                    process_set: Any = global_process_set) -> Handle:
+    """``broadcast`` without waiting."""
+    return broadcast_async_(tensor.detach().clone(), root_rank, name, process_set)
+
+
+def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
+                     process_set: Any = global_process_set) -> Handle:
+    """``broadcast_`` without waiting; the tensor is not to be touched until the handle is done."""
+    return submit("broadcast", name, [tensor], lambda _: tensor, process_set, root=root_rank)
+
+
+def splits_of(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None) -> tuple[int, ...]:
+    if splits is not None:
+        return tuple(splits.tolist() if isinstance(splits, torch.Tensor) else map(int, splits))
+    size = world.current().size
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if rows % size:
+        raise ValueError(f"alltoall without splits needs a number of rows that {size} ranks divide; there are {rows}")
+    return (rows // size,) * size
+
+
+def alltoall_async(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None = None, name: str | None = None,
+                   process_set: Any = global_process_set) -> Handle:
+    """``alltoall`` without waiting; the tensor is not to be changed until the handle is done."""
+    return submit("alltoall", name, [tensor],
+                  lambda results: results[0] if splits is None else (results[0], results[1]),
+                  process_set, splits=splits_of(tensor, splits))
+
+
+def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: ReduceOp = Average,
+                        process_set: Any = global_process_set, prescale_factor: float = 1.0,
+                        postscale_factor: float = 1.0) -> Handle:
+    """``reducescatter`` without waiting; the tensor is not to be changed until the handle is done."""
+    return submit("reducescatter", name, [tensor], lambda results: results[0], process_set, op=choose_op(None, op),
+                  prescale=prescale_factor, postscale=postscale_factor)

@@ -1,0 +1,576 @@
+"""Horovod's API for PyTorch: every operation, the optimizer beside one process with the joined batch, join()."""
+
+import copy
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import warnings
+
+import models
+import numpy
+import ranks
+import torch
+from torch import nn
+
+import bimetal
+import bimetal.horovod.torch as hvd
+from bimetal.horovod.core import environment, meeting, objects
+
+TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+         torch.float64]
+
+
+def values(rank, dtype=torch.float32, shape=(17, 3)):
+    """Small whole numbers: sums and products are exact in every type."""
+    count = torch.Size(shape).numel()
+    return ((torch.arange(count) * 7 + rank * 3) % 3 + 1).reshape(shape).to(dtype)
+
+
+def everyone(dtype=torch.float32, shape=(17, 3)):
+    return [values(rank, dtype, shape) for rank in range(hvd.size())]
+
+
+def same(got, expected):
+    assert got.dtype == expected.dtype and got.shape == expected.shape and torch.equal(got, expected), \
+        f"{got} is not {expected}"
+
+
+def raises(kind, call, *fragments):
+    try:
+        call()
+    except kind as error:
+        for fragment in fragments:
+            assert fragment in str(error), f"{fragment!r} is not in: {error}"
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def check_basics():
+    assert hvd.is_initialized() and hvd.is_homogeneous()
+    assert hvd.rank() == int(os.environ["RANK"]) and hvd.size() == int(os.environ["WORLD_SIZE"])
+    assert hvd.local_rank() == hvd.rank() and hvd.local_size() == hvd.size()
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert not hvd.mpi_built() and not hvd.gloo_built() and hvd.nccl_built() == 0
+    hvd.init()  # does nothing
+
+
+def check_allreduce():
+    reference = {hvd.Sum: lambda t: t.sum(0), hvd.Min: lambda t: t.amin(0), hvd.Max: lambda t: t.amax(0),
+                 hvd.Product: lambda t: t.prod(0)}
+    for dtype in TYPES:
+        stack = torch.stack([t.double() for t in everyone(dtype)])
+        for op, of in reference.items():
+            given = values(hvd.rank(), dtype)
+            same(hvd.allreduce(given, op=op), of(stack).to(dtype))
+            same(given, values(hvd.rank(), dtype))
+        mean = stack.mean(0) if dtype.is_floating_point else (stack.sum(0) / hvd.size()).floor()
+        torch.testing.assert_close(hvd.allreduce(values(hvd.rank(), dtype)), mean.to(dtype))
+    for shape in ((), (0,), (0, 4), (3, 0), (100_000,)):
+        same(hvd.allreduce(values(hvd.rank(), shape=shape), op=hvd.Sum), sum(everyone(shape=shape)))
+    total = sum(everyone())
+    same(hvd.allreduce(values(hvd.rank()), average=False, name="old"), total)
+    same(hvd.allreduce(values(hvd.rank()), op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.5), total)
+    same(hvd.allreduce(values(hvd.rank(), torch.int64), op=hvd.Sum, prescale_factor=2.5), torch.stack(
+        [(t * 2.5).long() for t in everyone(torch.int64)]).sum(0))
+    same(hvd.allreduce(values(hvd.rank()), op=hvd.Sum, compression=hvd.Compression.fp16), total)
+    target = values(hvd.rank()).t()  # strided
+    assert hvd.allreduce_(target, op=hvd.Sum) is target
+    same(target, total.t())
+
+
+def check_async_and_order():
+    mine = [torch.full((4,), float(hvd.rank() + k)) for k in range(20)]
+    order = list(range(20)) if hvd.rank() % 2 else list(reversed(range(20)))
+    handles = {k: hvd.allreduce_async_(mine[k], name=f"in any order {k}", op=hvd.Sum) for k in order}
+    for k in range(20):
+        expected = sum(float(rank + k) for rank in range(hvd.size()))
+        assert hvd.synchronize(handles[k]).tolist() == [expected] * 4
+        assert hvd.poll(handles[k])
+    if hvd.rank() == 0:  # before the others ask for it
+        handle = hvd.allreduce_async(mine[0], name="twice")
+        assert not hvd.poll(handle)
+        error = raises(bimetal.Error, lambda: hvd.allreduce_async(mine[0], name="twice"), "unique")
+        assert error.code == "invalid_argument"
+        hvd.broadcast(torch.ones(1), 0, name="go")
+    else:
+        hvd.broadcast(torch.ones(1), 0, name="go")
+        handle = hvd.allreduce_async(mine[0], name="twice")
+    hvd.synchronize(handle)
+
+
+def check_grouped():
+    given = [values(hvd.rank(), dtype, (k + 1, 2)) for k, dtype in enumerate(TYPES)]
+    for k, (got, dtype) in enumerate(zip(hvd.grouped_allreduce(given, op=hvd.Sum), TYPES, strict=True)):
+        same(got, torch.stack([t.double() for t in everyone(dtype, (k + 1, 2))]).sum(0).to(dtype))
+    result = hvd.grouped_allreduce_(given[-2:], op=hvd.Max, name="in place")
+    assert result[0] is given[-2]
+    gathered = hvd.grouped_allgather([values(hvd.rank()), values(hvd.rank(), torch.int32)])
+    same(gathered[1], torch.cat(everyone(torch.int32)))
+    scattered = hvd.grouped_reducescatter([values(hvd.rank()), values(hvd.rank())], op=hvd.Sum)
+    same(scattered[0], scattered[1])
+
+
+def check_movement():
+    rank, size = hvd.rank(), hvd.size()
+    for dtype in [*TYPES, torch.bool, torch.complex64]:
+        rows = [values(r, dtype, (2 * r, 5)) for r in range(size)]  # rank 0 has none
+        same(hvd.allgather(rows[rank]), torch.cat(rows))
+        for root in (0, size - 1):
+            given = values(rank, dtype)
+            same(hvd.broadcast(given, root), values(root, dtype))
+            same(given, values(rank, dtype))
+            assert hvd.broadcast_(given, root) is given
+            same(given, values(root, dtype))
+        sent = torch.cat([values(10 * rank + to, dtype, (rank + to, 3)) for to in range(size)])
+        got, splits = hvd.alltoall(sent, splits=torch.tensor([rank + to for to in range(size)]))
+        same(got, torch.cat([values(10 * r + rank, dtype, (r + rank, 3)) for r in range(size)]))
+        assert splits.tolist() == [r + rank for r in range(size)]
+    same(hvd.alltoall(torch.full((size, 2), rank)), torch.arange(size).repeat_interleave(2).reshape(size, 2))
+    for rows in (size * 3, size * 3 + 1, 1):
+        parts = torch.stack([values(r, torch.float64, (rows, 2)) for r in range(size)])
+        shares = [rows // size + (r < rows % size) for r in range(size)]
+        for op, expected in ((hvd.Sum, parts.sum(0)), (hvd.Average, parts.mean(0)), (hvd.Max, parts.amax(0))):
+            torch.testing.assert_close(hvd.reducescatter(parts[rank], op=op), expected.split(shares)[rank])
+
+
+def check_gradients():
+    rank, size = hvd.rank(), hvd.size()
+    weights = values(rank, torch.float64) + rank
+    all_weights = [values(r, torch.float64) + r for r in range(size)]
+    mean = torch.stack(all_weights).mean(0)
+
+    def gradient(operation, weight=weights):
+        x = torch.ones(17, 3, dtype=torch.float64, requires_grad=True)
+        (operation(x) * weight).sum().backward()
+        return x.grad
+    torch.testing.assert_close(gradient(hvd.allreduce), mean)
+    torch.testing.assert_close(gradient(lambda x: hvd.allreduce(x, op=hvd.Sum)), mean * size)
+    torch.testing.assert_close(gradient(lambda x: hvd.broadcast(x, 1)), mean if rank == 1 else mean * 0)
+    torch.testing.assert_close(gradient(hvd.allgather, torch.cat(all_weights)), all_weights[rank])
+    back = torch.arange(17 * size * 3, dtype=torch.float64).reshape(-1, 3)[rank::size]
+    x = torch.ones(17 * size, 3, dtype=torch.float64, requires_grad=True)
+    (hvd.alltoall(x) * back.repeat(size, 1)).sum().backward()
+    assert x.grad.shape == x.shape
+    torch.testing.assert_close(x.grad[:17].sum(), torch.arange(
+        17 * size * 3, dtype=torch.float64).reshape(-1, 3)[0::size].sum())
+    x = torch.ones(size * 2, dtype=torch.float64, requires_grad=True)
+    (hvd.reducescatter(x, op=hvd.Sum) * (rank + 1.0)).sum().backward()
+    torch.testing.assert_close(x.grad, torch.arange(1.0, size + 1).double().repeat_interleave(2))
+    raises(ValueError, lambda: gradient(lambda x: hvd.allreduce(x, op=hvd.Max)), "no gradient")
+
+
+def check_objects():
+    rank, size = hvd.rank(), hvd.size()
+    thing = {"rank": rank, "tensor": torch.ones(rank), "array": numpy.arange(3.0), "scalar": numpy.float64(2.5),
+             "nested": [(1, None), {"a": "b" * 5000}], "set": {1, 2}}
+    got = hvd.broadcast_object(thing if rank == 1 else None, root_rank=1)
+    assert got["rank"] == 1 and got["array"].tolist() == [0.0, 1.0, 2.0] and got["nested"] == thing["nested"]
+    gathered = hvd.allgather_object(thing)
+    assert [one["rank"] for one in gathered] == list(range(size)) and gathered[-1]["tensor"].shape == (size - 1,)
+    raises(TypeError, lambda: hvd.broadcast_object(os.getcwd if rank == 0 else None), "sent")
+    raises(TypeError, lambda: hvd.allgather_object(os.getcwd if rank == 1 else 3), "sent")
+    assert hvd.broadcast_object("still in step", root_rank=0) == "still in step"
+
+
+def check_broadcast_state():
+    rank = hvd.rank()
+    torch.manual_seed(rank)
+    for make in (lambda p: torch.optim.SGD(p, lr=0.1 * (rank + 1), momentum=0.9),
+                 lambda p: torch.optim.Adam(p, lr=0.1 * (rank + 1), betas=(0.8 + 0.01 * rank, 0.9)),
+                 lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=rank == 0), torch.optim.LBFGS):
+        model = models.Cnn()
+        optimizer = make(model.parameters())
+        if rank == 0:  # a checkpoint that rank 0 has loaded; new on the others
+            def closure(model=model, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = models.loss_of(model, *models.batch("cnn", 0, 0))
+                loss.backward()
+                return loss
+            optimizer.step(closure)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        parts = [p.detach() for p in model.parameters()]
+        states = hvd.allgather_object([parts, optimizer.state_dict()])
+        first = json.dumps(states[0], default=lambda t: t.tolist())
+        assert len(first) > 1000 and all(json.dumps(s, default=lambda t: t.tolist()) == first for s in states)
+
+
+def check_errors():
+    rank = hvd.rank()
+    error = raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(10 + rank), name="x"), "(10,)", "rank 0", "'allreduce.x'")
+    assert error.code == "call_mismatch"
+    raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3, dtype=TYPES[rank % 2])), "uint8", "int8")
+    raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3), op=hvd.Sum if rank else hvd.Max), "op Max", "op Sum")
+    raises(bimetal.Error, lambda: hvd.broadcast(torch.ones(3), root_rank=rank), "root rank 0", "root rank 1")
+    raises(bimetal.Error, lambda: hvd.allgather(torch.ones(3, 2 + rank)), "(3, 2)")
+    assert raises(bimetal.Error, lambda: hvd.broadcast(torch.ones(3), 99), "root rank 99").code == "invalid_argument"
+    assert raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3), op=hvd.Adasum)).code == "unsupported"
+    raises(bimetal.Error, lambda: hvd.allgather(torch.tensor(1.0)), "reshape(1)")
+    raises(bimetal.Error, lambda: hvd.alltoall(torch.ones(3), splits=[1, 1]), "splits")
+    raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3), process_set=hvd.ProcessSet()), "new_group")
+    raises(ValueError, lambda: hvd.allreduce(torch.ones(3), average=True, op=hvd.Sum))
+    before = time.monotonic()
+    call = (lambda: hvd.allreduce(torch.ones(3), name="a")) if rank == 0 else \
+        (lambda: hvd.broadcast(torch.ones(3), 0, name="b"))
+    error = raises(bimetal.Error, call, "rank 0 for allreduce 'allreduce.a'", "rank 1 for broadcast 'broadcast.b'")
+    assert error.code == "call_mismatch" and time.monotonic() - before < 30
+    same(hvd.allreduce(values(rank), op=hvd.Sum), sum(everyone()))  # and go on
+
+
+def check_join():
+    rank, size = hvd.rank(), hvd.size()
+    for turn in range(2):
+        last = (size - 1) if turn == 0 else 0
+        steps = 3 if rank == last else 1 + (rank % 2)
+        for step in range(steps):
+            taking_part = [r for r in range(size) if (3 if r == last else 1 + r % 2) > step]
+            # Whoever has joined counts as zeros; unnamed, so that the numbering must survive unlike counts.
+            got = hvd.allreduce(torch.full((5,), float(rank + 1)), op=hvd.Sum)
+            assert got.tolist() == [float(sum(r + 1 for r in taking_part))] * 5, (got, taking_part)
+            got = hvd.allreduce(torch.full((2,), float(rank + 1)), name="mean")
+            assert got[0].item() == sum(r + 1 for r in taking_part) / size
+            assert hvd.allgather(torch.full((1, 2), float(rank)))[:, 0].tolist() == [float(r) for r in taking_part]
+            same(hvd.broadcast(torch.full((3,), rank), last), torch.full((3,), last))
+            hvd.grouped_allreduce([torch.ones(3), torch.ones(2, dtype=torch.int64)])
+        if rank == last:
+            assert raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(1), op=hvd.Max), "joined").code == "unsupported"
+            raises(bimetal.Error, lambda: hvd.broadcast(torch.ones(1), 1 - min(last, 1)), "joined")
+        assert hvd.join() == last
+        same(hvd.allreduce(values(rank), op=hvd.Sum), sum(everyone()))
+
+
+CHECKS = [check_basics, check_allreduce, check_async_and_order, check_grouped, check_movement, check_gradients,
+          check_objects, check_broadcast_state, check_errors, check_join]
+
+
+def all_checks():
+    hvd.init()
+    for check in CHECKS:
+        check()
+        hvd.barrier()
+        print(check.__name__, "passed", flush=True)
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    hvd.init()  # again, in the same job
+    same(hvd.allreduce(values(hvd.rank()), op=hvd.Sum), sum(everyone()))
+    return len(CHECKS)
+
+
+def model_64():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(6, 33), nn.Tanh(), nn.Linear(33, 40), nn.Tanh(), nn.Linear(40, 3)).double()
+
+
+def joined_batch(step, ranks_, passes):
+    generator = torch.Generator().manual_seed(step)
+    count = 4 * ranks_ * passes
+    return (torch.randn(count, 6, dtype=torch.float64, generator=generator),
+            torch.randn(count, 3, dtype=torch.float64, generator=generator))
+
+
+def optimizers_of(parameters):
+    parameters = list(parameters)
+    return {"sgd": torch.optim.SGD(parameters, lr=0.05, momentum=0.9), "adam": torch.optim.Adam(parameters, lr=0.01)}
+
+
+def train_alone(kind, size, passes, clip):
+    model = model_64()
+    optimizer = optimizers_of(model.parameters())[kind]
+    for step in range(6):
+        inputs, targets = joined_batch(step, size, passes)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def train_distributed(kind, passes, clip, threshold, **options):
+    os.environ["HOROVOD_FUSION_THRESHOLD"] = str(threshold)
+    rank, size = hvd.rank(), hvd.size()
+    model = model_64()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(rank)  # until broadcast_parameters
+    optimizer = optimizers_of(model.parameters())[kind]
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
+                                         backward_passes_per_step=passes, **options)
+    assert type(optimizer).__name__.lower() == kind
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for step in range(6):
+        inputs, targets = (whole.reshape(size, passes, 4, -1) for whole in joined_batch(step, size, passes))
+        optimizer.zero_grad()
+        for one in range(passes):
+            (nn.functional.mse_loss(model(inputs[rank, one]), targets[rank, one]) / passes).backward()
+        if clip:
+            optimizer.synchronize()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def optimizer_is_exact():
+    hvd.init()
+    worst = 0.0
+    for kind in ("sgd", "adam"):
+        for passes, clip, threshold, options in (
+                (1, False, 1 << 24, {}), (3, False, 1, {}), (1, True, 3000, {}), (2, True, 3000, {}),
+                (1, False, 3000, {"num_groups": 2}), (1, False, 1 << 24, {"gradient_predivide_factor": 2.0})):
+            alone = train_alone(kind, hvd.size(), passes, clip)
+            got = train_distributed(kind, passes, clip, threshold, **options)
+            for mine, expected in zip(got, alone, strict=True):
+                worst = max(worst, ((mine - expected).abs() / expected.abs().clamp(min=1e-3)).max().item())
+    return worst
+
+
+def optimizer_corner_cases():
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    model = nn.ModuleDict({"used": nn.Linear(4, 2), "sometimes": nn.Linear(4, 2)})
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    before = model["sometimes"].weight.detach().clone()
+    model["used" if rank else "sometimes"](torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    torch.testing.assert_close(before - model["sometimes"].weight, torch.full((2, 4), 1.0 / size))
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    model["used"](torch.ones(1, 4)).sum().backward()
+    raises(AssertionError, optimizer.zero_grad, "prohibited")
+    raises(AssertionError, model["used"](torch.ones(1, 4)).sum().backward, "backward_passes_per_step")
+    optimizer.synchronize()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        optimizer.step()
+    assert any("skip_synchronize" in str(one.message) for one in told)
+    optimizer.zero_grad()
+    # An optimizer that takes the place of another one.
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(),
+                                         compression=hvd.Compression.fp16, op=hvd.Sum)
+    del scheduler
+    for _ in range(3):
+        optimizer.zero_grad()
+        model["used"](torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    assert model["used"].weight.grad.tolist() == [[float(size)] * 4] * 2
+    named = list(model.named_parameters())
+    for wrong, word in (([named[0]] + named, "unique"), (named[1:], "not in named_parameters"),
+                        ([p for _, p in named], "pairs")):
+        raises(ValueError, lambda wrong=wrong: hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), wrong), word)
+    raises(ValueError, lambda: hvd.DistributedOptimizer(optimizer), "already")
+    for dense in (False, True):
+        embedding = nn.Embedding(10, 3, sparse=True)
+        hvd.broadcast_parameters(embedding.state_dict(), root_rank=0)
+        start = embedding.weight.detach().clone()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=1.0), sparse_as_dense=dense)
+        embedding(torch.tensor([rank, 9, 9])).sum().backward()
+        optimizer.step()
+        assert embedding.weight.grad.is_sparse != dense
+        expected = torch.zeros(10, 3)
+        expected[9] = 2.0
+        expected[:size] = 1.0 / size
+        torch.testing.assert_close(start - embedding.weight, expected)
+    return "done"
+
+
+def join_in_training():
+    hvd.init()
+    model = model_64()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for step in range(2 + 3 * hvd.rank()):
+        optimizer.zero_grad()
+        inputs, targets = joined_batch(step, 1, 1)
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    last = hvd.join()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+    everyone_ = hvd.allgather(torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0))
+    assert all(torch.equal(everyone_[0], other) for other in everyone_)
+    return last
+
+
+def until_somebody_dies():
+    hvd.init()
+    hvd.barrier()
+    print("ready", flush=True)
+    try:
+        while True:
+            before = time.monotonic()
+            hvd.allreduce(torch.ones(1000))
+    except hvd.HorovodInternalError as error:
+        return {"code": error.code, "rank": error.rank, "text": str(error), "seconds": time.monotonic() - before}
+
+
+def leave_early():
+    hvd.init()
+    hvd.allreduce(torch.ones(3))
+    if hvd.rank() == 1:
+        return "left"
+    return raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3))).code
+
+
+def sum_of_ranks():
+    hvd.init()
+    return [hvd.allreduce(torch.tensor(float(hvd.rank())), op=hvd.Sum).item(), hvd.rank(), hvd.size(),
+            hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()]
+
+
+def beside_torch_distributed():
+    import torch.distributed as dist
+    hvd.init()
+    got = hvd.allreduce_async(torch.ones(3), op=hvd.Sum)
+    mine = torch.ones(2)
+    dist.all_reduce(mine)
+    return [hvd.synchronize(got)[0].item(), mine[0].item()]
+
+
+class Operations(unittest.TestCase):
+    def test_two_ranks(self):
+        self.assertEqual(ranks.on_ranks(2, all_checks, backend=None), [len(CHECKS)] * 2)
+
+    def test_four_ranks(self):
+        self.assertEqual(ranks.on_ranks(4, all_checks, backend=None), [len(CHECKS)] * 4)
+
+    def test_two_ranks_over_tcp(self):
+        self.assertEqual(ranks.on_ranks(2, all_checks, backend=None, environment={"BIMETAL_TRANSPORT": "tcp"}),
+                         [len(CHECKS)] * 2)
+
+    def test_beside_a_group_of_torchs(self):
+        self.assertEqual(ranks.on_ranks(2, beside_torch_distributed), [[2.0, 2.0]] * 2)
+
+
+class Optimizer(unittest.TestCase):
+    def test_as_one_process_with_the_joined_batch(self):
+        for count in (2, 4):
+            with self.subTest(ranks=count):
+                worst = ranks.on_ranks(count, optimizer_is_exact, backend=None)
+                print(f"{count} ranks: largest relative difference {max(worst):.1e}", file=sys.stderr)
+                self.assertLess(max(worst), 1e-12)
+
+    def test_corner_cases(self):
+        self.assertEqual(ranks.on_ranks(2, optimizer_corner_cases, backend=None), ["done"] * 2)
+
+    def test_join(self):
+        self.assertEqual(ranks.on_ranks(3, join_in_training, backend=None), [2] * 3)
+
+
+class Endings(unittest.TestCase):
+    def test_a_killed_rank_is_named(self):
+        with ranks.start(3, until_somebody_dies, backend=None) as job:
+            job.wait_for("ready", 90)
+            job.processes[1].kill()
+            for rank in (0, 2):
+                job.processes[rank].wait(30)
+                error = job.value(rank)
+                self.assertEqual((error["code"], error["rank"]), ("peer_lost", 1), error)
+                self.assertLess(error["seconds"], 5)
+
+    def test_a_rank_that_leaves_early_hangs_nobody(self):
+        self.assertIn(ranks.on_ranks(2, leave_early, backend=None, timeout=60)[0], ("peer_lost", "aborted"))
+
+
+class Launchers(unittest.TestCase):
+    def under(self, variables, count=2):
+        """A job whose ranks see these variables of a launcher alone; {rank} stands for the number."""
+        with ranks.start(count, sum_of_ranks, backend=None, unset=["MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES],
+                         each=lambda rank: {name: value.format(rank=rank) for name, value in variables.items()}) as job:
+            statuses = job.wait(60)
+            self.assertEqual(statuses, [0] * count, job.text())
+            return [job.value(rank) for rank in range(count)]
+
+    def test_variables_of_each(self):
+        local = [[1.0, rank, 2, rank, 2, 0, 1, True] for rank in range(2)]
+        self.assertEqual(self.under({"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "2",
+                                     "OMPI_COMM_WORLD_LOCAL_RANK": "{rank}", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}), local)
+        self.assertEqual(self.under({"PMI_RANK": "{rank}", "PMI_SIZE": "2", "MPI_LOCALRANKID": "{rank}",
+                                     "MPI_LOCALNRANKS": "2"}), local)
+        self.assertEqual(self.under({"SLURM_PROCID": "{rank}", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "{rank}",
+                                     "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "17"}), local)
+        self.assertEqual(self.under({"HOROVOD_RANK": "{rank}", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "{rank}",
+                                     "HOROVOD_LOCAL_SIZE": "2"}), local)
+
+    def test_mpirun(self):
+        """Both kinds, for real; they run this file, which then sees nothing but what they set."""
+        found = [command for command in ("mpirun.openmpi", "mpirun.mpich") if shutil.which(command)]
+        if not found:
+            self.skipTest("neither mpirun.openmpi nor mpirun.mpich is installed")
+        unset = [f"--unset={name}" for name in ("MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES)]
+        for command in found:
+            with self.subTest(command), tempfile.TemporaryDirectory() as folder:
+                more = ["--oversubscribe", "--allow-run-as-root"] if "openmpi" in command else []
+                program = ("import json, os, pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_horovod_torch as t;"
+                           "got = t.sum_of_ranks(); pathlib.Path(sys.argv[2], str(got[1])).write_text(json.dumps(got))")
+                run = subprocess.run(
+                    ["env", *unset, command, *more, "-n", "2", sys.executable, "-c", program,
+                     os.path.dirname(os.path.abspath(__file__)), folder],
+                    capture_output=True, text=True, timeout=90, check=False)
+                self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+                for rank in range(2):
+                    self.assertEqual(json.loads(pathlib.Path(folder, str(rank)).read_text()),
+                                     [1.0, rank, 2, rank, 2, 0, 1, True])
+
+    def test_hosts(self):
+        port = str(ranks.free_port())
+        names = ["a", "b", "a"]
+        with ranks.start(3, sum_of_ranks, backend=None, unset=["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+                         each=lambda rank: {"HOROVOD_HOSTNAME": names[rank], "MASTER_PORT": port}) as job:
+            self.assertEqual(job.wait(60), [0] * 3, job.text())
+            self.assertEqual([job.value(rank)[3:] for rank in range(3)],
+                             [[0, 2, 0, 2, False], [0, 1, 1, 2, False], [1, 2, 0, 1, False]])
+
+    def test_alone(self):
+        with ranks.start(1, sum_of_ranks, backend=None, unset=["MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES]) as job:
+            self.assertEqual(job.wait(60), [0], job.text())
+            self.assertEqual(job.value(0), [0.0, 0, 1, 0, 1, 0, 1, True])
+
+    def test_what_makes_no_sense(self):
+        def place(**variables):
+            return environment.find_place(variables)
+        self.assertEqual(place(SLURM_PROCID="0", SLURM_NTASKS="4").size, 1)  # in a batch script, not a step
+        for variables in ({"RANK": "1"}, {"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}):
+            raises(bimetal.Error, lambda v=variables: place(**v), "RANK")
+        several = place(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_LOCAL_SIZE="2")
+        raises(bimetal.Error, lambda: meeting.open_meeting(several, 1.0, {}), "mpirun -x MASTER_ADDR")
+        raises(bimetal.Error, lambda: meeting.open_meeting(several, 1.0, {"MASTER_ADDR": "h"}), "MASTER_PORT")
+        port = str(ranks.free_port())
+        late = place(RANK="1", WORLD_SIZE="2")
+        error = raises(bimetal.Error, lambda: meeting.open_meeting(
+            late, 1.0, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}), f"127.0.0.1:{port}", "firewall")
+        self.assertEqual(error.code, "timeout")
+        self.assertEqual(meeting.first_node("node[07-09,12]x,big"), "node07x")
+        self.assertEqual(meeting.first_node("big1,node[1-2]"), "big1")
+
+    def test_objects_that_are_code_are_not_read(self):
+        import pickle
+        import io
+
+        class Attack:
+            def __reduce__(self):
+                return os.system, ("echo attacked",)
+        buffer = io.BytesIO()
+        torch.save({"a": Attack()}, buffer)
+        raises(pickle.UnpicklingError, lambda: objects.from_bytes(buffer.getvalue()))
+        value = {"a": [1, (2.5, None)], "b": numpy.ones((2, 3), dtype=numpy.int8)}
+        back = objects.from_bytes(objects.to_bytes(copy.deepcopy(value)))
+        self.assertEqual((back["a"], back["b"].dtype, back["b"].tolist()), (value["a"], numpy.int8, [[1] * 3] * 2))
+
+    def test_calls_before_init(self):
+        raises(ValueError, hvd.rank, "hvd.init()")
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
