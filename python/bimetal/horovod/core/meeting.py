@@ -88,19 +88,29 @@ def first_node(node_list: str) -> str:
 
 def _tcp_store(address: tuple[str, int], place: Place, serve: bool, timeout: float) -> dist.Store:
     host, port = address
-    # Bound by ourselves, to that address alone: torch would listen on all of the machine's.
-    listening = _listen(host, port) if serve else None
+    if serve:
+        return serve_store(host, port, timeout)
     try:
-        if listening is None:
-            _wait_until_served(host, port, timeout)
-        return dist.TCPStore(host, port, place.size, is_master=serve, timeout=datetime.timedelta(seconds=timeout),
-                             wait_for_workers=False, multi_tenant=serve,
-                             master_listen_fd=listening.detach() if listening else None)
+        _wait_until_served(host, port, timeout)
+        return dist.TCPStore(host, port, is_master=False, timeout=datetime.timedelta(seconds=timeout))
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise Error(f"rank {place.rank} cannot reach the store at {host}:{port} that rank 0 or the launcher serves "
                     f"({reason}): is it running, is the address right on this machine, and does a firewall let that "
                     f"port through?", "timeout", place.rank) from None
+
+
+def serve_store(host: str, port: int, timeout: float) -> dist.TCPStore:
+    """A store for others to meet by; it ends with the object. Port 0: a free one (``.port`` tells).
+
+    Raises:
+        bimetal.Error: ``system`` where that address or port cannot be had.
+    """
+    # Bound by ourselves, to that address alone: torch would listen on all of the machine's.
+    listening = _listen(host, port)
+    port = listening.getsockname()[1]
+    return dist.TCPStore(host, port, is_master=True, timeout=datetime.timedelta(seconds=timeout),
+                         wait_for_workers=False, multi_tenant=True, master_listen_fd=listening.detach())
 
 
 def _wait_until_served(host: str, port: int, timeout: float) -> None:

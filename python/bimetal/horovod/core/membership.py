@@ -9,6 +9,7 @@ its own count, and the others go one generation further.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -222,6 +223,7 @@ def activate() -> Membership:
     global _membership
     if _membership is None:
         store = _elastic_store()
+        atexit.register(deactivate)
         with _naming_the_store():
             store.set("active", "1")
             _membership = Membership(store, world.first_place().rank, list(range(world.first_place().size)))
@@ -240,6 +242,7 @@ def come_later() -> None:
     if not store.check(["active"]):
         raise Error(f"another process with rank {place.rank} has started already: give every process a rank of its "
                     f"own, and a new job a store of its own (another MASTER_PORT)", "invalid_argument", place.rank)
+    atexit.register(deactivate)
     number = place.size + store.add("newcomers", 1) - 1
     _membership = Membership(store, number, [])
     _membership.wait_to_be_taken_in()

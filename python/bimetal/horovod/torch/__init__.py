@@ -28,6 +28,7 @@ from bimetal.horovod.core.basics import (
 )
 from bimetal.horovod.core.process_set import ProcessSet, global_process_set
 from bimetal.horovod.core.submit import barrier, join
+from bimetal.horovod.torch import elastic
 from bimetal.horovod.torch.async_ops import (
     Adasum,
     Average,
@@ -75,7 +76,7 @@ __all__ = [
     "Product", "Sum", "allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_",
     "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_",
     "broadcast_async", "broadcast_async_", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters",
-    "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "global_process_set", "gloo_built",
+    "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic", "global_process_set", "gloo_built",
     "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
     "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter", "init", "is_homogeneous",
     "is_initialized", "join", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported",

@@ -1,0 +1,139 @@
+"""Starts ranks on this machine, as horovodrun does: python -m bimetal.horovod.run -np 4 python train.py
+
+With --elastic a rank that ends by itself takes no other with it: the store by which the survivors find each other is
+served here, not by a rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from bimetal.horovod.core.meeting import serve_store
+
+_SECONDS_TO_END = 10.0  # between SIGTERM and SIGKILL
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bimetal.horovod.run", usage="%(prog)s -np N [options] COMMAND [ARGUMENT …]",
+        description="Starts N ranks of a command on this machine. When one fails, the others are ended, too, and the "
+                    "exit status is its own; with --elastic the others go on.")
+    parser.add_argument("-np", "--num-proc", type=int, required=True, metavar="N", help="number of ranks")
+    parser.add_argument("--elastic", action="store_true",
+                        help="for scripts with hvd.elastic.run: ranks go on without those that are lost")
+    parser.add_argument("--min-np", type=int, default=1, metavar="K",
+                        help="with --elastic: end when fewer than K ranks are left (1)")
+    parser.add_argument("--restarts", type=int, default=0, metavar="R",
+                        help="with --elastic: start lost ranks again, R times in all (0)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs")
+    options = parser.parse_args(arguments)
+    if options.num_proc < 1 or not 1 <= options.min_np <= options.num_proc or options.restarts < 0:
+        parser.error("-np is at least 1, --min-np between 1 and -np, --restarts at least 0")
+    if not options.command:
+        parser.error("a command is missing, as in: python -m bimetal.horovod.run -np 2 python train.py")
+    return options
+
+
+class Ranks:
+    """The processes, gone when this is left."""
+
+    def __init__(self, options: argparse.Namespace):
+        self._options = options
+        self._store = serve_store("127.0.0.1", 0, timeout=300)
+        self._restarts = options.restarts
+        self._living: dict[int, subprocess.Popen[bytes]] = {}
+        for rank in range(options.num_proc):
+            self._start(rank)
+
+    def _start(self, rank: int) -> None:
+        count = str(self._options.num_proc)
+        place = {"RANK": str(rank), "WORLD_SIZE": count, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": count,
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port),
+                 "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        # A process group of its own, so that Ctrl-C reaches this process alone, which then ends all.
+        self._living[rank] = subprocess.Popen(self._options.command, env={**os.environ, **place},
+                                              start_new_session=True, preexec_fn=_end_with_parent)
+
+    def wait(self) -> int:
+        """Until all have ended. The exit status of the whole."""
+        status = 0
+        while self._living:
+            for rank, process in list(self._living.items()):
+                if process.poll() is None:
+                    continue
+                del self._living[rank]
+                if process.returncode == 0:
+                    status = 0
+                elif not self._goes_on_without(rank, process.returncode):
+                    return _as_exit_status(process.returncode)
+                else:
+                    status = _as_exit_status(process.returncode)
+            time.sleep(0.05)
+        return status
+
+    def _goes_on_without(self, rank: int, status: int) -> bool:
+        how = f"was killed by signal {-status} ({signal.Signals(-status).name})" if status < 0 else \
+            f"ended with status {status}"
+        if not self._options.elastic:
+            _say(f"rank {rank} {how}; the others are ended")
+            return False
+        if self._restarts:
+            self._restarts -= 1
+            _say(f"rank {rank} {how}; it is started again")
+            self._start(rank)
+            return True
+        _say(f"rank {rank} {how}; {len(self._living)} are left")
+        return len(self._living) >= self._options.min_np
+
+    def end(self) -> None:
+        for signal_number, seconds in ((signal.SIGTERM, _SECONDS_TO_END), (signal.SIGKILL, _SECONDS_TO_END)):
+            for process in self._living.values():
+                if process.poll() is None:
+                    os.killpg(process.pid, signal_number)
+            until = time.monotonic() + seconds
+            while any(process.poll() is None for process in self._living.values()) and time.monotonic() < until:
+                time.sleep(0.05)
+
+
+def _end_with_parent() -> None:
+    """Where the system can: should this process be killed, its ranks are, too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _as_exit_status(status: int) -> int:
+    return 128 - status if status < 0 else status
+
+
+def _say(text: str) -> None:
+    print(f"bimetal.horovod.run: {text}", file=sys.stderr, flush=True)
+
+
+def _interrupt(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        ranks = Ranks(options)
+    except FileNotFoundError:
+        _say(f"there is no command {options.command[0]!r}")
+        return 127
+    try:
+        return ranks.wait()
+    finally:
+        ranks.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
