@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all python demo test test-engines test-ray sanitizers portability bench format tidy clean
+.PHONY: help setup build all python demo test test-engines test-ray test-horovod sanitizers portability bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ test: all        ## build and run every test (SANITIZERS=off: but the next)
 
 test-engines: all ## the tests that need Slurm, sshd and the like, which it installs (Debian)
 	@scripts/test_engines.sh $(BUILD)
+
+test-horovod: all ## install TensorFlow and run the tests of Horovod's API, with Keras
+	@scripts/install_tensorflow.sh
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^python.horovod'
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
 	@SANITIZERS=only scripts/test.sh $(BUILD)

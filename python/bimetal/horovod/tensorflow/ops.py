@@ -1,0 +1,219 @@
+"""Collectives on TensorFlow's tensors. All can be used eagerly and inside tf.function, and have gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import tensorflow as tf
+
+from bimetal._errors import Error
+from bimetal.horovod.core import world
+from bimetal.horovod.core.process_set import global_process_set
+from bimetal.horovod.core.request import ReduceOp
+from bimetal.horovod.core.submit import choose_op
+from bimetal.horovod.tensorflow.bridge import call, run_collective
+from bimetal.horovod.tensorflow.compression import Compression
+
+Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
+Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
+
+# AutoGraph would rewrite these functions when they are called inside tf.function: there is nothing in them for it.
+_as_it_is = tf.autograph.experimental.do_not_convert
+
+
+def _reduce(tensors: Sequence[tf.Tensor], name: str | None, process_set: Any, **how: Any) -> list[tf.Tensor]:
+    if how["op"] == ReduceOp.Adasum:  # while the graph is built, not when it runs
+        raise Error("Adasum is not there; use op=hvd.Average or op=hvd.Sum", "unsupported")
+    return call(lambda *arrays: run_collective("allreduce", name, arrays, process_set, **how), tensors,
+                [tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors])
+
+
+def _differentiable_reduce(tensors: Sequence[tf.Tensor], name: str | None, process_set: Any,
+                           **how: Any) -> list[tf.Tensor]:
+    """The gradient of a sum or average over ranks is the same combination of the ranks' gradients."""
+    @tf.custom_gradient
+    def reduce(*given: tf.Tensor) -> Any:
+        def gradient(*upstream: tf.Tensor) -> Any:
+            if how["op"] not in (ReduceOp.Average, ReduceOp.Sum):
+                raise ValueError(f"allreduce with op {ReduceOp(how['op']).name} has no gradient")
+            return _reduce(upstream, None, process_set, **how)
+        return _reduce(given, name, process_set, **how), gradient
+    return list(reduce(*tensors))
+
+
+@_as_it_is
+def allreduce(tensor: Any, average: bool | None = None, device_dense: str = "", device_sparse: str = "",
+              compression: type = Compression.none, op: ReduceOp | None = None, prescale_factor: float = 1.0,
+              postscale_factor: float = 1.0, name: str | None = None, process_set: Any = global_process_set,
+              ignore_name_scope: bool = False) -> Any:
+    """Combines the ranks' tensors of one shape and type.
+
+    Args:
+        tensor: a tensor, variable or what becomes one; or tf.IndexedSlices, whose rows are gathered.
+        average: the old form of op: True is Average, False is Sum.
+        device_dense, device_sparse, ignore_name_scope: of Horovod's signature, without effect.
+        compression: ``Compression.none`` or ``Compression.fp16``.
+        op: Average (integers are rounded down), Sum, Min, Max or Product.
+        prescale_factor, postscale_factor: to multiply with before and after.
+        name: by which the ranks' calls find each other; without one, the order of calls says it.
+
+    Returns:
+        A tensor, the same on all ranks; for tf.IndexedSlices, tf.IndexedSlices.
+
+    Raises:
+        bimetal.Error: ``call_mismatch``, ``peer_lost``, ``timeout``, ``unsupported``; inside tf.function TensorFlow
+            wraps it into an error of its own with the same text.
+    """
+    op = choose_op(average, op)
+    if isinstance(tensor, tf.IndexedSlices):
+        return _gather_slices(tensor, op, prescale_factor * postscale_factor, name, process_set)
+    small, context = compression.compress(tf.convert_to_tensor(tensor))
+    reduced, = _differentiable_reduce([small], name, process_set, op=op, prescale=prescale_factor,
+                                      postscale=postscale_factor)
+    return compression.decompress(reduced, context)
+
+
+@_as_it_is
+def grouped_allreduce(tensors: Sequence[Any], average: bool | None = None, device_dense: str = "",
+                      device_sparse: str = "", compression: type = Compression.none, op: ReduceOp | None = None,
+                      prescale_factor: float = 1.0, postscale_factor: float = 1.0, name: str | None = None,
+                      process_set: Any = global_process_set, ignore_name_scope: bool = False) -> list[tf.Tensor]:
+    """``allreduce`` of several tensors as one exchange."""
+    if not tensors:
+        return []
+    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    reduced = _differentiable_reduce([small for small, _ in pairs], name, process_set, op=choose_op(average, op),
+                                     prescale=prescale_factor, postscale=postscale_factor)
+    return [compression.decompress(one, context) for one, (_, context) in zip(reduced, pairs, strict=True)]
+
+
+def _gather_slices(slices: tf.IndexedSlices, op: ReduceOp, factor: float, name: str | None,
+                   process_set: Any) -> tf.IndexedSlices:
+    if op not in (ReduceOp.Average, ReduceOp.Sum):
+        raise Error(f"tf.IndexedSlices can be averaged or summed; convert them to a tensor for {op.name}",
+                    "unsupported")
+    values = allgather(slices.values, name and f"{name}.values", process_set=process_set)
+    indices = allgather(slices.indices, name and f"{name}.indices", process_set=process_set)
+    if op == ReduceOp.Average:
+        factor = factor / tf.cast(size_op(), values.dtype)
+    return tf.IndexedSlices(values * factor, indices, dense_shape=slices.dense_shape)
+
+
+@_as_it_is
+def size_op() -> tf.Tensor:
+    """size() as a tensor that is evaluated when the graph runs: elastic jobs change it."""
+    return call(lambda: [numpy.int32(world.current().size)], [], [tf.int32], [()])[0]
+
+
+@_as_it_is
+def rank_op() -> tf.Tensor:
+    """rank() as a tensor that is evaluated when the graph runs."""
+    return call(lambda: [numpy.int32(world.current().rank)], [], [tf.int32], [()])[0]
+
+
+def _any_rows(tensor: tf.Tensor) -> tf.TensorShape:
+    return tf.TensorShape([None]).concatenate(tensor.shape[1:]) if tensor.shape.rank else tf.TensorShape(None)
+
+
+@_as_it_is
+def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = False,
+              process_set: Any = global_process_set) -> tf.Tensor:
+    """Joins the ranks' rows in order of rank: (n, …) to (Σ n, …); n may differ between ranks."""
+    @tf.custom_gradient
+    def gather(given: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            reduced, = _reduce([upstream], None, process_set, op=ReduceOp.Average, prescale=1.0, postscale=1.0)
+            return call(_own_rows(process_set), [reduced, tf.shape(given)], [given.dtype], [given.shape])[0]
+        result, = call(lambda array: run_collective("allgather", name, [array], process_set), [given], [given.dtype],
+                       [_any_rows(given)])
+        return result, gradient
+    return gather(tf.convert_to_tensor(tensor))
+
+
+def _own_rows(process_set: Any) -> Any:
+    """The rows of a gathered array that are this rank's."""
+    def body(gathered: Any, shape: Any) -> list[Any]:
+        rows = run_collective("allgather", None, [shape[:1]], process_set)[0].tolist()
+        begin = sum(rows[:world.current().rank])
+        return [gathered[begin:begin + int(shape[0])]]
+    return body
+
+
+@_as_it_is
+def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False,
+              process_set: Any = global_process_set) -> tf.Tensor:
+    """The root's tensor on all ranks; shape and type must be the same everywhere."""
+    @tf.custom_gradient
+    def spread(given: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            reduced, = _reduce([upstream], None, process_set, op=ReduceOp.Average, prescale=1.0, postscale=1.0)
+            return reduced * tf.cast(tf.equal(rank_op(), root_rank), reduced.dtype)
+        result, = call(lambda array: run_collective("broadcast", name, [array], process_set, root=root_rank), [given],
+                       [given.dtype], [given.shape])
+        return result, gradient
+    return spread(tf.convert_to_tensor(tensor))
+
+
+@_as_it_is
+def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False,
+             process_set: Any = global_process_set) -> Any:
+    """Sends rows to every rank and receives rows from every rank.
+
+    Args:
+        tensor: (n, …), the rows for rank 0 first.
+        splits: how many rows go to each rank, Σ = n; None: equally many.
+
+    Returns:
+        The rows received, in order of rank; with ``splits`` also an int32 tensor of how many came from each.
+    """
+    def body(array: Any, shares: Any) -> list[Any]:
+        shares = [int(share) for share in shares]
+        if not shares:
+            size = world.current().size
+            if len(array) % size:
+                raise ValueError(f"alltoall without splits needs a number of rows that {size} ranks divide; there are "
+                                 f"{len(array)}")
+            shares = [len(array) // size] * size
+        return run_collective("alltoall", name, [array], process_set, splits=tuple(shares))
+
+    @tf.custom_gradient
+    def exchange(given: tf.Tensor, shares: tf.Tensor) -> Any:
+        output, received = call(body, [given, shares], [given.dtype, tf.int32], [_any_rows(given), [None]])
+
+        def gradient(upstream: tf.Tensor, _: tf.Tensor) -> Any:
+            back, _ = call(lambda array, back: run_collective("alltoall", None, [array], process_set,
+                                                              splits=tuple(int(n) for n in back)),
+                           [upstream, received], [upstream.dtype, tf.int32], [given.shape, [None]])
+            return back, None
+        return (output, received), gradient
+    shares = tf.convert_to_tensor([] if splits is None else splits, tf.int32)
+    output, received = exchange(tf.convert_to_tensor(tensor), shares)
+    return output if splits is None else (output, received)
+
+
+@_as_it_is
+def reducescatter(tensor: Any, device_dense: str = "", compression: type = Compression.none, op: ReduceOp = Average,
+                  name: str | None = None, process_set: Any = global_process_set, prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> tf.Tensor:
+    """Combines the ranks' tensors (n, …) and gives each rank its part of the rows: the first ranks have one more where
+    n does not come out even."""
+    op = choose_op(None, op)
+    factor = prescale_factor * postscale_factor
+
+    @tf.custom_gradient
+    def scatter(given: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            if op not in (ReduceOp.Average, ReduceOp.Sum):
+                raise ValueError(f"reducescatter with op {op.name} has no gradient")
+            gathered, = call(lambda array: run_collective("allgather", None, [array], process_set), [upstream],
+                             [upstream.dtype], [given.shape])
+            divisor = tf.cast(size_op(), gathered.dtype) if op == ReduceOp.Average else 1
+            return gathered * factor / divisor
+        result, = call(lambda array: run_collective("reducescatter", name, [array], process_set, op=op,
+                                                    prescale=prescale_factor, postscale=postscale_factor),
+                       [given], [given.dtype], [_any_rows(given)])
+        return result, gradient
+    small, context = compression.compress(tf.convert_to_tensor(tensor))
+    return compression.decompress(scatter(small), context)
