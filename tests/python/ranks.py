@@ -115,6 +115,17 @@ def save(value):
     pathlib.Path(os.environ[RESULT]).write_text(json.dumps(value))
 
 
+def raises(kind, call, *fragments):
+    """The exception of that kind that call() raises; AssertionError if it does not, or without the fragments."""
+    try:
+        call()
+    except kind as error:
+        for fragment in fragments:
+            assert fragment in str(error), f"{fragment!r} is not in: {error}"
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
 def die_with_parent():
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,26 +1,18 @@
-"""Horovod's API for PyTorch: every operation, the optimizer beside one process with the joined batch, join()."""
+"""Horovod's API for PyTorch: every operation, join(), and what becomes of a rank that is left alone."""
 
-import copy
 import json
 import os
-import pathlib
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 import unittest
-import warnings
 
 import models
 import numpy
 import ranks
 import torch
-from torch import nn
+from ranks import raises
 
 import bimetal
 import bimetal.horovod.torch as hvd
-from bimetal.horovod.core import environment, meeting, objects
 
 TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
          torch.float64]
@@ -39,16 +31,6 @@ def everyone(dtype=torch.float32, shape=(17, 3)):
 def same(got, expected):
     assert got.dtype == expected.dtype and got.shape == expected.shape and torch.equal(got, expected), \
         f"{got} is not {expected}"
-
-
-def raises(kind, call, *fragments):
-    try:
-        call()
-    except kind as error:
-        for fragment in fragments:
-            assert fragment in str(error), f"{fragment!r} is not in: {error}"
-        return error
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def check_basics():
@@ -204,7 +186,8 @@ def check_broadcast_state():
 
 def check_errors():
     rank = hvd.rank()
-    error = raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(10 + rank), name="x"), "(10,)", "rank 0", "'allreduce.x'")
+    error = raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(10 + rank), name="x"), "(10,)", "(11,)", "rank 0",
+                   "'allreduce.x'")
     assert error.code == "call_mismatch"
     raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3, dtype=TYPES[rank % 2])), "uint8", "int8")
     raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3), op=hvd.Sum if rank else hvd.Max), "op Max", "op Sum")
@@ -240,7 +223,8 @@ def check_join():
             same(hvd.broadcast(torch.full((3,), rank), last), torch.full((3,), last))
             hvd.grouped_allreduce([torch.ones(3), torch.ones(2, dtype=torch.int64)])
         if rank == last:
-            assert raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(1), op=hvd.Max), "joined").code == "unsupported"
+            error = raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(1), op=hvd.Max), "joined")
+            assert error.code == "unsupported"
             raises(bimetal.Error, lambda: hvd.broadcast(torch.ones(1), 1 - min(last, 1)), "joined")
         assert hvd.join() == last
         same(hvd.allreduce(values(rank), op=hvd.Sum), sum(everyone()))
@@ -263,146 +247,6 @@ def all_checks():
     return len(CHECKS)
 
 
-def model_64():
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(6, 33), nn.Tanh(), nn.Linear(33, 40), nn.Tanh(), nn.Linear(40, 3)).double()
-
-
-def joined_batch(step, ranks_, passes):
-    generator = torch.Generator().manual_seed(step)
-    count = 4 * ranks_ * passes
-    return (torch.randn(count, 6, dtype=torch.float64, generator=generator),
-            torch.randn(count, 3, dtype=torch.float64, generator=generator))
-
-
-def optimizers_of(parameters):
-    parameters = list(parameters)
-    return {"sgd": torch.optim.SGD(parameters, lr=0.05, momentum=0.9), "adam": torch.optim.Adam(parameters, lr=0.01)}
-
-
-def train_alone(kind, size, passes, clip):
-    model = model_64()
-    optimizer = optimizers_of(model.parameters())[kind]
-    for step in range(6):
-        inputs, targets = joined_batch(step, size, passes)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        if clip:
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-    return [p.detach() for p in model.parameters()]
-
-
-def train_distributed(kind, passes, clip, threshold, **options):
-    os.environ["HOROVOD_FUSION_THRESHOLD"] = str(threshold)
-    rank, size = hvd.rank(), hvd.size()
-    model = model_64()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(rank)  # until broadcast_parameters
-    optimizer = optimizers_of(model.parameters())[kind]
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
-                                         backward_passes_per_step=passes, **options)
-    assert type(optimizer).__name__.lower() == kind
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    for step in range(6):
-        inputs, targets = (whole.reshape(size, passes, 4, -1) for whole in joined_batch(step, size, passes))
-        optimizer.zero_grad()
-        for one in range(passes):
-            (nn.functional.mse_loss(model(inputs[rank, one]), targets[rank, one]) / passes).backward()
-        if clip:
-            optimizer.synchronize()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        else:
-            optimizer.step()
-    return [p.detach() for p in model.parameters()]
-
-
-def optimizer_is_exact():
-    hvd.init()
-    worst = 0.0
-    for kind in ("sgd", "adam"):
-        for passes, clip, threshold, options in (
-                (1, False, 1 << 24, {}), (3, False, 1, {}), (1, True, 3000, {}), (2, True, 3000, {}),
-                (1, False, 3000, {"num_groups": 2}), (1, False, 1 << 24, {"gradient_predivide_factor": 2.0})):
-            alone = train_alone(kind, hvd.size(), passes, clip)
-            got = train_distributed(kind, passes, clip, threshold, **options)
-            for mine, expected in zip(got, alone, strict=True):
-                worst = max(worst, ((mine - expected).abs() / expected.abs().clamp(min=1e-3)).max().item())
-    return worst
-
-
-def optimizer_corner_cases():
-    hvd.init()
-    rank, size = hvd.rank(), hvd.size()
-    model = nn.ModuleDict({"used": nn.Linear(4, 2), "sometimes": nn.Linear(4, 2)})
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    before = model["sometimes"].weight.detach().clone()
-    model["used" if rank else "sometimes"](torch.ones(1, 4)).sum().backward()
-    optimizer.step()
-    scheduler.step()
-    torch.testing.assert_close(before - model["sometimes"].weight, torch.full((2, 4), 1.0 / size))
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    model["used"](torch.ones(1, 4)).sum().backward()
-    raises(AssertionError, optimizer.zero_grad, "prohibited")
-    raises(AssertionError, model["used"](torch.ones(1, 4)).sum().backward, "backward_passes_per_step")
-    optimizer.synchronize()
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        optimizer.step()
-    assert any("skip_synchronize" in str(one.message) for one in told)
-    optimizer.zero_grad()
-    # An optimizer that takes the place of another one.
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(),
-                                         compression=hvd.Compression.fp16, op=hvd.Sum)
-    del scheduler
-    for _ in range(3):
-        optimizer.zero_grad()
-        model["used"](torch.ones(1, 4)).sum().backward()
-        optimizer.step()
-    assert model["used"].weight.grad.tolist() == [[float(size)] * 4] * 2
-    named = list(model.named_parameters())
-    for wrong, word in (([named[0]] + named, "unique"), (named[1:], "not in named_parameters"),
-                        ([p for _, p in named], "pairs")):
-        raises(ValueError, lambda wrong=wrong: hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=1.0), wrong), word)
-    raises(ValueError, lambda: hvd.DistributedOptimizer(optimizer), "already")
-    for dense in (False, True):
-        embedding = nn.Embedding(10, 3, sparse=True)
-        hvd.broadcast_parameters(embedding.state_dict(), root_rank=0)
-        start = embedding.weight.detach().clone()
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=1.0), sparse_as_dense=dense)
-        embedding(torch.tensor([rank, 9, 9])).sum().backward()
-        optimizer.step()
-        assert embedding.weight.grad.is_sparse != dense
-        expected = torch.zeros(10, 3)
-        expected[9] = 2.0
-        expected[:size] = 1.0 / size
-        torch.testing.assert_close(start - embedding.weight, expected)
-    return "done"
-
-
-def join_in_training():
-    hvd.init()
-    model = model_64()
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    for step in range(2 + 3 * hvd.rank()):
-        optimizer.zero_grad()
-        inputs, targets = joined_batch(step, 1, 1)
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    last = hvd.join()
-    hvd.broadcast_parameters(model.state_dict(), root_rank=last)
-    everyone_ = hvd.allgather(torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0))
-    assert all(torch.equal(everyone_[0], other) for other in everyone_)
-    return last
-
-
 def until_somebody_dies():
     hvd.init()
     hvd.barrier()
@@ -421,12 +265,6 @@ def leave_early():
     if hvd.rank() == 1:
         return "left"
     return raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3))).code
-
-
-def sum_of_ranks():
-    hvd.init()
-    return [hvd.allreduce(torch.tensor(float(hvd.rank())), op=hvd.Sum).item(), hvd.rank(), hvd.size(),
-            hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()]
 
 
 def beside_torch_distributed():
@@ -453,21 +291,6 @@ class Operations(unittest.TestCase):
         self.assertEqual(ranks.on_ranks(2, beside_torch_distributed), [[2.0, 2.0]] * 2)
 
 
-class Optimizer(unittest.TestCase):
-    def test_as_one_process_with_the_joined_batch(self):
-        for count in (2, 4):
-            with self.subTest(ranks=count):
-                worst = ranks.on_ranks(count, optimizer_is_exact, backend=None)
-                print(f"{count} ranks: largest relative difference {max(worst):.1e}", file=sys.stderr)
-                self.assertLess(max(worst), 1e-12)
-
-    def test_corner_cases(self):
-        self.assertEqual(ranks.on_ranks(2, optimizer_corner_cases, backend=None), ["done"] * 2)
-
-    def test_join(self):
-        self.assertEqual(ranks.on_ranks(3, join_in_training, backend=None), [2] * 3)
-
-
 class Endings(unittest.TestCase):
     def test_a_killed_rank_is_named(self):
         with ranks.start(3, until_somebody_dies, backend=None) as job:
@@ -481,95 +304,6 @@ class Endings(unittest.TestCase):
 
     def test_a_rank_that_leaves_early_hangs_nobody(self):
         self.assertIn(ranks.on_ranks(2, leave_early, backend=None, timeout=60)[0], ("peer_lost", "aborted"))
-
-
-class Launchers(unittest.TestCase):
-    def under(self, variables, count=2):
-        """A job whose ranks see these variables of a launcher alone; {rank} stands for the number."""
-        with ranks.start(count, sum_of_ranks, backend=None, unset=["MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES],
-                         each=lambda rank: {name: value.format(rank=rank) for name, value in variables.items()}) as job:
-            statuses = job.wait(60)
-            self.assertEqual(statuses, [0] * count, job.text())
-            return [job.value(rank) for rank in range(count)]
-
-    def test_variables_of_each(self):
-        local = [[1.0, rank, 2, rank, 2, 0, 1, True] for rank in range(2)]
-        self.assertEqual(self.under({"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "2",
-                                     "OMPI_COMM_WORLD_LOCAL_RANK": "{rank}", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}), local)
-        self.assertEqual(self.under({"PMI_RANK": "{rank}", "PMI_SIZE": "2", "MPI_LOCALRANKID": "{rank}",
-                                     "MPI_LOCALNRANKS": "2"}), local)
-        self.assertEqual(self.under({"SLURM_PROCID": "{rank}", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "{rank}",
-                                     "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "17"}), local)
-        self.assertEqual(self.under({"HOROVOD_RANK": "{rank}", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "{rank}",
-                                     "HOROVOD_LOCAL_SIZE": "2"}), local)
-
-    def test_mpirun(self):
-        """Both kinds, for real; they run this file, which then sees nothing but what they set."""
-        found = [command for command in ("mpirun.openmpi", "mpirun.mpich") if shutil.which(command)]
-        if not found:
-            self.skipTest("neither mpirun.openmpi nor mpirun.mpich is installed")
-        unset = [f"--unset={name}" for name in ("MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES)]
-        for command in found:
-            with self.subTest(command), tempfile.TemporaryDirectory() as folder:
-                more = ["--oversubscribe", "--allow-run-as-root"] if "openmpi" in command else []
-                program = ("import json, os, pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_horovod_torch as t;"
-                           "got = t.sum_of_ranks(); pathlib.Path(sys.argv[2], str(got[1])).write_text(json.dumps(got))")
-                run = subprocess.run(
-                    ["env", *unset, command, *more, "-n", "2", sys.executable, "-c", program,
-                     os.path.dirname(os.path.abspath(__file__)), folder],
-                    capture_output=True, text=True, timeout=90, check=False)
-                self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-                for rank in range(2):
-                    self.assertEqual(json.loads(pathlib.Path(folder, str(rank)).read_text()),
-                                     [1.0, rank, 2, rank, 2, 0, 1, True])
-
-    def test_hosts(self):
-        port = str(ranks.free_port())
-        names = ["a", "b", "a"]
-        with ranks.start(3, sum_of_ranks, backend=None, unset=["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
-                         each=lambda rank: {"HOROVOD_HOSTNAME": names[rank], "MASTER_PORT": port}) as job:
-            self.assertEqual(job.wait(60), [0] * 3, job.text())
-            self.assertEqual([job.value(rank)[3:] for rank in range(3)],
-                             [[0, 2, 0, 2, False], [0, 1, 1, 2, False], [1, 2, 0, 1, False]])
-
-    def test_alone(self):
-        with ranks.start(1, sum_of_ranks, backend=None, unset=["MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES]) as job:
-            self.assertEqual(job.wait(60), [0], job.text())
-            self.assertEqual(job.value(0), [0.0, 0, 1, 0, 1, 0, 1, True])
-
-    def test_what_makes_no_sense(self):
-        def place(**variables):
-            return environment.find_place(variables)
-        self.assertEqual(place(SLURM_PROCID="0", SLURM_NTASKS="4").size, 1)  # in a batch script, not a step
-        for variables in ({"RANK": "1"}, {"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}):
-            raises(bimetal.Error, lambda v=variables: place(**v), "RANK")
-        several = place(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_LOCAL_SIZE="2")
-        raises(bimetal.Error, lambda: meeting.open_meeting(several, 1.0, {}), "mpirun -x MASTER_ADDR")
-        raises(bimetal.Error, lambda: meeting.open_meeting(several, 1.0, {"MASTER_ADDR": "h"}), "MASTER_PORT")
-        port = str(ranks.free_port())
-        late = place(RANK="1", WORLD_SIZE="2")
-        error = raises(bimetal.Error, lambda: meeting.open_meeting(
-            late, 1.0, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}), f"127.0.0.1:{port}", "firewall")
-        self.assertEqual(error.code, "timeout")
-        self.assertEqual(meeting.first_node("node[07-09,12]x,big"), "node07x")
-        self.assertEqual(meeting.first_node("big1,node[1-2]"), "big1")
-
-    def test_objects_that_are_code_are_not_read(self):
-        import pickle
-        import io
-
-        class Attack:
-            def __reduce__(self):
-                return os.system, ("echo attacked",)
-        buffer = io.BytesIO()
-        torch.save({"a": Attack()}, buffer)
-        raises(pickle.UnpicklingError, lambda: objects.from_bytes(buffer.getvalue()))
-        value = {"a": [1, (2.5, None)], "b": numpy.ones((2, 3), dtype=numpy.int8)}
-        back = objects.from_bytes(objects.to_bytes(copy.deepcopy(value)))
-        self.assertEqual((back["a"], back["b"].dtype, back["b"].tolist()), (value["a"], numpy.int8, [[1] * 3] * 2))
-
-    def test_calls_before_init(self):
-        raises(ValueError, hvd.rank, "hvd.init()")
 
 
 if __name__ == "__main__":

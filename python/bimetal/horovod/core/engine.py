@@ -22,8 +22,9 @@ from bimetal.horovod.core.rounds import Rounds
 
 # A pause after a round in which no request was on all ranks. Whatever is asked for meanwhile ends it.
 _PAUSE = 0.001
-# Every rank's threads wait, for different things, for so long: they will for ever.
-_STALLED_AFTER = 5.0
+# Every rank waits, for different things, for so long: they will for ever. (Unless another thread of the same rank is
+# about to ask for what is missing: hence not at once.)
+_STALLED_AFTER = 10.0
 
 
 class Engine:

@@ -140,11 +140,15 @@ def _listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise Error(f"rank 0 cannot serve the store at MASTER_ADDR={host}, MASTER_PORT={port}: {error.strerror}. "
-                    f"MASTER_ADDR must be an address of the machine of rank 0, and the port free", "system", 0) from None
+                    f"MASTER_ADDR must be an address of the machine of rank 0, and the port free", "system",
+                    0) from None
 
 
 def _private_file(environment: Mapping[str, str]) -> pathlib.Path:
     """A file that the ranks of this job agree on and that other users can neither read nor replace."""
+    if not hasattr(os, "getuid"):
+        raise Error("on this system ranks cannot meet by a file: set MASTER_ADDR=127.0.0.1 and MASTER_PORT to a free "
+                    "port, on all ranks", "unsupported")
     folder = pathlib.Path(tempfile.gettempdir()) / f"bimetal-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()

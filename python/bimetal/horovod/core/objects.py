@@ -25,8 +25,9 @@ def to_bytes(thing: Any) -> bytes:
         from_bytes(buffer.getvalue())
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise TypeError(f"an object of {type(thing)} cannot be sent to other ranks: only tensors, numpy arrays, numbers, "
-                        f"strings, bytes, None, and lists, tuples, sets and dicts of these can ({reason})") from None
+        raise TypeError(f"an object of {type(thing)} cannot be sent to other ranks: only tensors, numpy arrays, "
+                        f"numbers, strings, bytes, None, and lists, tuples, sets and dicts of these can "
+                        f"({reason})") from None
     return buffer.getvalue()
 
 

@@ -26,13 +26,16 @@ def wait(handle: Handle) -> Any:
     return handle.wait(world.warning_seconds())
 
 
-def join() -> int:
+def join(device: int = -1) -> int:
     """Says that this rank has no more data, and takes part in the other ranks' collectives, with zeros, until all
     have said so.
 
     Sums and averages (over all ranks, those that have joined too) go on without this rank; allgather gets no rows
     of it. What cannot work without it (a broadcast from it, Min, Max, Product, alltoall) is an error
     ``unsupported`` on the ranks that ask for it.
+
+    Args:
+        device: of Horovod's signature, without effect.
 
     Returns:
         The rank that was the last to join; its model has seen most.

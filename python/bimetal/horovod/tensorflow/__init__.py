@@ -61,7 +61,8 @@ __all__ = [
     "Adasum", "Average", "Compression", "DistributedGradientTape", "DistributedOptimizer", "HorovodInternalError",
     "Max", "Min", "ProcessSet", "Product", "Sum", "allgather", "allgather_object", "allreduce", "alltoall", "barrier",
     "broadcast", "broadcast_object", "broadcast_variables", "ccl_built", "cross_rank", "cross_size", "cuda_built",
-    "ddl_built", "elastic", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allreduce", "init", "is_homogeneous",
-    "is_initialized", "join", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported",
+    "ddl_built", "elastic", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allreduce", "init",
+    "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "mpi_built", "mpi_enabled",
+    "mpi_threads_supported",
     "nccl_built", "rank", "rank_op", "reducescatter", "rocm_built", "shutdown", "size", "size_op",
 ]

@@ -197,8 +197,8 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_na
 def reducescatter(tensor: Any, device_dense: str = "", compression: type = Compression.none, op: ReduceOp = Average,
                   name: str | None = None, process_set: Any = global_process_set, prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0) -> tf.Tensor:
-    """Combines the ranks' tensors (n, …) and gives each rank its part of the rows: the first ranks have one more where
-    n does not come out even."""
+    """Combines the ranks' tensors (n, …) and gives each rank its part of the rows: the first ranks have one more
+    where n does not come out even."""
     op = choose_op(None, op)
     factor = prescale_factor * postscale_factor
 

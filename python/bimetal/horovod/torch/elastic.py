@@ -1,4 +1,4 @@
-"""``hvd.elastic`` for PyTorch: what a loop keeps of its model, optimizer and data, and the sampler that goes with it."""
+"""``hvd.elastic`` for PyTorch: what a loop keeps of its model, optimizer and data, and the sampler for it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: bool | None = N
                        op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                        process_set: Any = global_process_set) -> list[torch.Tensor]:
     """``grouped_allreduce`` in place."""
-    return wait(async_ops.grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set))
+    return wait(async_ops.grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor,
+                                                   process_set))
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set) -> torch.Tensor:
@@ -126,7 +127,8 @@ def reducescatter(tensor: torch.Tensor, name: str | None = None, compression: ty
     """Combines the ranks' tensors (n, …) of one shape and type and gives each rank its part of the rows: the first
     ranks have one more where n does not come out even. Differentiable."""
     if tensor.requires_grad:
-        return gradients.Reducescatter.apply(tensor, name, compression, op, process_set, prescale_factor, postscale_factor)
+        return gradients.Reducescatter.apply(tensor, name, compression, op, process_set, prescale_factor,
+                                             postscale_factor)
     small, context = compression.compress(tensor)
     handle = async_ops.reducescatter_async(small, name, op, process_set, prescale_factor, postscale_factor)
     return compression.decompress(wait(handle), context)

@@ -10,7 +10,13 @@ import keras
 from bimetal.horovod import tensorflow as _tensorflow
 from bimetal.horovod.tensorflow import *  # noqa: F403
 from bimetal.horovod.tensorflow import Compression, DistributedOptimizer
-from bimetal.horovod.tensorflow.keras import callbacks, elastic
+from bimetal.horovod.tensorflow.keras import callbacks
+
+# By its full name: the star has brought TensorFlow's, which would be taken for it.
+import bimetal.horovod.tensorflow.keras.elastic as elastic  # isort: skip
+from bimetal.horovod.tensorflow.keras.compile import adapt_compile
+
+adapt_compile()
 
 __all__ = [*(name for name in _tensorflow.__all__ if name != "elastic"), "callbacks", "elastic", "load_model"]
 

@@ -13,7 +13,6 @@ from bimetal.horovod.core import world
 from bimetal.horovod.core.submit import submit, wait
 from bimetal.horovod.tensorflow.bridge import to_torch
 from bimetal.horovod.tensorflow.functions import broadcast_variables
-from bimetal.horovod.tensorflow.optimizer import DistributedKerasOptimizer
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -30,12 +29,6 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         super().__init__()
         self.root_rank = root_rank
         self._done = False
-
-    def set_model(self, model: keras.Model) -> None:
-        """Keras compiles whole steps by XLA where there is an accelerator; exchanges cannot be part of that."""
-        super().set_model(model)
-        if model.jit_compile and isinstance(model.optimizer, DistributedKerasOptimizer):
-            model.jit_compile = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self.model.built:
@@ -75,7 +68,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         multiplier: a number, or a function of the epoch (counted from 0).
         start_epoch, end_epoch: the epochs in which it works, the latter excluded; None: to the end.
         staircase: once at the beginning of each epoch; else before each batch, with fractions of epochs.
-        momentum_correction: of Horovod's signature, without effect: in Keras 3 the momentum is part of the compiled step.
+        momentum_correction: of Horovod's signature, without effect: in Keras 3 the momentum is part of the compiled
+            step.
         steps_per_epoch: batches of an epoch; None: as fit() says.
     """
 
