@@ -1,10 +1,12 @@
 """hvd.elastic for PyTorch with ranks that are killed: survivors go on from the last commit, replacements join."""
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -83,11 +85,12 @@ def train_until_they_are_three_again():
     return train(lambda state: 2 in state.sizes and state.sizes[-10:] == [3] * 10)
 
 
-def sum_of_ones():
+def sum_of_ones(go):
     hvd.init()
     print("ready", flush=True)
-    if hvd.rank() == 1:
-        time.sleep(12)  # the other one waits, and with it the store that it serves
+    until = time.monotonic() + 400
+    while not os.path.exists(go) and time.monotonic() < until:
+        time.sleep(0.1)
     return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
 
 
@@ -131,7 +134,7 @@ class World:
 
 def kill(job, victim, after):
     """Once every living rank has printed `after`. The time of death."""
-    until = time.monotonic() + 90
+    until = time.monotonic() + 240
     living = [rank for rank, process in enumerate(job.processes) if process.poll() is None]
     while not all(re.search(after, job.output(rank)) for rank in living):
         if time.monotonic() > until or any(job.processes[rank].poll() is not None for rank in living):
@@ -144,7 +147,7 @@ def kill(job, victim, after):
 
 
 class Elastic(unittest.TestCase):
-    def survivors(self, job, alive, timeout=120):
+    def survivors(self, job, alive, timeout=240):
         until = time.monotonic() + timeout
         for rank in alive:
             try:
@@ -218,12 +221,14 @@ class Elastic(unittest.TestCase):
 
     def test_a_rank_that_is_started_twice(self):
         port = str(ranks.free_port())
-        with ranks.start(2, sum_of_ones, backend=None, environment={"MASTER_PORT": port}) as job:
-            job.wait_for("ready", 60)
-            with ranks.start(1, sum_of_ones, backend=None, environment={"MASTER_PORT": port},
+        with tempfile.TemporaryDirectory() as folder, \
+                ranks.start(2, sum_of_ones, folder + "/go", backend=None, environment={"MASTER_PORT": port}) as job:
+            job.wait_for("ready", 240)
+            with ranks.start(1, sum_of_ones, folder + "/go", backend=None, environment={"MASTER_PORT": port},
                              each=lambda _: {"RANK": "1", "WORLD_SIZE": "2"}) as double:
-                self.assertNotEqual(double.wait(60), [0])
+                self.assertNotEqual(double.wait(240), [0])
                 self.assertIn("another process with rank 1 has started already", double.output(0))
+            pathlib.Path(folder, "go").touch()
             self.assertEqual(job.wait(60), [0, 0], job.text())
 
     def test_a_rank_that_is_stopped_is_left_out(self):
@@ -264,7 +269,7 @@ print(f"rank {hvd.rank()} of {hvd.size()} is through", flush=True)
 
 class Launcher(unittest.TestCase):
     def run_it(self, *arguments, script=SCRIPT):
-        return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=150, check=False,
+        return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=300, check=False,
                               env={**os.environ, "HOROVOD_TEST_SCRIPT": script})
 
     def command(self, *more):

@@ -200,10 +200,10 @@ class Keras(unittest.TestCase):
         store = meeting.serve_store("127.0.0.1", 0, 60)
         with ranks.start(3, elastic_fit, backend=None, environment={"TORCHELASTIC_USE_AGENT_STORE": "True",
                                                                     "MASTER_PORT": str(store.port)}) as job:
-            job.wait_for("epoch 2 of 3", 120)
+            job.wait_for("epoch 2 of 3", 240)
             job.processes[0].kill()
             for rank, now in ((1, 0), (2, 1)):
-                self.assertEqual(job.processes[rank].wait(120), 0, job.text())
+                self.assertEqual(job.processes[rank].wait(240), 0, job.text())
                 got = job.value(rank)
                 self.assertEqual(got[:3], [now, 2, 12], job.text())
                 self.assertGreaterEqual(got[3], 12 * 10)  # no batch less, those of an epoch begun anew again

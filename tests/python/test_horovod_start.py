@@ -36,7 +36,7 @@ class Launchers(unittest.TestCase):
         """A job whose ranks see these variables of a launcher alone; {rank} stands for the number."""
         with ranks.start(count, sum_of_ranks, backend=None, unset=["MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES],
                          each=lambda rank: {name: value.format(rank=rank) for name, value in variables.items()}) as job:
-            statuses = job.wait(60)
+            statuses = job.wait(150)
             self.assertEqual(statuses, [0] * count, job.text())
             return [job.value(rank) for rank in range(count)]
 
@@ -65,7 +65,7 @@ class Launchers(unittest.TestCase):
                 run = subprocess.run(
                     ["env", *unset, command, *more, "-n", "2", sys.executable, "-c", program,
                      os.path.dirname(os.path.abspath(__file__)), folder],
-                    capture_output=True, text=True, timeout=90, check=False)
+                    capture_output=True, text=True, timeout=240, check=False)
                 self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
                 for rank in range(2):
                     self.assertEqual(json.loads(pathlib.Path(folder, str(rank)).read_text()),
@@ -76,13 +76,13 @@ class Launchers(unittest.TestCase):
         names = ["a", "b", "a"]
         with ranks.start(3, sum_of_ranks, backend=None, unset=["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
                          each=lambda rank: {"HOROVOD_HOSTNAME": names[rank], "MASTER_PORT": port}) as job:
-            self.assertEqual(job.wait(60), [0] * 3, job.text())
+            self.assertEqual(job.wait(150), [0] * 3, job.text())
             self.assertEqual([job.value(rank)[3:] for rank in range(3)],
                              [[0, 2, 0, 2, False], [0, 1, 1, 2, False], [1, 2, 0, 1, False]])
 
     def test_alone(self):
         with ranks.start(1, sum_of_ranks, backend=None, unset=["MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES]) as job:
-            self.assertEqual(job.wait(60), [0], job.text())
+            self.assertEqual(job.wait(150), [0], job.text())
             self.assertEqual(job.value(0), [0.0, 0, 1, 0, 1, 0, 1, True])
 
     def test_what_makes_no_sense(self):
