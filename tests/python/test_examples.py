@@ -41,12 +41,6 @@ class Examples(unittest.TestCase):
                 first, last = (float(loss) for loss in re.findall(r"loss ([0-9.]+) over 2 ranks", output))
                 self.assertLess(last, first)
 
-    @unittest.skipUnless(installed("tensorflow"), "TensorFlow is not installed: scripts/install_tensorflow.sh")
-    def test_horovod_for_keras(self):
-        output = run("horovod_keras.py", "--samples", 4000, "--epochs", 2)
-        first, last = (float(loss) for loss in re.findall(r" loss: ([0-9.]+)", output))
-        self.assertLess(last, first)
-
     @unittest.skipUnless(installed("accelerate"), "accelerate is not installed")
     def test_accelerate(self):
         self.assertRegex(run("accelerate_balanced.py", "--samples", 2000, "--epochs", 2, "--cpu"),

@@ -6,6 +6,7 @@ Exits with 77, which CTest counts as skipped, where TensorFlow is not installed 
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -19,6 +20,7 @@ import keras  # noqa: E402
 import numpy  # noqa: E402
 import ranks  # noqa: E402
 import tensorflow as tf  # noqa: E402
+import test_examples  # noqa: E402
 
 import bimetal.horovod.tensorflow.keras as hvd  # noqa: E402
 from bimetal.horovod.core import meeting  # noqa: E402
@@ -207,6 +209,11 @@ class Keras(unittest.TestCase):
                 got = job.value(rank)
                 self.assertEqual(got[:3], [now, 2, 12], job.text())
                 self.assertGreaterEqual(got[3], 12 * 10)  # no batch less, those of an epoch begun anew again
+
+    def test_the_example(self):
+        output = test_examples.run("horovod_keras.py", "--samples", 4000, "--epochs", 2)
+        first, last = (float(loss) for loss in re.findall(r" loss: ([0-9.]+)", output))
+        self.assertLess(last, first)
 
     def test_saved_models(self):
         with tempfile.TemporaryDirectory() as folder:
