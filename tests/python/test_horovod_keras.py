@@ -211,7 +211,7 @@ class Keras(unittest.TestCase):
                 self.assertGreaterEqual(got[3], 12 * 10)  # no batch less, those of an epoch begun anew again
 
     def test_the_example(self):
-        output = test_examples.run("horovod_keras.py", "--samples", 4000, "--epochs", 2)
+        output = test_examples.run("horovod_keras.py", "--samples", 4000, "--epochs", 2, timeout=600)
         first, last = (float(loss) for loss in re.findall(r" loss: ([0-9.]+)", output))
         self.assertLess(last, first)
 
