@@ -13,7 +13,7 @@ import unittest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 if importlib.util.find_spec("tensorflow") is None:
-    print("skipped: TensorFlow is not installed; make horovod installs it and runs this test")
+    print("skipped: TensorFlow is not installed; make test-horovod installs it and runs this test")
     sys.exit(77)
 
 import keras  # noqa: E402

@@ -25,7 +25,7 @@ extern char** environ;
 namespace bimetal::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kLaunchExamples =
     R"(COMMAND may be any program: it gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK,
 MASTER_ADDR and MASTER_PORT as under torchrun, and the job's token in BIMETAL_TOKEN.
 
@@ -255,7 +255,7 @@ void add_launch(CLI::App& app, Action& action) {
   add_time_options(*command, *arguments);
   command->add_option("command", arguments->command, "What every rank runs, behind --")
       ->type_name("-- COMMAND ARGS…");
-  command->footer(kFooter);
+  command->footer(kLaunchExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return launch_command(*arguments); }; });
   add_agent(app, action);

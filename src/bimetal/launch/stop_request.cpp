@@ -15,7 +15,7 @@ constexpr std::array<int, 2> kStopSignals = {SIGINT, SIGTERM};
 // Globals, since a signal handler can reach nothing else.
 std::atomic<bool> stop_requested{false};
 std::atomic<long> first_milliseconds{0};
-std::array<struct sigaction, kStopSignals.size()> previous;
+std::array<struct sigaction, kStopSignals.size()> replaced;
 
 long milliseconds_now() {
   timespec now{};
@@ -42,13 +42,13 @@ StopRequest::StopRequest() {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-    ::sigaction(kStopSignals[i], &action, &previous[i]);
+    ::sigaction(kStopSignals[i], &action, &replaced[i]);
   }
 }
 
 StopRequest::~StopRequest() {
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-    ::sigaction(kStopSignals[i], &previous[i], nullptr);
+    ::sigaction(kStopSignals[i], &replaced[i], nullptr);
   }
 }
 
