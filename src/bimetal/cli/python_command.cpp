@@ -30,8 +30,8 @@ void prefer_package_of(const fs::path& build) {
   if (!fs::exists(package / "bimetal")) return;
   const char* before = std::getenv("PYTHONPATH");
   const bool more = before && *before;
-  ::setenv("PYTHONPATH", more ? fmt::format("{}:{}", package.string(), before).c_str()
-                              : package.c_str(),
+  ::setenv("PYTHONPATH",
+           more ? fmt::format("{}:{}", package.string(), before).c_str() : package.c_str(),
            /*overwrite=*/1);
 }
 

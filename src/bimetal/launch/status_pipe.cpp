@@ -63,8 +63,8 @@ void StatusReporter::progress(const train::Progress& progress) {
 }
 
 void StatusReporter::evaluated(std::int64_t epoch, double accuracy, double loss) {
-  write_line(one_line(
-      {{"event", "evaluated"}, {"epoch", epoch}, {"accuracy", accuracy}, {"loss", loss}}));
+  write_line(
+      one_line({{"event", "evaluated"}, {"epoch", epoch}, {"accuracy", accuracy}, {"loss", loss}}));
 }
 
 void StatusReporter::write_line(const std::string& line) {
