@@ -132,14 +132,19 @@ class World:
         self.job.__exit__()
 
 
-def kill(job, victim, after):
-    """Once every living rank has printed `after`. The time of death."""
+def wait_for_living(job, pattern):
+    """Until every rank that still runs has printed it."""
     until = time.monotonic() + 240
     living = [rank for rank, process in enumerate(job.processes) if process.poll() is None]
-    while not all(re.search(after, job.output(rank)) for rank in living):
+    while not all(re.search(pattern, job.output(rank)) for rank in living):
         if time.monotonic() > until or any(job.processes[rank].poll() is not None for rank in living):
             raise AssertionError(job.text())
         time.sleep(0.02)
+
+
+def kill(job, victim, after):
+    """Once every living rank has printed `after`. The time of death."""
+    wait_for_living(job, after)
     died = time.monotonic()
     job.processes[victim].send_signal(signal.SIGKILL)
     job.processes[victim].wait(30)
@@ -194,6 +199,7 @@ class Elastic(unittest.TestCase):
         world = World(3, train_until_they_are_three_again)
         with world as job:
             kill(job, 1, r"step 5 of 3")
+            wait_for_living(job, r"of 2 ranks")  # one that comes at once takes the lost rank's place in the same world
             with ranks.start(1, train_until_they_are_three_again, backend=None, environment=world.environment,
                              each=lambda _: {"RANK": "1", "WORLD_SIZE": "3"}) as later:
                 old = self.survivors(job, (0, 2))
