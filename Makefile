@@ -5,10 +5,10 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all python demo test test-engines test-ray test-horovod sanitizers portability bench format tidy clean
+.PHONY: help setup build all python demo test test-engines test-ray test-horovod test-torch-versions sanitizers portability bench format tidy clean
 
 help:            ## list these commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:           ## install what is missing and create .venv with torch
 	@scripts/setup.sh
@@ -41,6 +41,9 @@ sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers 
 test-ray: build python ## install Ray, and test bimetal.ray on real clusters on this machine
 	@scripts/install_ray.sh
 	@scripts/test_ray.sh $(BUILD)
+
+test-torch-versions: python ## compile the package's sources with the headers of torch 2.11 and 2.12
+	@.venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
 
 portability:     ## build for Windows and ARM64, and let their processes meet Linux ones
 	@scripts/portability.sh

@@ -9,6 +9,9 @@ For each set of speeds (CPU quotas set by the operating system) it measures, in 
   torch hand   DDP on Gloo, batches in proportion to the speeds, set by hand
 and prints the medians of images/s and their ratios to Σ alone and to Σ together, where each
 side is divided by its own kind's figures (torch by torch's, Bimetal by Bimetal's).
+
+It also prints the bound that the machine sets to any job whose workers wait for each other once
+a step: a step takes as long as its slowest worker. Taken from the times of the steps of "together".
 """
 
 import argparse
@@ -19,11 +22,27 @@ import sys
 import machine
 import ranks
 
+NO_RATES = ("shares", "own efficiency figure", "lock-step bound")
 CASES = {"1 : 1/4": [1.0, 0.25], "0.8 : 0.4 : 0.2": [0.8, 0.4, 0.2]}
 
 
 def shares_by_hand(speeds, batch):
     return [round(batch * s / sum(speeds)) for s in speeds]
+
+
+def lock_step_bound(reports):
+    """What is left of Σ together if each step waits for its slowest worker and nothing else costs time.
+
+    The shares are taken to be perfect: each worker's steps are divided by their mean. Left is how
+    much they vary. reports: of jobs of one rank each, whose histories hold every step.
+    """
+    relative = []
+    for report in reports:
+        ends = [point["elapsed_s"] for point in report["history"]]
+        times = [after - before for before, after in zip(ends, ends[1:])]
+        mean = statistics.fmean(times)
+        relative.append([time / mean for time in times])
+    return 1 / statistics.fmean(map(max, zip(*relative)))
 
 
 def measure_once(speeds, batch, seconds, period_ms, with_torch):
@@ -41,6 +60,7 @@ def measure_once(speeds, batch, seconds, period_ms, with_torch):
     together = ranks.bimetal_reports(hand, [steps_for(b, s) for b, s in zip(hand, speeds)], speeds,
                                      period_ms, separate=True)
     result["together"] = sum(r["samples_per_s"] for r in together)
+    result["lock-step bound"] = lock_step_bound(together)
     steps = steps_for(batch, sum(speeds))
     balanced = ranks.bimetal_reports(batch, steps, speeds, period_ms)[0]
     result["balanced"] = balanced["samples_per_s"]
@@ -61,8 +81,13 @@ def summarise(passes):
     def ratio(over, under):
         return statistics.median(p[over] / p[under] for p in passes)
 
-    rates = {k: statistics.median(p[k] for p in passes) for k in passes[0] if k != "shares"}
+    def median(key):
+        return statistics.median(p[key] for p in passes)
+
+    rates = {k: median(k) for k in passes[0] if k not in NO_RATES}
     summary = {"images_per_s": rates, "shares": passes[-1]["shares"],
+               "own_efficiency": median("own efficiency figure"), "lock_step_bound": median("lock-step bound"),
+               "of_bound": statistics.median(p["balanced"] / p["together"] / p["lock-step bound"] for p in passes),
                "of_alone": {"balanced": ratio("balanced", "alone")},
                "of_together": {"balanced": ratio("balanced", "together")}}
     if "torch hand" in rates:
@@ -92,7 +117,8 @@ def main():
         for index in range(args.passes):
             print(f"{name}: pass {index + 1} of {args.passes}", file=sys.stderr, flush=True)
             passes.append(measure_once(CASES[name], args.batch, args.seconds, args.period_ms, args.torch))
-            print("  " + ", ".join(f"{k} {v:.0f}" for k, v in passes[-1].items() if k not in ("shares", "own efficiency figure")), file=sys.stderr)
+            print("  " + ", ".join(f"{k} {v:.0f}" for k, v in passes[-1].items() if k not in NO_RATES),
+                  f"  bound {passes[-1]['lock-step bound']:.3f}", file=sys.stderr)
         summary = figures["cases"][name] = summarise(passes)
         print(f"\nworkers {name}   (medians of {args.passes} passes, global batch {args.batch})")
         print(f"  {'':14}{'images/s':>10}{'÷ Σ alone':>12}{'÷ together':>12}")
@@ -101,8 +127,9 @@ def main():
                   f"{summary['of_together'][row]:12.3f}")
         if args.torch:
             print(f"  balanced ÷ torch by hand: {summary['balanced_over_torch_hand']:.2f}")
-        own = summary["images_per_s"]["own efficiency figure"]
-        print(f"  the jobs' own figure of efficiency: {own:.3f}", flush=True)
+        print(f"  bound for workers that wait for each other every step: {summary['lock_step_bound']:.3f} of together"
+              f" (balanced ÷ bound: {summary['of_bound']:.3f})")
+        print(f"  the jobs' own figure of efficiency: {summary['own_efficiency']:.3f}", flush=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=1)

@@ -3,6 +3,7 @@
 // CUDA and RCCL in libtorch for ROCm. A build without either compiles vendor_none.cpp.
 
 #include <chrono>
+#include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "bimetal/c10d/island_plan.h"

@@ -200,9 +200,9 @@ class HostAgent {
 
   void start(int master_port) {
     held_port_.reset();
+    const auto master = master_variables(job_.master.host, master_port);
     for (auto& [rank, environment] : job_.ranks) {
-      environment.insert(environment.end(), {master_variables(job_.master.host, master_port)[0],
-                                             master_variables(job_.master.host, master_port)[1]});
+      environment.insert(environment.end(), master.begin(), master.end());
       ranks_.push_back(std::make_unique<HostedRank>(rank, job_.command, environment));
       say({AgentMessage::started, rank, encode_number(ranks_.back()->pid())});
     }

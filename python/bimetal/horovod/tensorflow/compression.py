@@ -6,31 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-
-class Compressor:
-    """What to derive one's own compression from: both methods are static and see one tensor."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor to exchange, and whatever decompress() needs."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The exchanged tensor as it was given to compress()."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        return tensor
+from bimetal.horovod.core.compression import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):

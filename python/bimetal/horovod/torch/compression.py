@@ -6,31 +6,7 @@ from typing import Any
 
 import torch
 
-
-class Compressor:
-    """What to derive one's own compression from: both methods are static and see one tensor."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor to exchange, and whatever decompress() needs."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The exchanged tensor as it was given to compress()."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor
+from bimetal.horovod.core.compression import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):

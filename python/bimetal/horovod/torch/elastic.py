@@ -80,36 +80,36 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return len(self._mine)
 
 
-class _ModelHandler:
-    def __init__(self, model: torch.nn.Module):
-        self.value = model
+class _StateDictHandler:
+    """Of a model or an optimizer; a kind of it says how rank 0's state gets to all."""
+
+    def __init__(self, value: Any):
+        self.value = value
         self.save()
 
     def save(self) -> None:
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        self.value.load_state_dict(self._saved)
-
-    def sync(self) -> None:
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
-        self.save()
-
-
-class _OptimizerHandler:
-    def __init__(self, optimizer: torch.optim.Optimizer):
-        self.value = optimizer
-        self.save()
-
-    def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
-
-    def restore(self) -> None:
+        # A copy, since an optimizer goes on working in what it is given.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
-        broadcast_optimizer_state(self.value, root_rank=0)
+        self.broadcast()
         self.save()
+
+    def broadcast(self) -> None:
+        raise NotImplementedError
+
+
+class _ModelHandler(_StateDictHandler):
+    def broadcast(self) -> None:
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+
+
+class _OptimizerHandler(_StateDictHandler):
+    def broadcast(self) -> None:
+        broadcast_optimizer_state(self.value, root_rank=0)
 
 
 class _SamplerHandler:
