@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all python demo test test-engines test-ray test-horovod test-torch-versions sanitizers portability bench format tidy clean
+.PHONY: help setup build all python demo test test-engines test-ray test-horovod test-wheel test-torch-versions sanitizers portability bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers 
 test-ray: build python ## install Ray, and test bimetal.ray on real clusters on this machine
 	@scripts/install_ray.sh
 	@scripts/test_ray.sh $(BUILD)
+
+test-wheel: setup ## build the Python package's wheel, install it into a scratch folder and use it
+	@scripts/test_wheel.sh
 
 test-torch-versions: python ## compile the package's sources with the headers of torch 2.11 and 2.12
 	@.venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
