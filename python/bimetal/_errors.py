@@ -28,4 +28,15 @@ class Error(dist.DistBackendError):
         self.rank = rank
 
 
+def error(text: str, code: str, rank: int | None = None) -> Error:
+    """An Error whose text ends with code and rank, as those of the C++ core do."""
+    return Error(f"{text} [{code}{'' if rank is None else f', rank {rank}'}]", code, rank)
+
+
 _C.set_error_class(Error)
+
+# Of the program, and of what is started with `python -m`: docs/errors.md.
+EXIT_STATUSES = {"invalid_argument": 2, "unsupported": 3, "timeout": 4, "peer_lost": 5, "aborted": 6, "unauthorized": 7,
+                 "protocol_mismatch": 8, "call_mismatch": 9, "corrupt_data": 10, "out_of_memory": 11, "not_finite": 12,
+                 "system": 13, "internal": 14}
+INTERRUPTED = 130  # by Ctrl-C or SIGTERM

@@ -9,13 +9,11 @@ import pathlib
 import socket
 import sys
 
-from bimetal._errors import Error
-from bimetal.ray import run_node, token_file
+from bimetal._errors import EXIT_STATUSES, Error
+from bimetal.ray import driver, run_node, token_file
 from bimetal.ray.failure import error
 
-_DEFAULT_PORT = 6379
 _REACH_SECONDS = 10.0
-_STATUSES = {"invalid_argument": 2, "unsupported": 3, "timeout": 4, "unauthorized": 7, "system": 13}  # docs/errors.md
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -33,7 +31,7 @@ def _arguments() -> argparse.ArgumentParser:
     up.add_argument("--host", default=run_node.loopback_address(), metavar="ADDR",
                     help="the address of this machine by which the others reach it (default: loopback, this machine "
                          "alone)")
-    up.add_argument("--port", type=int, default=_DEFAULT_PORT, help=f"default: {_DEFAULT_PORT}")
+    up.add_argument("--port", type=int, default=driver.DEFAULT_PORT, help=f"default: {driver.DEFAULT_PORT}")
     join = commands.add_parser("join", help="start one more node")
     join.add_argument("head", metavar="HEAD[:PORT]", help="where `up` runs")
     join.add_argument("--host", metavar="ADDR", help="this machine's address for the others (default: the one on the "
@@ -58,7 +56,7 @@ def _up(arguments: argparse.Namespace) -> None:
     token = _token(arguments)
     made = token is not None and token_file.make(token)
     _check(token)
-    address = _with_port(arguments.host, arguments.port)
+    address = driver.with_port(arguments.host, arguments.port)
 
     def started(elsewhere: list[str]) -> None:
         _say(f"Ray {importlib.metadata.version('ray')} runs at {address} and offers {_offer()}")
@@ -79,7 +77,7 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 def _join(arguments: argparse.Namespace) -> None:
-    head, port = _split_port(arguments.head)
+    head, port = driver.split_port(arguments.head)
     token = _token(arguments)
     _check(token)
     own = arguments.host or run_node.own_address_towards(head, port)
@@ -89,7 +87,7 @@ def _join(arguments: argparse.Namespace) -> None:
     if run_node.is_loopback(head):
         head = own = run_node.loopback_address()
     _require_answer(head, port)
-    address = _with_port(head, port)
+    address = driver.with_port(head, port)
 
     def started(elsewhere: list[str]) -> None:
         _say(f"this node ({own}) has joined {address} and offers {_offer()}")
@@ -102,27 +100,12 @@ def _join(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    """Becomes the program: Ray lets every program that connects listen on all addresses, too."""
+    """Becomes the program, with what keeps it to one address."""
     if not arguments.program:
         raise error("name the program to run: python -m bimetal.ray run PROGRAM.py …", "invalid_argument")
     token = _token(arguments)
     _check(token)
-    head, port = _split_port(arguments.address or os.environ.get("RAY_ADDRESS") or _of_this_machine())
-    own = run_node.own_address_towards(head, port)
-    if run_node.is_loopback(own):
-        own = run_node.loopback_address()
-    variables = {**run_node.environment(own, token), "RAY_ADDRESS": _with_port(head, port)}
-    os.execve(sys.executable, [sys.executable, *arguments.program], variables)
-
-
-def _of_this_machine() -> str:
-    from ray._private.utils import read_ray_address
-
-    found = read_ray_address()
-    if not found:
-        raise error("no Ray node runs on this machine: name the cluster with --address, or start a node with "
-                    "`python -m bimetal.ray up`", "system")
-    return found
+    os.execve(sys.executable, [sys.executable, *arguments.program], driver.environment(arguments.address, token))
 
 
 def _place(address: str) -> list[str]:
@@ -149,21 +132,6 @@ def _require_answer(head: str, port: int) -> None:
     except OSError as nobody:
         raise error(f"nobody answers at {head}:{port}: {nobody}. Does `python -m bimetal.ray up --host {head}` run "
                     "there, and do firewalls let the machines reach each other's ports?", "system") from nobody
-
-
-def _split_port(text: str) -> tuple[str, int]:
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        port = rest.removeprefix(":")
-    else:
-        host, _, port = text.partition(":") if text.count(":") < 2 else (text, "", "")
-    if not host or (port and not port.isdigit()):
-        raise error(f"{text!r} is no HEAD or HEAD:PORT", "invalid_argument")
-    return host, int(port) if port else _DEFAULT_PORT
-
-
-def _with_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _remote_path(token: pathlib.Path | None) -> str:
@@ -201,7 +169,7 @@ def main() -> int:
         {"up": _up, "join": _join, "run": _run}[arguments.command](arguments)
     except Error as failed:
         print(f"bimetal.ray: error: {failed}", file=sys.stderr)
-        return _STATUSES.get(failed.code, 14)
+        return EXIT_STATUSES[failed.code]
     return 0
 
 

@@ -7,9 +7,9 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-from bimetal.ray import folders
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.failure import error
+from bimetal.runs import folders
 
 _PIECE_SECONDS = 10.0  # for one: a node that has died in the midst is noticed by then
 _OURS = "checkpoint_*"

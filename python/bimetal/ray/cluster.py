@@ -75,25 +75,45 @@ def with_gpus(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> list[
     return [completed(request) for request in requests]
 
 
+def connect(address: str = "auto", log_to_driver: bool = True) -> None:
+    """Connects to a cluster, unless that has been done: RAY_ADDRESS says to which, else the one of this machine.
+
+    Raises:
+        bimetal.Error: ``system`` if there is none.
+    """
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address=address, log_to_driver=log_to_driver)
+    except ConnectionError as nobody:
+        raise error(f"no Ray cluster answers: {nobody}. Start one with `python -m bimetal.ray up`, or name one in "
+                    "RAY_ADDRESS", "system") from nobody
+
+
 def what_fits(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> list[int]:
     """Indices of the requests that the nodes can hold at once if nothing else runs there; first come, first served."""
+    return list(placed(requests, nodes))
+
+
+def placed(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> dict[int, Node]:
+    """For each of those the node that would hold it."""
     free = {node.id: dict(node.resources) for node in nodes}
-    placed = []
+    found = {}
     for index, request in enumerate(requests):
         for node in nodes:
             rest = free[node.id]
             if node.matches(request) and all(rest.get(name, 0) >= n for name, n in request.resources.items()):
                 for name, amount in request.resources.items():
                     rest[name] -= amount
-                placed.append(index)
+                found[index] = node
                 break
-    return placed
+    return found
 
 
 def what_is_missing(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> str:
     """Why the requests don't all fit, by name, and what there is instead; empty if they do."""
-    placed = set(what_fits(requests, nodes))
-    left = [request for index, request in enumerate(requests) if index not in placed]
+    fitting = set(what_fits(requests, nodes))
+    left = [request for index, request in enumerate(requests) if index not in fitting]
     if not left:
         return ""
     reasons = []

@@ -6,16 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bimetal._errors import Error
+from bimetal._errors import Error, error
+
+__all__ = ["AttemptFailed", "Error", "Failure", "code_in", "error", "root_cause"]
 
 # What becomes of the other ranks when one is lost; and what the machine, not the program, may have caused.
 _CONSEQUENCES = ("aborted", "peer_lost", "timeout")
 _WORTH_ANOTHER_TRY = (*_CONSEQUENCES, "system")
-
-
-def error(text: str, code: str, rank: int | None = None) -> Error:
-    """A bimetal.Error whose text ends with code and rank, as those of the C++ core do."""
-    return Error(f"{text} [{code}{'' if rank is None else f', rank {rank}'}]", code, rank)
 
 
 @dataclass(frozen=True)

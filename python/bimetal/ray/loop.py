@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal.ray import folders
 from bimetal.ray.failure import code_in, error
-from bimetal.ray.mailbox import Mailbox
 from bimetal.ray.store import RayStore
+from bimetal.runs import folders
+from bimetal.runs.mailbox import Mailbox
 
 
 @dataclass

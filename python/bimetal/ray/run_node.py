@@ -91,10 +91,15 @@ def environment(address: str, token: pathlib.Path | None) -> dict[str, str]:
 def confined_to(address: str, variables: dict[str, str]) -> dict[str, str]:
     """The environment of a process that is to listen on that address where it would on all: Ray's own ports can't be
     told otherwise. Where there is no library for it (it is for Linux) nothing is added."""
-    if not _BIND_HERE.is_file():
+    if not can_confine():
         return variables
     loaded = [str(_BIND_HERE), *variables.get("LD_PRELOAD", "").split()]
     return {**variables, "LD_PRELOAD": " ".join(dict.fromkeys(loaded)), "BIMETAL_BIND_ADDRESS": address}
+
+
+def can_confine() -> bool:
+    """Whether there is such a library here."""
+    return _BIND_HERE.is_file()
 
 
 def common_arguments(num_cpus: int | None, object_store_mb: int | None) -> list[str]:

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import ray
-
 from bimetal.ray import cluster
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.checkpoints import Checkpoints, newest_in
@@ -90,7 +88,7 @@ class Trainer:
             bimetal.Error: ``unsupported`` for resources that no node offers, before anything is started;
                 ``timeout`` where others use them for too long; the code and rank of what ended the job otherwise.
         """
-        _connect()
+        cluster.connect()
         checkpoints = Checkpoints(self._storage, self._target.keep(), self._shared, self._resume)
         restarts: list[Restart] = []
         suspects: dict[str, float] = {}  # nodes that did not answer, until when they are not used
@@ -182,16 +180,6 @@ class Trainer:
 
     def _notice(self, text: str) -> None:
         self._on_event(Event("notice", None, f"bimetal.ray: {text}"))
-
-
-def _connect() -> None:
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address="auto", log_to_driver=True)
-    except ConnectionError as nobody:
-        raise error(f"no Ray cluster answers: {nobody}. Start one with `python -m bimetal.ray up`, or name one in "
-                    "RAY_ADDRESS", "system") from nobody
 
 
 def _not_both(name: str, given: Any, target: str, instead: str) -> None:

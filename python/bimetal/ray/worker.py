@@ -16,11 +16,11 @@ import ray
 import torch
 
 from bimetal import _build
-from bimetal.ray import folders, program
-from bimetal.ray.job_process import JobProcess
 from bimetal.ray.loop import LoopRun
-from bimetal.ray.mailbox import Mailbox
 from bimetal.ray.store import RayStore, Shelf, at_hand, through_ray
+from bimetal.runs import folders, program
+from bimetal.runs.job_process import JobProcess
+from bimetal.runs.mailbox import Mailbox
 
 _LOOPBACK = "127.0.0.1"
 
@@ -62,14 +62,14 @@ class Worker:
     def __init__(self) -> None:
         self._mailbox = Mailbox()
         self._shelf = Shelf()
-        self._scratch = folders.make_scratch()
+        self._scratch = folders.make_scratch("bimetal-ray-")
         self._process: JobProcess | None = None
 
     def describe(self, worker: str) -> dict[str, Any]:
         """Who this is. ``worker`` as requested; the answer's is what it comes to here."""
         return {"host": socket.gethostname(), "address": ray.util.get_node_ip_address(),
                 "node": ray.get_runtime_context().get_node_id(), "pid": os.getpid(), "scratch": str(self._scratch),
-                "worker": _any_gpu() if worker == "gpu" else worker, "bimetal": _build.VERSION,
+                "worker": any_gpu() if worker == "gpu" else worker, "bimetal": _build.VERSION,
                 "torch": str(torch.__version__), "system": f"{platform.system()} {platform.machine()}"}
 
     def sees(self, path: str, content: str) -> bool:
@@ -151,7 +151,8 @@ class Worker:
         return path
 
 
-def _any_gpu() -> str:
+def any_gpu() -> str:
+    """The device that Ray has given this process by its own counting. RuntimeError if torch sees none."""
     for kind in ("cuda", "xpu"):
         if hasattr(torch, kind) and getattr(torch, kind).is_available():
             return f"{kind}:0"

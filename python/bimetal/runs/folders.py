@@ -9,10 +9,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 
-from bimetal.ray.failure import error
+from bimetal._errors import error
 
 _CHUNK = 2 << 20  # bytes in one call
-_OURS = "bimetal-ray-"
 
 
 def copy_whole(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
@@ -87,13 +86,17 @@ def inside(folder: pathlib.Path, name: str) -> pathlib.Path:
     return folder.joinpath(*parts.parts)
 
 
-def make_scratch() -> pathlib.Path:
-    """A folder for this process, in the system's temporary one; those of processes that are gone are removed."""
-    for old in pathlib.Path(tempfile.gettempdir()).glob(f"{_OURS}*"):
-        owner = old.name.removeprefix(_OURS).partition("-")[0]
+def make_scratch(prefix: str) -> pathlib.Path:
+    """A folder for this process, in the system's temporary one; those of processes that are gone are removed.
+
+    Args:
+        prefix: of its name, and of those that are looked through, such as ``bimetal-ray-``.
+    """
+    for old in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        owner = old.name.removeprefix(prefix).partition("-")[0]
         if owner.isdigit() and not _alive(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
-    return pathlib.Path(tempfile.mkdtemp(prefix=f"{_OURS}{os.getpid()}-"))
+    return pathlib.Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
 
 
 def keep_newest(folder: pathlib.Path, pattern: str, keep: int) -> None:

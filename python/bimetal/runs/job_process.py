@@ -1,4 +1,4 @@
-"""One rank of a job file: the program `bimetal` as a child of the actor, which it does not outlive."""
+"""One rank of a job file: the program `bimetal` as a child of this process, which it does not outlive."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from bimetal.ray.mailbox import Mailbox
+from bimetal._errors import EXIT_STATUSES, INTERRUPTED
+from bimetal.runs.mailbox import Mailbox
 
-# What the actor inherits from Ray and from whoever started the node, and the rank must not see.
+# What this process may have inherited (from Ray, from whoever started the node), and the rank must not see.
 _NOT_PASSED_ON = ("OMP_NUM_THREADS", "BIMETAL_TOKEN_FILE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID",
                   "TORCHELASTIC_RESTART_COUNT", "BIMETAL_STORE", "BIMETAL_JOB")
-_INTERRUPTED = 130
-_CODES = {2: "invalid_argument", 3: "unsupported", 4: "timeout", 5: "peer_lost", 6: "aborted", 7: "unauthorized",
-          8: "protocol_mismatch", 9: "call_mismatch", 10: "corrupt_data", 11: "out_of_memory", 12: "not_finite",
-          13: "system", 14: "internal"}  # docs/errors.md
+_CODES = {status: code for code, status in EXIT_STATUSES.items()}
 
 
 class JobProcess:
     """Starts the rank and tells the mailbox what it says: lines, progress, checkpoints, and its end.
 
-    The child holds the read end of a pipe (the lifeline) whose other end is this process's alone: when the actor
+    The child holds the read end of a pipe (the lifeline) whose other end is this process's alone: when the parent
     is gone, however it went, the child ends at once.
 
     Args:
@@ -33,9 +31,11 @@ class JobProcess:
         variables: of torchrun, and the job's token.
         report: where rank 0 writes its figures.
         mailbox: where all goes.
+        folder: in which it runs; None: this process's.
     """
 
-    def __init__(self, command: Sequence[str], variables: dict[str, str], report: pathlib.Path, mailbox: Mailbox):
+    def __init__(self, command: Sequence[str], variables: dict[str, str], report: pathlib.Path, mailbox: Mailbox,
+                 folder: pathlib.Path | None = None):
         self._report = report
         self._mailbox = mailbox
         self._rank = int(variables["RANK"])
@@ -48,7 +48,8 @@ class JobProcess:
         try:
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                pass_fds=(lifeline, status_in_child), start_new_session=True, text=True, errors="replace")
+                pass_fds=(lifeline, status_in_child), start_new_session=True, text=True, errors="replace",
+                cwd=folder)
         except OSError:
             os.close(self._lifeline)
             os.close(status)
@@ -70,6 +71,10 @@ class JobProcess:
     def kill(self) -> None:
         """Ends the rank at once."""
         self._process.kill()
+
+    def wait(self) -> None:
+        """Until it is gone; not for long once it has ended or been killed."""
+        self._process.wait()
 
     def _read_output(self) -> None:
         for line in self._process.stdout:
@@ -94,11 +99,12 @@ class JobProcess:
 
     def _wait(self, readers: Sequence[threading.Thread]) -> None:
         status = self._process.wait()
+        os.close(self._lifeline)
         for reader in readers:
             reader.join(5)  # pipes end with the process, unless somebody inherited them
-        if status in (0, _INTERRUPTED):
+        if status in (0, INTERRUPTED):
             report = json.loads(self._report.read_text()) if self._report.exists() else None
-            self._mailbox.put("ended", interrupted=status == _INTERRUPTED, report=report)
+            self._mailbox.put("ended", interrupted=status == INTERRUPTED, report=report)
         elif self._failure:
             self._mailbox.put("failed", text=self._failure["message"], code=self._failure["code"],
                               about=self._failure.get("rank"), died=False, own=False)

@@ -6,7 +6,7 @@ import os
 import pathlib
 import shutil
 
-from bimetal.ray.failure import error
+from bimetal._errors import error
 
 VARIABLE = "BIMETAL_PROGRAM"
 
