@@ -15,12 +15,14 @@
 #include "bimetal/cli/demo.h"
 #include "bimetal/cli/devices.h"
 #include "bimetal/cli/error_text.h"
+#include "bimetal/cli/evaluate.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/join.h"
 #include "bimetal/cli/launch.h"
 #include "bimetal/cli/plan.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank.h"
+#include "bimetal/cli/show_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/token.h"
 #include "bimetal/cli/train.h"
@@ -55,6 +57,8 @@ int run(int argc, char** argv) {
   add_train(app, action);
   add_join(app, action);
   add_launch(app, action);
+  add_evaluate(app, action);
+  add_show_job(app, action);
   add_plan(app, action);
   add_devices(app, action);
   add_bench(app, action);

@@ -9,18 +9,10 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
+#include "bimetal/data/uniform.h"
 
 namespace bimetal::data {
 namespace {
-
-/// Uniform in 0…bound−1. The standard's distributions differ between libraries; the engine does
-/// not. Numbers below 2^64 mod bound are drawn again, which leaves whole rounds of 0…bound−1.
-std::uint64_t uniform_below(std::uint64_t bound, std::mt19937_64& engine) {
-  const std::uint64_t uneven = (0 - bound) % bound;
-  std::uint64_t drawn = engine();
-  while (drawn < uneven) drawn = engine();
-  return drawn % bound;
-}
 
 std::mt19937_64 engine_of(std::uint64_t seed, std::int64_t epoch) {
   const auto number = static_cast<std::uint64_t>(epoch);

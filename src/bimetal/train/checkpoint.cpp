@@ -161,4 +161,10 @@ TrainingState load_checkpoint(const fs::path& path, Module& module, Optimizer& o
   return state;
 }
 
+fs::path load_checkpoint_model(const fs::path& path, Module& module) {
+  auto checkpoint = find_checkpoint(path).path;
+  load_model(module, checkpoint / kModelFile);
+  return checkpoint;
+}
+
 }  // namespace bimetal::train

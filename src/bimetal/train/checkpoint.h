@@ -48,4 +48,9 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& dir,
 TrainingState load_checkpoint(const std::filesystem::path& path, torch::nn::Module& module,
                               torch::optim::Optimizer& optimizer);
 
+/// The model alone of such a checkpoint, whatever optimizer it was trained with; returns the folder
+/// that it came from. The same checks and errors.
+std::filesystem::path load_checkpoint_model(const std::filesystem::path& path,
+                                            torch::nn::Module& module);
+
 }  // namespace bimetal::train

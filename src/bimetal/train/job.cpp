@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -176,6 +177,12 @@ std::string to_toml(const Job& job) {
     out += fmt::format("{} = {}\n", key.name, key.value.write());
   }
   return out;
+}
+
+std::string to_json(const Job& job) {
+  std::ostringstream out;
+  out << toml::json_formatter(toml::parse(to_toml(job)));
+  return std::move(out).str();
 }
 
 std::vector<std::string> job_key_names() {

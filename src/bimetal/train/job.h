@@ -19,7 +19,8 @@ struct ModelConfig {
 
 struct DataConfig {
   std::string name = "fashion-mnist";
-  std::string path;  ///< empty: the usual places
+  std::string path;                  ///< empty: the usual places
+  std::uint64_t bootstrap_seed = 0;  ///< > 0: train on samples drawn with replacement
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -93,6 +94,10 @@ Job parse_job(std::string_view toml, const std::string& origin,
 /// Every key with its value, so that parse_job(to_toml(job)) == job: what a launcher sends to
 /// machines that have no file.
 std::string to_toml(const Job& job);
+
+/// The same as a JSON object of sections: whole numbers, numbers (always with a point or an
+/// exponent) and texts keep their types.
+std::string to_json(const Job& job);
 
 /// All valid keys, as "section.key", in the order of docs/job_file.md.
 std::vector<std::string> job_key_names();

@@ -66,6 +66,12 @@ std::optional<double> as_number(const toml::node& node) {
   return std::nullopt;
 }
 
+/// "1.0" and not "1": whoever reads it without the table can tell it from a whole number.
+std::string number_text(double value) {
+  const auto text = fmt::format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
 Binding number(double& to, Range range) {
   const auto read = [&to, range](const toml::node& node) -> Problem {
     const auto value = as_number(node);
@@ -76,7 +82,7 @@ Binding number(double& to, Range range) {
     to = *value;
     return std::nullopt;
   };
-  return {read, [&to] { return fmt::format("{}", to); }};
+  return {read, [&to] { return number_text(to); }};
 }
 
 Binding flag(bool& to) {
@@ -197,6 +203,7 @@ std::vector<JobKey> job_keys(Job& job) {
       {"model", "name", text(model.name)},
       {"data", "name", text(data.name)},
       {"data", "path", text(data.path)},
+      {"data", "bootstrap_seed", whole(data.bootstrap_seed, 0)},
       {"train", "epochs", whole(train.epochs, 1)},
       {"train", "steps", whole(train.steps, 0)},
       {"train", "global_batch", whole(train.global_batch, 1)},

@@ -24,6 +24,7 @@ Facts facts_of(const Job& job, const data::TrainTest& data) {
   return {
       {"model.name", job.model.name},
       {"data.name", job.data.name},
+      {"data.bootstrap_seed", text(job.data.bootstrap_seed)},
       {"the training set's size", text(data.train.size())},
       {"the test set's size", text(data.test.size())},
       {"train.epochs", text(train.epochs)},

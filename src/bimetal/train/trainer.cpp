@@ -12,6 +12,7 @@
 #include "bimetal/balance/balancer.h"
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/form_islands.h"
+#include "bimetal/data/bootstrap.h"
 #include "bimetal/train/batch_feed.h"
 #include "bimetal/train/evaluate.h"
 #include "bimetal/train/gradient_compression.h"
@@ -112,6 +113,7 @@ data::TrainTest TrainingRun::load_data() {
   observer_.on_phase("loading data");
   auto data = data::load_dataset(job_.data.name, job_.data.path);
   require_same_job(group_, job_, data, step_timeout(job_));
+  if (const auto seed = job_.data.bootstrap_seed) data.train = data::bootstrap(data.train, seed);
   return data;
 }
 

@@ -8,7 +8,7 @@
 namespace bimetal::train {
 namespace {
 
-Bytes encode(const WorkerSummary& summary) {
+Bytes encode_summary(const WorkerSummary& summary) {
   WireWriter writer;
   writer.string(summary.host);
   writer.string(summary.device);
@@ -19,7 +19,7 @@ Bytes encode(const WorkerSummary& summary) {
   return std::move(writer).take();
 }
 
-WorkerSummary decode(const Bytes& bytes) {
+WorkerSummary decode_summary(const Bytes& bytes) {
   WireReader reader(bytes);
   WorkerSummary summary;
   summary.host = reader.string();
@@ -37,8 +37,9 @@ WorkerSummary decode(const Bytes& bytes) {
 std::vector<WorkerSummary> gather_summaries(comm::Group group, const WorkerSummary& mine,
                                             std::chrono::milliseconds timeout) {
   std::vector<WorkerSummary> summaries;
-  for (const auto& bytes : all_gather_bytes(group, encode(mine), Deadline::after(timeout))) {
-    summaries.push_back(decode(bytes));
+  for (const auto& bytes :
+       all_gather_bytes(group, encode_summary(mine), Deadline::after(timeout))) {
+    summaries.push_back(decode_summary(bytes));
   }
   return summaries;
 }

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <vector>
+
 #include "bimetal/base/error.h"
 #include "support/temporary_folder.h"
 
@@ -203,6 +206,24 @@ TEST(Job, SurvivesTheTripThroughToml) {
   job.parallel.balance = balance::Policy::Equal;
   job.parallel.weights.clear();
   EXPECT_EQ(parse(to_toml(job)), job);
+}
+
+TEST(Job, JsonTellsNumbersFromWholeNumbers) {
+  Job job;
+  job.model.name = "a \"b\"";
+  job.train.learning_rate = 1;
+  job.train.weight_decay = 1e-20;
+  job.parallel.balance = balance::Policy::Fixed;
+  job.parallel.weights = {3, 1};
+  const auto json = nlohmann::json::parse(to_json(job));
+  EXPECT_EQ(json["model"]["name"], "a \"b\"");
+  EXPECT_TRUE(json["train"]["epochs"].is_number_integer());
+  EXPECT_TRUE(json["train"]["learning_rate"].is_number_float());
+  EXPECT_EQ(json["train"]["learning_rate"], 1.0);
+  EXPECT_EQ(json["train"]["weight_decay"], 1e-20);
+  EXPECT_TRUE(json["train"]["evaluate"].is_boolean());
+  EXPECT_EQ(json["parallel"]["balance"], (std::vector<double>{3, 1}));
+  EXPECT_EQ(json["checkpoint"]["dir"], "");
 }
 
 TEST(Job, LoadsFilesAndNamesThem) {

@@ -1,0 +1,159 @@
+#include "bimetal/cli/evaluate.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/atomic_file.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/rank_process.h"
+#include "bimetal/cli/status_line.h"
+#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/device/worker_spec.h"
+#include "bimetal/train/checkpoint.h"
+#include "bimetal/train/predict.h"
+#include "bimetal/train/safetensors.h"
+#include "bimetal/train/setup.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kEvaluateExamples = R"(Examples:
+  bimetal evaluate examples/fashion_mnist.toml --checkpoint runs/fashion_mnist
+  bimetal evaluate job.toml --checkpoint runs/a --checkpoint runs/b --predictions both.safetensors
+
+Several checkpoints are evaluated one by one and as an ensemble: the mean of what they predict.
+A folder of checkpoints stands for its newest one.)";
+
+struct EvaluateArguments {
+  std::string job;
+  std::vector<std::string> set, checkpoints;
+  std::string worker = "auto", predictions, report;
+};
+
+struct EvaluatedModel {
+  std::string checkpoint;
+  train::Evaluation evaluation;
+};
+
+/// What all of the models say, one after the other: only their sum is kept.
+struct Evaluated {
+  std::vector<EvaluatedModel> models;
+  train::Evaluation ensemble;   ///< of the mean; with one model that model's
+  torch::Tensor probabilities;  ///< the mean, float64 [N, classes]
+  torch::Tensor labels;         ///< int64 [N]
+};
+
+Evaluated evaluate_models(const EvaluateArguments& arguments) {
+  const auto job = train::load_job(arguments.job, arguments.set);
+  train::TrainerOptions options;
+  options.worker = device::parse_worker_spec(arguments.worker);
+  const auto place = train::choose_place(job, options);
+  StatusLine status;
+  status.show("loading data …");
+  const auto data = data::load_dataset(job.data.name, job.data.path);
+  const auto model = train::make_seeded_model(job, data.train, place);
+  Evaluated all;
+  all.labels = data.test.labels;
+  for (const auto& named : arguments.checkpoints) {
+    status.show(fmt::format("evaluating {} …", named));
+    const auto checkpoint = train::load_checkpoint_model(named, *model);
+    const auto probabilities = train::predict(
+        *model, data.test,
+        {.device = place.device, .dtype = place.dtype, .speed = options.worker.speed});
+    all.models.push_back({checkpoint.string(), train::score(probabilities, all.labels)});
+    all.probabilities =
+        all.probabilities.defined() ? all.probabilities + probabilities : probabilities;
+  }
+  all.probabilities /= static_cast<double>(all.models.size());
+  all.ensemble = train::score(all.probabilities, all.labels);
+  return all;
+}
+
+std::string percent(double accuracy) {
+  return fmt::format("{:.2f} %", 100 * accuracy);
+}
+
+void print_table(const Evaluated& all) {
+  std::vector<TableRow> rows = {{"checkpoint", "test accuracy", "loss"}};
+  const auto add = [&rows](const std::string& name, const train::Evaluation& evaluation) {
+    rows.push_back({name, percent(evaluation.accuracy), fmt::format("{:.4f}", evaluation.loss)});
+  };
+  for (const auto& model : all.models) add(model.checkpoint, model.evaluation);
+  if (all.models.size() > 1) {
+    add(fmt::format("ensemble of {}", all.models.size()), all.ensemble);
+  }
+  Terminal terminal;
+  const auto lines = aligned(rows, 1);
+  terminal.print(terminal.coloured(Colour::bold, lines[0]));
+  for (std::size_t i = 1; i < lines.size(); ++i) terminal.print(lines[i]);
+}
+
+nlohmann::ordered_json figures(const train::Evaluation& evaluation) {
+  return {{"test_accuracy", evaluation.accuracy}, {"test_loss", evaluation.loss}};
+}
+
+std::string report_text(const Evaluated& all) {
+  nlohmann::ordered_json json = {{"samples", all.labels.size(0)},
+                                 {"checkpoints", nlohmann::ordered_json::array()},
+                                 {"ensemble", figures(all.ensemble)}};
+  for (const auto& model : all.models) {
+    auto entry = figures(model.evaluation);
+    entry["checkpoint"] = model.checkpoint;
+    json["checkpoints"].push_back(entry);
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+int evaluate_command(const EvaluateArguments& arguments) {
+  const auto all = evaluate_models(arguments);
+  if (!arguments.predictions.empty()) {
+    train::write_safetensors(
+        arguments.predictions,
+        {{"labels", all.labels}, {"probabilities", all.probabilities.to(torch::kFloat32)}});
+  }
+  if (!arguments.report.empty()) write_file_atomically(arguments.report, report_text(all));
+  print_table(all);
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_evaluate(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<EvaluateArguments>();
+  auto* command = app.add_subcommand("evaluate", "Test trained models: each, and their ensemble");
+  command->add_option("job", arguments->job, "The job file (TOML; docs/job_file.md)")
+      ->required()
+      ->type_name("JOB.toml");
+  command
+      ->add_option("--checkpoint", arguments->checkpoints,
+                   "A checkpoint, or a folder of them; repeat it for an ensemble")
+      ->required()
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  command->add_option("--set", arguments->set, "Change a key of the job; may be repeated")
+      ->type_name("section.key=value")
+      ->allow_extra_args(false);
+  command->add_option("--worker", arguments->worker, "What to compute on (default: auto)")
+      ->type_name("SPEC");
+  command
+      ->add_option("--predictions", arguments->predictions,
+                   "Write each test sample's probabilities and labels here")
+      ->type_name("FILE.safetensors");
+  command->add_option("--report", arguments->report, "Write the figures here")
+      ->type_name("FILE.json");
+  command->footer(kEvaluateExamples);
+  command->callback([arguments, &action] {
+    action = [arguments] {
+      return run_rank_process(
+          [&](launch::StatusReporter&) { return evaluate_command(*arguments); });
+    };
+  });
+}
+
+}  // namespace bimetal::cli
