@@ -65,6 +65,10 @@ constexpr std::chrono::seconds kTimeToRead{1};
 
 comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
                  const TorchAgent& torch_agent) {
+  // A world of one has nobody to meet: nothing listens, and the port may be in use.
+  if (env.world_size == 1 && env.store == StoreOwner::RankZero) {
+    return single_process_world(options.group);
+  }
   const auto deadline = Deadline::after(options.join_timeout);
   if (env.store != StoreOwner::RankZero || env.rank != 0) {
     return join(env, options, torch_agent, deadline);
