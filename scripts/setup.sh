@@ -47,8 +47,9 @@ if ! .venv/bin/python -c "import safetensors, matplotlib" 2>/dev/null; then
 fi
 
 # What the tests of the Python package use it with.
-if ! .venv/bin/python -c "import accelerate, lightning" 2>/dev/null; then
+if ! .venv/bin/python -c "import accelerate, lightning, optuna" 2>/dev/null; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" accelerate lightning \
+    "optuna>=4" \
     ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}
 fi
 

@@ -19,6 +19,9 @@ def transport(backend: Any) -> str: ...
 def device(spec: str, local_rank: int) -> str:
     """The name of a device, as torch.device takes it."""
 
+def usable_cores() -> int:
+    """Cores of this machine that this process may use: affinity and the container's quota counted."""
+
 class Balancer:
     """Shares of a global batch that follow the ranks' speed. Pure: equal calls, equal shares."""
 

@@ -29,8 +29,8 @@ def environment(address: str | None, token: pathlib.Path | None) -> dict[str, st
 
 
 def environment_if_unset(address: str | None) -> dict[str, str] | None:
-    """The same for a program that is running already, to start itself anew with; None: it has them. On a cluster without
-    tokens, which somebody else has started, it does without one."""
+    """The same for a program that is running already, to start itself anew with; None: it has them. On a cluster
+    without tokens, which somebody else has started, it does without one."""
     if "BIMETAL_BIND_ADDRESS" in os.environ or not run_node.can_confine():
         return None
     variables = environment(address, token_file.given_path())

@@ -40,6 +40,7 @@ int become(const std::string& module, const std::vector<std::string>& arguments)
   const auto build = launch::own_program().parent_path();
   const auto python = interpreter(build);
   prefer_package_of(build);
+  ::setenv("BIMETAL_PROGRAM", launch::own_program().c_str(), /*overwrite=*/0);  // to start this one
   std::vector<std::string> words = {python, "-m", module};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
@@ -67,6 +68,9 @@ void add(CLI::App& app, Action& action, const char* name, const char* what) {
 
 void add_python_commands(CLI::App& app, Action& action) {
   add(app, action, "ray", "Start nodes of a Ray cluster: up, join (python -m bimetal.ray)");
+  add(app, action, "tune", "Search hyper-parameters: many short trainings, packed onto devices");
+  add(app, action, "ensemble",
+      "Train independent models in parallel and average what they predict");
 }
 
 }  // namespace bimetal::cli

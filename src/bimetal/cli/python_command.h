@@ -1,5 +1,6 @@
 #pragma once
-// Subcommands that are written in Python, since what they drive is: bimetal ray.
+// Subcommands that are written in Python, since what they drive is: bimetal ray,
+// tune, ensemble.
 
 #include "bimetal/cli/command.h"
 

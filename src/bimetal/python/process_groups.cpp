@@ -5,6 +5,7 @@
 #include "bimetal/c10d/make_backend.h"
 #include "bimetal/c10d/worlds.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/host.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {
@@ -62,6 +63,7 @@ void bind_process_groups(py::module_& module) {
       },
       py::arg("backend"), no_gil);
   module.def("device", device_for, py::arg("spec"), py::arg("local_rank"));
+  module.def("usable_cores", device::usable_cores);
 }
 
 }  // namespace bimetal::python

@@ -1,0 +1,195 @@
+"""A Ray cluster's devices: each run is a task that asks for its device's resources, on the node where that is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import bimetal.ray  # noqa: F401  says what to install where Ray is missing, and presents the cluster's token
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError, TaskCancelledError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from bimetal import _build
+from bimetal._errors import Error
+from bimetal.ray import cluster, driver
+from bimetal.ray.cluster import Node
+from bimetal.ray.worker_request import ACCELERATORS, WorkerRequest, parse
+from bimetal.runs import folders
+from bimetal.runs.remote import Parcel, pack, work
+from bimetal.runs.run import Device, Run
+
+_START_SECONDS = 120.0  # for a task: others may use the resources, and its process imports torch
+_ANSWER_SECONDS = 5.0  # in which a node that is alive answers
+
+
+@dataclass
+class _Task:
+    run: Run
+    device: Device
+    events: Any  # Ray's generator of references
+    asked: float
+    started: bool = False
+
+
+class RayHost:
+    """Runs as tasks of a cluster.
+
+    Args:
+        workers: what to ask for, as ``bimetal.ray.Trainer`` takes it: a tag (``cuda``), ``num_cpus=2``, or JSON
+            (``{"cuda": 1}``); empty: every accelerator that the nodes offer, else each of their CPUs.
+        address: HEAD or HEAD:PORT; None: RAY_ADDRESS, else this machine's.
+        tell: is told what people have to know.
+
+    Raises:
+        bimetal.Error: ``unsupported`` for resources that no node offers, ``system`` if no cluster answers.
+    """
+
+    def __init__(self, workers: Sequence[str], address: str | None, tell: Callable[[str], None]):
+        asked = [parse(_request(worker)) for worker in workers]
+        cluster.connect(driver.with_port(*driver.split_port(address)) if address else "auto", log_to_driver=False)
+        nodes = cluster.living_nodes()
+        requests = cluster.with_gpus(asked or _all_of(nodes), nodes)
+        if not requests:
+            raise Error("the cluster's nodes offer no accelerators and no CPUs: name with --worker what to use",
+                        "unsupported")
+        if missing := cluster.what_is_missing(requests, nodes):
+            raise Error(missing, "unsupported")
+        self.devices = [_device(requests[index], node) for index, node in cluster.placed(requests, nodes).items()]
+        self._tell = tell
+        self._tasks: dict[str, _Task] = {}
+
+    def __enter__(self) -> RayHost:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for task in self._tasks.values():
+            ray.cancel(task.events, force=True)
+        ray.shutdown()
+
+    def start(self, run: Run, device: Device) -> None:
+        request, node = device.where
+        resources = dict(request.resources)
+        options = {"num_cpus": resources.pop("CPU", 0), "num_gpus": resources.pop("GPU", 0), "resources": resources}
+        parcel = Parcel(run.arguments, device.worker, pack(run.folder, run.brings), run.returns, _build.VERSION)
+        events = ray.remote(work).options(
+            **options, num_returns="streaming", max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(parcel)
+        self._tasks[run.name] = _Task(run, device, events, time.monotonic())
+
+    def hear(self, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
+        until = time.monotonic() + seconds
+        while self._tasks:
+            by_events = {task.events: task for task in self._tasks.values()}
+            ready, _ = ray.wait(list(by_events), num_returns=1, timeout=max(0.0, until - time.monotonic()))
+            if not ready:
+                break
+            task = by_events[ready[0]]
+            said = self._next(task)
+            if said["kind"] == "started":
+                task.started = True
+            elif said["kind"] == "file":
+                folders.write(task.run.folder / ".incoming", said["name"], said["offset"], said["piece"])
+            elif said["kind"] in ("ended", "failed"):
+                yield self._over(task, said)
+                return
+            else:
+                yield task.run.name, said
+        yield from self._overdue()
+
+    def stop(self, run: Run) -> None:
+        if task := self._tasks.get(run.name):
+            ray.cancel(task.events)
+
+    def _next(self, task: _Task) -> dict[str, Any]:
+        """The next event; what Ray has to say of a task that is gone is one, too."""
+        try:
+            return ray.get(next(task.events), timeout=_ANSWER_SECONDS)
+        except (TaskCancelledError, StopIteration):
+            return {"kind": "failed", "text": "was stopped", "code": "aborted"}
+        except RayTaskError as failed:
+            return {"kind": "failed", "text": _cause(failed), "code": "internal"}
+        except (RayError, GetTimeoutError) as gone:
+            lost = not self._answers(task.device.where[1])
+            what = "its node is gone" if lost else f"its process on the node is gone: {type(gone).__name__}"
+            return {"kind": "failed", "text": what, "code": "peer_lost", "lost": lost}
+
+    def _over(self, task: _Task, said: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        del self._tasks[task.run.name]
+        incoming = task.run.folder / ".incoming"
+        if said["kind"] == "ended":
+            for path in incoming.glob("*"):
+                target = task.run.folder / path.name
+                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+                path.rename(target)
+        elif said["code"] in ("invalid_argument", "corrupt_data"):
+            said = {**said, "text": f"{said['text']}\n  The data set has to lie on each node of the cluster, where [data] "
+                                    f"path says; this was on {task.device.where[1].address}"}
+        shutil.rmtree(incoming, ignore_errors=True)
+        return task.run.name, said
+
+    def _overdue(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Tasks whose resources others do not give back."""
+        for task in [task for task in self._tasks.values() if not task.started]:
+            if time.monotonic() - task.asked > _START_SECONDS:
+                ray.cancel(task.events)
+                yield self._over(task, {
+                    "kind": "failed", "code": "timeout", "lost": True,
+                    "text": f"{task.device.name} could not begin within {_START_SECONDS:.0f} s: others use it, or its "
+                            "node does not answer"})
+
+    def _answers(self, node: Node) -> bool:
+        if all(node.id != living.id for living in cluster.living_nodes()):
+            return False
+        here = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        ping = ray.remote(_pong).options(num_cpus=0, max_retries=0, scheduling_strategy=here).remote()
+        try:
+            return ray.get(ping, timeout=_ANSWER_SECONDS)
+        except (RayError, GetTimeoutError):
+            return False
+
+
+def _pong() -> bool:
+    return True
+
+
+def _request(text: str) -> Any:
+    """A --worker of the command line, as worker_request.parse takes it."""
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError as bad:
+            raise Error(f"--worker {text}: {bad}", "invalid_argument") from bad
+    if "=" not in text:
+        return text
+    try:
+        return {name: float(amount) for name, _, amount in (part.partition("=") for part in text.split(","))}
+    except ValueError:
+        raise Error(f"--worker {text}: on Ray a worker is a tag as cuda, NAME=AMOUNT as num_cpus=2, or JSON as "
+                    '{"num_cpus": 1, "worker": "cpu:threads=1,speed=0.5"}', "invalid_argument") from None
+
+
+def _all_of(nodes: Sequence[Node]) -> list[WorkerRequest]:
+    """One request for each accelerator; for each CPU where there is none."""
+    found = [{name: 1} for node in nodes for name in (*ACCELERATORS, "GPU")
+             for _ in range(int(node.resources.get(name, 0)))
+             if name != "GPU" or not any(tag in node.resources for tag in ACCELERATORS)]
+    return [parse(asked) for asked in found or [{"num_cpus": 1} for node in nodes
+                                                for _ in range(int(node.resources.get("CPU", 0)))]]
+
+
+def _device(request: WorkerRequest, node: Node) -> Device:
+    return Device(f"{request.worker} on {node.address}", request.worker, f"{request.worker} {request.text} {node.id}",
+                  (request, node))
+
+
+def _cause(failed: RayTaskError) -> str:
+    text = str(failed)
+    if "No module named 'bimetal" in text:
+        return ("this node has no Bimetal that its Python can import, or another version: install it there, by pip "
+                "install, or by PYTHONPATH=build/python before the node is started")
+    return text.strip().splitlines()[-1] if text.strip() else type(failed).__name__

@@ -1,0 +1,165 @@
+"""bimetal tune JOB.toml: searches the keys of a job file, many trials at once, each on one device."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pathlib
+import sys
+import time
+from typing import Any
+
+from bimetal._errors import EXIT_STATUSES, Error
+from bimetal.runs import command
+from bimetal.runs.job import Job
+from bimetal.runs.pool import Pool
+from bimetal.runs.screen import Screen
+from bimetal.tune import _need_optuna, space
+from bimetal.tune.trial import METRICS
+
+_EXAMPLES = """Examples:
+  bimetal tune job.toml --grid train.learning_rate=0.01,0.05,0.1 --grid train.momentum=0,0.9
+  bimetal tune job.toml --random train.learning_rate=log:1e-3..1e-1 train.momentum=0.8..0.99 --trials 20
+  bimetal tune job.toml --random train.learning_rate=log:1e-4..1 --trials 60 --asha --save-best runs/best
+  bimetal tune job.toml --grid train.optimizer=sgd,adam --worker cuda:0 --worker cpu:threads=8 --report tuned.json
+
+Any key of docs/job_file.md can be searched. docs/tuning.md tells more."""
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bimetal tune", description=__doc__, epilog=_EXAMPLES,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", metavar="JOB.toml", help="the job file")
+    parser.add_argument("--grid", action="extend", nargs="+", default=[], metavar="KEY=VALUE,…",
+                        help="try every combination of these values")
+    parser.add_argument("--random", action="extend", nargs="+", default=[], metavar="KEY=LOW..HIGH",
+                        help="draw from this range, from log:LOW..HIGH, or from VALUE,VALUE,…")
+    parser.add_argument("--trials", type=_at_least(1), metavar="N", help="how many draws of --random")
+    parser.add_argument("--sampler", choices=("random", "tpe"), default="random",
+                        help="how --random draws: each time anew, or where results have been good (default: random)")
+    parser.add_argument("--metric", choices=tuple(METRICS), default="test_accuracy",
+                        help="what makes a trial good (default: test_accuracy)")
+    parser.add_argument("--asha", action="store_true",
+                        help="stop most trials early: asynchronous successive halving, by train.steps if the job sets "
+                             "it, else by train.epochs")
+    parser.add_argument("--reduction", type=_at_least(2), default=3, metavar="N",
+                        help="--asha: one trial in so many goes on from each rung (default: 3)")
+    parser.add_argument("--min-resource", type=_at_least(1), metavar="N",
+                        help="--asha: epochs or steps of every trial (default: such that there are three rungs)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default: 0)")
+    parser.add_argument("--dir", type=pathlib.Path, metavar="DIR",
+                        help="keep every trial's report and checkpoint here (default: a temporary folder)")
+    parser.add_argument("--save-best", type=pathlib.Path, metavar="DIR", help="put the best trial's checkpoint here")
+    command.add_options(parser)
+    return parser
+
+
+def _at_least(least: int) -> Any:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return value
+
+    return number
+
+
+def _options(arguments: argparse.Namespace, job: Job, folder: pathlib.Path) -> Any:
+    from bimetal.tune.search import Options
+
+    if bool(arguments.grid) == bool(arguments.random):
+        raise Error("say what to search: either --grid KEY=VALUE,… or --random KEY=LOW..HIGH; a key of --random may "
+                    "list values, too", "invalid_argument")
+    if arguments.grid:
+        if arguments.trials or arguments.sampler != "random":
+            raise Error("--grid tries every combination: --trials and --sampler go with --random", "invalid_argument")
+        dimensions: Any = space.grid(arguments.grid, job)
+        sampler, trials = "grid", math.prod(len(dimension.values) for dimension in dimensions)
+    else:
+        if not arguments.trials:
+            raise Error("--random needs --trials N", "invalid_argument")
+        dimensions = space.random(arguments.random, job)
+        sampler, trials = arguments.sampler, arguments.trials
+    if arguments.metric == "test_accuracy" and not job.value("train.evaluate"):
+        raise Error("this job has train.evaluate = false: --set train.evaluate=true, or --metric train_loss",
+                    "invalid_argument")
+    return Options(dimensions, sampler, trials, arguments.metric, arguments.seed, folder,
+                   checkpoints=bool(arguments.dir or arguments.save_best), every=bool(arguments.dir))
+
+
+def _search(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, screen: Screen) -> Any:
+    from bimetal.tune.halving import Halving, Ladder, fixed_by
+    from bimetal.tune.search import Search
+
+    options = _options(arguments, job, folder)
+    if not arguments.asha:
+        return Search(job, options, screen.say)
+    ladder = Ladder.of(job, arguments.min_resource, arguments.reduction)
+    fixed_by(ladder, [dimension.key for dimension in options.dimensions])
+    return Halving(job, options, ladder, screen.say)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    _need_optuna.check()
+    command.confine(arguments, "bimetal.tune")
+    job = Job(arguments.job, arguments.set)
+    command.require_writable(arguments.report)
+    command.require_new(arguments.dir)
+    screen = Screen()
+    with command.work_folder(arguments.dir) as folder:
+        search = _search(arguments, job, folder, screen)
+        with command.host_of(arguments, screen.say) as host:
+            began = time.monotonic()
+            pool: Pool | None = None
+
+            def changed() -> None:
+                at_work = ", ".join(f"{running.run.name.removeprefix('trial ')}: {100 * running.done:.0f} %"
+                                    for running in pool.running.values())
+                screen.show(f"{search.summary()}  running {at_work}" if at_work else search.summary())
+
+            interrupted = False
+            try:
+                pool = command.pool_on(host, job, changed, screen.say, arguments.ray is not None)
+                pool.work_through(search)
+            except KeyboardInterrupt:
+                interrupted = True
+            screen.clear()
+            if pool is None:
+                return command.interrupted()
+            search.close()
+            _conclude(arguments, search, pool, screen, time.monotonic() - began, interrupted)
+    if interrupted:
+        return command.interrupted()
+    return 0 if search.best else _failure(search)
+
+
+def _conclude(arguments: argparse.Namespace, search: Any, pool: Pool, screen: Screen, elapsed_s: float,
+              interrupted: bool) -> None:
+    from bimetal.tune import result
+
+    for line in ["", *result.table(search)]:
+        screen.say(line)
+    best, checkpoint = search.best, None
+    if best:
+        screen.say(f"\nbest: {best.name}, {arguments.metric} {best.value:.4f}\n  {result.repeat(search, best)}")
+        if arguments.save_best and (best.state == "done" or not interrupted):
+            checkpoint = result.keep_checkpoint(best, arguments.save_best)
+            screen.say(f"  its checkpoint: {checkpoint}")
+    if arguments.report:
+        command.write_json(arguments.report, result.report(search, pool, elapsed_s, interrupted, checkpoint))
+
+
+def _failure(search: Any) -> int:
+    """No trial has come to a value."""
+    first = next(trial for trial in search.trials if trial.failure)
+    command.complain(f"bimetal: error: every trial has failed; {first.name}: {first.failure}")
+    return EXIT_STATUSES.get(first.code or "", EXIT_STATUSES["internal"])
+
+
+def main() -> int:
+    arguments = _arguments().parse_args()
+    return command.run_command(lambda: _run(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

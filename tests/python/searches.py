@@ -1,0 +1,51 @@
+"""What the tests of `bimetal tune` and `bimetal ensemble` share: real commands on a small job, and what they leave."""
+
+import json
+import os
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "fault"))
+
+import harness  # noqa: E402
+
+TWO_WORKERS = ["--worker", "cpu:threads=1", "--worker", "cpu:threads=1"]
+
+
+class SearchTest(harness.FaultTest):
+    """A job of some steps; commands run by this Python, in a folder of their own."""
+
+    def setUp(self):
+        super().setUp()
+        self.environment.update(BIMETAL_PYTHON=sys.executable, PYTHONPATH=os.environ["PYTHONPATH"])
+        self.job = self.write_job(train__steps=12, train__epochs=9, train__global_batch=64, train__learning_rate=0.05,
+                                  train__dtype="float64", train__evaluate=True, checkpoint__dir="", data__name="mnist")
+
+    def run_to_end(self, *arguments, status=0, **options):
+        job = self.start(*arguments, **options).wait()
+        self.assertEqual(job.status, status, f"{job.out}\n{job.err}")
+        return job
+
+    def report_of(self, *arguments, status=0):
+        """Runs a command to its end; what it has reported."""
+        job = self.run_to_end(*arguments, "--report", "report.json", status=status)
+        return job, json.loads((self.folder / "report.json").read_text())
+
+    def trained(self, *settings):
+        """Straight through, by one worker: the report, and the folder of its checkpoints."""
+        place = self.folder / "straight"
+        words = [word for setting in (f"checkpoint.dir={place}", *settings) for word in ("--set", setting)]
+        self.run_to_end("train", self.job, "--worker", "cpu:threads=1", *words, "--report", "straight.json")
+        return json.loads((self.folder / "straight.json").read_text()), place
+
+    def children(self, job, word="train"):
+        """Ids of a command's processes that run the program's subcommand."""
+        def runs(pid):
+            try:
+                command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                return False
+            return len(command) > 1 and command[1] == word.encode()
+
+        return [pid for pid in self.processes() if harness.parent_of(pid) == job.pid and runs(pid)]
