@@ -4,86 +4,16 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
-#include <array>
 #include <cmath>
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
 #include "bimetal/data/idx.h"
 
 namespace bimetal::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Source {
-  std::string_view name;
-  std::string_view how_to_get;
-};
-
-constexpr std::array<Source, 2> kSources = {{
-    {"fashion-mnist",
-     "install Debian's package dataset-fashion-mnist, or take the four files from "
-     "https://github.com/zalandoresearch/fashion-mnist"},
-    {"mnist",
-     "take the four files from https://ossci-datasets.s3.amazonaws.com/mnist/ "
-     "(train-images-idx3-ubyte.gz and so on)"},
-}};
-
-constexpr std::string_view kTrainImages = "train-images-idx3-ubyte";
-constexpr std::string_view kTrainLabels = "train-labels-idx1-ubyte";
-constexpr std::string_view kTestImages = "t10k-images-idx3-ubyte";
-constexpr std::string_view kTestLabels = "t10k-labels-idx1-ubyte";
-
-const Source& source_of(const std::string& name) {
-  std::vector<std::string_view> names;
-  for (const Source& source : kSources) {
-    if (source.name == name) return source;
-    names.push_back(source.name);
-  }
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("no dataset is called '{}'; did you mean '{}'? Known: {}", name,
-                          nearest_name(name, names), fmt::join(names, ", ")));
-}
-
-std::vector<fs::path> usual_places(const std::string& name) {
-  std::vector<fs::path> places;
-  if (const char* root = std::getenv("BIMETAL_DATA")) places.push_back(fs::path(root) / name);
-  if (const char* home = std::getenv("HOME")) {
-    places.push_back(fs::path(home) / ".cache" / "bimetal" / name);
-  }
-  places.push_back(fs::path("/usr/share/datasets") / name);
-  return places;
-}
-
-fs::path find_folder(const Source& source, const fs::path& path) {
-  const std::vector<fs::path> places =
-      path.empty() ? usual_places(std::string(source.name)) : std::vector<fs::path>{path};
-  std::vector<std::string> searched;
-  for (const fs::path& place : places) {
-    std::error_code ignored;  // what cannot be looked at counts as not there
-    if (fs::is_directory(place, ignored)) return place;
-    searched.push_back(place.string());
-  }
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("dataset '{}' is in none of these folders: {}; {} and name their folder "
-                          "as [data] path",
-                          source.name, fmt::join(searched, ", "), source.how_to_get));
-}
-
-fs::path find_file(const Source& source, const fs::path& folder, std::string_view name) {
-  for (const char* suffix : {"", ".gz"}) {
-    const fs::path file = folder / (std::string(name) + suffix);
-    std::error_code ignored;
-    if (fs::exists(file, ignored)) return file;
-  }
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("dataset '{}': folder '{}' has no {} (nor {}.gz); {}", source.name,
-                          folder.string(), name, name, source.how_to_get));
-}
 
 [[noreturn]] void throw_mismatch(const std::string& what) {
   throw Error(ErrorCode::CorruptData, what + "; fetch the files again");
@@ -180,23 +110,23 @@ Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torc
   return batch;
 }
 
-TrainTest load_dataset(const std::string& name, const fs::path& path) {
-  const Source& source = source_of(name);
-  const fs::path folder = find_folder(source, path);
-  const auto file = [&](std::string_view file_name) {
-    return find_file(source, folder, file_name);
-  };
-  TrainTest sets{read_set(file(kTrainImages), file(kTrainLabels)),
-                 read_set(file(kTestImages), file(kTestLabels))};
+TrainTest load_dataset(const DatasetFiles& dataset) {
+  const auto& files = dataset.files;
+  TrainTest sets{read_set(files.at(0), files.at(1)), read_set(files.at(2), files.at(3))};
   if (sets.train.images.sizes().slice(1) != sets.test.images.sizes().slice(1)) {
     throw_mismatch(fmt::format("in '{}' the images for training are {} and those for testing {}",
-                               folder.string(), fmt::join(sets.train.images.sizes().slice(1), "x"),
+                               dataset.folder.string(),
+                               fmt::join(sets.train.images.sizes().slice(1), "x"),
                                fmt::join(sets.test.images.sizes().slice(1), "x")));
   }
   set_normalisation(sets.train);
   sets.test.mean = sets.train.mean;
   sets.test.stddev = sets.train.stddev;
   return sets;
+}
+
+TrainTest load_dataset(const std::string& name, const fs::path& path) {
+  return load_dataset(find_dataset(name, path));
 }
 
 }  // namespace bimetal::data

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/data/dataset_files.h"
+
 namespace bimetal::data {
 
 /// images: uint8 [N, C, H, W]; labels: int64 [N]. Immutable after construction; share freely.
@@ -36,12 +38,11 @@ struct TrainTest {
   ImageDataset test;
 };
 
-/// Names known: "fashion-mnist", "mnist". `path` is a folder with the four IDX files (.gz or not);
-/// empty: the first of the usual places that exists ($BIMETAL_DATA/<name>, ~/.cache/bimetal/<name>,
-/// Debian's package at /usr/share/datasets/<name>). Both sets are normalised by the training set's
-/// mean and deviation.
-/// Errors: InvalidArgument for an unknown name (with the nearest) or missing files (lists the
-/// places searched and how to get them); CorruptData for damaged or mismatched files.
+/// Reads what find_dataset() has found. Both sets are normalised by the training set's mean and
+/// deviation. Error(CorruptData) for damaged or mismatched files.
+TrainTest load_dataset(const DatasetFiles& dataset);
+
+/// The same in one call. Names known: "fashion-mnist", "mnist". Errors: those of find_dataset, too.
 TrainTest load_dataset(const std::string& name, const std::filesystem::path& path);
 
 }  // namespace bimetal::data

@@ -22,6 +22,10 @@ struct HostMemory {
 /// Zeros where it can't be had.
 HostMemory host_memory();
 
+/// Differs between machines, and between two starts of one; containers of a machine share it. Empty
+/// where it can't be had.
+std::string boot_id();
+
 /// Limits how much this process may allocate from now on: memory in use now is not counted.
 ///
 /// Linux: RLIMIT_DATA is set to the present size of the private writable mappings plus `bytes`.

@@ -73,6 +73,12 @@ HostMemory host_memory() {
   return memory;
 }
 
+std::string boot_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
 void limit_process_memory(std::uint64_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_DATA, &limit) != 0) throw system_error("reading the memory limit", errno);

@@ -39,6 +39,13 @@ HostMemory host_memory() {
   return memory;
 }
 
+std::string boot_id() {
+  char id[64] = {};
+  std::size_t size = sizeof(id) - 1;
+  if (sysctlbyname("kern.bootsessionuuid", id, &size, nullptr, 0) != 0) return "";
+  return id;
+}
+
 void limit_process_memory(std::uint64_t /*bytes*/) {
   throw Error(ErrorCode::Unsupported,
               "memory= needs Linux: the kernel of macOS does not enforce a limit on what a process "

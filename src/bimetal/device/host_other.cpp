@@ -18,6 +18,10 @@ HostMemory host_memory() {
   return {};
 }
 
+std::string boot_id() {
+  return "";
+}
+
 void limit_process_memory(std::uint64_t /*bytes*/) {
   throw Error(ErrorCode::Unsupported, "memory= needs Linux; leave it out on this operating system");
 }

@@ -4,36 +4,20 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
-#include <optional>
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "support/environment.h"
 #include "unit/data/idx_files.h"
 
 namespace bimetal::data {
 namespace {
 
+using bimetal::test::Environment;
 using test::counting;
 using test::idx_bytes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-/// Sets an environment variable while it lives.
-class Environment {
- public:
-  Environment(const char* name, const std::string& value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    setenv(name, value.c_str(), 1);
-  }
-  ~Environment() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
 
 /// A sound data set of 7 images for training and 3 for testing, 2 × 4 pixels each.
 void write_dataset(const std::filesystem::path& folder) {

@@ -1,0 +1,100 @@
+#include "bimetal/data/file_transfer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "support/temporary_folder.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::data {
+namespace {
+
+using ::bimetal::test::contents_of;
+using ::bimetal::test::put_contents;
+using ::bimetal::test::TemporaryFolder;
+
+constexpr std::size_t kChunk = 1000;
+
+std::string text_of(std::size_t size) {
+  std::string text(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * i >> 5);
+  return text;
+}
+
+class FileTransfer : public ::testing::Test {
+ protected:
+  TransferOptions options() const {
+    return {.chunk_timeout = std::chrono::seconds(20), .chunk_bytes = kChunk};
+  }
+  void transfer(int ranks, const std::vector<SentFile>& files) {
+    bimetal::testing::run_ranks(ranks, [&](int rank, comm::Group group) {
+      Meter meter;
+      const auto place = folder_ / std::to_string(rank);
+      if (rank == 0) return send_files(group, place, files, meter, options());
+      std::filesystem::create_directory(place);
+      receive_files(group, place, files, meter, options());
+      received_ += meter.done();
+    });
+  }
+
+  TemporaryFolder folder_;
+  std::atomic<std::uint64_t> received_{0};
+};
+
+TEST_F(FileTransfer, BringsEveryByteToEveryRank) {
+  std::filesystem::create_directory(folder_ / "0");
+  std::vector<SentFile> files;
+  std::uint64_t bytes = 0;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kChunk - 1, kChunk, kChunk + 1,
+                                 2 * kChunk, 3 * kChunk, 7 * kChunk + 5}) {
+    files.push_back({"file" + std::to_string(size), size});
+    put_contents(folder_ / "0" / files.back().name, text_of(size));
+    bytes += size;
+  }
+  transfer(3, files);
+  for (const auto& file : files) {
+    for (const char* rank : {"1", "2"}) {
+      EXPECT_EQ(contents_of(folder_ / rank / file.name), text_of(file.size)) << file.name;
+    }
+  }
+  EXPECT_EQ(received_, 2 * bytes);
+}
+
+TEST_F(FileTransfer, AFileThatBecameShorterEndsAllRanks) {
+  std::filesystem::create_directory(folder_ / "0");
+  put_contents(folder_ / "0" / "file", text_of(5 * kChunk));
+  try {
+    transfer(3, {{"file", 6 * kChunk}});
+    FAIL() << "it went unnoticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::CorruptData) << error.what();
+  }
+}
+
+TEST_F(FileTransfer, AReceiverThatCannotWriteEndsAllRanks) {
+  std::filesystem::create_directory(folder_ / "0");
+  put_contents(folder_ / "0" / "file", text_of(50 * kChunk));
+  bimetal::test::put_contents(folder_ / "1", "no folder");
+  const auto in_the_way = [&](int rank, comm::Group group) {
+    Meter meter;
+    const std::vector<SentFile> files = {{"file", 50 * kChunk}};
+    const auto place = folder_ / std::to_string(rank);
+    if (rank == 0) return send_files(group, place, files, meter, options());
+    receive_files(group, place, files, meter, options());
+  };
+  try {
+    bimetal::testing::run_ranks(2, in_the_way);
+    FAIL() << "it went unnoticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::System) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::data
