@@ -24,7 +24,8 @@ PATIENCE_S = 120  # a noisy machine of two cores; nothing here waits that long u
 
 # Exit statuses of docs/errors.md.
 INVALID_ARGUMENT, TIMEOUT, PEER_LOST, ABORTED, UNAUTHORIZED = 2, 4, 5, 6, 7
-PROTOCOL_MISMATCH, OUT_OF_MEMORY, NOT_FINITE, SYSTEM, INTERRUPTED = 8, 11, 12, 13, 130
+PROTOCOL_MISMATCH, CALL_MISMATCH, OUT_OF_MEMORY, NOT_FINITE, SYSTEM, INTERRUPTED = 8, 9, 11, 12, 13, 130
+UNSUPPORTED = 3
 
 
 def write_idx(path, dims, data):
@@ -49,14 +50,14 @@ def write_dataset(folder, train=1024, test=128, side=28):
 class Job:
     """One `bimetal` command in the background, with its output."""
 
-    def __init__(self, test, arguments, program=None, environment=None, **popen):
+    def __init__(self, test, arguments, program=None, environment=None, folder=None, **popen):
         self.out_path = test.folder / f"{uuid.uuid4().hex}.out"
         self.err_path = self.out_path.with_suffix(".err")
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.process = subprocess.Popen(
                 [*(program or [BIMETAL]), *map(str, arguments)],
                 stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True,
-                cwd=test.folder, env={**test.environment, **(environment or {})}, **popen)
+                cwd=folder or test.folder, env={**test.environment, **(environment or {})}, **popen)
 
     @property
     def out(self):
@@ -114,7 +115,8 @@ class FaultTest(unittest.TestCase):
         self.checkpoints = self.folder / "checkpoints"
         self.mark = uuid.uuid4().hex
         self.environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary),
-                            "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+                            "BIMETAL_CACHE": str(self.folder / "cache"), "OMP_NUM_THREADS": "1",
+                            "NO_COLOR": "1"}
         for name in ("RANK", "WORLD_SIZE", "BIMETAL_TOKEN", "BIMETAL_TOKEN_FILE"):
             self.environment.pop(name, None)
         write_dataset(self.folder / "data", side=self.image_side)
@@ -203,6 +205,29 @@ class FaultTest(unittest.TestCase):
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+
+class TwoMachines(FaultTest):
+    """Jobs on several machines, with loopback in place of the network."""
+
+    def setUp(self):
+        super().setUp()
+        self.token = self.folder / "token"
+        made = self.start("token", self.token).wait()
+        self.assertEqual(made.status, 0, made.err)
+        self.assertEqual(self.token.stat().st_mode & 0o777, 0o600)
+
+    def host(self, job_file, *arguments, world_size=2, workers=("cpu:threads=1",), **options):
+        job = self.train(job_file, "--listen", "127.0.0.1:0", "--world-size", world_size,
+                         "--token-file", self.token, *arguments, workers=workers, **options)
+        job.wait_for_output("bimetal join")
+        job.address = re.search(r"bimetal join (\S+)", job.out)[1]
+        return job
+
+    def join(self, host, *arguments, token=None, workers=("cpu:threads=1",), **options):
+        specs = [text for worker in workers for text in ("--worker", worker)]
+        return self.start("join", host.address, "--token-file", token or self.token, *specs,
+                          *arguments, **options)
 
 
 def toml(value):

@@ -2,34 +2,14 @@
 
 import json
 import os
-import re
 import signal
 import socket
 
 import harness
-from harness import FaultTest
+from harness import TwoMachines
 
 
-class Joining(FaultTest):
-    def setUp(self):
-        super().setUp()
-        self.token = self.folder / "token"
-        made = self.start("token", self.token).wait()
-        self.assertEqual(made.status, 0, made.err)
-        self.assertEqual(self.token.stat().st_mode & 0o777, 0o600)
-
-    def host(self, job_file, *arguments, world_size=2, workers=("cpu:threads=1",)):
-        job = self.train(job_file, "--listen", "127.0.0.1:0", "--world-size", world_size,
-                         "--token-file", self.token, *arguments, workers=workers)
-        job.wait_for_output("bimetal join")
-        job.address = re.search(r"bimetal join (\S+)", job.out)[1]
-        return job
-
-    def join(self, host, *arguments, token=None, workers=("cpu:threads=1",)):
-        specs = [text for worker in workers for text in ("--worker", worker)]
-        return self.start("join", host.address, "--token-file", token or self.token, *specs,
-                          *arguments)
-
+class Joining(TwoMachines):
     def test_two_machines_train_one_model(self):
         report = self.folder / "report.json"
         host = self.host(self.write_job(train__steps=50), "--report", report, world_size=3)

@@ -24,7 +24,7 @@ ALLOWED = {
     "models": ["base"],
     "parallel": CORE + ["device", "c10d"],
     "train": CORE + ["device", "c10d", "data", "models", "parallel"],
-    "launch": CORE + ["device", "c10d", "train"],
+    "launch": CORE + ["device", "c10d", "data", "train"],
     "fabric_bench": CORE + ["launch"],
     "api": CORE + ["device", "data", "models", "parallel", "train", "launch"],
     "python": CORE + ["device", "c10d", "data"],

@@ -2,29 +2,30 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <utility>
-#include <vector>
+#include <asio/ip/host_name.hpp>
+#include <exception>
 
-#include "bimetal/base/error.h"
+#include "bimetal/launch/fetch_url.h"
+#include "bimetal/train/shared_data.h"
 
 namespace bimetal::data {
 
 ImageDataset idx_images(const std::string& name, const Job& job,
                         const std::filesystem::path& path) {
-  auto images = load_dataset(name, path).train;
-  const std::vector<std::int64_t> mine = {images.size()};
-  std::vector<std::int64_t> all(static_cast<std::size_t>(job.world_size()));
-  job.group().all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all))).wait();
-  const auto other = std::ranges::find_if(all, [&](auto size) { return size != all.front(); });
-  if (other == all.end()) return images;
-  const auto rank = static_cast<int>(other - all.begin());
-  throw Error(
-      ErrorCode::CallMismatch,
-      fmt::format("'{}' has {} images on rank {} but {} on rank 0: give every rank the same "
-                  "files",
-                  name, *other, rank, all.front()),
-      rank);
+  train::DataConfig config;
+  config.name = name;
+  config.path = path.string();
+  train::Observer nobody;
+  auto group = job.group();
+  try {
+    const auto files = train::share_dataset(
+        group, config, {.host_name = asio::ip::host_name(), .fetch = launch::fetch_url}, nobody);
+    return load_dataset(files).train;
+  } catch (const std::exception& failure) {
+    // What went wrong here alone must not leave the others waiting.
+    group.abort(fmt::format("rank {}: {}", group.rank(), failure.what()));
+    throw;
+  }
 }
 
 }  // namespace bimetal::data

@@ -9,9 +9,10 @@
 
 namespace bimetal::data {
 
-/// The training set of load_dataset ("fashion-mnist", "mnist"), loaded by each rank for itself from
-/// `path` or the usual places, and found to be of the same size on all of them. Collective. Errors:
-/// those of load_dataset; CallMismatch naming the rank whose set has another size.
+/// The training set of load_dataset ("fashion-mnist", "mnist"), the same on all ranks: each finds it
+/// in `path` (a folder or URL) or the usual places, or is sent it by one that has it (docs/data.md).
+/// Collective. Errors: those of train::share_dataset and load_dataset; after one the job's group is
+/// unusable.
 ImageDataset idx_images(const std::string& name, const Job& job,
                         const std::filesystem::path& path = {});
 

@@ -15,6 +15,8 @@
 #include "bimetal/cli/table.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/device/worker_spec.h"
+#include "bimetal/launch/fetch_url.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/train/checkpoint.h"
 #include "bimetal/train/predict.h"
 #include "bimetal/train/safetensors.h"
@@ -53,10 +55,12 @@ Evaluated evaluate_models(const EvaluateArguments& arguments) {
   const auto job = train::load_job(arguments.job, arguments.set);
   train::TrainerOptions options;
   options.worker = device::parse_worker_spec(arguments.worker);
+  options.fetch = launch::fetch_url;
   const auto place = train::choose_place(job, options);
   StatusLine status;
   status.show("loading data …");
-  const auto data = data::load_dataset(job.data.name, job.data.path);
+  train::Observer silent;
+  const auto data = train::load_shared_data(launch::single_process_world(), job, options, silent);
   const auto model = train::make_seeded_model(job, data.train, place);
   Evaluated all;
   all.labels = data.test.labels;

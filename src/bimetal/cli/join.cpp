@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "bimetal/cli/local_ranks.h"
 #include "bimetal/cli/shared_job.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/data/url.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/train/job.h"
 
@@ -48,6 +50,16 @@ train::Job job_here(const launch::JobOffer& offer, const JoinArguments& argument
   auto job = train::parse_job(offer.job_toml, fmt::format("the job of {}", arguments.host));
   if (!arguments.data_path.empty()) job.data.path = arguments.data_path;
   return job;
+}
+
+/// A folder that was named here and is not there is a mistake, and none that is mended by sending
+/// data from elsewhere.
+void require_data_path(const std::string& path) {
+  if (path.empty() || data::is_url(path) || std::filesystem::is_directory(path)) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("--data-path '{}' is no folder; leave it out to be sent the data by the "
+                          "job's first machine",
+                          path));
 }
 
 /// Waits for the host's sign. False if the user gave up.
@@ -91,6 +103,7 @@ class Leaving {
 };
 
 int join_command(const JoinArguments& arguments) {
+  require_data_path(arguments.data_path);
   launch::SignalWatch signals;
   const auto host = net::parse_endpoint(arguments.host);
   const auto token = read_token(arguments.token_file);
@@ -135,7 +148,7 @@ void add_join(CLI::App& app, Action& action) {
       ->allow_extra_args(false);
   command
       ->add_option("--data-path", arguments->data_path,
-                   "Folder of the data on this machine, where it differs from the job's")
+                   "Folder or URL of the data for this machine, where it differs from the job's")
       ->type_name("DIR");
   add_encrypt(*command, "OPTIONS");
   command->add_option("--join-timeout", arguments->join_timeout_s, "How long to look for the job")

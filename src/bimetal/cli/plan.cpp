@@ -9,9 +9,11 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/local_job.h"
 #include "bimetal/cli/plan_output.h"
+#include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/status_line.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/launch/fetch_url.h"
 #include "bimetal/train/measure_plan.h"
 
 namespace bimetal::cli {
@@ -29,6 +31,7 @@ Takes some seconds and trains nothing. How the figures are measured: docs/planni
 class PhaseLine final : public train::Observer {
  public:
   void on_phase(const std::string& what) override { status_.show(what + " …"); }
+  void on_data(const train::DataProgress& progress) override { status_.show(data_line(progress)); }
 
  private:
   StatusLine status_;
@@ -41,6 +44,7 @@ train::MeasuredPlan measure(const launch::RankEnvironment& env, const train::Job
   options.local_rank = env.local_rank;
   options.local_world_size = env.local_world_size;
   options.host_name = asio::ip::host_name();
+  options.fetch = launch::fetch_url;
   auto group = join_group(env, job);
   try {
     return train::measure_plan(job, group, options, observer);

@@ -48,6 +48,12 @@ std::string progress_line(const train::Progress& progress) {
                      rate_line(progress), clock_text(progress.seconds_left));
 }
 
+std::string data_line(const train::DataProgress& progress) {
+  if (std::isnan(progress.part)) return progress.what;
+  return fmt::format("{}: {:.0f} %, {} left", progress.what, 100 * progress.part,
+                     clock_text(progress.seconds_left));
+}
+
 void ProgressPrinter::on_phase(const std::string& what) {
   if (terminal_.live()) {
     terminal_.rewrite(what + " …");
@@ -56,15 +62,23 @@ void ProgressPrinter::on_phase(const std::string& what) {
   }
 }
 
-void ProgressPrinter::on_step(const train::Progress& progress) {
+void ProgressPrinter::show_now_and_then(const std::function<std::string()>& line) {
   const auto now = Clock::now();
   if (now < next_) return;
   next_ = now + (terminal_.live() ? kLiveEvery : kPlainEvery);
   if (terminal_.live()) {
-    terminal_.rewrite(line_(progress));
+    terminal_.rewrite(line());
   } else {
-    terminal_.print(line_(progress));
+    terminal_.print(line());
   }
+}
+
+void ProgressPrinter::on_data(const train::DataProgress& progress) {
+  show_now_and_then([&] { return data_line(progress); });
+}
+
+void ProgressPrinter::on_step(const train::Progress& progress) {
+  show_now_and_then([&] { return line_(progress); });
 }
 
 void ProgressPrinter::on_evaluated(std::int64_t epoch, double accuracy, double loss) {

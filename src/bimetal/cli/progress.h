@@ -19,12 +19,15 @@ class ProgressPrinter : public train::Observer {
   ProgressPrinter(Terminal& terminal, Line line) : terminal_(terminal), line_(std::move(line)) {}
 
   void on_phase(const std::string& what) override;
+  void on_data(const train::DataProgress& progress) override;
   void on_step(const train::Progress& progress) override;
   void on_evaluated(std::int64_t epoch, double accuracy, double loss) override;
   void on_notice(const std::string& text) override;
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  void show_now_and_then(const std::function<std::string()>& line);
 
   Terminal& terminal_;
   Line line_;
@@ -36,6 +39,9 @@ std::string progress_line(const train::Progress& progress);
 
 /// The same for a run that a clock will end: "8412 images/s (6730 + 1682)  shares 410 : 102".
 std::string rate_line(const train::Progress& progress);
+
+/// "sending 29.5 MiB of data to 1 machine: 42 %, 0:07 left".
+std::string data_line(const train::DataProgress& progress);
 
 /// "0:42", "1:02:03".
 std::string clock_text(double seconds);

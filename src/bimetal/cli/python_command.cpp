@@ -11,18 +11,12 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/process.h"
+#include "bimetal/launch/python_program.h"
 
 namespace bimetal::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// BIMETAL_PYTHON, else the one that a build folder's `make setup` has made, else the system's.
-std::string interpreter(const fs::path& build) {
-  if (const char* named = std::getenv("BIMETAL_PYTHON"); named && *named) return named;
-  const auto own = build.parent_path() / ".venv" / "bin" / "python";
-  return fs::exists(own) ? own.string() : "python3";
-}
 
 /// The package of the build folder comes before one that is installed.
 void prefer_package_of(const fs::path& build) {
@@ -38,7 +32,7 @@ void prefer_package_of(const fs::path& build) {
 /// Becomes `python -m MODULE ARGUMENTS`; returns by an error alone.
 int become(const std::string& module, const std::vector<std::string>& arguments) {
   const auto build = launch::own_program().parent_path();
-  const auto python = interpreter(build);
+  const auto python = launch::python_program();
   prefer_package_of(build);
   ::setenv("BIMETAL_PROGRAM", launch::own_program().c_str(), /*overwrite=*/0);  // to start this one
   std::vector<std::string> words = {python, "-m", module};

@@ -13,6 +13,7 @@
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/summary.h"
+#include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/status_pipe.h"
 #include "bimetal/launch/stop_request.h"
 #include "bimetal/train/report.h"
@@ -83,6 +84,8 @@ train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {
   options.host_name = asio::ip::host_name();
   if (!run.resume.empty()) options.resume = run.resume;
   options.stop_requested = [&stop] { return stop(); };
+  options.interrupt_requested = [&stop] { return stop.by_user(); };
+  options.fetch = launch::fetch_url;
   return options;
 }
 
@@ -94,6 +97,10 @@ train::Report train_in(comm::Group group, const RankRun& run, train::Observer& o
 }
 
 void print_end(Terminal& terminal, const train::Report& report, const std::string& checkpoint) {
+  if (report.interrupted && report.workers.empty()) {
+    terminal.print("stopped before training began");
+    return;
+  }
   print_summary(terminal, report);
   if (checkpoint.empty()) {
     if (report.interrupted) {

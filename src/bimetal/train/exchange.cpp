@@ -35,6 +35,16 @@ std::vector<Bytes> all_gather_bytes(comm::Group group, std::span<const std::byte
   return result;
 }
 
+std::vector<std::string> all_gather_text(comm::Group group, const std::string& mine,
+                                         Deadline deadline) {
+  std::vector<std::string> all;
+  for (const auto& bytes :
+       all_gather_bytes(std::move(group), std::as_bytes(std::span(mine)), deadline)) {
+    all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return all;
+}
+
 Bytes broadcast_bytes(comm::Group group, Bytes bytes, int root, Deadline deadline) {
   std::vector<std::int64_t> size = {static_cast<std::int64_t>(bytes.size())};
   group.broadcast(comm::buffer(std::span(size)), root, deadline).wait();

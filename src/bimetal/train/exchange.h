@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -14,6 +15,10 @@ using Bytes = std::vector<std::byte>;
 /// What every rank has put in, rank by rank. Collective; lengths may differ.
 std::vector<Bytes> all_gather_bytes(comm::Group group, std::span<const std::byte> mine,
                                     Deadline deadline);
+
+/// The same for text.
+std::vector<std::string> all_gather_text(comm::Group group, const std::string& mine,
+                                         Deadline deadline);
 
 /// `root`'s bytes, on every rank. Collective; `bytes` is ignored elsewhere.
 Bytes broadcast_bytes(comm::Group group, Bytes bytes, int root, Deadline deadline);

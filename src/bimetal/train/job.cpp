@@ -19,13 +19,13 @@ namespace bimetal::train {
 namespace {
 
 /// Where a value stands: "job.toml:12", or "--set train.epochs=3".
-using Place = std::string;
+using Where = std::string;
 
-[[noreturn]] void fail(const Place& place, const std::string& problem) {
+[[noreturn]] void refuse(const Where& place, const std::string& problem) {
   throw Error(ErrorCode::InvalidArgument, fmt::format("{}: {}", place, problem));
 }
 
-Place place_of(const std::string& origin, const toml::source_region& source) {
+Where place_of(const std::string& origin, const toml::source_region& source) {
   return fmt::format("{}:{}", origin, source.begin.line);
 }
 
@@ -37,11 +37,11 @@ std::vector<std::string_view> section_names(const std::vector<JobKey>& keys) {
   return names;
 }
 
-void require_section(const Place& place, const std::vector<JobKey>& keys,
+void require_section(const Where& place, const std::vector<JobKey>& keys,
                      std::string_view section) {
   const auto known = section_names(keys);
   if (std::find(known.begin(), known.end(), section) != known.end()) return;
-  fail(place, fmt::format("unknown section [{}]; did you mean [{}]?", section,
+  refuse(place, fmt::format("unknown section [{}]; did you mean [{}]?", section,
                           nearest_name(section, known)));
 }
 
@@ -52,7 +52,7 @@ std::string_view home_of(const std::vector<JobKey>& keys, std::string_view name)
   return found == keys.end() ? std::string_view() : found->section;
 }
 
-const JobKey& find_key(const Place& place, const std::vector<JobKey>& keys,
+const JobKey& find_key(const Where& place, const std::vector<JobKey>& keys,
                        std::string_view section, std::string_view name) {
   std::vector<std::string_view> known;
   for (const JobKey& key : keys) {
@@ -63,12 +63,12 @@ const JobKey& find_key(const Place& place, const std::vector<JobKey>& keys,
   const auto home = home_of(keys, name);
   const auto hint = home.empty() ? fmt::format("did you mean '{}'?", nearest_name(name, known))
                                  : fmt::format("it belongs in [{}]", home);
-  fail(place, fmt::format("unknown key '{}' in [{}]; {}", name, section, hint));
+  refuse(place, fmt::format("unknown key '{}' in [{}]; {}", name, section, hint));
 }
 
-void assign(const Place& place, const JobKey& key, const toml::node& value) {
+void assign(const Where& place, const JobKey& key, const toml::node& value) {
   if (const auto problem = key.value.read(value)) {
-    fail(place, fmt::format("'{}' in [{}]: {}", key.name, key.section, *problem));
+    refuse(place, fmt::format("'{}' in [{}]: {}", key.name, key.section, *problem));
   }
 }
 
@@ -86,26 +86,26 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
-    fail(place_of(origin, error.source()), std::string(error.description()));
+    refuse(place_of(origin, error.source()), std::string(error.description()));
   }
 }
 
 void apply_file(const toml::table& file, const std::string& origin,
                 const std::vector<JobKey>& keys) {
   for (const auto& [section, node] : in_order(file)) {
-    const Place place = place_of(origin, section->source());
+    const Where place = place_of(origin, section->source());
     const toml::table* table = node->as_table();
     if (!table) {
       const auto home = home_of(keys, section->str());
       if (!home.empty()) {
-        fail(place, fmt::format("'{}' stands outside its section [{}]", section->str(), home));
+        refuse(place, fmt::format("'{}' stands outside its section [{}]", section->str(), home));
       }
-      fail(place, fmt::format("expected a section, found {} named '{}'", type_name(*node),
+      refuse(place, fmt::format("expected a section, found {} named '{}'", type_name(*node),
                               section->str()));
     }
     require_section(place, keys, section->str());
     for (const auto& [name, value] : in_order(*table)) {
-      const Place line = place_of(origin, name->source());
+      const Where line = place_of(origin, name->source());
       assign(line, find_key(line, keys, section->str(), name->str()), *value);
     }
   }
@@ -113,23 +113,23 @@ void apply_file(const toml::table& file, const std::string& origin,
 
 /// What follows the '=' of an override, as `value` of a table of its own. TOML where it parses as
 /// one; otherwise, and for text keys unless it is in quotes, the words as they stand.
-toml::table override_value(const Place& place, const JobKey& key, std::string_view words) {
+toml::table override_value(const Where& place, const JobKey& key, std::string_view words) {
   try {
     auto table = toml::parse(fmt::format("value = {}", words));
     const bool literal = key.value.is_text && !table["value"].is_string();
     if (table.size() == 1 && !literal) return table;
   } catch (const toml::parse_error& error) {
     const bool meant_as_toml = !words.empty() && (words[0] == '[' || words[0] == '"');
-    if (meant_as_toml) fail(place, std::string(error.description()));
+    if (meant_as_toml) refuse(place, std::string(error.description()));
   }
   return parse_toml("value = " + toml_string(words), place);
 }
 
 void apply_override(const std::string& text, const std::vector<JobKey>& keys) {
-  const Place place = "--set " + text;
+  const Where place = "--set " + text;
   const auto equals = text.find('=');
   const auto dot = text.find('.');
-  if (equals == std::string::npos || dot >= equals) fail(place, "expected section.key=value");
+  if (equals == std::string::npos || dot >= equals) refuse(place, "expected section.key=value");
   const std::string_view view = text;
   const auto section = view.substr(0, dot);
   require_section(place, keys, section);
@@ -140,7 +140,7 @@ void apply_override(const std::string& text, const std::vector<JobKey>& keys) {
 
 std::string job_text(const std::filesystem::path& file) {
   const auto fail_to_read = [&](int cause) {
-    fail(file.string(), "cannot read the job file: " + std::system_category().message(cause));
+    refuse(file.string(), "cannot read the job file: " + std::system_category().message(cause));
   };
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored)) fail_to_read(EISDIR);

@@ -19,7 +19,9 @@ struct ModelConfig {
 
 struct DataConfig {
   std::string name = "fashion-mnist";
-  std::string path;                  ///< empty: the usual places
+  std::string path;                  ///< folder or URL; empty: the usual places
+  bool serve = true;                 ///< ranks that have no copy are sent one
+  double serve_max_gb = 10.0;        ///< GiB; no more than that is sent unasked
   std::uint64_t bootstrap_seed = 0;  ///< > 0: train on samples drawn with replacement
   bool operator==(const DataConfig&) const = default;
 };

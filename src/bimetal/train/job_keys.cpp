@@ -203,6 +203,8 @@ std::vector<JobKey> job_keys(Job& job) {
       {"model", "name", text(model.name)},
       {"data", "name", text(data.name)},
       {"data", "path", text(data.path)},
+      {"data", "serve", flag(data.serve)},
+      {"data", "serve_max_gb", number(data.serve_max_gb, kPositive)},
       {"data", "bootstrap_seed", whole(data.bootstrap_seed, 0)},
       {"train", "epochs", whole(train.epochs, 1)},
       {"train", "steps", whole(train.steps, 0)},

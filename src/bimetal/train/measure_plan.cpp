@@ -17,7 +17,6 @@
 #include "bimetal/train/exchange.h"
 #include "bimetal/train/image_shape.h"
 #include "bimetal/train/link_probe.h"
-#include "bimetal/train/same_job.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/step_probe.h"
 
@@ -45,7 +44,7 @@ RankDevice describe(const torch::Device& device, const TrainerOptions& options) 
   return result;
 }
 
-Bytes encode(const RankDevice& device) {
+Bytes encode_device(const RankDevice& device) {
   WireWriter writer;
   for (const auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
     writer.string(*text);
@@ -57,7 +56,7 @@ Bytes encode(const RankDevice& device) {
   return std::move(writer).take();
 }
 
-RankDevice decode(const Bytes& bytes) {
+RankDevice decode_device(const Bytes& bytes) {
   WireReader reader(bytes);
   RankDevice device;
   for (auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
@@ -73,8 +72,8 @@ RankDevice decode(const Bytes& bytes) {
 
 std::vector<RankDevice> gather(comm::Group group, const RankDevice& mine, Deadline deadline) {
   std::vector<RankDevice> devices;
-  for (const Bytes& bytes : all_gather_bytes(group, encode(mine), deadline)) {
-    devices.push_back(decode(bytes));
+  for (const Bytes& bytes : all_gather_bytes(group, encode_device(mine), deadline)) {
+    devices.push_back(decode_device(bytes));
   }
   return devices;
 }
@@ -112,9 +111,7 @@ MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOption
   const auto timeout = std::chrono::duration<double>(job.parallel.timeout_s);
   const auto step_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
   const Place place = choose_place(job, options);
-  observer.on_phase("loading data");
-  const auto data = data::load_dataset(job.data.name, job.data.path);
-  require_same_job(group, job, data, step_timeout);
+  const auto data = load_shared_data(group, job, options, observer);
 
   MeasuredPlan result;
   observer.on_phase("measuring devices");

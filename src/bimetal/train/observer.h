@@ -19,10 +19,18 @@ struct Progress {
   std::vector<double> rank_samples_per_s;    ///< each one's compute rate
 };
 
+/// How far the ranks are with data that must be read, fetched or sent before training.
+struct DataProgress {
+  std::string what;         ///< "sending 29.5 MiB of data to 1 machine"
+  double part = 0;          ///< done, 0…1; NaN where it is not known how much there is
+  double seconds_left = 0;  ///< NaN where it is not known
+};
+
 class Observer {
  public:
   virtual ~Observer() = default;
   virtual void on_phase(const std::string& /*what*/) {}  ///< "loading data", "waiting for 1 rank"…
+  virtual void on_data(const DataProgress&) {}
   virtual void on_step(const Progress&) {}
   virtual void on_evaluated(std::int64_t /*epoch*/, double /*accuracy*/, double /*loss*/) {}
   virtual void on_checkpoint(const std::string& /*path*/, std::int64_t /*step*/) {}

@@ -18,15 +18,15 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 
 // All that decides which collectives a rank calls, and with what. Where the data lies, which
 // devices there are and how many checkpoints are kept may differ.
-Facts facts_of(const Job& job, const data::TrainTest& data) {
+Facts facts_of(const Job& job) {
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
   const auto& train = job.train;
   return {
       {"model.name", job.model.name},
       {"data.name", job.data.name},
+      {"data.serve", text(job.data.serve)},
+      {"data.serve_max_gb", text(job.data.serve_max_gb)},
       {"data.bootstrap_seed", text(job.data.bootstrap_seed)},
-      {"the training set's size", text(data.train.size())},
-      {"the test set's size", text(data.test.size())},
       {"train.epochs", text(train.epochs)},
       {"train.steps", text(train.steps)},
       {"train.global_batch", text(train.global_batch)},
@@ -48,7 +48,7 @@ Facts facts_of(const Job& job, const data::TrainTest& data) {
   };
 }
 
-Bytes encode(const Facts& facts) {
+Bytes encode_facts(const Facts& facts) {
   WireWriter writer;
   for (const auto& [key, value] : facts) writer.string(value);
   return std::move(writer).take();
@@ -56,10 +56,9 @@ Bytes encode(const Facts& facts) {
 
 }  // namespace
 
-void require_same_job(comm::Group group, const Job& job, const data::TrainTest& data,
-                      std::chrono::milliseconds timeout) {
-  const auto facts = facts_of(job, data);
-  const auto all = all_gather_bytes(group, encode(facts), Deadline::after(timeout));
+void require_same_job(comm::Group group, const Job& job, std::chrono::milliseconds timeout) {
+  const auto facts = facts_of(job);
+  const auto all = all_gather_bytes(group, encode_facts(facts), Deadline::after(timeout));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     WireReader first(all[0]), other(all[rank]);
     for (const auto& [key, mine] : facts) {
@@ -68,7 +67,7 @@ void require_same_job(comm::Group group, const Job& job, const data::TrainTest& 
       if (expected == found) continue;
       throw Error(ErrorCode::CallMismatch,
                   fmt::format("{} is '{}' on rank {} but '{}' on rank 0: give every rank the same "
-                              "job and data",
+                              "job",
                               key, found, rank, expected),
                   static_cast<int>(rank));
     }

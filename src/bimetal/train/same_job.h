@@ -1,18 +1,16 @@
 #pragma once
 // Ranks may have been started by hand, each with a job file of its own. What must be equal for them
-// to work together is compared before anything is computed.
+// to work together is compared before anything else; their data follows in shared_data.h.
 
 #include <chrono>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/data/dataset.h"
 #include "bimetal/train/job.h"
 
 namespace bimetal::train {
 
 /// Error(CallMismatch), on every rank, names the first key that differs from rank 0's, both values
 /// and the rank. Collective.
-void require_same_job(comm::Group group, const Job& job, const data::TrainTest& data,
-                      std::chrono::milliseconds timeout);
+void require_same_job(comm::Group group, const Job& job, std::chrono::milliseconds timeout);
 
 }  // namespace bimetal::train

@@ -8,6 +8,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
 #include "bimetal/train/image_shape.h"
+#include "bimetal/train/same_job.h"
+#include "bimetal/train/shared_data.h"
 
 namespace bimetal::train {
 
@@ -22,6 +24,19 @@ Place choose_place(const Job& job, const TrainerOptions& options) {
                 "give this machine --worker cpu");
   }
   return place;
+}
+
+data::TrainTest load_shared_data(comm::Group group, const Job& job, const TrainerOptions& options,
+                                 Observer& observer) {
+  observer.on_phase("loading data");
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(job.parallel.timeout_s * 1000));
+  require_same_job(group, job, timeout);
+  return data::load_dataset(share_dataset(group, job.data,
+                                          {.host_name = options.host_name,
+                                           .fetch = options.fetch,
+                                           .timeout = timeout,
+                                           .interrupt_requested = options.interrupt_requested},
+                                          observer));
 }
 
 std::shared_ptr<models::Classifier> make_seeded_model(const Job& job,

@@ -23,6 +23,11 @@ struct Place {
 /// device that is not there or that does not know the job's dtype.
 Place choose_place(const Job& job, const TrainerOptions& options);
 
+/// The job's data set, the same on every rank, loaded. Collective; tells the observer of its phase.
+/// Errors: those of require_same_job, share_dataset and data::load_dataset.
+data::TrainTest load_shared_data(comm::Group group, const Job& job, const TrainerOptions& options,
+                                 Observer& observer);
+
 /// The model with the parameters that the seed gives, the same on every rank whatever was drawn
 /// before. Leaves torch's default generators just behind them.
 std::shared_ptr<models::Classifier> make_seeded_model(const Job& job,

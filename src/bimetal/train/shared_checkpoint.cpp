@@ -17,7 +17,7 @@
 namespace bimetal::train {
 namespace {
 
-Bytes encode(const TrainingState& state) {
+Bytes encode_state(const TrainingState& state) {
   WireWriter writer;
   writer.i64(state.step);
   writer.i64(state.position.epoch);
@@ -34,7 +34,7 @@ Bytes encode(const TrainingState& state) {
   return std::move(writer).take();
 }
 
-TrainingState decode(const Bytes& bytes) {
+TrainingState decode_state(const Bytes& bytes) {
   WireReader reader(bytes);
   TrainingState state;
   state.step = reader.i64();
@@ -101,7 +101,7 @@ std::optional<TrainingState> load_shared_checkpoint(
     torch::optim::Optimizer& optimizer, const torch::Device& device) {
   Bytes state, optimizer_state;
   if (group.rank() == 0 && path) {
-    state = encode(load_checkpoint(*path, module, optimizer));
+    state = encode_state(load_checkpoint(*path, module, optimizer));
     optimizer_state = pack(optimizer);
   }
   state = broadcast_bytes(group, std::move(state), 0, Deadline::after(kFileTimeout));
@@ -109,7 +109,7 @@ std::optional<TrainingState> load_shared_checkpoint(
   optimizer_state =
       broadcast_bytes(group, std::move(optimizer_state), 0, Deadline::after(kFileTimeout));
   if (group.rank() != 0) unpack(optimizer_state, optimizer, device);
-  return decode(state);
+  return decode_state(state);
 }
 
 void require_finite_parameters(comm::Group group, const torch::nn::Module& module,

@@ -19,12 +19,12 @@
 #include "bimetal/train/journal.h"
 #include "bimetal/train/optimizers.h"
 #include "bimetal/train/out_of_memory.h"
-#include "bimetal/train/same_job.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/shared_checkpoint.h"
 #include "bimetal/train/starting_point.h"
 #include "bimetal/train/step.h"
 #include "bimetal/train/step_probe.h"
+#include "bimetal/train/together.h"
 
 namespace bimetal::train {
 namespace {
@@ -110,9 +110,7 @@ void TrainingRun::take_error_feedback() {
 }
 
 data::TrainTest TrainingRun::load_data() {
-  observer_.on_phase("loading data");
-  auto data = data::load_dataset(job_.data.name, job_.data.path);
-  require_same_job(group_, job_, data, step_timeout(job_));
+  auto data = load_shared_data(group_, job_, options_, observer_);
   if (const auto seed = job_.data.bootstrap_seed) data.train = data::bootstrap(data.train, seed);
   return data;
 }
@@ -298,6 +296,8 @@ Report run_training(const Job& job, comm::Group group, const TrainerOptions& opt
   const int rank = group.rank();
   try {
     return TrainingRun(job, group, options, observer).run();
+  } catch (const Interrupted&) {  // by all ranks alike
+    return {.world_size = group.size(), .interrupted = true};
   } catch (const Error& error) {
     // What went wrong here alone must not leave the others waiting.
     if (!agreed(error)) group.abort(fmt::format("rank {}: {}", rank, error.what()));

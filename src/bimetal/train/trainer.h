@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bimetal/comm/group.h"
+#include "bimetal/data/fetch.h"
 #include "bimetal/device/worker_spec.h"
 #include "bimetal/train/job.h"
 #include "bimetal/train/observer.h"
@@ -24,10 +25,14 @@ struct TrainerOptions {
   std::optional<std::filesystem::path> resume;
   /// Polled between steps; true asks for a checkpoint and an orderly end on every rank.
   std::function<bool()> stop_requested;
+  /// Polled while data is read, fetched or sent; true ends the run there, on every rank.
+  std::function<bool()> interrupt_requested = {};
+  data::Fetch fetch = {};  ///< for data at a URL; empty: that is Unsupported
 };
 
-/// Runs `job` as this group's rank and returns the report (complete on every rank). Collective.
-/// Errors: NotFinite naming step and rank (the last checkpoint stays), OutOfMemory, and the
+/// Runs `job` as this group's rank and returns the report (complete on every rank; of a run that was
+/// interrupted before its first step, little more than that). Collective.
+/// Errors: those of share_dataset, NotFinite naming step and rank (the last checkpoint stays), OutOfMemory, and the
 /// fabric's; after one of them the group is unusable.
 Report run_training(const Job& job, comm::Group group, const TrainerOptions& options,
                     Observer& observer);

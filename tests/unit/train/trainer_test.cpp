@@ -239,6 +239,7 @@ TEST_F(Trainer, AnErrorOfOneRankAloneEndsTheOthers) {
   std::vector<std::string> messages(2);
   bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
     auto job = job_;
+    job.data.serve = false;  // nor is it sent any
     if (group.rank() == 1) job.data.path = "/no/such/folder";
     TrainerOptions options;
     options.worker = device::parse_worker_spec("cpu:threads=1");
