@@ -1,9 +1,12 @@
 """What the tests of `bimetal tune` and `bimetal ensemble` share: real commands on a small job, and what they leave."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
 import sys
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "fault"))
@@ -31,6 +34,16 @@ class SearchTest(harness.FaultTest):
         """Runs a command to its end; what it has reported."""
         job = self.run_to_end(*arguments, "--report", "report.json", status=status)
         return job, json.loads((self.folder / "report.json").read_text())
+
+    def refused_by(self, main, *arguments, status=harness.INVALID_ARGUMENT):
+        """What a command says that begins nothing; in this process, since starting Python for each takes minutes."""
+        out, err = io.StringIO(), io.StringIO()
+        with mock.patch.object(sys, "argv", ["bimetal", *map(str, arguments)]), \
+                mock.patch.dict(os.environ, BIMETAL_PROGRAM=harness.BIMETAL), \
+                contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            self.assertEqual(main(), status, err.getvalue())
+        self.assertEqual(out.getvalue(), "", "something was begun")
+        return err.getvalue()
 
     def trained(self, *settings):
         """Straight through, by one worker: the report, and the folder of its checkpoints."""

@@ -7,6 +7,7 @@ import signal
 import torch
 from safetensors.torch import load_file
 
+from bimetal.ensemble.__main__ import main
 from searches import TWO_WORKERS, SearchTest, harness
 
 
@@ -36,9 +37,7 @@ class Ensembles(SearchTest):
         again, second = self.report_of("ensemble", "--predict", place, "--worker", "cpu:threads=1")
         self.assertEqual(second["ensemble"], report["ensemble"])
         self.assertIn("ensemble of 3", again.out)
-        refused = self.run_to_end("ensemble", self.job, "--members", "2", "--dir", place,
-                                  status=harness.INVALID_ARGUMENT)
-        self.assertIn("--predict", refused.err)
+        self.assertIn("--predict", self.refused_by(main, self.job, "--members", "2", "--dir", place))
         self.assert_nothing_left()
 
     def test_a_lost_member_is_named_and_the_others_go_on(self):
@@ -78,13 +77,11 @@ class Ensembles(SearchTest):
                                 (["--predict", self.folder / "data"], "there is no ensemble in"),
                                 (["--predict", "x", "--members", "2"], "--predict goes with"),
                                 ([self.job, "--members", "2", "--set", "train.epoch=1"], "did you mean 'epochs'?")):
-            job = self.run_to_end("ensemble", *arguments, status=harness.INVALID_ARGUMENT)
-            self.assertIn(said, job.err)
+            self.assertIn(said, self.refused_by(main, *arguments))
         damaged = self.folder / "damaged"
         damaged.mkdir()
         (damaged / "ensemble.json").write_text('{"job": "../job.toml", "settings": [], "members": ["a"]}')
-        job = self.run_to_end("ensemble", "--predict", damaged, status=10)
-        self.assertIn("is damaged", job.err)
+        self.assertIn("is damaged", self.refused_by(main, "--predict", damaged, status=10))
 
     def held_out(self):
         """Images as the program normalises them, float64 [N, 784], and labels."""

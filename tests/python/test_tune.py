@@ -3,9 +3,7 @@
 Exits with 77, which CTest counts as skipped, where Optuna is not installed (make setup).
 """
 
-import contextlib
 import importlib.util
-import io
 import json
 import math
 import os
@@ -15,7 +13,6 @@ import signal
 import subprocess
 import sys
 import unittest
-from unittest import mock
 
 import searches
 from searches import TWO_WORKERS, SearchTest, harness
@@ -163,16 +160,9 @@ class Failing(SearchTest):
 
 class Wrong(SearchTest):
     def refused(self, *arguments, status=harness.INVALID_ARGUMENT):
-        """What the command says, in this process: starting Python so often takes minutes."""
         from bimetal.tune.__main__ import main
 
-        out, err = io.StringIO(), io.StringIO()
-        with mock.patch.object(sys, "argv", ["bimetal tune", str(self.job), *arguments]), \
-                mock.patch.dict(os.environ, BIMETAL_PROGRAM=harness.BIMETAL), \
-                contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            self.assertEqual(main(), status, err.getvalue())
-        self.assertEqual(out.getvalue(), "", "something was begun")
-        return err.getvalue()
+        return self.refused_by(main, self.job, *arguments, status=status)
 
     def test_keys_and_values_are_checked_before_anything_starts(self):
         for arguments, said in (

@@ -25,7 +25,8 @@ RAY_TOKEN = secrets.token_hex(32)
 (TEMPORARY / "token").chmod(0o600)
 (TEMPORARY / "ray").mkdir()
 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(TEMPORARY / "token"), RAY_USAGE_STATS_ENABLED="0",
-                  RAY_DEDUP_LOGS="0", RAY_TMPDIR=str(TEMPORARY), OMP_NUM_THREADS="1")
+                  RAY_DEDUP_LOGS="0", RAY_TMPDIR=str(TEMPORARY), OMP_NUM_THREADS="1",
+                  RAY_worker_niceness="0")  # Ray's own is 15, which starves workers where compilers run beside them
 os.environ.pop("RAY_ADDRESS", None)
 
 
