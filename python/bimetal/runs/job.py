@@ -62,7 +62,7 @@ class Job:
         from bimetal.runs.run import NOMINAL_EPOCH
 
         def number(key: str) -> int:
-            return int(settings[key]) if key in settings else self.value(key)
+            return int(settings[key], 0) if key in settings else self.value(key)  # TOML knows 0x10, too
 
         samples = number("train.epochs") * NOMINAL_EPOCH
         steps = number("train.steps") * number("train.global_batch")

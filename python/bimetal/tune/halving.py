@@ -107,7 +107,7 @@ class Halving(Search):
         if self._ladder.key == "train.epochs":
             return float(count * NOMINAL_EPOCH)
         batch = trial.settings.get("train.global_batch") if trial else None
-        return float(count * int(batch or self.job.value("train.global_batch")))
+        return float(count * (int(batch, 0) if batch else self.job.value("train.global_batch")))
 
     def _arguments(self, trial: Trial) -> list[str]:
         target = self._ladder.rungs[len(trial.rungs)]

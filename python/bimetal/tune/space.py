@@ -47,7 +47,7 @@ class Range:
 
     def suggest(self, trial: optuna.Trial) -> str:
         if self.whole:
-            return str(trial.suggest_int(self.key, int(self.low), int(self.high), log=self.log))
+            return str(trial.suggest_int(self.key, int(self.low, 0), int(self.high, 0), log=self.log))
         return repr(trial.suggest_float(self.key, float(self.low), float(self.high), log=self.log))
 
 
@@ -117,11 +117,16 @@ def _typed(dimension: Range, job: Job) -> Range:
     problem = None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         problem = "the key takes no numbers: list its values, parted by commas"
-    elif float(dimension.low) > float(dimension.high):
+    elif _number(dimension.low) > _number(dimension.high):
         problem = "LOW is above HIGH"
-    elif dimension.log and float(dimension.low) <= 0:
+    elif dimension.log and _number(dimension.low) <= 0:
         problem = "log: needs a LOW above 0"
     if problem:
         text = f"{'log:' if dimension.log else ''}{dimension.low}..{dimension.high}"
         raise Error(f"--random {dimension.key}={text}: {problem}", "invalid_argument")
     return Range(dimension.key, dimension.low, dimension.high, dimension.log, whole=isinstance(value, int))
+
+
+def _number(text: str) -> float:
+    """Of TOML."""
+    return float(int(text, 0)) if text.lower().startswith("0x") else float(text)
