@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -57,7 +58,8 @@ class Runs(unittest.TestCase):
         found = []
         for pid in clusters.processes("train"):
             try:
-                if RUNS in os.readlink(f"/proc/{pid}/cwd"):
+                command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if command[1:2] == [b"train"] and RUNS in os.readlink(f"/proc/{pid}/cwd"):
                     found.append(pid)
             except OSError:
                 continue

@@ -73,6 +73,7 @@ def pool_on(host: Host, job: Job, changed: Callable[[], None], tell: Callable[[s
         tell("measuring devices …")
         with work_folder(None) as folder:
             speeds = probe.measure(host, job, folder)
+        host.devices = [device for device in host.devices if device.kind in speeds]
         tell(", ".join(f"{device.name}: {speeds[device.kind]:.0f} samples/s" for device in
                        {device.kind: device for device in host.devices}.values()))
     return Pool(host, changed, speeds)

@@ -13,7 +13,8 @@ from bimetal.runs.run import Device, Outcome, Run
 
 
 def measure(host: Host, job: Job, folder: pathlib.Path) -> dict[str, float]:
-    """Samples per second of each kind of device, measured at the same time, as they will work.
+    """Samples per second of each kind of device, measured at the same time, as they will work. Kinds that are lost
+    meanwhile, with their node, are left out.
 
     Raises:
         bimetal.Error: of the first device that can't do the job, by its name.
@@ -54,6 +55,8 @@ class _Probes:
         return Run(folder.name, folder, ["plan", name, *self._job.base_arguments(), "--json"], brings=(name,))
 
     def ended(self, outcome: Outcome) -> None:
+        if outcome.lost:
+            return
         if outcome.failure:
             raise Error(f"{outcome.device.name} cannot do this job: {outcome.failure}", outcome.code or "internal")
         plan = json.loads("\n".join(outcome.output))
