@@ -46,10 +46,10 @@ if ! .venv/bin/python -c "import safetensors, matplotlib" 2>/dev/null; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" safetensors matplotlib
 fi
 
-# What the tests of the Python package use it with.
-if ! .venv/bin/python -c "import accelerate, lightning, optuna" 2>/dev/null; then
+# What the tests of the Python package use it with, those of searches, and those of data at a URL.
+if ! .venv/bin/python -c "import accelerate, lightning, optuna, fsspec, aiohttp" 2>/dev/null; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" accelerate lightning \
-    "optuna>=4" \
+    "optuna>=4" "fsspec[http]" \
     ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}
 fi
 

@@ -174,14 +174,18 @@ class SharedData(TwoMachines):
         self.assert_trained(*self.run_both(self.job()))
         self.assert_same_files(self.cached())
 
-    def kill_while_sending(self, whose):
-        """Stops the receiver when it begins, so that the sending is under way, and kills a rank."""
+    def stop_while_sending(self, **settings):
+        """The receiver is stopped when it begins, so that the sending is under way and stays so."""
         self.enlarge()
-        host = self.host(self.job())
+        host = self.host(self.job(**settings))
         guest = self.join_elsewhere(host)
         wait_until(lambda: self.in_cache() or guest.process.poll() is not None, "the sending", guest)
         receiver, = self.ranks_of(guest)
         os.kill(receiver, signal.SIGSTOP)
+        return host, guest, receiver
+
+    def kill_while_sending(self, whose):
+        host, guest, receiver = self.stop_while_sending()
         victim, = self.ranks_of({"host": host, "guest": guest}[whose])
         os.kill(victim, signal.SIGKILL)
         os.kill(receiver, signal.SIGCONT)
@@ -189,6 +193,14 @@ class SharedData(TwoMachines):
             self.assert_one_message(job, harness.PEER_LOST, f"pid {victim}) was killed by signal 9")
         self.assert_nothing_left()
         self.assert_no_half()
+
+    def test_a_receiver_that_hangs_is_named(self):
+        host, guest, receiver = self.stop_while_sending(parallel__timeout_s=2)
+        self.assert_one_message(host.wait(), harness.TIMEOUT, "rank 1")
+        os.kill(receiver, signal.SIGCONT)
+        self.assertNotEqual(guest.wait().status, 0)
+        self.assert_nothing_left()
+        self.assertEqual(self.in_cache(), [])
 
     def test_the_sender_is_killed(self):
         self.kill_while_sending("host")

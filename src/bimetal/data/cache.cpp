@@ -33,8 +33,8 @@ std::string read_id(const fs::path& file) {
 std::string agree_on_id(const fs::path& file) {
   if (auto id = read_id(file); !id.empty()) return id;
   std::random_device random;
-  write_file_atomically(file, fmt::format("{:08x}{:08x}{:08x}{:08x}\n", random(), random(),
-                                          random(), random()));
+  write_file_atomically(
+      file, fmt::format("{:08x}{:08x}{:08x}{:08x}\n", random(), random(), random(), random()));
   return read_id(file);
 }
 

@@ -64,9 +64,8 @@ void remember_content(const fs::path& file, const FileStamp& stamp, const Conten
   const auto note = note_of(file);
   std::error_code ignored;  // the next line tells
   fs::create_directories(note.parent_path(), ignored);
-  write_file_atomically(
-      note, fmt::format("{} {} {} {} {}\n", kHeading, stamp.size, stamp.modified_ns, content.size,
-                        hex(content.digest)));
+  write_file_atomically(note, fmt::format("{} {} {} {} {}\n", kHeading, stamp.size,
+                                          stamp.modified_ns, content.size, hex(content.digest)));
 } catch (const Error& error) {
   log(LogLevel::info, "a checksum is not kept: {}", error.what());
 }

@@ -18,9 +18,9 @@ inline constexpr std::uint64_t kWorthRemembering = std::uint64_t{64} << 20;
 std::optional<Content> remembered_content(const std::filesystem::path& file,
                                           const FileStamp& stamp);
 
-/// Remembers it for the next time. Left out where that would be no use (a small file) or not safe (a
-/// file changed so lately that another change might bear the same time), and where the cache cannot
-/// be written: the file is then read again.
+/// Remembers it for the next time. Left out where that would be no use (a small file) or not safe
+/// (a file changed so lately that another change might bear the same time), and where the cache
+/// cannot be written: the file is then read again.
 void remember_content(const std::filesystem::path& file, const FileStamp& stamp,
                       const Content& content, std::uint64_t worth = kWorthRemembering);
 

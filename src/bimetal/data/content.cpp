@@ -51,9 +51,9 @@ void require_sound_end(gzFile file, int got, const std::string& name) {
                             name));
   }
   if (got >= 0 && state >= 0) return;
-  throw Error(ErrorCode::CorruptData,
-              fmt::format("the compressed data of '{}' is damaged ({}); fetch it again", name,
-                          words));
+  throw Error(
+      ErrorCode::CorruptData,
+      fmt::format("the compressed data of '{}' is damaged ({}); fetch it again", name, words));
 }
 
 }  // namespace

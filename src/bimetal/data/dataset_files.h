@@ -14,8 +14,8 @@ struct DatasetFiles {
   std::vector<std::filesystem::path> files;
 };
 
-/// What a dataset is made of. Each may also lie there compressed, as NAME.gz. Error(InvalidArgument)
-/// for an unknown dataset, with the nearest known name.
+/// What a dataset is made of. Each may also lie there compressed, as NAME.gz.
+/// Error(InvalidArgument) for an unknown dataset, with the nearest known name.
 std::vector<std::string> dataset_file_names(const std::string& dataset);
 
 /// `path` is the folder with the files; empty: the first of the usual places that exists

@@ -1,6 +1,6 @@
 #pragma once
-// Data sets that lie at a URL. Who talks to the other side is the caller's choice (launch/fetch_url.h
-// asks Python's fsspec); here is how what comes is kept.
+// Data sets that lie at a URL. Who talks to the other side is the caller's choice
+// (launch/fetch_url.h asks Python's fsspec); here is how what comes is kept.
 
 #include <chrono>
 #include <filesystem>
@@ -18,7 +18,8 @@ struct FetchRequest {
   std::vector<std::string> names;  ///< each lies there as NAME or NAME.gz
   std::filesystem::path into;      ///< an empty folder to fill
   std::filesystem::path current;   ///< what an earlier fetch has filled; may not exist
-  std::chrono::milliseconds patience{std::chrono::minutes(1)};  ///< longest silence of the other side
+  std::chrono::milliseconds patience{
+      std::chrono::minutes(1)};  ///< longest silence of the other side
 };
 
 enum class Fetched {

@@ -12,7 +12,8 @@ bool is_url(const std::string& path);
 /// URLs have their signatures), are replaced by "***". A path that is no URL stays as it is.
 std::string without_secrets(const std::string& url);
 
-/// `text`, written by somebody else, with the secrets of `url` replaced by "***" wherever they stand.
+/// `text`, written by somebody else, with the secrets of `url` replaced by "***" wherever they
+/// stand.
 std::string without_secrets_of(const std::string& url, std::string text);
 
 }  // namespace bimetal::data

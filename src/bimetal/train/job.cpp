@@ -13,6 +13,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/nearest_name.h"
+#include "bimetal/data/url.h"
 #include "bimetal/train/job_keys.h"
 
 namespace bimetal::train {
@@ -42,7 +43,7 @@ void require_section(const Where& place, const std::vector<JobKey>& keys,
   const auto known = section_names(keys);
   if (std::find(known.begin(), known.end(), section) != known.end()) return;
   refuse(place, fmt::format("unknown section [{}]; did you mean [{}]?", section,
-                          nearest_name(section, known)));
+                            nearest_name(section, known)));
 }
 
 /// The section that a key of this name belongs to; empty if there is none.
@@ -101,7 +102,7 @@ void apply_file(const toml::table& file, const std::string& origin,
         refuse(place, fmt::format("'{}' stands outside its section [{}]", section->str(), home));
       }
       refuse(place, fmt::format("expected a section, found {} named '{}'", type_name(*node),
-                              section->str()));
+                                section->str()));
     }
     require_section(place, keys, section->str());
     for (const auto& [name, value] : in_order(*table)) {
@@ -125,8 +126,15 @@ toml::table override_value(const Where& place, const JobKey& key, std::string_vi
   return parse_toml("value = " + toml_string(words), place);
 }
 
+/// An override as messages show it: a URL may hold a password, wherever the mistake is.
+Where place_of_override(const std::string& text) {
+  auto value = text.substr(std::min(text.find('=') + 1, text.size()));
+  std::erase(value, '"');
+  return "--set " + (data::is_url(value) ? data::without_secrets_of(value, text) : text);
+}
+
 void apply_override(const std::string& text, const std::vector<JobKey>& keys) {
-  const Where place = "--set " + text;
+  const Where place = place_of_override(text);
   const auto equals = text.find('=');
   const auto dot = text.find('.');
   if (equals == std::string::npos || dot >= equals) refuse(place, "expected section.key=value");

@@ -1,6 +1,6 @@
 #pragma once
-// The job's data set on every rank: found on its machine, fetched from a URL, or sent by a rank that
-// has it; and made sure to be the same everywhere before anything is computed. docs/data.md.
+// The job's data set on every rank: found on its machine, fetched from a URL, or sent by a rank
+// that has it; and made sure to be the same everywhere before anything is computed. docs/data.md.
 
 #include <chrono>
 #include <cstdint>
@@ -26,10 +26,11 @@ struct SharedDataOptions {
 /// Where this rank finds the files of `config`. All ranks must have the same name, serve and
 /// serve_max_gb; the path may differ. A rank alone only looks for its files. Collective.
 ///
-/// Errors. The same on all ranks: that of data::find_dataset or of the fetch if nobody has the data;
-/// CallMismatch naming the rank whose copy differs; InvalidArgument naming a rank without a copy
-/// that may not be sent one. On one rank, which must then end the group: System for a disk that is
-/// full, CorruptData for damaged files. Timeout for a rank that makes no progress. Interrupted.
+/// Errors. The same on all ranks: that of data::find_dataset or of the fetch if nobody has the
+/// data; CallMismatch naming the rank whose copy differs; InvalidArgument naming a rank without a
+/// copy that may not be sent one. On one rank, which must then end the group: System for a disk
+/// that is full, CorruptData for damaged files. Timeout for a rank that makes no progress.
+/// Interrupted.
 data::DatasetFiles share_dataset(comm::Group group, const DataConfig& config,
                                  const SharedDataOptions& options, Observer& observer);
 

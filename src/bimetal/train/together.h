@@ -31,9 +31,9 @@ struct TogetherOptions {
 using Task = std::function<void(data::Meter&)>;
 
 /// Runs each rank's task (an empty one: nothing) and returns on all ranks when all are done.
-/// Meanwhile the ranks exchange how far they are, so that each wait is short and a rank that is lost
-/// or stuck is found out. Collective. Errors: the task's own, on its rank (which must then end the
-/// group); Timeout, if it makes no progress; Interrupted; and the fabric's.
+/// Meanwhile the ranks exchange how far they are, so that each wait is short and a rank that is
+/// lost or stuck is found out. Collective. Errors: the task's own, on its rank (which must then end
+/// the group); Timeout, if it makes no progress; Interrupted; and the fabric's.
 void run_together(comm::Group group, const Task& task, const TogetherOptions& options,
                   Observer& observer);
 

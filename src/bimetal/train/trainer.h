@@ -30,9 +30,9 @@ struct TrainerOptions {
   data::Fetch fetch = {};  ///< for data at a URL; empty: that is Unsupported
 };
 
-/// Runs `job` as this group's rank and returns the report (complete on every rank; of a run that was
-/// interrupted before its first step, little more than that). Collective.
-/// Errors: those of share_dataset, NotFinite naming step and rank (the last checkpoint stays), OutOfMemory, and the
+/// Runs `job` as this group's rank and returns the report (complete on every rank; of a run that
+/// was interrupted before its first step, little more than that). Collective. Errors: those of
+/// share_dataset, NotFinite naming step and rank (the last checkpoint stays), OutOfMemory, and the
 /// fabric's; after one of them the group is unusable.
 Report run_training(const Job& job, comm::Group group, const TrainerOptions& options,
                     Observer& observer);

@@ -38,7 +38,8 @@ TEST_F(ContentOfFile, IsBlake2b) {
   put_contents(folder_ / "abc", "abc");
   const auto content = content_of(folder_ / "abc", meter_);
   EXPECT_EQ(content.size, 3u);
-  EXPECT_EQ(hex(content.digest), "bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319");
+  EXPECT_EQ(hex(content.digest),
+            "bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319");
   EXPECT_EQ(hex(content.digest, 6), "bddd81");
   EXPECT_EQ(content.digest, digest_of(std::string("abc")));
 }
@@ -84,7 +85,8 @@ class RememberedContent : public ContentOfFile {
     content_ = content_of(file_, meter_);
   }
   void age(std::chrono::seconds seconds) {
-    std::filesystem::last_write_time(file_, std::filesystem::file_time_type::clock::now() - seconds);
+    std::filesystem::last_write_time(file_,
+                                     std::filesystem::file_time_type::clock::now() - seconds);
   }
 
   const std::filesystem::path file_ = folder_ / "file";
@@ -103,7 +105,8 @@ TEST_F(RememberedContent, IsOfThisSizeAndTimeAlone) {
   auto longer = file_stamp(file_);
   ++longer.size;
   EXPECT_EQ(remembered_content(file_, longer), std::nullopt);
-  EXPECT_EQ(bimetal::test::names_in(folder_ / "cache" / "checksums").size(), 1u) << "one note for each path";
+  EXPECT_EQ(bimetal::test::names_in(folder_ / "cache" / "checksums").size(), 1u)
+      << "one note for each path";
 }
 
 TEST_F(RememberedContent, IsLeftOutWhereItIsNoUseOrNotSafe) {

@@ -10,7 +10,8 @@ TEST(Url, IsToldFromAFolder) {
                           "zip://a::https://host/b.zip", "git+ssh://x"}) {
     EXPECT_TRUE(is_url(url)) << url;
   }
-  for (const char* path : {"", "/srv/data", "data", "a b://c", "://", "C://data", "//server/share"}) {
+  for (const char* path :
+       {"", "/srv/data", "data", "a b://c", "://", "C://data", "//server/share"}) {
     EXPECT_FALSE(is_url(path)) << path;
   }
 }
@@ -18,7 +19,8 @@ TEST(Url, IsToldFromAFolder) {
 TEST(Url, IsShownWithoutSecrets) {
   EXPECT_EQ(without_secrets("https://anna:pa55@host:8080/a/b"), "https://***@host:8080/a/b");
   EXPECT_EQ(without_secrets("https://host/a?X-Amz-Signature=abc"), "https://host/a?***");
-  EXPECT_EQ(without_secrets("zip://x::s3://key:sec@bucket/a.zip"), "zip://x::s3://***@bucket/a.zip");
+  EXPECT_EQ(without_secrets("zip://x::s3://key:sec@bucket/a.zip"),
+            "zip://x::s3://***@bucket/a.zip");
   EXPECT_EQ(without_secrets("s3://bucket/a@b"), "s3://bucket/a@b") << "no name before the bucket";
   EXPECT_EQ(without_secrets("https://a@b@host/c"), "https://***@host/c");
   EXPECT_EQ(without_secrets("/srv/a?b"), "/srv/a?b") << "a folder is no secret";

@@ -13,7 +13,9 @@
 namespace bimetal::train {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Job parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
   return parse_job(text, "job.toml", overrides);
@@ -58,6 +60,16 @@ TEST(Job, ReadsEveryKind) {
   EXPECT_EQ(job.parallel.balance, balance::Policy::Fixed);
   EXPECT_EQ(job.parallel.weights, (std::vector<double>{3, 0.5}));
   EXPECT_EQ(job.cluster.workers, (std::vector<std::string>{"cpu:threads=1", "cuda:0"}));
+}
+
+TEST(Job, PasswordsInAnOverridesUrlAreNotShown) {
+  for (const char* text :
+       {"dta.path=https://anna:pa55@host/a?sig=beef", "data.pth=s3://pa55@bucket",
+        "data.path=\"https://anna:pa55@host/a?sig=beef"}) {
+    EXPECT_THAT(error_of("", {text}), AllOf(HasSubstr("--set d"), HasSubstr("***@"),
+                                            Not(HasSubstr("pa55")), Not(HasSubstr("beef"))));
+  }
+  EXPECT_EQ(parse("", {"data.path=https://a:b@c/d?e"}).data.path, "https://a:b@c/d?e");
 }
 
 TEST(Job, KnowsTheKeysThatScriptsRelyOn) {

@@ -14,11 +14,11 @@ namespace bimetal::train {
 namespace {
 
 namespace fs = std::filesystem;
+using test::Recorder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using test::Recorder;
 
 class SharedData : public ::testing::Test {
  protected:
