@@ -1,5 +1,5 @@
 // Compiled where libtorch has ProcessGroupNCCL (CUDA: NCCL; ROCm: RCCL under the same names). Not
-// yet run on any device.
+// yet run on any device; builds without CUDA compile it in make portability.
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>
