@@ -79,5 +79,6 @@ def bytes_sent(group: dist.ProcessGroup | None = None, device: str | torch.devic
 
 
 def transport(group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> str:
-    """What carries the group's collectives: ``shm`` or ``tcp``."""
+    """What carries the group's messages: ``shm`` where all ranks share memory, else ``tcp`` or ``mpi``. Ranks that share
+    memory with some of the others reduce through it first, and only the rest goes by that."""
     return _C.transport(_backend_of(group, device))

@@ -102,7 +102,9 @@ class Group {
   /// Which ranks have memory in common. The same on all ranks.
   const Topology& topology() const;
 
-  /// What carries this group's collectives: shm, tcp or mpi.
+  /// What carries this group's messages: shm where all ranks share memory, else tcp or mpi. In a
+  /// group of several islands (topology()) that is what goes between them; all-reduces of more than
+  /// 32 KiB go through memory inside each.
   Transport transport() const;
 
   /// A group of some of this group's ranks, in the given order. Collective: every member of this
