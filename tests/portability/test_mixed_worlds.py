@@ -52,6 +52,12 @@ class MixedWorlds(unittest.TestCase):
     def test_two_linux_and_windows_with_a_token(self):
         self.check(LINUX, WINDOWS, LINUX, environment=TOKEN)
 
+    def test_windows_serves_two_linux(self):
+        self.check(WINDOWS, LINUX, LINUX, environment=TOKEN)
+
+    def test_two_windows_with_linux_between(self):
+        self.check(WINDOWS, LINUX, WINDOWS)
+
     def test_windows_over_ipv6(self):
         if not have_ipv6():
             self.skipTest("this machine has no ::1")
