@@ -16,13 +16,10 @@ namespace bimetal::testing {
 /// One rank's part: every element is the reference's.
 inline void check_all_reduce(int rank, comm::Group group, std::size_t count, comm::DType dtype,
                              comm::ReduceOp op) {
-  Array data(count, dtype);
-  for (std::size_t i = 0; i < count; ++i) data.set(i, contribution(rank, i, dtype, op));
+  Array data = contributions(rank, count, dtype, op);
   group.all_reduce(data.buffer(), op).wait();
-  for (std::size_t i = 0; i < count; ++i) {
-    ASSERT_EQ(data.get(i), reduced(group.size(), i, dtype, op))
-        << to_string(op) << " of " << to_string(dtype) << ", element " << i << " of " << count;
-  }
+  ASSERT_EQ(wrong_in_reduced(data, 0, group.size(), op), "")
+      << to_string(op) << " of " << count << " " << to_string(dtype);
 }
 
 /// All ranks of a world of `size`, which `on_ranks` runs, get the same bits of an average whose

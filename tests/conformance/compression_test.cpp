@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/compress/dense_codec.h"
@@ -26,7 +27,9 @@ using comm::Scheme;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr std::size_t kCounts[] = {0, 1, 2, 7, 1000, 1537, 70001};
+const std::vector<std::size_t> kCounts =
+    kSanitized ? std::vector<std::size_t>{0, 7, 70001}
+               : std::vector<std::size_t>{0, 1, 2, 7, 1000, 1537, 70001};
 
 std::vector<float> gradient(int rank, std::size_t count) {
   std::mt19937 random(static_cast<unsigned>(rank) + 1);

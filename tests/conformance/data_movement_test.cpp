@@ -1,6 +1,7 @@
 // Collectives that move data without changing it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -19,23 +20,14 @@ constexpr std::size_t kFewCounts[] = {0, 1, 7, 1000};
 
 class DataMovement : public OnWorlds {
  protected:
-  // Elements [first, first + count) of what `rank` gives away.
-  static Array given(int rank, std::size_t first, std::size_t count, DType dtype) {
-    Array data(count, dtype);
-    for (std::size_t i = 0; i < count; ++i) data.set(i, payload(rank, first + i));
-    return data;
-  }
-
   // Part of `data` from `offset` on is elements [first, first + count) of what `from` gave.
   static void expect_given(const Array& data, std::size_t offset, int from, std::size_t first,
                            std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) {
-      ASSERT_EQ(data.get(offset + i), payload(from, first + i)) << "from " << from << " at " << i;
-    }
+    ASSERT_EQ(wrong_in_given(data, offset, from, first, count), "") << "from " << from;
   }
 
   static void sweep(const std::function<void(std::size_t, DType)>& check) {
-    for (const DType dtype : kAllTypes) {
+    for (const DType dtype : tested_types()) {
       for (const std::size_t count : kFewCounts) check(count, dtype);
     }
     check(300007, DType::float32);
@@ -46,7 +38,7 @@ TEST_P(DataMovement, BroadcastFromEveryRoot) {
   on_ranks([&](int rank, Group group) {
     for (int root = 0; root < group.size(); ++root) {
       sweep([&](std::size_t count, DType dtype) {
-        Array data = rank == root ? given(root, 0, count, dtype) : Array(count, dtype);
+        Array data = rank == root ? payloads(root, 0, count, dtype) : Array(count, dtype);
         group.broadcast(data.buffer(), root).wait();
         expect_given(data, 0, root, 0, count);
       });
@@ -57,7 +49,7 @@ TEST_P(DataMovement, BroadcastFromEveryRoot) {
 TEST_P(DataMovement, AllGather) {
   on_ranks([&](int rank, Group group) {
     sweep([&](std::size_t count, DType dtype) {
-      const Array input = given(rank, 0, count, dtype);
+      const Array input = payloads(rank, 0, count, dtype);
       Array output(count * static_cast<std::size_t>(group.size()), dtype);
       group.all_gather(input.view(), output.buffer()).wait();
       for (int r = 0; r < group.size(); ++r) {
@@ -71,10 +63,10 @@ TEST_P(DataMovement, AllGatherInPlace) {
   on_ranks([&](int rank, Group group) {
     constexpr std::size_t count = 1001;
     Array output(count * static_cast<std::size_t>(group.size()), DType::int32);
-    const std::size_t own = count * static_cast<std::size_t>(rank);
-    for (std::size_t i = 0; i < count; ++i) output.set(own + i, payload(rank, i));
     auto* const bytes = static_cast<std::byte*>(output.buffer().data);
-    group.all_gather({bytes + own * 4, count, DType::int32}, output.buffer()).wait();
+    std::byte* const own = bytes + count * 4 * static_cast<std::size_t>(rank);
+    std::ranges::copy(payloads(rank, 0, count, DType::int32).bytes(), own);
+    group.all_gather({own, count, DType::int32}, output.buffer()).wait();
     for (int r = 0; r < group.size(); ++r) {
       expect_given(output, count * static_cast<std::size_t>(r), r, 0, count);
     }
@@ -85,7 +77,7 @@ TEST_P(DataMovement, GatherToEveryRoot) {
   on_ranks([&](int rank, Group group) {
     for (int root = 0; root < group.size(); ++root) {
       sweep([&](std::size_t count, DType dtype) {
-        const Array input = given(rank, 0, count, dtype);
+        const Array input = payloads(rank, 0, count, dtype);
         const auto whole = count * static_cast<std::size_t>(group.size());
         Array output(rank == root ? whole : 0, dtype);
         group.gather(input.view(), output.buffer(), root).wait();
@@ -102,7 +94,7 @@ TEST_P(DataMovement, ScatterFromEveryRoot) {
     for (int root = 0; root < group.size(); ++root) {
       sweep([&](std::size_t count, DType dtype) {
         const auto whole = count * static_cast<std::size_t>(group.size());
-        const Array input = given(root, 0, rank == root ? whole : 0, dtype);
+        const Array input = payloads(root, 0, rank == root ? whole : 0, dtype);
         Array output(count, dtype);
         group.scatter(input.view(), output.buffer(), root).wait();
         expect_given(output, 0, root, count * static_cast<std::size_t>(rank), count);
@@ -125,7 +117,7 @@ TEST_P(DataMovement, AllToAllWithUnevenCounts) {
         recv_counts[r] = count(r, static_cast<std::size_t>(rank));
       }
       const auto sum = [](const auto& v) { return std::reduce(v.begin(), v.end()); };
-      const Array input = given(rank, 0, sum(send_counts), DType::float32);
+      const Array input = payloads(rank, 0, sum(send_counts), DType::float32);
       Array output(sum(recv_counts), DType::float32);
       group.all_to_all(input.view(), send_counts, output.buffer(), recv_counts).wait();
       std::size_t offset = 0;

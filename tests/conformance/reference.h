@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "bimetal/comm/buffer.h"
@@ -33,6 +34,7 @@ class Array {
       : bytes_(count * comm::size_of(dtype)), count_(count), dtype_(dtype) {}
 
   std::size_t size() const { return count_; }
+  comm::DType dtype() const { return dtype_; }
   double get(std::size_t i) const;
   void set(std::size_t i, double value);
   const std::vector<std::byte>& bytes() const { return bytes_; }
@@ -46,14 +48,20 @@ class Array {
   comm::DType dtype_;
 };
 
-/// Element i of rank's contribution to a reduction. Never far from 0: sums and products of up to 8
-/// ranks fit an int8.
-double contribution(int rank, std::size_t i, comm::DType dtype, comm::ReduceOp op);
+/// Rank's contribution to a reduction. Never far from 0: sums and products of up to 8 ranks fit an
+/// int8.
+Array contributions(int rank, std::size_t count, comm::DType dtype, comm::ReduceOp op);
 
-/// Element i of the reduction over `size` ranks, as `dtype` holds it.
-double reduced(int size, std::size_t i, comm::DType dtype, comm::ReduceOp op);
+/// Compares `data` with elements [first, first + data.size()) of the reduction over `size` ranks:
+/// empty, or the first difference in words.
+std::string wrong_in_reduced(const Array& data, std::size_t first, int size, comm::ReduceOp op);
 
-/// Element i of what `rank` gives away where nothing is reduced.
-double payload(int rank, std::size_t i);
+/// Elements [first, first + count) of what `rank` gives away where nothing is reduced.
+Array payloads(int rank, std::size_t first, std::size_t count, comm::DType dtype);
+
+/// Compares data[offset], … with elements [first, first + count) of what `from` gave away: empty, or
+/// the first difference in words.
+std::string wrong_in_given(const Array& data, std::size_t offset, int from, std::size_t first,
+                           std::size_t count);
 
 }  // namespace bimetal::testing

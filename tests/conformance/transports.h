@@ -8,13 +8,30 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
+#include "conformance/reference.h"
 #include "support/in_process_mesh.h"
+#include "support/sanitized.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::testing {
 
 /// Far longer than a failure may take to be noticed: a Timeout would say that it was not.
 inline constexpr std::chrono::minutes kLong{5};
+
+/// Elements of every size, and each way of adding them, even under sanitizers.
+inline std::vector<comm::DType> tested_types() {
+  using enum comm::DType;
+  if (kSanitized) return {float32, bfloat16, uint8, int64};
+  return {std::begin(kAllTypes), std::end(kAllTypes)};
+}
+inline std::vector<comm::ReduceOp> tested_ops() {
+  using enum comm::ReduceOp;
+  if (kSanitized) return {sum, avg, max};
+  return {std::begin(kAllOps), std::end(kAllOps)};
+}
+
+/// Enough of float32 for a ring, for several parts of each segment, and not divisible by anything.
+inline constexpr std::size_t kLongCount = kSanitized ? 300007 : 1000003;
 
 /// islands: pairs of ranks share memory, the pairs meet by messages.
 enum class Transport { in_process, tcp, shm, islands };
@@ -69,7 +86,9 @@ class OnWorlds : public ::testing::TestWithParam<World> {
   }
 };
 
-inline std::vector<World> worlds(std::initializer_list<int> sizes) {
+/// All transports in these sizes; under sanitizers up to three ranks, as more run the same code.
+inline std::vector<World> worlds(std::vector<int> sizes) {
+  if (kSanitized) std::erase_if(sizes, [](int size) { return size > 3; });
   std::vector<World> all;
   for (const auto transport : {Transport::in_process, Transport::tcp, Transport::shm}) {
     for (const int size : sizes) all.push_back({transport, size});
