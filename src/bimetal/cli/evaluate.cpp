@@ -10,6 +10,7 @@
 
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/status_line.h"
 #include "bimetal/cli/table.h"
@@ -131,17 +132,12 @@ int evaluate_command(const EvaluateArguments& arguments) {
 void add_evaluate(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<EvaluateArguments>();
   auto* command = app.add_subcommand("evaluate", "Test trained models: each, and their ensemble");
-  command->add_option("job", arguments->job, "The job file (TOML; docs/job_file.md)")
-      ->required()
-      ->type_name("JOB.toml");
+  add_job_options(*command, arguments->job, arguments->set);
   command
       ->add_option("--checkpoint", arguments->checkpoints,
                    "A checkpoint, or a folder of them; repeat it for an ensemble")
       ->required()
       ->type_name("DIR")
-      ->allow_extra_args(false);
-  command->add_option("--set", arguments->set, "Change a key of the job; may be repeated")
-      ->type_name("section.key=value")
       ->allow_extra_args(false);
   command->add_option("--worker", arguments->worker, "What to compute on (default: auto)")
       ->type_name("SPEC");

@@ -7,6 +7,7 @@
 
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
 #include "bimetal/cli/local_job.h"
 #include "bimetal/cli/plan_output.h"
 #include "bimetal/cli/progress.h"
@@ -96,12 +97,7 @@ void add_plan(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<PlanArguments>();
   auto* command = app.add_subcommand(
       "plan", "Measure, and tell which workers are worth using for a job, and how");
-  command->add_option("job", arguments->job, "The job file (TOML; docs/job_file.md)")
-      ->required()
-      ->type_name("JOB.toml");
-  command->add_option("--set", arguments->set, "Change a key of the job; may be repeated")
-      ->type_name("section.key=value")
-      ->allow_extra_args(false);
+  add_job_options(*command, arguments->job, arguments->set);
   command
       ->add_option("--worker", arguments->workers,
                    "A worker of this machine: cpu, cpu:threads=1, cuda:0, mps; may be repeated "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
 #include "bimetal/train/job.h"
 
 namespace bimetal::cli {
@@ -35,12 +36,7 @@ int show_job(const JobArguments& arguments) {
 void add_show_job(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<JobArguments>();
   auto* command = app.add_subcommand("job", "Check a job file and print it with every key");
-  command->add_option("job", arguments->job, "The job file (TOML; docs/job_file.md)")
-      ->required()
-      ->type_name("JOB.toml");
-  command->add_option("--set", arguments->set, "Change a key of the job; may be repeated")
-      ->type_name("section.key=value")
-      ->allow_extra_args(false);
+  add_job_options(*command, arguments->job, arguments->set);
   command->add_flag("--json", arguments->json, "Print JSON instead of TOML");
   command->footer(kJobExamples);
   command->callback(

@@ -4,6 +4,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/host.h"
+#include "bimetal/cli/job_options.h"
 #include "bimetal/cli/local_job.h"
 #include "bimetal/cli/local_ranks.h"
 #include "bimetal/cli/rank.h"
@@ -47,12 +48,7 @@ int run_as_rank(const launch::RankEnvironment& env, const train::Job& job,
 }
 
 void add_options(CLI::App& command, TrainArguments& arguments) {
-  command.add_option("job", arguments.job, "The job file (TOML; docs/job_file.md)")
-      ->required()
-      ->type_name("JOB.toml");
-  command.add_option("--set", arguments.set, "Change a key of the job; may be repeated")
-      ->type_name("section.key=value")
-      ->allow_extra_args(false);
+  add_job_options(command, arguments.job, arguments.set);
   command
       .add_option("--worker", arguments.workers,
                   "A worker of this machine: cpu, cpu:threads=1,speed=0.25, cuda:0, mps; may be "
