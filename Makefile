@@ -25,7 +25,7 @@ python: setup    ## build the Python package; then PYTHONPATH=build/python
 demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
 	@$(BUILD)/bimetal demo
 
-test: all        ## build and run every test (SANITIZERS=off: but the next)
+test: all        ## build and run every test (SANITIZERS=off: all but the next)
 	@scripts/test.sh $(BUILD)
 
 test-engines: all ## the tests that need Slurm, sshd and the like, which it installs (Debian)

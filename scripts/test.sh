@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
 # test.sh BUILD_FOLDER: every test that needs nothing beyond `make setup`. Ends with a line that
-# counts them. With SANITIZERS=on the torch-free core is also built and tested under ThreadSanitizer
-# and under AddressSanitizer with UndefinedBehaviorSanitizer, and its parsers are fuzzed for a
-# minute; SANITIZERS=only does nothing else.
+# counts them. The torch-free core is also built and tested under ThreadSanitizer and under
+# AddressSanitizer with UndefinedBehaviorSanitizer, and its parsers are fuzzed for a minute;
+# SANITIZERS=off leaves that out, and SANITIZERS=only does nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$1
+cores=$(getconf _NPROCESSORS_ONLN)
+sanitizers=${SANITIZERS:-on}
 . scripts/ctest_suite.sh
+. scripts/install_packages.sh
+
+case $sanitizers in
+  on | off | only) ;;
+  *) echo "SANITIZERS is '$sanitizers'; it may be on, off or only" >&2; exit 2 ;;
+esac
 
 # sanitized PRESET TARGET [CTest options]: builds a preset of the core and runs its tests.
 sanitized() {
@@ -15,7 +23,7 @@ sanitized() {
   printf '\n== building %s\n' "$preset"
   mkdir -p "build-$preset"
   if scripts/build.sh "build-$preset" "$preset" "$target" >"build-$preset/build.log" 2>&1; then
-    suite "core under $preset" "build-$preset" -j "$(getconf _NPROCESSORS_ONLN)" "$@"
+    suite "core under $preset" "build-$preset" -j "$cores" "$@"
   else
     tail -n 40 "build-$preset/build.log"
     echo "failed: build of $preset"
@@ -27,8 +35,7 @@ sanitized() {
 have_clang() {
   can_fuzz && return
   [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return
-  echo "Installing clang for the fuzzers"
-  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y clang; } >/dev/null 2>&1
+  install_packages clang && install_packages "libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev"
   can_fuzz
 }
 
@@ -37,13 +44,13 @@ can_fuzz() {
     clang++ -fsanitize=fuzzer -x c++ -o /dev/null - 2>/dev/null
 }
 
-if [ "${SANITIZERS:-off}" != only ]; then
-  suite "unit and structure" "$build" -LE 'fault|serial|engines' -j "$(getconf _NPROCESSORS_ONLN)"
+if [ "$sanitizers" != only ]; then
+  suite "unit and structure" "$build" -LE 'fault|serial|engines' -j "$cores"
   # These start whole jobs and watch processes come and go: one at a time, so that they don't starve.
   suite "faults and whole jobs" "$build" -L 'fault|serial'
 fi
 
-if [ "${SANITIZERS:-off}" != off ]; then
+if [ "$sanitizers" != off ]; then
   sanitized tsan all
   sanitized asan-ubsan all
   if have_clang; then
