@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/shm/shared_memory.h"
+#include "bimetal/net/sodium.h"
 
 namespace bimetal::net {
 namespace {
