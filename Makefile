@@ -48,7 +48,7 @@ test-wheel: setup ## build the Python package's wheel, install it into a scratch
 test-torch-versions: python ## compile the package's sources with the headers of torch 2.11 and 2.12
 	@.venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
 
-portability:     ## build for Windows and ARM64, and let their processes meet Linux ones
+portability:     ## build for Windows, macOS and ARM64; their processes meet Linux ones (Wine, qemu)
 	@scripts/portability.sh
 
 bench: build     ## the measurements that the README quotes (about 40 minutes)

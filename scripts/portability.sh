@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# portability.sh: builds the torch-free core for Windows and ARM64 Linux, and lets processes of these
-# systems form groups with Linux ones. Installs what it needs; everything else lies in
-# build-portability. Ends with a line that counts. docs/portability.md
+# portability.sh: builds the torch-free core for Windows, macOS and ARM64 Linux, and lets processes of
+# those systems that can run here form groups with Linux ones. Installs what it needs; everything
+# else lies in build-portability. Ends with a line that counts. docs/portability.md
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
@@ -55,8 +55,9 @@ ready() {
 ready "tools for other systems" "$here/tools.sh" "$build"
 ready "libraries from Debian, pinned" "$here/sources.sh" "$build"
 ready "Wine" "$here/wine.sh" "$build" start
+ready "torch for macOS" "$here/torch_for_macos.sh" "$build"
 
-for system in native x86_64-windows aarch64-linux; do
+for system in native x86_64-windows aarch64-linux aarch64-macos; do
   part "core and fabric_peer for $system" "$here/build_for.sh" "$build" "$system" fabric_peer
 done
 part "what joins NCCL, compiled" "$here/vendor_nccl.sh" "$build"

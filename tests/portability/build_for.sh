@@ -50,7 +50,7 @@ if [ "$system" != native ]; then
   done
 fi
 
-cmake -S . -B "$folder/$system" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=$torch -DBIMETAL_TESTS=OFF \
+cmake -S . -B "$folder/$system" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=$torch -DBIMETAL_PYTHON=OFF -DBIMETAL_TESTS=OFF \
   -DBIMETAL_FABRIC_PEER=ON -DBIMETAL_FABRIC_BENCH=OFF -DBIMETAL_INSTALL=OFF
 case $program in
   fabric_peer)
