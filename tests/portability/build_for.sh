@@ -41,7 +41,7 @@ if [ "$system" != native ]; then
     roots="$roots;$folder/torch-macos/torch"
     cross+=(-DTorch_DIR="$folder/torch-macos/torch/share/cmake/Torch")
   fi
-  cp -ru "$folder/headers/." "$libraries/include/"
+  cp -ru --preserve=timestamps "$folder/headers/." "$libraries/include/"
   cross+=(-DCMAKE_FIND_ROOT_PATH="$roots" -DCMAKE_PREFIX_PATH="$libraries")
   # Several sources in one compilation, and lightly optimised: what takes time are the headers.
   cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")

@@ -17,7 +17,7 @@ headers() {
   mkdir -p "$folder/headers"
   for path in "$@"; do
     rm -rf "$folder/headers/$path"
-    cp -r "/usr/include/$path" "$folder/headers/"
+    cp -r --preserve=timestamps "/usr/include/$path" "$folder/headers/"  # or all is built anew
   done
 }
 
