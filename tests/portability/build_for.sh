@@ -44,7 +44,8 @@ if [ "$system" != native ]; then
   cp -ru --preserve=timestamps "$folder/headers/." "$libraries/include/"
   cross+=(-DCMAKE_FIND_ROOT_PATH="$roots" -DCMAKE_PREFIX_PATH="$libraries")
   # Several sources in one compilation, and lightly optimised: what takes time are the headers.
-  cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
+  # toml++ refuses a system whose <cfloat> says nothing of FLT_RADIX, as macOS' does with Zig's headers.
+  cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG -DTOML_DISABLE_ENVIRONMENT_CHECKS")
   for package in fmt CLI11 nlohmann_json tomlplusplus; do
     cross+=(-D"${package}_DIR=$here/packages")
   done

@@ -29,12 +29,18 @@ std::string read_id(const fs::path& file) {
   return id;
 }
 
-/// Two processes that make one at the same time agree on the one that came last.
+/// Processes that make one at the same time agree on the one that came first: a link, other than a
+/// renaming, replaces nothing. Where the file system has no links, the last one counts.
 std::string agree_on_id(const fs::path& file) {
   if (auto id = read_id(file); !id.empty()) return id;
   std::random_device random;
-  write_file_atomically(
-      file, fmt::format("{:08x}{:08x}{:08x}{:08x}\n", random(), random(), random(), random()));
+  const auto id = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+  const auto mine = file.parent_path() / fmt::format(".id-{}", id);
+  write_file_atomically(mine, id + "\n");
+  std::error_code not_first, ignored;
+  fs::create_hard_link(mine, file, not_first);
+  if (not_first && read_id(file).empty()) fs::rename(mine, file, ignored);
+  fs::remove(mine, ignored);
   return read_id(file);
 }
 

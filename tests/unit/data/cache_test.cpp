@@ -3,6 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <barrier>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "bimetal/base/error.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"
@@ -12,6 +18,7 @@ namespace {
 
 using ::bimetal::test::Environment;
 using ::bimetal::test::TemporaryFolder;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 TEST(CacheFolder, IsWhereTheVariablesSay) {
@@ -33,6 +40,27 @@ TEST(CacheFolder, HasOneIdForAllWhoUseIt) {
   const Environment other("BIMETAL_CACHE", (folder / "b").string());
   EXPECT_NE(Cache().id(), one.id());
   EXPECT_EQ(one.data_folder(digest_of(std::string("x"))).parent_path(), folder / "a" / "data");
+}
+
+TEST(CacheFolder, HasOneIdForThoseWhoMakeItAtTheSameTime) {
+  constexpr std::size_t kThreads = 4;
+  TemporaryFolder folder;
+  for (int round = 0; round < 50; ++round) {
+    const Environment own("BIMETAL_CACHE", (folder / std::to_string(round)).string());
+    std::array<std::string, kThreads> ids;
+    {
+      std::barrier start(kThreads);
+      std::vector<std::jthread> makers;
+      for (auto& id : ids) {
+        makers.emplace_back([&] {
+          start.arrive_and_wait();
+          id = Cache().id();
+        });
+      }
+    }
+    EXPECT_THAT(ids, Each(ids[0])) << "in round " << round;
+    EXPECT_NE(ids[0], "");
+  }
 }
 
 TEST(CacheFolder, ThatCannotBeMadeSaysWhatToDo) {
