@@ -60,6 +60,7 @@ ready "torch for macOS" "$here/torch_for_macos.sh" "$build"
 for system in native x86_64-windows aarch64-linux aarch64-macos; do
   part "core and fabric_peer for $system" "$here/build_for.sh" "$build" "$system" fabric_peer
 done
+part "the whole program for macOS, linked with torch's wheel" "$here/build_for.sh" "$build" aarch64-macos bimetal
 part "what joins NCCL, compiled" "$here/vendor_nccl.sh" "$build"
 export PYTHONDONTWRITEBYTECODE=1 WINE_FOLDER=$PWD/$build
 export FABRIC_PEER=$build/native/tests/portability/fabric_peer
