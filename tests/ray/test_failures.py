@@ -66,7 +66,8 @@ class Failures(unittest.TestCase):
                 self.assertRegex(restart.cause, r"rank 1 \(cpu on .*\) was lost")
                 begins = [metrics["begins_with"] for metrics in result.history if "begins_with" in metrics]
                 self.assertEqual(len(begins), 2)
-                self.assertIn(begins[1], (4, 5, 6))
+                # Files that were on their way through Ray when the worker died may be lost.
+                self.assertIn(begins[1], range(4 if shared else 1, 7))
                 self.assertEqual(result.metrics, {"count": 10})
                 self.assertEqual(json.loads((result.checkpoint / "state.json").read_text()), {"count": 10})
                 self.assertEqual(len(list(result.checkpoint.parent.iterdir())), 2)  # older ones are gone
