@@ -213,6 +213,7 @@ void GroupCore::fail(const Failure& failure, bool tell_others) {
     std::lock_guard lock(mutex_);
     if (failure_) return;
     failure_ = failure;
+    telling_ = tell_others;
     for (const auto& flight : flights_) {
       recorder_.waits_for(flight->record, flight->transfers.peers());
       flight->transfers.fail(failure);
@@ -220,7 +221,12 @@ void GroupCore::fail(const Failure& failure, bool tell_others) {
   }
   log(LogLevel::info, "rank {}, group {} has failed: {}: {}", mesh_.rank(), id_,
       to_string(failure.code), failure.message);
-  if (tell_others) send_abort({failure});
+  if (tell_others) {
+    send_abort({failure});
+    std::lock_guard lock(mutex_);
+    telling_ = false;
+    told_.notify_all();
+  }
   // The rest ends calls and so runs their callbacks, which must not happen inside whatever the
   // caller is doing.
   timer_.at(Deadline::at(Clock::now()), [self = shared_from_this()] { self->give_up(); });
@@ -262,6 +268,12 @@ bool GroupCore::end() {
 
 void GroupCore::leave(bool farewell) {
   if (farewell) send_abort({});
+  {
+    // The caller knows of the failure as soon as its call has ended. The others must hear of it
+    // before the goodbye that follows, or they would take this rank for the one that is to blame.
+    std::unique_lock lock(mutex_);
+    told_.wait(lock, [&] { return !telling_; });
+  }
   mailbox_.remove_group(id_);
 }
 

@@ -132,9 +132,11 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;
+  std::condition_variable told_;
   std::uint64_t next_sequence_ = 0;
   std::list<FlightPtr> flights_;  // in the order of the calls
   std::optional<Failure> failure_;
+  bool telling_ = false;  // the failure is on its way into the mesh's queues
 };
 
 }  // namespace bimetal::comm

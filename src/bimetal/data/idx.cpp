@@ -3,18 +3,18 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/gzip_file.h"
 
 namespace bimetal::data {
 namespace {
@@ -22,42 +22,23 @@ namespace {
 constexpr std::uint8_t kUnsignedByte = 0x08;
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 
-/// zlib's reader, which takes plain files as they are.
+/// A file in pieces, and what is wrong with it.
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& path) : path_(path.string()) {
-    errno = 0;
-    file_ = gzopen(path_.c_str(), "rb");
-    if (file_ == nullptr) throw system_error(fmt::format("cannot open '{}'", path_), errno);
-    gzbuffer(file_, 256 * 1024);
-  }
-  ~Reader() { gzclose_r(file_); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  explicit Reader(const std::filesystem::path& path) : file_(path) {}
 
   /// Reads up to `size` bytes (at most kPiece); fewer only at the end of the file.
   std::size_t read(std::uint8_t* bytes, std::size_t size) {
-    errno = 0;
-    const int got = gzread(file_, bytes, static_cast<unsigned>(size));
-    if (got == static_cast<int>(size)) return size;
-    // A short read ends the file well, or hides a broken or truncated compression.
-    int state = Z_OK;
-    const char* words = gzerror(file_, &state);
-    if (state == Z_ERRNO) throw system_error(fmt::format("cannot read '{}'", path_), errno);
-    if (state == Z_BUF_ERROR) throw corrupt("the compressed data is truncated");
-    if (got < 0 || state < 0)
-      throw corrupt(fmt::format("the compressed data is damaged: {}", words));
-    return static_cast<std::size_t>(got);
+    return file_.read(std::as_writable_bytes(std::span(bytes, size)));
   }
 
   Error corrupt(const std::string& found) const {
-    return Error(ErrorCode::CorruptData,
-                 fmt::format("'{}' is no sound IDX file: {}; fetch it again", path_, found));
+    return Error(ErrorCode::CorruptData, fmt::format("'{}' is no sound IDX file: {}; fetch it again",
+                                                     file_.name(), found));
   }
 
  private:
-  std::string path_;
-  gzFile file_ = nullptr;
+  GzipFile file_;
 };
 
 std::vector<std::int64_t> read_shape(Reader& reader) {

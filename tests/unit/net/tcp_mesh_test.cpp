@@ -67,6 +67,35 @@ TEST_P(MeshOfSize, EveryRankReachesEveryOther) {
 
 INSTANTIATE_TEST_SUITE_P(TcpMesh, MeshOfSize, ::testing::Values(1, 2, 3, 5));
 
+// The order of calls holds between the mesh's own thread and others, too: an abort that a receiver
+// sends is there before the goodbye of whoever learns of it.
+TEST(TcpMesh, WhatAReceiverSendsIsNotOvertaken) {
+  struct Answers : Recorder {
+    void on_payload(int, const FrameHeader&) override {
+      mesh->send(1, data_header(1), {}, nullptr);
+      answered.set_value();
+      other_has_sent.get_future().wait();
+    }
+    Mesh* mesh = nullptr;
+    std::promise<void> answered;
+    std::promise<void> other_has_sent;
+  };
+  Answers answers;
+  Recorder recorder;
+  auto meshes = connect_ranks(2);
+  answers.mesh = meshes[0].get();
+  meshes[0]->start(answers);
+  meshes[1]->start(recorder);
+  ASSERT_EQ(send_and_wait(*meshes[1], 0, "a question"), nullptr);
+  answers.answered.get_future().wait();
+  meshes[0]->send(1, data_header(2), {}, nullptr);
+  answers.other_has_sent.set_value();
+  ASSERT_TRUE(recorder.wait_for(2));
+  EXPECT_EQ(recorder.arrivals()[0].header.sequence, 1u);
+  EXPECT_EQ(recorder.arrivals()[1].header.sequence, 2u);
+  close_all(meshes);
+}
+
 TEST(TcpMesh, FramesOfAllSizesArriveInOrder) {
   std::vector<std::string> texts;
   Recorder recorder;

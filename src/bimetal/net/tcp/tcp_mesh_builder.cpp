@@ -54,8 +54,10 @@ struct TcpMeshBuilder::Impl {
   const TcpMeshOptions options;
   const JobDigest job;
   const Stopwatch begun;
-  // Before everything that lives on it, so that it goes last.
-  std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>(1);
+  // Before everything that lives on it, so that it goes last. Without the hint that one thread runs
+  // it: what that thread posts from within a handler would come after what others post later, and
+  // a goodbye could overtake the abort that explains it.
+  std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>();
   std::vector<std::string> hosts;
   std::vector<std::vector<Endpoint>> addresses;
   std::vector<std::shared_ptr<Connection>> connections;
