@@ -114,7 +114,7 @@ class Runs(unittest.TestCase):
 
     def test_6_a_node_that_dies_takes_no_trial_along(self):
         program = self.start("bimetal.tune", self.job, "--grid", "train.learning_rate=0.01,0.02,0.03", "--set",
-                             "train.steps=200", "--worker", "a", "--worker", "b")
+                             "train.steps=3000", "--worker", "a", "--worker", "b")
         clusters.until(lambda: len(self.programs()) == 2, PATIENCE_S, "two trials")
         self.cluster.remove_node(self.nodes[1], allow_graceful=False)
         out, err = program.communicate(timeout=PATIENCE_S)
