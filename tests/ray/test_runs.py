@@ -41,6 +41,15 @@ class Runs(unittest.TestCase):
         self.addCleanup(self.end, program)
         return program
 
+    def output_of(self, program):
+        """What it has printed by its end."""
+        try:
+            return program.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            out, err = program.communicate()
+            self.fail(f"it did not end within {PATIENCE_S} s: {out}{err}")
+
     def end(self, program):
         if program.poll() is None:
             program.kill()
@@ -48,7 +57,7 @@ class Runs(unittest.TestCase):
 
     def run_to_end(self, *arguments, status=0):
         program = self.start(*arguments)
-        out, err = program.communicate(timeout=PATIENCE_S)
+        out, err = self.output_of(program)
         self.assertEqual(program.returncode, status, out + err)
         self.assertEqual(self.programs(), [], "a trial runs on")
         return out, err
@@ -95,7 +104,7 @@ class Runs(unittest.TestCase):
         places = {address.removeprefix("::ffff:") for address, _, _ in listeners(program.pid)}
         self.assertTrue(places <= {"127.0.0.1", clusters.ADDRESS}, places)
         program.send_signal(signal.SIGINT)
-        _, err = program.communicate(timeout=PATIENCE_S)
+        _, err = self.output_of(program)
         self.assertEqual(program.returncode, 130, err)
         clusters.until(lambda: not self.programs(), what="the end of the trials")
 
@@ -114,10 +123,12 @@ class Runs(unittest.TestCase):
 
     def test_6_a_node_that_dies_takes_no_trial_along(self):
         program = self.start("bimetal.tune", self.job, "--grid", "train.learning_rate=0.01,0.02,0.03", "--set",
-                             "train.steps=3000", "--worker", "a", "--worker", "b")
-        clusters.until(lambda: len(self.programs()) == 2, PATIENCE_S, "two trials")
+                             "train.steps=5000", "--worker", "a", "--worker", "b")
+        clusters.until(lambda: program.poll() is not None or len(self.programs()) == 2, PATIENCE_S, "two trials")
+        if program.poll() is not None:
+            self.fail(f"the search has ended: {program.communicate()}")
         self.cluster.remove_node(self.nodes[1], allow_graceful=False)
-        out, err = program.communicate(timeout=PATIENCE_S)
+        out, err = self.output_of(program)
         self.assertEqual(program.returncode, 0, out + err)
         self.assertIn("begins again: its node is gone", out)
         trials = json.loads(self.report.read_text())["trials"]
