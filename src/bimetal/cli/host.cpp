@@ -40,13 +40,17 @@ class Host {
   int run() {
     board_.offer({std::string(release()), train::to_toml(ranks_.job), options_.world_size},
                  own_workers());
-    if (!wait_for_workers()) {
+    const bool served = ranks_.job.parallel.mode == "server";
+    if (served) {
+      Terminal().print(fmt::format("workers may come and go: {}", how_to_join()));
+    } else if (!wait_for_workers()) {
       board_.withdraw(own_host_name());
       return conclude({.interrupted = true});
     }
     board_.start();
     auto plan = plan_of(ranks_);
-    plan.world_size = options_.world_size;
+    plan.world_size = served ? static_cast<int>(plan.ranks.size()) : options_.world_size;
+    plan.only_these = !served;
     plan.store = address_;
     plan.token = token_;
     return run_shared_job(plan, board_, signals_);
@@ -117,7 +121,8 @@ class Host {
 
 int run_host_job(const LocalRanks& ranks, const HostOptions& options,
                  launch::SignalWatch& signals) {
-  if (options.world_size < static_cast<int>(ranks.workers.size())) {
+  const bool served = ranks.job.parallel.mode == "server";
+  if (!served && options.world_size < static_cast<int>(ranks.workers.size())) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("--world-size {} counts the workers of all machines, and this one "
                             "alone has {}",

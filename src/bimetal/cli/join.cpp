@@ -116,11 +116,17 @@ int join_command(const JoinArguments& arguments) {
   const auto offer = board.read_offer(deadline);
   require_same_version(offer, arguments.host);
 
-  const auto ranks = LocalRanks{.job = job_here(offer, arguments), .workers = workers};
+  auto ranks = LocalRanks{.job = job_here(offer, arguments), .workers = workers};
+  ranks.joined = ranks.job.parallel.mode == "server";
   auto plan = plan_of(ranks);
   plan.world_size = offer.world_size;
   plan.store = host;
   plan.token = token;
+  if (ranks.joined) {
+    plan.world_size = static_cast<int>(plan.ranks.size());
+    terminal.print(fmt::format("joining {}; the job's progress is shown there", arguments.host));
+    return conclude(launch::run_ranks(plan, signals, announce_stop));
+  }
   plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
   const Leaving leaving(board);
   terminal.print(fmt::format("joined {} as rank {} of {}; the job's progress is shown there",

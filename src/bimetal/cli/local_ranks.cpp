@@ -15,6 +15,16 @@ namespace {
 
 constexpr const char* kFlightVariable = "BIMETAL_FLIGHT_RECORDER";
 
+/// For the process that leads the job; others of its kind take no notice.
+void add_lead_options(const LocalRanks& ranks, std::vector<std::string>& command) {
+  if (!ranks.report.empty()) command.insert(command.end(), {"--report", ranks.report.string()});
+  if (!ranks.resume.empty()) command.insert(command.end(), {"--resume", ranks.resume.string()});
+  if (!ranks.summary) command.push_back("--no-summary");
+  if (ranks.stop_after_s > 0) {
+    command.insert(command.end(), {"--stop-after", fmt::format("{}", ranks.stop_after_s)});
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> choose_workers(const std::vector<std::string>& from_command_line,
@@ -28,17 +38,22 @@ std::vector<std::string> choose_workers(const std::vector<std::string>& from_com
 launch::LaunchPlan plan_of(const LocalRanks& ranks) {
   launch::LaunchPlan plan;
   const auto program = launch::own_program().string();
+  // `bimetal plan` measures the devices alone.
+  const bool served = ranks.job.parallel.mode == "server" && ranks.rank_command.front() == "worker";
   for (const auto& worker : ranks.workers) {
     std::vector<std::string> command = {program};
     command.insert(command.end(), ranks.rank_command.begin(), ranks.rank_command.end());
     command.insert(command.end(), {"--worker", worker});
-    if (!ranks.report.empty()) command.insert(command.end(), {"--report", ranks.report.string()});
-    if (!ranks.resume.empty()) command.insert(command.end(), {"--resume", ranks.resume.string()});
-    if (!ranks.summary) command.push_back("--no-summary");
-    if (ranks.stop_after_s > 0) {
-      command.insert(command.end(), {"--stop-after", fmt::format("{}", ranks.stop_after_s)});
+    if (served && ranks.joined) command.push_back("--joined");
+    if (!served) add_lead_options(ranks, command);
+    plan.ranks.push_back({worker, command, served});
+  }
+  if (served && !ranks.joined) {
+    for (std::size_t server = 0; server < ranks.job.parallel.servers.size(); ++server) {
+      std::vector<std::string> command = {program, "server", "--index", std::to_string(server)};
+      add_lead_options(ranks, command);
+      plan.ranks.push_back({fmt::format("parameter server {}", server), command});
     }
-    plan.ranks.push_back({worker, command});
   }
   plan.environment = {{kJobVariable, train::to_toml(ranks.job)}};
   // Beside the report, unless the user has said where.

@@ -19,6 +19,7 @@ struct LocalRanks {
   std::filesystem::path resume = {};  ///< for rank 0; empty: none
   bool summary = true;                ///< rank 0 prints the closing table
   double stop_after_s = 0;            ///< > 0: seconds of training after which the job ends well
+  bool joined = false;                ///< workers alone, of a job whose servers are elsewhere
 };
 
 /// The workers of the command line, else those of the job, else one that chooses its device.

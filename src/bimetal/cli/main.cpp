@@ -22,6 +22,7 @@
 #include "bimetal/cli/plan.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank.h"
+#include "bimetal/cli/served_rank.h"
 #include "bimetal/cli/show_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/token.h"
@@ -66,6 +67,7 @@ int run(int argc, char** argv) {
   add_token(app, action);
   add_python_commands(app, action);
   add_worker(app, action);
+  add_server(app, action);
   add_plan_rank(app, action);
   try {
     app.parse(argc, argv);

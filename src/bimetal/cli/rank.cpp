@@ -3,78 +3,19 @@
 #include <fmt/format.h>
 
 #include <asio/ip/host_name.hpp>
-#include <chrono>
 #include <memory>
-#include <optional>
-#include <utility>
 
-#include "bimetal/base/deadline.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/progress.h"
+#include "bimetal/cli/rank_observer.h"
 #include "bimetal/cli/rank_process.h"
-#include "bimetal/cli/summary.h"
+#include "bimetal/cli/served_rank.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/status_pipe.h"
-#include "bimetal/launch/stop_request.h"
 #include "bimetal/train/report.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::cli {
 namespace {
-
-/// The launcher is told how the job gets on no more often than that.
-constexpr std::chrono::milliseconds kTellEvery{1000};
-
-/// Passes what rank 0 is told on to the printer and to the launcher.
-class RankObserver final : public ProgressPrinter {
- public:
-  RankObserver(Terminal& terminal, Line line, launch::StatusReporter& status)
-      : ProgressPrinter(terminal, std::move(line)), status_(status) {}
-
-  void on_step(const train::Progress& progress) override {
-    ProgressPrinter::on_step(progress);
-    if (!next_.expired()) return;
-    next_ = Deadline::after(kTellEvery);
-    status_.progress(progress);
-  }
-
-  void on_evaluated(std::int64_t epoch, double accuracy, double loss) override {
-    ProgressPrinter::on_evaluated(epoch, accuracy, loss);
-    status_.evaluated(epoch, accuracy, loss);
-  }
-
-  void on_checkpoint(const std::string& path, std::int64_t step) override {
-    last_checkpoint_ = path;
-    status_.checkpoint(path, step);
-  }
-
-  const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
-
- private:
-  launch::StatusReporter& status_;
-  Deadline next_ = Deadline::after(std::chrono::milliseconds(0));
-  std::string last_checkpoint_;
-};
-
-/// Asks for the end when the user does, or when the run's time is up.
-class StopWhen {
- public:
-  explicit StopWhen(double after_s) : after_s_(after_s) {}
-
-  /// Asked between steps; the first time is when training begins.
-  bool operator()() {
-    constexpr int kLeastSteps = 5;  // fewer say nothing about a speed
-    if (!end_ && after_s_ > 0) end_ = Deadline::after(milliseconds(after_s_));
-    return by_user() || (end_ && ++steps_ >= kLeastSteps && end_->expired());
-  }
-  bool by_user() const noexcept { return request_.requested(); }
-
- private:
-  launch::StopRequest request_;
-  double after_s_;
-  std::optional<Deadline> end_;
-  int steps_ = 0;
-};
 
 train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {
   train::TrainerOptions options;
@@ -96,23 +37,6 @@ train::Report train_in(comm::Group group, const RankRun& run, train::Observer& o
   return report;
 }
 
-void print_end(Terminal& terminal, const train::Report& report, const std::string& checkpoint) {
-  if (report.interrupted && report.workers.empty()) {
-    terminal.print("stopped before training began");
-    return;
-  }
-  print_summary(terminal, report);
-  if (checkpoint.empty()) {
-    if (report.interrupted) {
-      terminal.print("nothing was saved: the job has no [checkpoint] dir");
-    }
-  } else if (report.interrupted) {
-    terminal.print(fmt::format("checkpoint {}; go on with --resume {}", checkpoint, checkpoint));
-  } else {
-    terminal.print(fmt::format("checkpoint {}", checkpoint));
-  }
-}
-
 int train_and_report(const RankRun& run, launch::StatusReporter& status) {
   auto group = join_group(run.env, run.job);
   if (run.env.rank != 0) {
@@ -131,6 +55,7 @@ int train_and_report(const RankRun& run, launch::StatusReporter& status) {
 }  // namespace
 
 int run_rank(const RankRun& run) {
+  if (run.job.parallel.mode == "server") return run_served_worker_rank(run);
   return run_rank_process(
       [&](launch::StatusReporter& status) { return train_and_report(run, status); });
 }
@@ -138,7 +63,7 @@ int run_rank(const RankRun& run) {
 void add_worker(CLI::App& app, Action& action) {
   struct Options {
     std::string worker = "auto", report, resume;
-    bool no_summary = false;
+    bool no_summary = false, joined = false;
     double stop_after_s = 0;
   };
   auto options = std::make_shared<Options>();
@@ -149,11 +74,13 @@ void add_worker(CLI::App& app, Action& action) {
   command->add_option("--resume", options->resume);
   command->add_flag("--no-summary", options->no_summary);
   command->add_option("--stop-after", options->stop_after_s);
+  command->add_flag("--joined", options->joined);
   command->callback([options, &action] {
     action = [options] {
       const auto [env, job] = launched_rank();
       return run_rank({env, job, device::parse_worker_spec(options->worker), options->report,
-                       options->resume, !options->no_summary, options->stop_after_s});
+                       options->resume, !options->no_summary, options->stop_after_s,
+                       options->joined});
     };
   });
 }

@@ -20,6 +20,7 @@ struct RankRun {
   std::filesystem::path resume;  ///< rank 0 reads it; empty: from the beginning
   bool summary = true;           ///< rank 0 prints the closing table
   double stop_after_s = 0;       ///< > 0: seconds of training after which the job ends well
+  bool joined = false;           ///< parallel.mode = "server": came from another machine, later
 };
 
 /// Runs the rank to its end and returns its exit status. Errors go to the launcher if there is one,

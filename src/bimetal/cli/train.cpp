@@ -88,7 +88,6 @@ void add_host_options(CLI::App& command, TrainArguments& arguments) {
       ->group("Several machines")
       ->needs(listen);
   add_encrypt(command, "Several machines");
-  listen->needs(world_size);
   world_size->needs(listen);
 }
 
@@ -103,6 +102,10 @@ int train_command(const TrainArguments& arguments) {
   ranks.resume = arguments.resume;
   launch::SignalWatch signals;
   if (arguments.listen.empty()) return run_local_job(ranks, signals);
+  if (arguments.world_size == 0 && ranks.job.parallel.mode != "server") {
+    throw Error(ErrorCode::InvalidArgument,
+                "--listen needs --world-size: the workers over all machines");
+  }
   return run_host_job(ranks, {arguments.listen, arguments.world_size, arguments.token_file},
                       signals);
 }

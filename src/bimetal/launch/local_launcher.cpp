@@ -27,7 +27,9 @@ constexpr std::chrono::milliseconds kLookEvery{200};
 class RankProcess {
  public:
   RankProcess(const LaunchPlan& plan, int local_rank, const FileDescriptor& lifeline)
-      : rank_(plan.first_rank + local_rank), name_(plan.ranks[local_rank].name) {
+      : rank_(plan.first_rank + local_rank),
+        name_(plan.ranks[local_rank].name),
+        expendable_(plan.ranks[local_rank].expendable) {
     auto status = Pipe::create();
     set_nonblocking(status.read);
     status_pipe_ = std::move(status.read);
@@ -38,6 +40,7 @@ class RankProcess {
   }
 
   bool running() const noexcept { return !exit_; }
+  bool expendable() const noexcept { return expendable_; }
   bool ended_well() const noexcept {
     return exit_ && exit_->signal == 0 &&
            (exit_->status == 0 || exit_->status == kInterruptedStatus);
@@ -87,6 +90,7 @@ class RankProcess {
 
   int rank_;
   std::string name_;
+  bool expendable_;
   FileDescriptor status_pipe_;
   std::optional<Process> process_;
   RankStatus status_;
@@ -144,8 +148,13 @@ class Launch {
 
   /// The first rank that ends starts the clock for the others; a failure shortens it.
   void limit_the_wait() {
+    // A job of ranks that come and go is without hope when the last of them has failed.
+    const bool hopeless = std::none_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+      return rank.expendable() && (rank.running() || rank.ended_well());
+    });
     for (const auto& rank : ranks_) {
-      if (rank.running()) continue;
+      if (rank.running() || (rank.expendable() && !hopeless)) continue;
+      if (rank.expendable() && !plan_.only_these) continue;
       const bool failed = !rank.ended_well() && !result_.interrupted;
       if (failed && !first_failure_) first_failure_ = Deadline::after(plan_.grace_after_failure);
       if (!failed && !first_end_) first_end_ = Deadline::after(plan_.grace_after_finish);
@@ -166,14 +175,20 @@ class Launch {
 
   void conclude() {
     std::vector<RankOutcome> outcomes;
+    const bool any_essential = std::any_of(ranks_.begin(), ranks_.end(),
+                                           [](const auto& rank) { return !rank.expendable(); });
     for (const auto& rank : ranks_) {
       outcomes.push_back(rank.outcome());
       // Also at a request that did not pass through this launcher: one of another machine's.
-      result_.interrupted |= rank.interrupted();
+      result_.interrupted |= rank.interrupted() && (!rank.expendable() || !any_essential);
       const auto& checkpoint = rank.status().last_checkpoint();
       if (!checkpoint.empty()) result_.last_checkpoint = checkpoint;
     }
     if (result_.killed) return;
+    const auto essential_failed = [](const auto& rank) {
+      return !rank.expendable() && !rank.ended_well();
+    };
+    if (any_essential && std::none_of(ranks_.begin(), ranks_.end(), essential_failed)) return;
     auto cause = root_cause(outcomes, plan_.world_size, result_.interrupted);
     if (!cause && overdue_) {
       cause = {Error(ErrorCode::Timeout,

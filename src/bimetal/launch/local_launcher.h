@@ -19,12 +19,16 @@ namespace bimetal::launch {
 struct LocalRank {
   std::string name;                  ///< for messages: what it runs on
   std::vector<std::string> command;  ///< command[0] is the path of the program
+  /// The job goes on without it: its end, good or bad, ends nobody else. The job fails for want of
+  /// such ranks only when none of them ended well and no other rank did.
+  bool expendable = false;
 };
 
 struct LaunchPlan {
   std::vector<LocalRank> ranks;  ///< of this machine, in the order of their rank numbers
   int first_rank = 0;            ///< number of the first of them
   int world_size = 1;            ///< over all machines
+  bool only_these = true;        ///< no expendable rank can come from elsewhere
   net::Endpoint store;           ///< where the launcher's store is served
   net::Token token;              ///< handed on by environment variable, never on a command line
   std::vector<std::pair<std::string, std::string>>

@@ -43,9 +43,28 @@ balance::Shares deal(std::span<const double> speeds, std::int64_t chunks) {
 
 }  // namespace
 
+std::int64_t test_chunks(const data::ImageDataset& test) {
+  return (test.size() + kChunk - 1) / kChunk;
+}
+
+ChunkSums evaluate_chunks(models::Classifier& model, const data::ImageDataset& test,
+                          std::int64_t first, std::int64_t count, const EvaluateOptions& options) {
+  ChunkSums sums;
+  model.eval();
+  const torch::NoGradGuard no_grad;
+  for (auto chunk = first; chunk < first + count; ++chunk) {
+    const auto [correct, loss] = evaluate_chunk(model, test, chunk * kChunk, options);
+    sums.correct += correct;
+    sums.loss += loss;
+    sums.samples += std::min(kChunk, test.size() - chunk * kChunk);
+  }
+  model.train();
+  return sums;
+}
+
 Evaluation evaluate(models::Classifier& model, const data::ImageDataset& test, comm::Group group,
                     std::span<const double> speeds, const EvaluateOptions& options) {
-  const auto chunks = (test.size() + kChunk - 1) / kChunk;
+  const auto chunks = test_chunks(test);
   const auto shares = deal(speeds, chunks);
   const auto first =
       std::accumulate(shares.begin(), shares.begin() + group.rank(), std::int64_t{0});

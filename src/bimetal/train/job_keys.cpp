@@ -195,6 +195,40 @@ Binding balance_policy(ParallelConfig& to) {
   return {read, write};
 }
 
+constexpr std::size_t kMostServers = 64;
+
+/// servers = 2 | [3, 1]
+Binding server_weights(std::vector<double>& to) {
+  constexpr auto kExpected = "a number of servers or an array of weights like [3, 1]";
+  const auto read = [&to, kExpected](const toml::node& node) -> Problem {
+    std::vector<double> weights;
+    if (const auto* count = node.as_integer()) {
+      if (count->get() < 1 || count->get() > static_cast<std::int64_t>(kMostServers)) {
+        return fmt::format("expected 1 to {} servers, found {}", kMostServers, count->get());
+      }
+      weights.assign(static_cast<std::size_t>(count->get()), 1.0);
+    } else if (const auto* array = node.as_array()) {
+      for (const toml::node& element : *array) {
+        const auto weight = as_number(element);
+        if (!weight || !kPositive.contains(*weight)) return "expected weights greater than 0";
+        weights.push_back(*weight);
+      }
+      if (weights.empty() || weights.size() > kMostServers) {
+        return fmt::format("expected 1 to {} servers, found {}", kMostServers, weights.size());
+      }
+    } else {
+      return unexpected_type(kExpected, node);
+    }
+    to = std::move(weights);
+    return std::nullopt;
+  };
+  const auto write = [&to]() -> std::string {
+    const bool alike = std::all_of(to.begin(), to.end(), [](double weight) { return weight == 1; });
+    return alike ? fmt::format("{}", to.size()) : fmt::format("[{}]", fmt::join(to, ", "));
+  };
+  return {read, write};
+}
+
 }  // namespace
 
 std::vector<JobKey> job_keys(Job& job) {
@@ -217,6 +251,12 @@ std::vector<JobKey> job_keys(Job& job) {
       {"train", "momentum", number(train.momentum, kFraction)},
       {"train", "weight_decay", number(train.weight_decay, kNotNegative)},
       {"train", "evaluate", flag(train.evaluate)},
+      {"parallel", "mode", one_of(parallel.mode, {"all_reduce", "server"})},
+      {"parallel", "servers", server_weights(parallel.servers)},
+      {"parallel", "consistency", one_of(parallel.consistency, {"sync", "async", "bounded"})},
+      {"parallel", "staleness", whole(parallel.staleness, 0)},
+      {"parallel", "staleness_aware", flag(parallel.staleness_aware)},
+      {"parallel", "max_not_finite", whole(parallel.max_not_finite, 1)},
       {"parallel", "balance", balance_policy(parallel)},
       {"parallel", "bucket_mb", number(parallel.bucket_mb, kMegabytes)},
       {"parallel", "timeout_s", number(parallel.timeout_s, kSeconds)},

@@ -30,8 +30,27 @@ static void to_json(Json& json, const HistoryPoint& point) {
           {"shares", point.shares}};
 }
 
+static void to_json(Json& json, const ServedWorkerReport& worker) {
+  json = {{"rank", worker.rank},
+          {"updates", worker.updates},
+          {"staleness_mean", worker.staleness_mean},
+          {"staleness_max", worker.staleness_max},
+          {"dropped", worker.dropped},
+          {"lost", worker.lost}};
+}
+
+static void to_json(Json& json, const ServerReport& server) {
+  json = {{"servers", server.servers},
+          {"consistency", server.consistency},
+          {"updates", server.updates},
+          {"staleness_mean", server.staleness_mean},
+          {"staleness_max", server.staleness_max},
+          {"samples_repeated", server.samples_repeated},
+          {"workers", server.workers}};
+}
+
 std::string to_json(const Report& report) {
-  const Json json = {{"world_size", report.world_size},
+  Json json = {{"world_size", report.world_size},
                      {"steps", report.steps},
                      {"elapsed_s", report.elapsed_s},
                      {"samples_per_s", report.samples_per_s},
@@ -42,6 +61,7 @@ std::string to_json(const Report& report) {
                      {"interrupted", report.interrupted},
                      {"workers", report.workers},
                      {"history", report.history}};
+  if (report.server) json["server"] = *report.server;
   // Numbers that are not finite become null here; a host name in no known encoding is no reason to
   // lose the report.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,25 @@ struct WorkerReport {
   std::int64_t samples = 0;
   double compute_s = 0, communicate_s = 0, wait_s = 0;
   double samples_per_s_alone = 0;
+};
+
+/// A run by way of parameter servers (docs/parameter_server.md).
+struct ServedWorkerReport {
+  int rank = 0;
+  std::int64_t updates = 0;          ///< leases of its that went into updates
+  double staleness_mean = 0;         ///< of these
+  std::int64_t staleness_max = 0;
+  std::int64_t dropped = 0;          ///< leases whose gradients were not finite
+  bool lost = false;                 ///< it was gone before the end
+};
+struct ServerReport {
+  int servers = 1;
+  std::string consistency = {};
+  std::int64_t updates = 0;           ///< changes of the parameters in this run
+  double staleness_mean = 0;          ///< over all leases, in updates
+  std::int64_t staleness_max = 0;
+  std::int64_t samples_repeated = 0;  ///< leased out again after a loss
+  std::vector<ServedWorkerReport> workers = {};
 };
 
 /// One point of the run's history, for pictures.
@@ -37,6 +57,7 @@ struct Report {
   bool interrupted = false;
   std::vector<WorkerReport> workers = {};
   std::vector<HistoryPoint> history = {};
+  std::optional<ServerReport> server = {};
 };
 
 std::string to_json(const Report& report);

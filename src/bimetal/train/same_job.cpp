@@ -12,13 +12,10 @@
 #include "bimetal/train/exchange.h"
 
 namespace bimetal::train {
-namespace {
-
-using Facts = std::vector<std::pair<std::string, std::string>>;
 
 // All that decides which collectives a rank calls, and with what. Where the data lies, which
 // devices there are and how many checkpoints are kept may differ.
-Facts facts_of(const Job& job) {
+JobFacts facts_of(const Job& job) {
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
   const auto& train = job.train;
   return {
@@ -37,6 +34,8 @@ Facts facts_of(const Job& job) {
       {"train.momentum", text(train.momentum)},
       {"train.weight_decay", text(train.weight_decay)},
       {"train.evaluate", text(train.evaluate)},
+      {"parallel.mode", job.parallel.mode},
+      {"parallel.servers", fmt::format("{}", fmt::join(job.parallel.servers, " "))},
       {"parallel.balance", fmt::format("{} {}", static_cast<int>(job.parallel.balance),
                                        fmt::join(job.parallel.weights, " "))},
       {"parallel.bucket_mb", text(job.parallel.bucket_mb)},
@@ -48,7 +47,9 @@ Facts facts_of(const Job& job) {
   };
 }
 
-Bytes encode_facts(const Facts& facts) {
+namespace {
+
+Bytes encode_facts(const JobFacts& facts) {
   WireWriter writer;
   for (const auto& [key, value] : facts) writer.string(value);
   return std::move(writer).take();

@@ -3,11 +3,20 @@
 // to work together is compared before anything else; their data follows in shared_data.h.
 
 #include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "bimetal/comm/group.h"
 #include "bimetal/train/job.h"
 
 namespace bimetal::train {
+
+/// Names of settings and their values.
+using JobFacts = std::vector<std::pair<std::string, std::string>>;
+
+/// What all processes of a job must have alike.
+JobFacts facts_of(const Job& job);
 
 /// Error(CallMismatch), on every rank, names the first key that differs from rank 0's, both values
 /// and the rank. Collective.

@@ -15,7 +15,12 @@ namespace bimetal::net {
 namespace {
 
 std::string_view name_of(Service service) {
-  return service == Service::Store ? "rendezvous store" : "rank of a mesh";
+  switch (service) {
+    case Service::Store: return "rendezvous store";
+    case Service::Parameters: return "parameter server";
+    case Service::Mesh: break;
+  }
+  return "rank of a mesh";
 }
 
 Error version_error(const std::string& who, std::uint16_t version) {

@@ -1,0 +1,138 @@
+#include "bimetal/cli/served_rank.h"
+
+#include <fmt/format.h>
+
+#include <asio/ip/host_name.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/rank_observer.h"
+#include "bimetal/cli/rank_process.h"
+#include "bimetal/net/encryption.h"
+#include "bimetal/rendezvous/store.h"
+#include "bimetal/train/served_job.h"
+
+namespace bimetal::cli {
+namespace {
+
+/// Where servers and workers of a job find each other: the launcher's store.
+class Directory {
+ public:
+  Directory(const launch::RankEnvironment& env, const train::Job& job)
+      : deadline_(Deadline::after(milliseconds(job.cluster.join_timeout_s))) {
+    if (env.store != launch::StoreOwner::Launcher) {
+      throw Error(ErrorCode::Unsupported,
+                  "parallel.mode = \"server\" works with `bimetal train` and `bimetal join`, not "
+                  "yet under torchrun, mpirun, Slurm or `bimetal launch`",
+                  env.rank);
+    }
+    store_ = rendezvous::connect_store(env.master, net::Token::from_environment(), deadline_);
+  }
+  void publish(int server, const net::Endpoint& endpoint) {
+    store_->set(key(server), net::to_string(endpoint), deadline_);
+  }
+  net::Endpoint find(int server) {
+    return net::parse_endpoint(store_->get(key(server), deadline_));
+  }
+
+ private:
+  static std::string key(int server) { return fmt::format("parameter_server/{}", server); }
+
+  Deadline deadline_;
+  std::unique_ptr<rendezvous::Store> store_;
+};
+
+train::ServedNetwork network_of(const launch::RankEnvironment& env) {
+  return {net::Token::from_environment(), net::encryption_from_environment(), env.job_id};
+}
+
+struct ServerArguments {
+  int index = 0;
+  std::string report, resume;
+  bool no_summary = false;
+  double stop_after_s = 0;
+};
+
+train::ServerRun server_run(const ServerArguments& arguments, const launch::RankEnvironment& env,
+                            Directory& directory, StopWhen& stop) {
+  train::ServerRun run;
+  run.server = arguments.index;
+  run.listen_host = env.master.host;
+  run.network = network_of(env);
+  run.trainer.host_name = asio::ip::host_name();
+  if (!arguments.resume.empty()) run.trainer.resume = arguments.resume;
+  run.trainer.stop_requested = [&stop] { return stop(); };
+  run.publish = [&directory, index = arguments.index](const net::Endpoint& endpoint) {
+    directory.publish(index, endpoint);
+  };
+  run.find_coordinator = [&directory] { return directory.find(0); };
+  return run;
+}
+
+int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
+  const auto [env, job] = launched_rank();
+  Directory directory(env, job);
+  StopWhen stop(arguments.stop_after_s);
+  const auto run = server_run(arguments, env, directory, stop);
+  if (arguments.index != 0) {
+    train::Observer silent;
+    train::run_parameter_server(job, run, silent);
+    return stop.by_user() ? kInterrupted : kSuccess;
+  }
+  Terminal terminal;
+  RankObserver observer(terminal, arguments.stop_after_s > 0 ? rate_line : progress_line, status);
+  auto report = train::run_parameter_server(job, run, observer);
+  if (arguments.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
+  terminal.clear();
+  if (!arguments.report.empty()) train::write_report(report, arguments.report);
+  if (!arguments.no_summary) print_end(terminal, report, observer.last_checkpoint());
+  return report.interrupted ? kInterrupted : kSuccess;
+}
+
+int work(const RankRun& run) {
+  Directory directory(run.env, run.job);
+  StopWhen stop(0);
+  train::ServedWorkerRun worker;
+  for (int server = 0; server < static_cast<int>(run.job.parallel.servers.size()); ++server) {
+    worker.servers.push_back(directory.find(server));
+  }
+  worker.network = network_of(run.env);
+  worker.trainer.worker = run.worker;
+  worker.trainer.local_rank = run.env.local_rank;
+  // The servers here are no rivals for the processors: they use one thread each, now and then.
+  const int servers_here = run.joined ? 0 : static_cast<int>(worker.servers.size());
+  worker.trainer.local_world_size = run.env.local_world_size - servers_here;
+  worker.trainer.host_name = asio::ip::host_name();
+  worker.trainer.stop_requested = [&stop] { return stop(); };
+  worker.number = run.joined ? -1 : run.env.rank;
+  return train::run_served_worker(run.job, worker) ? kSuccess : kInterrupted;
+}
+
+}  // namespace
+
+int run_served_worker_rank(const RankRun& run) {
+  return run_rank_process([&](launch::StatusReporter&) { return work(run); });
+}
+
+void add_server(CLI::App& app, Action& action) {
+  auto options = std::make_shared<ServerArguments>();
+  auto* command = app.add_subcommand("server", "A parameter server of a job; started by train");
+  command->group("");  // not for people: left out of --help
+  command->add_option("--index", options->index);
+  command->add_option("--report", options->report);
+  command->add_option("--resume", options->resume);
+  command->add_flag("--no-summary", options->no_summary);
+  command->add_option("--stop-after", options->stop_after_s);
+  command->callback([options, &action] {
+    action = [options] {
+      return run_rank_process(
+          [&](launch::StatusReporter& status) { return serve(*options, status); });
+    };
+  });
+}
+
+}  // namespace bimetal::cli

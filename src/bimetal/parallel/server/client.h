@@ -1,0 +1,78 @@
+#pragma once
+// A worker's side: its connections with all servers. A thread of its own moves the bytes, so that
+// gradients leave while backward still runs.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/compress/compression.h"
+#include "bimetal/net/encryption.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+#include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/shard_plan.h"
+
+namespace bimetal::parallel::server {
+
+struct ClientOptions {
+  std::vector<net::Endpoint> servers;  ///< by number
+  net::Token token;
+  net::Encryption encryption = net::Encryption::off;
+  std::string job_id = "job";
+  Join join;
+  /// Longest wait for a server that says nothing, and for parameters.
+  std::chrono::milliseconds timeout{60000};
+  /// Of pushed gradients, with error feedback; a scheme that keeps every element
+  /// (comm::is_dense), for float32 alone.
+  comm::Scheme compression = comm::Scheme::none;
+};
+
+/// One worker. Calls from one thread at a time; push() from the threads of backward. Errors: those
+/// that the servers refuse it with; PeerLost, Timeout, naming the server.
+class Client {
+ public:
+  /// Connects and joins; `parameters` are the model's, in the plan's order. They get their values
+  /// with start_pull() and finish_pull(). Errors of net::dial.
+  Client(const ClientOptions& options, const ShardPlan& plan, std::vector<torch::Tensor> parameters,
+         Deadline deadline);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  /// This worker's number in the job.
+  int number() const noexcept;
+
+  /// Waits for work. Nothing when the job is done, or by the deadline: see finished().
+  std::optional<Lease> next(Deadline deadline);
+  bool finished() const;
+
+  /// Asks for parameters of version `version` or newer. They must not be used before finish_pull(),
+  /// which waits until all are in place and returns the version of the oldest of them.
+  void start_pull(std::uint64_t version);
+  std::uint64_t finish_pull();
+
+  /// Sends parameter `tensor`'s gradient for a lease. Returns at once; the tensor's memory must not
+  /// be changed any more. Thread-safe.
+  void push(std::uint64_t lease, std::size_t tensor, const torch::Tensor& gradient);
+  /// All gradients of the lease have been pushed.
+  void end_push(std::uint64_t lease);
+  void done(std::uint64_t lease, Done done);
+
+  /// Says goodbye.
+  void leave();
+
+  std::uint64_t bytes_sent() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bimetal::parallel::server

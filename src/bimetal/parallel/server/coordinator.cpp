@@ -1,0 +1,334 @@
+#include "bimetal/parallel/server/coordinator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace bimetal::parallel::server {
+namespace {
+
+// An idle worker takes over a lease that has taken that many times as long as expected.
+constexpr double kOverdueFactor = 3;
+constexpr std::chrono::milliseconds kOverdueAtLeast{1500};
+// In the id of a lease of test chunks, beside the worker's number.
+constexpr std::uint64_t kEvaluationBit = std::uint64_t{1} << 31;
+// So that fast workers get more of an evaluation than slow ones.
+constexpr std::int64_t kPartsPerWorker = 3;
+
+}  // namespace
+
+Coordinator::Coordinator(const CoordinatorOptions& options, CoordinatorPort& port, Tell tell,
+                         TimePoint now)
+    : options_(options),
+      port_(port),
+      tell_(std::move(tell)),
+      ledger_(options.ledger),
+      version_(options.version),
+      last_with_worker_(now) {}
+
+std::string Coordinator::name_of(int worker) const {
+  const auto& figures = workers_.at(worker).figures;
+  return fmt::format("worker {} ({} on {})", worker, figures.device, figures.host);
+}
+
+int Coordinator::admit(const Join& join) {
+  const bool wish = join.number >= 0 && join.number < (1 << 20) && !workers_.contains(join.number);
+  while (workers_.contains(next_number_)) ++next_number_;
+  const int number = wish ? join.number : next_number_;
+  Worker& worker = workers_[number];
+  worker.figures.number = number;
+  worker.figures.host = join.host;
+  worker.figures.device = join.device;
+  ledger_.add_worker(number, std::isfinite(join.samples_per_s) ? join.samples_per_s : 0);
+  return number;
+}
+
+void Coordinator::ready(int worker, TimePoint now) {
+  workers_.at(worker).ready = true;
+  workers_.at(worker).heard = now;
+  tell_(JoinedEvent{worker, name_of(worker)});
+  hand_out(now);
+}
+
+void Coordinator::heard(int worker, TimePoint when) {
+  Worker& known = workers_.at(worker);
+  known.heard = std::max(known.heard, when);
+}
+
+void Coordinator::lost(int worker, const std::string& why, TimePoint now) {
+  Worker& gone = workers_.at(worker);
+  if (!gone.figures.here) return;
+  gone.figures.here = false;
+  gone.ready = false;
+  const auto last = pending_.find(gone.lease);
+  gone.leaving = why.empty() && last != pending_.end() && last->second.done;
+  if (!gone.leaving) {
+    if (gone.lease != 0) take_back(std::exchange(gone.lease, 0), {}, now);
+    ledger_.remove_worker(worker);
+  }
+  notice(why.empty()
+             ? fmt::format("{} has left", name_of(worker))
+             : fmt::format("{} is lost: {}; the job goes on without it", name_of(worker), why));
+  hand_out(now);
+}
+
+void Coordinator::done(int worker, std::uint64_t lease, const Done& done, TimePoint now) {
+  Worker& from = workers_.at(worker);
+  if (worker_of(lease) != worker) {
+    throw Error(ErrorCode::CorruptData, "a worker reports the lease of another one", worker);
+  }
+  from.figures.compute_seconds += done.compute_seconds;
+  from.figures.communicate_seconds += done.communicate_seconds;
+  from.figures.wait_seconds += done.wait_seconds;
+  from.figures.bytes_sent = done.bytes_sent;
+  const auto pending = pending_.find(lease);
+  if (pending == pending_.end()) {  // revoked meanwhile
+    from.ready = true;
+    from.silent = false;
+    hand_out(now);
+    return;
+  }
+  pending->second.done = done;
+  try_settle(lease, now);
+}
+
+void Coordinator::staged(std::uint64_t lease, bool finite, TimePoint now) {
+  const auto pending = pending_.find(lease);
+  if (pending == pending_.end()) return;
+  ++pending->second.staged;
+  pending->second.finite &= finite;
+  try_settle(lease, now);
+}
+
+bool Coordinator::try_settle(std::uint64_t lease, TimePoint now) {
+  const Pending& pending = pending_.at(lease);
+  const int needed = pending.lease.work == Work::train ? options_.servers : 0;
+  if (!pending.done || pending.staged < needed) return false;
+  const auto node = pending_.extract(lease);
+  Worker& worker = workers_.at(worker_of(lease));
+  worker.lease = 0;
+  worker.ready = worker.figures.here;
+  worker.silent = false;
+  if (node.mapped().lease.work == Work::train) {
+    settle(lease, node.mapped(), now);
+  } else {
+    settle_evaluation(node.mapped());
+  }
+  if (worker.leaving) ledger_.remove_worker(worker.figures.number);
+  advance();
+  hand_out(now);
+  return true;
+}
+
+void Coordinator::settle(std::uint64_t lease, const Pending& pending, TimePoint now) {
+  const int worker = worker_of(lease);
+  const auto& samples = ledger_.out().at(lease);
+  if (pending.finite) {
+    results_[lease] = {*pending.done, worker, samples.count};
+    auto& [loss, count] = losses_[samples.step];
+    loss += pending.done->loss_sum;
+    count += samples.count;
+  } else {
+    port_.send_drop(lease);
+    ++workers_.at(worker).figures.dropped;
+    const auto text = fmt::format(
+        "the gradients of {} in step {} are not finite (NaN or infinity) and were dropped",
+        name_of(worker), samples.step);
+    notice(text);
+    if (++not_finite_ >= options_.max_not_finite && !failed_) {
+      failed_ = true;
+      tell_(FailedEvent{
+          Error(ErrorCode::NotFinite,
+                fmt::format(
+                    "{}; that was number {} (parallel.max_not_finite). A lower learning rate or a "
+                    "look at that worker's data may help. The last checkpoint is kept",
+                    text, not_finite_),
+                worker)});
+    }
+  }
+  ledger_.complete(lease, pending.finite, now);
+}
+
+void Coordinator::settle_evaluation(const Pending& pending) {
+  if (!evaluation_) return;
+  evaluation_->sums.correct += pending.done->correct;
+  evaluation_->sums.loss_sum += pending.done->loss_sum;
+  evaluation_->sums.samples += pending.done->samples;
+  evaluation_->left -= pending.lease.count;
+  if (evaluation_->left > 0) return;
+  const auto sums = evaluation_->sums;
+  evaluation_.reset();
+  tell_(sums);
+}
+
+/// Turns what is complete into updates, and tells of steps that have ended.
+void Coordinator::advance() {
+  for (const Update& update : ledger_.take_updates()) use(update);
+  for (const EndedStep& step : ledger_.take_ended_steps()) {
+    const auto loss = losses_.extract(step.number);
+    StepEvent event{
+        .step = step, .shares = ledger_.shares(options_.ledger.global_batch), .workers = figures()};
+    if (!loss.empty()) std::tie(event.loss_sum, event.samples) = loss.mapped();
+    tell_(std::move(event));
+  }
+  if (!ledger_.paused() || told_pause_) return;
+  told_pause_ = true;
+  tell_(PauseEvent{ledger_.steps_done(), ledger_.epoch(), ledger_.offset(), version_,
+                   ledger_.at_end()});
+}
+
+void Coordinator::use(const Update& update) {
+  double staleness_sum = 0;
+  for (const auto lease : update.leases) {
+    const auto result = results_.extract(lease);
+    auto& figures = workers_.at(result.mapped().worker).figures;
+    const auto used = std::min(result.mapped().done.version, version_);
+    const auto staleness = static_cast<std::int64_t>(version_ - used);
+    figures.staleness_sum += static_cast<double>(staleness);
+    figures.staleness_max = std::max(figures.staleness_max, staleness);
+    staleness_sum += static_cast<double>(staleness);
+    ++figures.updates;
+    figures.samples += result.mapped().samples;
+  }
+  Apply apply{update.learning_rate_scale, update.leases};
+  if (options_.staleness_aware && !update.leases.empty()) {
+    const double mean = staleness_sum / static_cast<double>(update.leases.size());
+    apply.learning_rate_scale /= std::max(mean, 1.0);
+  }
+  port_.send_apply(++version_, apply);
+}
+
+void Coordinator::hand_out(TimePoint now) {
+  if (failed_) return;
+  for (auto& [number, worker] : workers_) {
+    if (!worker.ready || !worker.figures.here || worker.silent) continue;
+    const auto lease = next_for(number, now);
+    if (!lease) continue;
+    worker.ready = false;
+    worker.lease = lease->id;
+    pending_[lease->id].lease = *lease;
+    port_.send_lease(number, *lease);
+  }
+}
+
+std::optional<Lease> Coordinator::next_for(int worker, TimePoint now) {
+  if (evaluation_) return next_chunks(worker);
+  const auto samples = ledger_.grant(worker, now);
+  if (!samples) return std::nullopt;
+  return Lease{.id = samples->id,
+               .work = Work::train,
+               .epoch = samples->epoch,
+               .offset = samples->offset,
+               .count = samples->count,
+               .denominator = samples->denominator,
+               .version = version_};
+}
+
+std::optional<Lease> Coordinator::next_chunks(int worker) {
+  auto& free = evaluation_->free;
+  if (free.empty()) return std::nullopt;
+  const auto share = ledger_.shares(evaluation_->total)[worker] / kPartsPerWorker;
+  auto& [offset, left] = free.back();
+  const auto count = std::clamp(share, std::int64_t{1}, left);
+  const Lease lease{
+      .id = (static_cast<std::uint64_t>(worker) << 32) | kEvaluationBit | ++evaluations_,
+      .work = Work::evaluate,
+      .offset = offset,
+      .count = count,
+      .version = version_};
+  offset += count;
+  left -= count;
+  if (left == 0) free.pop_back();
+  return lease;
+}
+
+/// `why` is empty where the worker itself is gone.
+void Coordinator::take_back(std::uint64_t lease, const std::string& why, TimePoint now) {
+  const auto pending = pending_.extract(lease);
+  if (pending.empty()) return;
+  const Lease& work = pending.mapped().lease;
+  if (work.work == Work::evaluate) {
+    if (evaluation_) evaluation_->free.emplace_back(work.offset, work.count);
+  } else {
+    port_.send_drop(lease);
+    if (!why.empty()) ledger_.revoke(lease, now);
+  }
+  if (why.empty()) return;
+  Worker& worker = workers_.at(worker_of(lease));
+  worker.lease = 0;
+  if (worker.leaving) ledger_.remove_worker(worker.figures.number);
+  notice(fmt::format("{} {}: its {} samples go to others", name_of(worker_of(lease)), why,
+                     work.count));
+}
+
+void Coordinator::tick(TimePoint now) {
+  bool any_here = false, any_idle = false;
+  for (auto& [number, worker] : workers_) {
+    if (!worker.figures.here) {
+      any_here |= worker.leaving && worker.lease != 0;
+      continue;
+    }
+    any_here = true;
+    const bool silent = now - worker.heard > options_.silent_after;
+    if (silent && worker.lease != 0) {
+      take_back(worker.lease, "says nothing any more", now);
+    } else if (silent && !worker.silent) {
+      notice(fmt::format("{} says nothing any more", name_of(number)));
+    }
+    if (!silent && worker.ready) any_idle = true;
+    if (worker.silent && !silent) notice(fmt::format("{} is back", name_of(number)));
+    worker.silent = silent;
+  }
+  if (any_idle) {
+    for (const auto lease : ledger_.overdue(now, kOverdueFactor, kOverdueAtLeast)) {
+      take_back(lease, "takes much longer than it did", now);
+    }
+  }
+  for (const auto& [lease, samples] : std::map(ledger_.out())) {
+    if (now - samples.granted > options_.lease_timeout) {
+      take_back(lease, "has not finished within parallel.timeout_s", now);
+    }
+  }
+  if (stopping_ && !any_here) ledger_.abandon_open_steps();
+  advance();
+  hand_out(now);
+  if (any_here) last_with_worker_ = now;
+  if (now - last_with_worker_ > options_.join_timeout && !failed_) {
+    failed_ = true;
+    tell_(FailedEvent{
+        Error(ErrorCode::Timeout,
+              fmt::format("no worker was there for {:.0f} s (cluster.join_timeout_s)",
+                          std::chrono::duration<double>(options_.join_timeout).count()))});
+  }
+}
+
+void Coordinator::evaluate(std::int64_t chunks, TimePoint now) {
+  evaluation_ = Evaluation{.free = {{0, chunks}}, .total = chunks, .sums = {}, .left = chunks};
+  hand_out(now);
+}
+
+void Coordinator::resume(TimePoint now) {
+  told_pause_ = false;
+  ledger_.resume();
+  advance();
+  hand_out(now);
+}
+
+void Coordinator::request_pause() {
+  stopping_ = true;
+  ledger_.request_pause();
+  advance();
+}
+
+std::vector<WorkerFigures> Coordinator::figures() const {
+  std::vector<WorkerFigures> all;
+  for (const auto& [number, worker] : workers_) {
+    all.push_back(worker.figures);
+    all.back().samples_per_s = ledger_.rate(number);
+  }
+  return all;
+}
+
+}  // namespace bimetal::parallel::server

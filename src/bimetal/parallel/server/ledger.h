@@ -1,0 +1,164 @@
+#pragma once
+// Who computes which samples: steps of the global batch, cut into leases by the workers' measured
+// speeds, given to others when a worker is lost, and turned into updates in a fixed order.
+// docs/parameter_server.md. No libtorch, no I/O, no clock of its own. Not thread-safe.
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bimetal::parallel::server {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+enum class Consistency : std::uint8_t {
+  sync,     ///< an update is a step; every lease is computed with the newest parameters
+  async,    ///< an update is a lease, applied as soon as it is there
+  bounded,  ///< an update is a step; leases may be `staleness` steps ahead of it
+};
+
+/// "sync", "async" or "bounded". Error(InvalidArgument) for anything else.
+Consistency consistency_of(std::string_view name);
+
+struct LedgerOptions {
+  Consistency consistency = Consistency::sync;
+  std::int64_t staleness = 0;  ///< bounded
+  std::int64_t dataset_size = 0;
+  std::int64_t global_batch = 0;
+  std::int64_t epochs = 1;
+  std::int64_t last_step = 0;    ///< > 0: the number of the last step
+  std::int64_t pause_every = 0;  ///< > 0: pauses after each step whose number is a multiple
+  bool pause_at_epochs = false;  ///< pauses at the end of each epoch
+  // Where a checkpoint left off.
+  std::int64_t steps_done = 0;
+  std::int64_t epoch = 0;
+  std::int64_t offset = 0;
+};
+
+/// A run of samples that one worker computes.
+struct SampleLease {
+  std::uint64_t id = 0;  ///< the worker's number is in its upper half
+  int worker = -1;
+  std::int64_t step = 0;  ///< counts from 1
+  std::int64_t epoch = 0;
+  std::int64_t offset = 0;  ///< within the epoch's order
+  std::int64_t count = 0;
+  std::int64_t denominator = 1;  ///< a sample's gradient weighs 1 / denominator
+  TimePoint granted{};
+};
+
+/// Gradients that are to change the parameters at once, in this order.
+struct Update {
+  std::vector<std::uint64_t> leases;
+  double learning_rate_scale = 1;
+};
+
+/// A step of which every sample has been computed; steps end in order.
+struct EndedStep {
+  std::int64_t number = 0;
+  std::int64_t epoch = 0;
+  std::int64_t total = 0;  ///< samples
+  bool ends_epoch = false;
+};
+
+/// The worker whose lease `id` is.
+constexpr int worker_of(std::uint64_t id) noexcept {
+  return static_cast<int>(id >> 32);
+}
+
+class Ledger {
+ public:
+  /// Error(InvalidArgument) for sizes below 1, a position outside the data, a negative staleness.
+  explicit Ledger(const LedgerOptions& options);
+
+  /// `samples_per_s`: what it says of itself; 0 if unknown (the others' mean is assumed).
+  void add_worker(int worker, double samples_per_s);
+  /// Its leases are given to others.
+  void remove_worker(int worker);
+
+  /// Work for a worker that has none; nothing while there is none to be had.
+  std::optional<SampleLease> grant(int worker, TimePoint now);
+
+  /// The lease's gradients are staged. `usable`: they are finite; otherwise they are left out of
+  /// the update and their samples count as visited. False if the lease was revoked meanwhile.
+  bool complete(std::uint64_t lease, bool usable, TimePoint now);
+
+  /// Gives the samples to others; the worker's rate falls to what it has shown. False if there is
+  /// no such lease.
+  bool revoke(std::uint64_t lease, TimePoint now);
+
+  /// Leases out for longer than `factor` times what their worker's rate makes one expect, and than
+  /// `at_least`.
+  std::vector<std::uint64_t> overdue(TimePoint now, double factor,
+                                     std::chrono::milliseconds at_least) const;
+  const std::map<std::uint64_t, SampleLease>& out() const noexcept { return out_; }
+
+  /// Each is returned once.
+  std::vector<Update> take_updates();
+  std::vector<EndedStep> take_ended_steps();
+
+  /// No new step is opened from now on until resume().
+  void request_pause() noexcept { closed_ = true; }
+  /// Nothing is out and nothing will be granted before resume(): the samples visited are those
+  /// before position().
+  bool paused() const noexcept { return closed_ && open_.empty(); }
+  /// All epochs, or the last step, are behind it: resume() has no effect any more.
+  bool at_end() const noexcept;
+  void resume() noexcept { closed_ = at_end(); }
+  /// Gives up the steps that are open, for want of workers: position() is then where the first of
+  /// them began. In async some of its samples may be in the parameters already.
+  void abandon_open_steps();
+
+  std::int64_t steps_done() const noexcept { return steps_done_; }
+  std::int64_t epoch() const noexcept { return epoch_; }
+  std::int64_t offset() const noexcept { return offset_; }
+  /// Samples that were leased out again after a loss.
+  std::int64_t samples_repeated() const noexcept { return samples_repeated_; }
+  double rate(int worker) const;
+  /// Samples of a whole step for each worker, by today's rates.
+  std::map<int, std::int64_t> shares(std::int64_t total) const;
+
+ private:
+  struct Range {
+    std::int64_t offset = 0;
+    std::int64_t count = 0;
+  };
+  struct Step {
+    EndedStep facts;
+    std::int64_t offset = 0;                       ///< where it begins
+    std::vector<Range> free;                       ///< not leased out; the first goes next
+    std::map<int, std::int64_t> shares;            ///< decided when the step was opened
+    std::set<int> participants;                    ///< workers that have had a lease of it
+    std::int64_t left = 0;                         ///< samples that are not complete
+    std::map<std::int64_t, std::uint64_t> usable;  ///< by offset: complete leases
+  };
+
+  bool may_open() const noexcept;
+  Step& open();
+  SampleLease take(Step& step, int worker, TimePoint now);
+  Step* first_free(int worker, bool again, std::int64_t up_to);
+  Step& step_of(const SampleLease& lease);
+  void give_back(const SampleLease& lease);
+  void end_steps();
+
+  LedgerOptions options_;
+  std::int64_t steps_done_;
+  std::int64_t last_opened_;
+  std::int64_t epoch_, offset_;
+  bool closed_ = false;
+  std::deque<Step> open_;  ///< in order; the first is steps_done_ + 1
+  std::map<std::uint64_t, SampleLease> out_;
+  std::map<int, double> rates_;  ///< samples per second; 0: unknown
+  std::uint32_t leases_ = 0;
+  std::int64_t samples_repeated_ = 0;
+  std::vector<Update> updates_;
+  std::vector<EndedStep> ended_;
+};
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,184 @@
+#include "bimetal/parallel/server/link.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <system_error>
+#include <utility>
+
+#include "bimetal/net/tcp/sockets.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+// For the other side to read why it was refused; closing a socket with unread bytes would destroy
+// what is on its way.
+constexpr std::chrono::seconds kToReadTheRefusal{2};
+// Beyond it the kernel gives a connection up of which nothing is acknowledged.
+constexpr std::chrono::milliseconds kPathTimeout{3000};
+
+std::optional<net::noise::CipherState> cipher_of(const net::SessionKeys& keys, bool to_server) {
+  if (!keys.ciphers) return std::nullopt;
+  return to_server ? keys.ciphers->to_responder : keys.ciphers->to_initiator;
+}
+
+}  // namespace
+
+Link::Link(asio::ip::tcp::socket socket, const net::SessionKeys& keys, Side side,
+           std::atomic<std::uint64_t>& bytes_sent)
+    : socket_(std::move(socket)),
+      keys_(keys),
+      side_(side),
+      remote_(net::describe_remote(socket_)),
+      reader_(socket_, cipher_of(keys_, side == Side::server)),
+      writer_(socket_, side == Side::client ? keys_.client_to_server : keys_.server_to_client,
+              cipher_of(keys_, side == Side::client), bytes_sent),
+      timer_(socket_.get_executor()),
+      heard_(std::chrono::steady_clock::now()) {
+  net::tune_for_frames(socket_, kPathTimeout);
+}
+
+void Link::start(LinkHandler& handler) {
+  handler_ = &handler;
+  asio::co_spawn(socket_.get_executor(), read(shared_from_this()), asio::detached);
+  asio::co_spawn(socket_.get_executor(), write(shared_from_this()), asio::detached);
+  asio::co_spawn(socket_.get_executor(), beat(shared_from_this()), asio::detached);
+}
+
+void Link::send(MessageKind kind, net::FrameHeader fields, Body body) {
+  const auto kept = std::make_shared<const Body>(std::move(body));
+  send_bulk(kind, fields, *kept, kept);
+}
+
+void Link::send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const std::byte> payload,
+                     Keep keep) {
+  if (leaving_ || closed_) return;
+  fields.kind = net::FrameKind::Data;
+  fields.operation = static_cast<std::uint8_t>(kind);
+  writer_.push(fields, payload, [keep = std::move(keep)](const std::exception_ptr&) {});
+}
+
+void Link::refuse(const Error& error) {
+  if (leaving_ || closed_) return;
+  send(MessageKind::refused, {}, encode(error));
+  LinkHandler* const handler = handler_;
+  finish();
+  if (handler) handler->on_closed(error);
+}
+
+void Link::finish() {
+  handler_ = nullptr;
+  if (leaving_ || closed_) return;
+  leaving_ = true;
+  writer_.finish();
+  timer_.cancel();  // from now on it bounds the end
+}
+
+void Link::close() {
+  handler_ = nullptr;
+  stop_socket();
+}
+
+void Link::end(const Error& why) {
+  LinkHandler* const handler = std::exchange(handler_, nullptr);
+  stop_socket();
+  if (handler) handler->on_closed(why);
+}
+
+void Link::stop_socket() {
+  if (closed_) return;
+  closed_ = true;
+  std::error_code ignored;
+  socket_.close(ignored);
+  writer_.fail(std::make_exception_ptr(Error(ErrorCode::Aborted, "the connection was closed")));
+  timer_.cancel();
+}
+
+asio::awaitable<void> Link::read(std::shared_ptr<Link> self) {
+  std::optional<Error> failed;
+  try {
+    co_await read_messages();
+  } catch (const Error& error) {
+    failed = error;
+  } catch (const std::system_error& error) {
+    const bool ended = error.code() == asio::error::eof;
+    end(Error(ErrorCode::PeerLost, ended ? "it closed the connection" : error.code().message()));
+  } catch (const std::exception& error) {
+    failed = Error(ErrorCode::Internal, error.what());
+  }
+  if (failed && !leaving_ && !closed_) refuse(*failed);
+  if (!closed_) co_await discard_rest();
+}
+
+asio::awaitable<void> Link::read_messages() {
+  const auto& key = side_ == Side::client ? keys_.server_to_client : keys_.client_to_server;
+  while (!leaving_ && !closed_) {
+    net::EncodedHeader bytes;
+    if (const auto error = co_await reader_.read(bytes)) throw std::system_error(error);
+    const auto header = net::decode_header(bytes, key, frames_read_++);
+    heard_ = std::chrono::steady_clock::now();
+    if (leaving_ || closed_) co_return;
+    if (header.kind == net::FrameKind::Heartbeat && header.payload_bytes == 0) continue;
+    if (header.kind != net::FrameKind::Data) {
+      throw Error(ErrorCode::CorruptData, "a frame of a kind that has no place here");
+    }
+    std::span<std::byte> into;
+    if (is_bulk(static_cast<MessageKind>(header.operation))) {
+      into = handler_->place(header);
+    } else if (header.payload_bytes <= kMaxBodyBytes) {
+      body_.resize(header.payload_bytes);
+      into = body_;
+    }
+    if (into.size() != header.payload_bytes) {
+      throw Error(ErrorCode::CorruptData,
+                  fmt::format("a message of kind {} announces {} bytes, {} were expected",
+                              header.operation, header.payload_bytes, into.size()));
+    }
+    if (const auto error = co_await reader_.read(into)) throw std::system_error(error);
+    heard_ = std::chrono::steady_clock::now();
+    if (!leaving_ && !closed_) handler_->on_message(header, into);
+  }
+}
+
+/// After finish(): until the other side hangs up, too, or its time is up (see beat).
+asio::awaitable<void> Link::discard_rest() {
+  std::array<std::byte, 4096> nothing;
+  std::error_code error;
+  while (!error && !closed_) {
+    co_await socket_.async_read_some(asio::buffer(nothing),
+                                     asio::redirect_error(asio::use_awaitable, error));
+  }
+  stop_socket();
+}
+
+asio::awaitable<void> Link::write(std::shared_ptr<Link> self) {
+  const std::error_code error = co_await writer_.run();
+  if (closed_) co_return;
+  if (error) {
+    end(Error(ErrorCode::PeerLost, error.message()));
+    co_return;
+  }
+  std::error_code ignored;
+  socket_.shutdown(asio::socket_base::shutdown_send, ignored);
+}
+
+asio::awaitable<void> Link::beat(std::shared_ptr<Link> self) {
+  std::error_code error;
+  while (!closed_ && !leaving_) {
+    net::FrameHeader heartbeat;
+    heartbeat.kind = net::FrameKind::Heartbeat;
+    if (writer_.idle()) writer_.push(heartbeat, {}, {});
+    timer_.expires_after(kHeartbeat);
+    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
+  }
+  if (closed_) co_return;
+  timer_.expires_after(kToReadTheRefusal);
+  co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
+  stop_socket();
+}
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,75 @@
+#include "bimetal/parallel/server/remote_gradients.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "bimetal/base/stopwatch.h"
+
+namespace bimetal::parallel::server {
+
+RemoteGradients::RemoteGradients(Client& client, std::vector<torch::Tensor> parameters)
+    : client_(client),
+      parameters_(std::move(parameters)),
+      pushed_(parameters_.size(), 0),
+      hooks_(parameters_, [this](std::size_t parameter) { on_gradient(parameter); }) {}
+
+void RemoteGradients::clear_gradients() {
+  // New memory each time: the last lease's gradients may still be on their way.
+  for (auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
+}
+
+void RemoteGradients::begin(const Lease& lease) {
+  lease_ = lease;
+  std::ranges::fill(pushed_, std::uint8_t{0});
+  clear_gradients();
+  client_.start_pull(lease.version);
+}
+
+void RemoteGradients::wait_for_parameters() {
+  const Stopwatch watch;
+  version_ = client_.finish_pull();
+  pull_seconds_ = watch.seconds();
+}
+
+// The weight enters as the gradient of the loss itself, as in parallel::DataParallel.
+void RemoteGradients::run_backward(const torch::Tensor& mean_loss, std::int64_t samples) const {
+  const double weight = static_cast<double>(samples) / static_cast<double>(lease_.denominator);
+  mean_loss.backward(torch::full_like(mean_loss, weight));
+}
+
+void RemoteGradients::backward(const torch::Tensor& mean_loss, std::int64_t samples) {
+  run_backward(mean_loss, samples);
+}
+
+void RemoteGradients::backward_last(const torch::Tensor& mean_loss, std::int64_t samples) {
+  pushing_ = true;
+  try {
+    run_backward(mean_loss, samples);
+  } catch (...) {
+    pushing_ = false;
+    throw;
+  }
+  pushing_ = false;
+}
+
+void RemoteGradients::on_gradient(std::size_t parameter) {
+  if (!pushing_) return;
+  client_.push(lease_.id, parameter, parameters_[parameter].grad());
+  pushed_[parameter] = 1;
+}
+
+void RemoteGradients::finish() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& gradient = parameters_[i].grad();
+    if (pushed_[i] == 0 && gradient.defined()) client_.push(lease_.id, i, gradient);
+  }
+  client_.end_push(lease_.id);
+}
+
+bool RemoteGradients::start_over() {
+  clear_gradients();
+  return std::ranges::none_of(pushed_, [](auto pushed) { return pushed != 0; });
+}
+
+}  // namespace bimetal::parallel::server

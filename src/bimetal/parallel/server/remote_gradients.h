@@ -1,0 +1,59 @@
+#pragma once
+// One lease after the other on a worker: parameters come in, gradients go out while backward still
+// runs, weighted so that the sum over a step's leases is the gradient of the mean loss over the
+// step (docs/parameter_server.md).
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bimetal/parallel/data/gradient_hooks.h"
+#include "bimetal/parallel/server/client.h"
+
+namespace bimetal::parallel::server {
+
+/// Owns the gradient hooks of one worker's parameters. Use from one thread.
+///
+///   gradients.begin(lease);                 // asks for parameters: prepare the batch meanwhile
+///   gradients.wait_for_parameters();
+///   gradients.backward(loss, samples);      // loss: mean over `samples`; once per micro-batch
+///   gradients.backward_last(loss, samples); // pushes while it runs
+///   gradients.finish();
+class RemoteGradients {
+ public:
+  /// `parameters`: as given to the client, which must outlive it.
+  RemoteGradients(Client& client, std::vector<torch::Tensor> parameters);
+
+  void begin(const Lease& lease);
+  void wait_for_parameters();
+  void backward(const torch::Tensor& mean_loss, std::int64_t samples);
+  void backward_last(const torch::Tensor& mean_loss, std::int64_t samples);
+  /// Pushes what the last backward pass did not reach.
+  void finish();
+
+  /// After an error in forward or backward: drops the gradients, so that the lease can be computed
+  /// again. False if some of them have left already.
+  bool start_over();
+
+  std::uint64_t version() const noexcept { return version_; }
+  /// Of this lease: until the parameters were there, and until the last gradient was handed over.
+  double pull_seconds() const noexcept { return pull_seconds_; }
+
+ private:
+  void on_gradient(std::size_t parameter);
+  void run_backward(const torch::Tensor& mean_loss, std::int64_t samples) const;
+  void clear_gradients();
+
+  Client& client_;
+  std::vector<torch::Tensor> parameters_;
+  Lease lease_;
+  std::vector<std::uint8_t> pushed_;  ///< bytes: written by several threads
+  bool pushing_ = false;
+  std::uint64_t version_ = 0;
+  double pull_seconds_ = 0;
+  GradientHooks hooks_;
+};
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,71 @@
+#pragma once
+// What a worker hears from the servers, connection by connection. Private to client.cpp.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bimetal/net/endpoint.h"
+#include "bimetal/parallel/server/link.h"
+#include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/shard_plan.h"
+
+namespace bimetal::parallel::server {
+
+/// What arrives from the servers, shared by the I/O thread and the worker's.
+struct Arrivals {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Lease> leases;
+  std::optional<Error> failure;
+  bool finished = false;
+  int welcomes = 0;
+  int number = -1;
+  std::int64_t ticks = 0;
+  int pulled = 0;  ///< servers that have answered the pull
+  std::uint64_t oldest = 0;
+};
+
+/// The connection with one server.
+class ServerLink final : public LinkHandler {
+ public:
+  ServerLink(int server, net::Endpoint endpoint, const ShardPlan& plan,
+             const std::vector<torch::Tensor>& host, Arrivals& arrivals)
+      : server_(server),
+        endpoint_(std::move(endpoint)),
+        plan_(plan),
+        host_(host),
+        arrivals_(arrivals) {}
+
+  std::string name() const {
+    return fmt::format("server {} ({})", server_, net::to_string(endpoint_));
+  }
+  const net::Endpoint& endpoint() const noexcept { return endpoint_; }
+  std::shared_ptr<Link> link;
+  // Of the I/O thread.
+  std::uint64_t pushed = 0;  ///< pieces of the present lease
+  std::chrono::steady_clock::time_point heard{};
+  int silent_ticks = 0;
+
+  std::span<std::byte> place(const net::FrameHeader& header) override;
+  void on_message(const net::FrameHeader& header, std::span<const std::byte> body) override;
+  void on_closed(const Error& why) override;
+
+ private:
+  int server_;
+  net::Endpoint endpoint_;
+  const ShardPlan& plan_;
+  const std::vector<torch::Tensor>& host_;
+  Arrivals& arrivals_;
+};
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,271 @@
+#include "bimetal/parallel/server/server_node.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+
+#include "bimetal/base/log.h"
+#include "bimetal/base/release.h"
+#include "bimetal/net/tcp/dial.h"
+#include "bimetal/parallel/server/join_check.h"
+#include "bimetal/parallel/server/shard_store.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kTick{100};
+
+net::FrameHeader numbered(std::uint64_t sequence, std::uint64_t count = 0) {
+  net::FrameHeader header;
+  header.sequence = sequence;
+  header.count = count;
+  return header;
+}
+
+}  // namespace
+
+net::ListenerOptions ServerNode::listener_options() {
+  net::ListenerOptions listening;
+  listening.token = options.token;
+  listening.service = net::Service::Parameters;
+  listening.admit = [job = net::digest_of_job(options.job_id),
+                     encrypted = options.encryption == net::Encryption::on](
+                        const net::Hello& hello) -> std::optional<net::Refusal> {
+    if (hello.job != job) return net::Refusal::Job;
+    if (hello.encrypted != encrypted) return net::Refusal::Encryption;
+    return std::nullopt;
+  };
+  listening.on_connection = [this](asio::ip::tcp::socket socket,
+                                   const net::AuthenticatedClient& client) {
+    if (stopped) return;
+    auto link =
+        std::make_shared<Link>(std::move(socket), client.keys, Link::Side::server, bytes_sent);
+    sessions.push_back(std::make_unique<ServerSession>(std::move(link), store, *this));
+    sessions.back()->start();
+  };
+  return listening;
+}
+
+ServerSession* ServerNode::session_of(Role role, int number) {
+  for (const auto& session : sessions) {
+    if (session->admitted() && session->role() == role && session->number() == number) {
+      return session.get();
+    }
+  }
+  return nullptr;
+}
+
+int ServerNode::admit(ServerSession&, const Join& join) {
+  require_same_release(join, std::string(release()));
+  require_same_facts(join, options.facts);
+  if (join.role == Role::server) {
+    const bool due = coordinates() && coordinator && join.number > 0 &&
+                     join.number < options.servers && !session_of(Role::server, join.number);
+    if (due) return join.number;
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("server {} is not expected here", join.number));
+  }
+  if (coordinates()) {
+    if (coordinator) return coordinator->admit(join);
+    throw Error(ErrorCode::Aborted, "the job has not begun or is over");
+  }
+  // Server 0 has given the number.
+  if (join.number >= 0 && !session_of(Role::worker, join.number)) return join.number;
+  throw Error(ErrorCode::InvalidArgument, fmt::format("there is a worker {} already", join.number),
+              join.number);
+}
+
+void ServerNode::on_admitted(ServerSession& session) {
+  log(LogLevel::info, "server {}: {} {} has joined from {}", options.server,
+      session.role() == Role::worker ? "worker" : "server", session.number(),
+      session.link().remote());
+  if (!coordinates()) return;
+  // No work before every server is there: each must see all updates.
+  const auto here = [this](Role role) {
+    return std::ranges::count_if(
+        sessions, [role](const auto& other) { return other->admitted() && other->role() == role; });
+  };
+  if (here(Role::server) + 1 < options.servers) return;
+  if (session.role() == Role::worker) {
+    coordinator->ready(session.number(), Clock::now());
+    return;
+  }
+  std::vector<int> waiting;
+  for (const auto& other : sessions) {
+    if (other->admitted() && other->role() == Role::worker) waiting.push_back(other->number());
+  }
+  for (const int worker : waiting) coordinator->ready(worker, Clock::now());
+}
+
+void ServerNode::on_staged(ServerSession&, std::uint64_t lease, bool finite) {
+  if (coordinator) {
+    coordinator->staged(lease, finite, Clock::now());
+  } else if (upstream) {
+    upstream->send(MessageKind::staged, numbered(lease, finite ? 1 : 0));
+  }
+}
+
+void ServerNode::on_done(ServerSession& session, std::uint64_t lease, const Done& done) {
+  if (!coordinator) {
+    throw Error(ErrorCode::CorruptData, "results are for server 0 alone", session.number());
+  }
+  coordinator->done(session.number(), lease, done, Clock::now());
+}
+
+void ServerNode::on_state(ServerSession& session, Body state) {
+  states[session.number()] = std::move(state);
+}
+
+void ServerNode::on_gone(ServerSession& session, const std::string& why) {
+  log(LogLevel::info, "server {}: the connection from {} has ended: {}", options.server,
+      session.link().remote(), why.empty() ? "it has left" : why);
+  const auto own =
+      std::ranges::find_if(sessions, [&](const auto& other) { return other.get() == &session; });
+  if (own != sessions.end()) {
+    gone.push_back(std::move(*own));
+    sessions.erase(own);
+  }
+  if (!session.admitted() || finished) return;
+  if (session.role() == Role::worker) {
+    store.forget_worker(session.number());
+    if (coordinator) coordinator->lost(session.number(), why, Clock::now());
+  } else {
+    fail(Error(ErrorCode::PeerLost,
+               fmt::format("server {} is lost: {}; its part of the parameters is gone with it",
+                           session.number(), why),
+               session.number()));
+  }
+}
+
+void ServerNode::send_lease(int worker, const Lease& lease) {
+  if (auto* session = session_of(Role::worker, worker)) {
+    session->link().send(MessageKind::lease, numbered(lease.id), encode(lease));
+  }
+}
+
+void ServerNode::send_apply(std::uint64_t version, const Apply& update) {
+  for (const auto& session : sessions) {
+    if (session->admitted() && session->role() == Role::server) {
+      session->link().send(MessageKind::apply, numbered(version), encode(update));
+    }
+  }
+  apply_here(version, update);
+}
+
+/// What goes wrong here concerns the job, not the worker whose message has led to it.
+void ServerNode::apply_here(std::uint64_t version, const Apply& update) {
+  try {
+    store.apply(version, update);
+  } catch (const Error& error) {
+    fail(error);
+    return;
+  } catch (const std::exception& error) {
+    fail(Error(ErrorCode::Internal, error.what()));
+    return;
+  }
+  pull_all();
+}
+
+void ServerNode::pull_all() {
+  for (const auto& session : sessions) session->serve_pull();
+}
+
+void ServerNode::send_drop(std::uint64_t lease) {
+  for (const auto& session : sessions) {
+    if (session->admitted() && session->role() == Role::server) {
+      session->link().send(MessageKind::drop, numbered(lease));
+    }
+  }
+  store.drop(lease);
+}
+
+asio::awaitable<void> ServerNode::tick_loop() {
+  while (!stopped) {
+    gone.clear();
+    const auto now = Clock::now();
+    if (coordinator) {
+      for (const auto& session : sessions) {
+        if (session->admitted() && session->role() == Role::worker) {
+          coordinator->heard(session->number(), session->link().heard());
+        }
+      }
+      if (!finished) coordinator->tick(now);
+    }
+    // Counted in ticks: a process that was stopped itself has heard nothing either.
+    if (upstream && upstream->heard() != upstream_heard) {
+      upstream_heard = upstream->heard();
+      silent_ticks = 0;
+    } else if (upstream && !finished && ++silent_ticks * kTick > options.timeout) {
+      fail(Error(ErrorCode::PeerLost, "server 0 has not been heard of within parallel.timeout_s",
+                 0));
+    }
+    timer.expires_after(kTick);
+    std::error_code ignored;
+    co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+}
+
+// ---- under server 0's orders --------------------------------------------------------------------
+
+asio::awaitable<void> ServerNode::connect_upstream(net::Endpoint coordinator_at,
+                                                   Deadline deadline) {
+  net::DialRequest request{.addresses = {coordinator_at},
+                           .name = fmt::format("server 0 ({})", net::to_string(coordinator_at)),
+                           .token = options.token,
+                           .hello = {},
+                           .deadline = deadline};
+  request.hello.service = net::Service::Parameters;
+  request.hello.job = net::digest_of_job(options.job_id);
+  request.hello.encrypted = options.encryption == net::Encryption::on;
+  auto dialed = co_await net::dial(std::move(request));
+  upstream =
+      std::make_shared<Link>(std::move(dialed.socket), dialed.keys, Link::Side::client, bytes_sent);
+  upstream->start(*this);
+  Join join{.role = Role::server,
+            .number = options.server,
+            .host = options.host,
+            .device = "cpu",
+            .release = std::string(release()),
+            .samples_per_s = 0,
+            .facts = options.facts};
+  upstream->send(MessageKind::join, {}, encode(join));
+}
+
+std::span<std::byte> ServerNode::place(const net::FrameHeader&) {
+  throw Error(ErrorCode::CorruptData, "server 0 sends no tensors to other servers");
+}
+
+void ServerNode::on_message(const net::FrameHeader& header, std::span<const std::byte> body) {
+  switch (static_cast<MessageKind>(header.operation)) {
+    case MessageKind::welcome: welcomed = true; return;
+    case MessageKind::refused: throw decode_refused(body);
+    case MessageKind::apply: apply_here(header.sequence, decode_apply(body)); return;
+    case MessageKind::drop: store.drop(header.sequence); return;
+    case MessageKind::snapshot: {
+      const auto state = std::make_shared<const Body>(options.state());
+      upstream->send_bulk(MessageKind::state, numbered(store.version()), *state, state);
+      return;
+    }
+    case MessageKind::finish:
+      finished = true;
+      for (const auto& session : sessions) {
+        session->link().send(MessageKind::finish, {});
+        session->link().finish();
+      }
+      upstream->finish();
+      return;
+    default: throw Error(ErrorCode::CorruptData, "an order that has no place here");
+  }
+}
+
+void ServerNode::on_closed(const Error& why) {
+  if (finished) return;
+  const bool lost = why.code() == ErrorCode::PeerLost;
+  fail(lost ? Error(ErrorCode::PeerLost, fmt::format("server 0 is lost: {}", why.what()), 0) : why);
+}
+
+}  // namespace bimetal::parallel::server

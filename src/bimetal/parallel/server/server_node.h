@@ -1,0 +1,123 @@
+#pragma once
+// Everything of a server that lives on its one thread. Private to parameter_server.cpp.
+
+#include <asio/awaitable.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+#include <atomic>
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "bimetal/net/tcp/listener.h"
+#include "bimetal/parallel/server/event_queue.h"
+#include "bimetal/parallel/server/parameter_server.h"
+#include "bimetal/parallel/server/server_session.h"
+
+namespace bimetal::parallel::server {
+
+struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
+  ServerNode(const ServerOptions& given, ShardStore& shard)
+      : options(given),
+        store(shard),
+        listener(io, options.listen, listener_options()),
+        bound(listener.endpoint()),
+        work(io.get_executor()),
+        thread([this] { run(); }) {}
+
+  ~ServerNode() override {
+    asio::post(io, [this] {
+      stopped = true;
+      listener.stop();
+      timer.cancel();
+      if (upstream) upstream->close();
+      for (const auto& session : sessions) session->link().close();
+      sessions.clear();
+      gone.clear();
+      work.reset();
+    });
+    thread.join();
+  }
+
+  void run() noexcept {
+    try {
+      io.run();
+    } catch (const std::exception& error) {
+      events.push(FailedEvent{Error(ErrorCode::Internal, error.what())});
+    }
+  }
+
+  net::ListenerOptions listener_options();
+  asio::awaitable<void> tick_loop();
+  asio::awaitable<void> connect_upstream(net::Endpoint coordinator, Deadline deadline);
+  void apply_here(std::uint64_t version, const Apply& update);
+  void pull_all();
+  void fail(const Error& error) { events.push(FailedEvent{error}); }
+
+  /// Runs `action` on the server's thread and gives its result to the caller's.
+  template <typename Action>
+  auto ask(Action action) {
+    using Result = decltype(action());
+    auto promise = std::make_shared<std::promise<Result>>();
+    auto future = promise->get_future();
+    asio::post(io, [promise, action] {
+      try {
+        if constexpr (std::is_void_v<Result>) {
+          action();
+          promise->set_value();
+        } else {
+          promise->set_value(action());
+        }
+      } catch (...) {
+        promise->set_exception(std::current_exception());
+      }
+    });
+    return future;
+  }
+
+  // SessionOwner
+  int admit(ServerSession& session, const Join& join) override;
+  void on_admitted(ServerSession& session) override;
+  void on_staged(ServerSession& session, std::uint64_t lease, bool finite) override;
+  void on_done(ServerSession& session, std::uint64_t lease, const Done& done) override;
+  void on_state(ServerSession& session, Body state) override;
+  void on_gone(ServerSession& session, const std::string& why) override;
+  // CoordinatorPort
+  void send_lease(int worker, const Lease& lease) override;
+  void send_apply(std::uint64_t version, const Apply& update) override;
+  void send_drop(std::uint64_t lease) override;
+  // LinkHandler: server 0's orders
+  std::span<std::byte> place(const net::FrameHeader& header) override;
+  void on_message(const net::FrameHeader& header, std::span<const std::byte> body) override;
+  void on_closed(const Error& why) override;
+
+  bool coordinates() const noexcept { return options.server == 0; }
+  ServerSession* session_of(Role role, int number);
+
+  ServerOptions options;
+  ShardStore& store;
+  asio::io_context io{1};
+  std::atomic<std::uint64_t> bytes_sent{0};
+  EventQueue events;
+  std::vector<std::unique_ptr<ServerSession>> sessions;
+  std::vector<std::unique_ptr<ServerSession>> gone;  ///< to be freed outside of their callbacks
+  std::unique_ptr<Coordinator> coordinator;
+  std::shared_ptr<Link> upstream;  ///< to server 0
+  bool welcomed = false, finished = false, stopped = false;
+  std::chrono::steady_clock::time_point upstream_heard{};
+  int silent_ticks = 0;
+  std::map<int, Body> states;
+  asio::steady_timer timer{io};
+  net::Listener listener;
+  const net::Endpoint bound;
+  asio::executor_work_guard<asio::io_context::executor_type> work;
+  std::thread thread;
+};
+
+}  // namespace bimetal::parallel::server

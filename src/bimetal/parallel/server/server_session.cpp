@@ -1,0 +1,123 @@
+#include "bimetal/parallel/server/server_session.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "bimetal/parallel/server/ledger.h"
+#include "bimetal/parallel/server/shard_store.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+/// Parameters, and for each optimizer known up to three tensors like them, with room for names.
+std::size_t most_state_bytes(const ShardStore& store) {
+  std::size_t elements = 0;
+  for (const auto& piece : store.plan().pieces) elements += static_cast<std::size_t>(piece.count);
+  return 8 * 5 * elements + 1024 * store.plan().pieces.size() + kMaxBodyBytes;
+}
+
+[[noreturn]] void out_of_place(MessageKind kind) {
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("a message of kind {} has no place here", static_cast<int>(kind)));
+}
+
+}  // namespace
+
+ServerSession::ServerSession(std::shared_ptr<Link> link, ShardStore& store, SessionOwner& owner)
+    : link_(std::move(link)), store_(store), owner_(owner) {}
+
+ServerSession::~ServerSession() {
+  link_->finish();  // a refusal may still be on its way
+}
+
+void ServerSession::require_own(std::uint64_t lease) const {
+  if (role_ == Role::worker && number_ && worker_of(lease) == *number_) return;
+  throw Error(ErrorCode::CorruptData, "a gradient for a lease that is not this worker's", number());
+}
+
+std::span<std::byte> ServerSession::place(const net::FrameHeader& header) {
+  const auto kind = static_cast<MessageKind>(header.operation);
+  if (kind == MessageKind::push) {
+    require_own(header.sequence);
+    return store_.place(header.sequence, header.part, header.dtype,
+                        static_cast<comm::Scheme>(header.compression), header.payload_bytes);
+  }
+  if (kind != MessageKind::state || role_ != Role::server || !admitted()) out_of_place(kind);
+  if (header.payload_bytes > most_state_bytes(store_)) {
+    throw Error(ErrorCode::CorruptData, "a server's state is larger than any could be");
+  }
+  state_.resize(header.payload_bytes);
+  return state_;
+}
+
+void ServerSession::on_message(const net::FrameHeader& header, std::span<const std::byte> body) {
+  const auto kind = static_cast<MessageKind>(header.operation);
+  if (kind == MessageKind::join) {
+    on_join(body);
+  } else if (kind == MessageKind::refused) {
+    throw decode_refused(body);
+  } else if (!admitted()) {
+    out_of_place(kind);
+  } else if (role_ == Role::worker) {
+    on_worker_message(kind, header, body);
+  } else {
+    on_server_message(kind, header);
+  }
+}
+
+void ServerSession::on_join(std::span<const std::byte> body) {
+  if (admitted()) out_of_place(MessageKind::join);
+  const Join join = decode_join(body);
+  role_ = join.role;
+  number_ = owner_.admit(*this, join);
+  link_->send(MessageKind::welcome, {}, encode(Welcome{*number_, store_.version()}));
+  owner_.on_admitted(*this);
+}
+
+void ServerSession::on_worker_message(MessageKind kind, const net::FrameHeader& header,
+                                      std::span<const std::byte> body) {
+  switch (kind) {
+    case MessageKind::push: store_.received(header.sequence, header.part); return;
+    case MessageKind::push_end:
+      require_own(header.sequence);
+      owner_.on_staged(*this, header.sequence, store_.close_lease(header.sequence, header.count));
+      return;
+    case MessageKind::pull:
+      if (pull_) throw Error(ErrorCode::CorruptData, "a second pull before the first was answered");
+      pull_ = header.sequence;
+      serve_pull();
+      return;
+    case MessageKind::done: owner_.on_done(*this, header.sequence, decode_done(body)); return;
+    case MessageKind::leave: leaving_ = true; return;
+    default: out_of_place(kind);
+  }
+}
+
+void ServerSession::on_server_message(MessageKind kind, const net::FrameHeader& header) {
+  switch (kind) {
+    case MessageKind::staged: owner_.on_staged(*this, header.sequence, header.count != 0); return;
+    case MessageKind::state: owner_.on_state(*this, std::exchange(state_, {})); return;
+    default: out_of_place(kind);
+  }
+}
+
+void ServerSession::serve_pull() {
+  if (!pull_ || *pull_ > store_.version()) return;
+  pull_.reset();
+  const auto values = store_.values();
+  net::FrameHeader header;
+  header.sequence = store_.version();
+  for (const auto number : store_.pieces()) {
+    header.part = number;
+    link_->send_bulk(MessageKind::piece, header,
+                     store_.bytes_of(store_.plan().pieces[number], *values), values);
+  }
+  link_->send(MessageKind::pulled, header);
+}
+
+void ServerSession::on_closed(const Error& why) {
+  owner_.on_gone(*this, leaving_ ? std::string() : why.what());
+}
+
+}  // namespace bimetal::parallel::server

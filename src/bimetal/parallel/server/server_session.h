@@ -1,0 +1,67 @@
+#pragma once
+// A server's side of one connection: what a worker or another server says, checked and passed on.
+// Private to parameter_server.cpp.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "bimetal/parallel/server/link.h"
+#include "bimetal/parallel/server/message.h"
+
+namespace bimetal::parallel::server {
+
+class ShardStore;
+class ServerSession;
+
+/// What sessions need of their server. Everything on its thread.
+class SessionOwner {
+ public:
+  virtual ~SessionOwner() = default;
+  /// Judges who wants in: an Error is the refusal. The number that it goes by.
+  virtual int admit(ServerSession& session, const Join& join) = 0;
+  virtual void on_admitted(ServerSession& session) = 0;
+  virtual void on_staged(ServerSession& session, std::uint64_t lease, bool finite) = 0;
+  virtual void on_done(ServerSession& session, std::uint64_t lease, const Done& done) = 0;
+  virtual void on_state(ServerSession& session, Body state) = 0;
+  /// `why` is empty where the other side has left in good order.
+  virtual void on_gone(ServerSession& session, const std::string& why) = 0;
+};
+
+class ServerSession final : public LinkHandler {
+ public:
+  ServerSession(std::shared_ptr<Link> link, ShardStore& store, SessionOwner& owner);
+  ~ServerSession() override;
+
+  void start() { link_->start(*this); }
+  /// Sends all of the shard once it is at least as new as was asked for.
+  void serve_pull();
+
+  bool admitted() const noexcept { return number_.has_value(); }
+  Role role() const noexcept { return role_; }
+  int number() const noexcept { return number_.value_or(-1); }
+  Link& link() noexcept { return *link_; }
+
+  std::span<std::byte> place(const net::FrameHeader& header) override;
+  void on_message(const net::FrameHeader& header, std::span<const std::byte> body) override;
+  void on_closed(const Error& why) override;
+
+ private:
+  void on_join(std::span<const std::byte> body);
+  void on_worker_message(MessageKind kind, const net::FrameHeader& header,
+                         std::span<const std::byte> body);
+  void on_server_message(MessageKind kind, const net::FrameHeader& header);
+  void require_own(std::uint64_t lease) const;
+
+  std::shared_ptr<Link> link_;
+  ShardStore& store_;
+  SessionOwner& owner_;
+  Role role_ = Role::worker;
+  std::optional<int> number_;
+  std::optional<std::uint64_t> pull_;  ///< the version that it waits for
+  Body state_;
+  bool leaving_ = false;
+};
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,39 @@
+#pragma once
+// Which server keeps which elements of which tensor. Pure: every process of a job computes the same
+// plan from the same arguments, so that it never travels.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace bimetal::parallel::server {
+
+/// A run of one tensor's elements (row-major), kept by one server.
+struct Piece {
+  std::uint32_t tensor = 0;
+  std::int64_t offset = 0;  ///< within the tensor, in elements
+  std::int64_t count = 0;
+  int server = 0;
+  std::int64_t shard_offset = 0;  ///< within the server's shard, in elements
+
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+struct ShardPlan {
+  std::vector<Piece> pieces;                 ///< by tensor, then by offset
+  std::vector<std::int64_t> shard_elements;  ///< per server
+};
+
+/// Small enough to spread one large tensor evenly and to start sending early, large enough that
+/// headers cost nothing (256 KiB of float32).
+inline constexpr std::int64_t kPieceElements = std::int64_t{1} << 16;
+
+/// Cuts tensors longer than `piece_elements` into equal pieces and deals the pieces out, the
+/// largest first, each to the server that then has the least load for its weight. Tensors without
+/// elements get no piece. Error(InvalidArgument) for no server, a weight that is not above 0, a
+/// negative size or piece_elements < 1.
+ShardPlan plan_shards(std::span<const std::int64_t> tensor_elements,
+                      std::span<const double> server_weights,
+                      std::int64_t piece_elements = kPieceElements);
+
+}  // namespace bimetal::parallel::server

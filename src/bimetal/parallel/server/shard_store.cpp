@@ -1,0 +1,224 @@
+#include "bimetal/parallel/server/shard_store.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "bimetal/base/error.h"
+#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/parallel/server/ledger.h"
+#include "bimetal/parallel/tensor_buffer.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+// A worker has one lease at a time; what it has finished waits here for the steps before. Several
+// dozen steps ahead is more than any staleness of use.
+constexpr std::size_t kMaxLeasesOfAWorker = 256;
+
+std::byte* bytes_at(const torch::Tensor& flat, std::int64_t element) {
+  return static_cast<std::byte*>(flat.data_ptr()) + element * flat.element_size();
+}
+
+torch::ScalarType type_of(const std::vector<torch::Tensor>& parameters) {
+  const auto type = parameters.empty() ? torch::kFloat32 : parameters.front().scalar_type();
+  const bool alike = std::ranges::all_of(
+      parameters, [&](const auto& tensor) { return tensor.scalar_type() == type; });
+  if (alike && (type == torch::kFloat32 || type == torch::kFloat64)) return type;
+  throw Error(ErrorCode::Unsupported,
+              "parameter servers keep parameters of one type, float32 or float64");
+}
+
+}  // namespace
+
+ShardStore::ShardStore(const ShardPlan& plan, int server,
+                       const std::vector<torch::Tensor>& parameters,
+                       const MakeOptimizer& make_optimizer, std::uint64_t version)
+    : plan_(plan), version_(version) {
+  const auto type = type_of(parameters);
+  const torch::NoGradGuard no_grad;
+  values_ = torch::empty({plan.shard_elements[static_cast<std::size_t>(server)]}, type);
+  element_bytes_ = values_.element_size();
+  dtype_ = static_cast<std::uint8_t>(comm_dtype_of(values_));
+  for (std::uint32_t i = 0; i < plan_.pieces.size(); ++i) {
+    const Piece& piece = plan_.pieces[i];
+    if (piece.server != server) continue;
+    auto own = values_.narrow(0, piece.shard_offset, piece.count);
+    own.copy_(
+        parameters[piece.tensor].detach().cpu().flatten().narrow(0, piece.offset, piece.count));
+    index_[i] = pieces_.size();
+    pieces_.push_back(i);
+    tensors_.push_back(own);
+  }
+  // libtorch's optimizers refuse an empty list; a server without pieces has nothing to do.
+  if (!tensors_.empty()) optimizer_ = make_optimizer(tensors_);
+}
+
+std::size_t ShardStore::index_of(std::uint32_t piece) const {
+  const auto found = index_.find(piece);
+  if (found != index_.end()) return found->second;
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("piece {} of the parameters is not this server's", piece));
+}
+
+ShardStore::Staged& ShardStore::stage(std::uint64_t lease) {
+  const auto found = staged_.find(lease);
+  if (found != staged_.end()) return found->second;
+  const auto first = staged_.lower_bound(lease >> 32 << 32);
+  const auto last = staged_.lower_bound(((lease >> 32) + 1) << 32);
+  if (static_cast<std::size_t>(std::distance(first, last)) >= kMaxLeasesOfAWorker) {
+    throw Error(ErrorCode::OutOfMemory,
+                fmt::format("worker {} has pushed gradients of {} leases that were not applied yet",
+                            worker_of(lease), kMaxLeasesOfAWorker));
+  }
+  Staged staged;
+  staged.gradients = torch::empty_like(values_);
+  staged.arrived.resize(pieces_.size());
+  return staged_.emplace(lease, std::move(staged)).first->second;
+}
+
+std::span<std::byte> ShardStore::place(std::uint64_t lease, std::uint32_t piece, std::uint8_t dtype,
+                                       comm::Scheme scheme, std::uint64_t bytes) {
+  const auto index = index_of(piece);
+  const auto count = static_cast<std::size_t>(plan_.pieces[piece].count);
+  const bool compressed = scheme != comm::Scheme::none;
+  if (compressed && (!comm::is_dense(scheme) || values_.scalar_type() != torch::kFloat32)) {
+    throw Error(ErrorCode::CorruptData, "a gradient in a form that this server does not know");
+  }
+  const auto expected = compressed ? comm::encoded_bytes(scheme, count)
+                                   : count * static_cast<std::size_t>(element_bytes_);
+  if (dtype != dtype_ || bytes != expected) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("a gradient of piece {} has {} bytes of type {}, {} of type {} were "
+                            "expected",
+                            piece, bytes, dtype, expected, dtype_));
+  }
+  Staged& staged = stage(lease);
+  if (staged.closed || staged.arrived[index]) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("the gradient of piece {} was pushed twice for one lease", piece));
+  }
+  staged.scheme = scheme;
+  staged.arriving = piece;
+  if (compressed) {
+    staged.encoded.resize(expected);
+    return staged.encoded;
+  }
+  return {bytes_at(staged.gradients, plan_.pieces[piece].shard_offset), expected};
+}
+
+void ShardStore::received(std::uint64_t lease, std::uint32_t piece) {
+  const auto found = staged_.find(lease);
+  if (found == staged_.end()) return;  // dropped while it was on its way
+  Staged& staged = found->second;
+  const Piece& place = plan_.pieces[piece];
+  if (staged.scheme != comm::Scheme::none) {
+    auto* values = reinterpret_cast<float*>(bytes_at(staged.gradients, place.shard_offset));
+    comm::decode(staged.scheme, staged.encoded, {values, static_cast<std::size_t>(place.count)});
+  }
+  staged.arrived[index_of(piece)] = true;
+  ++staged.count;
+}
+
+bool ShardStore::close_lease(std::uint64_t lease, std::uint64_t pieces) {
+  Staged& staged = stage(lease);
+  if (staged.closed || staged.count != pieces) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("{} gradients arrived for a lease of which {} were announced",
+                            staged.count, pieces));
+  }
+  staged.closed = true;
+  staged.encoded = {};
+  bool finite = true;
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = plan_.pieces[pieces_[i]];
+    auto gradient = staged.gradients.narrow(0, piece.shard_offset, piece.count);
+    if (!staged.arrived[i]) {
+      gradient.zero_();  // so that whole shards can be added
+    } else if (finite) {
+      finite = gradient.isfinite().all().item<bool>();
+    }
+  }
+  if (dropped_.erase(lease) > 0) staged_.erase(lease);
+  return finite;
+}
+
+void ShardStore::drop(std::uint64_t lease) {
+  const auto found = staged_.find(lease);
+  if (found != staged_.end() && found->second.closed) {
+    staged_.erase(found);
+  } else {
+    dropped_.insert(lease);
+  }
+}
+
+void ShardStore::forget_worker(int worker) {
+  const auto of_worker = [worker](std::uint64_t lease) { return worker_of(lease) == worker; };
+  std::erase_if(staged_,
+                [&](const auto& entry) { return of_worker(entry.first) && !entry.second.closed; });
+  std::erase_if(dropped_, of_worker);
+}
+
+void ShardStore::apply(std::uint64_t version, const Apply& update) {
+  std::vector<Staged*> leases;
+  for (const auto id : update.leases) {
+    const auto found = staged_.find(id);
+    if (found == staged_.end() || !found->second.closed) {
+      throw Error(
+          ErrorCode::Internal,
+          fmt::format("the gradients of a lease of worker {} are to be applied, but are not "
+                      "on this server",
+                      worker_of(id)));
+    }
+    leases.push_back(&found->second);
+  }
+  if (!leases.empty() && optimizer_) {
+    const torch::NoGradGuard no_grad;
+    auto sum = leases.front()->gradients;
+    auto used = leases.front()->arrived;
+    for (std::size_t i = 1; i < leases.size(); ++i) {
+      sum.add_(leases[i]->gradients);
+      for (std::size_t j = 0; j < used.size(); ++j) used[j] = used[j] || leases[i]->arrived[j];
+    }
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      const Piece& piece = plan_.pieces[pieces_[i]];
+      // A parameter that nobody used has no gradient, as on one device.
+      tensors_[i].mutable_grad() =
+          used[i] ? sum.narrow(0, piece.shard_offset, piece.count) : torch::Tensor();
+    }
+    step(update.learning_rate_scale);
+  }
+  for (const auto id : update.leases) staged_.erase(id);
+  version_ = version;
+  copy_.reset();
+}
+
+void ShardStore::step(double learning_rate_scale) {
+  std::vector<double> rates;
+  for (auto& group : optimizer_->param_groups()) {
+    rates.push_back(group.options().get_lr());
+    group.options().set_lr(rates.back() * learning_rate_scale);
+  }
+  optimizer_->step();
+  auto rate = rates.begin();
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(*rate++);
+  for (auto& tensor : tensors_) tensor.mutable_grad() = torch::Tensor();
+}
+
+std::shared_ptr<const std::vector<std::byte>> ShardStore::values() {
+  if (!copy_) {
+    const auto* data = static_cast<const std::byte*>(values_.data_ptr());
+    copy_ = std::make_shared<const std::vector<std::byte>>(data, data + shard_bytes());
+  }
+  return copy_;
+}
+
+std::span<const std::byte> ShardStore::bytes_of(const Piece& piece,
+                                                const std::vector<std::byte>& values) const {
+  return std::span(values).subspan(static_cast<std::size_t>(piece.shard_offset * element_bytes_),
+                                   static_cast<std::size_t>(piece.count * element_bytes_));
+}
+
+}  // namespace bimetal::parallel::server

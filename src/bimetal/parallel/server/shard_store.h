@@ -1,0 +1,101 @@
+#pragma once
+// One server's shard of the parameters, the optimizer that works on it, and the gradients that have
+// been pushed but not applied. On the CPU. Use from one thread.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/compress/compression.h"
+#include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/shard_plan.h"
+
+namespace bimetal::parallel::server {
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
+
+class ShardStore {
+ public:
+  /// `parameters`: the model's, in the plan's order, with the values to start from; all of one
+  /// type, float32 or float64 (Error(Unsupported) otherwise). They are copied.
+  ShardStore(const ShardPlan& plan, int server, const std::vector<torch::Tensor>& parameters,
+             const MakeOptimizer& make_optimizer, std::uint64_t version = 0);
+
+  // ---- pushes
+  // ------------------------------------------------------------------------------------
+
+  /// Where `bytes` of piece `piece`'s gradient for `lease` are to be put. Errors (nothing changes):
+  /// CorruptData for a piece that is not this server's, that has come before, or of another length
+  /// or type; OutOfMemory for more leases at once than the worker can have.
+  std::span<std::byte> place(std::uint64_t lease, std::uint32_t piece, std::uint8_t dtype,
+                             comm::Scheme scheme, std::uint64_t bytes);
+  /// They have arrived.
+  void received(std::uint64_t lease, std::uint32_t piece);
+  /// All `pieces` of the lease are here: whether every number is finite. Error(CorruptData) if it
+  /// is another number of pieces, or the lease has been closed before.
+  bool close_lease(std::uint64_t lease, std::uint64_t pieces);
+  /// Forgets the lease, also if it is still to come.
+  void drop(std::uint64_t lease);
+  /// The worker is gone: what it has begun is forgotten, what it has finished stays.
+  void forget_worker(int worker);
+  std::size_t staged_leases() const noexcept { return staged_.size(); }
+
+  // ---- parameters
+  // --------------------------------------------------------------------------------
+
+  /// Sums the leases in the order given and lets the optimizer change the parameters.
+  /// Error(Internal) if one of them is not here whole; nothing changes.
+  void apply(std::uint64_t version, const Apply& update);
+  std::uint64_t version() const noexcept { return version_; }
+
+  /// The shard as it is now, kept until its last user lets go.
+  std::shared_ptr<const std::vector<std::byte>> values();
+  std::span<const std::byte> bytes_of(const Piece& piece,
+                                      const std::vector<std::byte>& values) const;
+
+  /// Numbers, within the plan, of this server's pieces, and the tensors that the optimizer works
+  /// on, in the same order.
+  const std::vector<std::uint32_t>& pieces() const noexcept { return pieces_; }
+  const std::vector<torch::Tensor>& piece_tensors() const noexcept { return tensors_; }
+  torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
+  const ShardPlan& plan() const noexcept { return plan_; }
+  std::int64_t shard_bytes() const noexcept { return values_.numel() * element_bytes_; }
+
+ private:
+  struct Staged {
+    torch::Tensor gradients;         ///< like values_
+    std::vector<bool> arrived;       ///< per piece of this server
+    std::vector<std::byte> encoded;  ///< a compressed piece on its way in
+    comm::Scheme scheme = comm::Scheme::none;
+    std::uint32_t arriving = 0;
+    std::uint64_t count = 0;
+    bool closed = false;
+  };
+  std::size_t index_of(std::uint32_t piece) const;
+  Staged& stage(std::uint64_t lease);
+  void step(double learning_rate_scale);
+
+  ShardPlan plan_;
+  torch::Tensor values_;  ///< flat
+  std::int64_t element_bytes_;
+  std::uint8_t dtype_;
+  std::vector<std::uint32_t> pieces_;
+  std::map<std::uint32_t, std::size_t> index_;
+  std::vector<torch::Tensor> tensors_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::uint64_t version_;
+  std::shared_ptr<const std::vector<std::byte>> copy_;  ///< of values_, made when first asked for
+  std::map<std::uint64_t, Staged> staged_;
+  std::set<std::uint64_t> dropped_;  ///< leases to be forgotten when they come
+};
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,255 @@
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/solo_mesh.h"
+#include "bimetal/parallel/server/parameter_server.h"
+#include "bimetal/parallel/server/shard_store.h"
+#include "bimetal/train/evaluate.h"
+#include "bimetal/train/optimizers.h"
+#include "bimetal/train/served_job.h"
+#include "bimetal/train/served_journal.h"
+#include "bimetal/train/served_setup.h"
+#include "bimetal/train/setup.h"
+#include "bimetal/train/shard_state.h"
+#include "bimetal/train/shared_checkpoint.h"
+#include "bimetal/train/starting_point.h"
+
+namespace bimetal::train {
+namespace {
+
+namespace ps = parallel::server;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{100};
+/// For workers and servers to read that the job is done.
+constexpr std::chrono::seconds kToSayGoodbye{5};
+
+milliseconds as_milliseconds(double seconds) {
+  return milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+/// One server's run. Its members are made in the order of their declaration.
+class ServedRun {
+ public:
+  ServedRun(const Job& job, const ServerRun& run, Observer& observer);
+  Report serve();
+  Report coordinate();
+
+ private:
+  data::TrainTest load_data();
+  TrainingState start();
+  ps::ServerOptions server_options();
+  ps::CoordinatorOptions coordinator_options() const;
+
+  bool handle(const ps::Event& event);
+  bool on_pause(const ps::PauseEvent& pause);
+  void save_now(const ps::PauseEvent& pause);
+  void evaluate_now(std::int64_t epoch);
+  bool stop_requested() const {
+    return run_.trainer.stop_requested && run_.trainer.stop_requested();
+  }
+
+  const Job& job_;
+  const ServerRun& run_;
+  Observer& observer_;
+  comm::Group alone_;  ///< this process by itself, for what all modes share
+  Place place_;
+  data::TrainTest data_;
+  std::shared_ptr<models::Classifier> model_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;  ///< of whole tensors: for checkpoints
+  TrainingState state_;
+  ps::ShardPlan plan_;
+  ps::ShardStore store_;
+  ps::ParameterServer server_;
+  ServedJournal journal_;
+  std::int64_t start_step_, saved_step_, evaluated_step_ = -1;
+  std::uint64_t version_;
+  bool begun_ = false, stopping_ = false, interrupted_ = false;
+};
+
+ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
+    : job_(job),
+      run_(run),
+      observer_(observer),
+      alone_(comm::make_group(net::make_solo_mesh(run.trainer.host_name), {})),
+      place_{torch::kCPU, job.train.dtype == "float64" ? torch::kFloat64 : torch::kFloat32},
+      data_(load_data()),
+      model_(make_seeded_model(job_, data_.train, place_)),
+      optimizer_(make_optimizer(job_.train, model_->parameters())),
+      state_(start()),
+      plan_(plan_of_model(job_, *model_)),
+      store_(
+          plan_, run_.server, model_->parameters(),
+          [&job](std::vector<torch::Tensor> pieces) {
+            return make_optimizer(job.train, std::move(pieces));
+          },
+          static_cast<std::uint64_t>(state_.step)),
+      server_(server_options(), store_),
+      journal_(job_, planned_steps(job_.train, data_.train.size(), state_)),
+      start_step_(state_.step),
+      saved_step_(state_.step),
+      version_(store_.version()) {
+  restore_shard(store_, *optimizer_, *model_);
+  run_.publish(server_.endpoint());
+}
+
+data::TrainTest ServedRun::load_data() {
+  torch::set_num_threads(1);  // the workers of this machine need the others
+  return load_served_data(alone_, job_, run_.trainer, observer_);
+}
+
+TrainingState ServedRun::start() {
+  return starting_point(alone_, job_, run_.trainer.resume, *model_, *optimizer_, place_.device,
+                        observer_);
+}
+
+ps::ServerOptions ServedRun::server_options() {
+  ps::ServerOptions options;
+  options.server = run_.server;
+  options.servers = static_cast<int>(job_.parallel.servers.size());
+  options.listen = {run_.listen_host, 0};
+  options.token = run_.network.token;
+  options.encryption = run_.network.encryption;
+  options.job_id = run_.network.job_id;
+  options.host = run_.trainer.host_name;
+  options.facts = served_facts(job_, data_, *model_);
+  options.state = [this] { return shard_state(store_); };
+  options.timeout = as_milliseconds(job_.parallel.timeout_s);
+  return options;
+}
+
+ps::CoordinatorOptions ServedRun::coordinator_options() const {
+  ps::CoordinatorOptions options;
+  auto& ledger = options.ledger;
+  ledger.consistency = ps::consistency_of(job_.parallel.consistency);
+  ledger.staleness = job_.parallel.staleness;
+  ledger.dataset_size = data_.train.size();
+  ledger.global_batch = job_.train.global_batch;
+  ledger.epochs = job_.train.epochs;
+  ledger.last_step = job_.train.steps;
+  const bool saves = !job_.checkpoint.dir.empty();
+  ledger.pause_every = saves ? job_.checkpoint.every_steps : 0;
+  ledger.pause_at_epochs = saves || job_.train.evaluate;
+  ledger.steps_done = state_.step;
+  ledger.epoch = state_.position.epoch;
+  ledger.offset = state_.position.offset;
+  options.servers = static_cast<int>(job_.parallel.servers.size());
+  options.staleness_aware = job_.parallel.staleness_aware;
+  options.max_not_finite = static_cast<int>(job_.parallel.max_not_finite);
+  options.version = store_.version();
+  options.join_timeout = as_milliseconds(job_.cluster.join_timeout_s);
+  options.lease_timeout = as_milliseconds(job_.parallel.timeout_s);
+  return options;
+}
+
+Report ServedRun::serve() {
+  server_.serve(
+      run_.find_coordinator(), [] { return false; },
+      Deadline::after(as_milliseconds(job_.cluster.join_timeout_s)));
+  return {};
+}
+
+Report ServedRun::coordinate() {
+  observer_.on_phase("waiting for workers");
+  server_.coordinate(coordinator_options());
+  for (bool going_on = true; going_on;) {
+    if (!stopping_ && stop_requested()) {
+      stopping_ = true;
+      server_.request_pause();
+    }
+    if (const auto event = server_.next_event(Deadline::after(kLook))) going_on = handle(*event);
+  }
+  const auto workers = server_.figures();
+  const auto repeated = server_.samples_repeated();
+  server_.finish(Deadline::after(kToSayGoodbye));
+  auto report =
+      journal_.report(workers, repeated, state_.step,
+                      version_ - static_cast<std::uint64_t>(start_step_), server_.bytes_sent());
+  report.interrupted = interrupted_;
+  return report;
+}
+
+/// False when the job is done.
+bool ServedRun::handle(const ps::Event& event) {
+  if (const auto* joined = std::get_if<ps::JoinedEvent>(&event)) {
+    if (!begun_) {
+      begun_ = true;
+      observer_.on_phase("training");
+      journal_.start_clock();
+    } else {
+      observer_.on_notice(joined->name + " has joined");
+    }
+  } else if (const auto* step = std::get_if<ps::StepEvent>(&event)) {
+    state_.step = step->step.number;
+    observer_.on_step(journal_.add(*step));
+  } else if (const auto* told = std::get_if<ps::NoticeEvent>(&event)) {
+    observer_.on_notice(told->text);
+  } else if (const auto* pause = std::get_if<ps::PauseEvent>(&event)) {
+    return on_pause(*pause);
+  }
+  return true;
+}
+
+bool ServedRun::on_pause(const ps::PauseEvent& pause) {
+  journal_.stop_clock();
+  version_ = pause.version;
+  state_.step = pause.steps_done;
+  state_.position = {.epoch = pause.epoch, .offset = pause.offset};
+  const bool ends_epoch = pause.offset == 0 && pause.steps_done > start_step_;
+  const auto every = job_.checkpoint.every_steps;
+  interrupted_ = stopping_ && !pause.at_end;
+  if (ends_epoch || pause.at_end || stopping_ || (every > 0 && state_.step % every == 0)) {
+    save_now(pause);
+  }
+  if ((ends_epoch || pause.at_end) && !stopping_) {
+    evaluate_now(pause.offset == 0 ? pause.epoch : pause.epoch + 1);
+  }
+  if (pause.at_end || stopping_) return false;
+  journal_.start_clock();
+  server_.resume();
+  return true;
+}
+
+void ServedRun::save_now(const ps::PauseEvent&) {
+  if (saved_step_ == state_.step) return;
+  saved_step_ = state_.step;
+  const auto states = server_.snapshot(Deadline::after(kFileTimeout));
+  assemble_state(states, plan_, *model_, *optimizer_);
+  require_finite_parameters(alone_, *model_, state_.step, as_milliseconds(job_.parallel.timeout_s));
+  if (job_.checkpoint.dir.empty()) return;
+  state_.torch_rng = random_state();
+  const auto path = save_shared_checkpoint(alone_, job_.checkpoint, *model_, *optimizer_, state_);
+  observer_.on_checkpoint(path.string(), state_.step);
+}
+
+/// By the workers, while nothing changes.
+void ServedRun::evaluate_now(std::int64_t epoch) {
+  if (!job_.train.evaluate || evaluated_step_ == state_.step) return;
+  evaluated_step_ = state_.step;
+  server_.evaluate(test_chunks(data_.test));
+  while (!stop_requested()) {
+    const auto event = server_.next_event(Deadline::after(kLook));
+    if (!event) continue;
+    if (const auto* result = std::get_if<ps::EvaluatedEvent>(&*event)) {
+      const auto samples = static_cast<double>(result->samples);
+      journal_.set_test_accuracy(result->correct / samples);
+      observer_.on_evaluated(epoch, result->correct / samples, result->loss_sum / samples);
+      return;
+    }
+    handle(*event);
+  }
+}
+
+}  // namespace
+
+Report run_parameter_server(const Job& job, const ServerRun& run, Observer& observer) {
+  ServedRun served(job, run, observer);
+  return run.server == 0 ? served.coordinate() : served.serve();
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,52 @@
+#pragma once
+// A training run by way of parameter servers, as a server and as a worker see it:
+// docs/parameter_server.md.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bimetal/net/encryption.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+#include "bimetal/train/observer.h"
+#include "bimetal/train/report.h"
+#include "bimetal/train/trainer.h"
+
+namespace bimetal::train {
+
+/// How the processes of the job reach each other.
+struct ServedNetwork {
+  net::Token token;
+  net::Encryption encryption = net::Encryption::off;
+  std::string job_id = "job";
+};
+
+struct ServerRun {
+  int server = 0;
+  std::string listen_host = "127.0.0.1";
+  ServedNetwork network;
+  TrainerOptions trainer;  ///< host name, resume and stop_requested alone
+  /// Where this server listens: called once, before anything waits for it.
+  std::function<void(const net::Endpoint&)> publish;
+  /// Where server 0 listens; called by the others.
+  std::function<net::Endpoint()> find_coordinator;
+};
+
+/// Server 0 coordinates: it returns the report, saves the checkpoints and tells `observer`; the
+/// others return an empty one. Returns when the job is done or stop_requested says so. Errors:
+/// those of run_training; Unsupported for a model with buffers (running means and the like).
+Report run_parameter_server(const Job& job, const ServerRun& run, Observer& observer);
+
+struct ServedWorkerRun {
+  std::vector<net::Endpoint> servers;
+  ServedNetwork network;
+  TrainerOptions trainer;  ///< worker, host name, stop_requested
+  int number = -1;         ///< the number that it would like
+};
+
+/// Works until the job is done (true), or until stop_requested says so (false): then the lease at
+/// hand is finished first. Errors: those of the servers, PeerLost naming a lost one.
+bool run_served_worker(const Job& job, const ServedWorkerRun& run);
+
+}  // namespace bimetal::train

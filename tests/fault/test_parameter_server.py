@@ -1,0 +1,149 @@
+"""Parameter servers: workers are killed, stopped, come and go, and the job goes on; a killed server ends it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+
+import harness
+from harness import BIMETAL, FaultTest, wait_until
+
+TRAINING_SAMPLES = 1024
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class ParameterServer(FaultTest):
+    def served_job(self, **settings):
+        return self.write_job(parallel__mode="server", **settings)
+
+    def report_of(self, job):
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        return json.loads((self.folder / "run.json").read_text())
+
+    def assert_each_sample_once(self, report, epochs):
+        self.assertEqual(sum(w["samples"] for w in report["workers"]), epochs * TRAINING_SAMPLES)
+
+    def test_two_unequal_workers_and_two_servers(self):
+        job_file = self.served_job(train__epochs=4, train__evaluate=True, parallel__servers=2)
+        job = self.train(job_file, "--report", self.folder / "run.json",
+                         workers=("cpu:threads=1", "cpu:threads=1,speed=0.25")).wait()
+        report = self.report_of(job)
+        self.assert_each_sample_once(report, 4)
+        self.assertEqual(report["server"]["staleness_max"], 0)
+        self.assertEqual(report["server"]["updates"], report["steps"])
+        self.assertEqual(report["steps"], 64)
+        self.assertGreater(report["test_accuracy"], 0.5)
+        self.assertGreater(report["workers"][0]["share"], report["workers"][1]["share"])
+        self.assert_nothing_left()
+
+    def test_a_killed_worker_costs_its_own_step_only(self):
+        for consistency in ("sync", "bounded", "async"):
+            with self.subTest(consistency):
+                job_file = self.served_job(parallel__consistency=consistency, parallel__servers=2,
+                                           train__epochs=40, checkpoint__every_steps=0)
+                job = self.train(job_file, "--report", self.folder / "run.json",
+                                 workers=("cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.5"))
+                wait_until(self.saved_steps, "the end of the first epoch", job)
+                pid = self.ranks_of(job)[1]
+                os.kill(pid, signal.SIGKILL)
+                report = self.report_of(job.wait())
+                self.assert_each_sample_once(report, 40)
+                self.assertEqual([w["lost"] for w in report["server"]["workers"]], [False, True])
+                self.assertRegex(job.out + job.err, "worker 1 .* is lost: .*goes on without it")
+                self.assert_nothing_left()
+                for path in self.checkpoints.glob("*/*"):
+                    path.unlink()
+                for path in self.checkpoints.glob("*"):
+                    path.rmdir()
+
+    def test_a_stopped_worker_is_passed_over_and_comes_back(self):
+        for consistency in ("bounded", "async"):
+            with self.subTest(consistency):
+                job_file = self.served_job(parallel__consistency=consistency, checkpoint__dir="")
+                job = self.train(job_file, "--report", self.folder / "run.json")
+                job.wait_for_output("step")
+                pid = self.ranks_of(job)[1]
+                os.kill(pid, signal.SIGSTOP)
+                job.wait_for_output("worker 1 (cpu")
+                steps = self.last_step(job)
+                wait_until(lambda: self.last_step(job) > steps + 50, "steps without worker 1", job)
+                os.kill(pid, signal.SIGCONT)
+                job.wait_for_output("is back")
+                job.interrupt()
+                job.wait()
+                self.assertEqual(job.status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+                self.assert_nothing_left()
+
+    @staticmethod
+    def last_step(job):
+        return max((int(step) for step in re.findall(r"step (\d+)", job.out)), default=0)
+
+    def test_a_killed_server_ends_the_job_which_can_be_resumed(self):
+        job_file = self.served_job(parallel__servers=2)
+        job = self.train(job_file)
+        self.wait_for_checkpoint(job)
+        wait_until(lambda: len(self.ranks_of(job)) == 4, "four processes", job)
+        pid = self.ranks_of(job)[3]  # the workers come first
+        os.kill(pid, signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "parameter server 1", f"pid {pid}", "signal 9")
+        self.assert_nothing_left()
+        self.assert_no_half_checkpoint()
+        self.assert_can_resume(job_file)
+        self.assert_nothing_left()
+
+    def test_ctrl_c_saves_where_it_stopped(self):
+        for consistency in ("sync", "async"):
+            with self.subTest(consistency):
+                job_file = self.served_job(parallel__consistency=consistency)
+                job = self.train(job_file)
+                self.wait_for_checkpoint(job)
+                job.interrupt()
+                job.wait()
+                self.assertEqual(job.status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+                self.assert_saved_where_it_stopped(job)
+                self.assert_can_resume(job_file)
+                self.assert_nothing_left()
+
+    def test_workers_join_and_leave_while_it_runs(self):
+        token = self.folder / "token"
+        subprocess.run([BIMETAL, "token", token], check=True, capture_output=True)
+        address = f"127.0.0.1:{free_port()}"
+        job_file = self.served_job(parallel__consistency="bounded")
+        job = self.train(job_file, "--listen", address, "--token-file", token, "--report",
+                         self.folder / "run.json", workers=("cpu:threads=1",))
+        self.wait_for_checkpoint(job)
+        stranger = self.folder / "other"
+        subprocess.run([BIMETAL, "token", stranger], check=True, capture_output=True)
+        refused = self.start("join", address, "--token-file", stranger).wait()
+        self.assert_one_message(refused, harness.UNAUTHORIZED, "token")
+        joined = self.start("join", address, "--token-file", token, "--worker", "cpu:threads=1")
+        job.wait_for_output("worker 1 (cpu on")
+        joined.interrupt()
+        joined.wait()
+        self.assertEqual(joined.status, harness.INTERRUPTED, f"{joined.out}\n{joined.err}")
+        job.wait_for_output("has left")
+        job.interrupt()
+        job.wait()
+        self.assertEqual(job.status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+        workers = json.loads((self.folder / "run.json").read_text())["server"]["workers"]
+        self.assertEqual([w["lost"] for w in workers], [False, True])
+        self.assertGreater(workers[1]["updates"], 0)
+        self.assert_nothing_left()
+
+    def test_gradients_that_are_no_numbers_are_dropped_and_end_the_job(self):
+        job_file = self.served_job(train__learning_rate=1e38, parallel__max_not_finite=3)
+        job = self.train(job_file, workers=("cpu:threads=1",)).wait()
+        self.assert_one_message(job, harness.NOT_FINITE, "worker 0", "number 3", "max_not_finite")
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()

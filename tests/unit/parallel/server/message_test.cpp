@@ -1,0 +1,77 @@
+#include "bimetal/parallel/server/message.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "bimetal/base/wire.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+TEST(ServerMessage, BodiesComeBack) {
+  Join join{Role::worker, 3, "mac", "mps", "1.0", 12.5, {"train.seed = 1", "w [3] float32"}};
+  const auto joined = decode_join(encode(join));
+  EXPECT_EQ(joined.number, 3);
+  EXPECT_EQ(joined.facts, join.facts);
+  EXPECT_EQ(joined.samples_per_s, 12.5);
+  const auto lease = decode_lease(encode(Lease{7, Work::evaluate, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(lease.id, 7u);
+  EXPECT_EQ(lease.work, Work::evaluate);
+  EXPECT_EQ(lease.denominator, 4);
+  EXPECT_EQ(lease.version, 5u);
+  const auto apply = decode_apply(encode(Apply{0.25, {9, 8}}));
+  EXPECT_EQ(apply.leases, (std::vector<std::uint64_t>{9, 8}));
+  const auto error = decode_refused(encode(Error(ErrorCode::CallMismatch, "another model", 4)));
+  EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
+  EXPECT_EQ(error.rank(), 4);
+  EXPECT_STREQ(error.what(), "another model");
+  EXPECT_EQ(decode_done(encode(Done{.version = 6, .loss_sum = 1.5})).version, 6u);
+  EXPECT_EQ(decode_welcome(encode(Welcome{2, 11})).version, 11u);
+}
+
+TEST(ServerMessage, AMadeUpCountAllocatesNothing) {
+  WireWriter apply;
+  apply.f64(1);
+  apply.u32(0xffffffff);
+  EXPECT_THROW(decode_apply(apply.bytes()), Error);
+  EXPECT_THROW(decode_lease(encode(Lease{.count = 0})), Error);
+  EXPECT_THROW(decode_lease(encode(Lease{.offset = -1, .count = 1})), Error);
+}
+
+using Decode = void (*)(const Body&);
+
+template <auto decode>
+void decode_as(const Body& body) {
+  decode(body);
+}
+
+// Cut short it is refused; altered bytes end in CorruptData or in other values.
+TEST(ServerMessage, DamagedBodiesAreRefused) {
+  const Join join{Role::server, 1, "host", "cpu", "1.0", 0, {"a", "b"}};
+  const std::vector<std::pair<Body, Decode>> bodies{
+      {encode(join), decode_as<decode_join>},
+      {encode(Lease{.count = 1}), decode_as<decode_lease>},
+      {encode(Done{}), decode_as<decode_done>},
+      {encode(Apply{1, {1, 2}}), decode_as<decode_apply>},
+      {encode(Welcome{}), decode_as<decode_welcome>},
+      {encode(Error(ErrorCode::NotFinite, "why")), decode_as<decode_refused>}};
+  std::mt19937 random(1);
+  for (const auto& [whole, decode] : bodies) {
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      EXPECT_THROW(decode(Body(whole.begin(), whole.begin() + static_cast<long>(size))), Error);
+    }
+    for (int i = 0; i < 500; ++i) {
+      Body altered = whole;
+      altered[random() % altered.size()] = static_cast<std::byte>(random());
+      try {
+        decode(altered);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::CorruptData);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,214 @@
+// What a server does not take: it says why on both sides, and goes on serving the others.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/release.h"
+#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/parallel/server/client.h"
+#include "bimetal/parallel/server/parameter_server.h"
+#include "bimetal/parallel/server/shard_store.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using Sizes = std::vector<std::int64_t>;
+
+constexpr std::uint8_t kFloat32 = static_cast<std::uint8_t>(comm::DType::float32);
+constexpr std::uint64_t kLease = (std::uint64_t{7} << 32) | 1;
+
+MakeOptimizer plain_sgd() {
+  return [](std::vector<torch::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1.0));
+  };
+}
+
+class Store : public ::testing::Test {
+ protected:
+  Store()
+      : parameters_{torch::ones({10}), torch::ones({4})},
+        plan_(plan_shards(Sizes{10, 4}, std::vector<double>{1}, 6)),
+        store_(plan_, 0, parameters_, plain_sgd()) {}
+
+  void push(std::uint64_t lease, std::uint32_t piece, float value) {
+    const auto count = static_cast<std::size_t>(plan_.pieces[piece].count);
+    const auto place = store_.place(lease, piece, kFloat32, comm::Scheme::none, 4 * count);
+    std::fill_n(reinterpret_cast<float*>(place.data()), count, value);
+    store_.received(lease, piece);
+  }
+  double first(std::size_t piece) { return store_.piece_tensors()[piece][0].item<double>(); }
+
+  std::vector<torch::Tensor> parameters_;
+  ShardPlan plan_;
+  ShardStore store_;
+};
+
+TEST_F(Store, TakesGradientsOfTheirOwnLengthAlone) {
+  for (const std::uint64_t bytes : {0ull, 19ull, 21ull, 1ull << 60}) {
+    EXPECT_THROW(store_.place(kLease, 0, kFloat32, comm::Scheme::none, bytes), Error) << bytes;
+  }
+  EXPECT_THROW(store_.place(kLease, 99, kFloat32, comm::Scheme::none, 20), Error);
+  EXPECT_THROW(store_.place(kLease, 0, 0, comm::Scheme::none, 20), Error);
+  EXPECT_THROW(store_.place(kLease, 0, kFloat32, comm::Scheme::topk, 20), Error);
+  EXPECT_THROW(store_.place(kLease, 0, kFloat32, static_cast<comm::Scheme>(77), 20), Error);
+  EXPECT_EQ(store_.staged_leases(), 0u);
+  push(kLease, 0, 1);
+  EXPECT_THROW(store_.place(kLease, 0, kFloat32, comm::Scheme::none, 20), Error) << "twice";
+  EXPECT_THROW(store_.close_lease(kLease, 3), Error) << "pieces are missing";
+}
+
+TEST_F(Store, SumsLeasesAndLeavesOutWhatNobodyUsed) {
+  push(kLease, 0, 0.5f);
+  EXPECT_TRUE(store_.close_lease(kLease, 1));
+  push(kLease + 1, 0, 0.25f);
+  push(kLease + 1, 2, 2.0f);
+  EXPECT_TRUE(store_.close_lease(kLease + 1, 2));
+  store_.apply(1, {0.5, {kLease, kLease + 1}});
+  EXPECT_EQ(first(0), 1 - 0.5 * 0.75);
+  EXPECT_EQ(first(1), 1);
+  EXPECT_EQ(first(2), 0);
+  EXPECT_EQ(store_.version(), 1u);
+  EXPECT_EQ(store_.staged_leases(), 0u);
+}
+
+TEST_F(Store, NoticesGradientsThatAreNoNumbers) {
+  push(kLease, 2, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_FALSE(store_.close_lease(kLease, 1));
+  push(kLease + 1, 2, std::numeric_limits<float>::infinity());
+  EXPECT_FALSE(store_.close_lease(kLease + 1, 1));
+}
+
+TEST_F(Store, ForgetsWhatWasDroppedWhenItComes) {
+  store_.drop(kLease);
+  push(kLease, 0, 1);
+  store_.close_lease(kLease, 1);
+  EXPECT_EQ(store_.staged_leases(), 0u);
+  EXPECT_THROW(store_.apply(1, {1, {kLease}}), Error);
+  push(kLease + 1, 0, 1);
+  store_.forget_worker(7);
+  EXPECT_EQ(store_.staged_leases(), 0u);
+}
+
+TEST_F(Store, AWorkerCannotFillTheMemory) {
+  std::uint64_t lease = kLease;
+  const auto fill = [&] {
+    for (int i = 0; i < 100000; ++i) push(lease++, 0, 1);
+  };
+  EXPECT_THROW(fill(), Error);
+  push((std::uint64_t{8} << 32) | 1, 0, 1);  // another worker's
+}
+
+TEST_F(Store, TakesShortenedGradients) {
+  const std::vector<float> values(5, 0.5f);
+  const auto bytes = comm::encoded_bytes(comm::Scheme::int8, 5);
+  const auto place = store_.place(kLease, 0, kFloat32, comm::Scheme::int8, bytes);
+  comm::encode(comm::Scheme::int8, values, place);
+  store_.received(kLease, 0);
+  EXPECT_TRUE(store_.close_lease(kLease, 1));
+  store_.apply(1, {1, {kLease}});
+  EXPECT_NEAR(first(0), 0.5, 0.01);
+}
+
+class Refusals : public Store {
+ protected:
+  Refusals() {
+    ServerOptions options;
+    options.listen = {"127.0.0.1", 0};
+    options.token = token_;
+    options.facts = {"train.seed = 1", "w [10] Float"};
+    server_ = std::make_unique<ParameterServer>(options, store_);
+    CoordinatorOptions coordinator;
+    coordinator.ledger.dataset_size = coordinator.ledger.global_batch = 8;
+    server_->coordinate(coordinator);
+    client_.servers = {server_->endpoint()};
+    client_.token = token_;
+    client_.join.host = "mac";
+    client_.join.release = std::string(release());
+    client_.join.facts = options.facts;
+  }
+
+  std::unique_ptr<Client> connect() {
+    return std::make_unique<Client>(client_, client_plan_, parameters_,
+                                    Deadline::after(seconds(10)));
+  }
+  void expect_refused(ErrorCode code, const std::string& text) {
+    try {
+      connect();
+      FAIL() << "it was admitted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(text));
+    }
+  }
+
+  net::Token token_ = net::Token::generate();
+  std::unique_ptr<ParameterServer> server_;
+  ClientOptions client_;
+  ShardPlan client_plan_ = plan_;
+};
+
+TEST_F(Refusals, AnotherModelAnotherReleaseAndAnotherToken) {
+  client_.join.facts[1] = "w [11] Float";
+  expect_refused(ErrorCode::CallMismatch, "'w [11] Float' where the servers have 'w [10] Float'");
+  client_.join.facts = {"train.seed = 1"};
+  expect_refused(ErrorCode::CallMismatch, "another model");
+  client_.join.facts = {"train.seed = 1", "w [10] Float"};
+  client_.join.release = "0.0.1";
+  expect_refused(ErrorCode::ProtocolMismatch, "0.0.1");
+  client_.join.release = std::string(release());
+  client_.job_id = "another job";
+  expect_refused(ErrorCode::Unauthorized, "job");
+  client_.job_id = "job";
+  client_.token = net::Token::generate();
+  expect_refused(ErrorCode::Unauthorized, "token");
+  client_.token = token_;
+  EXPECT_EQ(connect()->number(), 0);
+}
+
+TEST_F(Refusals, APushOfAnotherLengthAndForAnotherWorkersLease) {
+  for (const bool foreign : {false, true}) {
+    client_plan_ = foreign ? plan_ : plan_shards(Sizes{10, 4}, std::vector<double>{1}, 10);
+    const auto client = connect();
+    const auto lease = client->next(Deadline::after(seconds(10)));
+    ASSERT_TRUE(lease);
+    client->push(foreign ? lease->id + (std::uint64_t{1} << 32) : lease->id, 0, torch::ones({10}));
+    try {
+      client->next(Deadline::after(seconds(10)));
+      FAIL() << "the server has taken it";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::CorruptData) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(foreign ? "not this worker's" : "were expected"));
+    }
+  }
+  client_plan_ = plan_;
+  const auto honest = connect();
+  EXPECT_TRUE(honest->next(Deadline::after(seconds(10)))) << "the lease goes to another one";
+  EXPECT_EQ(first(0), 1) << "nothing has changed";
+}
+
+TEST_F(Refusals, NothingListensBeyondLoopbackWithoutAToken) {
+  ServerOptions options;
+  options.listen = {"0.0.0.0", 0};
+  EXPECT_THROW(ParameterServer(options, store_), Error);
+}
+
+TEST(PushCodecs, AreRefusedWhereTheyCannotWork) {
+  ClientOptions options;
+  options.servers = {{"127.0.0.1", 1}};
+  const auto plan = plan_shards(Sizes{4}, std::vector<double>{1});
+  options.compression = comm::Scheme::topk;
+  EXPECT_THROW(Client(options, plan, {torch::ones({4})}, Deadline::after(seconds(1))), Error);
+  options.compression = comm::Scheme::int8;
+  EXPECT_THROW(
+      Client(options, plan, {torch::ones({4}, torch::kFloat64)}, Deadline::after(seconds(1))),
+      Error);
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::server
