@@ -36,7 +36,7 @@ static void to_json(Json& json, const ServedWorkerReport& worker) {
           {"staleness_mean", worker.staleness_mean},
           {"staleness_max", worker.staleness_max},
           {"dropped", worker.dropped},
-          {"lost", worker.lost}};
+          {"state", worker.state}};
 }
 
 static void to_json(Json& json, const ServerReport& server) {

@@ -26,7 +26,7 @@ struct ServedWorkerReport {
   double staleness_mean = 0;         ///< of these
   std::int64_t staleness_max = 0;
   std::int64_t dropped = 0;          ///< leases whose gradients were not finite
-  bool lost = false;                 ///< it was gone before the end
+  std::string state = {};            ///< at the end: here, left (in good order), lost
 };
 struct ServerReport {
   int servers = 1;

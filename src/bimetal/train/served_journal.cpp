@@ -25,7 +25,7 @@ ServedWorkerReport served(const WorkerFigures& worker) {
                             .updates = worker.updates,
                             .staleness_max = worker.staleness_max,
                             .dropped = worker.dropped,
-                            .lost = !worker.here};
+                            .state = worker.here ? "here" : worker.lost ? "lost" : "left"};
   if (worker.updates > 0) {
     report.staleness_mean = worker.staleness_sum / static_cast<double>(worker.updates);
   }

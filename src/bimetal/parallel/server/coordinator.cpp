@@ -61,6 +61,7 @@ void Coordinator::lost(int worker, const std::string& why, TimePoint now) {
   Worker& gone = workers_.at(worker);
   if (!gone.figures.here) return;
   gone.figures.here = false;
+  gone.figures.lost = !why.empty();
   gone.ready = false;
   const auto last = pending_.find(gone.lease);
   gone.leaving = why.empty() && last != pending_.end() && last->second.done;
@@ -86,7 +87,7 @@ void Coordinator::done(int worker, std::uint64_t lease, const Done& done, TimePo
   const auto pending = pending_.find(lease);
   if (pending == pending_.end()) {  // revoked meanwhile
     from.ready = true;
-    from.silent = false;
+    wake(from);
     hand_out(now);
     return;
   }
@@ -102,6 +103,11 @@ void Coordinator::staged(std::uint64_t lease, bool finite, TimePoint now) {
   try_settle(lease, now);
 }
 
+void Coordinator::wake(Worker& worker) {
+  if (!std::exchange(worker.silent, false)) return;
+  notice(fmt::format("{} is back", name_of(worker.figures.number)));
+}
+
 bool Coordinator::try_settle(std::uint64_t lease, TimePoint now) {
   const Pending& pending = pending_.at(lease);
   const int needed = pending.lease.work == Work::train ? options_.servers : 0;
@@ -110,7 +116,7 @@ bool Coordinator::try_settle(std::uint64_t lease, TimePoint now) {
   Worker& worker = workers_.at(worker_of(lease));
   worker.lease = 0;
   worker.ready = worker.figures.here;
-  worker.silent = false;
+  wake(worker);
   if (node.mapped().lease.work == Work::train) {
     settle(lease, node.mapped(), now);
   } else {
@@ -278,7 +284,7 @@ void Coordinator::tick(TimePoint now) {
       notice(fmt::format("{} says nothing any more", name_of(number)));
     }
     if (!silent && worker.ready) any_idle = true;
-    if (worker.silent && !silent) notice(fmt::format("{} is back", name_of(number)));
+    if (!silent) wake(worker);
     worker.silent = silent;
   }
   if (any_idle) {

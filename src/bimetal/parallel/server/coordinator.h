@@ -43,6 +43,7 @@ struct WorkerFigures {
   int number = 0;
   std::string host, device;
   bool here = true;
+  bool lost = false;         ///< it did not leave in good order
   std::int64_t updates = 0;  ///< leases that went into updates
   std::int64_t samples = 0;  ///< in these
   std::int64_t dropped = 0;  ///< leases whose gradients were not finite
@@ -138,6 +139,8 @@ class Coordinator {
     std::int64_t left = 0;
   };
 
+  /// Something has come from a worker that was thought silent.
+  void wake(Worker& worker);
   bool try_settle(std::uint64_t lease, TimePoint now);
   void settle(std::uint64_t lease, const Pending& pending, TimePoint now);
   void settle_evaluation(const Pending& pending);

@@ -67,14 +67,14 @@ void Ledger::remove_worker(int worker) {
       ++lease;
       continue;
     }
-    give_back(lease->second);
+    give_back(lease->second, lease->second.second_try);
     lease = out_.erase(lease);
   }
 }
 
-void Ledger::give_back(const SampleLease& lease) {
+void Ledger::give_back(const SampleLease& lease, bool second_try) {
   auto& free = step_of(lease).free;
-  free.insert(free.begin(), {lease.offset, lease.count});
+  free.insert(free.begin(), {lease.offset, lease.count, second_try});
   samples_repeated_ += lease.count;
 }
 
@@ -174,6 +174,7 @@ SampleLease Ledger::take(Step& step, int worker, TimePoint now) {
   lease.offset = range.offset;
   lease.count = share;
   lease.denominator = options_.consistency == Consistency::async ? share : step.facts.total;
+  lease.second_try = range.second_try;
   lease.granted = now;
   range.offset += share;
   range.count -= share;
@@ -210,7 +211,7 @@ bool Ledger::revoke(std::uint64_t id, TimePoint now) {
     const auto shown = static_cast<double>(lease.count) / seconds_between(lease.granted, now);
     rate->second = rate->second > 0 ? std::min(rate->second, shown) : shown;
   }
-  give_back(lease);
+  give_back(lease, true);
   return true;
 }
 
@@ -218,6 +219,7 @@ std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
                                            std::chrono::milliseconds at_least) const {
   std::vector<std::uint64_t> late;
   for (const auto& [id, lease] : out_) {
+    if (lease.second_try) continue;
     const double speed = rate(lease.worker);
     const double age = seconds_between(lease.granted, now);
     const double expected = speed > 0 ? static_cast<double>(lease.count) / speed : 0;

@@ -50,6 +50,7 @@ struct SampleLease {
   std::int64_t offset = 0;  ///< within the epoch's order
   std::int64_t count = 0;
   std::int64_t denominator = 1;  ///< a sample's gradient weighs 1 / denominator
+  bool second_try = false;       ///< taken from a worker that was slow
   TimePoint granted{};
 };
 
@@ -94,7 +95,8 @@ class Ledger {
   bool revoke(std::uint64_t lease, TimePoint now);
 
   /// Leases out for longer than `factor` times what their worker's rate makes one expect, and than
-  /// `at_least`.
+  /// `at_least`. Never a second try: on machines whose speed varies, samples could go from worker to
+  /// worker without end, and what was computed of them is lost each time.
   std::vector<std::uint64_t> overdue(TimePoint now, double factor,
                                      std::chrono::milliseconds at_least) const;
   const std::map<std::uint64_t, SampleLease>& out() const noexcept { return out_; }
@@ -128,6 +130,7 @@ class Ledger {
   struct Range {
     std::int64_t offset = 0;
     std::int64_t count = 0;
+    bool second_try = false;
   };
   struct Step {
     EndedStep facts;
@@ -144,7 +147,7 @@ class Ledger {
   SampleLease take(Step& step, int worker, TimePoint now);
   Step* first_free(int worker, bool again, std::int64_t up_to);
   Step& step_of(const SampleLease& lease);
-  void give_back(const SampleLease& lease);
+  void give_back(const SampleLease& lease, bool second_try);
   void end_steps();
 
   LedgerOptions options_;

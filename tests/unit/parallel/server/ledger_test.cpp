@@ -148,6 +148,9 @@ TEST(Ledger, AnOverdueLeaseIsGivenToAnotherAndLowersTheRate) {
   const auto other = ledger.grant(1, clock.now);
   EXPECT_EQ(other->offset, stuck->offset);
   EXPECT_FALSE(ledger.complete(stuck->id, true, clock.now));
+  // However long the second one takes, it is let finish.
+  EXPECT_TRUE(ledger.overdue(clock.after(60000), 3, milliseconds(2000)).empty());
+  EXPECT_TRUE(ledger.complete(other->id, true, clock.now));
 }
 
 TEST(Ledger, GradientsThatAreNoNumbersAreLeftOut) {
