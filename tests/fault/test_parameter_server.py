@@ -62,7 +62,7 @@ class ParameterServer(TwoMachines):
             with self.subTest(consistency):
                 job_file = self.served_job(parallel__consistency=consistency, checkpoint__dir="")
                 job = self.train(job_file, "--report", self.folder / "run.json")
-                job.wait_for_output("step")
+                job.wait_for_output("has joined")  # the second worker
                 pid = self.ranks_of(job)[1]
                 os.kill(pid, signal.SIGSTOP)
                 job.wait_for_output("says nothing any more")
@@ -91,6 +91,48 @@ class ParameterServer(TwoMachines):
         self.assert_nothing_left()
         self.assert_no_half_checkpoint()
         self.assert_can_resume(job_file)
+        self.assert_nothing_left()
+
+    def test_with_copies_a_killed_server_costs_no_update(self):
+        settings = {"train__epochs": 40, "train__dtype": "float64", "train__evaluate": True}
+        alone = self.report_of(self.train(self.write_job(checkpoint__dir="", **settings), "--report",
+                                          self.folder / "run.json", workers=("cpu:threads=1",)).wait())
+        for killed in range(4):  # 0 and 2 keep the first part, 1 and 3 the second
+            with self.subTest(server=killed):
+                job_file = self.served_job(parallel__servers=2, parallel__replicas=2, **settings)
+                job = self.train(job_file, "--report", self.folder / "run.json")
+                self.wait_for_checkpoint(job)
+                os.kill(self.ranks_of(job)[2 + killed], signal.SIGKILL)
+                report = self.report_of(job.wait())
+                self.assertRegex(job.out + job.err, f"server {killed} is lost")
+                self.assertEqual(report["steps"], alone["steps"])
+                self.assertEqual(report["server"]["updates"], report["steps"])
+                self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-10)
+                self.assertEqual(report["test_accuracy"], alone["test_accuracy"])
+                self.assertEqual(self.saved_steps()[-1], 640)
+                self.assert_nothing_left()
+                self.assert_no_half_checkpoint()
+                shutil.rmtree(self.checkpoints)
+
+    def test_an_error_of_the_job_is_no_reason_to_take_over(self):
+        job_file = self.served_job(parallel__replicas=2, train__learning_rate=1e38, parallel__max_not_finite=3)
+        job = self.train(job_file, workers=("cpu:threads=1",)).wait()
+        self.assert_one_message(job, harness.NOT_FINITE, "worker 0", "number 3", "max_not_finite")
+        self.assertNotIn("leads the job", job.out)
+        self.assert_nothing_left()
+
+    def test_workers_may_come_after_a_server_has_died(self):
+        job = self.host(self.served_job(parallel__replicas=2), "--report", self.folder / "run.json", world_size=1)
+        self.wait_for_checkpoint(job)
+        os.kill(self.ranks_of(job)[1], signal.SIGKILL)
+        job.wait_for_output("server 1 leads the job")
+        joined = self.join(job)
+        job.wait_for_output("worker 1 (cpu on")
+        joined.interrupt()
+        self.assertEqual(joined.wait().status, harness.INTERRUPTED, f"{joined.out}\n{joined.err}")
+        job.interrupt()
+        self.assertEqual(job.wait().status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+        self.assert_saved_where_it_stopped(job)
         self.assert_nothing_left()
 
     def test_ctrl_c_saves_where_it_stopped(self):

@@ -149,7 +149,7 @@ class ServedJob {
           std::make_unique<ShardStore>(plan_, i, model_->parameters(), optimizer_of(case_.adam)));
       ServerOptions options;
       options.server = i;
-      options.servers = servers();
+      options.servers = options.shards = servers();
       options.listen = {"127.0.0.1", 0};
       options.token = token_;
       options.encryption = case_.encryption;
@@ -165,13 +165,15 @@ class ServedJob {
     options.ledger.dataset_size = sample_count;
     options.ledger.global_batch = global_batch;
     options.ledger.epochs = epochs;
-    options.servers = servers();
+    for (int i = 1; i < servers(); ++i) options.servers.insert(i);
+    options.shards = servers();
     servers_[0]->coordinate(options);
     std::vector<std::thread> threads;
     for (int i = 1; i < servers(); ++i) {
       threads.emplace_back([this, i] {
         servers_[static_cast<std::size_t>(i)]->serve(
-            servers_[0]->endpoint(), [] { return false; }, Deadline::after(seconds(20)));
+            servers_[0]->endpoint(), std::nullopt, [](const Event&) {},
+            Deadline::after(seconds(20)));
       });
     }
     for (int i = 0; i < static_cast<int>(case_.rates.size()); ++i) {

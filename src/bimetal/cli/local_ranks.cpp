@@ -9,6 +9,7 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/device/worker_spec.h"
 #include "bimetal/launch/process.h"
+#include "bimetal/train/served_job.h"
 
 namespace bimetal::cli {
 namespace {
@@ -49,10 +50,14 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
     plan.ranks.push_back({worker, command, served});
   }
   if (served && !ranks.joined) {
-    for (std::size_t server = 0; server < ranks.job.parallel.servers.size(); ++server) {
+    const int workers = static_cast<int>(plan.ranks.size());
+    const int shards = static_cast<int>(ranks.job.parallel.servers.size());
+    const int servers = train::server_processes(ranks.job.parallel);
+    for (int server = 0; server < servers; ++server) {
       std::vector<std::string> command = {program, "server", "--index", std::to_string(server)};
       add_lead_options(ranks, command);
       plan.ranks.push_back({fmt::format("parameter server {}", server), command});
+      if (servers > shards) plan.ranks.back().copy = workers + (server + shards) % servers;
     }
   }
   plan.environment = {{kJobVariable, train::to_toml(ranks.job)}};

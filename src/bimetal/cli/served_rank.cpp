@@ -19,6 +19,8 @@
 namespace bimetal::cli {
 namespace {
 
+constexpr std::chrono::seconds kToTell{5};
+
 /// Where servers and workers of a job find each other: the launcher's store.
 class Directory {
  public:
@@ -37,6 +39,10 @@ class Directory {
   }
   net::Endpoint find(int server) {
     return net::parse_endpoint(store_->get(key(server), deadline_));
+  }
+  void withdraw(int server) { store_->set(key(server) + "/gone", "1", Deadline::after(kToTell)); }
+  bool withdrawn(int server) {
+    return store_->try_get(key(server) + "/gone", deadline_).has_value();
   }
 
  private:
@@ -69,7 +75,8 @@ train::ServerRun server_run(const ServerArguments& arguments, const launch::Rank
   run.publish = [&directory, index = arguments.index](const net::Endpoint& endpoint) {
     directory.publish(index, endpoint);
   };
-  run.find_coordinator = [&directory] { return directory.find(0); };
+  run.find = [&directory](int server) { return directory.find(server); };
+  run.withdraw = [&directory](int server) { directory.withdraw(server); };
   return run;
 }
 
@@ -78,14 +85,15 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
   Directory directory(env, job);
   StopWhen stop(arguments.stop_after_s);
   const auto run = server_run(arguments, env, directory, stop);
-  if (arguments.index != 0) {
-    train::Observer silent;
-    train::run_parameter_server(job, run, silent);
-    return stop.by_user() ? kInterrupted : kSuccess;
-  }
+  // Of the others the one that stands in for server 0 may have something to tell.
   Terminal terminal;
   RankObserver observer(terminal, arguments.stop_after_s > 0 ? rate_line : progress_line, status);
-  auto report = train::run_parameter_server(job, run, observer);
+  train::Observer silent;
+  const bool may_lead = arguments.index % static_cast<int>(job.parallel.servers.size()) == 0;
+  auto report = train::run_parameter_server(
+      job, run, may_lead ? static_cast<train::Observer&>(observer) : silent);
+  const bool led = !report.workers.empty() || arguments.index == 0;
+  if (!led) return stop.by_user() ? kInterrupted : kSuccess;
   if (arguments.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
   terminal.clear();
   if (!arguments.report.empty()) train::write_report(report, arguments.report);
@@ -97,8 +105,9 @@ int work(const RankRun& run) {
   Directory directory(run.env, run.job);
   StopWhen stop(0);
   train::ServedWorkerRun worker;
-  for (int server = 0; server < static_cast<int>(run.job.parallel.servers.size()); ++server) {
+  for (int server = 0; server < train::server_processes(run.job.parallel); ++server) {
     worker.servers.push_back(directory.find(server));
+    if (directory.withdrawn(server)) worker.gone.insert(server);
   }
   worker.network = network_of(run.env);
   worker.trainer.worker = run.worker;

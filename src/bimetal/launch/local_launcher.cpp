@@ -29,7 +29,8 @@ class RankProcess {
   RankProcess(const LaunchPlan& plan, int local_rank, const FileDescriptor& lifeline)
       : rank_(plan.first_rank + local_rank),
         name_(plan.ranks[local_rank].name),
-        expendable_(plan.ranks[local_rank].expendable) {
+        expendable_(plan.ranks[local_rank].expendable),
+        copy_(plan.ranks[local_rank].copy) {
     auto status = Pipe::create();
     set_nonblocking(status.read);
     status_pipe_ = std::move(status.read);
@@ -41,6 +42,7 @@ class RankProcess {
 
   bool running() const noexcept { return !exit_; }
   bool expendable() const noexcept { return expendable_; }
+  int copy() const noexcept { return copy_; }
   bool ended_well() const noexcept {
     return exit_ && exit_->signal == 0 &&
            (exit_->status == 0 || exit_->status == kInterruptedStatus);
@@ -91,6 +93,7 @@ class RankProcess {
   int rank_;
   std::string name_;
   bool expendable_;
+  int copy_;
   FileDescriptor status_pipe_;
   std::optional<Process> process_;
   RankStatus status_;
@@ -146,6 +149,13 @@ class Launch {
     }
   }
 
+  /// It has failed, but another one does its work.
+  bool stood_in_for(const RankProcess& rank) const {
+    if (rank.running() || rank.ended_well() || rank.copy() < 0) return false;
+    const auto& copy = ranks_[static_cast<std::size_t>(rank.copy())];
+    return copy.running() || copy.ended_well();
+  }
+
   /// The first rank that ends starts the clock for the others; a failure shortens it.
   void limit_the_wait() {
     // A job of ranks that come and go is without hope when the last of them has failed.
@@ -153,7 +163,7 @@ class Launch {
       return rank.expendable() && (rank.running() || rank.ended_well());
     });
     for (const auto& rank : ranks_) {
-      if (rank.running() || (rank.expendable() && !hopeless)) continue;
+      if (rank.running() || (rank.expendable() && !hopeless) || stood_in_for(rank)) continue;
       if (rank.expendable() && !plan_.only_these) continue;
       const bool failed = !rank.ended_well() && !result_.interrupted;
       if (failed && !first_failure_) first_failure_ = Deadline::after(plan_.grace_after_failure);
@@ -185,8 +195,8 @@ class Launch {
       if (!checkpoint.empty()) result_.last_checkpoint = checkpoint;
     }
     if (result_.killed) return;
-    const auto essential_failed = [](const auto& rank) {
-      return !rank.expendable() && !rank.ended_well();
+    const auto essential_failed = [this](const auto& rank) {
+      return !rank.expendable() && !rank.ended_well() && !stood_in_for(rank);
     };
     if (any_essential && std::none_of(ranks_.begin(), ranks_.end(), essential_failed)) return;
     auto cause = root_cause(outcomes, plan_.world_size, result_.interrupted);

@@ -22,6 +22,9 @@ struct LocalRank {
   /// The job goes on without it: its end, good or bad, ends nobody else. The job fails for want of
   /// such ranks only when none of them ended well and no other rank did.
   bool expendable = false;
+  /// Index in the plan of another rank that can do this one's work: while that one runs, or if it
+  /// ends well, this one's failure is none of the job's. −1: there is none.
+  int copy = -1;
 };
 
 struct LaunchPlan {

@@ -42,12 +42,13 @@ struct TrainConfig {
 };
 
 struct ParallelConfig {
-  std::string mode = "all_reduce";     ///< or "server": docs/parameter_server.md
-  std::vector<double> servers = {1};   ///< server: one weight each; a share of the parameters
-  std::string consistency = "sync";    ///< server: "sync", "async" or "bounded"
-  std::int64_t staleness = 2;          ///< bounded: steps that a worker may be ahead
-  bool staleness_aware = false;        ///< server: smaller steps along old gradients
-  std::int64_t max_not_finite = 10;    ///< server: so many dropped gradients end the job
+  std::string mode = "all_reduce";    ///< or "server": docs/parameter_server.md
+  std::vector<double> servers = {1};  ///< server: one weight each; a share of the parameters
+  std::int64_t replicas = 1;          ///< server: 2: each part is kept by two servers
+  std::string consistency = "sync";   ///< server: "sync", "async" or "bounded"
+  std::int64_t staleness = 2;         ///< bounded: steps that a worker may be ahead
+  bool staleness_aware = false;       ///< server: smaller steps along old gradients
+  std::int64_t max_not_finite = 10;   ///< server: so many dropped gradients end the job
   balance::Policy balance = balance::Policy::Auto;
   std::vector<double> weights;  ///< balance = [3, 1]; empty for the other policies
   double bucket_mb = 25.0;

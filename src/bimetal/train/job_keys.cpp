@@ -46,12 +46,16 @@ std::string unexpected_type(std::string_view expected, const toml::node& node) {
 }
 
 template <typename Integer>
-Binding whole(Integer& to, std::int64_t min) {
-  const auto read = [&to, min](const toml::node& node) -> Problem {
+Binding whole(Integer& to, std::int64_t min,
+              std::int64_t max = std::numeric_limits<std::int64_t>::max()) {
+  const auto read = [&to, min, max](const toml::node& node) -> Problem {
     const auto* number = node.as_integer();
     if (!number) return unexpected_type("a whole number", node);
     if (number->get() < min) {
       return fmt::format("expected a whole number of at least {}, found {}", min, number->get());
+    }
+    if (number->get() > max) {
+      return fmt::format("expected a whole number of at most {}, found {}", max, number->get());
     }
     to = static_cast<Integer>(number->get());
     return std::nullopt;
@@ -253,6 +257,7 @@ std::vector<JobKey> job_keys(Job& job) {
       {"train", "evaluate", flag(train.evaluate)},
       {"parallel", "mode", one_of(parallel.mode, {"all_reduce", "server"})},
       {"parallel", "servers", server_weights(parallel.servers)},
+      {"parallel", "replicas", whole(parallel.replicas, 1, 2)},
       {"parallel", "consistency", one_of(parallel.consistency, {"sync", "async", "bounded"})},
       {"parallel", "staleness", whole(parallel.staleness, 0)},
       {"parallel", "staleness_aware", flag(parallel.staleness_aware)},

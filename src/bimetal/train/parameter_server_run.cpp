@@ -43,8 +43,13 @@ class ServedRun {
  private:
   data::TrainTest load_data();
   TrainingState start();
+  /// Who is told of the start: by server 0 alone.
+  Observer& starting() { return run_.server == 0 ? observer_ : quiet_; }
   ps::ServerOptions server_options();
   ps::CoordinatorOptions coordinator_options() const;
+  Report lead();
+  Report follow_events();
+  int shards() const { return static_cast<int>(job_.parallel.servers.size()); }
 
   bool handle(const ps::Event& event);
   bool on_pause(const ps::PauseEvent& pause);
@@ -57,6 +62,7 @@ class ServedRun {
   const Job& job_;
   const ServerRun& run_;
   Observer& observer_;
+  Observer quiet_;
   comm::Group alone_;  ///< this process by itself, for what all modes share
   Place place_;
   data::TrainTest data_;
@@ -69,6 +75,7 @@ class ServedRun {
   ServedJournal journal_;
   std::int64_t start_step_, saved_step_, evaluated_step_ = -1;
   std::uint64_t version_;
+  std::vector<ps::WorkerFigures> workers_;  ///< as server 0 has last told its stand-in
   bool begun_ = false, stopping_ = false, interrupted_ = false;
 };
 
@@ -84,7 +91,7 @@ ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
       state_(start()),
       plan_(plan_of_model(job_, *model_)),
       store_(
-          plan_, run_.server, model_->parameters(),
+          plan_, run_.server % shards(), model_->parameters(),
           [&job](std::vector<torch::Tensor> pieces) {
             return make_optimizer(job.train, std::move(pieces));
           },
@@ -100,18 +107,20 @@ ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
 
 data::TrainTest ServedRun::load_data() {
   torch::set_num_threads(1);  // the workers of this machine need the others
-  return load_served_data(alone_, job_, run_.trainer, observer_);
+  return load_served_data(alone_, job_, run_.trainer, starting());
 }
 
 TrainingState ServedRun::start() {
   return starting_point(alone_, job_, run_.trainer.resume, *model_, *optimizer_, place_.device,
-                        observer_);
+                        starting());
 }
 
 ps::ServerOptions ServedRun::server_options() {
   ps::ServerOptions options;
   options.server = run_.server;
-  options.servers = static_cast<int>(job_.parallel.servers.size());
+  options.servers = server_processes(job_.parallel);
+  options.shards = shards();
+  options.start = {state_.step, state_.position.epoch, state_.position.offset, {}};
   options.listen = {run_.listen_host, 0};
   options.token = run_.network.token;
   options.encryption = run_.network.encryption;
@@ -135,10 +144,11 @@ ps::CoordinatorOptions ServedRun::coordinator_options() const {
   const bool saves = !job_.checkpoint.dir.empty();
   ledger.pause_every = saves ? job_.checkpoint.every_steps : 0;
   ledger.pause_at_epochs = saves || job_.train.evaluate;
-  ledger.steps_done = state_.step;
-  ledger.epoch = state_.position.epoch;
-  ledger.offset = state_.position.offset;
-  options.servers = static_cast<int>(job_.parallel.servers.size());
+  ledger.start = {state_.step, state_.position.epoch, state_.position.offset, {}};
+  for (int server = 1; server < server_processes(job_.parallel); ++server) {
+    options.servers.insert(server);
+  }
+  options.shards = shards();
   options.staleness_aware = job_.parallel.staleness_aware;
   options.max_not_finite = static_cast<int>(job_.parallel.max_not_finite);
   options.version = store_.version();
@@ -148,21 +158,63 @@ ps::CoordinatorOptions ServedRun::coordinator_options() const {
 }
 
 Report ServedRun::serve() {
-  server_.serve(
-      run_.find_coordinator(), [] { return false; },
-      Deadline::after(as_milliseconds(job_.cluster.join_timeout_s)));
-  return {};
+  std::optional<net::Endpoint> stand_in;
+  if (job_.parallel.replicas > 1) {
+    stand_in = run_.server == shards() ? server_.endpoint() : run_.find(shards());
+  }
+  const auto note = [this](const ps::Event& event) {
+    const auto* step = std::get_if<ps::StepEvent>(&event);
+    if (!step) return;
+    if (!std::exchange(begun_, true)) journal_.start_clock();
+    workers_ = step->workers;
+    journal_.add(*step);
+  };
+  const bool leads = server_.serve(run_.find(0), stand_in, note,
+                                   Deadline::after(as_milliseconds(job_.cluster.join_timeout_s)));
+  return leads ? lead() : Report{};
+}
+
+/// Server 0 is dead; the job goes on here, where it was.
+Report ServedRun::lead() {
+  run_.withdraw(0);
+  observer_.on_phase("training");
+  observer_.on_notice(
+      fmt::format("server 0 is lost; server {} leads the job from now on, and "
+                  "there is no copy of what it keeps",
+                  run_.server));
+  const auto [position, version] = server_.position();
+  auto options = coordinator_options();
+  options.workers = workers_;
+  // Server 0 may have died before it saved or evaluated what it had paused for.
+  const auto every = job_.checkpoint.every_steps;
+  options.ledger.pause_first = position.steps_done > start_step_ && position.visited.empty() &&
+                               ((position.offset == 0 && options.ledger.pause_at_epochs) ||
+                                (every > 0 && position.steps_done % every == 0));
+  begun_ = true;
+  state_.step = position.steps_done;
+  journal_.start_clock();
+  server_.lead(options);
+  return follow_events();
 }
 
 Report ServedRun::coordinate() {
   observer_.on_phase("waiting for workers");
   server_.coordinate(coordinator_options());
-  for (bool going_on = true; going_on;) {
-    if (!stopping_ && stop_requested()) {
-      stopping_ = true;
-      server_.request_pause();
+  return follow_events();
+}
+
+Report ServedRun::follow_events() {
+  try {
+    for (bool going_on = true; going_on;) {
+      if (!stopping_ && stop_requested()) {
+        stopping_ = true;
+        server_.request_pause();
+      }
+      if (const auto event = server_.next_event(Deadline::after(kLook))) going_on = handle(*event);
     }
-    if (const auto event = server_.next_event(Deadline::after(kLook))) going_on = handle(*event);
+  } catch (const Error& error) {
+    server_.abort(error);
+    throw;
   }
   const auto workers = server_.figures();
   const auto repeated = server_.samples_repeated();
@@ -189,6 +241,8 @@ bool ServedRun::handle(const ps::Event& event) {
     observer_.on_step(journal_.add(*step));
   } else if (const auto* told = std::get_if<ps::NoticeEvent>(&event)) {
     observer_.on_notice(told->text);
+  } else if (const auto* lost = std::get_if<ps::ServerLostEvent>(&event)) {
+    run_.withdraw(lost->server);
   } else if (const auto* pause = std::get_if<ps::PauseEvent>(&event)) {
     return on_pause(*pause);
   }
@@ -246,6 +300,10 @@ void ServedRun::evaluate_now(std::int64_t epoch) {
 }
 
 }  // namespace
+
+int server_processes(const ParallelConfig& parallel) {
+  return static_cast<int>(parallel.servers.size()) * static_cast<int>(parallel.replicas);
+}
 
 Report run_parameter_server(const Job& job, const ServerRun& run, Observer& observer) {
   ServedRun served(job, run, observer);

@@ -3,6 +3,7 @@
 // docs/parameter_server.md.
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
+
+/// Processes that keep parameters, copies included.
+int server_processes(const ParallelConfig& parallel);
 
 /// How the processes of the job reach each other.
 struct ServedNetwork {
@@ -29,17 +33,21 @@ struct ServerRun {
   TrainerOptions trainer;  ///< host name, resume and stop_requested alone
   /// Where this server listens: called once, before anything waits for it.
   std::function<void(const net::Endpoint&)> publish;
-  /// Where server 0 listens; called by the others.
-  std::function<net::Endpoint()> find_coordinator;
+  /// Where another server listens.
+  std::function<net::Endpoint(int server)> find;
+  /// Is told of a server that has died, so that nobody looks for it any more.
+  std::function<void(int server)> withdraw;
 };
 
-/// Server 0 coordinates: it returns the report, saves the checkpoints and tells `observer`; the
-/// others return an empty one. Returns when the job is done or stop_requested says so. Errors:
-/// those of run_training; Unsupported for a model with buffers (running means and the like).
+/// Server 0, or its copy if it dies, coordinates: it returns the report, saves the checkpoints and
+/// tells `observer`; the others return an empty one. Returns when the job is done or stop_requested
+/// says so. Errors: those of run_training; Unsupported for a model with buffers (running means and
+/// the like).
 Report run_parameter_server(const Job& job, const ServerRun& run, Observer& observer);
 
 struct ServedWorkerRun {
   std::vector<net::Endpoint> servers;
+  std::set<int> gone;  ///< of these: their copies keep what they kept
   ServedNetwork network;
   TrainerOptions trainer;  ///< worker, host name, stop_requested
   int number = -1;         ///< the number that it would like

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/balance/cost_model.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
 #include "bimetal/base/stopwatch.h"
@@ -42,7 +43,7 @@ class ServedWorker {
 
  private:
   data::TrainTest load_data() const;
-  double measure_rate() const;
+  balance::CostModel measure_cost() const;
   ps::ClientOptions client_options() const;
   ps::Done train(const ps::Lease& lease);
   double compute(const data::Batch& batch);
@@ -53,7 +54,7 @@ class ServedWorker {
   const ServedWorkerRun& run_;
   Place place_;
   data::TrainTest data_;
-  double rate_;
+  balance::CostModel cost_;
   std::shared_ptr<models::Classifier> model_;
   ps::Client client_;
   ps::RemoteGradients gradients_;
@@ -66,7 +67,7 @@ ServedWorker::ServedWorker(const Job& job, const ServedWorkerRun& run)
       run_(run),
       place_(choose_place(job_, run_.trainer)),
       data_(load_data()),
-      rate_(measure_rate()),
+      cost_(measure_cost()),
       model_(make_seeded_model(job_, data_.train, place_)),
       client_(client_options(), plan_of_model(job_, *model_), model_->parameters(),
               Deadline::after(whole_milliseconds(job_.cluster.join_timeout_s))),
@@ -82,19 +83,18 @@ data::TrainTest ServedWorker::load_data() const {
                           run_.trainer, silent);
 }
 
-/// samples/s at a whole batch, so that already the first leases fit this device.
-double ServedWorker::measure_rate() const {
-  const auto cost = probe_step(
+/// So that already the first leases fit this device.
+balance::CostModel ServedWorker::measure_cost() const {
+  return probe_step(
       job_, data_.train,
       {.device = place_.device, .dtype = place_.dtype, .speed = run_.trainer.worker.speed});
-  if (!cost.known()) return 0;
-  const auto seconds = cost.seconds(static_cast<double>(job_.train.global_batch));
-  return seconds > 0 ? static_cast<double>(job_.train.global_batch) / seconds : 0;
 }
 
 ps::ClientOptions ServedWorker::client_options() const {
   ps::ClientOptions options;
   options.servers = run_.servers;
+  options.gone = run_.gone;
+  options.shards = static_cast<int>(job_.parallel.servers.size());
   options.token = run_.network.token;
   options.encryption = run_.network.encryption;
   options.job_id = run_.network.job_id;
@@ -102,7 +102,10 @@ ps::ClientOptions ServedWorker::client_options() const {
   options.join.host = run_.trainer.host_name;
   options.join.device = place_.device.str();
   options.join.release = std::string(release());
-  options.join.samples_per_s = rate_;
+  if (cost_.known() && cost_.beta() > 0) {
+    options.join.samples_per_s = 1 / cost_.beta();
+    options.join.step_seconds = cost_.alpha();
+  }
   options.join.facts = served_facts(job_, data_, *model_);
   options.timeout = whole_milliseconds(job_.parallel.timeout_s);
   options.compression = comm::scheme_of(job_.parallel.compression);

@@ -131,8 +131,8 @@ void assemble_state(std::span<const ServerState> states, const ShardPlan& plan,
       }
     } catch (const Error& error) {
       throw Error(error.code(),
-                  fmt::format("the state that server {} has sent: {}", state.server, error.what()),
-                  state.server);
+                  fmt::format("the state that server {} has sent: {}", state.shard, error.what()),
+                  state.shard);
     }
   }
   const torch::NoGradGuard no_grad;

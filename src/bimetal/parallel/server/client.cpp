@@ -45,21 +45,26 @@ std::vector<torch::Tensor> host_memory(const std::vector<torch::Tensor>& paramet
 }  // namespace
 
 struct Client::Impl {
-  Impl(const ClientOptions& given, const ShardPlan& shards, std::vector<torch::Tensor> tensors)
+  Impl(const ClientOptions& given, const ShardPlan& all_pieces, std::vector<torch::Tensor> tensors)
       : options(given),
-        plan(shards),
+        plan(all_pieces),
         parameters(std::move(tensors)),
         host(host_memory(parameters)),
         codec(options.compression, parameters),
         pieces_of(parameters.size()),
+        shards(options.shards > 0 ? options.shards : static_cast<int>(options.servers.size())),
         work(io.get_executor()) {
     for (std::uint32_t i = 0; i < plan.pieces.size(); ++i) {
       pieces_of[plan.pieces[i].tensor].push_back(i);
     }
     for (std::size_t i = 0; i < options.servers.size(); ++i) {
-      links.push_back(std::make_unique<ServerLink>(static_cast<int>(i), options.servers[i], plan,
-                                                   host, arrivals));
+      const int server = static_cast<int>(i);
+      links.push_back(
+          std::make_unique<ServerLink>(server, server % shards, options.servers[i], plan, host,
+                                       arrivals, [this, server] { return stood_in_for(server); }));
+      links.back()->gone = options.gone.contains(server);
     }
+    if (links.front()->gone) leader = shards;
     asio::co_spawn(io, watch(), asio::detached);
     thread = std::thread([this] { io.run(); });
   }
@@ -81,6 +86,9 @@ struct Client::Impl {
   bool wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& arrived,
                   Deadline deadline);
   asio::awaitable<void> watch();
+  ServerLink* copy_of(int server) const;
+  bool stood_in_for(int server);
+  void ask(int shard);
   bool wait_ticks(std::unique_lock<std::mutex>& lock, const std::function<bool()>& arrived);
 
   ClientOptions options;
@@ -92,7 +100,12 @@ struct Client::Impl {
   std::atomic<std::uint64_t> bytes_sent{0};
   asio::io_context io{1};
   asio::steady_timer timer{io};
-  bool stopping = false;  ///< of the I/O thread
+  int shards;
+  int leader = 0;            ///< of the I/O thread once all are joined
+  std::uint64_t wanted = 0;  ///< version that is being pulled
+  std::uint32_t wanted_term = 0;
+  std::uint32_t lease_term = 0;  ///< of the caller's thread
+  bool stopping = false;         ///< of the I/O thread
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::vector<std::unique_ptr<ServerLink>> links;
   std::thread thread;
@@ -114,6 +127,38 @@ asio::awaitable<void> Client::Impl::connect(ServerLink& server, int number, Dead
   Join join = options.join;
   join.number = number;
   server.link->send(MessageKind::join, {}, encode(join));
+}
+
+/// The other server that keeps the same shard, if it is there.
+ServerLink* Client::Impl::copy_of(int server) const {
+  const auto other = static_cast<std::size_t>(server < shards ? server + shards : server - shards);
+  if (other >= links.size() || links[other]->gone || !links[other]->link) return nullptr;
+  return links[other].get();
+}
+
+/// Asks a keeper of the shard for its parameters.
+void Client::Impl::ask(int shard) {
+  auto& first = *links[static_cast<std::size_t>(shard)];
+  auto* keeper = first.gone ? copy_of(shard) : &first;
+  if (keeper == nullptr) return;  // the worker's thread is told of the loss
+  keeper->asked = true;
+  net::FrameHeader header;
+  header.sequence = wanted;
+  header.epoch = wanted_term;
+  keeper->link->send(MessageKind::pull, header);
+}
+
+/// A server is gone: whether the job goes on with its copy.
+bool Client::Impl::stood_in_for(int server) {
+  if (copy_of(server) == nullptr) return false;
+  if (std::exchange(links[static_cast<std::size_t>(server)]->asked, false)) ask(server % shards);
+  if (server != leader) return true;
+  // What server 0 leased out is void; its stand-in leases anew.
+  leader = shards;
+  const std::scoped_lock lock(arrivals.mutex);
+  ++arrivals.term;
+  arrivals.leases.clear();
+  return true;
 }
 
 void Client::Impl::join(ServerLink& server, int number, Deadline deadline) {
@@ -167,11 +212,12 @@ bool Client::Impl::wait_ticks(std::unique_lock<std::mutex>& lock,
 asio::awaitable<void> Client::Impl::watch() {
   while (!stopping) {
     for (const auto& server : links) {
-      if (!server->link) continue;
+      if (!server->link || server->gone) continue;
       const auto heard = server->link->heard();
       server->silent_ticks = heard == server->heard ? server->silent_ticks + 1 : 0;
       server->heard = heard;
       if (server->silent_ticks * kWatchEvery > options.timeout) {
+        server->link->close();
         server->on_closed(Error(ErrorCode::PeerLost,
                                 "nothing was heard of it within "
                                 "parallel.timeout_s"));
@@ -191,11 +237,12 @@ asio::awaitable<void> Client::Impl::watch() {
 Client::Client(const ClientOptions& options, const ShardPlan& plan,
                std::vector<torch::Tensor> parameters, Deadline deadline)
     : impl_(std::make_unique<Impl>(options, plan, std::move(parameters))) {
-  // Server 0 first: it gives the number that the others know the worker by.
-  int number = options.join.number;
-  for (const auto& server : impl_->links) {
-    impl_->join(*server, number, deadline);
-    number = impl_->arrivals.number;
+  // The coordinator first: it gives the number that the others know the worker by.
+  auto& links = impl_->links;
+  const auto& first = links[static_cast<std::size_t>(impl_->leader)];
+  impl_->join(*first, options.join.number, deadline);
+  for (const auto& server : links) {
+    if (server != first && !server->gone) impl_->join(*server, number(), deadline);
   }
 }
 
@@ -208,8 +255,10 @@ int Client::number() const noexcept {
 std::optional<Lease> Client::next(Deadline deadline) {
   auto& arrivals = impl_->arrivals;
   std::unique_lock lock(arrivals.mutex);
-  impl_->wait_until(lock, [&] { return !arrivals.leases.empty() || arrivals.finished; }, deadline);
+  impl_->wait_until(
+      lock, [&] { return !arrivals.leases.empty() || arrivals.finished; }, deadline);
   if (arrivals.finished || arrivals.leases.empty()) return std::nullopt;
+  impl_->lease_term = arrivals.term;
   const Lease lease = arrivals.leases.front();
   arrivals.leases.pop_front();
   return lease;
@@ -227,22 +276,22 @@ void Client::start_pull(std::uint64_t version) {
     arrivals.pulled = 0;
     arrivals.oldest = ~std::uint64_t{0};
   }
-  asio::post(impl_->io, [impl = impl_.get(), version] {
-    net::FrameHeader header;
-    header.sequence = version;
-    for (const auto& server : impl->links) server->link->send(MessageKind::pull, header);
+  asio::post(impl_->io, [impl = impl_.get(), version, term = impl_->lease_term] {
+    impl->wanted = version;
+    impl->wanted_term = term;
+    for (int shard = 0; shard < impl->shards; ++shard) impl->ask(shard);
   });
 }
 
 std::uint64_t Client::finish_pull() {
   auto& arrivals = impl_->arrivals;
-  const auto servers = static_cast<int>(impl_->links.size());
+  const int shards = impl_->shards;
   std::unique_lock lock(arrivals.mutex);
-  const auto whole = [&] { return arrivals.pulled == servers || arrivals.finished; };
+  const auto whole = [&] { return arrivals.pulled == shards || arrivals.finished; };
   if (!impl_->wait_ticks(lock, whole)) {
     throw Error(ErrorCode::Timeout, fmt::format("{} of {} servers sent their parameters within "
                                                 "parallel.timeout_s",
-                                                arrivals.pulled, servers));
+                                                arrivals.pulled, shards));
   }
   const auto oldest = arrivals.oldest;
   lock.unlock();
@@ -273,10 +322,14 @@ void Client::push(std::uint64_t lease, std::size_t tensor, const torch::Tensor& 
       payload = *encoded;
       keep = encoded;
     }
-    asio::post(impl_->io, [impl = impl_.get(), header, payload, keep, server = piece.server] {
-      auto& to = *impl->links[static_cast<std::size_t>(server)];
-      ++to.pushed;
-      to.link->send_bulk(MessageKind::push, header, payload, keep);
+    asio::post(impl_->io, [impl = impl_.get(), header, payload, keep, shard = piece.server] {
+      for (std::size_t keeper = static_cast<std::size_t>(shard); keeper < impl->links.size();
+           keeper += static_cast<std::size_t>(impl->shards)) {
+        auto& to = *impl->links[keeper];
+        if (to.gone) continue;
+        ++to.pushed;
+        to.link->send_bulk(MessageKind::push, header, payload, keep);
+      }
     });
   }
 }
@@ -284,6 +337,7 @@ void Client::push(std::uint64_t lease, std::size_t tensor, const torch::Tensor& 
 void Client::end_push(std::uint64_t lease) {
   asio::post(impl_->io, [impl = impl_.get(), lease] {
     for (const auto& server : impl->links) {
+      if (server->gone) continue;
       net::FrameHeader header;
       header.sequence = lease;
       header.count = std::exchange(server->pushed, 0);
@@ -297,7 +351,8 @@ void Client::done(std::uint64_t lease, Done done) {
   asio::post(impl_->io, [impl = impl_.get(), lease, done] {
     net::FrameHeader header;
     header.sequence = lease;
-    impl->links.front()->link->send(MessageKind::done, header, encode(done));
+    const auto& leader = impl->links[static_cast<std::size_t>(impl->leader)];
+    leader->link->send(MessageKind::done, header, encode(done));
   });
 }
 
@@ -305,6 +360,7 @@ void Client::leave() {
   auto idle = std::make_shared<std::atomic<bool>>(false);
   asio::post(impl_->io, [impl = impl_.get()] {
     for (const auto& server : impl->links) {
+      if (server->gone) continue;
       server->link->send(MessageKind::leave, {});
       server->link->finish();
     }
@@ -313,7 +369,7 @@ void Client::leave() {
   const auto deadline = Deadline::after(milliseconds(500));
   while (!idle->load() && !deadline.expired()) {
     asio::post(impl_->io, [impl = impl_.get(), idle] {
-      const auto out = [](const auto& server) { return server->link->idle(); };
+      const auto out = [](const auto& server) { return server->gone || server->link->idle(); };
       if (std::ranges::all_of(impl->links, out)) idle->store(true);
     });
     std::this_thread::sleep_for(milliseconds(2));

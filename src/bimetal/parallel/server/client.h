@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ namespace bimetal::parallel::server {
 
 struct ClientOptions {
   std::vector<net::Endpoint> servers;  ///< by number
+  /// Server k keeps shard k mod shards; 0: there are as many as servers. With twice as many servers
+  /// each shard has two keepers: gradients go to both, and one of them may die.
+  int shards = 0;
+  std::set<int> gone;  ///< numbers of servers that have died already
   net::Token token;
   net::Encryption encryption = net::Encryption::off;
   std::string job_id = "job";

@@ -17,6 +17,15 @@ constexpr std::uint64_t kEvaluationBit = std::uint64_t{1} << 31;
 // So that fast workers get more of an evaluation than slow ones.
 constexpr std::int64_t kPartsPerWorker = 3;
 
+/// What it has said of itself, if that makes sense.
+WorkerSpeed speed_of(const Join& join) {
+  const double sample_seconds = 1 / join.samples_per_s;
+  const bool known = join.samples_per_s > 0 && std::isfinite(join.samples_per_s) &&
+                     std::isfinite(sample_seconds) && join.step_seconds >= 0 &&
+                     std::isfinite(join.step_seconds);
+  return known ? WorkerSpeed({join.step_seconds, sample_seconds}) : WorkerSpeed();
+}
+
 }  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options, CoordinatorPort& port, Tell tell,
@@ -26,7 +35,15 @@ Coordinator::Coordinator(const CoordinatorOptions& options, CoordinatorPort& por
       tell_(std::move(tell)),
       ledger_(options.ledger),
       version_(options.version),
-      last_with_worker_(now) {}
+      evaluations_(options.ledger.first_lease),
+      last_with_worker_(now) {
+  for (const auto& figures : options.workers) {
+    Worker& worker = workers_[figures.number];
+    worker.figures = figures;
+    worker.figures.lost |= std::exchange(worker.figures.here, false);
+    not_finite_ += static_cast<int>(figures.dropped);
+  }
+}
 
 std::string Coordinator::name_of(int worker) const {
   const auto& figures = workers_.at(worker).figures;
@@ -34,14 +51,20 @@ std::string Coordinator::name_of(int worker) const {
 }
 
 int Coordinator::admit(const Join& join) {
-  const bool wish = join.number >= 0 && join.number < (1 << 20) && !workers_.contains(join.number);
+  const auto known = workers_.find(join.number);
+  // One that the coordinator before this one knew keeps its number.
+  const bool back = known != workers_.end() && !known->second.figures.here &&
+                    known->second.figures.lost && known->second.figures.host == join.host;
+  const bool wish = join.number >= 0 && join.number < (1 << 20) && known == workers_.end();
   while (workers_.contains(next_number_)) ++next_number_;
-  const int number = wish ? join.number : next_number_;
+  const int number = wish || back ? join.number : next_number_;
   Worker& worker = workers_[number];
+  worker.figures.here = true;
+  worker.figures.lost = false;
   worker.figures.number = number;
   worker.figures.host = join.host;
   worker.figures.device = join.device;
-  ledger_.add_worker(number, std::isfinite(join.samples_per_s) ? join.samples_per_s : 0);
+  ledger_.add_worker(number, speed_of(join));
   return number;
 }
 
@@ -85,8 +108,12 @@ void Coordinator::done(int worker, std::uint64_t lease, const Done& done, TimePo
   from.figures.wait_seconds += done.wait_seconds;
   from.figures.bytes_sent = done.bytes_sent;
   const auto pending = pending_.find(lease);
-  if (pending == pending_.end()) {  // revoked meanwhile
-    from.ready = true;
+  if (pending == pending_.end()) {
+    // Revoked meanwhile, or granted by the coordinator before this one: then the worker has work.
+    const bool older =
+        static_cast<std::uint32_t>(lease & ~kEvaluationBit) < options_.ledger.first_lease;
+    if (older && (lease & kEvaluationBit) == 0) port_.send_drop(lease);
+    if (from.lease == 0) from.ready = true;
     wake(from);
     hand_out(now);
     return;
@@ -95,23 +122,51 @@ void Coordinator::done(int worker, std::uint64_t lease, const Done& done, TimePo
   try_settle(lease, now);
 }
 
-void Coordinator::staged(std::uint64_t lease, bool finite, TimePoint now) {
+void Coordinator::staged(int server, std::uint64_t lease, bool finite, TimePoint now) {
   const auto pending = pending_.find(lease);
   if (pending == pending_.end()) return;
-  ++pending->second.staged;
+  pending->second.staged.insert(server);
   pending->second.finite &= finite;
   try_settle(lease, now);
 }
 
+void Coordinator::server_lost(int server, const std::string& why, TimePoint now) {
+  if (options_.servers.erase(server) == 0) return;
+  const auto copy = std::ranges::find_if(options_.servers, [&](int other) {
+    return other % options_.shards == server % options_.shards;
+  });
+  if (copy == options_.servers.end()) {
+    failed_ = true;
+    tell_(FailedEvent{
+        Error(ErrorCode::PeerLost,
+              fmt::format("server {} is lost: {}; its part of the parameters is gone with it",
+                          server, why),
+              server)});
+    return;
+  }
+  tell_(ServerLostEvent{server});
+  notice(
+      fmt::format("server {} is lost: {}; server {} keeps what it kept, without a copy from now "
+                  "on",
+                  server, why, *copy));
+  std::vector<std::uint64_t> waiting;
+  for (const auto& [lease, pending] : pending_) waiting.push_back(lease);
+  for (const auto lease : waiting) {
+    if (pending_.contains(lease)) try_settle(lease, now);
+  }
+}
+
 void Coordinator::wake(Worker& worker) {
   if (!std::exchange(worker.silent, false)) return;
+  ledger_.set_resting(worker.figures.number, false);
   notice(fmt::format("{} is back", name_of(worker.figures.number)));
 }
 
 bool Coordinator::try_settle(std::uint64_t lease, TimePoint now) {
   const Pending& pending = pending_.at(lease);
-  const int needed = pending.lease.work == Work::train ? options_.servers : 0;
-  if (!pending.done || pending.staged < needed) return false;
+  const bool whole =
+      pending.lease.work != Work::train || std::ranges::includes(pending.staged, options_.servers);
+  if (!pending.done || !whole) return false;
   const auto node = pending_.extract(lease);
   Worker& worker = workers_.at(worker_of(lease));
   worker.lease = 0;
@@ -154,7 +209,7 @@ void Coordinator::settle(std::uint64_t lease, const Pending& pending, TimePoint 
                 worker)});
     }
   }
-  ledger_.complete(lease, pending.finite, now);
+  ledger_.complete(lease, pending.finite, pending.done->compute_seconds, now);
 }
 
 void Coordinator::settle_evaluation(const Pending& pending) {
@@ -177,6 +232,7 @@ void Coordinator::advance() {
     StepEvent event{
         .step = step, .shares = ledger_.shares(options_.ledger.global_batch), .workers = figures()};
     if (!loss.empty()) std::tie(event.loss_sum, event.samples) = loss.mapped();
+    port_.send_record(event);
     tell_(std::move(event));
   }
   if (!ledger_.paused() || told_pause_) return;
@@ -198,7 +254,7 @@ void Coordinator::use(const Update& update) {
     ++figures.updates;
     figures.samples += result.mapped().samples;
   }
-  Apply apply{update.learning_rate_scale, update.leases};
+  Apply apply{update.learning_rate_scale, update.leases, update.after};
   if (options_.staleness_aware && !update.leases.empty()) {
     const double mean = staleness_sum / static_cast<double>(update.leases.size());
     apply.learning_rate_scale /= std::max(mean, 1.0);
@@ -286,6 +342,7 @@ void Coordinator::tick(TimePoint now) {
     if (!silent && worker.ready) any_idle = true;
     if (!silent) wake(worker);
     worker.silent = silent;
+    if (silent) ledger_.set_resting(number, true);
   }
   if (any_idle) {
     for (const auto lease : ledger_.overdue(now, kOverdueFactor, kOverdueAtLeast)) {

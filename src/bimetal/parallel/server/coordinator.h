@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,26 +18,6 @@
 #include "bimetal/parallel/server/message.h"
 
 namespace bimetal::parallel::server {
-
-class CoordinatorPort {
- public:
-  virtual ~CoordinatorPort() = default;
-  virtual void send_lease(int worker, const Lease& lease) = 0;
-  /// The next two go to every server, in the order of the calls.
-  virtual void send_apply(std::uint64_t version, const Apply& update) = 0;
-  virtual void send_drop(std::uint64_t lease) = 0;
-};
-
-struct CoordinatorOptions {
-  LedgerOptions ledger;
-  int servers = 1;
-  bool staleness_aware = false;
-  int max_not_finite = 10;                         ///< that many dropped gradients end the job
-  std::uint64_t version = 0;                       ///< of the parameters at the start
-  std::chrono::milliseconds join_timeout{60000};   ///< longest time without any worker
-  std::chrono::milliseconds silent_after{3000};    ///< a worker that says nothing for so long rests
-  std::chrono::milliseconds lease_timeout{60000};  ///< a lease is taken back after that in any case
-};
 
 /// What is known of one worker; kept when it has gone.
 struct WorkerFigures {
@@ -81,11 +62,41 @@ struct EvaluatedEvent {
 struct NoticeEvent {
   std::string text;
 };
+/// Another server keeps what this one kept.
+struct ServerLostEvent {
+  int server = 0;
+};
+/// This server, server 0's stand-in, is to lead the job from now on.
+struct TakeOverEvent {};
 struct FailedEvent {
   Error error;
 };
-using Event =
-    std::variant<JoinedEvent, StepEvent, PauseEvent, EvaluatedEvent, NoticeEvent, FailedEvent>;
+using Event = std::variant<JoinedEvent, StepEvent, PauseEvent, EvaluatedEvent, NoticeEvent,
+                           ServerLostEvent, TakeOverEvent, FailedEvent>;
+
+class CoordinatorPort {
+ public:
+  virtual ~CoordinatorPort() = default;
+  virtual void send_lease(int worker, const Lease& lease) = 0;
+  /// The next two go to every server, in the order of the calls.
+  virtual void send_apply(std::uint64_t version, const Apply& update) = 0;
+  virtual void send_drop(std::uint64_t lease) = 0;
+  /// To the one that would take over.
+  virtual void send_record(const StepEvent& step) = 0;
+};
+
+struct CoordinatorOptions {
+  LedgerOptions ledger;
+  std::set<int> servers = {0};         ///< their numbers
+  int shards = 1;                      ///< server k keeps shard k mod shards
+  std::vector<WorkerFigures> workers;  ///< of those that another coordinator knew
+  bool staleness_aware = false;
+  int max_not_finite = 10;                         ///< that many dropped gradients end the job
+  std::uint64_t version = 0;                       ///< of the parameters at the start
+  std::chrono::milliseconds join_timeout{60000};   ///< longest time without any worker
+  std::chrono::milliseconds silent_after{3000};    ///< a worker that says nothing for so long rests
+  std::chrono::milliseconds lease_timeout{60000};  ///< a lease is taken back after that in any case
+};
 
 class Coordinator {
  public:
@@ -101,7 +112,10 @@ class Coordinator {
   void heard(int worker, TimePoint when);
 
   void done(int worker, std::uint64_t lease, const Done& done, TimePoint now);
-  void staged(std::uint64_t lease, bool finite, TimePoint now);
+  void staged(int server, std::uint64_t lease, bool finite, TimePoint now);
+
+  /// A server is gone. The job goes on with the other copy of its shard, if there is one.
+  void server_lost(int server, const std::string& why, TimePoint now);
 
   /// To be called several times per second.
   void tick(TimePoint now);
@@ -129,7 +143,7 @@ class Coordinator {
   struct Pending {
     Lease lease;
     std::optional<Done> done;
-    int staged = 0;
+    std::set<int> staged;  ///< servers that have it whole
     bool finite = true;
   };
   struct Evaluation {
@@ -168,7 +182,7 @@ class Coordinator {
   std::map<std::uint64_t, Result> results_;  ///< complete leases that no update has used yet
   std::map<std::int64_t, std::pair<double, std::int64_t>> losses_;  ///< per step: sum, samples
   std::optional<Evaluation> evaluation_;
-  std::uint32_t evaluations_ = 0;
+  std::uint32_t evaluations_;
   int not_finite_ = 0;
   int next_number_ = 0;
   bool told_pause_ = false;

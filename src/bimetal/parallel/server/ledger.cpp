@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -12,7 +13,6 @@
 namespace bimetal::parallel::server {
 namespace {
 
-constexpr double kNewest = 0.5;  // weight of the newest measurement of a worker's rate
 // async: samples that nobody took of a step that far behind the newest go to whoever asks.
 constexpr std::int64_t kLeftBehind = 2;
 
@@ -23,8 +23,9 @@ double seconds_between(TimePoint begin, TimePoint end) {
 void check_ledger(const LedgerOptions& options) {
   const bool fits = options.dataset_size >= 1 && options.global_batch >= 1 &&
                     options.global_batch <= balance::kMaxBatch && options.epochs >= 0 &&
-                    options.staleness >= 0 && options.steps_done >= 0 && options.epoch >= 0 &&
-                    options.offset >= 0 && options.offset <= options.dataset_size;
+                    options.staleness >= 0 && options.start.steps_done >= 0 &&
+                    options.start.epoch >= 0 && options.start.offset >= 0 &&
+                    options.start.offset <= options.dataset_size;
   if (!fits) {
     throw Error(ErrorCode::InvalidArgument,
                 "a ledger needs samples, a global batch, a staleness of at least 0 and a position "
@@ -44,24 +45,27 @@ Consistency consistency_of(std::string_view name) {
 
 Ledger::Ledger(const LedgerOptions& options)
     : options_((check_ledger(options), options)),
-      steps_done_(options.steps_done),
-      last_opened_(options.steps_done),
-      epoch_(options.epoch),
-      offset_(options.offset) {
+      steps_done_(options.start.steps_done),
+      last_opened_(options.start.steps_done),
+      epoch_(options.start.epoch),
+      offset_(options.start.offset),
+      leases_(options.first_lease) {
   if (options_.consistency == Consistency::sync) options_.staleness = 0;
   if (offset_ == options_.dataset_size) {
     ++epoch_;
     offset_ = 0;
   }
   resume();
+  closed_ |= options_.pause_first;
 }
 
-void Ledger::add_worker(int worker, double samples_per_s) {
-  rates_[worker] = std::max(samples_per_s, 0.0);
+void Ledger::add_worker(int worker, const WorkerSpeed& speed) {
+  speeds_[worker] = speed;
 }
 
 void Ledger::remove_worker(int worker) {
-  rates_.erase(worker);
+  speeds_.erase(worker);
+  resting_.erase(worker);
   for (auto lease = out_.begin(); lease != out_.end();) {
     if (lease->second.worker != worker) {
       ++lease;
@@ -69,6 +73,14 @@ void Ledger::remove_worker(int worker) {
     }
     give_back(lease->second, lease->second.second_try);
     lease = out_.erase(lease);
+  }
+}
+
+void Ledger::set_resting(int worker, bool resting) {
+  if (resting && speeds_.contains(worker)) {
+    resting_.insert(worker);
+  } else {
+    resting_.erase(worker);
   }
 }
 
@@ -83,25 +95,29 @@ Ledger::Step& Ledger::step_of(const SampleLease& lease) {
 }
 
 double Ledger::rate(int worker) const {
-  const auto found = rates_.find(worker);
-  return found == rates_.end() ? 0 : found->second;
+  const auto found = speeds_.find(worker);
+  if (found == speeds_.end()) return 0;
+  const auto share = shares(options_.global_batch).at(worker);
+  return found->second.rate(std::max(share, std::int64_t{1}));
 }
 
 std::map<int, std::int64_t> Ledger::shares(std::int64_t total) const {
-  double sum = 0;
-  int known = 0;
-  for (const auto& [worker, rate] : rates_) {
-    sum += rate;
-    known += rate > 0 ? 1 : 0;
-  }
-  const double mean = known > 0 ? sum / known : 1;
-  std::vector<double> weights;
-  for (const auto& [worker, rate] : rates_) weights.push_back(rate > 0 ? rate : mean);
   std::map<int, std::int64_t> shares;
-  if (weights.empty()) return shares;
-  const auto counts = balance::weighted_shares(weights, total);
+  if (speeds_.empty()) return shares;
+  std::vector<balance::Device> devices;
+  const bool all_rest = resting_.size() == speeds_.size();
+  for (const auto& [worker, speed] : speeds_) {
+    auto& device = devices.emplace_back();
+    if (resting_.contains(worker) && !all_rest) device.cap = 0;
+    if (speed.known()) device.cost = speed.cost();
+    // Nobody waits for a step's last lease: what each sample takes counts alone.
+    if (speed.known() && options_.consistency == Consistency::async) {
+      device.cost = balance::CostModel(0, std::max(speed.cost().beta(), 1e-9));
+    }
+  }
+  const auto counts = balance::balanced_shares(devices, total);
   auto count = counts.begin();
-  for (const auto& [worker, rate] : rates_) shares[worker] = *count++;
+  for (const auto& [worker, speed] : speeds_) shares[worker] = *count++;
   return shares;
 }
 
@@ -122,9 +138,12 @@ Ledger::Step& Ledger::open() {
   const auto total = std::min(options_.global_batch, left);
   step.facts = {++last_opened_, epoch_, total, total == left};
   step.offset = offset_;
-  step.free = {{offset_, total}};
+  step.free = unvisited(total);
   step.shares = shares(total);
-  step.left = total;
+  for (const Range& range : step.free) step.left += range.count;
+  for (auto& [worker, speed] : speeds_) {
+    if (step.shares[worker] == 0) speed.pass_over();
+  }
   offset_ += total;
   if (step.facts.ends_epoch) {
     ++epoch_;
@@ -136,18 +155,49 @@ Ledger::Step& Ledger::open() {
   return open_.back();
 }
 
+/// The step ends sooner without this worker, and others are there to do it.
+bool Ledger::left_out(const Step& step, int worker) const {
+  if (options_.consistency == Consistency::async) return false;
+  const auto own = step.shares.find(worker);
+  if (own == step.shares.end() || own->second > 0) return false;
+  return std::ranges::any_of(step.shares, [&](const auto& share) {
+    const int other = share.first;
+    return share.second > 0 && speeds_.contains(other) && !resting_.contains(other) &&
+           !step.participants.contains(other);
+  });
+}
+
+/// Of the next `count` samples those that nobody had used before this ledger began.
+std::vector<Ledger::Range> Ledger::unvisited(std::int64_t count) const {
+  std::vector<Range> free;
+  std::int64_t begin = offset_;
+  const std::int64_t end = offset_ + count;
+  std::vector<SampleRun> used;
+  std::ranges::copy_if(options_.start.visited, std::back_inserter(used), [&](const SampleRun& run) {
+    return run.epoch == epoch_ && run.offset < end && run.offset + run.count > begin;
+  });
+  std::ranges::sort(used, {}, &SampleRun::offset);
+  for (const SampleRun& run : used) {
+    if (run.offset > begin) free.push_back({begin, run.offset - begin});
+    begin = std::max(begin, run.offset + run.count);
+  }
+  if (begin < end) free.push_back({begin, end - begin});
+  return free;
+}
+
 /// The first open step up to number `up_to` with samples left, `again`: also one that the worker
 /// has had a lease of already.
 Ledger::Step* Ledger::first_free(int worker, bool again, std::int64_t up_to) {
   for (Step& step : open_) {
     if (step.facts.number > up_to) return nullptr;
-    if (!step.free.empty() && (again || !step.participants.contains(worker))) return &step;
+    if (step.free.empty() || left_out(step, worker)) continue;
+    if (again || !step.participants.contains(worker)) return &step;
   }
   return nullptr;
 }
 
 std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
-  if (!rates_.contains(worker)) return std::nullopt;
+  if (!speeds_.contains(worker)) return std::nullopt;
   constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
   if (options_.consistency == Consistency::async) {
     // Samples of a worker that stays away do not wait for the end of the epoch.
@@ -156,15 +206,25 @@ std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
     }
   }
   if (Step* step = first_free(worker, false, kAny)) return take(*step, worker, now);
-  if (may_open()) return take(open(), worker, now);
+  while (may_open()) {
+    Step& step = open();
+    if (step.free.empty()) {
+      end_steps();
+    } else if (left_out(step, worker)) {
+      break;
+    } else {
+      return take(step, worker, now);
+    }
+  }
   if (Step* step = first_free(worker, true, kAny)) return take(*step, worker, now);
   return std::nullopt;
 }
 
 SampleLease Ledger::take(Step& step, int worker, TimePoint now) {
   Range& range = step.free.front();
-  const auto known = step.shares.find(worker);
-  auto share = known != step.shares.end() ? known->second : shares(step.facts.total)[worker];
+  // One that came, or was needed, only after the step had been opened gets what it would get now.
+  auto share = step.shares[worker];
+  if (share == 0) share = shares(step.facts.total)[worker];
   share = std::clamp(share, std::int64_t{1}, range.count);
   SampleLease lease;
   lease.id = (static_cast<std::uint64_t>(worker) << 32) | ++leases_;
@@ -184,22 +244,23 @@ SampleLease Ledger::take(Step& step, int worker, TimePoint now) {
   return lease;
 }
 
-bool Ledger::complete(std::uint64_t id, bool usable, TimePoint now) {
+bool Ledger::complete(std::uint64_t id, bool usable, double compute_seconds, TimePoint now) {
   const auto node = out_.extract(id);
   if (node.empty()) return false;
   const SampleLease& lease = node.mapped();
-  if (const auto rate = rates_.find(lease.worker); rate != rates_.end()) {
-    const auto measured = static_cast<double>(lease.count) / seconds_between(lease.granted, now);
-    rate->second = rate->second > 0 ? kNewest * measured + (1 - kNewest) * rate->second : measured;
+  if (const auto speed = speeds_.find(lease.worker); speed != speeds_.end()) {
+    speed->second.observe(lease.count, seconds_between(lease.granted, now), compute_seconds);
   }
   Step& step = step_of(lease);
   step.left -= lease.count;
   if (usable) step.usable[lease.offset] = id;
-  if (options_.consistency == Consistency::async) {
-    const auto part = static_cast<double>(lease.count) / static_cast<double>(options_.global_batch);
-    if (usable) updates_.push_back({{id}, part});
-  }
+  const bool async = options_.consistency == Consistency::async;
+  if (async) step.visited.push_back({lease.epoch, lease.offset, lease.count});
   end_steps();
+  if (async && usable) {
+    const auto part = static_cast<double>(lease.count) / static_cast<double>(options_.global_batch);
+    updates_.push_back({{id}, part, position()});
+  }
   return true;
 }
 
@@ -207,9 +268,11 @@ bool Ledger::revoke(std::uint64_t id, TimePoint now) {
   const auto node = out_.extract(id);
   if (node.empty()) return false;
   const SampleLease& lease = node.mapped();
-  if (const auto rate = rates_.find(lease.worker); rate != rates_.end()) {
-    const auto shown = static_cast<double>(lease.count) / seconds_between(lease.granted, now);
-    rate->second = rate->second > 0 ? std::min(rate->second, shown) : shown;
+  if (const auto speed = speeds_.find(lease.worker); speed != speeds_.end()) {
+    const double seconds = seconds_between(lease.granted, now);
+    if (seconds > speed->second.seconds(lease.count)) {
+      speed->second.observe(lease.count, seconds, seconds);
+    }
   }
   give_back(lease, true);
   return true;
@@ -220,10 +283,10 @@ std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
   std::vector<std::uint64_t> late;
   for (const auto& [id, lease] : out_) {
     if (lease.second_try) continue;
-    const double speed = rate(lease.worker);
+    const auto speed = speeds_.find(lease.worker);
+    if (speed == speeds_.end() || !speed->second.known()) continue;
     const double age = seconds_between(lease.granted, now);
-    const double expected = speed > 0 ? static_cast<double>(lease.count) / speed : 0;
-    const bool judged = speed > 0 && age > factor * expected;
+    const bool judged = age > factor * speed->second.seconds(lease.count);
     if (judged && age > std::chrono::duration<double>(at_least).count()) late.push_back(id);
   }
   return late;
@@ -231,16 +294,25 @@ std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
 
 void Ledger::end_steps() {
   while (!open_.empty() && open_.front().left == 0) {
-    const Step& step = open_.front();
-    if (options_.consistency != Consistency::async) {
-      Update update;
-      for (const auto& [offset, lease] : step.usable) update.leases.push_back(lease);
-      updates_.push_back(std::move(update));
-    }
-    ended_.push_back(step.facts);
-    steps_done_ = step.facts.number;
+    const Step step = std::move(open_.front());
     open_.pop_front();
+    steps_done_ = step.facts.number;
+    ended_.push_back(step.facts);
+    if (options_.consistency == Consistency::async) continue;
+    Update update;
+    for (const auto& [offset, lease] : step.usable) update.leases.push_back(lease);
+    update.after = position();
+    updates_.push_back(std::move(update));
   }
+}
+
+Position Ledger::position() const {
+  if (open_.empty()) return {steps_done_, epoch_, offset_, {}};
+  Position position{steps_done_, open_.front().facts.epoch, open_.front().offset, {}};
+  for (const Step& step : open_) {
+    position.visited.insert(position.visited.end(), step.visited.begin(), step.visited.end());
+  }
+  return position;
 }
 
 void Ledger::abandon_open_steps() {

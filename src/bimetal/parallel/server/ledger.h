@@ -13,6 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "bimetal/parallel/server/position.h"
+#include "bimetal/parallel/server/worker_speed.h"
+
 namespace bimetal::parallel::server {
 
 using TimePoint = std::chrono::steady_clock::time_point;
@@ -32,13 +35,12 @@ struct LedgerOptions {
   std::int64_t dataset_size = 0;
   std::int64_t global_batch = 0;
   std::int64_t epochs = 1;
-  std::int64_t last_step = 0;    ///< > 0: the number of the last step
-  std::int64_t pause_every = 0;  ///< > 0: pauses after each step whose number is a multiple
-  bool pause_at_epochs = false;  ///< pauses at the end of each epoch
-  // Where a checkpoint left off.
-  std::int64_t steps_done = 0;
-  std::int64_t epoch = 0;
-  std::int64_t offset = 0;
+  std::int64_t last_step = 0;     ///< > 0: the number of the last step
+  std::int64_t pause_every = 0;   ///< > 0: pauses after each step whose number is a multiple
+  bool pause_at_epochs = false;   ///< pauses at the end of each epoch
+  Position start;                 ///< where a checkpoint, or another coordinator, left off
+  bool pause_first = false;       ///< pauses before the first step
+  std::uint32_t first_lease = 0;  ///< leases are numbered from here, below 2^31
 };
 
 /// A run of samples that one worker computes.
@@ -58,6 +60,7 @@ struct SampleLease {
 struct Update {
   std::vector<std::uint64_t> leases;
   double learning_rate_scale = 1;
+  Position after;  ///< of the parameters, once it has been applied
 };
 
 /// A step of which every sample has been computed; steps end in order.
@@ -78,25 +81,29 @@ class Ledger {
   /// Error(InvalidArgument) for sizes below 1, a position outside the data, a negative staleness.
   explicit Ledger(const LedgerOptions& options);
 
-  /// `samples_per_s`: what it says of itself; 0 if unknown (the others' mean is assumed).
-  void add_worker(int worker, double samples_per_s);
+  /// `speed`: what it says of itself; if unknown, the others' mean is assumed.
+  void add_worker(int worker, const WorkerSpeed& speed);
   /// Its leases are given to others.
   void remove_worker(int worker);
+
+  /// Whether it is left out of shares: it says nothing for now, or does so again.
+  void set_resting(int worker, bool resting);
 
   /// Work for a worker that has none; nothing while there is none to be had.
   std::optional<SampleLease> grant(int worker, TimePoint now);
 
   /// The lease's gradients are staged. `usable`: they are finite; otherwise they are left out of
-  /// the update and their samples count as visited. False if the lease was revoked meanwhile.
-  bool complete(std::uint64_t lease, bool usable, TimePoint now);
+  /// the update and their samples count as visited. `compute_seconds`: without the exchange with
+  /// servers. False if the lease was revoked meanwhile.
+  bool complete(std::uint64_t lease, bool usable, double compute_seconds, TimePoint now);
 
-  /// Gives the samples to others; the worker's rate falls to what it has shown. False if there is
-  /// no such lease.
+  /// Gives the samples to others; of the worker it is learnt that it takes at least so long. False
+  /// if there is no such lease.
   bool revoke(std::uint64_t lease, TimePoint now);
 
   /// Leases out for longer than `factor` times what their worker's rate makes one expect, and than
-  /// `at_least`. Never a second try: on machines whose speed varies, samples could go from worker to
-  /// worker without end, and what was computed of them is lost each time.
+  /// `at_least`. Never a second try: on machines whose speed varies, samples could go from worker
+  /// to worker without end, and what was computed of them is lost each time.
   std::vector<std::uint64_t> overdue(TimePoint now, double factor,
                                      std::chrono::milliseconds at_least) const;
   const std::map<std::uint64_t, SampleLease>& out() const noexcept { return out_; }
@@ -120,10 +127,14 @@ class Ledger {
   std::int64_t steps_done() const noexcept { return steps_done_; }
   std::int64_t epoch() const noexcept { return epoch_; }
   std::int64_t offset() const noexcept { return offset_; }
+  /// What the updates so far have used.
+  Position position() const;
   /// Samples that were leased out again after a loss.
   std::int64_t samples_repeated() const noexcept { return samples_repeated_; }
+  /// Samples per second of a worker in leases of its present share; 0 while that is unknown.
   double rate(int worker) const;
-  /// Samples of a whole step for each worker, by today's rates.
+  /// Samples of a whole step for each worker, by today's speeds: so that all finish together, or in
+  /// async, where nobody waits, in proportion to the speeds.
   std::map<int, std::int64_t> shares(std::int64_t total) const;
 
  private:
@@ -140,10 +151,13 @@ class Ledger {
     std::set<int> participants;                    ///< workers that have had a lease of it
     std::int64_t left = 0;                         ///< samples that are not complete
     std::map<std::int64_t, std::uint64_t> usable;  ///< by offset: complete leases
+    std::vector<SampleRun> visited;                ///< async: of complete leases
   };
 
+  bool left_out(const Step& step, int worker) const;
   bool may_open() const noexcept;
   Step& open();
+  std::vector<Range> unvisited(std::int64_t count) const;
   SampleLease take(Step& step, int worker, TimePoint now);
   Step* first_free(int worker, bool again, std::int64_t up_to);
   Step& step_of(const SampleLease& lease);
@@ -157,8 +171,9 @@ class Ledger {
   bool closed_ = false;
   std::deque<Step> open_;  ///< in order; the first is steps_done_ + 1
   std::map<std::uint64_t, SampleLease> out_;
-  std::map<int, double> rates_;  ///< samples per second; 0: unknown
-  std::uint32_t leases_ = 0;
+  std::map<int, WorkerSpeed> speeds_;
+  std::set<int> resting_;
+  std::uint32_t leases_;
   std::int64_t samples_repeated_ = 0;
   std::vector<Update> updates_;
   std::vector<EndedStep> ended_;

@@ -34,6 +34,7 @@ Body encode(const Join& join) {
   out.string(join.device);
   out.string(join.release);
   out.f64(join.samples_per_s);
+  out.f64(join.step_seconds);
   out.u32(static_cast<std::uint32_t>(join.facts.size()));
   for (const auto& fact : join.facts) out.string(fact);
   return std::move(out).take();
@@ -48,6 +49,7 @@ Join decode_join(std::span<const std::byte> body) {
   join.device = in.string();
   join.release = in.string();
   join.samples_per_s = in.f64();
+  join.step_seconds = in.f64();
   const auto facts = in.u32();
   if (facts > kMaxFacts) throw Error(ErrorCode::CorruptData, "a join lists too many facts");
   join.facts.resize(checked_count(in, facts, 4));
@@ -153,6 +155,15 @@ Body encode(const Apply& apply) {
   out.f64(apply.learning_rate_scale);
   out.u32(static_cast<std::uint32_t>(apply.leases.size()));
   for (const auto lease : apply.leases) out.u64(lease);
+  out.i64(apply.after.steps_done);
+  out.i64(apply.after.epoch);
+  out.i64(apply.after.offset);
+  out.u32(static_cast<std::uint32_t>(apply.after.visited.size()));
+  for (const auto& run : apply.after.visited) {
+    out.i64(run.epoch);
+    out.i64(run.offset);
+    out.i64(run.count);
+  }
   return std::move(out).take();
 }
 
@@ -163,6 +174,16 @@ Apply decode_apply(std::span<const std::byte> body) {
   const auto leases = in.u32();
   apply.leases.resize(checked_count(in, leases, 8));
   for (auto& lease : apply.leases) lease = in.u64();
+  apply.after.steps_done = in.i64();
+  apply.after.epoch = in.i64();
+  apply.after.offset = in.i64();
+  const auto visited = in.u32();
+  apply.after.visited.resize(checked_count(in, visited, 24));
+  for (auto& run : apply.after.visited) {
+    run.epoch = in.i64();
+    run.offset = in.i64();
+    run.count = in.i64();
+  }
   in.expect_end();
   return apply;
 }

@@ -10,16 +10,17 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/server/position.h"
 
 namespace bimetal::parallel::server {
 
 /// The numeric values are part of the wire format and never change.
 enum class MessageKind : std::uint8_t {
-  join = 1,       ///< client → server, once, first. Body: Join
-  welcome = 2,    ///< server → client: admitted. Body: Welcome
-  refused = 3,    ///< either way: the sender ends the connection. Body: Refused
-  pull = 4,       ///< worker → server: the parameters, at least version `sequence`
-  piece = 5,      ///< server → worker: piece `part` of version `sequence`. Bulk
+  join = 1,     ///< client → server, once, first. Body: Join
+  welcome = 2,  ///< server → client: admitted. Body: Welcome
+  refused = 3,  ///< either way: the sender ends the connection. Body: Refused
+  pull = 4,   ///< worker → server: the parameters, at least version `sequence`; `epoch`: the term
+  piece = 5,  ///< server → worker: piece `part` of version `sequence`. Bulk
   pulled = 6,     ///< server → worker: all its pieces of version `sequence` have been sent
   push = 7,       ///< worker → server: the gradient of piece `part` for lease `sequence`. Bulk
   push_end = 8,   ///< worker → server: `count` pieces have been pushed for lease `sequence`
@@ -32,6 +33,10 @@ enum class MessageKind : std::uint8_t {
   state = 15,     ///< server → coordinator: the shard and the optimizer's state. Bulk
   finish = 16,    ///< coordinator → everyone: the job is done
   leave = 17,     ///< worker → coordinator: it leaves in good order
+  // With two copies of each shard:
+  record = 18,     ///< coordinator → its stand-in: a step has ended. Body: StepRecord
+  caught_up = 19,  ///< server → stand-in: all updates that you lacked have been sent
+  forget = 20,     ///< new coordinator → server: no lease of term < `sequence` will be applied
 };
 
 /// Whether messages of this kind carry tensors; all others are control messages.
@@ -53,6 +58,7 @@ struct Join {
   std::string device;
   std::string release;             ///< of its Bimetal
   double samples_per_s = 0;        ///< what the worker has measured by itself; 0: unknown
+  double step_seconds = 0;         ///< what a step takes beside that, however few its samples
   std::vector<std::string> facts;  ///< "train.seed = 1", "fc1.weight [128, 3136] float32", …
 };
 Body encode(const Join& join);
@@ -102,6 +108,7 @@ Done decode_done(std::span<const std::byte> body);
 struct Apply {
   double learning_rate_scale = 1;
   std::vector<std::uint64_t> leases;  ///< to be summed in this order; none: the version alone grows
+  Position after;
 };
 Body encode(const Apply& apply);
 Apply decode_apply(std::span<const std::byte> body);

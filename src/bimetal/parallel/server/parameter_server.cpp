@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "bimetal/parallel/server/server_node.h"
+#include "bimetal/parallel/server/shard_store.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -44,31 +45,30 @@ std::optional<Event> ParameterServer::next_event(Deadline deadline) {
 std::vector<ServerState> ParameterServer::snapshot(Deadline deadline) {
   auto own = node_->ask([node = node_.get()] {
     node->states.clear();
-    for (const auto& session : node->sessions) {
-      if (session->admitted() && session->role() == Role::server) {
-        session->link().send(MessageKind::snapshot, {});
-      }
+    for (int shard = 0; shard < node->options.shards; ++shard) {
+      if (shard == node->shard()) continue;
+      auto* holder = node->session_of(Role::server, shard);
+      if (!holder) holder = node->session_of(Role::server, shard + node->options.shards);
+      if (holder) holder->link().send(MessageKind::snapshot, {});
     }
     return node->options.state();
   });
-  std::vector<ServerState> all{{0, own.get()}};
-  while (static_cast<int>(all.size()) < node_->options.servers) {
-    const int next = static_cast<int>(all.size());
-    auto state = node_->ask([node = node_.get(), next]() -> std::optional<Body> {
-      const auto found = node->states.find(next);
-      if (found == node->states.end()) return std::nullopt;
-      return std::move(found->second);
-    });
-    if (auto bytes = state.get()) {
-      all.push_back({next, std::move(*bytes)});
-    } else if (deadline.expired()) {
+  std::map<int, Body> states;
+  states[node_->shard()] = own.get();
+  while (static_cast<int>(states.size()) < node_->options.shards) {
+    if (deadline.expired()) {
+      int missing = 0;
+      while (states.contains(missing)) ++missing;
       throw Error(ErrorCode::Timeout,
-                  fmt::format("server {} has not sent its parameters for the checkpoint", next),
-                  next);
-    } else {
-      std::this_thread::sleep_for(milliseconds(2));
+                  fmt::format("server {} has not sent its parameters for the checkpoint", missing),
+                  missing);
     }
+    std::this_thread::sleep_for(milliseconds(2));
+    const auto take = [node = node_.get()] { return std::exchange(node->states, {}); };
+    states.merge(node_->ask(take).get());
   }
+  std::vector<ServerState> all;
+  for (auto& [shard, state] : states) all.push_back({shard, std::move(state)});
   return all;
 }
 
@@ -93,6 +93,19 @@ std::int64_t ParameterServer::samples_repeated() {
   return node_->ask([node = node_.get()] { return node->coordinator->samples_repeated(); }).get();
 }
 
+void ParameterServer::abort(const Error& why) {
+  node_
+      ->ask([node = node_.get(), why] {
+        node->finished = true;
+        std::vector<ServerSession*> servers;  // refusing one takes it off the list
+        for (const auto& session : node->sessions) {
+          if (session->role() == Role::server) servers.push_back(session.get());
+        }
+        for (auto* session : servers) session->link().refuse(why);
+      })
+      .get();
+}
+
 void ParameterServer::finish(Deadline deadline) {
   node_
       ->ask([node = node_.get()] {
@@ -110,28 +123,34 @@ void ParameterServer::finish(Deadline deadline) {
   }
 }
 
-void ParameterServer::serve(const net::Endpoint& coordinator, const std::function<bool()>& stop,
-                            Deadline to_connect) {
+bool ParameterServer::serve(const net::Endpoint& coordinator,
+                            const std::optional<net::Endpoint>& stand_in,
+                            const std::function<void(const Event&)>& tell, Deadline to_connect) {
   node_
-      ->ask([node = node_.get(), coordinator, to_connect] {
+      ->ask([node = node_.get(), coordinator, stand_in, to_connect] {
+        if (stand_in) node->stand_in_at = *stand_in;
         node->listener.start();
         asio::co_spawn(node->io, node->tick_loop(), asio::detached);
-        asio::co_spawn(node->io, node->connect_upstream(coordinator, to_connect),
-                       [node](std::exception_ptr error) {
-                         try {
-                           if (error) std::rethrow_exception(error);
-                         } catch (const Error& failure) {
-                           node->fail(failure);
-                         } catch (const std::exception& failure) {
-                           node->fail(Error(ErrorCode::System, failure.what()));
-                         }
-                       });
+        node->join_coordinator(coordinator, to_connect);
       })
       .get();
   while (!node_->ask([node = node_.get()] { return node->finished; }).get()) {
-    node_->events.pop(Deadline::after(milliseconds(20)));
-    if (stop()) throw Error(ErrorCode::Aborted, "the server was asked to stop");
+    const auto event = node_->events.pop(Deadline::after(milliseconds(20)));
+    if (!event) continue;
+    if (std::holds_alternative<TakeOverEvent>(*event)) return true;
+    tell(*event);
   }
+  return false;
+}
+
+void ParameterServer::lead(const CoordinatorOptions& options) {
+  node_->ask([node = node_.get(), options] { node->lead(options); }).get();
+}
+
+std::pair<Position, std::uint64_t> ParameterServer::position() {
+  return node_
+      ->ask([node = node_.get()] { return std::pair(node->position(), node->store.version()); })
+      .get();
 }
 
 std::uint64_t ParameterServer::bytes_sent() const noexcept {

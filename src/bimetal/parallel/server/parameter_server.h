@@ -23,22 +23,24 @@ struct ServerNode;
 
 struct ServerOptions {
   int server = 0;
-  int servers = 1;
+  int servers = 1;       ///< copies included
+  int shards = 1;        ///< server k keeps shard k mod shards; `servers` is that or twice as many
   net::Endpoint listen;  ///< port 0: any
   net::Token token;      ///< none: loopback only
   net::Encryption encryption = net::Encryption::off;
   std::string job_id = "job";
   std::string host;                ///< for messages
   std::vector<std::string> facts;  ///< what every client must have alike; see Join
+  Position start;                  ///< what the parameters have learnt from at the start
   /// The shard and the optimizer's state, for server 0's checkpoints. Called on the server's
   /// thread.
   std::function<Body()> state;
   std::chrono::milliseconds timeout{60000};  ///< without a sign of life from server 0
 };
 
-/// Server `server`'s share of the job's checkpoint.
+/// A shard's share of the job's checkpoint.
 struct ServerState {
-  int server = 0;
+  int shard = 0;
   Body bytes;
 };
 
@@ -62,7 +64,7 @@ class ParameterServer {
   /// The next thing that happened, or nothing by the deadline. A failed job's error is thrown.
   std::optional<Event> next_event(Deadline deadline);
 
-  /// The states of all servers, by number, after every update so far. During a pause.
+  /// The states of all shards, by number, after every update so far. During a pause.
   /// Error(Timeout) names the servers that did not answer.
   std::vector<ServerState> snapshot(Deadline deadline);
   void evaluate(std::int64_t chunks);
@@ -71,16 +73,28 @@ class ParameterServer {
   std::vector<WorkerFigures> figures();
   std::int64_t samples_repeated();
 
+  /// Tells the other servers that the job has failed, so that nobody goes on with it.
+  void abort(const Error& why);
+
   /// Tells all workers and servers that the job is done, and waits until they have been told.
   void finish(Deadline deadline);
 
   // ---- the other servers
   // -------------------------------------------------------------------------
 
-  /// Serves under server 0's orders until it says that the job is done. Error(PeerLost) if server 0
-  /// is gone, Error(Aborted) when `stop` says so.
-  void serve(const net::Endpoint& coordinator, const std::function<bool()>& stop,
-             Deadline to_connect);
+  /// Serves under server 0's orders until it says that the job is done. If server 0 dies and there
+  /// are copies, its own (at `stand_in`) leads from then on: true, on that server, means that it is
+  /// to call lead() now; the others follow it. `tell` gets server 0's StepEvents on the stand-in.
+  /// Error(PeerLost) if nobody leads any more.
+  bool serve(const net::Endpoint& coordinator, const std::optional<net::Endpoint>& stand_in,
+             const std::function<void(const Event&)>& tell, Deadline to_connect);
+
+  /// Goes on with the job where server 0 left it; afterwards this is the coordinator. Of `options`
+  /// the servers, the version and the ledger's start are filled in.
+  void lead(const CoordinatorOptions& options);
+
+  /// Until which samples the parameters here have learnt, and their version.
+  std::pair<Position, std::uint64_t> position();
 
   /// Bytes put on the wire so far.
   std::uint64_t bytes_sent() const noexcept;

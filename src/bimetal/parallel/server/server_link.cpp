@@ -12,7 +12,7 @@ namespace bimetal::parallel::server {
 std::span<std::byte> ServerLink::place(const net::FrameHeader& header) {
   const bool known = static_cast<MessageKind>(header.operation) == MessageKind::piece &&
                      header.part < plan_.pieces.size() &&
-                     plan_.pieces[header.part].server == server_;
+                     plan_.pieces[header.part].server == shard_;
   if (!known) throw Error(ErrorCode::CorruptData, "tensors that have no place here");
   const Piece& piece = plan_.pieces[header.part];
   const auto& tensor = host_[piece.tensor];
@@ -26,13 +26,13 @@ void ServerLink::on_message(const net::FrameHeader& header, std::span<const std:
   const std::scoped_lock lock(arrivals_.mutex);
   switch (kind) {
     case MessageKind::welcome:
-      if (server_ == 0) arrivals_.number = decode_welcome(body).number;
+      if (arrivals_.number < 0) arrivals_.number = decode_welcome(body).number;
       ++arrivals_.welcomes;
       break;
     case MessageKind::lease: arrivals_.leases.push_back(decode_lease(body)); break;
     case MessageKind::pulled:
       arrivals_.oldest = std::min(arrivals_.oldest, header.sequence);
-      ++arrivals_.pulled;
+      if (std::exchange(asked, false)) ++arrivals_.pulled;
       break;
     case MessageKind::refused:
       if (!arrivals_.failure) {
@@ -49,6 +49,8 @@ void ServerLink::on_message(const net::FrameHeader& header, std::span<const std:
 }
 
 void ServerLink::on_closed(const Error& why) {
+  gone = true;
+  if (why.code() == ErrorCode::PeerLost && stood_in_for_()) return;
   const std::scoped_lock lock(arrivals_.mutex);
   if (!arrivals_.failure && !arrivals_.finished) {
     const bool lost = why.code() == ErrorCode::PeerLost;

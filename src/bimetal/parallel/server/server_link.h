@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,20 +32,25 @@ struct Arrivals {
   int welcomes = 0;
   int number = -1;
   std::int64_t ticks = 0;
-  int pulled = 0;  ///< servers that have answered the pull
+  std::uint32_t term = 0;  ///< grows when another server leads
+  int pulled = 0;          ///< shards that are here
   std::uint64_t oldest = 0;
 };
 
 /// The connection with one server.
 class ServerLink final : public LinkHandler {
  public:
-  ServerLink(int server, net::Endpoint endpoint, const ShardPlan& plan,
-             const std::vector<torch::Tensor>& host, Arrivals& arrivals)
+  /// `stood_in_for`: on the I/O thread, whether the job goes on without this server.
+  ServerLink(int server, int shard, net::Endpoint endpoint, const ShardPlan& plan,
+             const std::vector<torch::Tensor>& host, Arrivals& arrivals,
+             std::function<bool()> stood_in_for)
       : server_(server),
+        shard_(shard),
         endpoint_(std::move(endpoint)),
         plan_(plan),
         host_(host),
-        arrivals_(arrivals) {}
+        arrivals_(arrivals),
+        stood_in_for_(std::move(stood_in_for)) {}
 
   std::string name() const {
     return fmt::format("server {} ({})", server_, net::to_string(endpoint_));
@@ -53,6 +59,8 @@ class ServerLink final : public LinkHandler {
   std::shared_ptr<Link> link;
   // Of the I/O thread.
   std::uint64_t pushed = 0;  ///< pieces of the present lease
+  bool asked = false;        ///< for its parameters, which are not all here
+  bool gone = false;
   std::chrono::steady_clock::time_point heard{};
   int silent_ticks = 0;
 
@@ -61,11 +69,12 @@ class ServerLink final : public LinkHandler {
   void on_closed(const Error& why) override;
 
  private:
-  int server_;
+  int server_, shard_;
   net::Endpoint endpoint_;
   const ShardPlan& plan_;
   const std::vector<torch::Tensor>& host_;
   Arrivals& arrivals_;
+  std::function<bool()> stood_in_for_;
 };
 
 }  // namespace bimetal::parallel::server

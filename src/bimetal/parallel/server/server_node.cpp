@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <asio/co_spawn.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 
@@ -11,6 +12,7 @@
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/parallel/server/join_check.h"
 #include "bimetal/parallel/server/shard_store.h"
+#include "bimetal/parallel/server/step_record.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -63,7 +65,9 @@ int ServerNode::admit(ServerSession&, const Join& join) {
   require_same_release(join, std::string(release()));
   require_same_facts(join, options.facts);
   if (join.role == Role::server) {
-    const bool due = coordinates() && coordinator && join.number > 0 &&
+    // The stand-in is joined by others that know already that server 0 is dead.
+    const bool leads = options.server == stand_in() || (coordinates() && coordinator);
+    const bool due = leads && join.number > 0 && join.number != options.server &&
                      join.number < options.servers && !session_of(Role::server, join.number);
     if (due) return join.number;
     throw Error(ErrorCode::InvalidArgument,
@@ -84,12 +88,14 @@ void ServerNode::on_admitted(ServerSession& session) {
       session.role() == Role::worker ? "worker" : "server", session.number(),
       session.link().remote());
   if (!coordinates()) return;
+  if (!coordinator) return;
   // No work before every server is there: each must see all updates.
   const auto here = [this](Role role) {
     return std::ranges::count_if(
         sessions, [role](const auto& other) { return other->admitted() && other->role() == role; });
   };
-  if (here(Role::server) + 1 < options.servers) return;
+  complete |= here(Role::server) + 1 >= options.servers;
+  if (!complete) return;
   if (session.role() == Role::worker) {
     coordinator->ready(session.number(), Clock::now());
     return;
@@ -101,9 +107,11 @@ void ServerNode::on_admitted(ServerSession& session) {
   for (const int worker : waiting) coordinator->ready(worker, Clock::now());
 }
 
-void ServerNode::on_staged(ServerSession&, std::uint64_t lease, bool finite) {
+void ServerNode::on_staged(ServerSession& session, std::uint64_t lease, bool finite) {
   if (coordinator) {
-    coordinator->staged(lease, finite, Clock::now());
+    // A worker's own session tells what is whole here, a server's what is whole there.
+    const int server = session.role() == Role::server ? session.number() : options.server;
+    coordinator->staged(server, lease, finite, Clock::now());
   } else if (upstream) {
     upstream->send(MessageKind::staged, numbered(lease, finite ? 1 : 0));
   }
@@ -117,7 +125,7 @@ void ServerNode::on_done(ServerSession& session, std::uint64_t lease, const Done
 }
 
 void ServerNode::on_state(ServerSession& session, Body state) {
-  states[session.number()] = std::move(state);
+  states[session.number() % options.shards] = std::move(state);
 }
 
 void ServerNode::on_gone(ServerSession& session, const std::string& why) {
@@ -133,11 +141,8 @@ void ServerNode::on_gone(ServerSession& session, const std::string& why) {
   if (session.role() == Role::worker) {
     store.forget_worker(session.number());
     if (coordinator) coordinator->lost(session.number(), why, Clock::now());
-  } else {
-    fail(Error(ErrorCode::PeerLost,
-               fmt::format("server {} is lost: {}; its part of the parameters is gone with it",
-                           session.number(), why),
-               session.number()));
+  } else if (coordinator) {
+    coordinator->server_lost(session.number(), why, Clock::now());
   }
 }
 
@@ -167,6 +172,7 @@ void ServerNode::apply_here(std::uint64_t version, const Apply& update) {
     fail(Error(ErrorCode::Internal, error.what()));
     return;
   }
+  note_order(version, update);
   pull_all();
 }
 
@@ -181,6 +187,12 @@ void ServerNode::send_drop(std::uint64_t lease) {
     }
   }
   store.drop(lease);
+}
+
+void ServerNode::send_record(const StepEvent& step) {
+  if (auto* session = session_of(Role::server, stand_in())) {
+    session->link().send(MessageKind::record, {}, encode(step));
+  }
 }
 
 asio::awaitable<void> ServerNode::tick_loop() {
@@ -200,8 +212,15 @@ asio::awaitable<void> ServerNode::tick_loop() {
       upstream_heard = upstream->heard();
       silent_ticks = 0;
     } else if (upstream && !finished && ++silent_ticks * kTick > options.timeout) {
-      fail(Error(ErrorCode::PeerLost, "server 0 has not been heard of within parallel.timeout_s",
-                 0));
+      upstream->close();
+      follow_stand_in(
+          Error(ErrorCode::PeerLost,
+                fmt::format("server {} has not been heard of within parallel.timeout_s", leader),
+                leader));
+    }
+    if (lead_by && ready_to_lead()) {
+      lead_by.reset();
+      events.push(TakeOverEvent{});
     }
     timer.expires_after(kTick);
     std::error_code ignored;
@@ -211,13 +230,26 @@ asio::awaitable<void> ServerNode::tick_loop() {
 
 // ---- under server 0's orders --------------------------------------------------------------------
 
+void ServerNode::join_coordinator(const net::Endpoint& coordinator_at, Deadline deadline) {
+  asio::co_spawn(io, connect_upstream(coordinator_at, deadline), [this](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const Error& failure) {
+      fail(failure);
+    } catch (const std::exception& failure) {
+      fail(Error(ErrorCode::System, failure.what()));
+    }
+  });
+}
+
 asio::awaitable<void> ServerNode::connect_upstream(net::Endpoint coordinator_at,
                                                    Deadline deadline) {
-  net::DialRequest request{.addresses = {coordinator_at},
-                           .name = fmt::format("server 0 ({})", net::to_string(coordinator_at)),
-                           .token = options.token,
-                           .hello = {},
-                           .deadline = deadline};
+  net::DialRequest request{
+      .addresses = {coordinator_at},
+      .name = fmt::format("server {} ({})", leader, net::to_string(coordinator_at)),
+      .token = options.token,
+      .hello = {},
+      .deadline = deadline};
   request.hello.service = net::Service::Parameters;
   request.hello.job = net::digest_of_job(options.job_id);
   request.hello.encrypted = options.encryption == net::Encryption::on;
@@ -231,6 +263,7 @@ asio::awaitable<void> ServerNode::connect_upstream(net::Endpoint coordinator_at,
             .device = "cpu",
             .release = std::string(release()),
             .samples_per_s = 0,
+            .step_seconds = 0,
             .facts = options.facts};
   upstream->send(MessageKind::join, {}, encode(join));
 }
@@ -241,8 +274,15 @@ std::span<std::byte> ServerNode::place(const net::FrameHeader&) {
 
 void ServerNode::on_message(const net::FrameHeader& header, std::span<const std::byte> body) {
   switch (static_cast<MessageKind>(header.operation)) {
-    case MessageKind::welcome: welcomed = true; return;
-    case MessageKind::refused: throw decode_refused(body);
+    case MessageKind::welcome:
+      if (leader != 0) send_what_it_lacks(decode_welcome(body).version);
+      return;
+    case MessageKind::record: events.push(decode_step_record(body)); return;
+    case MessageKind::forget:
+      store.forget_leases_before(static_cast<std::uint32_t>(header.sequence));
+      for (const auto& session : sessions) session->begin_term(1);
+      return;
+    case MessageKind::refused: told_why = true; throw decode_refused(body);
     case MessageKind::apply: apply_here(header.sequence, decode_apply(body)); return;
     case MessageKind::drop: store.drop(header.sequence); return;
     case MessageKind::snapshot: {
@@ -264,8 +304,9 @@ void ServerNode::on_message(const net::FrameHeader& header, std::span<const std:
 
 void ServerNode::on_closed(const Error& why) {
   if (finished) return;
-  const bool lost = why.code() == ErrorCode::PeerLost;
-  fail(lost ? Error(ErrorCode::PeerLost, fmt::format("server 0 is lost: {}", why.what()), 0) : why);
+  if (told_why || why.code() != ErrorCode::PeerLost) return fail(why);
+  follow_stand_in(
+      Error(ErrorCode::PeerLost, fmt::format("server {} is lost: {}", leader, why.what()), leader));
 }
 
 }  // namespace bimetal::parallel::server

@@ -7,9 +7,11 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
+#include <deque>
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -55,8 +57,18 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
 
   net::ListenerOptions listener_options();
   asio::awaitable<void> tick_loop();
+  void join_coordinator(const net::Endpoint& coordinator, Deadline deadline);
   asio::awaitable<void> connect_upstream(net::Endpoint coordinator, Deadline deadline);
   void apply_here(std::uint64_t version, const Apply& update);
+  void note_order(std::uint64_t version, const Apply& update);
+
+  // When server 0 dies: server_takeover.cpp.
+  void follow_stand_in(const Error& why);
+  void send_what_it_lacks(std::uint64_t its_version);
+  bool ready_to_lead() const;
+  void lead(CoordinatorOptions options);
+  /// What the parameters here have learnt from.
+  Position position() const;
   void pull_all();
   void fail(const Error& error) { events.push(FailedEvent{error}); }
 
@@ -86,18 +98,24 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   void on_admitted(ServerSession& session) override;
   void on_staged(ServerSession& session, std::uint64_t lease, bool finite) override;
   void on_done(ServerSession& session, std::uint64_t lease, const Done& done) override;
+  void on_order(ServerSession& session, std::uint64_t version, const Apply& update) override;
+  void on_caught_up(ServerSession& session, std::uint64_t version) override;
   void on_state(ServerSession& session, Body state) override;
   void on_gone(ServerSession& session, const std::string& why) override;
   // CoordinatorPort
   void send_lease(int worker, const Lease& lease) override;
   void send_apply(std::uint64_t version, const Apply& update) override;
   void send_drop(std::uint64_t lease) override;
+  void send_record(const StepEvent& step) override;
   // LinkHandler: server 0's orders
   std::span<std::byte> place(const net::FrameHeader& header) override;
   void on_message(const net::FrameHeader& header, std::span<const std::byte> body) override;
   void on_closed(const Error& why) override;
 
-  bool coordinates() const noexcept { return options.server == 0; }
+  bool coordinates() const noexcept { return options.server == leader; }
+  /// Server 0's copy, which leads the job when server 0 has died; −1 without copies.
+  int stand_in() const noexcept { return options.servers > options.shards ? options.shards : -1; }
+  int shard() const noexcept { return options.server % options.shards; }
   ServerSession* session_of(Role role, int number);
 
   ServerOptions options;
@@ -108,8 +126,15 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   std::vector<std::unique_ptr<ServerSession>> sessions;
   std::vector<std::unique_ptr<ServerSession>> gone;  ///< to be freed outside of their callbacks
   std::unique_ptr<Coordinator> coordinator;
-  std::shared_ptr<Link> upstream;  ///< to server 0
-  bool welcomed = false, finished = false, stopped = false;
+  std::shared_ptr<Link> upstream;  ///< to the coordinator
+  int leader = 0;                  ///< the coordinator's number
+  net::Endpoint stand_in_at;
+  bool told_why = false;  ///< the coordinator has ended the job by an error of its own
+  bool complete = false;  ///< all servers have been here
+  std::deque<std::pair<std::uint64_t, Apply>> orders;  ///< the newest, with copies alone
+  std::map<int, std::uint64_t> followers;              ///< of the stand-in: their versions
+  std::optional<std::chrono::steady_clock::time_point> lead_by;
+  bool finished = false, stopped = false;
   std::chrono::steady_clock::time_point upstream_heard{};
   int silent_ticks = 0;
   std::map<int, Body> states;

@@ -62,15 +62,17 @@ void ServerSession::on_message(const net::FrameHeader& header, std::span<const s
   } else if (role_ == Role::worker) {
     on_worker_message(kind, header, body);
   } else {
-    on_server_message(kind, header);
+    on_server_message(kind, header, body);
   }
 }
 
 void ServerSession::on_join(std::span<const std::byte> body) {
   if (admitted()) out_of_place(MessageKind::join);
-  const Join join = decode_join(body);
-  role_ = join.role;
-  number_ = owner_.admit(*this, join);
+  join_ = decode_join(body);
+  role_ = join_.role;
+  number_ = owner_.admit(*this, join_);
+  join_.number = *number_;
+  join_.facts.clear();
   link_->send(MessageKind::welcome, {}, encode(Welcome{*number_, store_.version()}));
   owner_.on_admitted(*this);
 }
@@ -85,7 +87,7 @@ void ServerSession::on_worker_message(MessageKind kind, const net::FrameHeader& 
       return;
     case MessageKind::pull:
       if (pull_) throw Error(ErrorCode::CorruptData, "a second pull before the first was answered");
-      pull_ = header.sequence;
+      pull_ = header.epoch < term_ ? 0 : header.sequence;
       serve_pull();
       return;
     case MessageKind::done: owner_.on_done(*this, header.sequence, decode_done(body)); return;
@@ -94,12 +96,21 @@ void ServerSession::on_worker_message(MessageKind kind, const net::FrameHeader& 
   }
 }
 
-void ServerSession::on_server_message(MessageKind kind, const net::FrameHeader& header) {
+void ServerSession::on_server_message(MessageKind kind, const net::FrameHeader& header,
+                                      std::span<const std::byte> body) {
   switch (kind) {
+    case MessageKind::apply: owner_.on_order(*this, header.sequence, decode_apply(body)); return;
+    case MessageKind::caught_up: owner_.on_caught_up(*this, header.sequence); return;
     case MessageKind::staged: owner_.on_staged(*this, header.sequence, header.count != 0); return;
     case MessageKind::state: owner_.on_state(*this, std::exchange(state_, {})); return;
     default: out_of_place(kind);
   }
+}
+
+void ServerSession::begin_term(std::uint32_t term) {
+  term_ = term;
+  if (pull_) pull_ = 0;
+  serve_pull();
 }
 
 void ServerSession::serve_pull() {

@@ -24,6 +24,9 @@ class SessionOwner {
   virtual void on_admitted(ServerSession& session) = 0;
   virtual void on_staged(ServerSession& session, std::uint64_t lease, bool finite) = 0;
   virtual void on_done(ServerSession& session, std::uint64_t lease, const Done& done) = 0;
+  /// An update that this server may lack, from one that follows it.
+  virtual void on_order(ServerSession& session, std::uint64_t version, const Apply& update) = 0;
+  virtual void on_caught_up(ServerSession& session, std::uint64_t version) = 0;
   virtual void on_state(ServerSession& session, Body state) = 0;
   /// `why` is empty where the other side has left in good order.
   virtual void on_gone(ServerSession& session, const std::string& why) = 0;
@@ -37,10 +40,15 @@ class ServerSession final : public LinkHandler {
   void start() { link_->start(*this); }
   /// Sends all of the shard once it is at least as new as was asked for.
   void serve_pull();
+  /// A coordinator leads that knows nothing of older terms' versions: what was asked for in one is
+  /// answered with what there is.
+  void begin_term(std::uint32_t term);
 
   bool admitted() const noexcept { return number_.has_value(); }
   Role role() const noexcept { return role_; }
   int number() const noexcept { return number_.value_or(-1); }
+  /// What it said of itself, without the facts.
+  const Join& join() const noexcept { return join_; }
   Link& link() noexcept { return *link_; }
 
   std::span<std::byte> place(const net::FrameHeader& header) override;
@@ -51,7 +59,8 @@ class ServerSession final : public LinkHandler {
   void on_join(std::span<const std::byte> body);
   void on_worker_message(MessageKind kind, const net::FrameHeader& header,
                          std::span<const std::byte> body);
-  void on_server_message(MessageKind kind, const net::FrameHeader& header);
+  void on_server_message(MessageKind kind, const net::FrameHeader& header,
+                         std::span<const std::byte> body);
   void require_own(std::uint64_t lease) const;
 
   std::shared_ptr<Link> link_;
@@ -59,7 +68,9 @@ class ServerSession final : public LinkHandler {
   SessionOwner& owner_;
   Role role_ = Role::worker;
   std::optional<int> number_;
+  Join join_;
   std::optional<std::uint64_t> pull_;  ///< the version that it waits for
+  std::uint32_t term_ = 0;
   Body state_;
   bool leaving_ = false;
 };

@@ -161,6 +161,14 @@ void ShardStore::forget_worker(int worker) {
   std::erase_if(dropped_, of_worker);
 }
 
+void ShardStore::forget_leases_before(std::uint32_t first_lease) {
+  std::vector<std::uint64_t> old;
+  for (const auto& [lease, staged] : staged_) {
+    if (static_cast<std::uint32_t>(lease) < first_lease) old.push_back(lease);
+  }
+  for (const auto lease : old) drop(lease);
+}
+
 void ShardStore::apply(std::uint64_t version, const Apply& update) {
   std::vector<Staged*> leases;
   for (const auto id : update.leases) {

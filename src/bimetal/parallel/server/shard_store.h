@@ -47,6 +47,8 @@ class ShardStore {
   void drop(std::uint64_t lease);
   /// The worker is gone: what it has begun is forgotten, what it has finished stays.
   void forget_worker(int worker);
+  /// No lease numbered below `first_lease` will be applied any more.
+  void forget_leases_before(std::uint32_t first_lease);
   std::size_t staged_leases() const noexcept { return staged_.size(); }
 
   // ---- parameters

@@ -18,11 +18,13 @@ struct RecordingPort : CoordinatorPort {
   std::map<int, std::deque<Lease>> leases;
   std::vector<std::pair<std::uint64_t, Apply>> applied;
   std::vector<std::uint64_t> dropped;
+  std::vector<StepEvent> records;
   void send_lease(int worker, const Lease& lease) override { leases[worker].push_back(lease); }
   void send_apply(std::uint64_t version, const Apply& update) override {
     applied.emplace_back(version, update);
   }
   void send_drop(std::uint64_t lease) override { dropped.push_back(lease); }
+  void send_record(const StepEvent& step) override { records.push_back(step); }
 };
 
 class CoordinatorTest : public ::testing::Test {
@@ -31,7 +33,8 @@ class CoordinatorTest : public ::testing::Test {
     options_.ledger.dataset_size = 64;
     options_.ledger.global_batch = 32;
     options_.ledger.epochs = 2;
-    options_.servers = 2;
+    options_.servers = {0, 1};
+    options_.shards = 2;
     options_.max_not_finite = 2;
     options_.join_timeout = seconds(5);
   }
@@ -60,8 +63,8 @@ class CoordinatorTest : public ::testing::Test {
 
   void finish(int worker, const Lease& lease, bool finite = true) {
     now_ += milliseconds(100);
-    coordinator_->staged(lease.id, true, now_);
-    coordinator_->staged(lease.id, finite, now_);
+    coordinator_->staged(0, lease.id, true, now_);
+    coordinator_->staged(1, lease.id, finite, now_);
     coordinator_->done(worker, lease.id, {.version = lease.version, .loss_sum = 1}, now_);
   }
 
@@ -85,10 +88,10 @@ class CoordinatorTest : public ::testing::Test {
 TEST_F(CoordinatorTest, AnUpdateNeedsTheWorkerAndEveryServer) {
   begin(1);
   const auto lease = lease_of(0);
-  coordinator_->staged(lease.id, true, now_);
+  coordinator_->staged(1, lease.id, true, now_);
   coordinator_->done(0, lease.id, {.loss_sum = 64}, now_);
   EXPECT_TRUE(port_.applied.empty());
-  coordinator_->staged(lease.id, true, now_);
+  coordinator_->staged(0, lease.id, true, now_);
   ASSERT_EQ(port_.applied.size(), 1u);
   EXPECT_EQ(port_.applied[0].first, 1u);
   const auto steps = events<StepEvent>();
@@ -102,7 +105,7 @@ TEST_F(CoordinatorTest, WhatALostWorkerHasStagedIsDroppedAndLeasedAgain) {
   begin(2);
   const auto kept = lease_of(0), lost = lease_of(1);
   finish(0, kept);
-  coordinator_->staged(lost.id, true, now_);
+  coordinator_->staged(0, lost.id, true, now_);
   coordinator_->lost(1, "connection reset", now_);
   EXPECT_EQ(port_.dropped, std::vector<std::uint64_t>{lost.id});
   const auto again = lease_of(0);
@@ -199,11 +202,11 @@ TEST_F(CoordinatorTest, WhatAWorkerHasFinishedBeforeItLeavesCounts) {
   begin(2);
   const auto mine = lease_of(0), last = lease_of(1);
   finish(0, mine);
-  coordinator_->staged(last.id, true, now_);
+  coordinator_->staged(0, last.id, true, now_);
   coordinator_->done(1, last.id, {}, now_);
   coordinator_->lost(1, "", now_);
   EXPECT_TRUE(port_.dropped.empty());
-  coordinator_->staged(last.id, true, now_);
+  coordinator_->staged(1, last.id, true, now_);
   EXPECT_EQ(port_.applied.at(0).second.leases, (std::vector<std::uint64_t>{mine.id, last.id}));
   EXPECT_EQ(lease_of(0).count, 32) << "the next step is the other's alone";
 }
@@ -228,6 +231,62 @@ TEST_F(CoordinatorTest, StopsAtTheLastWholeStepWhenNobodyIsLeft) {
 TEST_F(CoordinatorTest, AnotherWorkersLeaseIsRefused) {
   begin(2);
   EXPECT_THROW(coordinator_->done(0, lease_of(1).id, {}, now_), Error);
+}
+
+TEST_F(CoordinatorTest, AServerWithACopyIsNotWaitedForOnceItIsLost) {
+  options_.servers = {0, 1};
+  options_.shards = 1;
+  begin(1);
+  const auto lease = lease_of(0);
+  coordinator_->staged(0, lease.id, true, now_);
+  coordinator_->done(0, lease.id, {.loss_sum = 64}, now_);
+  EXPECT_TRUE(port_.applied.empty());
+  coordinator_->server_lost(1, "killed", now_);
+  EXPECT_EQ(port_.applied.size(), 1u);
+  ASSERT_EQ(events<ServerLostEvent>().size(), 1u);
+  EXPECT_EQ(events<ServerLostEvent>()[0].server, 1);
+  EXPECT_TRUE(events<FailedEvent>().empty());
+  EXPECT_FALSE(port_.leases[0].empty()) << "the job goes on";
+}
+
+TEST_F(CoordinatorTest, AServerWithoutACopyTakesTheJobAlong) {
+  begin(1);
+  coordinator_->server_lost(1, "killed", now_);
+  const auto failed = events<FailedEvent>();
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0].error.code(), ErrorCode::PeerLost);
+  EXPECT_EQ(failed[0].error.rank(), 1);
+}
+
+TEST_F(CoordinatorTest, AnotherOneGoesOnWhereTheParametersAre) {
+  begin(1);
+  finish(0, lease_of(0));
+  const auto interrupted = lease_of(0);
+  ASSERT_EQ(port_.records.size(), 1u);
+  const auto last = port_.applied.back();
+
+  options_.ledger.start = last.second.after;
+  options_.ledger.first_lease = 1000;
+  options_.version = last.first;
+  options_.workers = port_.records[0].workers;
+  coordinator_.emplace(
+      options_, port_, [this](Event event) { events_.push_back(std::move(event)); }, now_);
+  Join join;
+  join.number = 0;
+  join.host = "host";
+  EXPECT_EQ(coordinator_->admit(join), 0);
+  coordinator_->ready(0, now_);
+  // The worker brings first what the first coordinator wanted of it, then what this one does.
+  port_.dropped.clear();
+  coordinator_->done(0, interrupted.id, {}, now_);
+  EXPECT_EQ(port_.dropped, std::vector<std::uint64_t>{interrupted.id});
+  const auto again = lease_of(0);
+  EXPECT_TRUE(port_.leases[0].empty()) << "one lease at a time";
+  EXPECT_EQ(again.offset, interrupted.offset);
+  EXPECT_GT(static_cast<std::uint32_t>(again.id), 1000u);
+  finish(0, again);
+  EXPECT_EQ(port_.applied.back().first, 2u);
+  EXPECT_EQ(coordinator_->figures()[0].updates, 2);
 }
 
 }  // namespace

@@ -23,6 +23,11 @@ LedgerOptions small(Consistency consistency, std::int64_t staleness = 0) {
   return options;
 }
 
+/// What a worker says that computes so many samples per second; 0: it says nothing.
+WorkerSpeed speed(double samples_per_s) {
+  return samples_per_s > 0 ? WorkerSpeed({0, 1 / samples_per_s}) : WorkerSpeed();
+}
+
 /// Time that the test moves.
 struct Clock {
   TimePoint now{};
@@ -32,13 +37,13 @@ struct Clock {
 TEST(Ledger, OneWorkerIsGivenWholeStepsInTheSamplersOrder) {
   Ledger ledger(small(Consistency::sync));
   Clock clock;
-  ledger.add_worker(0, 0);
+  ledger.add_worker(0, speed(0));
   std::vector<std::int64_t> counts;
   while (const auto lease = ledger.grant(0, clock.now)) {
     counts.push_back(lease->count);
     EXPECT_EQ(lease->denominator, lease->count);
     EXPECT_FALSE(ledger.grant(0, clock.now)) << "sync: one step at a time";
-    EXPECT_TRUE(ledger.complete(lease->id, true, clock.after(10)));
+    EXPECT_TRUE(ledger.complete(lease->id, true, 0.01, clock.after(10)));
     const auto updates = ledger.take_updates();
     ASSERT_EQ(updates.size(), 1u);
     EXPECT_EQ(updates[0].leases, std::vector<std::uint64_t>{lease->id});
@@ -53,19 +58,17 @@ TEST(Ledger, OneWorkerIsGivenWholeStepsInTheSamplersOrder) {
 TEST(Ledger, SharesFollowTheRates) {
   Ledger ledger(small(Consistency::sync));
   Clock clock;
-  ledger.add_worker(0, 300);
-  ledger.add_worker(1, 100);
+  ledger.add_worker(0, speed(300));
+  ledger.add_worker(1, speed(100));
   const auto fast = ledger.grant(0, clock.now), slow = ledger.grant(1, clock.now);
   EXPECT_EQ(fast->count, 24);
   EXPECT_EQ(slow->count, 8);
   EXPECT_EQ(fast->denominator, 32);
   EXPECT_EQ(slow->offset, 24);
-  // The slow one turns out to be faster than it said.
-  ledger.complete(slow->id, true, clock.after(20));
-  EXPECT_EQ(ledger.rate(1), 250);
+  ledger.complete(slow->id, true, 0.01, clock.after(20));
   EXPECT_TRUE(ledger.take_updates().empty());
   EXPECT_FALSE(ledger.grant(1, clock.now));
-  ledger.complete(fast->id, true, clock.after(60));
+  ledger.complete(fast->id, true, 0.01, clock.after(60));
   const auto updates = ledger.take_updates();
   ASSERT_EQ(updates.size(), 1u);
   EXPECT_EQ(updates[0].leases, (std::vector<std::uint64_t>{fast->id, slow->id}));
@@ -74,18 +77,18 @@ TEST(Ledger, SharesFollowTheRates) {
 TEST(Ledger, ALostWorkersSamplesGoToOthersAndItsResultIsRefused) {
   Ledger ledger(small(Consistency::sync));
   Clock clock;
-  ledger.add_worker(0, 100);
-  ledger.add_worker(1, 100);
+  ledger.add_worker(0, speed(100));
+  ledger.add_worker(1, speed(100));
   const auto a = ledger.grant(0, clock.now), b = ledger.grant(1, clock.now);
-  ledger.complete(b->id, true, clock.after(100));
+  ledger.complete(b->id, true, 0.01, clock.after(100));
   EXPECT_FALSE(ledger.grant(1, clock.now));
   ledger.remove_worker(0);
   const auto again = ledger.grant(1, clock.now);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->offset, a->offset);
   EXPECT_EQ(again->count, a->count);
-  EXPECT_FALSE(ledger.complete(a->id, true, clock.now));
-  EXPECT_TRUE(ledger.complete(again->id, true, clock.after(100)));
+  EXPECT_FALSE(ledger.complete(a->id, true, 0.01, clock.now));
+  EXPECT_TRUE(ledger.complete(again->id, true, 0.01, clock.after(100)));
   EXPECT_EQ(ledger.take_updates().at(0).leases, (std::vector<std::uint64_t>{again->id, b->id}));
   EXPECT_EQ(ledger.samples_repeated(), 16);
 }
@@ -95,20 +98,20 @@ TEST(Ledger, BoundedLetsAWorkerRunAheadBySoManySteps) {
   options.dataset_size = 1000;
   Ledger ledger(options);
   Clock clock;
-  ledger.add_worker(0, 100);
-  ledger.add_worker(1, 100);
+  ledger.add_worker(0, speed(100));
+  ledger.add_worker(1, speed(100));
   const auto held = ledger.grant(1, clock.now);  // never ends
   std::vector<std::int64_t> steps;
   for (int i = 0; i < 10; ++i) {
     const auto lease = ledger.grant(0, clock.now);
     if (!lease) break;
     steps.push_back(lease->step);
-    ledger.complete(lease->id, true, clock.after(100));
+    ledger.complete(lease->id, true, 0.1, clock.after(100));
   }
   // Its own share of the steps 1 to 3, then what the other one has not taken; no further.
   EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 3, 2, 3}));
   EXPECT_TRUE(ledger.take_updates().empty());
-  EXPECT_TRUE(ledger.complete(held->id, true, clock.now));
+  EXPECT_TRUE(ledger.complete(held->id, true, 0.01, clock.now));
   EXPECT_EQ(ledger.take_updates().size(), 3u);
   EXPECT_EQ(ledger.steps_done(), 3);
 }
@@ -116,51 +119,51 @@ TEST(Ledger, BoundedLetsAWorkerRunAheadBySoManySteps) {
 TEST(Ledger, AsyncMakesAnUpdateOfEachLease) {
   Ledger ledger(small(Consistency::async));
   Clock clock;
-  ledger.add_worker(0, 300);
-  ledger.add_worker(1, 100);
+  ledger.add_worker(0, speed(300));
+  ledger.add_worker(1, speed(100));
   const auto slow = ledger.grant(1, clock.now);
   for (int i = 0; i < 3; ++i) {
     const auto fast = ledger.grant(0, clock.now);
     ASSERT_TRUE(fast);
     EXPECT_EQ(fast->denominator, fast->count);
-    ledger.complete(fast->id, true, clock.after(80));
+    ledger.complete(fast->id, true, 0.01, clock.after(80));
     const auto updates = ledger.take_updates();
     ASSERT_EQ(updates.size(), 1u);
     EXPECT_EQ(updates[0].learning_rate_scale, static_cast<double>(fast->count) / 32);
   }
   EXPECT_EQ(ledger.steps_done(), 0) << "steps end in order";
-  ledger.complete(slow->id, true, clock.now);
+  ledger.complete(slow->id, true, 0.01, clock.now);
   EXPECT_EQ(ledger.steps_done(), 1);
 }
 
-TEST(Ledger, AnOverdueLeaseIsGivenToAnotherAndLowersTheRate) {
+TEST(Ledger, AnOverdueLeaseIsGivenToAnother) {
   Ledger ledger(small(Consistency::bounded, 1));
   Clock clock;
-  ledger.add_worker(0, 1000);
-  ledger.add_worker(1, 1000);
+  ledger.add_worker(0, speed(1000));
+  ledger.add_worker(1, speed(1000));
   const auto stuck = ledger.grant(0, clock.now);
   EXPECT_TRUE(ledger.overdue(clock.after(1000), 3, milliseconds(2000)).empty());
   const auto late = ledger.overdue(clock.after(2000), 3, milliseconds(2000));
   ASSERT_EQ(late, std::vector<std::uint64_t>{stuck->id});
   EXPECT_TRUE(ledger.revoke(stuck->id, clock.now));
   EXPECT_FALSE(ledger.revoke(stuck->id, clock.now));
-  EXPECT_LT(ledger.rate(0), 10);
+  EXPECT_LT(ledger.rate(0), 1000);
   const auto other = ledger.grant(1, clock.now);
   EXPECT_EQ(other->offset, stuck->offset);
-  EXPECT_FALSE(ledger.complete(stuck->id, true, clock.now));
+  EXPECT_FALSE(ledger.complete(stuck->id, true, 0.01, clock.now));
   // However long the second one takes, it is let finish.
   EXPECT_TRUE(ledger.overdue(clock.after(60000), 3, milliseconds(2000)).empty());
-  EXPECT_TRUE(ledger.complete(other->id, true, clock.now));
+  EXPECT_TRUE(ledger.complete(other->id, true, 0.01, clock.now));
 }
 
 TEST(Ledger, GradientsThatAreNoNumbersAreLeftOut) {
   Ledger ledger(small(Consistency::sync));
   Clock clock;
-  ledger.add_worker(0, 100);
-  ledger.add_worker(1, 100);
+  ledger.add_worker(0, speed(100));
+  ledger.add_worker(1, speed(100));
   const auto a = ledger.grant(0, clock.now), b = ledger.grant(1, clock.now);
-  ledger.complete(a->id, false, clock.after(10));
-  ledger.complete(b->id, true, clock.now);
+  ledger.complete(a->id, false, 0.01, clock.after(10));
+  ledger.complete(b->id, true, 0.01, clock.now);
   EXPECT_EQ(ledger.take_updates().at(0).leases, std::vector<std::uint64_t>{b->id});
   EXPECT_EQ(ledger.take_ended_steps().at(0).total, 32);
 }
@@ -172,7 +175,7 @@ TEST(Ledger, PausesWhereItWasAsked) {
   options.last_step = 7;
   Ledger ledger(options);
   Clock clock;
-  ledger.add_worker(0, 100);
+  ledger.add_worker(0, speed(100));
   std::vector<std::int64_t> pauses;
   while (!ledger.at_end() || !ledger.paused()) {
     if (ledger.paused()) {
@@ -181,7 +184,7 @@ TEST(Ledger, PausesWhereItWasAsked) {
     }
     const auto lease = ledger.grant(0, clock.now);
     ASSERT_TRUE(lease);
-    ledger.complete(lease->id, true, clock.after(10));
+    ledger.complete(lease->id, true, 0.01, clock.after(10));
   }
   EXPECT_EQ(pauses, (std::vector<std::int64_t>{3, 4, 6}));
   EXPECT_EQ(ledger.steps_done(), 7);
@@ -191,15 +194,119 @@ TEST(Ledger, PausesWhereItWasAsked) {
 
 TEST(Ledger, GoesOnFromACheckpoint) {
   auto options = small(Consistency::sync);
-  options.steps_done = 5;
-  options.epoch = 1;
-  options.offset = 32;
+  options.start.steps_done = 5;
+  options.start.epoch = 1;
+  options.start.offset = 32;
   Ledger ledger(options);
-  ledger.add_worker(0, 0);
+  ledger.add_worker(0, speed(0));
   const auto lease = ledger.grant(0, {});
   EXPECT_EQ(lease->step, 6);
   EXPECT_EQ(lease->epoch, 1);
   EXPECT_EQ(lease->offset, 32);
+}
+
+TEST(Ledger, AWorkerWithFewSamplesIsNotJudgedByTheExchange) {
+  auto options = small(Consistency::sync);
+  options.dataset_size = 100000;
+  options.global_batch = 1000;
+  Ledger ledger(options);
+  Clock clock;
+  ledger.add_worker(0, speed(1000));
+  ledger.add_worker(1, speed(100));
+  // In truth the workers are alike; the exchange takes longer than the second one's computation.
+  for (int step = 0; step < 12; ++step) {
+    const auto begin = clock.now;
+    const auto fast = ledger.grant(0, begin), slow = ledger.grant(1, begin);
+    ASSERT_TRUE(fast && slow);
+    for (const auto& lease : {*slow, *fast}) {
+      const auto compute = milliseconds(lease.count);
+      ledger.complete(lease.id, true, static_cast<double>(lease.count) / 1000,
+                      begin + compute + milliseconds(150));
+      clock.now = std::max(clock.now, begin + compute + milliseconds(150));
+    }
+  }
+  EXPECT_NEAR(ledger.shares(1000).at(1), 500, 50);
+}
+
+TEST(Ledger, AWorkerThatWouldHoldUpTheOthersIsLeftOutUntilItIsAlone) {
+  Ledger ledger(small(Consistency::sync));
+  ledger.add_worker(0, speed(1000));
+  ledger.add_worker(1, WorkerSpeed({10.0, 0.001}));  // ten seconds for any step
+  EXPECT_FALSE(ledger.grant(1, {}));
+  EXPECT_EQ(ledger.grant(0, {})->count, 32);
+  ledger.remove_worker(0);
+  EXPECT_EQ(ledger.grant(1, {})->count, 32);
+}
+
+TEST(Ledger, SamplesOfAWorkerThatFellSilentGoToOneThatWasLeftOut) {
+  Ledger ledger(small(Consistency::sync));
+  ledger.add_worker(0, WorkerSpeed({10.0, 0.001}));
+  ledger.add_worker(1, speed(1000));
+  const auto lease = ledger.grant(1, {});
+  EXPECT_EQ(lease->count, 32);
+  EXPECT_FALSE(ledger.grant(0, {}));
+  ledger.revoke(lease->id, {});
+  ledger.set_resting(1, true);
+  const auto again = ledger.grant(0, {});
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->count, 32);
+  ledger.complete(again->id, true, 10.0, {});
+  EXPECT_EQ(ledger.grant(0, {})->step, 2) << "it goes on alone";
+  ledger.set_resting(1, false);
+  EXPECT_EQ(ledger.shares(32).at(1), 32);
+}
+
+/// Breaks off at every number of updates and lets another ledger go on from the position that the
+/// last update carried: each sample is used once by the two together.
+TEST(Ledger, AnotherOneGoesOnFromThePositionOfAnyUpdate) {
+  for (const auto consistency : {Consistency::sync, Consistency::async, Consistency::bounded}) {
+    for (int updates_before = 0; updates_before < 16; ++updates_before) {
+      std::map<std::pair<std::int64_t, std::int64_t>, int> used;
+      auto options = small(consistency, 1);
+      options.dataset_size = 70;
+      int left = updates_before;
+      Position reached;
+      for (const bool first : {true, false}) {
+        Ledger ledger(options);
+        Clock clock;
+        for (int worker = 0; worker < 3; ++worker)
+          ledger.add_worker(worker, speed(100 * (worker + 1)));
+        std::map<int, SampleLease> out;
+        std::map<std::uint64_t, SampleLease> given;
+        while (!first || left > 0) {
+          for (const int worker : {2, 0, 1}) {
+            if (out.contains(worker)) continue;
+            if (const auto lease = ledger.grant(worker, clock.now)) {
+              out[worker] = *lease;
+              given[lease->id] = *lease;
+            }
+          }
+          if (out.empty()) break;
+          const auto done = out.extract(out.begin()->first);
+          ledger.complete(done.mapped().id, true, 0.01, clock.after(10));
+          for (const auto& update : ledger.take_updates()) {
+            if (first && left-- <= 0) break;
+            reached = update.after;
+            for (const auto id : update.leases) {
+              const auto& lease = given[id];
+              for (auto i = lease.offset; i < lease.offset + lease.count; ++i) {
+                ++used[{lease.epoch, i}];
+              }
+            }
+          }
+        }
+        if (!first) {
+          EXPECT_TRUE(ledger.at_end());
+        }
+        options.start = reached;
+        options.first_lease = 1u << 30;
+      }
+      EXPECT_EQ(used.size(), 140u) << "broken off after " << updates_before;
+      for (const auto& [sample, times] : used) {
+        EXPECT_EQ(times, 1) << "sample " << sample.second << " of epoch " << sample.first;
+      }
+    }
+  }
 }
 
 TEST(Ledger, RefusesWhatMakesNoSense) {
@@ -207,7 +314,7 @@ TEST(Ledger, RefusesWhatMakesNoSense) {
   options.global_batch = 0;
   EXPECT_THROW(Ledger{options}, Error);
   options = small(Consistency::sync);
-  options.offset = 101;
+  options.start.offset = 101;
   EXPECT_THROW(Ledger{options}, Error);
   EXPECT_THROW(consistency_of("eventual"), Error);
   EXPECT_FALSE(Ledger(small(Consistency::sync)).grant(3, {})) << "an unknown worker";
@@ -240,7 +347,7 @@ TEST_P(LedgerFuzz, EverySampleIsInTheUpdatesOncePerEpoch) {
       clock.after(static_cast<int>(random() % 50));
       if (ledger.paused()) ledger.resume();
       if (held.size() < 2 || random() % 40 == 0) {
-        ledger.add_worker(next_worker, 0);
+        ledger.add_worker(next_worker, speed(0));
         held[next_worker++] = {};
       }
       const auto worker = std::next(held.begin(), static_cast<long>(random() % held.size()));
@@ -249,7 +356,7 @@ TEST_P(LedgerFuzz, EverySampleIsInTheUpdatesOncePerEpoch) {
         held.erase(worker);
       } else if (!worker->second.empty()) {
         if (random() % 10 == 0) ledger.revoke(worker->second.back(), clock.now);
-        ledger.complete(worker->second.back(), true, clock.now);
+        ledger.complete(worker->second.back(), true, 0.01, clock.now);
         worker->second.pop_back();
       } else if (const auto lease = ledger.grant(worker->first, clock.now)) {
         known[lease->id] = *lease;

@@ -5,12 +5,28 @@
 #include <random>
 
 #include "bimetal/base/wire.h"
+#include "bimetal/parallel/server/step_record.h"
 
 namespace bimetal::parallel::server {
 namespace {
 
+StepEvent some_step() {
+  StepEvent step;
+  step.step = {4, 1, 32, true};
+  step.loss_sum = 2.5;
+  step.samples = 31;
+  step.shares = {{2, 20}};
+  auto& worker = step.workers.emplace_back();
+  worker.number = 2;
+  worker.host = "mac";
+  worker.here = false;
+  worker.lost = true;
+  worker.samples = 5;
+  return step;
+}
+
 TEST(ServerMessage, BodiesComeBack) {
-  Join join{Role::worker, 3, "mac", "mps", "1.0", 12.5, {"train.seed = 1", "w [3] float32"}};
+  Join join{Role::worker, 3, "mac", "mps", "1.0", 12.5, 0.5, {"train.seed = 1", "w [3] float32"}};
   const auto joined = decode_join(encode(join));
   EXPECT_EQ(joined.number, 3);
   EXPECT_EQ(joined.facts, join.facts);
@@ -20,8 +36,19 @@ TEST(ServerMessage, BodiesComeBack) {
   EXPECT_EQ(lease.work, Work::evaluate);
   EXPECT_EQ(lease.denominator, 4);
   EXPECT_EQ(lease.version, 5u);
-  const auto apply = decode_apply(encode(Apply{0.25, {9, 8}}));
+  const Position after{3, 1, 32, {{1, 40, 8}}};
+  const auto apply = decode_apply(encode(Apply{0.25, {9, 8}, after}));
   EXPECT_EQ(apply.leases, (std::vector<std::uint64_t>{9, 8}));
+  EXPECT_EQ(apply.after, after);
+  const auto step = some_step();
+  const auto recorded = decode_step_record(encode(step));
+  EXPECT_EQ(recorded.step.number, 4);
+  EXPECT_TRUE(recorded.step.ends_epoch);
+  EXPECT_EQ(recorded.shares, step.shares);
+  EXPECT_EQ(recorded.workers.at(0).host, "mac");
+  EXPECT_FALSE(recorded.workers.at(0).here);
+  EXPECT_TRUE(recorded.workers.at(0).lost);
+  EXPECT_EQ(recorded.workers.at(0).samples, 5);
   const auto error = decode_refused(encode(Error(ErrorCode::CallMismatch, "another model", 4)));
   EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
   EXPECT_EQ(error.rank(), 4);
@@ -48,12 +75,13 @@ void decode_as(const Body& body) {
 
 // Cut short it is refused; altered bytes end in CorruptData or in other values.
 TEST(ServerMessage, DamagedBodiesAreRefused) {
-  const Join join{Role::server, 1, "host", "cpu", "1.0", 0, {"a", "b"}};
+  const Join join{Role::server, 1, "host", "cpu", "1.0", 0, 0, {"a", "b"}};
   const std::vector<std::pair<Body, Decode>> bodies{
       {encode(join), decode_as<decode_join>},
       {encode(Lease{.count = 1}), decode_as<decode_lease>},
       {encode(Done{}), decode_as<decode_done>},
-      {encode(Apply{1, {1, 2}}), decode_as<decode_apply>},
+      {encode(Apply{1, {1, 2}, {}}), decode_as<decode_apply>},
+      {encode(some_step()), decode_as<decode_step_record>},
       {encode(Welcome{}), decode_as<decode_welcome>},
       {encode(Error(ErrorCode::NotFinite, "why")), decode_as<decode_refused>}};
   std::mt19937 random(1);

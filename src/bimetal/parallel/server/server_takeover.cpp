@@ -1,0 +1,118 @@
+// Server 0 is dead and its copy, the stand-in, leads the job in its place. Every server has staged
+// the gradients of every lease that server 0 ever ordered to be applied, so that what one of them
+// may lack is orders alone: those that follow the stand-in send it what they have seen, it sends
+// each what that one lacks, and the job goes on where the newest of them is. What had been leased
+// out but not applied is computed again. docs/parameter_server.md, "When a server dies".
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "bimetal/base/log.h"
+#include "bimetal/parallel/server/server_node.h"
+#include "bimetal/parallel/server/shard_store.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// More than servers on one network are ever apart.
+constexpr std::size_t kOrdersKept = 4096;
+/// For the other servers to notice, too. A server that died before is not waited for longer.
+constexpr std::chrono::seconds kToGather{3};
+constexpr std::uint32_t kSecondTerm = 1;
+/// Of the second term's leases; the first would need days of a thousand leases per second to get
+/// here.
+constexpr std::uint32_t kFirstLeaseOfSecondTerm = std::uint32_t{1} << 30;
+
+}  // namespace
+
+void ServerNode::note_order(std::uint64_t version, const Apply& update) {
+  if (stand_in() < 0) return;
+  orders.emplace_back(version, update);
+  if (orders.size() > kOrdersKept) orders.pop_front();
+}
+
+Position ServerNode::position() const {
+  return orders.empty() ? options.start : orders.back().second.after;
+}
+
+/// `why` is what the job fails with if nobody is there to follow.
+void ServerNode::follow_stand_in(const Error& why) {
+  if (leader != 0 || stand_in() < 0 || stopped) return fail(why);
+  log(LogLevel::info, "server {}: {}; server {} leads from now on", options.server, why.what(),
+      stand_in());
+  leader = stand_in();
+  upstream.reset();
+  silent_ticks = 0;
+  if (coordinates()) {
+    lead_by = Clock::now() + kToGather;
+  } else {
+    join_coordinator(stand_in_at, Deadline::after(kToGather));
+  }
+}
+
+/// To the stand-in, which has welcomed this server.
+void ServerNode::send_what_it_lacks(std::uint64_t its_version) {
+  for (const auto& [version, update] : orders) {
+    if (version > its_version) {
+      net::FrameHeader header;
+      header.sequence = version;
+      upstream->send(MessageKind::apply, header, encode(update));
+    }
+  }
+  net::FrameHeader header;
+  header.sequence = store.version();
+  upstream->send(MessageKind::caught_up, header);
+}
+
+void ServerNode::on_order(ServerSession&, std::uint64_t version, const Apply& update) {
+  if (options.server != stand_in() || coordinator) {
+    throw Error(ErrorCode::CorruptData, "an order to a server that takes none");
+  }
+  if (version == store.version() + 1) apply_here(version, update);
+}
+
+void ServerNode::on_caught_up(ServerSession& session, std::uint64_t version) {
+  followers[session.number()] = version;
+}
+
+bool ServerNode::ready_to_lead() const {
+  const auto others = static_cast<std::size_t>(options.servers - 2);
+  return followers.size() >= others || Clock::now() >= *lead_by;
+}
+
+void ServerNode::lead(CoordinatorOptions with) {
+  with.servers = {options.server};
+  with.version = store.version();
+  with.ledger.start = position();
+  with.ledger.first_lease = kFirstLeaseOfSecondTerm;
+  net::FrameHeader first;
+  first.sequence = kFirstLeaseOfSecondTerm;
+  for (const auto& session : sessions) {
+    const auto follower = followers.find(session->number());
+    if (session->role() != Role::server || follower == followers.end()) continue;
+    with.servers.insert(session->number());
+    for (const auto& [version, update] : orders) {
+      if (version <= follower->second) continue;
+      net::FrameHeader header;
+      header.sequence = version;
+      session->link().send(MessageKind::apply, header, encode(update));
+    }
+    session->link().send(MessageKind::forget, first);
+  }
+  store.forget_leases_before(kFirstLeaseOfSecondTerm);
+  for (const auto& session : sessions) session->begin_term(kSecondTerm);
+  complete = true;
+  coordinator = std::make_unique<Coordinator>(
+      with, *this, [this](Event event) { events.push(std::move(event)); }, Clock::now());
+  std::vector<int> workers;
+  for (const auto& session : sessions) {
+    if (session->role() != Role::worker || !session->admitted()) continue;
+    coordinator->admit(session->join());
+    workers.push_back(session->number());
+  }
+  for (const int worker : workers) coordinator->ready(worker, Clock::now());
+}
+
+}  // namespace bimetal::parallel::server
