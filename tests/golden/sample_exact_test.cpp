@@ -14,7 +14,12 @@
 namespace bimetal::golden {
 
 void PrintTo(Optimizer optimizer, std::ostream* out) {
-  *out << (optimizer == Optimizer::adam ? "Adam" : "Sgd");
+  switch (optimizer) {
+    case Optimizer::sgd_momentum: *out << "Sgd"; break;
+    case Optimizer::adam: *out << "Adam"; break;
+    case Optimizer::lars: *out << "Lars"; break;
+    case Optimizer::lamb: *out << "Lamb"; break;
+  }
 }
 
 namespace {
@@ -82,7 +87,8 @@ TEST_P(SampleExact, LossCurveAgreesInFloat) {
 INSTANTIATE_TEST_SUITE_P(Shares, SampleExact,
                          ::testing::Combine(::testing::ValuesIn(cases),
                                             ::testing::Values(Optimizer::sgd_momentum,
-                                                              Optimizer::adam)),
+                                                              Optimizer::adam, Optimizer::lars,
+                                                              Optimizer::lamb)),
                          [](const auto& param) {
                            return std::get<0>(param.param).name +
                                   ::testing::PrintToString(std::get<1>(param.param));
@@ -91,10 +97,12 @@ INSTANTIATE_TEST_SUITE_P(Shares, SampleExact,
 // The test itself must be able to fail: the training moves the parameters far more than the
 // tolerance, and learns.
 TEST(SampleExactness, TheTrainingIsNotTrivial) {
-  const auto once = train({.shares = one_worker});
-  EXPECT_LT(once.losses.back(), 0.5 * once.losses.front());
-  const auto other_batch = train({.shares = {{25}}});
-  EXPECT_GT(relative_difference(once.parameters[0], other_batch.parameters[0]), 1e-3);
+  for (const auto optimizer : {Optimizer::sgd_momentum, Optimizer::lars, Optimizer::lamb}) {
+    const auto once = train({.optimizer = optimizer, .shares = one_worker});
+    EXPECT_LT(once.losses.back(), 0.5 * once.losses.front());
+    const auto other_batch = train({.optimizer = optimizer, .shares = {{25}}});
+    EXPECT_GT(relative_difference(once.parameters[0], other_batch.parameters[0]), 1e-3);
+  }
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include "bimetal/data/sampler.h"
 #include "bimetal/models/registry.h"
 #include "bimetal/parallel/data/data_parallel.h"
+#include "bimetal/train/lamb.h"
+#include "bimetal/train/lars.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::golden {
@@ -48,8 +50,23 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
   if (kind == Optimizer::adam) {
     return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
   }
+  if (kind == Optimizer::lars) {
+    return std::make_unique<train::Lars>(
+        parameters, train::LarsOptions(0.05).weight_decay(1e-3).trust_coefficient(0.1));
+  }
+  if (kind == Optimizer::lamb) {
+    return std::make_unique<train::Lamb>(parameters, train::LambOptions(0.02).weight_decay(1e-2));
+  }
   return std::make_unique<torch::optim::SGD>(parameters,
                                              torch::optim::SGDOptions(0.02).momentum(0.9));
+}
+
+parallel::DataParallelOptions parallel_options(const TrainingPlan& plan, comm::Group group) {
+  parallel::DataParallelOptions options;
+  options.bucket_bytes = 16 << 10;
+  options.first_bucket_bytes = 1 << 10;
+  if (plan.form_island) options.island = plan.form_island(std::move(group));
+  return options;
 }
 
 // One rank's work.
@@ -61,10 +78,7 @@ class Worker {
         samples_(samples),
         model_(std::move(model)),
         group_(group),
-        parallel_(model_, group,
-                  {.bucket_bytes = 16 << 10,
-                   .first_bucket_bytes = 1 << 10,
-                   .island = plan.form_island ? plan.form_island(group) : nullptr}),
+        parallel_(model_, group, parallel_options(plan, group)),
         optimizer_(make_optimizer(plan.optimizer, model_->parameters())) {}
 
   std::vector<double> train() {

@@ -13,7 +13,7 @@
 
 namespace bimetal::golden {
 
-enum class Optimizer { sgd_momentum, adam };
+enum class Optimizer { sgd_momentum, adam, lars, lamb };
 
 struct TrainingPlan {
   torch::ScalarType dtype = torch::kFloat64;

@@ -34,7 +34,8 @@ struct TrainingState {
 /// Returns its folder; one of the same step is replaced. On any error (disk full included) the
 /// temporary folder is removed, older checkpoints are untouched, and Error(System) names the path
 /// and the cause. A process killed meanwhile leaves older checkpoints untouched, too; the next save
-/// clears its temporary folder away. Error(Unsupported) for optimizers other than SGD, Adam, AdamW.
+/// clears its temporary folder away. Error(Unsupported) for optimizers other than SGD, Adam, AdamW,
+/// LARS and LAMB.
 std::filesystem::path save_checkpoint(const std::filesystem::path& dir,
                                       const torch::nn::Module& module,
                                       const torch::optim::Optimizer& optimizer,

@@ -33,11 +33,18 @@ struct TrainConfig {
   std::int64_t micro_batch = 0;     ///< most samples a device computes at once; 0: what suits it
   std::uint64_t seed = 1;           ///< below 2^63, TOML's largest whole number
   std::string dtype = "float32";    ///< "float32" or "float64"
-  std::string optimizer = "sgd";    ///< "sgd", "adam", "adamw"
+  std::string optimizer = "sgd";    ///< "sgd", "adam", "adamw", "lars", "lamb"
   double learning_rate = 0.05;
-  double momentum = 0.9;  ///< sgd
+  double momentum = 0.9;  ///< sgd, lars
   double weight_decay = 0.0;
-  bool evaluate = true;  ///< test accuracy at the end of each epoch
+  double beta1 = 0.9, beta2 = 0.999;     ///< adam, adamw, lamb
+  double epsilon = 0.0;                  ///< likewise; 0: the optimizer's own
+  double trust_coefficient = 0.001;      ///< lars
+  std::int64_t warmup_steps = 0;         ///< over which the rate grows to learning_rate
+  std::string schedule = "constant";     ///< "constant" or "cosine"; schedule.h
+  std::int64_t decay_steps = 0;          ///< cosine: the last step that it takes; 0: the job's
+  double min_learning_rate_ratio = 0.0;  ///< cosine: the last rate as a part of learning_rate
+  bool evaluate = true;                  ///< test accuracy at the end of each epoch
   bool operator==(const TrainConfig&) const = default;
 };
 

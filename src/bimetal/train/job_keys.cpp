@@ -37,6 +37,7 @@ struct Range {
 constexpr Range kPositive{.min = 0, .above_min = true};
 constexpr Range kNotNegative{.min = 0};
 constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
+constexpr Range kRatio{.min = 0, .max = 1};
 constexpr Range kShare{.min = 0, .max = 1, .above_min = true};
 constexpr Range kMegabytes{.min = 0, .max = 1e6, .above_min = true};
 constexpr Range kSeconds{.min = 0, .max = kMaxSeconds, .above_min = true};
@@ -250,10 +251,18 @@ std::vector<JobKey> job_keys(Job& job) {
       {"train", "micro_batch", whole(train.micro_batch, 0)},
       {"train", "seed", whole(train.seed, 0)},
       {"train", "dtype", one_of(train.dtype, {"float32", "float64"})},
-      {"train", "optimizer", one_of(train.optimizer, {"sgd", "adam", "adamw"})},
+      {"train", "optimizer", one_of(train.optimizer, {"sgd", "adam", "adamw", "lars", "lamb"})},
       {"train", "learning_rate", number(train.learning_rate, kPositive)},
       {"train", "momentum", number(train.momentum, kFraction)},
       {"train", "weight_decay", number(train.weight_decay, kNotNegative)},
+      {"train", "beta1", number(train.beta1, kFraction)},
+      {"train", "beta2", number(train.beta2, kFraction)},
+      {"train", "epsilon", number(train.epsilon, kNotNegative)},
+      {"train", "trust_coefficient", number(train.trust_coefficient, kPositive)},
+      {"train", "warmup_steps", whole(train.warmup_steps, 0)},
+      {"train", "schedule", one_of(train.schedule, {"constant", "cosine"})},
+      {"train", "decay_steps", whole(train.decay_steps, 0)},
+      {"train", "min_learning_rate_ratio", number(train.min_learning_rate_ratio, kRatio)},
       {"train", "evaluate", flag(train.evaluate)},
       {"parallel", "mode", one_of(parallel.mode, {"all_reduce", "server"})},
       {"parallel", "servers", server_weights(parallel.servers)},

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/train/lamb.h"
+#include "bimetal/train/lars.h"
 
 namespace bimetal::train {
 namespace {
@@ -41,12 +43,10 @@ std::int64_t* step_count(AdamLike& state) {
   return &state.step();
 }
 
-bool needs_max(const optim::SGDOptions&) {
+template <typename Options>
+bool needs_max(const Options& options) {
+  if constexpr (requires { options.amsgrad(); }) return options.amsgrad();
   return false;
-}
-template <typename AdamLike>
-bool needs_max(const AdamLike& options) {
-  return options.amsgrad();
 }
 
 Json settings(const optim::SGDOptions& options) {
@@ -55,6 +55,19 @@ Json settings(const optim::SGDOptions& options) {
           {"dampening", options.dampening()},
           {"weight_decay", options.weight_decay()},
           {"nesterov", options.nesterov()}};
+}
+Json settings(const LarsOptions& options) {
+  return {{"learning_rate", options.lr()},
+          {"momentum", options.momentum()},
+          {"weight_decay", options.weight_decay()},
+          {"trust_coefficient", options.trust_coefficient()}};
+}
+Json settings(const LambOptions& options) {
+  return {{"learning_rate", options.lr()},
+          {"beta1", std::get<0>(options.betas())},
+          {"beta2", std::get<1>(options.betas())},
+          {"epsilon", options.eps()},
+          {"weight_decay", options.weight_decay()}};
 }
 template <typename AdamLike>
 Json settings(const AdamLike& options) {
@@ -136,8 +149,15 @@ Kind kind_of(const Optimizer& optimizer) {
   if (dynamic_cast<const optim::AdamW*>(&optimizer)) {
     return make_kind<optim::AdamWParamState, optim::AdamWOptions>("adamw");
   }
+  if (dynamic_cast<const Lars*>(&optimizer)) {
+    return make_kind<optim::SGDParamState, LarsOptions>("lars");
+  }
+  if (dynamic_cast<const Lamb*>(&optimizer)) {
+    return make_kind<optim::AdamParamState, LambOptions>("lamb");
+  }
   throw Error(ErrorCode::Unsupported,
-              "checkpoints hold the state of SGD, Adam and AdamW; this optimizer is none of them");
+              "checkpoints hold the state of SGD, Adam, AdamW, LARS and LAMB; this optimizer is "
+              "none of them");
 }
 
 using Visitor = std::function<void(const std::string& name, const torch::Tensor& parameter,

@@ -19,6 +19,7 @@
 #include "bimetal/train/journal.h"
 #include "bimetal/train/optimizers.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/schedule.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/shared_checkpoint.h"
 #include "bimetal/train/starting_point.h"
@@ -175,7 +176,9 @@ bool TrainingRun::next_step() {
     return batch;
   };
   const bool stop = options_.stop_requested && options_.stop_requested();
-  const auto result = step_.run(state_.step + 1, plan.samples, fetch, stop);
+  const auto step = state_.step + 1;
+  set_learning_rate(*optimizer_, learning_rate_at(job_.train, step, planned_steps_));
+  const auto result = step_.run(step, plan.samples, fetch, stop);
   if (!result.applied) {
     repeat(plan, result);
     return true;
@@ -263,6 +266,8 @@ void TrainingRun::save_now() {
   require_finite_parameters(group_, *model_, state_.step, step_timeout(job_));
   if (!job_.checkpoint.dir.empty()) {
     state_.torch_rng = random_state();
+    // The job's, not the last step's, which follows from the step's number.
+    set_learning_rate(*optimizer_, job_.train.learning_rate);
     state_.error_feedback = step_.parallel().error_feedback();
     const auto path = save_shared_checkpoint(group_, job_.checkpoint, *model_, *optimizer_, state_);
     state_.error_feedback.clear();

@@ -8,6 +8,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/train/lamb.h"
+#include "bimetal/train/lars.h"
 #include "support/temporary_folder.h"
 #include "unit/train/small_net.h"
 
@@ -103,6 +105,12 @@ TEST_F(Checkpoint, ContinuesAsIfNothingHadHappened) {
   expect_seamless([](SmallNet& net) {
     return std::make_unique<optim::AdamW>(net.parameters(),
                                           optim::AdamWOptions(0.01).amsgrad(true));
+  });
+  expect_seamless([](SmallNet& net) {
+    return std::make_unique<Lars>(net.parameters(), LarsOptions(1).trust_coefficient(0.1));
+  });
+  expect_seamless([](SmallNet& net) {
+    return std::make_unique<Lamb>(net.parameters(), LambOptions(0.1).weight_decay(0.01));
   });
 }
 
@@ -225,6 +233,17 @@ TEST_F(Checkpoint, RefusesAnotherOptimizer) {
   EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
   EXPECT_EQ(error.what(),
             path.string() + " was saved with the optimizer 'sgd', this job uses 'adam'");
+}
+
+// The tensors of one would fit the other.
+TEST_F(Checkpoint, TellsLarsFromSgdAndLambFromAdam) {
+  Lars lars(net_.parameters(), LarsOptions(1));
+  EXPECT_THAT(refusal(save(1), net_, lars).what(), HasSubstr("'sgd', this job uses 'lars'"));
+  Lamb lamb(net_.parameters(), LambOptions(1));
+  run_steps(net_, lamb, 1, 1);
+  const auto path = save_checkpoint(folder_.path(), net_, lamb, state_at(2), 1);
+  optim::Adam adam(net_.parameters());
+  EXPECT_THAT(refusal(path, net_, adam).what(), HasSubstr("'lamb', this job uses 'adam'"));
 }
 
 TEST_F(Checkpoint, RefusesAnOptimizerOfOtherNeeds) {

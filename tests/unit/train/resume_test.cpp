@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+
 #include "bimetal/base/error.h"
 #include "unit/train/training_job.h"
 
@@ -41,7 +43,7 @@ void expect_equal_bits(const TensorMap& a, const TensorMap& b) {
 }
 
 TEST_F(Resume, IsTheUninterruptedRunBitForBit) {
-  for (const std::string optimizer : {"sgd", "adamw"}) {
+  for (const std::string optimizer : {"sgd", "adamw", "lars", "lamb"}) {
     job_.train.optimizer = optimizer;
     const auto whole = train("whole-" + optimizer, 2, 0);
     const auto part = train("part-" + optimizer, 2, 13);
@@ -51,6 +53,47 @@ TEST_F(Resume, IsTheUninterruptedRunBitForBit) {
     EXPECT_EQ(last_.recorders[0].steps.front().step, 14);
     expect_equal_bits(parameters_of(whole), parameters_of(rest));
   }
+}
+
+TEST_F(Resume, GoesOnWithTheScheduleBitForBit) {
+  job_.train.schedule = "cosine";
+  job_.train.warmup_steps = 4;
+  const auto whole = train("whole", 2, 0);
+  const auto unscheduled = [&] {
+    auto job = job_;
+    job.train.schedule = "constant";
+    job.checkpoint.dir = (folder_ / "constant").string();
+    return run_job(job, 2).recorders[0].checkpoints.back();
+  }();
+  EXPECT_FALSE(test::relative_difference(parameters_of(whole), parameters_of(unscheduled)) < 1e-3);
+
+  auto job = job_;
+  job.checkpoint.dir = (folder_ / "interrupted").string();
+  std::atomic<int> asked = 0;
+  const auto interrupted =
+      run_job(job, 2, {.stop_requested = [&](int rank) { return rank == 0 && ++asked == 7; }});
+  EXPECT_EQ(interrupted.reports[0].steps, 7);
+  const auto rest = train("rest", 2, 0, interrupted.recorders[0].checkpoints.back());
+  EXPECT_EQ(last_.reports[0].steps, 20);
+  expect_equal_bits(parameters_of(whole), parameters_of(rest));
+}
+
+TEST_F(Resume, AScheduledStepIsAStepAtThatRate) {
+  job_.train.learning_rate = 0.05;
+  const auto first = train("first", 1, 1);
+  job_.train.learning_rate = 0.1;
+  const auto by_hand = train("by-hand", 1, 0, first);
+  job_.train.warmup_steps = 2;
+  expect_equal_bits(parameters_of(by_hand), parameters_of(train("warmed-up", 1, 0)));
+}
+
+// A job of fewer steps is another schedule, unless its end is given.
+TEST_F(Resume, GoesOnWithAScheduleOfGivenLength) {
+  job_.train.schedule = "cosine";
+  job_.train.decay_steps = 20;
+  const auto whole = train("whole", 2, 0);
+  const auto rest = train("rest", 2, 0, train("part", 2, 13));
+  expect_equal_bits(parameters_of(whole), parameters_of(rest));
 }
 
 TEST_F(Resume, GoesOnWithAnotherNumberOfRanks) {

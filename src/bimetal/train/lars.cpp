@@ -1,0 +1,61 @@
+#include "bimetal/train/lars.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "bimetal/base/error.h"
+#include "bimetal/train/trust_ratio.h"
+
+namespace bimetal::train {
+namespace {
+
+/// γ λ (g + β w)
+torch::Tensor scaled_gradient(const torch::Tensor& parameter, const LarsOptions& options) {
+  const auto& gradient = parameter.grad();
+  if (!is_adapted(parameter)) return gradient * options.lr();
+  const double decay = options.weight_decay();
+  const auto weight_norm = norm_of(parameter);
+  const auto gradient_norm = norm_of(gradient);
+  const auto ratio =
+      trust_ratio(options.trust_coefficient() * weight_norm / (gradient_norm + decay * weight_norm),
+                  weight_norm, gradient_norm);
+  return gradient.add(parameter, decay).mul_(options.lr() * ratio);
+}
+
+}  // namespace
+
+void LarsOptions::serialize(torch::serialize::OutputArchive& archive) const {
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(momentum);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(trust_coefficient);
+}
+
+void LarsOptions::serialize(torch::serialize::InputArchive& archive) {
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, momentum);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, trust_coefficient);
+}
+
+void LarsOptions::require_valid() const {
+  const auto fits = lr() >= 0 && momentum() >= 0 && momentum() < 1 && weight_decay() >= 0 &&
+                    trust_coefficient() >= 0;
+  if (fits) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("LARS takes a learning rate, weight decay and trust coefficient of at "
+                          "least 0 and a momentum from 0 to below 1, not {}, {}, {} and {}",
+                          lr(), weight_decay(), trust_coefficient(), momentum()));
+}
+
+void Lars::update(torch::Tensor& parameter, const LarsOptions& options) {
+  auto change = scaled_gradient(parameter, options);
+  if (options.momentum() > 0) {
+    auto& velocity = state_of(parameter).momentum_buffer();
+    if (!velocity.defined()) velocity = torch::zeros_like(parameter);
+    change = velocity.mul_(options.momentum()).add_(change);
+  }
+  parameter.sub_(change);
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,73 @@
+#pragma once
+// What LARS and LAMB have in common with any optimizer: the walk over parameters, and how libtorch
+// saves and loads it.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+#include <torch/csrc/api/include/torch/optim/serialize.h>
+#include <torch/csrc/api/include/torch/utils.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace bimetal::train {
+
+/// An optimizer that treats each parameter tensor as a whole. `Options` has require_valid(), which
+/// throws Error(InvalidArgument). Use from one thread.
+template <typename Options, typename State>
+class LayerWise : public torch::optim::Optimizer {
+ public:
+  LayerWise(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults)
+      : Optimizer(groups, std::make_unique<Options>(defaults)) {
+    defaults.require_valid();
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (!groups[i].has_options()) continue;
+      // libtorch replaces a group's options by the defaults unless it knows their type.
+      param_groups()[i].set_options(groups[i].options().clone());
+      options_of(param_groups()[i]).require_valid();
+    }
+  }
+  LayerWise(std::vector<torch::Tensor> parameters, const Options& defaults)
+      : LayerWise({torch::optim::OptimizerParamGroup(std::move(parameters))}, defaults) {}
+
+  /// Updates every parameter that has a gradient. `closure` computes the gradients first; what it
+  /// returns is returned.
+  torch::Tensor step(LossClosure closure = nullptr) final {
+    torch::Tensor loss;
+    if (closure) {
+      const torch::AutoGradMode with_gradients(true);
+      loss = closure();
+    }
+    const torch::NoGradGuard no_grad;
+    for (auto& group : param_groups()) {
+      for (auto& parameter : group.params()) {
+        if (parameter.grad().defined()) update(parameter, options_of(group));
+      }
+    }
+    return loss;
+  }
+
+  void save(torch::serialize::OutputArchive& archive) const final {
+    torch::optim::serialize<State, Options>(archive, *this);
+  }
+  void load(torch::serialize::InputArchive& archive) final {
+    torch::optim::serialize<State, Options>(archive, *this);
+  }
+
+ protected:
+  virtual void update(torch::Tensor& parameter, const Options& options) = 0;
+
+  /// A new one at first.
+  State& state_of(const torch::Tensor& parameter) {
+    auto& slot = state()[parameter.unsafeGetTensorImpl()];
+    if (!slot) slot = std::make_unique<State>();
+    return static_cast<State&>(*slot);
+  }
+
+ private:
+  static const Options& options_of(const torch::optim::OptimizerParamGroup& group) {
+    return static_cast<const Options&>(group.options());
+  }
+};
+
+}  // namespace bimetal::train
