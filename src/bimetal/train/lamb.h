@@ -13,10 +13,10 @@ namespace bimetal::train {
 struct LambOptions : torch::optim::OptimizerCloneableOptions<LambOptions> {
   using Betas = std::tuple<double, double>;
   explicit LambOptions(double learning_rate) : lr_(learning_rate) {}
-  TORCH_ARG(double, lr);                     ///< η
-  TORCH_ARG(Betas, betas) = { 0.9, 0.999 };  ///< β₁, β₂
-  TORCH_ARG(double, eps) = 1e-6;             ///< ε
-  TORCH_ARG(double, weight_decay) = 0;       ///< λ
+  TORCH_ARG(double, lr);                             ///< η
+  TORCH_ARG(Betas, betas) = std::tuple(0.9, 0.999);  ///< β₁, β₂
+  TORCH_ARG(double, eps) = 1e-6;                     ///< ε
+  TORCH_ARG(double, weight_decay) = 0;               ///< λ
 
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
@@ -36,10 +36,9 @@ struct LambOptions : torch::optim::OptimizerCloneableOptions<LambOptions> {
 ///     x ← x − η ‖x‖ / ‖u‖ · u
 ///
 /// The paper's φ is the identity here. The norms are Euclidean ones over all elements of the
-/// tensor, so it must be whole: a part of one has other norms. Where ‖x‖ or ‖u‖ is 0, their ratio
-/// counts as
-/// 1. Tensors of one dimension or none (biases, normalizations) take part with a ratio of 1 and
-/// λ = 0: plain Adam at rate η.
+/// tensor, so it must be whole: a part of one has other norms. Where ‖x‖ or ‖u‖ is 0, the ratio is
+/// taken as 1. Tensors of one dimension or none (biases, normalizations) take part with a ratio of
+/// one and λ = 0: plain Adam at rate η.
 ///
 /// The state is Adam's (step, exp_avg, exp_avg_sq), in the parameter's type. Gradients are dense.
 ///

@@ -1,11 +1,12 @@
 #pragma once
-// What LARS and LAMB have in common with any optimizer: the walk over parameters, and how libtorch
-// saves and loads it.
+// What any optimizer of our own must do that goes through whole tensors: the walk over parameters,
+// groups with options of their own, and libtorch's way to save and load.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/optim/serialize.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>

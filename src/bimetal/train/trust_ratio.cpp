@@ -10,8 +10,8 @@ bool is_adapted(const torch::Tensor& parameter) {
 }
 
 torch::Tensor norm_of(const torch::Tensor& tensor) {
-  // Rows first: each is summed by one thread, however many there are, and errors of rounding grow
-  // with a row's length instead of the tensor's.
+  // Rows first: torch's CPU sums squares one after the other in float32, which is off by 1e-3 at 20
+  // million elements in a row.
   const auto rows = torch::linalg_vector_norm(tensor.flatten(1), 2, 1, /*keepdim=*/false,
                                               at::toOpMathType(tensor.scalar_type()));
   return torch::linalg_vector_norm(rows.unsqueeze(0), 2, 1).squeeze(0);

@@ -13,7 +13,7 @@ bool is_adapted(const torch::Tensor& parameter);
 
 /// ‖tensor‖₂ over all elements, for at least two dimensions: a scalar on the tensor's device, in
 /// the type itself or, for 16-bit types, float32. On the CPU its bits don't depend on the number of
-/// threads, so that ranks with unlike numbers keep equal parameters.
+/// threads, so that ranks with unlike numbers of them keep equal parameters.
 torch::Tensor norm_of(const torch::Tensor& tensor);
 
 /// `ratio` where both norms are above 0; 1 where one is 0, which says nothing about a good length.

@@ -73,7 +73,11 @@ TEST_F(Resume, GoesOnWithTheScheduleBitForBit) {
   const auto interrupted =
       run_job(job, 2, {.stop_requested = [&](int rank) { return rank == 0 && ++asked == 7; }});
   EXPECT_EQ(interrupted.reports[0].steps, 7);
-  const auto rest = train("rest", 2, 0, interrupted.recorders[0].checkpoints.back());
+  const std::filesystem::path part = interrupted.recorders[0].checkpoints.back();
+  // The job's rate is recorded, so that going on with the same job changes nothing.
+  EXPECT_THAT(bimetal::test::contents_of(part / "state.json"),
+              HasSubstr("\"learning_rate\": 0.1,"));
+  const auto rest = train("rest", 2, 0, part);
   EXPECT_EQ(last_.reports[0].steps, 20);
   expect_equal_bits(parameters_of(whole), parameters_of(rest));
 }
