@@ -40,6 +40,18 @@ class ParameterServer(TwoMachines):
         self.assertGreater(report["workers"][0]["share"], report["workers"][1]["share"])
         self.assert_nothing_left()
 
+    def test_optimizers_that_need_whole_tensors_and_a_schedule(self):
+        for optimizer in ("lamb", "lars"):
+            settings = {"train__epochs": 6, "train__dtype": "float64", "train__evaluate": True, "checkpoint__dir": "",
+                        "train__optimizer": optimizer, "train__learning_rate": 0.05, "train__warmup_steps": 10,
+                        "train__schedule": "cosine"}
+            reports = []
+            for job_file in (self.write_job(**settings), self.served_job(parallel__servers=2, **settings)):
+                job = self.train(job_file, "--report", self.folder / "run.json").wait()
+                reports.append(self.report_of(job))
+            self.assertAlmostEqual(reports[0]["train_loss"], reports[1]["train_loss"], delta=1e-10)
+            self.assertEqual(reports[0]["test_accuracy"], reports[1]["test_accuracy"])
+
     def test_a_killed_worker_costs_its_own_step_only(self):
         for consistency in ("sync", "bounded", "async"):
             with self.subTest(consistency):

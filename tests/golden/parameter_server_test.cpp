@@ -198,7 +198,9 @@ class ServedJob {
     for (const auto& store : stores_) {
       for (std::size_t i = 0; i < store->pieces().size(); ++i) {
         const auto& piece = plan_.pieces[store->pieces()[i]];
-        all[piece.tensor].narrow(0, piece.offset, piece.count).copy_(store->piece_tensors()[i]);
+        all[piece.tensor]
+            .narrow(0, piece.offset, piece.count)
+            .copy_(store->piece_tensors()[i].flatten());
       }
     }
     return all;

@@ -11,6 +11,7 @@
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/train/evaluate.h"
 #include "bimetal/train/optimizers.h"
+#include "bimetal/train/schedule.h"
 #include "bimetal/train/served_job.h"
 #include "bimetal/train/served_journal.h"
 #include "bimetal/train/served_setup.h"
@@ -150,6 +151,10 @@ ps::CoordinatorOptions ServedRun::coordinator_options() const {
   }
   options.shards = shards();
   options.staleness_aware = job_.parallel.staleness_aware;
+  const auto steps = planned_steps(job_.train, data_.train.size(), state_);
+  options.learning_rate_factor = [train = job_.train, steps](std::int64_t step) {
+    return learning_rate_at(train, step, steps) / train.learning_rate;
+  };
   options.max_not_finite = static_cast<int>(job_.parallel.max_not_finite);
   options.version = store_.version();
   options.join_timeout = as_milliseconds(job_.cluster.join_timeout_s);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "bimetal/data/bootstrap.h"
 #include "bimetal/data/content.h"
 #include "bimetal/parallel/data/module_state.h"
+#include "bimetal/train/optimizers.h"
 #include "bimetal/train/same_job.h"
 #include "bimetal/train/setup.h"
 
@@ -48,7 +50,11 @@ parallel::server::ShardPlan plan_of_model(const Job& job, const torch::nn::Modul
   }
   std::vector<std::int64_t> sizes;
   for (const auto& [name, tensor] : state.parameters) sizes.push_back(tensor.numel());
-  return parallel::server::plan_shards(sizes, job.parallel.servers);
+  if (!needs_whole_tensors(job.train) || sizes.empty()) {
+    return parallel::server::plan_shards(sizes, job.parallel.servers);
+  }
+  const auto largest = std::max(std::ranges::max(sizes), std::int64_t{1});
+  return parallel::server::plan_shards(sizes, job.parallel.servers, largest);
 }
 
 std::vector<std::string> served_facts(const Job& job, const data::TrainTest& data,

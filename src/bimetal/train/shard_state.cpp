@@ -148,7 +148,8 @@ void restore_shard(ShardStore& store, const torch::optim::Optimizer& optimizer,
   const auto learnt = optimizer_tensors(optimizer, module);
   const auto named = parallel::module_state(module).parameters;
   TensorMap parts;
-  for (const auto number : store.pieces()) {
+  for (std::size_t i = 0; i < store.pieces().size(); ++i) {
+    const auto number = store.pieces()[i];
     const Piece& piece = store.plan().pieces[number];
     const auto prefix = named[piece.tensor].name + ".";
     for (auto field = learnt.lower_bound(prefix);
@@ -156,9 +157,11 @@ void restore_shard(ShardStore& store, const torch::optim::Optimizer& optimizer,
       const auto name = field->first.substr(prefix.size());
       if (name.find('.') != std::string::npos) continue;
       parts[PieceModule::name_of(number) + "." + name] =
-          is_elementwise(field->second)
-              ? field->second.flatten().narrow(0, piece.offset, piece.count).clone()
-              : field->second.clone();
+          is_elementwise(field->second) ? field->second.flatten()
+                                              .narrow(0, piece.offset, piece.count)
+                                              .clone()
+                                              .view_as(store.piece_tensors()[i])
+                                        : field->second.clone();
     }
   }
   const PieceModule pieces(store);

@@ -255,6 +255,12 @@ void Coordinator::use(const Update& update) {
     figures.samples += result.mapped().samples;
   }
   Apply apply{update.learning_rate_scale, update.leases, update.after};
+  if (options_.learning_rate_factor) {
+    // In async the step that is not done yet.
+    const bool async = options_.ledger.consistency == Consistency::async;
+    apply.learning_rate_scale *=
+        options_.learning_rate_factor(update.after.steps_done + (async ? 1 : 0));
+  }
   if (options_.staleness_aware && !update.leases.empty()) {
     const double mean = staleness_sum / static_cast<double>(update.leases.size());
     apply.learning_rate_scale /= std::max(mean, 1.0);

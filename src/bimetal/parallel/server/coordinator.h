@@ -91,6 +91,8 @@ struct CoordinatorOptions {
   int shards = 1;                      ///< server k keeps shard k mod shards
   std::vector<WorkerFigures> workers;  ///< of those that another coordinator knew
   bool staleness_aware = false;
+  /// What the optimizer's learning rate is multiplied by in a step; none: 1.
+  std::function<double(std::int64_t step)> learning_rate_factor;
   int max_not_finite = 10;                         ///< that many dropped gradients end the job
   std::uint64_t version = 0;                       ///< of the parameters at the start
   std::chrono::milliseconds join_timeout{60000};   ///< longest time without any worker

@@ -50,7 +50,8 @@ ShardStore::ShardStore(const ShardPlan& plan, int server,
         parameters[piece.tensor].detach().cpu().flatten().narrow(0, piece.offset, piece.count));
     index_[i] = pieces_.size();
     pieces_.push_back(i);
-    tensors_.push_back(own);
+    const auto& whole = parameters[piece.tensor];
+    tensors_.push_back(piece.count == whole.numel() ? own.view(whole.sizes()) : own);
   }
   // libtorch's optimizers refuse an empty list; a server without pieces has nothing to do.
   if (!tensors_.empty()) optimizer_ = make_optimizer(tensors_);
@@ -194,7 +195,8 @@ void ShardStore::apply(std::uint64_t version, const Apply& update) {
       const Piece& piece = plan_.pieces[pieces_[i]];
       // A parameter that nobody used has no gradient, as on one device.
       tensors_[i].mutable_grad() =
-          used[i] ? sum.narrow(0, piece.shard_offset, piece.count) : torch::Tensor();
+          used[i] ? sum.narrow(0, piece.shard_offset, piece.count).view_as(tensors_[i])
+                  : torch::Tensor();
     }
     step(update.learning_rate_scale);
   }

@@ -65,7 +65,7 @@ class ShardStore {
                                       const std::vector<std::byte>& values) const;
 
   /// Numbers, within the plan, of this server's pieces, and the tensors that the optimizer works
-  /// on, in the same order.
+  /// on, in the same order: flat ones, but a piece that is a whole tensor has that one's shape.
   const std::vector<std::uint32_t>& pieces() const noexcept { return pieces_; }
   const std::vector<torch::Tensor>& piece_tensors() const noexcept { return tensors_; }
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
