@@ -48,8 +48,11 @@ CollectiveUpdate::CollectiveUpdate(parallel::DataParallel& parallel,
                                    std::chrono::milliseconds timeout)
     : parallel_(parallel), timeout_(timeout), exchange_(group_of_its_own(parallel.group())) {}
 
-StepResult CollectiveUpdate::run(std::int64_t step, const RankFigures& mine,
+StepResult CollectiveUpdate::run(std::int64_t step, RankFigures mine,
                                  torch::optim::Optimizer& optimizer) {
+  mine.communicate_seconds = communicate_seconds_;
+  mine.wait_seconds = wait_seconds_;
+  mine.bytes_sent = parallel_.group().bytes_sent();
   // Travels beside the gradients and has arrived by the time that they have.
   exchange_.start(mine, Deadline::after(timeout_));
   parallel_.finish_step();
@@ -58,6 +61,8 @@ StepResult CollectiveUpdate::run(std::int64_t step, const RankFigures& mine,
   result.figures = exchange_.wait();
   result.communicate_seconds = parallel_.communicate_seconds();
   result.wait_seconds = parallel_.wait_seconds() + waiting.seconds();
+  communicate_seconds_ += result.communicate_seconds;
+  wait_seconds_ += result.wait_seconds;
   result.applied = all_fit(result.figures);
   if (!result.applied) return result;
 

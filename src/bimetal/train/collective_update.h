@@ -27,10 +27,11 @@ class CollectiveUpdate {
   /// `parallel` must outlive it.
   CollectiveUpdate(parallel::DataParallel& parallel, std::chrono::milliseconds timeout);
 
-  /// Ends step number `step`, in which this rank has done `mine`. Collective. Errors: NotFinite, on
+  /// Ends step number `step`, in which this rank has done `mine`, whose totals of all steps so far
+  /// are filled in here. Collective. Errors: NotFinite, on
   /// every rank and with the parameters unchanged, naming the step and the ranks whose loss is no
   /// number; the fabric's.
-  StepResult run(std::int64_t step, const RankFigures& mine, torch::optim::Optimizer& optimizer);
+  StepResult run(std::int64_t step, RankFigures mine, torch::optim::Optimizer& optimizer);
 
   /// Seconds of the last update by the optimizer; a lone device would spend them too.
   double update_seconds() const noexcept { return update_seconds_; }
@@ -40,6 +41,7 @@ class CollectiveUpdate {
   std::chrono::milliseconds timeout_;
   FigureExchange exchange_;
   double update_seconds_ = 0;
+  double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };
 
 }  // namespace bimetal::train

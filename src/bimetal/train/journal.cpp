@@ -25,6 +25,19 @@ void Journal::add_repeated(const StepResult& result) {
   add_times(result);
 }
 
+std::vector<WorkerTotals> Journal::totals(std::span<const RankFigures> figures) const {
+  std::vector<WorkerTotals> totals;
+  for (const auto& figures_of_rank : figures) {
+    const auto rank = static_cast<int>(totals.size());
+    totals.push_back({.samples = meter_.samples(rank),
+                      .compute_s = meter_.compute_seconds(rank),
+                      .communicate_s = figures_of_rank.communicate_seconds,
+                      .wait_s = figures_of_rank.wait_seconds,
+                      .bytes_sent = figures_of_rank.bytes_sent});
+  }
+  return totals;
+}
+
 Progress Journal::add(std::int64_t step, const BatchFeed::Plan& plan, const StepResult& result,
                       std::span<const double> alone, const balance::Shares& next) {
   add_times(result);
@@ -46,8 +59,10 @@ Progress Journal::add(std::int64_t step, const BatchFeed::Plan& plan, const Step
                     .samples_per_s = rates.samples_per_s,
                     .efficiency = rates.efficiency,
                     .seconds_left = samples_left / rates.samples_per_s,
+                    .elapsed_s = meter_.elapsed_seconds(),
                     .shares = next,
-                    .rank_samples_per_s = rates.alone};
+                    .rank_samples_per_s = rates.alone,
+                    .workers = totals(result.figures)};
   history_.add({.step = step,
                 .elapsed_s = meter_.elapsed_seconds(),
                 .loss = progress.loss,

@@ -50,6 +50,7 @@ class Journal {
 
  private:
   void add_times(const StepResult& result);
+  std::vector<WorkerTotals> totals(std::span<const RankFigures> figures) const;
 
   Plan plan_;
   ProgressMeter meter_;

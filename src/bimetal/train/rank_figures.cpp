@@ -11,7 +11,10 @@ RankFigures decode(std::span<const double> numbers) {
           .compute_seconds = numbers[1],
           .loss_sum = numbers[2],
           .fit = static_cast<Fit>(static_cast<std::uint8_t>(numbers[3])),
-          .stop_requested = numbers[4] != 0};
+          .stop_requested = numbers[4] != 0,
+          .communicate_seconds = numbers[5],
+          .wait_seconds = numbers[6],
+          .bytes_sent = static_cast<std::uint64_t>(numbers[7])};
 }
 
 }  // namespace
@@ -22,8 +25,14 @@ FigureExchange::FigureExchange(comm::Group group)
       figures_(static_cast<std::size_t>(group_.size())) {}
 
 void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
-  mine_ = {static_cast<double>(mine.batch), mine.compute_seconds, mine.loss_sum,
-           static_cast<double>(mine.fit), mine.stop_requested ? 1.0 : 0.0};
+  mine_ = {static_cast<double>(mine.batch),
+           mine.compute_seconds,
+           mine.loss_sum,
+           static_cast<double>(mine.fit),
+           mine.stop_requested ? 1.0 : 0.0,
+           mine.communicate_seconds,
+           mine.wait_seconds,
+           static_cast<double>(mine.bytes_sent)};
   work_ = group_.all_gather(comm::buffer(std::span<const double>(mine_)),
                             comm::buffer(std::span<double>(gathered_)), deadline);
 }

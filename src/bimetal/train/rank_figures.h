@@ -25,6 +25,9 @@ struct RankFigures {
   double loss_sum = 0;         ///< of its samples
   Fit fit = Fit::fits;
   bool stop_requested = false;
+  /// Of this rank since the run's start, up to the step before: for those who watch.
+  double communicate_seconds = 0, wait_seconds = 0;
+  std::uint64_t bytes_sent = 0;
 };
 
 /// The exchange of one step. One in flight at a time; its buffers live as long as it does.
@@ -39,7 +42,7 @@ class FigureExchange {
   std::span<const RankFigures> wait();
 
  private:
-  static constexpr std::size_t kNumbers = 5;
+  static constexpr std::size_t kNumbers = 8;
 
   comm::Group group_;
   std::array<double, kNumbers> mine_{};

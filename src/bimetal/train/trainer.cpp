@@ -26,6 +26,7 @@
 #include "bimetal/train/step.h"
 #include "bimetal/train/step_probe.h"
 #include "bimetal/train/together.h"
+#include "bimetal/train/worker_summary.h"
 
 namespace bimetal::train {
 namespace {
@@ -52,6 +53,7 @@ class TrainingRun {
   void learn_shares(std::span<const RankFigures> figures);
   void repeat(const BatchFeed::Plan& plan, const StepResult& result);
   void record(const BatchFeed::Plan& plan, const StepResult& result);
+  void introduce_workers();
   void notice_idle_ranks();
   void evaluate_now();
   void save_now();
@@ -151,6 +153,7 @@ data::EpochSampler TrainingRun::sampler() const {
 }
 
 Report TrainingRun::run() {
+  introduce_workers();
   observer_.on_phase("training");
   model_->train();
   notice_idle_ranks();
@@ -228,6 +231,15 @@ void TrainingRun::repeat(const BatchFeed::Plan& plan, const StepResult& result) 
   }
   feed_.rewind(plan.before);
   feed_.draw(balancer_.shares());
+}
+
+void TrainingRun::introduce_workers() {
+  const WorkerSummary mine{.host = options_.host_name, .device = place_.device.str()};
+  std::vector<WorkerPlace> places;
+  for (auto& summary : gather_summaries(group_, mine, step_timeout(job_))) {
+    places.push_back({std::move(summary.host), std::move(summary.device)});
+  }
+  observer_.on_workers(places);
 }
 
 void TrainingRun::notice_idle_ranks() {

@@ -50,6 +50,37 @@ std::string without_history(Report report) {
   return to_json(report);
 }
 
+TEST_F(Trainer, TellsWhoWatchesWhatEachWorkerHasDone) {
+  const auto run = run_job(job_, 2);
+  for (const auto& recorder : run.recorders) {
+    ASSERT_THAT(recorder.workers, SizeIs(2));
+    EXPECT_EQ(recorder.workers[1].host, "host1");
+    EXPECT_EQ(recorder.workers[1].device, "cpu");
+    WorkerTotals before;
+    double elapsed = 0;
+    for (const auto& step : recorder.steps) {
+      ASSERT_THAT(step.workers, SizeIs(2));
+      EXPECT_GT(step.elapsed_s, std::exchange(elapsed, step.elapsed_s));
+      const auto& now = step.workers[1];
+      EXPECT_GT(now.samples, before.samples);
+      EXPECT_GT(now.compute_s, before.compute_s);
+      EXPECT_GE(now.communicate_s, before.communicate_s);
+      EXPECT_GE(now.wait_s, before.wait_s);
+      EXPECT_GE(now.bytes_sent, before.bytes_sent);
+      EXPECT_FALSE(now.staleness);
+      before = now;
+    }
+    EXPECT_EQ(before.samples, run.reports[0].workers[1].samples);
+    EXPECT_EQ(before.compute_s, run.reports[0].workers[1].compute_s);
+    // These lag by a step.
+    EXPECT_GT(before.bytes_sent, 0u);
+    EXPECT_GT(before.communicate_s, 0);
+    EXPECT_LE(before.communicate_s, run.reports[0].workers[1].communicate_s);
+    EXPECT_GT(before.wait_s, 0);
+    EXPECT_LE(before.wait_s, run.reports[0].workers[1].wait_s);
+  }
+}
+
 TEST_F(Trainer, LearnsAndReportsTheSameOnEveryRank) {
   job_.train.epochs = 4;
   const auto run = run_job(job_, 2);

@@ -67,11 +67,13 @@ inline Job small_job(const SyntheticImages& images) {
 
 /// Keeps what it is told. One for each rank.
 struct Recorder : Observer {
+  std::vector<WorkerPlace> workers;
   std::vector<Progress> steps;
   std::vector<std::string> notices;
   std::vector<std::string> checkpoints;
   std::vector<double> accuracies, losses;
 
+  void on_workers(const std::vector<WorkerPlace>& places) override { workers = places; }
   void on_step(const Progress& progress) override { steps.push_back(progress); }
   void on_notice(const std::string& text) override { notices.push_back(text); }
   void on_checkpoint(const std::string& path, std::int64_t) override {
