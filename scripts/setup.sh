@@ -42,8 +42,8 @@ if ! .venv/bin/python -c "import torch, sys; sys.exit(torch.__version__.split('+
     ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}
 fi
 # Read back our files with their own library, and draw the README's picture.
-if ! .venv/bin/python -c "import safetensors, matplotlib" 2>/dev/null; then
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" safetensors matplotlib
+if ! .venv/bin/python -c "import safetensors, tensorboard, matplotlib" 2>/dev/null; then
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" safetensors tensorboard matplotlib
 fi
 
 # What the tests of the Python package use it with, those of searches, and those of data at a URL.

@@ -24,11 +24,13 @@ ALLOWED = {
     "models": ["base"],
     "parallel": CORE + ["device", "c10d"],
     "train": CORE + ["device", "c10d", "data", "models", "parallel"],
+    "monitor": ["base", "net", "train"],
     "launch": CORE + ["device", "c10d", "data", "train"],
     "fabric_bench": CORE + ["launch"],
     "api": CORE + ["device", "data", "models", "parallel", "train", "launch"],
     "python": CORE + ["device", "c10d", "data"],
-    "cli": CORE + ["device", "data", "models", "parallel", "train", "launch", "fabric_bench"],
+    "cli": CORE + ["device", "data", "models", "parallel", "train", "monitor", "launch",
+                   "fabric_bench"],
 }
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')
 INCLUDE = re.compile(r'#include "bimetal/([a-z0-9_]+)/')

@@ -54,16 +54,17 @@ RawSocket RawSocket::connect(const Endpoint& server) {
   return socket;
 }
 
-void RawSocket::write(std::span<const std::byte> bytes) {
+bool RawSocket::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) return;  // hung up on: what the tests ask about with read() or hangs_up()
+    if (sent <= 0) return false;
     bytes = bytes.subspan(static_cast<std::size_t>(sent));
   }
+  return true;
 }
 
-void RawSocket::write(std::string_view text) {
-  write(std::as_bytes(std::span(text.data(), text.size())));
+bool RawSocket::write(std::string_view text) {
+  return write(std::as_bytes(std::span(text.data(), text.size())));
 }
 
 std::vector<std::byte> RawSocket::read(std::size_t size) {

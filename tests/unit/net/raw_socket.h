@@ -21,8 +21,9 @@ class RawSocket {
 
   static RawSocket connect(const Endpoint& server);
 
-  void write(std::span<const std::byte> bytes);
-  void write(std::string_view text);
+  /// False once the other side has hung up; tests mostly ask with read() or hangs_up().
+  bool write(std::span<const std::byte> bytes);
+  bool write(std::string_view text);
 
   /// Exactly `size` bytes, or fewer where the stream ends or nothing comes for long.
   std::vector<std::byte> read(std::size_t size);

@@ -1,0 +1,121 @@
+#include "bimetal/monitor/http_message.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+namespace bimetal::monitor {
+namespace {
+
+constexpr std::string_view kLineEnd = "\r\n";
+
+/// Cuts `text` behind the next `separator`; all of it where there is none.
+std::string_view next_part(std::string_view& text, std::string_view separator) {
+  const auto end = text.find(separator);
+  const auto part = text.substr(0, end);
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + separator.size());
+  return part;
+}
+
+bool equal_but_for_case(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+  return std::ranges::equal(a, b, {}, lower, lower);
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  const auto first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+bool is_version(std::string_view text) {
+  return text == "HTTP/1.1" || text == "HTTP/1.0";
+}
+
+bool is_token(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
+    return std::isalnum(c) ||
+           std::string_view("!#$%&'*+-.^_`|~").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+}
+
+bool is_path(std::string_view text) {
+  return text.starts_with('/') &&
+         std::ranges::all_of(text, [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+}
+
+std::optional<std::string_view> bearer_of(std::string_view credentials) {
+  const auto scheme = next_part(credentials, " ");
+  if (!equal_but_for_case(scheme, "Bearer")) return std::nullopt;
+  return trimmed(credentials);
+}
+
+std::string_view reason(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 431: return "Request Header Fields Too Large";
+  }
+  return "Internal Server Error";
+}
+
+}  // namespace
+
+std::optional<HttpRequest> parse_request(std::string_view head) {
+  auto line = next_part(head, kLineEnd);
+  HttpRequest request;
+  request.method = next_part(line, " ");
+  auto target = next_part(line, " ");
+  if (!is_token(request.method) || !is_path(target) || !is_version(line)) return std::nullopt;
+  request.path = next_part(target, "?");
+  for (line = next_part(head, kLineEnd); !line.empty(); line = next_part(head, kLineEnd)) {
+    if (line.find(':') == std::string_view::npos) return std::nullopt;
+    const auto name = next_part(line, ":");
+    if (!is_token(name)) return std::nullopt;
+    if (equal_but_for_case(name, "Authorization")) request.bearer = bearer_of(trimmed(line));
+  }
+  return request;
+}
+
+std::string encode_answer(const HttpAnswer& answer, bool with_body) {
+  std::string more;
+  if (answer.status == 401) more = "WWW-Authenticate: Bearer realm=\"bimetal\"\r\n";
+  if (answer.status == 405) more = "Allow: GET, HEAD\r\n";
+  return fmt::format(
+      "HTTP/1.1 {} {}\r\n"
+      "Content-Type: {}\r\n"
+      "Content-Length: {}\r\n"
+      "Cache-Control: no-store\r\n"
+      "X-Content-Type-Options: nosniff\r\n"
+      "{}"
+      "Connection: close\r\n"
+      "\r\n"
+      "{}",
+      answer.status, reason(answer.status), answer.content_type, answer.body.size(), more,
+      with_body ? answer.body : "");
+}
+
+std::string encode_get(std::string_view path, std::string_view host, std::string_view bearer) {
+  const auto credentials =
+      bearer.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", bearer);
+  return fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\n{}Connection: close\r\n\r\n", path, host,
+                     credentials);
+}
+
+std::optional<int> parse_status_line(std::string_view head) {
+  auto line = next_part(head, kLineEnd);
+  if (!is_version(next_part(line, " "))) return std::nullopt;
+  const auto digits = next_part(line, " ");
+  int status = 0;
+  const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), status);
+  const bool whole = error == std::errc() && stop == digits.data() + digits.size();
+  return whole && digits.size() == 3 && status >= 100 ? std::optional(status) : std::nullopt;
+}
+
+}  // namespace bimetal::monitor

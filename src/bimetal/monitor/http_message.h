@@ -1,0 +1,43 @@
+#pragma once
+// As much of HTTP/1.1 as a page of figures takes (RFC 9110 and 9112): requests without a body, and
+// one answer for each connection. Pure functions.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace bimetal::monitor {
+
+/// The end of a message's head.
+inline constexpr std::string_view kEndOfHead = "\r\n\r\n";
+
+/// Longest head of a request or an answer that is read.
+inline constexpr std::size_t kMaxHeadBytes = 8192;
+
+struct HttpRequest {
+  std::string_view method;
+  std::string_view path;                   ///< without the query
+  std::optional<std::string_view> bearer;  ///< of "Authorization: Bearer …"
+};
+
+/// `head` up to and with its empty line; the result's views are into it. Nothing for what is no
+/// request of HTTP/1.x.
+std::optional<HttpRequest> parse_request(std::string_view head);
+
+struct HttpAnswer {
+  int status = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  std::string body = {};
+};
+
+/// The whole message; `with_body` is false for an answer to HEAD.
+std::string encode_answer(const HttpAnswer& answer, bool with_body = true);
+
+/// "GET PATH HTTP/1.1 …". An empty bearer is left out.
+std::string encode_get(std::string_view path, std::string_view host, std::string_view bearer);
+
+/// The status of an answer's head, or nothing for what is no answer of HTTP/1.x.
+std::optional<int> parse_status_line(std::string_view head);
+
+}  // namespace bimetal::monitor

@@ -1,0 +1,98 @@
+#include "bimetal/monitor/monitor.h"
+
+#include <fmt/format.h>
+
+#include "bimetal/base/error.h"
+#include "bimetal/monitor/monitor_token.h"
+#include "bimetal/monitor/prometheus.h"
+
+namespace bimetal::monitor {
+namespace {
+
+constexpr const char* kIndex =
+    "A training job of Bimetal.\n"
+    "  /metrics  for Prometheus\n"
+    "  /status   as JSON, for `bimetal top`\n";
+
+HttpServerOptions server_options(const net::Endpoint& listen, const net::Token& job_token) {
+  require_token_for_monitor(listen, job_token);
+  HttpServerOptions options{.listen = listen};
+  if (!net::is_loopback(listen.host)) options.token = monitor_token(job_token);
+  return options;
+}
+
+}  // namespace
+
+void require_token_for_monitor(const net::Endpoint& listen, const net::Token& job_token) {
+  if (!job_token.empty() || net::is_loopback(listen.host)) return;
+  throw Error(ErrorCode::Unauthorized,
+              fmt::format("{} is not a loopback address, and the job has no token: anyone on the "
+                          "network could watch it. Pass --token-file, set BIMETAL_TOKEN_FILE or "
+                          "BIMETAL_TOKEN, or take --monitor 127.0.0.1:{}",
+                          listen.host, listen.port));
+}
+
+Monitor::Monitor(const MonitorOptions& options) {
+  if (!options.tensorboard_dir.empty()) {
+    scalars_.emplace(options.tensorboard_dir, options.host_name);
+  }
+  if (!options.listen) return;
+  try {
+    server_.emplace(server_options(*options.listen, options.job_token),
+                    [this](std::string_view path) { return page(path); });
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("the monitor cannot start: {}", error.what()));
+  }
+}
+
+Monitor::~Monitor() {
+  log_step();
+}
+
+/// The last step, unless the log has it.
+void Monitor::log_step() {
+  if (!scalars_ || step_ == logged_step_) return;
+  logged_step_ = step_;
+  scalars_->add_step(recorder_.status());
+}
+
+std::optional<net::Endpoint> Monitor::endpoint() const {
+  return server_ ? std::optional(server_->endpoint()) : std::nullopt;
+}
+
+HttpAnswer Monitor::page(std::string_view path) const {
+  if (path == kMetricsPath) return {200, kPrometheusContentType, to_prometheus(recorder_.status())};
+  if (path == kStatusPath) return {200, "application/json", to_json(recorder_.status())};
+  if (path == "/") return {200, "text/plain; charset=utf-8", kIndex};
+  return {404, "text/plain", "there are /metrics and /status here\n"};
+}
+
+void Monitor::on_phase(const std::string& what) {
+  recorder_.on_phase(what);
+}
+
+void Monitor::on_data(const train::DataProgress& progress) {
+  recorder_.on_data(progress);
+}
+
+void Monitor::on_workers(const std::vector<train::WorkerPlace>& places) {
+  recorder_.on_workers(places);
+}
+
+void Monitor::on_step(const train::Progress& progress) {
+  recorder_.on_step(progress);
+  step_ = progress.step;
+  if (scalars_ && scalars_->wants_step()) log_step();
+}
+
+void Monitor::on_evaluated(std::int64_t epoch, double accuracy, double loss) {
+  recorder_.on_evaluated(epoch, accuracy, loss);
+  log_step();
+  if (scalars_) scalars_->add_evaluation(step_, accuracy, loss);
+}
+
+void Monitor::on_notice(const std::string& text) {
+  recorder_.on_notice(text);
+}
+
+}  // namespace bimetal::monitor

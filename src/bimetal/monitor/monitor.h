@@ -1,0 +1,63 @@
+#pragma once
+// What lets others watch a job: a page for `bimetal top`, one for Prometheus, and scalars for
+// TensorBoard (docs/monitoring.md). Each is there only if it was asked for.
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/monitor/http_server.h"
+#include "bimetal/monitor/recorder.h"
+#include "bimetal/monitor/scalar_log.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+#include "bimetal/train/observer.h"
+
+namespace bimetal::monitor {
+
+/// The pages of a monitor.
+inline constexpr const char* kStatusPath = "/status";
+inline constexpr const char* kMetricsPath = "/metrics";
+
+struct MonitorOptions {
+  std::optional<net::Endpoint> listen = {};  ///< port 0: a free one
+  net::Token job_token = {};                 ///< needed beyond loopback, and asked for there alone
+  std::filesystem::path tensorboard_dir = {};  ///< empty: no scalars
+  std::string host_name = {};
+};
+
+/// Error(Unauthorized) for an address beyond loopback and no token: anyone could watch the job.
+void require_token_for_monitor(const net::Endpoint& listen, const net::Token& job_token);
+
+/// To be told what rank 0 is told. Its calls come from one thread and copy some numbers; who asks
+/// for a page is answered by another one.
+class Monitor final : public train::Observer {
+ public:
+  /// Errors: Unauthorized for an address beyond loopback without a token; System for a port in use
+  /// or a folder that cannot be written.
+  explicit Monitor(const MonitorOptions& options);
+  ~Monitor() override;
+
+  /// Where the pages are, with the real port; nothing if nobody asked for them.
+  std::optional<net::Endpoint> endpoint() const;
+
+  void on_phase(const std::string& what) override;
+  void on_data(const train::DataProgress& progress) override;
+  void on_workers(const std::vector<train::WorkerPlace>& places) override;
+  void on_step(const train::Progress& progress) override;
+  void on_evaluated(std::int64_t epoch, double accuracy, double loss) override;
+  void on_notice(const std::string& text) override;
+
+ private:
+  void log_step();
+  HttpAnswer page(std::string_view path) const;
+
+  Recorder recorder_;
+  std::optional<ScalarLog> scalars_;
+  std::int64_t step_ = 0, logged_step_ = 0;
+  std::optional<HttpServer> server_;  // last: it asks the recorder
+};
+
+}  // namespace bimetal::monitor

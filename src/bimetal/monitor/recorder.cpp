@@ -1,0 +1,138 @@
+#include "bimetal/monitor/recorder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "bimetal/monitor/unix_time.h"
+
+namespace bimetal::monitor {
+namespace {
+
+constexpr std::size_t kMostNotices = 5;
+// Rates are taken over at least the longer span (once there has been as much), from marks that are
+// no closer to each other than the shorter one: a few dozen, however fast the steps are.
+constexpr double kRecentSeconds = 3.0;
+constexpr double kMarkEvery = 0.1;
+
+std::optional<double> if_finite(double value) {
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+void add_totals(const train::WorkerTotals& now, WorkerStatus& worker) {
+  worker.samples = now.samples;
+  worker.compute_s = now.compute_s;
+  worker.communicate_s = now.communicate_s;
+  worker.wait_s = now.wait_s;
+  worker.bytes_sent = now.bytes_sent;
+  if (now.staleness) worker.staleness_max = now.staleness->max;
+}
+
+void add_rates(const train::WorkerTotals& before, const train::WorkerTotals& now, double seconds,
+               WorkerStatus& worker) {
+  if (!(seconds > 0)) return;
+  worker.samples_per_s = static_cast<double>(now.samples - before.samples) / seconds;
+  worker.wait_part = std::min((now.wait_s - before.wait_s) / seconds, 1.0);
+  worker.bytes_per_s = static_cast<double>(now.bytes_sent - before.bytes_sent) / seconds;
+  if (!now.staleness) return;
+  const auto past = before.staleness.value_or(train::Staleness{});
+  const auto updates = now.staleness->updates - past.updates;
+  if (updates > 0) {
+    worker.staleness =
+        static_cast<double>(now.staleness->sum - past.sum) / static_cast<double>(updates);
+  }
+}
+
+}  // namespace
+
+Recorder::Recorder() {
+  status_.started_at = unix_time();
+  status_.phase = "starting";
+}
+
+void Recorder::set_phase(const std::string& what) {
+  const std::scoped_lock lock(mutex_);
+  status_.phase = what;
+}
+
+void Recorder::on_phase(const std::string& what) {
+  set_phase(what);
+}
+
+void Recorder::on_data(const train::DataProgress& progress) {
+  set_phase(progress.what);
+}
+
+void Recorder::on_workers(const std::vector<train::WorkerPlace>& places) {
+  const std::scoped_lock lock(mutex_);
+  places_ = places;
+}
+
+void Recorder::on_step(const train::Progress& progress) {
+  const std::scoped_lock lock(mutex_);
+  progress_ = progress;
+  since_step_ = Stopwatch();
+  remember(progress);
+}
+
+void Recorder::remember(const train::Progress& progress) {
+  // The first step's span began before it: what was done by then is nothing.
+  if (marks_.empty())
+    marks_.push_back({0, std::vector<train::WorkerTotals>(progress.workers.size())});
+  if (progress.elapsed_s - marks_.back().elapsed_s < kMarkEvery) return;
+  marks_.push_back({progress.elapsed_s, progress.workers});
+  while (marks_.size() > 1 && progress.elapsed_s - marks_[1].elapsed_s >= kRecentSeconds) {
+    marks_.pop_front();
+  }
+}
+
+void Recorder::on_evaluated(std::int64_t, double accuracy, double loss) {
+  const std::scoped_lock lock(mutex_);
+  status_.test_accuracy = if_finite(accuracy);
+  status_.test_loss = if_finite(loss);
+}
+
+void Recorder::on_notice(const std::string& text) {
+  const std::scoped_lock lock(mutex_);
+  status_.notices.push_back(text);
+  if (status_.notices.size() > kMostNotices) status_.notices.erase(status_.notices.begin());
+}
+
+Status Recorder::status() const {
+  const std::scoped_lock lock(mutex_);
+  auto status = status_;
+  for (std::size_t rank = 0; rank < places_.size(); ++rank) {
+    status.workers.push_back({.rank = static_cast<int>(rank),
+                              .host = places_[rank].host,
+                              .device = places_[rank].device});
+  }
+  if (progress_.step == 0) return status;
+  status.epoch = progress_.epoch;
+  status.epochs = progress_.epochs;
+  status.step = progress_.step;
+  status.steps = progress_.steps;
+  status.elapsed_s = progress_.elapsed_s;
+  status.since_step_s = since_step_.seconds();
+  status.loss = if_finite(progress_.loss);
+  status.samples_per_s = if_finite(progress_.samples_per_s);
+  status.efficiency = if_finite(progress_.efficiency);
+  status.seconds_left = if_finite(progress_.seconds_left);
+  status.workers.resize(std::max(status.workers.size(), progress_.shares.size()));
+  for (std::size_t rank = 0; rank < status.workers.size(); ++rank) {
+    auto& worker = status.workers[rank];
+    worker.rank = static_cast<int>(rank);
+    if (rank < progress_.shares.size()) worker.share = progress_.shares[rank];
+    if (rank < progress_.rank_samples_per_s.size()) {
+      worker.samples_per_s_alone = progress_.rank_samples_per_s[rank];
+    }
+    if (rank >= progress_.workers.size()) continue;
+    const auto& then = marks_.front();
+    const auto& now = progress_.workers[rank];
+    add_totals(now, worker);
+    if (rank < then.workers.size()) {
+      add_rates(then.workers[rank], now, progress_.elapsed_s - then.elapsed_s, worker);
+    }
+  }
+  return status;
+}
+
+}  // namespace bimetal::monitor

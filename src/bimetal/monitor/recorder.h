@@ -1,0 +1,49 @@
+#pragma once
+// Turns what training tells into a status that other threads may read at any time.
+
+#include <array>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/monitor/status.h"
+#include "bimetal/train/observer.h"
+
+namespace bimetal::monitor {
+
+/// The observer's calls come from one thread and cost a copy of some numbers; status() may be
+/// called from any other.
+class Recorder final : public train::Observer {
+ public:
+  Recorder();
+
+  void on_phase(const std::string& what) override;
+  void on_data(const train::DataProgress& progress) override;
+  void on_workers(const std::vector<train::WorkerPlace>& places) override;
+  void on_step(const train::Progress& progress) override;
+  void on_evaluated(std::int64_t epoch, double accuracy, double loss) override;
+  void on_notice(const std::string& text) override;
+
+  Status status() const;
+
+ private:
+  /// What has been done by a moment of training.
+  struct Mark {
+    double elapsed_s = 0;
+    std::vector<train::WorkerTotals> workers;
+  };
+
+  void set_phase(const std::string& what);
+  void remember(const train::Progress& progress);
+
+  mutable std::mutex mutex_;
+  Status status_;
+  std::vector<train::WorkerPlace> places_;
+  train::Progress progress_;
+  Stopwatch since_step_;
+  std::deque<Mark> marks_;  ///< from the last seconds, for rates
+};
+
+}  // namespace bimetal::monitor

@@ -1,0 +1,125 @@
+#include "bimetal/monitor/status.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::monitor {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class JsonWriter {
+ public:
+  explicit JsonWriter(Json& json) : json_(json) {}
+
+  template <typename Value>
+  void operator()(const char* name, const Value& value) {
+    json_[name] = value;
+  }
+  template <typename Value>
+  void operator()(const char* name, const std::optional<Value>& value) {
+    json_[name] = value ? Json(*value) : Json();
+  }
+
+ private:
+  Json& json_;
+};
+
+class JsonReader {
+ public:
+  explicit JsonReader(const Json& json) : json_(json) {}
+
+  template <typename Value>
+  void operator()(const char* name, Value& value) {
+    json_.at(name).get_to(value);
+  }
+  /// A number that is not finite was written as null.
+  void operator()(const char* name, double& value) {
+    const auto& found = json_.at(name);
+    value = found.is_null() ? std::nan("") : found.get<double>();
+  }
+  template <typename Value>
+  void operator()(const char* name, std::optional<Value>& value) {
+    const auto& found = json_.at(name);
+    value = found.is_null() ? std::nullopt : std::optional(found.get<Value>());
+  }
+
+ private:
+  const Json& json_;
+};
+
+/// The one list of a worker's fields, for writing and for reading.
+template <typename Visitor, typename Worker>
+void visit_worker(Visitor visit, Worker& worker) {
+  visit("rank", worker.rank);
+  visit("host", worker.host);
+  visit("device", worker.device);
+  visit("share", worker.share);
+  visit("samples_per_s_alone", worker.samples_per_s_alone);
+  visit("samples_per_s", worker.samples_per_s);
+  visit("wait_part", worker.wait_part);
+  visit("bytes_per_s", worker.bytes_per_s);
+  visit("staleness", worker.staleness);
+  visit("staleness_max", worker.staleness_max);
+  visit("samples", worker.samples);
+  visit("compute_s", worker.compute_s);
+  visit("communicate_s", worker.communicate_s);
+  visit("wait_s", worker.wait_s);
+  visit("bytes_sent", worker.bytes_sent);
+}
+
+/// The same for all but the workers.
+template <typename Visitor, typename AnyStatus>
+void visit_job(Visitor visit, AnyStatus& status) {
+  visit("started_at", status.started_at);
+  visit("phase", status.phase);
+  visit("epoch", status.epoch);
+  visit("epochs", status.epochs);
+  visit("step", status.step);
+  visit("steps", status.steps);
+  visit("elapsed_s", status.elapsed_s);
+  visit("since_step_s", status.since_step_s);
+  visit("loss", status.loss);
+  visit("samples_per_s", status.samples_per_s);
+  visit("efficiency", status.efficiency);
+  visit("seconds_left", status.seconds_left);
+  visit("test_accuracy", status.test_accuracy);
+  visit("test_loss", status.test_loss);
+  visit("notices", status.notices);
+}
+
+}  // namespace
+
+std::string to_json(const Status& status) {
+  Json json;
+  visit_job(JsonWriter(json), status);
+  json["workers"] = Json::array();
+  for (const auto& worker : status.workers) {
+    Json entry;
+    visit_worker(JsonWriter(entry), worker);
+    json["workers"].push_back(std::move(entry));
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Status parse_status(std::string_view text) {
+  try {
+    const auto json = Json::parse(text);
+    Status status;
+    visit_job(JsonReader(json), status);
+    for (const auto& entry : json.at("workers")) {
+      visit_worker(JsonReader(entry), status.workers.emplace_back());
+    }
+    return status;
+  } catch (const Json::exception& error) {
+    throw Error(
+        ErrorCode::ProtocolMismatch,
+        fmt::format("no status of a job, or one of another version of Bimetal: {}", error.what()));
+  }
+}
+
+}  // namespace bimetal::monitor

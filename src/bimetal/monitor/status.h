@@ -1,0 +1,48 @@
+#pragma once
+// How a job gets on, as those who watch it see it; and the JSON form of that, which `bimetal top`
+// reads (docs/monitoring.md describes each field).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bimetal::monitor {
+
+/// Rates and parts are those of the last seconds; an empty one is not known.
+struct WorkerStatus {
+  int rank = 0;
+  std::string host = {}, device = {};
+  std::int64_t share = 0;                          ///< samples of the next global batch
+  double samples_per_s_alone = 0;                  ///< of its own computation
+  std::optional<double> samples_per_s = {};        ///< what it adds to the job's rate
+  std::optional<double> wait_part = {};            ///< of the time, 0…1
+  std::optional<double> bytes_per_s = {};          ///< sent
+  std::optional<double> staleness = {};            ///< mean over its updates
+  std::optional<std::int64_t> staleness_max = {};  ///< since the run's start
+  std::optional<std::int64_t> samples = {};        ///< since the run's start, like all that follow
+  std::optional<double> compute_s = {}, communicate_s = {}, wait_s = {};
+  std::optional<std::uint64_t> bytes_sent = {};
+};
+
+struct Status {
+  double started_at = 0;   ///< Unix time, seconds
+  std::string phase = {};  ///< "loading data", "training"…
+  std::int64_t epoch = 0, epochs = 0;
+  std::int64_t step = 0, steps = 0;         ///< done, and planned in all; 0 before the first
+  double elapsed_s = 0;                     ///< time of the training steps alone
+  std::optional<double> since_step_s = {};  ///< how long ago the last step ended
+  std::optional<double> loss = {}, samples_per_s = {}, efficiency = {}, seconds_left = {};
+  std::optional<double> test_accuracy = {}, test_loss = {};  ///< of the last evaluation
+  std::vector<std::string> notices = {};                     ///< the last few
+  std::vector<WorkerStatus> workers = {};
+};
+
+/// One line.
+std::string to_json(const Status& status);
+
+/// The inverse. Whatever else `json` holds is Error(ProtocolMismatch).
+Status parse_status(std::string_view json);
+
+}  // namespace bimetal::monitor

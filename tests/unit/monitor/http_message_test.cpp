@@ -1,0 +1,73 @@
+#include "bimetal/monitor/http_message.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace bimetal::monitor {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST(HttpMessage, ReadsARequest) {
+  const auto request = parse_request(
+      "GET /metrics?x=1 HTTP/1.1\r\nHost: a:1\r\naUTHORIZATION:  bearer  s3cret \r\nX:\r\n\r\n");
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->method, "GET");
+  EXPECT_EQ(request->path, "/metrics");
+  EXPECT_EQ(request->bearer, "s3cret");
+}
+
+TEST(HttpMessage, OtherCredentialsAreNoBearer) {
+  const auto bearer = [](const std::string& line) {
+    return parse_request("GET / HTTP/1.0\r\n" + line + "\r\n\r\n").value().bearer;
+  };
+  EXPECT_EQ(bearer("Authorization: Basic abc"), std::nullopt);
+  EXPECT_EQ(bearer("Authorization: Bearer"), "");
+  EXPECT_EQ(bearer("X-Authorization: Bearer abc"), std::nullopt);
+}
+
+TEST(HttpMessage, RefusesWhatIsNoRequest) {
+  for (const char* head :
+       {"", "\r\n\r\n", "GET\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/2\r\n\r\n",
+        "GET  / HTTP/1.1\r\n\r\n", "GET metrics HTTP/1.1\r\n\r\n", "GET / HTTP/1.1 \r\n\r\n",
+        "G\x01T / HTTP/1.1\r\n\r\n", "GET /\x7f HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nno colon\r\n\r\n", "GET / HTTP/1.1\r\n: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nA : x\r\n\r\n", "\x16\x03\x01\r\n\r\n"}) {
+    EXPECT_FALSE(parse_request(head)) << head;
+  }
+}
+
+TEST(HttpMessage, AnswersSayHowLongTheyAre) {
+  const HttpAnswer answer{200, "text/plain", "four"};
+  EXPECT_THAT(encode_answer(answer), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(encode_answer(answer), HasSubstr("\r\nContent-Length: 4\r\n"));
+  EXPECT_THAT(encode_answer(answer), HasSubstr("\r\nConnection: close\r\n"));
+  EXPECT_THAT(encode_answer(answer), EndsWith("\r\n\r\nfour"));
+  EXPECT_THAT(encode_answer(answer, false), EndsWith("\r\n\r\n"));
+  EXPECT_THAT(encode_answer(answer, false), HasSubstr("\r\nContent-Length: 4\r\n"));
+  EXPECT_THAT(encode_answer({401}), HasSubstr("\r\nWWW-Authenticate: Bearer"));
+}
+
+TEST(HttpMessage, OurRequestsAreRead) {
+  const auto text = encode_get("/status", "[::1]:9100", "s3cret");
+  const auto request = parse_request(text);
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->path, "/status");
+  EXPECT_EQ(request->bearer, "s3cret");
+  EXPECT_THAT(encode_get("/", "a", ""), Not(HasSubstr("Authorization")));
+}
+
+TEST(HttpMessage, ReadsAnAnswersStatus) {
+  EXPECT_EQ(parse_status_line("HTTP/1.1 401 Unauthorized\r\n"), 401);
+  EXPECT_EQ(parse_status_line("HTTP/1.0 200\r\n"), 200);
+  for (const char* line : {"", "SSH-2.0-x\r\n", "HTTP/1.1 20\r\n", "HTTP/1.1 2000 OK\r\n",
+                           "HTTP/1.1 -20 OK\r\n", "HTTP/1.1 2x0 OK\r\n"}) {
+    EXPECT_EQ(parse_status_line(line), std::nullopt) << line;
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::monitor
