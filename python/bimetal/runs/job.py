@@ -51,8 +51,9 @@ class Job:
         return self.path.name
 
     def base_arguments(self) -> list[str]:
-        """``--set`` for any run of this job that has one rank: nothing to share, nobody to meet, data where it lies."""
-        settings = [*self.settings, "parallel.balance=auto", "fabric.transport=tcp"]
+        """``--set`` for any run of this job that has one rank: nothing to share, nobody to meet, data where it lies,
+        and no monitor at an address that the next run wants, too."""
+        settings = [*self.settings, "parallel.balance=auto", "fabric.transport=tcp", "monitor.listen="]
         if (data := self.value("data.path")) and os.path.exists(data):
             settings.append(f"data.path={os.path.abspath(data)}")
         return as_arguments(settings)

@@ -7,7 +7,7 @@ namespace bimetal::cli {
 int run_local_job(const LocalRanks& ranks, launch::SignalWatch& signals,
                   const std::function<void()>& on_stop_request) {
   auto plan = plan_of(ranks);
-  plan.token = net::Token::generate();
+  plan.token = ranks.token.empty() ? net::Token::generate() : ranks.token;
   const rendezvous::StoreServer server({"127.0.0.1", 0}, plan.token);
   plan.world_size = static_cast<int>(plan.ranks.size());
   plan.store = server.endpoint();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bimetal/launch/local_launcher.h"
+#include "bimetal/net/token.h"
 #include "bimetal/train/job.h"
 
 namespace bimetal::cli {
@@ -17,6 +18,7 @@ struct LocalRanks {
   std::vector<std::string> rank_command = {"worker"};
   std::filesystem::path report = {};  ///< for rank 0; empty: none
   std::filesystem::path resume = {};  ///< for rank 0; empty: none
+  net::Token token = {};              ///< the job's; empty: one is made for it
   bool summary = true;                ///< rank 0 prints the closing table
   double stop_after_s = 0;            ///< > 0: seconds of training after which the job ends well
   bool joined = false;                ///< workers alone, of a job whose servers are elsewhere

@@ -26,6 +26,7 @@
 #include "bimetal/cli/show_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/token.h"
+#include "bimetal/cli/top.h"
 #include "bimetal/cli/train.h"
 
 namespace bimetal::cli {
@@ -64,6 +65,7 @@ int run(int argc, char** argv) {
   add_devices(app, action);
   add_bench(app, action);
   add_demo(app, action);
+  add_top(app, action);
   add_token(app, action);
   add_python_commands(app, action);
   add_worker(app, action);

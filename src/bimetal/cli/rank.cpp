@@ -6,11 +6,14 @@
 #include <memory>
 
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/rank_monitor.h"
 #include "bimetal/cli/rank_observer.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/served_rank.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/status_pipe.h"
+#include "bimetal/monitor/monitor.h"
+#include "bimetal/train/observers.h"
 #include "bimetal/train/report.h"
 #include "bimetal/train/trainer.h"
 
@@ -38,14 +41,18 @@ train::Report train_in(comm::Group group, const RankRun& run, train::Observer& o
 }
 
 int train_and_report(const RankRun& run, launch::StatusReporter& status) {
-  auto group = join_group(run.env, run.job);
   if (run.env.rank != 0) {
     train::Observer silent;
-    return train_in(group, run, silent).interrupted ? kInterrupted : kSuccess;
+    const auto report = train_in(join_group(run.env, run.job), run, silent);
+    return report.interrupted ? kInterrupted : kSuccess;
   }
   Terminal terminal;
   RankObserver observer(terminal, run.stop_after_s > 0 ? rate_line : progress_line, status);
-  const auto report = train_in(group, run, observer);
+  // Before the others are met: a port in use ends the job at once, and waiting can be watched, too.
+  monitor::Monitor monitor(monitor_options(run.job.monitor));
+  announce(monitor, terminal);
+  train::Observers observers({&observer, &monitor});
+  const auto report = train_in(join_group(run.env, run.job), run, observers);
   terminal.clear();
   if (!run.report.empty()) train::write_report(report, run.report);
   if (run.summary) print_end(terminal, report, observer.last_checkpoint());

@@ -22,11 +22,6 @@ bool understands_codes(int descriptor) {
   return ::isatty(descriptor) && kind != nullptr && std::string_view(kind) != "dumb";
 }
 
-int width() {
-  winsize size{};
-  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 const char* code_of(Colour colour) {
   switch (colour) {
     case Colour::bold: return "\x1b[1m";
@@ -54,7 +49,7 @@ void Terminal::print(std::string_view line) {
 
 void Terminal::rewrite(const std::string& line) {
   if (!live_) return;
-  write_to(stdout, kClearLine + cut_to(line, width() - 1));
+  write_to(stdout, kClearLine + cut_to(line, terminal_size().columns - 1));
   line_shown_ = true;
 }
 
@@ -66,6 +61,15 @@ void Terminal::clear() {
 
 std::string Terminal::coloured(Colour colour, std::string_view text) const {
   return colours_ ? fmt::format("{}{}\x1b[0m", code_of(colour), text) : std::string(text);
+}
+
+TerminalSize terminal_size() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return {};
+  TerminalSize known;
+  if (size.ws_col > 0) known.columns = size.ws_col;
+  if (size.ws_row > 0) known.rows = size.ws_row;
+  return known;
 }
 
 bool errors_are_live() {

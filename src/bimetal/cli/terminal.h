@@ -39,6 +39,12 @@ class Terminal {
   bool line_shown_ = false;
 };
 
+/// Of standard output's terminal; 80 by 24 where it is none.
+struct TerminalSize {
+  int columns = 80, rows = 24;
+};
+TerminalSize terminal_size();
+
 /// Whether a line on standard error can be taken away again.
 bool errors_are_live();
 

@@ -11,6 +11,8 @@
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/shared_job.h"
 #include "bimetal/launch/rank_environment.h"
+#include "bimetal/monitor/monitor.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/train/job.h"
 
 namespace bimetal::cli {
@@ -21,6 +23,7 @@ constexpr const char* kTrainExamples = R"(Examples:
   bimetal train job.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
   bimetal train job.toml --set train.epochs=3 --set train.learning_rate=0.1 --report run.json
   bimetal train job.toml --resume runs/fashion
+  bimetal train job.toml --monitor 127.0.0.1:9100 --tensorboard runs/scalars
   torchrun --no-python --nproc-per-node 2 bimetal train job.toml
   mpirun -n 4 bimetal train job.toml
   srun -n 4 bimetal train job.toml
@@ -32,7 +35,27 @@ Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them)
 train::Job load(const TrainArguments& arguments) {
   auto job = train::load_job(arguments.job, arguments.set);
   if (arguments.join_timeout_s) job.cluster.join_timeout_s = *arguments.join_timeout_s;
+  if (!arguments.monitor.empty()) {
+    job.monitor.listen = net::to_string(net::parse_endpoint(arguments.monitor));
+  }
+  if (!arguments.tensorboard.empty()) job.monitor.tensorboard_dir = arguments.tensorboard;
   return job;
+}
+
+/// The token of a job on this machine, if it is to be one that others have, too. Asked for before
+/// anything starts.
+net::Token token_for_monitor(const TrainArguments& arguments, const train::Job& job) {
+  if (job.monitor.listen.empty()) {
+    if (arguments.listen.empty() && !arguments.token_file.empty()) {
+      throw Error(ErrorCode::InvalidArgument, "--token-file goes with --listen or --monitor");
+    }
+    return {};
+  }
+  const auto listen = net::parse_endpoint(job.monitor.listen);
+  if (net::is_loopback(listen.host)) return {};
+  auto token = read_token(arguments.token_file);
+  monitor::require_token_for_monitor(listen, token);
+  return token;
 }
 
 int run_as_rank(const launch::RankEnvironment& env, const train::Job& job,
@@ -42,6 +65,12 @@ int run_as_rank(const launch::RankEnvironment& env, const train::Job& job,
                 "--listen starts a job, but RANK is set (or mpirun or srun is at work): this "
                 "process is one rank of a job that another launcher has started; unset RANK, or "
                 "leave --listen out");
+  }
+  if (!arguments.token_file.empty()) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        "--token-file is for the process that starts a job, and this one is a rank of a job "
+        "that another launcher has started: set BIMETAL_TOKEN_FILE for all of its ranks");
   }
   return run_rank(
       {env, job, worker_of_rank(env, arguments.workers, job), arguments.report, arguments.resume});
@@ -68,6 +97,13 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       .add_option("--join-timeout", arguments.join_timeout_s, "How long to wait for all workers")
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber);
+  command
+      .add_option("--monitor", arguments.monitor,
+                  "Show how the job gets on here, for `bimetal top` and Prometheus; port 0 takes a "
+                  "free one")
+      ->type_name("ADDR:PORT");
+  command.add_option("--tensorboard", arguments.tensorboard, "Write scalars for TensorBoard here")
+      ->type_name("DIR");
 }
 
 void add_host_options(CLI::App& command, TrainArguments& arguments) {
@@ -85,8 +121,7 @@ void add_host_options(CLI::App& command, TrainArguments& arguments) {
       .add_option("--token-file", arguments.token_file,
                   "The job's shared secret, see `bimetal token`; needed beyond loopback")
       ->type_name("FILE")
-      ->group("Several machines")
-      ->needs(listen);
+      ->group("Several machines");
   add_encrypt(command, "Several machines");
   world_size->needs(listen);
 }
@@ -97,6 +132,7 @@ int train_command(const TrainArguments& arguments) {
   LocalRanks ranks;
   ranks.job = load(arguments);
   if (const auto env = find_rank(ranks.job)) return run_as_rank(*env, ranks.job, arguments);
+  ranks.token = token_for_monitor(arguments, ranks.job);
   ranks.workers = choose_workers(arguments.workers, ranks.job);
   ranks.report = arguments.report;
   ranks.resume = arguments.resume;

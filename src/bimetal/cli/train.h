@@ -16,7 +16,8 @@ struct TrainArguments {
   std::vector<std::string> workers;  ///< worker specs
   std::string report, resume;
   std::optional<double> join_timeout_s;
-  std::string listen, token_file;  ///< a job of several machines
+  std::string monitor, tensorboard;  ///< monitor.listen and monitor.tensorboard_dir
+  std::string listen, token_file;    ///< a job of several machines
   int world_size = 0;
 };
 

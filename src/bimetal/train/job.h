@@ -87,6 +87,12 @@ struct FabricConfig {
   bool operator==(const FabricConfig&) const = default;
 };
 
+struct MonitorConfig {
+  std::string listen;           ///< ADDR:PORT of the monitor; empty: none
+  std::string tensorboard_dir;  ///< empty: no scalars for TensorBoard
+  bool operator==(const MonitorConfig&) const = default;
+};
+
 struct Job {
   ModelConfig model;
   DataConfig data;
@@ -95,6 +101,7 @@ struct Job {
   CheckpointConfig checkpoint;
   ClusterConfig cluster;
   FabricConfig fabric;
+  MonitorConfig monitor;
   bool operator==(const Job&) const = default;
 };
 

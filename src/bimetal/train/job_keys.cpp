@@ -8,6 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/device/worker_spec.h"
+#include "bimetal/net/endpoint.h"
 
 namespace bimetal::train {
 namespace {
@@ -118,6 +119,23 @@ Binding one_of(std::string& to, std::vector<std::string> choices) {
     if (std::find(choices.begin(), choices.end(), value->get()) == choices.end()) {
       return fmt::format("expected \"{}\", found {}", fmt::join(choices, "\" or \""),
                          toml_string(value->get()));
+    }
+    to = value->get();
+    return std::nullopt;
+  };
+  return binding;
+}
+
+/// "ADDR:PORT", or empty.
+Binding endpoint(std::string& to) {
+  Binding binding = text(to);
+  binding.read = [&to](const toml::node& node) -> Problem {
+    const auto* value = node.as_string();
+    if (!value) return unexpected_type("a string", node);
+    try {
+      if (!value->get().empty()) net::parse_endpoint(value->get());
+    } catch (const Error& error) {
+      return error.what();
     }
     to = value->get();
     return std::nullopt;
@@ -237,7 +255,7 @@ Binding server_weights(std::vector<double>& to) {
 }  // namespace
 
 std::vector<JobKey> job_keys(Job& job) {
-  auto& [model, data, train, parallel, checkpoint, cluster, fabric] = job;
+  auto& [model, data, train, parallel, checkpoint, cluster, fabric, monitor] = job;
   return {
       {"model", "name", text(model.name)},
       {"data", "name", text(data.name)},
@@ -289,6 +307,8 @@ std::vector<JobKey> job_keys(Job& job) {
       {"cluster", "join_timeout_s", number(cluster.join_timeout_s, kSeconds)},
       {"fabric", "islands", one_of(fabric.islands, {"auto", "off"})},
       {"fabric", "transport", one_of(fabric.transport, {"auto", "tcp", "shm", "mpi"})},
+      {"monitor", "listen", endpoint(monitor.listen)},
+      {"monitor", "tensorboard_dir", text(monitor.tensorboard_dir)},
   };
 }
 

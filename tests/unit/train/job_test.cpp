@@ -62,6 +62,13 @@ TEST(Job, ReadsEveryKind) {
   EXPECT_EQ(job.cluster.workers, (std::vector<std::string>{"cpu:threads=1", "cuda:0"}));
 }
 
+TEST(Job, TheMonitorsAddressIsChecked) {
+  EXPECT_EQ(parse("", {"monitor.listen=[::1]:0"}).monitor.listen, "[::1]:0");
+  EXPECT_EQ(parse("monitor.listen = \"127.0.0.1:9100\"", {"monitor.listen="}).monitor.listen, "");
+  EXPECT_THAT(error_of("[monitor]\nlisten = \"127.0.0.1\""),
+              AllOf(HasSubstr("job.toml:2"), HasSubstr("127.0.0.1"), HasSubstr("port")));
+}
+
 TEST(Job, PasswordsInAnOverridesUrlAreNotShown) {
   for (const char* text :
        {"dta.path=https://anna:pa55@host/a?sig=beef", "data.pth=s3://pa55@bucket",

@@ -1,0 +1,324 @@
+"""A running job is watched by all that can: bimetal top, Prometheus' format, TensorBoard's own reader; and bothered."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import harness
+from harness import FaultTest
+
+UNEQUAL = ("cpu:threads=1", "cpu:threads=1,speed=0.5")
+BATCH = 64
+
+
+class Monitor(FaultTest):
+    # ---- the job ---------------------------------------------------------------------------------
+
+    def watched(self, *arguments, address="127.0.0.1:0", workers=UNEQUAL, **settings):
+        job = self.train(self.write_job(train__global_batch=BATCH, **settings), "--monitor", address, *arguments,
+                         workers=workers)
+        job.wait_for_output("monitor at ")
+        job.address = re.search(r"monitor at (\S+);", job.out)[1]
+        return job
+
+    def get(self, job, path, token=None):
+        request = urllib.request.Request(f"http://{job.address}{path}")
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=harness.PATIENCE_S) as answer:
+            return answer.headers, answer.read().decode()
+
+    def status(self, job):
+        return json.loads(self.get(job, "/status")[1])
+
+    def wait_for_step(self, job, step):
+        harness.wait_until(lambda: job.process.poll() is not None or self.status(job)["step"] >= step,
+                           f"step {step}", job)
+        self.assertIsNone(job.process.poll(), f"the job ended early:\n{job.out}\n{job.err}")
+
+    def stop(self, job):
+        job.interrupt()
+        self.assertEqual(job.wait().status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+        self.assert_port_is_free(job.address)
+        self.assert_nothing_left()
+
+    def assert_port_is_free(self, address):
+        name, port = address.rsplit(":", 1)
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection((name, int(port)), timeout=harness.PATIENCE_S)
+
+    def top(self, job, *arguments, **options):
+        return self.start("top", job.address, *arguments, **options)
+
+    def metrics(self, job):
+        """Every sample, by name and labels."""
+        headers, text = self.get(job, "/metrics")
+        self.assertEqual(headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
+        samples = {}
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                name, labels, value = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line).groups()
+                rank = re.search(r'rank="(\d+)"', labels or "")
+                samples[name, int(rank[1]) if rank else None] = float(value)
+        return samples
+
+    # ---- what is shown ---------------------------------------------------------------------------
+
+    def test_all_show_the_same_job(self):
+        job = self.watched()
+        self.wait_for_step(job, 50)
+
+        status = self.status(job)
+        self.assertEqual(status["phase"], "training")
+        self.assertEqual([worker["rank"] for worker in status["workers"]], [0, 1])
+        self.assertEqual(sum(worker["share"] for worker in status["workers"]), BATCH)
+        self.assertGreater(status["workers"][0]["share"], status["workers"][1]["share"])
+        self.assertTrue(all(worker["host"] == socket.gethostname() and worker["device"] == "cpu"
+                            for worker in status["workers"]), status)
+        self.assertGreater(status["samples_per_s"], 0)
+        for worker in status["workers"]:
+            self.assertGreater(worker["samples_per_s"], 0)
+            self.assertTrue(0 <= worker["wait_part"] <= 1, worker)
+            self.assertGreaterEqual(worker["bytes_per_s"], 0)
+            self.assertIsNone(worker["staleness"])
+        self.assertEqual(sum(worker["samples"] for worker in status["workers"]) % 32, 0)  # 1024 an epoch
+
+        before, first = self.metrics(job), time.monotonic()
+        self.wait_for_step(job, before["bimetal_steps_total", None] + 20)
+        after = self.metrics(job)
+        for name in ("bimetal_steps_total", "bimetal_training_seconds_total"):
+            self.assertGreater(after[name, None], before[name, None])
+        trained = lambda samples: sum(samples["bimetal_worker_samples_total", rank] for rank in (0, 1))
+        self.assertEqual(trained(after) - trained(before),
+                         BATCH * (after["bimetal_steps_total", None] - before["bimetal_steps_total", None]))
+        self.assertLessEqual(after["bimetal_training_seconds_total", None] - before["bimetal_training_seconds_total", None],
+                             time.monotonic() - first + 1)
+        self.assertEqual(after["bimetal_worker_share_samples", 0] + after["bimetal_worker_share_samples", 1], BATCH)
+        self.assertGreater(after["bimetal_worker_compute_seconds_total", 1], 0)
+        self.assertGreater(after["bimetal_loss", None], 0)
+
+        once = self.top(job, "--once").wait()
+        self.assertEqual((once.status, once.err), (0, ""))
+        self.assertRegex(once.out, r"(?m)^training  epoch \d+/1000000  step \d+/\d+  loss ")
+        self.assertRegex(once.out, r"(?m)^\d+ images/s  efficiency \d+ %$")
+        self.assertRegex(once.out, r"(?m)^0     cpu on \S+ +\d+ ")
+        self.assertNotIn("staleness", once.out)
+        self.assertNotIn("\x1b", once.out)
+
+        as_json = self.top(job, "--once", "--json").wait()
+        self.assertEqual(as_json.status, 0, as_json.err)
+        shown = json.loads(as_json.out)
+        self.assertEqual(set(shown), set(status))
+        self.assertGreater(shown["step"], status["step"])
+        self.stop(job)
+
+    def test_watching_ends_with_the_job(self):
+        job = self.watched()
+        self.wait_for_step(job, 5)
+        top = self.top(job, "--interval", 0.1)
+        lines = self.top(job, "--interval", 0.1, "--json")
+        harness.wait_until(lambda: top.out.count("images/s  efficiency") >= 3 and lines.out.count("\n") >= 3, "figures",
+                           top)
+        left = self.top(job, "--interval", 0.1)
+        harness.wait_until(lambda: "images/s" in left.out, "figures", left)
+        left.interrupt()
+        self.assertEqual(left.wait().status, harness.INTERRUPTED, left.err)
+        job.interrupt()
+        self.assertEqual(job.wait().status, harness.INTERRUPTED)
+        self.assertEqual(top.wait().status, 0, top.err)
+        self.assertIn(f"the job has ended, or its machine is gone: nothing answers at {job.address} any more", top.out)
+        self.assertEqual(lines.wait().status, 0, lines.err)
+        self.assertIn("the job has ended", lines.err)
+        steps = [json.loads(line)["step"] for line in lines.out.splitlines()]
+        self.assertEqual(steps, sorted(steps))
+        again = self.top(job, "--once").wait()
+        self.assert_one_message(again, harness.PEER_LOST, job.address, "--monitor")
+        self.assert_nothing_left()
+
+    def test_the_terminal_is_given_back(self):
+        job = self.watched()
+        self.wait_for_step(job, 5)
+        for colours in (True, False):
+            environment = {**self.environment, "TERM": "xterm"}
+            if colours:
+                environment.pop("NO_COLOR")
+            controller, terminal = pty.openpty()
+            top = subprocess.Popen([harness.BIMETAL, "top", job.address, "--interval", "0.1"], stdin=terminal,
+                                   stdout=terminal, stderr=terminal, env=environment, start_new_session=True)
+            os.close(terminal)
+            seen = self.read_terminal(controller, lambda text: text.count("\x1b[H") >= 3)
+            self.assertIn("\x1b[?1049h", seen)
+            top.send_signal(signal.SIGINT)
+            seen += self.read_terminal(controller, lambda text: False)  # until it ends
+            self.assertEqual(top.wait(harness.PATIENCE_S), harness.INTERRUPTED)
+            os.close(controller)
+            self.assertEqual(seen.count("\x1b[?1049h"), seen.count("\x1b[?1049l"))
+            last_screen, after = seen.rsplit("\x1b[?1049l", 1)
+            self.assertIn("\x1b[?25h", last_screen)
+            self.assertIn("images/s", after)  # the last figures stay
+        self.stop(job)
+
+    def read_terminal(self, controller, enough):
+        seen = b""
+        end = time.monotonic() + harness.PATIENCE_S
+        while time.monotonic() < end and not enough(seen.decode(errors="replace")):
+            if not select.select([controller], [], [], 1)[0]:
+                continue
+            try:
+                seen += os.read(controller, 65536)
+            except OSError:  # the other end is closed
+                break
+        return seen.decode(errors="replace")
+
+    def test_tensorboard_reads_the_scalars(self):
+        job = self.watched("--tensorboard", self.folder / "scalars", train__epochs=20, train__evaluate=True)
+        self.assertEqual(job.wait().status, 0, job.err)
+        self.assert_nothing_left()
+        self.assertEqual(len(list((self.folder / "scalars").iterdir())), 1)
+        python = harness.REPOSITORY / ".venv" / "bin" / "python"
+        read = ("import json, sys\n"
+                "from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
+                "events = EventAccumulator(sys.argv[1]).Reload()\n"
+                "print(json.dumps({tag: [(e.step, e.value) for e in events.Scalars(tag)]\n"
+                "                  for tag in events.Tags()['scalars']}))")
+        if not python.exists() or subprocess.run([python, "-c", "import tensorboard"], capture_output=True,
+                                                 check=False).returncode:
+            self.skipTest("the Python package tensorboard is not installed")
+        answer = subprocess.run([python, "-c", read, self.folder / "scalars"], capture_output=True, text=True,
+                                timeout=harness.PATIENCE_S, check=True)
+        scalars = json.loads(answer.stdout)
+        last = 20 * 1024 // BATCH
+        self.assertEqual(scalars["loss"][0][0], 1)
+        self.assertEqual(scalars["loss"][-1][0], last)
+        self.assertEqual([step for step, _ in scalars["test_accuracy"]], [16 * epoch for epoch in range(1, 21)])
+        self.assertTrue(all(0 <= value <= 1 for _, value in scalars["test_accuracy"]))
+        for (step, first), (same, second) in zip(scalars["share/rank_0"], scalars["share/rank_1"], strict=True):
+            self.assertEqual((step, first + second), (same, BATCH))
+        self.assertTrue(all(value > 0 for _, value in scalars["images_per_s"]))
+        self.assertIn("wait_part/rank_1", scalars)
+
+    # ---- who may look ----------------------------------------------------------------------------
+
+    def test_beyond_loopback_only_with_the_token(self):
+        refused = self.train(self.write_job(), "--monitor", "0.0.0.0:0").wait()
+        self.assert_one_message(refused, harness.UNAUTHORIZED, "0.0.0.0", "--token-file")
+        token, other = self.folder / "token", self.folder / "other"
+        for file in (token, other):
+            self.assertEqual(self.start("token", file).wait().status, 0)
+        job = self.watched("--token-file", token, address="0.0.0.0:0")
+        harness.wait_until(lambda: self.top(job, "--once", "--token-file", token).wait().out.count("cpu on ") == 2,
+                           "two workers", job)
+        for wrong in ((), ("--token-file", other)):
+            top = self.top(job, "--once", *wrong).wait()
+            self.assert_one_message(top, harness.UNAUTHORIZED, job.address, "--token-file")
+
+        self.assertEqual(self.start("token", "--monitor", token, self.folder / "monitor.token").wait().status, 0)
+        self.assertEqual((self.folder / "monitor.token").stat().st_mode & 0o777, 0o600)
+        of_monitor = (self.folder / "monitor.token").read_text().strip()
+        secret = token.read_text().strip()
+        self.assertIn("bimetal_steps_total", self.get(job, "/metrics", of_monitor)[1])
+        for bearer in (None, secret, other.read_text().strip(), of_monitor[:-1], of_monitor + "0"):
+            for path in ("/metrics", "/status", "/", "/nothing"):
+                with self.assertRaises(urllib.error.HTTPError) as caught:
+                    self.get(job, path, bearer)
+                self.assertEqual(caught.exception.code, 401)
+        for text in (job.out, job.err, *map(command_line, self.processes())):
+            self.assertNotIn(secret, text)
+            self.assertNotIn(of_monitor, text)
+        self.stop(job)
+
+    def test_strangers_do_not_disturb_the_job(self):
+        job = self.watched()
+        self.wait_for_step(job, 5)
+        name, port = job.address.rsplit(":", 1)
+        connect = lambda: socket.create_connection((name, int(port)), timeout=harness.PATIENCE_S)
+        slow = [connect() for _ in range(60)]
+        endless = connect()
+        for visit in (b"\x16\x03\x01" + bytes(200), b"\xff" * 100_000, bytes(64), b"G", b"GET / HTTP/1.1\r\n" * 10_000,
+                      b"POST /status HTTP/1.1\r\nContent-Length: 18446744073709551615\r\n\r\n",
+                      b"GET /status HTTP/1.1\r\nContent-Length: -1\r\n\r\n", struct.pack(">IHBB", 0x53484D42, 1, 1, 2)):
+            with connect() as stranger, contextlib.suppress(ConnectionError):
+                stranger.sendall(visit)
+        with connect() as impatient:  # hangs up with a reset in the middle
+            impatient.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            impatient.sendall(b"GET /metrics HTT")
+        memory = self.memory_of_rank_0(job)
+        with contextlib.suppress(ConnectionError, BrokenPipeError):
+            for _ in range(2000):
+                endless.sendall(b"X-Header: more and more\r\n" * 1000)  # 50 MB in all
+        self.assertLess(self.memory_of_rank_0(job), memory + 30_000_000)
+        step = self.status(job)["step"]
+        self.wait_for_step(job, step + 20)
+        self.assertEqual(self.top(job, "--once").wait().status, 0)
+        for stranger in slow:  # each has its five seconds
+            stranger.settimeout(harness.PATIENCE_S)
+            with contextlib.suppress(ConnectionError):
+                self.assertEqual(stranger.recv(1), b"")
+            stranger.close()
+        endless.close()
+        self.assertNotIn("error", job.err)
+        self.stop(job)
+
+    def memory_of_rank_0(self, job):
+        with open(f"/proc/{self.ranks_of(job)[0]}/status") as file:
+            return int(re.search(r"VmRSS:\s+(\d+) kB", file.read())[1]) * 1024
+
+    # ---- what goes wrong -------------------------------------------------------------------------
+
+    def test_mistakes_are_told_before_training(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            job = self.train(self.write_job(), "--monitor", f"127.0.0.1:{port}").wait()
+            self.assert_one_message(job, harness.SYSTEM, "monitor", str(port), "in use")
+        job = self.train(self.write_job(), "--monitor", "127.0.0.1").wait()
+        self.assert_one_message(job, harness.INVALID_ARGUMENT, "127.0.0.1", "port")
+        job = self.train(self.write_job(), "--tensorboard", self.folder / "job.toml" / "scalars").wait()
+        self.assert_one_message(job, harness.SYSTEM, "job.toml/scalars")
+        job = self.train(self.write_job(), "--token-file", self.folder / "token").wait()
+        self.assert_one_message(job, harness.INVALID_ARGUMENT, "--token-file", "--monitor")
+        top = self.start("top", "127.0.0.1", "--once").wait()
+        self.assert_one_message(top, harness.INVALID_ARGUMENT, "127.0.0.1", "port")
+        self.assert_nothing_left()
+
+    def test_top_tells_what_is_no_monitor(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            top = self.start("top", "127.0.0.1:%d" % silent.getsockname()[1], "--once").wait()
+            self.assert_one_message(top, harness.TIMEOUT, "does not answer")
+        job = self.train(self.write_job(), "--listen", "127.0.0.1:0", "--world-size", 2, workers=("cpu:threads=1",))
+        job.wait_for_output("bimetal join")
+        address = re.search(r"bimetal join (\S+)", job.out)[1]
+        top = self.start("top", address, "--once").wait()  # the job's own port
+        self.assertIn(top.status, (harness.PROTOCOL_MISMATCH, harness.PEER_LOST, harness.TIMEOUT), top.err)
+        self.assertIn(address, top.error())
+        job.interrupt()
+        job.wait()
+
+    def test_a_killed_rank_0_takes_the_monitor_along(self):
+        job = self.watched()
+        self.wait_for_step(job, 5)
+        os.kill(self.ranks_of(job)[0], signal.SIGKILL)
+        self.assertEqual(job.wait().status, harness.PEER_LOST, job.err)
+        self.assert_port_is_free(job.address)
+        self.assert_nothing_left()
+
+
+def command_line(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    harness.main()
