@@ -7,7 +7,6 @@
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
-#include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 #include <list>
@@ -26,7 +25,6 @@ using asio::ip::tcp;
 
 // Beyond it the oldest goes: whoever reads figures needs a few milliseconds only.
 constexpr std::size_t kMaxConnections = 32;
-constexpr std::chrono::milliseconds kPauseAfterAcceptError{50};
 constexpr std::chrono::seconds kResolveTimeout{5};
 
 tcp::acceptor listen_at(asio::io_context& io, const HttpServerOptions& options) {
@@ -72,7 +70,9 @@ struct HttpServer::Impl {
         patience(options.patience),
         page(std::move(given)),
         bound(net::to_endpoint(acceptor.local_endpoint())) {
-    asio::co_spawn(io, accept_all(), asio::detached);
+    asio::co_spawn(
+        io, net::accept_each(acceptor, [this](tcp::socket socket) { take(std::move(socket)); }),
+        asio::detached);
     thread = std::thread([this] { io.run(); });
   }
 
@@ -81,7 +81,6 @@ struct HttpServer::Impl {
     thread.join();  // the thread ends with the last connection
   }
 
-  asio::awaitable<void> accept_all();
   asio::awaitable<void> serve(std::shared_ptr<tcp::socket> socket);
   HttpAnswer answer_to(const std::optional<HttpRequest>& request) const;
   void take(tcp::socket socket);
@@ -94,25 +93,8 @@ struct HttpServer::Impl {
   const Page page;
   const net::Endpoint bound;
   std::list<std::shared_ptr<tcp::socket>> connections;
-  bool stopped = false;
   std::thread thread;
 };
-
-asio::awaitable<void> HttpServer::Impl::accept_all() {
-  asio::steady_timer pause(io);
-  while (!stopped) {
-    std::error_code error;
-    auto socket = co_await net::accept_next(acceptor, error);
-    if (stopped) co_return;
-    if (!error) {
-      take(std::move(socket));
-    } else if (error != asio::error::would_block && error != asio::error::connection_aborted) {
-      log(LogLevel::warning, "the monitor cannot accept a connection: {}", error.message());
-      pause.expires_after(kPauseAfterAcceptError);
-      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
-    }
-  }
-}
 
 void HttpServer::Impl::take(tcp::socket socket) {
   std::error_code ignored;
@@ -160,7 +142,6 @@ HttpAnswer HttpServer::Impl::answer_to(const std::optional<HttpRequest>& request
 }
 
 void HttpServer::Impl::stop() {
-  stopped = true;
   std::error_code ignored;
   acceptor.close(ignored);
   for (const auto& socket : connections) socket->close(ignored);

@@ -2,9 +2,6 @@
 
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
-#include <asio/redirect_error.hpp>
-#include <asio/steady_timer.hpp>
-#include <asio/use_awaitable.hpp>
 #include <list>
 
 #include "bimetal/base/log.h"
@@ -18,7 +15,6 @@ namespace {
 // Beyond it the oldest goes: a flood of silent strangers costs bounded memory and descriptors, and
 // an honest client needs a few milliseconds only.
 constexpr std::size_t kMaxUnproven = 128;
-constexpr std::chrono::milliseconds kPauseAfterAcceptError{50};
 constexpr std::chrono::seconds kResolveTimeout{5};
 
 }  // namespace
@@ -33,7 +29,6 @@ struct Listener::State : std::enable_shared_from_this<State> {
                          resolve_to_listen(listen, Deadline::after(kResolveTimeout)));
   }
 
-  asio::awaitable<void> accept_all(std::shared_ptr<State> self);
   asio::awaitable<void> serve(std::shared_ptr<State> self, std::shared_ptr<tcp::socket> socket);
   void take(tcp::socket socket);
   void stop();
@@ -44,22 +39,6 @@ struct Listener::State : std::enable_shared_from_this<State> {
   std::list<std::shared_ptr<tcp::socket>> unproven;
   bool stopped = false;
 };
-
-asio::awaitable<void> Listener::State::accept_all(std::shared_ptr<State> self) {
-  asio::steady_timer pause(acceptor.get_executor());
-  while (!stopped) {
-    std::error_code error;
-    tcp::socket socket = co_await accept_next(acceptor, error);
-    if (stopped) co_return;
-    if (!error) {
-      take(std::move(socket));
-    } else if (error != asio::error::would_block && error != asio::error::connection_aborted) {
-      log(LogLevel::warning, "cannot accept a connection: {}", error.message());
-      pause.expires_after(kPauseAfterAcceptError);
-      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
-    }
-  }
-}
 
 void Listener::State::take(tcp::socket socket) {
   if (unproven.size() >= kMaxUnproven) {
@@ -112,7 +91,9 @@ Endpoint Listener::endpoint() const {
 }
 
 void Listener::start() {
-  asio::co_spawn(state_->acceptor.get_executor(), state_->accept_all(state_), asio::detached);
+  const auto take = [state = state_.get()](tcp::socket socket) { state->take(std::move(socket)); };
+  asio::co_spawn(state_->acceptor.get_executor(), accept_each(state_->acceptor, take),
+                 [alive = state_](const std::exception_ptr&) {});
 }
 
 void Listener::stop() {

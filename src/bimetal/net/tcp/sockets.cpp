@@ -3,14 +3,20 @@
 #include <fmt/format.h>
 
 #include <asio/ip/v6_only.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
 #include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/net/interfaces.h"
 #include "bimetal/net/tcp/system_sockets.h"
 
 namespace bimetal::net {
 namespace {
+
+constexpr std::chrono::milliseconds kPauseAfterAcceptError{50};
 
 Error listen_error(const tcp::endpoint& address, const std::error_code& error) {
   const std::string host = address.address().to_string();
@@ -49,6 +55,22 @@ tcp::acceptor open_acceptor(const asio::any_io_executor& executor, const tcp::en
     return acceptor;
   } catch (const std::system_error& error) {
     throw listen_error(address, error.code());
+  }
+}
+
+asio::awaitable<void> accept_each(tcp::acceptor& acceptor, std::function<void(tcp::socket)> take) {
+  asio::steady_timer pause(acceptor.get_executor());
+  while (acceptor.is_open()) {
+    std::error_code error;
+    tcp::socket socket = co_await accept_next(acceptor, error);
+    if (!acceptor.is_open()) co_return;
+    if (!error) {
+      take(std::move(socket));
+    } else if (error != asio::error::would_block && error != asio::error::connection_aborted) {
+      log(LogLevel::warning, "cannot accept a connection: {}", error.message());
+      pause.expires_after(kPauseAfterAcceptError);
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include "bimetal/net/endpoint.h"
@@ -23,6 +24,10 @@ tcp::acceptor open_acceptor(const asio::any_io_executor& executor, const tcp::en
 /// Waits for a connection and takes it; `error` is set where it has gone by then, or cannot be
 /// taken, or `acceptor` was closed.
 asio::awaitable<tcp::socket> accept_next(tcp::acceptor& acceptor, std::error_code& error);
+
+/// Hands each connection to `take`, until `acceptor` is closed. What cannot be taken is logged, and
+/// tried again a little later. `acceptor` must live until the coroutine has ended.
+asio::awaitable<void> accept_each(tcp::acceptor& acceptor, std::function<void(tcp::socket)> take);
 
 /// For connections that carry frames. `peer_timeout`: how long sent data may stay unacknowledged,
 /// on systems whose kernel watches that by itself.
