@@ -9,20 +9,11 @@
 #include <thread>
 
 #include "bimetal/monitor/monitor.h"
+#include "support/project_python.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::monitor {
 namespace {
-
-/// The project's own Python if there is one, else the system's; empty without the package.
-std::string python_with_tensorboard() {
-  const std::string own = BIMETAL_SOURCE_DIR "/.venv/bin/python";
-  for (const std::string& candidate : {own, std::string("python3")}) {
-    const auto check = candidate + " -c 'import tensorboard' 2>/dev/null";
-    if (std::system(check.c_str()) == 0) return candidate;
-  }
-  return "";
-}
 
 /// Steps `first` to `last` of a job, and what was evaluated after them.
 void train(const std::filesystem::path& folder, std::int64_t first, std::int64_t last, float loss) {
@@ -41,7 +32,7 @@ void train(const std::filesystem::path& folder, std::int64_t first, std::int64_t
 }
 
 TEST(TensorBoard, ReadsWhatAJobAndItsResumedHalfHaveWritten) {
-  const auto python = python_with_tensorboard();
+  const auto python = ::bimetal::test::python_with("tensorboard");
   if (python.empty()) GTEST_SKIP() << "the Python package tensorboard is not installed";
   const ::bimetal::test::TemporaryFolder folder;
   train(folder / "run", 1, 5, 0.25f);

@@ -8,20 +8,11 @@
 #include <cstdlib>
 
 #include "bimetal/train/safetensors.h"
+#include "support/project_python.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::train {
 namespace {
-
-/// The project's own Python if there is one, else the system's; empty without the packages.
-std::string python() {
-  const std::string own = BIMETAL_SOURCE_DIR "/.venv/bin/python";
-  for (const std::string& candidate : {own, std::string("python3")}) {
-    const auto check = candidate + " -c 'import numpy, safetensors' 2>/dev/null";
-    if (std::system(check.c_str()) == 0) return candidate;
-  }
-  return "";
-}
 
 /// Runs `script` with the folder as its working directory; its exit status.
 int run(const std::string& python, const test::TemporaryFolder& folder, const std::string& script) {
@@ -35,7 +26,7 @@ class SafetensorsPython : public ::testing::Test {
   void SetUp() override {
     if (python_.empty()) GTEST_SKIP() << "the Python package safetensors is not installed";
   }
-  const std::string python_ = python();
+  const std::string python_ = test::python_with("numpy, safetensors");
   const test::TemporaryFolder folder_;
 };
 
