@@ -38,14 +38,13 @@ TEST_P(Replay, Corpus) {
   EXPECT_GT(files, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fuzz, Replay,
-                         ::testing::Values(Target{"abort_message", abort_message},
-                                           Target{"frame", frame}, Target{"handshake", handshake},
-                                           Target{"mailbox", mailbox},
-                                           Target{"member_record", member_record},
-                                           Target{"noise", noise},
-                                           Target{"store_message", store_message}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Fuzz, Replay,
+    ::testing::Values(Target{"abort_message", abort_message}, Target{"frame", frame},
+                      Target{"handshake", handshake}, Target{"http_message", http_message},
+                      Target{"mailbox", mailbox}, Target{"member_record", member_record},
+                      Target{"noise", noise}, Target{"store_message", store_message}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace bimetal::fuzz

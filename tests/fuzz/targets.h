@@ -15,6 +15,7 @@ using Bytes = std::span<const std::byte>;
 void abort_message(Bytes bytes);  ///< comm: payload of an Abort frame
 void frame(Bytes bytes);          ///< net: header of a frame, as it comes and with a good checksum
 void handshake(Bytes bytes);      ///< net: every message of the handshake
+void http_message(Bytes bytes);   ///< monitor: heads of requests and answers
 void mailbox(Bytes bytes);        ///< comm: frames with good checksums and any contents
 void member_record(Bytes bytes);  ///< rendezvous: what a rank publishes about itself
 void noise(Bytes bytes);          ///< net: the encryption handshake and records after it
