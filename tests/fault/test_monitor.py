@@ -145,6 +145,15 @@ class Monitor(FaultTest):
         self.assert_one_message(again, harness.PEER_LOST, job.address, "--monitor")
         self.assert_nothing_left()
 
+    def test_a_reader_that_has_seen_enough_ends_top(self):
+        job = self.watched()
+        self.wait_for_step(job, 5)
+        head = subprocess.run(["bash", "-c", f"set -o pipefail; '{harness.BIMETAL}' top {job.address} --interval 0.1 | head -n 1"],
+                              capture_output=True, text=True, env=self.environment, timeout=harness.PATIENCE_S, check=False)
+        self.assertEqual((head.returncode, head.stderr), (0, ""))
+        self.assertRegex(head.stdout, "^training  epoch ")
+        self.stop(job)
+
     def test_the_terminal_is_given_back(self):
         job = self.watched()
         self.wait_for_step(job, 5)

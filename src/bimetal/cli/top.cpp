@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,6 +53,7 @@ class Top {
     }
     for (;;) {
       if (signals_.stop_requests() > 0) return leave("");
+      if (std::ferror(stdout)) return kSuccess;  // `| head` has seen enough
       if (!look()) {
         return leave(
             fmt::format("the job has ended, or its machine is gone: nothing answers at {} "

@@ -76,8 +76,9 @@ void Recorder::on_step(const train::Progress& progress) {
 
 void Recorder::remember(const train::Progress& progress) {
   // The first step's span began before it: what was done by then is nothing.
-  if (marks_.empty())
+  if (marks_.empty()) {
     marks_.push_back({0, std::vector<train::WorkerTotals>(progress.workers.size())});
+  }
   if (progress.elapsed_s - marks_.back().elapsed_s < kMarkEvery) return;
   marks_.push_back({progress.elapsed_s, progress.workers});
   while (marks_.size() > 1 && progress.elapsed_s - marks_[1].elapsed_s >= kRecentSeconds) {
@@ -100,10 +101,9 @@ void Recorder::on_notice(const std::string& text) {
 Status Recorder::status() const {
   const std::scoped_lock lock(mutex_);
   auto status = status_;
-  for (std::size_t rank = 0; rank < places_.size(); ++rank) {
-    status.workers.push_back({.rank = static_cast<int>(rank),
-                              .host = places_[rank].host,
-                              .device = places_[rank].device});
+  status.workers.resize(std::max(places_.size(), progress_.shares.size()));
+  for (std::size_t rank = 0; rank < status.workers.size(); ++rank) {
+    status.workers[rank] = worker(rank);
   }
   if (progress_.step == 0) return status;
   status.epoch = progress_.epoch;
@@ -116,23 +116,28 @@ Status Recorder::status() const {
   status.samples_per_s = if_finite(progress_.samples_per_s);
   status.efficiency = if_finite(progress_.efficiency);
   status.seconds_left = if_finite(progress_.seconds_left);
-  status.workers.resize(std::max(status.workers.size(), progress_.shares.size()));
-  for (std::size_t rank = 0; rank < status.workers.size(); ++rank) {
-    auto& worker = status.workers[rank];
-    worker.rank = static_cast<int>(rank);
-    if (rank < progress_.shares.size()) worker.share = progress_.shares[rank];
-    if (rank < progress_.rank_samples_per_s.size()) {
-      worker.samples_per_s_alone = progress_.rank_samples_per_s[rank];
-    }
-    if (rank >= progress_.workers.size()) continue;
-    const auto& then = marks_.front();
-    const auto& now = progress_.workers[rank];
-    add_totals(now, worker);
-    if (rank < then.workers.size()) {
-      add_rates(then.workers[rank], now, progress_.elapsed_s - then.elapsed_s, worker);
-    }
-  }
   return status;
+}
+
+/// Whatever is known of it; not every vector has an entry for every rank at every time.
+WorkerStatus Recorder::worker(std::size_t rank) const {
+  WorkerStatus worker{.rank = static_cast<int>(rank)};
+  if (rank < places_.size()) {
+    worker.host = places_[rank].host;
+    worker.device = places_[rank].device;
+  }
+  if (rank < progress_.shares.size()) worker.share = progress_.shares[rank];
+  if (rank < progress_.rank_samples_per_s.size()) {
+    worker.samples_per_s_alone = progress_.rank_samples_per_s[rank];
+  }
+  if (rank >= progress_.workers.size()) return worker;
+  const auto& now = progress_.workers[rank];
+  add_totals(now, worker);
+  const auto& then = marks_.front();
+  if (rank < then.workers.size()) {
+    add_rates(then.workers[rank], now, progress_.elapsed_s - then.elapsed_s, worker);
+  }
+  return worker;
 }
 
 }  // namespace bimetal::monitor

@@ -37,6 +37,7 @@ class Recorder final : public train::Observer {
 
   void set_phase(const std::string& what);
   void remember(const train::Progress& progress);
+  WorkerStatus worker(std::size_t rank) const;
 
   mutable std::mutex mutex_;
   Status status_;
