@@ -25,8 +25,8 @@ void http_message(Bytes bytes) {
     const auto bearer = request->bearer.value_or("");
     promise(bearer.empty() || lies_within(bearer, text));
   }
-  const auto status = monitor::parse_status_line(text);
-  promise(!status || (*status >= 100 && *status <= 999));
+  const auto answer = monitor::parse_answer(text);
+  promise(!answer || (answer->status >= 100 && answer->status <= 999));
 }
 
 }  // namespace bimetal::fuzz

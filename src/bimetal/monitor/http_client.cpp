@@ -85,23 +85,27 @@ asio::awaitable<std::string> exchange(net::Endpoint monitor, std::string request
 
 std::string body_of(std::string answer, const std::string& monitor) {
   const auto end = answer.find(kEndOfHead);
-  const auto status = parse_status_line(answer);
-  if (end == std::string::npos || !status || answer.size() > kMaxAnswerBytes) {
+  const auto head = end == std::string::npos
+                        ? std::nullopt
+                        : parse_answer(std::string_view(answer).substr(0, end + kEndOfHead.size()));
+  if (!head || answer.size() > kMaxAnswerBytes) {
     throw Error(ErrorCode::ProtocolMismatch,
                 fmt::format("what answers at {} is no monitor of a job", monitor));
   }
-  if (*status == 401) {
+  if (head->status == 401) {
     throw Error(ErrorCode::Unauthorized,
                 fmt::format("the monitor at {} asks for another token: pass the job's with "
                             "--token-file, or set BIMETAL_TOKEN_FILE or BIMETAL_TOKEN",
                             monitor));
   }
-  if (*status != 200) {
+  if (head->status != 200) {
     throw Error(ErrorCode::ProtocolMismatch,
                 fmt::format("{} answered with HTTP status {}: it is no monitor of a job", monitor,
-                            *status));
+                            head->status));
   }
-  return answer.substr(end + kEndOfHead.size());
+  auto body = answer.substr(end + kEndOfHead.size());
+  if (head->length && body.size() < *head->length) throw lost(monitor, "it hung up in the middle");
+  return body;
 }
 
 }  // namespace

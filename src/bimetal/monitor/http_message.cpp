@@ -53,6 +53,13 @@ std::optional<std::string_view> bearer_of(std::string_view credentials) {
   return trimmed(credentials);
 }
 
+std::optional<std::uint64_t> parse_number(std::string_view digits) {
+  std::uint64_t value = 0;
+  const auto* const end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, value);
+  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
+
 std::string_view reason(int status) {
   switch (status) {
     case 200: return "OK";
@@ -108,14 +115,19 @@ std::string encode_get(std::string_view path, std::string_view host, std::string
                      credentials);
 }
 
-std::optional<int> parse_status_line(std::string_view head) {
+std::optional<HttpAnswerHead> parse_answer(std::string_view head) {
   auto line = next_part(head, kLineEnd);
   if (!is_version(next_part(line, " "))) return std::nullopt;
   const auto digits = next_part(line, " ");
-  int status = 0;
-  const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), status);
-  const bool whole = error == std::errc() && stop == digits.data() + digits.size();
-  return whole && digits.size() == 3 && status >= 100 ? std::optional(status) : std::nullopt;
+  const auto status = parse_number(digits);
+  if (digits.size() != 3 || !status || *status < 100) return std::nullopt;
+  HttpAnswerHead answer{.status = static_cast<int>(*status)};
+  for (line = next_part(head, kLineEnd); !line.empty(); line = next_part(head, kLineEnd)) {
+    if (!equal_but_for_case(next_part(line, ":"), "Content-Length")) continue;
+    answer.length = parse_number(trimmed(line));
+    if (!answer.length) return std::nullopt;
+  }
+  return answer;
 }
 
 }  // namespace bimetal::monitor

@@ -3,6 +3,7 @@
 // one answer for each connection. Pure functions.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,7 +38,12 @@ std::string encode_answer(const HttpAnswer& answer, bool with_body = true);
 /// "GET PATH HTTP/1.1 …". An empty bearer is left out.
 std::string encode_get(std::string_view path, std::string_view host, std::string_view bearer);
 
-/// The status of an answer's head, or nothing for what is no answer of HTTP/1.x.
-std::optional<int> parse_status_line(std::string_view head);
+struct HttpAnswerHead {
+  int status = 0;                            ///< 100…999
+  std::optional<std::uint64_t> length = {};  ///< of the body, where the server tells it
+};
+
+/// `head` up to and with its empty line. Nothing for what is no answer of HTTP/1.x.
+std::optional<HttpAnswerHead> parse_answer(std::string_view head);
 
 }  // namespace bimetal::monitor

@@ -60,12 +60,19 @@ TEST(HttpMessage, OurRequestsAreRead) {
   EXPECT_THAT(encode_get("/", "a", ""), Not(HasSubstr("Authorization")));
 }
 
-TEST(HttpMessage, ReadsAnAnswersStatus) {
-  EXPECT_EQ(parse_status_line("HTTP/1.1 401 Unauthorized\r\n"), 401);
-  EXPECT_EQ(parse_status_line("HTTP/1.0 200\r\n"), 200);
-  for (const char* line : {"", "SSH-2.0-x\r\n", "HTTP/1.1 20\r\n", "HTTP/1.1 2000 OK\r\n",
-                           "HTTP/1.1 -20 OK\r\n", "HTTP/1.1 2x0 OK\r\n"}) {
-    EXPECT_EQ(parse_status_line(line), std::nullopt) << line;
+TEST(HttpMessage, ReadsAnAnswersHead) {
+  const auto answer =
+      parse_answer("HTTP/1.1 401 Unauthorized\r\nX: y\r\ncontent-length: 7\r\n\r\n");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 401);
+  EXPECT_EQ(answer->length, 7u);
+  EXPECT_EQ(parse_answer("HTTP/1.0 200\r\n\r\n").value().length, std::nullopt);
+  EXPECT_EQ(parse_answer(encode_answer({.body = "four"})).value().length, 4u);
+  for (const char* head :
+       {"", "SSH-2.0-x\r\n", "HTTP/1.1 20\r\n", "HTTP/1.1 2000 OK\r\n", "HTTP/1.1 -20 OK\r\n",
+        "HTTP/1.1 2x0 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551616\r\n\r\n"}) {
+    EXPECT_FALSE(parse_answer(head)) << head;
   }
 }
 

@@ -154,6 +154,18 @@ TEST(HttpClient, TellsStrangeServersFromMonitors) {
   }
 }
 
+TEST(HttpClient, AnAnswerThatBreaksOffIsALostPeer) {
+  RawServer server;
+  auto served = std::async(std::launch::async, [&] {
+    auto socket = server.accept();
+    socket.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"step\":");
+    socket.shut_down_writing();
+    socket.hangs_up();
+  });
+  EXPECT_EQ(error_of(server.endpoint()), ErrorCode::PeerLost);
+  served.get();
+}
+
 TEST(HttpClient, TakesNoEndlessAnswer) {
   RawServer server;
   auto served = std::async(std::launch::async, [&] {
