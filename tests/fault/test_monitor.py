@@ -1,6 +1,7 @@
 """A running job is watched by all that can: bimetal top, Prometheus' format, TensorBoard's own reader; and bothered."""
 
 import contextlib
+import http.server
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -311,6 +313,46 @@ class Monitor(FaultTest):
         self.assertIn(address, top.error())
         job.interrupt()
         job.wait()
+
+    def test_what_a_monitor_says_does_nothing_to_the_terminal(self):
+        job = self.watched()
+        self.wait_for_step(job, 5)
+        status = self.status(job)
+        self.stop(job)
+        evil = "\x1b]0;evil\x07\x9b31m\nrank"
+        status.update(phase=evil, notices=[evil], since_step_s=75.5)
+        for worker in status["workers"]:  # a server's, too
+            worker.update(host=evil, device=evil, staleness=1.25, staleness_max=7, bytes_per_s=3.5 * 2**20)
+        top = self.start("top", self.serve(json.dumps(status).encode()), "--once").wait()
+        self.assertEqual((top.status, top.err), (0, ""))
+        self.assertIn("?]0;evil??31m?rank", top.out)
+        self.assertFalse(re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", top.out), repr(top.out))
+        self.assertRegex(top.out, r"(?m)^rank  worker .* sent  staleness  most$")
+        self.assertEqual(len(re.findall(r"(?m) 3\.5 MiB/s +1\.2 +7$", top.out)), 2, top.out)
+        self.assertIn("no step for 1:16", top.out)
+        self.assertEqual(top.out.count("\n"), 2 + 3 + 1)
+        for strange in (b"{}", b"[" * 100_000, b'{"step": "' + b"x" * 1_000_000):
+            top = self.start("top", self.serve(strange), "--once").wait()
+            self.assert_one_message(top, harness.PROTOCOL_MISMATCH, "another version")
+            self.assertLess(len(top.err), 200)
+
+    def serve(self, page):
+        """A monitor that answers everything with `page`; its address."""
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                with contextlib.suppress(ConnectionError):
+                    self.wfile.write(page)
+
+            def log_message(self, *arguments):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return "127.0.0.1:%d" % server.server_address[1]
 
     def test_a_killed_rank_0_takes_the_monitor_along(self):
         job = self.watched()

@@ -1,7 +1,5 @@
 #include "bimetal/monitor/status.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -115,10 +113,9 @@ Status parse_status(std::string_view text) {
       visit_worker(JsonReader(entry), status.workers.emplace_back());
     }
     return status;
-  } catch (const Json::exception& error) {
-    throw Error(
-        ErrorCode::ProtocolMismatch,
-        fmt::format("no status of a job, or one of another version of Bimetal: {}", error.what()));
+  } catch (const Json::exception&) {  // whose words would quote what a stranger sends
+    throw Error(ErrorCode::ProtocolMismatch,
+                "what answers there tells no status of a job, or is another version of Bimetal");
   }
 }
 
