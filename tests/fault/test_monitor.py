@@ -77,14 +77,14 @@ class Monitor(FaultTest):
     # ---- what is shown ---------------------------------------------------------------------------
 
     def test_all_show_the_same_job(self):
-        job = self.watched()
+        # Shares by speed could be 0 for a while, on a machine that is busy with something else.
+        job = self.watched("--set", "parallel.balance=[3, 1]")
         self.wait_for_step(job, 50)
 
         status = self.status(job)
         self.assertEqual(status["phase"], "training")
         self.assertEqual([worker["rank"] for worker in status["workers"]], [0, 1])
-        self.assertEqual(sum(worker["share"] for worker in status["workers"]), BATCH)
-        self.assertGreater(status["workers"][0]["share"], status["workers"][1]["share"])
+        self.assertEqual([worker["share"] for worker in status["workers"]], [BATCH * 3 // 4, BATCH // 4])
         self.assertTrue(all(worker["host"] == socket.gethostname() and worker["device"] == "cpu"
                             for worker in status["workers"]), status)
         self.assertGreater(status["samples_per_s"], 0)

@@ -120,7 +120,9 @@ toml::table override_value(const Where& place, const JobKey& key, std::string_vi
     const bool literal = key.value.is_text && !table["value"].is_string();
     if (table.size() == 1 && !literal) return table;
   } catch (const toml::parse_error& error) {
-    const bool meant_as_toml = !words.empty() && (words[0] == '[' || words[0] == '"');
+    // As text, [::1]:9100 is an address.
+    const bool meant_as_toml =
+        words.starts_with('"') || (words.starts_with('[') && !key.value.is_text);
     if (meant_as_toml) refuse(place, std::string(error.description()));
   }
   return parse_toml("value = " + toml_string(words), place);
