@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import urllib.request
 
 import harness
 from harness import TwoMachines, wait_until
@@ -38,6 +39,26 @@ class ParameterServer(TwoMachines):
         self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-11)
         self.assertEqual(report["test_accuracy"], alone["test_accuracy"])
         self.assertGreater(report["workers"][0]["share"], report["workers"][1]["share"])
+        self.assert_nothing_left()
+
+    def test_its_workers_and_their_staleness_can_be_watched(self):
+        job = self.train(self.served_job(parallel__consistency="bounded", checkpoint__dir=""), "--monitor", "127.0.0.1:0",
+                         workers=("cpu:threads=1", "cpu:threads=1,speed=0.5"))
+        job.wait_for_output("monitor at")
+        address = re.search(r"monitor at (\S+);", job.out)[1]
+        job.wait_for_output("has joined")
+        wait_until(lambda: self.last_step(job) > 100, "steps of both workers", job)
+        shown = self.start("top", address, "--once", "--json").wait()
+        self.assertEqual(shown.status, 0, shown.err)
+        status = json.loads(shown.out)
+        self.assertEqual([worker["rank"] for worker in status["workers"]], [0, 1])
+        self.assertEqual(sum(worker["share"] for worker in status["workers"]), 64)
+        text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+        staleness = [float(value) for value in re.findall(r"^bimetal_worker_max_staleness_updates{.*} (\S+)$", text, re.M)]
+        self.assertEqual(len(staleness), 2, text)
+        self.assertTrue(all(0 <= value <= 2 for value in staleness), staleness)
+        job.interrupt()
+        self.assertEqual(job.wait().status, harness.INTERRUPTED, job.err)
         self.assert_nothing_left()
 
     def test_optimizers_that_need_whole_tensors_and_a_schedule(self):

@@ -4,16 +4,19 @@
 
 #include <asio/ip/host_name.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/rank_monitor.h"
 #include "bimetal/cli/rank_observer.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/net/encryption.h"
 #include "bimetal/rendezvous/store.h"
+#include "bimetal/train/observers.h"
 #include "bimetal/train/served_job.h"
 
 namespace bimetal::cli {
@@ -85,13 +88,22 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
   Directory directory(env, job);
   StopWhen stop(arguments.stop_after_s);
   const auto run = server_run(arguments, env, directory, stop);
-  // Of the others the one that stands in for server 0 may have something to tell.
+  // Of the others the one that stands in for server 0 may have something to tell. The monitor's
+  // address is server 0's, and is gone with it.
   Terminal terminal;
   RankObserver observer(terminal, arguments.stop_after_s > 0 ? rate_line : progress_line, status);
-  train::Observer silent;
-  const bool may_lead = arguments.index % static_cast<int>(job.parallel.servers.size()) == 0;
-  auto report = train::run_parameter_server(
-      job, run, may_lead ? static_cast<train::Observer&>(observer) : silent);
+  std::optional<monitor::Monitor> monitor;
+  std::vector<train::Observer*> watching;
+  if (arguments.index % static_cast<int>(job.parallel.servers.size()) == 0) {
+    watching.push_back(&observer);
+  }
+  if (arguments.index == 0) {
+    monitor.emplace(monitor_options(job.monitor));
+    announce(*monitor, terminal);
+    watching.push_back(&*monitor);
+  }
+  train::Observers observers(watching);
+  auto report = train::run_parameter_server(job, run, observers);
   const bool led = !report.workers.empty() || arguments.index == 0;
   if (!led) return stop.by_user() ? kInterrupted : kSuccess;
   if (arguments.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;

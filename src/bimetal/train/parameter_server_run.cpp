@@ -77,6 +77,7 @@ class ServedRun {
   std::int64_t start_step_, saved_step_, evaluated_step_ = -1;
   std::uint64_t version_;
   std::vector<ps::WorkerFigures> workers_;  ///< as server 0 has last told its stand-in
+  std::size_t workers_told_ = 0;
   bool begun_ = false, stopping_ = false, interrupted_ = false;
 };
 
@@ -243,6 +244,10 @@ bool ServedRun::handle(const ps::Event& event) {
     }
   } else if (const auto* step = std::get_if<ps::StepEvent>(&event)) {
     state_.step = step->step.number;
+    if (step->workers.size() != workers_told_) {
+      workers_told_ = step->workers.size();
+      observer_.on_workers(places_of(step->workers));
+    }
     observer_.on_step(journal_.add(*step));
   } else if (const auto* told = std::get_if<ps::NoticeEvent>(&event)) {
     observer_.on_notice(told->text);

@@ -25,14 +25,35 @@ ServedWorkerReport served(const WorkerFigures& worker) {
                             .updates = worker.updates,
                             .staleness_max = worker.staleness_max,
                             .dropped = worker.dropped,
-                            .state = worker.here ? "here" : worker.lost ? "lost" : "left"};
+                            .state = worker.here   ? "here"
+                                     : worker.lost ? "lost"
+                                                   : "left"};
   if (worker.updates > 0) {
     report.staleness_mean = worker.staleness_sum / static_cast<double>(worker.updates);
   }
   return report;
 }
 
+WorkerTotals totals_of(const WorkerFigures& worker) {
+  return {.samples = worker.samples,
+          .compute_s = worker.compute_seconds,
+          .communicate_s = worker.communicate_seconds,
+          .wait_s = worker.wait_seconds,
+          .bytes_sent = worker.bytes_sent,
+          .staleness = Staleness{worker.updates, static_cast<std::int64_t>(worker.staleness_sum),
+                                 worker.staleness_max}};
+}
+
 }  // namespace
+
+std::vector<WorkerPlace> places_of(const std::vector<WorkerFigures>& workers) {
+  std::vector<WorkerPlace> places;
+  for (const auto& worker : workers) {
+    places.resize(static_cast<std::size_t>(worker.number) + 1);
+    places.back() = {worker.host, worker.device};
+  }
+  return places;
+}
 
 void ServedJournal::pass_time() {
   if (running_) elapsed_ += since_last_.seconds();
@@ -81,11 +102,17 @@ Progress ServedJournal::add(const parallel::server::StepEvent& event) {
   progress.seconds_left =
       static_cast<double>((planned_steps_ - event.step.number) * job_.train.global_batch) /
       std::max(progress.samples_per_s, 1e-9);
+  progress.elapsed_s = elapsed_;
+  // By number, as ranks are elsewhere; one that is gone keeps its place.
   for (const auto& worker : event.workers) {
-    if (!worker.here) continue;
+    const auto number = static_cast<std::size_t>(worker.number);
+    progress.shares.resize(number + 1);
+    progress.rank_samples_per_s.resize(number + 1);
+    progress.workers.resize(number + 1);
     const auto share = event.shares.find(worker.number);
-    progress.shares.push_back(share == event.shares.end() ? 0 : share->second);
-    progress.rank_samples_per_s.push_back(alone(worker));
+    if (share != event.shares.end()) progress.shares[number] = share->second;
+    if (worker.here) progress.rank_samples_per_s[number] = alone(worker);
+    progress.workers[number] = totals_of(worker);
   }
   history_.add({.step = progress.step,
                 .elapsed_s = elapsed_,

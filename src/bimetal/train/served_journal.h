@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/parallel/server/coordinator.h"
@@ -14,6 +15,9 @@
 #include "bimetal/train/report.h"
 
 namespace bimetal::train {
+
+/// By number; `workers` in the order of their numbers.
+std::vector<WorkerPlace> places_of(const std::vector<parallel::server::WorkerFigures>& workers);
 
 /// Use from one thread.
 class ServedJournal {
