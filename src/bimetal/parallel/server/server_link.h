@@ -1,6 +1,7 @@
 #pragma once
 // What a worker hears from the servers, connection by connection. Private to client.cpp.
 
+#include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>

@@ -1,0 +1,197 @@
+// How a worker's connections are made, watched, and replaced when a server dies.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/post.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/tcp/dial.h"
+#include "bimetal/parallel/server/client_impl.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kWatchEvery{200};
+
+/// Where parameters arrive: their own memory on the CPU.
+std::vector<torch::Tensor> host_memory(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> host;
+  for (const auto& parameter : parameters) {
+    const auto values = parameter.detach();
+    const bool direct = values.is_cpu() && values.is_contiguous();
+    host.push_back(direct ? values
+                          : torch::empty(values.sizes(), values.options().device(torch::kCPU)));
+  }
+  return host;
+}
+
+}  // namespace
+
+Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
+                   std::vector<torch::Tensor> tensors)
+    : options(given),
+      plan(all_pieces),
+      parameters(std::move(tensors)),
+      host(host_memory(parameters)),
+      codec(options.compression, parameters),
+      pieces_of(parameters.size()),
+      shards(options.shards > 0 ? options.shards : static_cast<int>(options.servers.size())),
+      work(io.get_executor()) {
+  for (std::uint32_t i = 0; i < plan.pieces.size(); ++i) {
+    pieces_of[plan.pieces[i].tensor].push_back(i);
+  }
+  for (std::size_t i = 0; i < options.servers.size(); ++i) {
+    const int server = static_cast<int>(i);
+    links.push_back(std::make_unique<ServerLink>(server, server % shards, options.servers[i], plan,
+                                                 host, arrivals,
+                                                 [this, server] { return stood_in_for(server); }));
+    links.back()->gone = options.gone.contains(server);
+  }
+  if (links.front()->gone) leader = shards;
+  asio::co_spawn(io, watch(), asio::detached);
+  thread = std::thread([this] { io.run(); });
+}
+
+Client::Impl::~Impl() {
+  asio::post(io, [this] {
+    for (const auto& server : links) {
+      if (server->link) server->link->close();
+    }
+    stopping = true;
+    timer.cancel();
+    work.reset();
+  });
+  thread.join();
+}
+
+asio::awaitable<void> Client::Impl::connect(ServerLink& server, int number, Deadline deadline) {
+  net::DialRequest request{.addresses = {server.endpoint()},
+                           .name = server.name(),
+                           .token = options.token,
+                           .hello = {},
+                           .deadline = deadline};
+  request.hello.service = net::Service::Parameters;
+  request.hello.job = net::digest_of_job(options.job_id);
+  request.hello.encrypted = options.encryption == net::Encryption::on;
+  auto dialed = co_await net::dial(std::move(request));
+  server.link =
+      std::make_shared<Link>(std::move(dialed.socket), dialed.keys, Link::Side::client, bytes_sent);
+  server.link->start(server);
+  Join join = options.join;
+  join.number = number;
+  server.link->send(MessageKind::join, {}, encode(join));
+}
+
+/// The other server that keeps the same shard, if it is there.
+ServerLink* Client::Impl::copy_of(int server) const {
+  const auto other = static_cast<std::size_t>(server < shards ? server + shards : server - shards);
+  if (other >= links.size() || links[other]->gone || !links[other]->link) return nullptr;
+  return links[other].get();
+}
+
+/// Asks a keeper of the shard for its parameters.
+void Client::Impl::ask(int shard) {
+  auto& first = *links[static_cast<std::size_t>(shard)];
+  auto* keeper = first.gone ? copy_of(shard) : &first;
+  if (keeper == nullptr) return;  // the worker's thread is told of the loss
+  keeper->asked = true;
+  net::FrameHeader header;
+  header.sequence = wanted;
+  header.epoch = wanted_term;
+  keeper->link->send(MessageKind::pull, header);
+}
+
+/// A server is gone: whether the job goes on with its copy.
+bool Client::Impl::stood_in_for(int server) {
+  if (copy_of(server) == nullptr) return false;
+  if (std::exchange(links[static_cast<std::size_t>(server)]->asked, false)) ask(server % shards);
+  if (server != leader) return true;
+  // What server 0 leased out is void; its stand-in leases anew.
+  leader = shards;
+  const std::scoped_lock lock(arrivals.mutex);
+  ++arrivals.term;
+  arrivals.leases.clear();
+  return true;
+}
+
+void Client::Impl::join(ServerLink& server, int number, Deadline deadline) {
+  const int before = arrivals.welcomes;
+  asio::co_spawn(io, connect(server, number, deadline), [this](std::exception_ptr error) {
+    if (!error) return;
+    const std::scoped_lock lock(arrivals.mutex);
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& failure) {
+      arrivals.failure = failure;
+    } catch (const std::exception& failure) {
+      arrivals.failure = Error(ErrorCode::System, failure.what());
+    }
+    arrivals.changed.notify_all();
+  });
+  std::unique_lock lock(arrivals.mutex);
+  if (wait_until(
+          lock, [&] { return arrivals.welcomes > before; },
+          Deadline::at(deadline.time() + milliseconds(500)))) {
+    return;
+  }
+  throw Error(ErrorCode::Timeout, fmt::format("{} did not answer in time", server.name()));
+}
+
+/// False at the deadline. Throws what has gone wrong.
+bool Client::Impl::wait_until(std::unique_lock<std::mutex>& lock,
+                              const std::function<bool()>& arrived, Deadline deadline) {
+  while (!arrived()) {
+    if (arrivals.failure && !arrivals.finished) throw *arrivals.failure;
+    if (deadline.expired()) return false;
+    arrivals.changed.wait_until(lock, deadline.time());
+  }
+  return true;
+}
+
+/// The same with options.timeout, counted in ticks.
+bool Client::Impl::wait_ticks(std::unique_lock<std::mutex>& lock,
+                              const std::function<bool()>& arrived) {
+  const auto last = arrivals.ticks + options.timeout / kWatchEvery + 1;
+  while (!arrived() && arrivals.ticks <= last) {
+    const auto before = arrivals.ticks;
+    wait_until(
+        lock, [&] { return arrived() || arrivals.ticks != before; },
+        Deadline::after(options.timeout));
+  }
+  return arrived();
+}
+
+/// Counts time in ticks of its own thread: a process that was stopped has waited for nobody.
+asio::awaitable<void> Client::Impl::watch() {
+  while (!stopping) {
+    for (const auto& server : links) {
+      if (!server->link || server->gone) continue;
+      const auto heard = server->link->heard();
+      server->silent_ticks = heard == server->heard ? server->silent_ticks + 1 : 0;
+      server->heard = heard;
+      if (server->silent_ticks * kWatchEvery > options.timeout) {
+        server->link->close();
+        server->on_closed(Error(ErrorCode::PeerLost,
+                                "nothing was heard of it within "
+                                "parallel.timeout_s"));
+      }
+    }
+    {
+      const std::scoped_lock lock(arrivals.mutex);
+      ++arrivals.ticks;
+      arrivals.changed.notify_all();
+    }
+    timer.expires_after(kWatchEvery);
+    std::error_code ignored;
+    co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+}
+
+}  // namespace bimetal::parallel::server
