@@ -11,12 +11,12 @@ torch::nn::Conv2d same_size_conv(std::int64_t in, std::int64_t out) {
 
 }  // namespace
 
-Cnn::Cnn(ImageShape shape)
+Cnn::Cnn(ImageShape shape, std::int64_t hidden)
     : conv1_(register_module("conv1", same_size_conv(shape.channels, 32))),
       conv2_(register_module("conv2", same_size_conv(32, 64))),
       fc1_(register_module("fc1",
-                           torch::nn::Linear(64 * (shape.height / 4) * (shape.width / 4), 128))),
-      fc2_(register_module("fc2", torch::nn::Linear(128, shape.classes))) {}
+                           torch::nn::Linear(64 * (shape.height / 4) * (shape.width / 4), hidden))),
+      fc2_(register_module("fc2", torch::nn::Linear(hidden, shape.classes))) {}
 
 torch::Tensor Cnn::forward(torch::Tensor x) {
   x = torch::max_pool2d(conv1_->forward(x).relu_(), 2);

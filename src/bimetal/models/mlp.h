@@ -7,10 +7,12 @@
 
 namespace bimetal::models {
 
-/// fc1 and fc2 (256 each, ReLU), then fc3 (classes), on the flattened image.
+inline constexpr std::int64_t kMlpHidden = 256;
+
+/// fc1 and fc2 (`hidden` each, ReLU), then fc3 (classes), on the flattened image.
 class Mlp final : public Classifier {
  public:
-  explicit Mlp(ImageShape shape);
+  explicit Mlp(ImageShape shape, std::int64_t hidden = kMlpHidden);
   torch::Tensor forward(torch::Tensor x) override;
 
  private:

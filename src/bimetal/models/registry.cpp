@@ -17,6 +17,20 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kNames = {"cnn", "mlp", "linear"};
 
+constexpr std::int64_t kMostHidden = 65536;  // more would be a mistake, of 16 GiB at least
+
+void check_hidden(const std::string& name, std::int64_t hidden) {
+  if (hidden < 0 || hidden > kMostHidden) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("model.hidden = {} is no width from 1 to {} (or 0, the model's own)",
+                            hidden, kMostHidden));
+  }
+  if (hidden != 0 && name == "linear") {
+    throw Error(ErrorCode::InvalidArgument,
+                "model 'linear' has no hidden layer: leave model.hidden out, or use 'mlp'");
+  }
+}
+
 void check_shape(const std::string& name, const ImageShape& shape) {
   if (shape.channels < 1 || shape.height < 1 || shape.width < 1 || shape.classes < 1) {
     throw Error(ErrorCode::InvalidArgument,
@@ -34,10 +48,12 @@ void check_shape(const std::string& name, const ImageShape& shape) {
 
 }  // namespace
 
-std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape) {
+std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape,
+                                       std::int64_t hidden) {
   check_shape(name, shape);
-  if (name == "cnn") return std::make_shared<Cnn>(shape);
-  if (name == "mlp") return std::make_shared<Mlp>(shape);
+  check_hidden(name, hidden);
+  if (name == "cnn") return std::make_shared<Cnn>(shape, hidden > 0 ? hidden : kCnnHidden);
+  if (name == "mlp") return std::make_shared<Mlp>(shape, hidden > 0 ? hidden : kMlpHidden);
   if (name == "linear") return std::make_shared<Linear>(shape);
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("no model is called '{}'; did you mean '{}'? Known: {}", name,

@@ -20,9 +20,11 @@ struct ImageShape {
 };
 
 /// Names: "cnn" (convolutions 1→32→64 of 3×3, each with ReLU and 2×2 max-pool; 128 hidden),
-/// "mlp" (two hidden layers of 256), "linear" (softmax regression). Error(InvalidArgument) gives
-/// the nearest known name.
-std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape);
+/// "mlp" (two hidden layers of 256), "linear" (softmax regression). `hidden` is another width of
+/// those hidden layers; 0: these. Error(InvalidArgument) gives the nearest known name, or says that
+/// "linear" has no hidden layer.
+std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape,
+                                       std::int64_t hidden = 0);
 
 std::vector<std::string> model_names();
 

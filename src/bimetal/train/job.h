@@ -14,6 +14,7 @@ namespace bimetal::train {
 
 struct ModelConfig {
   std::string name = "cnn";
+  std::int64_t hidden = 0;  ///< width of the hidden layers; 0: the model's own
   bool operator==(const ModelConfig&) const = default;
 };
 

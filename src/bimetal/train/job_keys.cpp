@@ -258,6 +258,7 @@ std::vector<JobKey> job_keys(Job& job) {
   auto& [model, data, train, parallel, checkpoint, cluster, fabric, monitor] = job;
   return {
       {"model", "name", text(model.name)},
+      {"model", "hidden", whole(model.hidden, 0)},
       {"data", "name", text(data.name)},
       {"data", "path", text(data.path)},
       {"data", "serve", flag(data.serve)},

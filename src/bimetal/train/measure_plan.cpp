@@ -83,7 +83,7 @@ std::vector<std::uint64_t> bucket_bytes(const Job& job, const data::ImageDataset
                                         torch::Dtype dtype) {
   std::vector<parallel::ParameterSize> sizes;
   for (const auto& parameter :
-       models::make_model(job.model.name, image_shape(dataset))->parameters()) {
+       models::make_model(job.model.name, image_shape(dataset), job.model.hidden)->parameters()) {
     sizes.push_back({dtype, parameter.numel()});
   }
   const auto later = static_cast<std::size_t>(job.parallel.bucket_mb * (1 << 20));

@@ -20,6 +20,7 @@ JobFacts facts_of(const Job& job) {
   const auto& train = job.train;
   return {
       {"model.name", job.model.name},
+      {"model.hidden", text(job.model.hidden)},
       {"data.name", job.data.name},
       {"data.serve", text(job.data.serve)},
       {"data.serve_max_gb", text(job.data.serve_max_gb)},

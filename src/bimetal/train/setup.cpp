@@ -47,7 +47,7 @@ std::shared_ptr<models::Classifier> make_seeded_model(const Job& job,
   const std::scoped_lock lock(drawing);
   torch::manual_seed(job.train.seed);
   // Drawn in float32 on the CPU and then converted: equal on every device and for every dtype.
-  auto model = models::make_model(job.model.name, image_shape(dataset));
+  auto model = models::make_model(job.model.name, image_shape(dataset), job.model.hidden);
   model->to(place.device, place.dtype);
   return model;
 }

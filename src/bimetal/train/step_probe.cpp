@@ -29,7 +29,7 @@ class Rehearsal {
       : dataset_(dataset),
         options_(options),
         micro_batch_(job.train.micro_batch, options.device),
-        model_(models::make_model(job.model.name, image_shape(dataset))) {
+        model_(models::make_model(job.model.name, image_shape(dataset), job.model.hidden)) {
     model_->to(options.device, options.dtype);
     optimizer_ = make_optimizer(job.train, model_->parameters());
   }

@@ -13,9 +13,10 @@
 namespace bimetal::models {
 namespace {
 
-std::map<std::string, std::vector<std::int64_t>> parameter_shapes(const std::string& name) {
+std::map<std::string, std::vector<std::int64_t>> parameter_shapes(const std::string& name,
+                                                                  std::int64_t hidden = 0) {
   std::map<std::string, std::vector<std::int64_t>> shapes;
-  for (const auto& item : make_model(name, {})->named_parameters()) {
+  for (const auto& item : make_model(name, {}, hidden)->named_parameters()) {
     shapes[item.key()] = item.value().sizes().vec();
   }
   return shapes;
@@ -49,6 +50,16 @@ TEST(Models, ParametersHaveTheirDocumentedNamesAndShapes) {
                                              {"fc3.weight", {10, 256}},
                                              {"fc3.bias", {10}}}));
   EXPECT_EQ(parameter_shapes("linear"), (Shapes{{"fc.weight", {10, 784}}, {"fc.bias", {10}}}));
+}
+
+TEST(Models, HiddenLayersHaveTheWidthAskedFor) {
+  auto mlp = parameter_shapes("mlp", 12);
+  EXPECT_EQ(mlp["fc1.weight"], (std::vector<std::int64_t>{12, 784}));
+  EXPECT_EQ(mlp["fc2.weight"], (std::vector<std::int64_t>{12, 12}));
+  EXPECT_EQ(mlp["fc3.weight"], (std::vector<std::int64_t>{10, 12}));
+  EXPECT_EQ(parameter_shapes("cnn", 12)["fc1.weight"], (std::vector<std::int64_t>{12, 64 * 7 * 7}));
+  EXPECT_THROW(make_model("linear", {}, 12), Error);
+  EXPECT_THROW(make_model("mlp", {}, -1), Error);
 }
 
 TEST(Models, EachTakesOtherShapesTypesAndEmptyBatches) {

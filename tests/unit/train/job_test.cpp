@@ -216,6 +216,7 @@ TEST(Job, SurvivesTheTripThroughToml) {
   EXPECT_EQ(parse(to_toml(Job())), Job());
   Job job;
   job.model.name = "mlp";
+  job.model.hidden = 4632;
   job.data.path = "C:\\a \"b\"\n\t\x7f€";
   job.train.seed = 9223372036854775807u;
   job.train.learning_rate = 0.1 + 0.2;
