@@ -30,12 +30,12 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(TEMPORARY / "to
 os.environ.pop("RAY_ADDRESS", None)
 
 
-def start(*nodes):
+def start(*nodes, object_store_mb=80):
     """A cluster whose head offers nothing but the driver's place; each of ``nodes`` is what one more offers."""
     import ray
     from ray.cluster_utils import Cluster
 
-    common = {"object_store_memory": 80 << 20, "node_ip_address": ADDRESS, "include_dashboard": False}
+    common = {"object_store_memory": object_store_mb << 20, "node_ip_address": ADDRESS, "include_dashboard": False}
     cluster = Cluster()
     try:
         cluster.add_node(num_cpus=0, **common)

@@ -17,6 +17,7 @@ from bimetal import _build
 from bimetal._errors import Error
 from bimetal.ray import cluster
 from bimetal.ray.failure import AttemptFailed, Failure, error, root_cause
+from bimetal.ray.losses import Losses
 from bimetal.ray.worker import Place, Worker
 from bimetal.ray.worker_request import WorkerRequest
 
@@ -24,7 +25,7 @@ _START_SECONDS = 120.0  # for an actor's process: it imports torch, on a cold di
 _CALL_SECONDS = 60.0  # for any other call of an actor
 _POLL_SECONDS = 5.0  # that an actor holds a question for events
 _SILENCE_SECONDS = 45.0  # beyond that, after which a rank counts as lost
-_GRACE_SECONDS = 2.0  # for the others to say why, after one has failed
+_END_SECONDS = 10.0  # for workers to end after the parameter servers have
 _DEATH_SECONDS = 2.0  # within which Ray tells that a process is gone whose node is alive
 _THREADS = 16  # of an actor, for calls at the same time
 
@@ -34,14 +35,16 @@ class Attempt:
 
     Args:
         requests: one rank each, in order.
+        servers: parameter servers, whose ranks follow; with them the job goes on for as long as it has one worker.
         without: ids of nodes not to use.
         resource_timeout: seconds to wait for resources in use.
         tell: is told what is waited for.
     """
 
-    def __init__(self, requests: Sequence[WorkerRequest], without: Collection[str], resource_timeout: float,
-                 tell: Callable[[str], None]):
-        self.requests = list(requests)
+    def __init__(self, requests: Sequence[WorkerRequest], servers: Sequence[WorkerRequest], without: Collection[str],
+                 resource_timeout: float, tell: Callable[[str], None]):
+        self.requests = [*requests, *servers]
+        self.workers = len(requests)
         self.facts: list[dict[str, Any]] = []
         self._without = without
         self._resource_timeout = resource_timeout
@@ -49,6 +52,18 @@ class Attempt:
         self._group: PlacementGroup | None = None
         self.actors: list[Any] = []
         self._watched: _Watched | None = None
+        self._losses = Losses(self.workers, len(servers))
+        self._served_until: float | None = None  # since when the parameter servers have had the result
+
+    @property
+    def servers(self) -> range:
+        """Ranks of the parameter servers."""
+        return range(self.workers, len(self.requests))
+
+    @property
+    def lead(self) -> int:
+        """The rank that saves checkpoints and has the figures: 0, or parameter server 0's."""
+        return self.workers if self.servers else 0
 
     def __enter__(self) -> Attempt:
         try:
@@ -68,17 +83,21 @@ class Attempt:
         return self._answer(rank, getattr(self.actors[rank], method).remote(*arguments), seconds)
 
     def places(self) -> list[Place]:
-        """Ranks, addresses and devices; rank 0's machine is asked for a free port."""
+        """Ranks, addresses and devices; the leading rank's machine is asked for a free port."""
         hosts = [(fact["host"], fact["address"]) for fact in self.facts]
         one_machine = len(set(hosts)) == 1
-        address, port = self.call(0, "free_port", one_machine)
-        sizes = Counter(hosts)
+        address, port = self.call(self.lead, "free_port", one_machine)
+        sizes = Counter(hosts[:self.workers])  # servers are no rivals for the processors
         local: dict[tuple[str, str], list[str]] = {host: [] for host in hosts}
         places = []
         for rank, (host, fact) in enumerate(zip(hosts, self.facts)):
+            own_address = None if one_machine else fact["address"]
+            if rank in self.servers:
+                places.append(Place(rank, len(hosts), 0, 1, (), address, port, own_address, rank - self.workers, True))
+                continue
             local[host].append(fact["worker"])
             places.append(Place(rank, len(hosts), len(local[host]) - 1, sizes[host], tuple(local[host]), address, port,
-                                None if one_machine else fact["address"]))
+                                own_address, None, bool(self.servers)))
         return places
 
     @staticmethod
@@ -102,46 +121,50 @@ class Attempt:
             raise
 
     def stop(self) -> None:
-        """Asks the ranks of a job file to save and end; does not wait."""
-        for actor in self.actors:
+        """Asks the ranks of a job file to save and end; does not wait. Parameter servers see to their workers."""
+        for actor in self.actors[self.lead:]:
             actor.stop.remote()
 
     def watch(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """What the ranks say, as (rank, event), until all have ended; may be called again where it was left.
 
+        A worker that parameter servers do without is an event of kind ``given_up``.
+
         Raises:
             AttemptFailed: as soon as it is clear which rank has failed.
         """
         watched = self._watched = self._watched or _Watched(self.actors)
-        failures: dict[int, Failure] = {}
-        patience = None
-        while watched.open:
+        while watched.open and not self._losses.decided() and not self._served_out():
             for rank, said in watched.hear(1.0):
-                if isinstance(said, RayActorError):
-                    failures[rank] = self._gone(rank, said)
-                elif said["kind"] == "failed":
-                    failures[rank] = Failure(rank, self._name(rank) + " " + said["text"] if said["died"]
-                                             else f"{self._name(rank)}: {said['text']}", said["code"],
-                                             said.get("about"), said["died"], said["own"])
-                else:
-                    yield rank, said
+                if failure := self._failure_in(rank, said):
+                    self._losses.add(failure)
+                    continue
+                if self.servers and rank == self.lead and said["kind"] == "ended":
+                    self._served_until = time.monotonic()
+                yield rank, said
             for rank in watched.silent(_SILENCE_SECONDS + _POLL_SECONDS):
-                failures.setdefault(rank, self._gone(rank, None))
-            if failures and patience is None:
-                patience = time.monotonic() + _GRACE_SECONDS
-            if patience is not None and (self._known(failures) or time.monotonic() > patience):
-                break
-        if failures:
-            raise self._failed(failures)
+                self._losses.add(self._gone(rank, None))
+            if self._served_until is None:
+                for failure in self._losses.survived():
+                    yield failure.rank, {"kind": "given_up", "text": failure.text}
+        if self._served_until is None and self._losses.fatal():
+            raise self._failed(self._losses.open)
 
-    def _known(self, failures: dict[int, Failure]) -> bool:
-        """Whether nothing that is still to come would change what the user is told."""
-        cause = root_cause(list(failures.values()))
-        return cause.died or cause.own or len(failures) == len(self.actors)
+    def _served_out(self) -> bool:
+        """Whether the job is done, for so long that nobody needs to be waited for."""
+        return self._served_until is not None and time.monotonic() - self._served_until > _END_SECONDS
+
+    def _failure_in(self, rank: int, said: Any) -> Failure | None:
+        if isinstance(said, RayActorError):
+            return self._gone(rank, said)
+        if said["kind"] != "failed":
+            return None
+        text = f"{self._name(rank)} {said['text']}" if said["died"] else f"{self._name(rank)}: {said['text']}"
+        return Failure(rank, text, said["code"], said.get("about"), said["died"], said["own"])
 
     def _failed(self, failures: dict[int, Failure]) -> AttemptFailed:
         cause = root_cause(list(failures.values()))
-        blamed = cause.about if cause.code == "peer_lost" else None
+        blamed = cause.about if cause.code == "peer_lost" and not self.servers else None
         if not cause.died and blamed is not None and blamed not in failures:
             # The others have lost it, and it says nothing itself.
             cause = Failure(blamed, f"{self._name(blamed)} was lost: {cause.text}", "peer_lost", blamed, died=True)
@@ -192,7 +215,7 @@ class Attempt:
             try:
                 facts.append(ray.get(call, timeout=_START_SECONDS))
             except GetTimeoutError as slow:
-                failure = Failure(rank, f"the process for worker {self.requests[rank]} did not start within "
+                failure = Failure(rank, f"the process for {self.requests[rank].role} {self.requests[rank]} did not start within "
                                   f"{_START_SECONDS:.0f} s", "timeout", rank, died=True)
                 raise AttemptFailed(failure, self._dead_nodes([rank])) from slow
             except RayError as failed:
@@ -206,12 +229,12 @@ class Attempt:
     def _start_failure(self, rank: int, failed: RayError) -> Exception:
         text, request = str(failed), self.requests[rank]
         if "No module named 'bimetal" in text:
-            return error(f"a node for worker {request} has no Bimetal that its Python can import: install it there, by "
+            return error(f"a node for {request.role} {request} has no Bimetal that its Python can import: install it there, by "
                          "pip install, or by PYTHONPATH=build/python before the node is started", "unsupported", rank)
         if isinstance(failed, RayActorError) and "error raised in its creation" not in text:
-            failure = Failure(rank, f"the process for worker {request} is gone: {text}", "peer_lost", rank, died=True)
+            failure = Failure(rank, f"the process for {request.role} {request} is gone: {text}", "peer_lost", rank, died=True)
             return AttemptFailed(failure, self._dead_nodes([rank]))
-        return error(f"worker {request} could not start: {text}", "unsupported", rank)
+        return error(f"{request.role} {request} could not start: {text}", "unsupported", rank)
 
     def _end(self) -> None:
         leaving = [actor.leave.remote() for actor in self.actors]

@@ -55,12 +55,12 @@ class Checkpoints:
             mark.unlink(missing_ok=True)
 
     def shared(self, attempt: Attempt) -> bool:
-        """Whether rank 0 writes into the folder itself."""
-        return self.folder is not None and self._sees[0]
+        """Whether the leading rank writes into the folder itself."""
+        return self.folder is not None and self._sees[attempt.lead]
 
     def folder_at_work(self, attempt: Attempt) -> str:
-        """Where rank 0's program writes checkpoints."""
-        return str(self.folder) if self.shared(attempt) else _scratch(attempt, 0, "checkpoints")
+        """Where the leading rank's program writes checkpoints."""
+        return str(self.folder) if self.shared(attempt) else _scratch(attempt, attempt.lead, "checkpoints")
 
     def next_number(self) -> int:
         """Of the checkpoint that a train loop makes next."""

@@ -17,6 +17,7 @@ from bimetal.ray.worker_request import ACCELERATORS, WorkerRequest
 _NODE_ID = "ray.io/node-id"
 _SAY_AFTER = 2.0  # seconds of waiting before the user is told
 _OF_NO_INTEREST = ("memory", "object_store_memory")
+HEAD = "node:__internal_head__"  # Ray's mark of the node that the cluster cannot be without
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Node:
         return all(label_matches(self.labels.get(key), rule) for key, rule in request.labels.items())
 
     def __str__(self) -> str:
-        offered = ", ".join(f"{name} {amount:g}" for name, amount in sorted(self.resources.items()))
+        offered = ", ".join(f"{name} {amount:g}" for name, amount in sorted(self.resources.items()) if name != HEAD)
         return f"{self.address} ({self.name}): {offered or 'nothing'}"
 
 
@@ -58,7 +59,8 @@ def living_nodes(without: Collection[str] = ()) -> list[Node]:
     for node in ray.nodes():
         if node["Alive"] and node["NodeID"] not in without:
             offered = {name: amount for name, amount in node["Resources"].items()
-                       if name not in _OF_NO_INTEREST and not name.startswith(("node:", "accelerator_type:"))}
+                       if name == HEAD
+                       or name not in _OF_NO_INTEREST and not name.startswith(("node:", "accelerator_type:"))}
             nodes.append(Node(node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"], offered,
                               dict(node.get("Labels") or {})))
     return nodes
@@ -127,22 +129,22 @@ def what_is_missing(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) ->
 def _reason(request: WorkerRequest, requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> str:
     nowhere = [name for name in request.resources if all(node.resources.get(name, 0) <= 0 for node in nodes)]
     if nowhere:
-        return f"worker {request}: no node offers {', '.join(map(repr, nowhere))}"
+        return f"{request.role} {request}: no node offers {', '.join(map(repr, nowhere))}"
     matching = [node for node in nodes if node.matches(request)]
     if not matching:
-        return f"worker {request}: no node has such labels"
+        return f"{request.role} {request}: no node has such labels"
     for name, amount in request.resources.items():
         most = max(node.resources.get(name, 0) for node in matching)
         if most < amount:
-            return f"worker {request}: no such node offers more than {most:g} × {name!r}"
+            return f"{request.role} {request}: no such node offers more than {most:g} × {name!r}"
     if not any(node.fits(request) for node in matching):
-        return f"worker {request}: no node offers all of that at once"
+        return f"{request.role} {request}: no node offers all of that at once"
     asked: Counter[str] = Counter()
     for other in requests:
         asked.update(other.resources)
     short = [f"{asked[name]:g} × {name!r} are asked for in all, of {sum(n.resources.get(name, 0) for n in nodes):g}"
              for name in request.resources if asked[name] > sum(n.resources.get(name, 0) for n in nodes)]
-    return f"worker {request}: {', '.join(short) or 'the others take up its place'}"
+    return f"{request.role} {request}: {', '.join(short) or 'the others take up its place'}"
 
 
 def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], seconds: float,

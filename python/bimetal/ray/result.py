@@ -14,8 +14,8 @@ class Event:
     Attributes:
         kind: ``"line"`` (a line of output of a job file's rank), ``"progress"`` and ``"evaluated"`` (of a job
             file), ``"report"`` (a train loop's ``bimetal.ray.report``), ``"checkpoint"``, or ``"notice"``
-            (of the Trainer itself: waiting, restarts).
-        rank: whose; None for notices.
+            (of the Trainer itself: waiting, restarts, workers that the job goes on without).
+        rank: whose; None for notices, and for what the first parameter server says.
         text: for people; empty where there is nothing to print.
         metrics: numbers by name. Of ``progress``: epoch, epochs, step, steps, loss, samples_per_s, efficiency,
             shares; of ``evaluated``: epoch, accuracy (0 to 1), loss; of ``report``: what was reported.
@@ -55,7 +55,8 @@ class Result:
             rank 0 reported last.
         workers: one entry per rank of the last try, in order: ``rank``, ``host``, ``address``, ``node``, ``worker``
             (device and threads); of a job file also those of docs/report.md, of a train loop ``metrics``, what it
-            reported last.
+            reported last. With parameter servers a worker that was lost is among them, without figures if it never
+            joined.
         checkpoint: the newest one, on the driver's machine (or where its ``storage`` is); None: there is none.
         restarts: failures survived, oldest first.
         history: of a job file: the points of docs/report.md; of a train loop: all that rank 0 reported.

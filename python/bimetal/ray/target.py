@@ -6,14 +6,16 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bimetal.ray import cluster
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.checkpoints import Checkpoints
 from bimetal.ray.failure import error
 from bimetal.ray.result import Event
 from bimetal.ray.worker import Place
+from bimetal.ray.worker_request import WorkerRequest
 
 _LONGEST_TIMEOUT_S = 24 * 3600.0
 
@@ -34,6 +36,7 @@ class JobFile:
     directory: pathlib.Path
     _table: dict[str, Any] = field(repr=False, default_factory=dict)
     _report: dict[str, Any] = field(repr=False, default_factory=dict)
+    _lead: int = 0
 
     every_rank_resumes = False  # rank 0 reads the checkpoint and hands it on
 
@@ -57,32 +60,60 @@ class JobFile:
     def keep(self) -> int:
         return int(self._value("checkpoint", "keep") or 2)
 
+    def servers(self, asked: Sequence[WorkerRequest]) -> list[WorkerRequest]:
+        """Requests for the parameter servers, if the job has any: these, or so many as it says on the head node.
+
+        Raises:
+            bimetal.Error: ``invalid_argument`` if it says another number of them, or none.
+        """
+        if self._value("parallel", "mode") != "server":
+            if asked:
+                raise error('servers= is for jobs with parallel.mode = "server"', "invalid_argument")
+            return []
+        number = self._value("parallel", "servers")
+        if asked:
+            if number is None:
+                self.settings.append(f"parallel.servers={len(asked)}")
+            elif _count(number) != len(asked):
+                raise error(f"servers= has {len(asked)} requests, but parallel.servers is {number}", "invalid_argument")
+            return [replace(request, worker=f"parameter server {index}", role="server")
+                    for index, request in enumerate(asked)]
+        # The job would not outlive the head node in any case.
+        return [WorkerRequest({cluster.HEAD: 0.001}, worker=f"parameter server {index}", text="on the head node",
+                              role="server") for index in range(_count(number or 1))]
+
     def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> None:
+        self._lead = attempt.lead
         settings = list(self.settings)
         data = self._value("data", "path")
         if data and (self.directory / data).exists():
             settings.append(f"data.path={self.directory / data}")
-        resume = checkpoints.place(attempt, [0])[0]
+        readers = attempt.servers or [0]
+        resume = dict(zip(readers, checkpoints.place(attempt, readers)))
         if checkpoints.folder is not None:
             settings.append(f"checkpoint.dir={checkpoints.folder_at_work(attempt)}")
         attempt.on_all([
-            actor.start_job.remote(place, token, self.name, self.text, settings, resume if place.rank == 0 else None)
+            actor.start_job.remote(place, token, self.name, self.text, settings, resume.get(place.rank))
             for actor, place in zip(attempt.actors, places)])
 
     def event(self, rank: int, said: Mapping[str, Any]) -> Event | None:
+        leads = rank == self._lead
+        who = None if leads and self._lead > 0 else rank
         if said["kind"] == "line":
-            return Event("line", rank, said["text"])
-        if said["kind"] == "ended" and rank == 0:
+            return Event("line", who, said["text"])
+        if said["kind"] == "given_up":
+            return Event("notice", None, f"bimetal.ray: {said['text']}; the job goes on without it")
+        if said["kind"] == "ended" and leads:
             self._report = said["report"] or {}
             return None
-        return Event(said["kind"], rank, "", said["metrics"]) if "metrics" in said else None
+        return Event(said["kind"], who, "", said["metrics"]) if "metrics" in said else None
 
     def figures(self, facts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
         """Metrics, workers and history of a Result."""
         report = dict(self._report)
-        workers = report.pop("workers", [{} for _ in facts])
+        figures = {worker["rank"]: worker for worker in report.pop("workers", [])}
         history = report.pop("history", [])
-        return report, [{**who, **figures} for who, figures in zip(facts, workers)], history
+        return report, [{**who, **figures.get(who["rank"], {})} for who in facts], history
 
     def _value(self, section: str, key: str) -> Any:
         for setting in reversed(self.settings):
@@ -115,6 +146,11 @@ class TrainLoop:
 
     def keep(self) -> int:
         return 2
+
+    def servers(self, asked: Sequence[WorkerRequest]) -> list[WorkerRequest]:
+        if asked:
+            raise error("servers= is for job files, not for a train loop", "invalid_argument")
+        return []
 
     def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> None:
         resume = checkpoints.place(attempt, range(len(places)))
@@ -151,6 +187,15 @@ def _parse(text: str) -> dict[str, Any]:
         except ModuleNotFoundError:
             raise ValueError("Python 3.10 has no TOML reader of its own: pip install tomli") from None
     return tomllib.loads(text)
+
+
+def _count(servers: Any) -> int:
+    """Of ``parallel.servers``: a number, or a weight for each, perhaps as text."""
+    try:
+        value = _parse(f"value = {servers}")["value"] if isinstance(servers, str) else servers
+        return max(1, len(value) if isinstance(value, list) else int(value))
+    except (TypeError, ValueError):
+        return 1  # the program says what is wrong with it
 
 
 def _toml(value: Any) -> str:

@@ -34,6 +34,9 @@ class Trainer:
             ``{"GPU": 1}``, ``{"num_cpus": 2}`` (so many threads), resources of your own, and any of them together.
             ``"labels": {"os": "Darwin"}`` asks for a node's labels. ``"worker"`` says what to run on where that does
             not follow: ``{"num_cpus": 1, "worker": "cpu:threads=1,speed=0.5"}``. A word alone is a tag: ``"mps"``.
+        servers: for a job file with ``parallel.mode = "server"`` (docs/parameter_server.md): what to ask of the cluster
+            for its parameter servers, one entry each, as for workers. None: all of them run on the head node, beside
+            whatever else runs there. With them the job goes on when a worker is lost, as long as one is left.
         config: for the function.
         settings: keys of the job file to change, as ``{"train.epochs": 3}``.
         storage: folder on this machine for checkpoints; a job file's ``checkpoint.dir`` unless given. None (and no
@@ -53,7 +56,8 @@ class Trainer:
     """
 
     def __init__(self, target: str | os.PathLike[str] | Callable[..., Any],
-                 workers: Iterable[Mapping[str, Any] | str], *, config: Mapping[str, Any] | None = None,
+                 workers: Iterable[Mapping[str, Any] | str], *,
+                 servers: Iterable[Mapping[str, Any] | str] | None = None, config: Mapping[str, Any] | None = None,
                  settings: Mapping[str, Any] | None = None, storage: str | os.PathLike[str] | None = None,
                  storage_shared: bool | None = None, resume: str | os.PathLike[str] | None = None,
                  max_failures: int = 3, min_workers: int | None = None, resource_timeout: float = 60.0,
@@ -70,6 +74,7 @@ class Trainer:
         else:
             _not_both("config", config, "a job file", "pass settings=")
             self._target = JobFile.read(target, settings or {})
+        self._servers = self._target.servers(parse_all(servers) if servers else [])
         self._storage = pathlib.Path(storage) if storage else self._target.storage()
         self._shared = storage_shared
         self._resume = newest_in(pathlib.Path(resume), "resume=") if resume else None
@@ -97,7 +102,7 @@ class Trainer:
         while True:
             try:
                 requests = self._choose(suspects, first=failures == 0)
-                with Attempt(requests, suspects, self._resource_timeout, self._notice) as attempt:
+                with Attempt(requests, self._servers, suspects, self._resource_timeout, self._notice) as attempt:
                     checkpoints.begin_attempt(attempt)
                     self._target.start(attempt, attempt.places(), attempt.make_token(), checkpoints)
                     if cause is not None:
@@ -134,14 +139,15 @@ class Trainer:
             for node in [node for node, end in suspects.items() if end < time.monotonic()]:
                 del suspects[node]
             nodes = cluster.living_nodes(suspects)
-            requests = cluster.with_gpus(self._requests, nodes)
-            fitting = cluster.what_fits(requests, nodes)
-            if len(fitting) >= self._least:
-                if len(fitting) < len(requests):
-                    self._notice(f"{len(fitting)} of {len(requests)} workers: "
-                                 + cluster.what_is_missing(requests, nodes).partition("\nStart nodes")[0])
-                return [requests[index] for index in fitting]
+            requests = cluster.with_gpus([*self._servers, *self._requests], nodes)
+            fitting = [requests[index] for index in cluster.what_fits(requests, nodes)]
+            workers = [request for request in fitting if request.role == "worker"]
             missing = cluster.what_is_missing(requests, nodes)
+            if len(workers) >= self._least and len(fitting) - len(workers) == len(self._servers):
+                if missing:
+                    self._notice(f"{len(workers)} of {len(self._requests)} workers: "
+                                 + missing.partition("\nStart nodes")[0])
+                return workers
             if time.monotonic() >= until:
                 raise error(missing, "unsupported")
             if not told:
@@ -174,7 +180,7 @@ class Trainer:
 
     def _result(self, attempt: Attempt, checkpoints: Checkpoints, restarts: list[Restart]) -> Result:
         facts = [{"rank": rank, **{name: fact[name] for name in ("host", "address", "node", "worker")}}
-                 for rank, fact in enumerate(attempt.facts)]
+                 for rank, fact in enumerate(attempt.facts[:attempt.workers])]
         metrics, workers, history = self._target.figures(facts)
         return Result(metrics, workers, checkpoints.newest, restarts, history)
 

@@ -34,6 +34,8 @@ class Place:
         workers: what each local rank up to this one runs on; the last is this one's.
         address, port: where the ranks of a job file meet; on loopback if all are on one machine.
         own_address: of this node, for the others; None: stay on loopback.
+        server: number among the job's parameter servers; None: a worker.
+        served: whether there are any: then number 0 is met at that port, else rank 0.
     """
 
     rank: int
@@ -44,12 +46,16 @@ class Place:
     address: str
     port: int
     own_address: str | None
+    server: int | None = None
+    served: bool = False
 
     def variables(self, token: str) -> dict[str, str]:
         """For the environment of the rank."""
         named = {"RANK": self.rank, "WORLD_SIZE": self.world_size, "LOCAL_RANK": self.local_rank,
                  "LOCAL_WORLD_SIZE": self.local_world_size, "MASTER_ADDR": self.address, "MASTER_PORT": self.port,
                  "BIMETAL_TOKEN": token}
+        if self.served:
+            named["BIMETAL_STORE"] = "parameter_server"
         if self.own_address:
             named["BIMETAL_ADDRESS"] = self.own_address
             named["BIMETAL_INTERFACE"] = os.environ.get("BIMETAL_INTERFACE") or self.own_address
@@ -89,11 +95,18 @@ class Worker:
 
     def start_job(self, place: Place, token: str, name: str, text: str, settings: list[str],
                   resume: str | None) -> None:
-        """Starts the program on a job file. ``settings`` are of the form ``section.key=value``."""
+        """Starts the program on a job file, as the rank or the server that it is to be.
+
+        Args:
+            settings: of the form ``section.key=value``.
+            resume: what to go on from, for who reads it.
+        """
         file = self._scratch / name
         file.write_text(text)
         report = self._scratch / "report.json"
-        command = [program.find(), "train", str(file), "--report", str(report)]
+        command = [program.find(), "train" if place.server is None else "server", str(file), "--report", str(report)]
+        if place.server is not None:
+            command += ["--index", str(place.server), "--listen", place.own_address or _LOOPBACK]
         for worker in place.workers:
             command += ["--worker", worker]
         for setting in settings:

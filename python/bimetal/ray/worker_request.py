@@ -25,12 +25,14 @@ class WorkerRequest:
         labels: what the node's labels have to be: values, ``!value``, ``in(a, b)``, ``!in(a, b)``.
         worker: what it runs on, as ``bimetal train --worker`` takes it; ``gpu`` is whatever GPU Ray gives it.
         text: what the user wrote.
+        role: what it is asked for: ``worker`` or ``server``.
     """
 
     resources: dict[str, float]
     labels: dict[str, str] = field(default_factory=dict)
     worker: str = "cpu"
     text: str = ""
+    role: str = "worker"
 
     def __str__(self) -> str:
         return self.text

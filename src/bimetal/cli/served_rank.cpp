@@ -24,15 +24,24 @@ namespace {
 
 constexpr std::chrono::seconds kToTell{5};
 
-/// Where servers and workers of a job find each other: the launcher's store.
+/// Where servers and workers of a job find each other: a store, of the launcher or of server 0.
 class Directory {
  public:
-  Directory(const launch::RankEnvironment& env, const train::Job& job)
+  /// `server`: this process's number among the servers; -1: it is a worker.
+  Directory(const launch::RankEnvironment& env, const train::Job& job, int server)
       : deadline_(Deadline::after(milliseconds(job.cluster.join_timeout_s))) {
-    if (env.store != launch::StoreOwner::Launcher) {
+    if (env.store == launch::StoreOwner::ParameterServer) {
+      if (job.parallel.replicas > 1) {
+        throw Error(ErrorCode::Unsupported,
+                    "parallel.replicas = 2 works with `bimetal train` alone: here the servers' "
+                    "addresses are kept by server 0 and would be lost with it",
+                    env.rank);
+      }
+      if (server == 0) served_.emplace(env.master, net::Token::from_environment());
+    } else if (env.store != launch::StoreOwner::Launcher) {
       throw Error(ErrorCode::Unsupported,
-                  "parallel.mode = \"server\" works with `bimetal train` and `bimetal join`, not "
-                  "yet under torchrun, mpirun, Slurm or `bimetal launch`",
+                  "parallel.mode = \"server\" works with `bimetal train`, `bimetal join` and on "
+                  "Ray, not yet under torchrun, mpirun, Slurm or `bimetal launch`",
                   env.rank);
     }
     store_ = rendezvous::connect_store(env.master, net::Token::from_environment(), deadline_);
@@ -52,6 +61,7 @@ class Directory {
   static std::string key(int server) { return fmt::format("parameter_server/{}", server); }
 
   Deadline deadline_;
+  std::optional<rendezvous::StoreServer> served_;
   std::unique_ptr<rendezvous::Store> store_;
 };
 
@@ -61,7 +71,8 @@ train::ServedNetwork network_of(const launch::RankEnvironment& env) {
 
 struct ServerArguments {
   int index = 0;
-  std::string report, resume;
+  std::string job, listen, report, resume;
+  std::vector<std::string> set;
   bool no_summary = false;
   double stop_after_s = 0;
 };
@@ -70,7 +81,7 @@ train::ServerRun server_run(const ServerArguments& arguments, const launch::Rank
                             Directory& directory, StopWhen& stop) {
   train::ServerRun run;
   run.server = arguments.index;
-  run.listen_host = env.master.host;
+  run.listen_host = arguments.listen.empty() ? env.master.host : arguments.listen;
   run.network = network_of(env);
   run.trainer.host_name = asio::ip::host_name();
   if (!arguments.resume.empty()) run.trainer.resume = arguments.resume;
@@ -83,9 +94,19 @@ train::ServerRun server_run(const ServerArguments& arguments, const launch::Rank
   return run;
 }
 
+/// Whoever has no launcher of Bimetal's own gives the job as `train` takes it.
+LaunchedRank place_of_server(const ServerArguments& arguments) {
+  if (arguments.job.empty()) return launched_rank();
+  const auto env = launch::rank_from_environment();
+  if (!env) {
+    throw Error(ErrorCode::InvalidArgument, "a parameter server needs RANK and the like");
+  }
+  return {*env, train::load_job(arguments.job, arguments.set)};
+}
+
 int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
-  const auto [env, job] = launched_rank();
-  Directory directory(env, job);
+  const auto [env, job] = place_of_server(arguments);
+  Directory directory(env, job, arguments.index);
   StopWhen stop(arguments.stop_after_s);
   const auto run = server_run(arguments, env, directory, stop);
   // Of the others the one that stands in for server 0 may have something to tell. The monitor's
@@ -114,7 +135,7 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
 }
 
 int work(const RankRun& run) {
-  Directory directory(run.env, run.job);
+  Directory directory(run.env, run.job, -1);
   StopWhen stop(0);
   train::ServedWorkerRun worker;
   for (int server = 0; server < train::server_processes(run.job.parallel); ++server) {
@@ -125,7 +146,8 @@ int work(const RankRun& run) {
   worker.trainer.worker = run.worker;
   worker.trainer.local_rank = run.env.local_rank;
   // The servers here are no rivals for the processors: they use one thread each, now and then.
-  const int servers_here = run.joined ? 0 : static_cast<int>(worker.servers.size());
+  const bool counted = run.env.store == launch::StoreOwner::Launcher && !run.joined;
+  const int servers_here = counted ? static_cast<int>(worker.servers.size()) : 0;
   worker.trainer.local_world_size = run.env.local_world_size - servers_here;
   worker.trainer.host_name = asio::ip::host_name();
   worker.trainer.stop_requested = [&stop] { return stop(); };
@@ -144,6 +166,9 @@ void add_server(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("server", "A parameter server of a job; started by train");
   command->group("");  // not for people: left out of --help
   command->add_option("--index", options->index);
+  command->add_option("job", options->job);
+  command->add_option("--set", options->set)->allow_extra_args(false);
+  command->add_option("--listen", options->listen);
   command->add_option("--report", options->report);
   command->add_option("--resume", options->resume);
   command->add_flag("--no-summary", options->no_summary);

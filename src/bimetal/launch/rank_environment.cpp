@@ -44,6 +44,7 @@ int optional_integer(const Variables& variables, const char* name, int otherwise
 
 StoreOwner store_owner(const Variables& variables) {
   if (variables("BIMETAL_STORE") == "launcher") return StoreOwner::Launcher;
+  if (variables("BIMETAL_STORE") == "parameter_server") return StoreOwner::ParameterServer;
   if (variables("TORCHELASTIC_USE_AGENT_STORE") == "True") return StoreOwner::TorchAgent;
   return StoreOwner::RankZero;
 }

@@ -14,10 +14,11 @@ namespace bimetal::launch {
 
 /// Who serves the store at MASTER_ADDR:MASTER_PORT.
 enum class StoreOwner {
-  RankZero,    ///< rank 0 itself: the rule where nothing says otherwise
-  Launcher,    ///< the process that started the ranks (BIMETAL_STORE=launcher)
-  TorchAgent,  ///< torchrun: a c10d::TCPStore is there (TORCHELASTIC_USE_AGENT_STORE=True)
-  Nobody,      ///< the ranks meet through MPI, without a store (find_rank.h)
+  RankZero,         ///< rank 0 itself: the rule where nothing says otherwise
+  Launcher,         ///< the process that started the ranks (BIMETAL_STORE=launcher)
+  TorchAgent,       ///< torchrun: a c10d::TCPStore is there (TORCHELASTIC_USE_AGENT_STORE=True)
+  Nobody,           ///< the ranks meet through MPI, without a store (find_rank.h)
+  ParameterServer,  ///< server 0 of a job by parameter servers (BIMETAL_STORE=parameter_server)
 };
 
 struct RankEnvironment {

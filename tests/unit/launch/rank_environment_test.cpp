@@ -66,6 +66,8 @@ TEST(RankEnvironment, ReadsWhatTorchrunSets) {
 
 TEST(RankEnvironment, KnowsWhoServesTheStore) {
   EXPECT_EQ(read(with(kTorchrun, "BIMETAL_STORE", "launcher"))->store, StoreOwner::Launcher);
+  EXPECT_EQ(read(with(kTorchrun, "BIMETAL_STORE", "parameter_server"))->store,
+            StoreOwner::ParameterServer);
   EXPECT_EQ(read(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True"))->store,
             StoreOwner::TorchAgent);
   EXPECT_EQ(read(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False"))->store,
