@@ -80,6 +80,13 @@ class CpuLimit:
         if self._procs:
             self._procs.write_text(str(os.getpid()))
 
+    def add(self, pid: int):
+        """Puts a process that is running, and those that it starts from now on, under the quota."""
+        if self._procs:
+            self._procs.write_text(str(pid))
+        else:
+            self.watch(pid)
+
     def watch(self, pid: int):
         """Starts the duty cycle for `pid` where no cgroup could be made."""
         if self.speed < 1 and not self._procs:

@@ -33,8 +33,10 @@ def quiet(event):
 workers = [{"cpu": 1}, {"cpu": 1}]
 by_loop = bimetal.ray.Trainer(loop, workers, on_event=quiet).fit()
 by_file = bimetal.ray.Trainer(sys.argv[1], workers, on_event=quiet).fit()
+by_servers = bimetal.ray.Trainer(sys.argv[1], workers, servers=[{"num_cpus": 1}, {"num_cpus": 1}],
+                                 settings={"parallel.mode": "server"}, on_event=quiet).fit()
 print("RESULT" + json.dumps({"loop": by_loop.workers, "file": by_file.workers, "steps": by_file.metrics["steps"],
-                          "sockets": sockets}))
+                          "served": by_servers.workers, "server": by_servers.metrics["server"], "sockets": sockets}))
 """
 
 
@@ -190,6 +192,8 @@ class BetweenMachines(Commands):
         self.assertEqual([worker["metrics"]["sum"] for worker in result["loop"]], [2, 2])
         self.assertEqual(result["steps"], 20)
         self.assertEqual(len(result["file"]), 2)
+        self.assertEqual((result["server"]["servers"], result["server"]["updates"]), (2, 20))  # one on each machine
+        self.assertEqual(sum(worker["samples"] for worker in result["served"]), 20 * 64)
 
         now = [subprocess.run([*host, "ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
                for host in (first, second)]
