@@ -4,6 +4,7 @@ import difflib
 import importlib.util
 import pathlib
 import re
+import signal
 import sys
 import unittest
 
@@ -13,13 +14,18 @@ ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "python"
 
 
+# Threads of torch's own Gloo backend sometimes outlive it when the process group is destroyed.
+GLOO_AT_ITS_END = "terminate called without an active exception"
+
+
 def run(script, *arguments, count=2, timeout=240, without=()):
     command = [sys.executable, str(EXAMPLES / script), *map(str, arguments)]
     if without:
         command = ["env", *(f"--unset={name}" for name in without), *command]
     with ranks.Job(count, [command] * count) as job:
         statuses = job.wait(timeout)
-        if any(statuses):
+        on_gloo = '"gloo"' in (EXAMPLES / script).read_text() and GLOO_AT_ITS_END in job.text()
+        if any(statuses) and not (on_gloo and set(statuses) <= {0, -signal.SIGABRT}):
             raise AssertionError(f"exit statuses {statuses}\n{job.text()}")
         return job.output(0)
 

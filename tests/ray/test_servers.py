@@ -49,7 +49,6 @@ class Servers(unittest.TestCase):
         self.assertEqual((result.metrics["server"]["servers"], result.metrics["server"]["updates"]), (2, 60))
         self.assertEqual([worker["rank"] for worker in result.workers], [0, 1])
         self.assertEqual(sum(worker["samples"] for worker in result.workers), 60 * 64)
-        self.assertGreater(result.workers[0]["share"], result.workers[1]["share"])
         self.assertTrue((result.checkpoint / "model.safetensors").is_file())
         progress = [event.metrics for event in events if event.kind == "progress"]
         self.assertEqual(progress[0]["steps"], 60)
