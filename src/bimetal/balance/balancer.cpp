@@ -19,6 +19,10 @@ constexpr int kReconsiderAfter = 200;
 /// How fast the headroom follows, per step and in units of the device's noise.
 constexpr double kHeadroomGain = 0.05;
 
+/// No device is planned at less than half of its mean time, however wildly its times vary: steps
+/// that took next to nothing would else lead to plans with negative times.
+constexpr double kLeastHeadroom = -0.5;
+
 /// A cost model is only trusted near the batches that it has seen: the most that a share may grow
 /// in one change, as a factor, and the part of an equal share that any rank may get at once.
 constexpr double kGrowth = 1.3;
@@ -127,6 +131,7 @@ void Balancer::learn(std::span<const StepFigures> figures) {
       const double distance = seconds / cost.seconds(static_cast<double>(batch)) - 1.0;
       const double below = distance < headroom_[r] ? 1.0 : 0.0;
       headroom_[r] += kHeadroomGain * cost.noise() * (1.0 - part - below);
+      headroom_[r] = std::max(headroom_[r], kLeastHeadroom);
     }
     cost.observe(batch, seconds);
     idle_steps_[r] = batch > 0 ? 0 : idle_steps_[r] + 1;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include <utility>
 #include <vector>
 
@@ -221,6 +223,20 @@ TEST(Balancer, OneRankAloneHasEverything) {
     EXPECT_FALSE(balancer.observe(figures_of(balancer.shares(), {step % 2 ? 1e-3 : 2e-3})));
   }
   EXPECT_EQ(balancer.shares(), (Shares{64}));
+}
+
+// Times as a processor shows them that many others use, too.
+TEST(Balancer, WildTimesNeverLeadToANegativePlan) {
+  std::mt19937 random(1);
+  std::lognormal_distribution<double> wild(0, 3);
+  for (int ranks = 1; ranks <= 3; ++ranks) {
+    Balancer balancer(options(64), std::vector<Device>(static_cast<std::size_t>(ranks)));
+    for (int step = 0; step < 5000; ++step) {
+      std::vector<double> per_sample(static_cast<std::size_t>(ranks));
+      for (double& seconds : per_sample) seconds = 1e-4 * wild(random);
+      ASSERT_NO_THROW(balancer.observe(figures_of(balancer.shares(), per_sample))) << step;
+    }
+  }
 }
 
 TEST(Balancer, RefusesWhatCannotBe) {
