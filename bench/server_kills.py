@@ -117,10 +117,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=100, help="kills in each of the two ways (default 100)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keepers", type=int, choices=(1, 2), nargs="+", default=(2, 1),
+                        help="keepers of each part of the parameters (default both: 2, then 1)")
     options = parser.parse_args()
     random.seed(options.seed)
     print(describe(BIMETAL), flush=True)
-    for replicas in (2, 1):
+    for replicas in options.keepers:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             write_dataset(folder / "data")
