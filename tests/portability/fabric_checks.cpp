@@ -165,8 +165,15 @@ int check_collectives(comm::Group group, const OnWrong& wrong) {
 
 int check_mismatch(comm::Group group, const OnWrong& wrong) {
   if (group.size() == 1) return 0;
-  std::vector<float> data(group.rank() == group.size() - 1 ? 11 : 10);
+  const int odd_one = group.size() - 1;
+  std::vector<float> data(group.rank() == odd_one ? 11 : 10);
   try {
+    // It waits until the others are through with all calls before: the failure would end these, too.
+    constexpr std::uint64_t kThrough = 2;
+    if (group.rank() != odd_one) group.send({}, odd_one, kThrough).wait();
+    for (int rank = 0; group.rank() == odd_one && rank < odd_one; ++rank) {
+      group.recv({}, rank, kThrough).wait();
+    }
     group.all_reduce(comm::buffer(data)).wait();
     group.barrier().wait();  // who had only to send learns of it in its next call
     wrong("ranks reduced unequal counts and were not told");

@@ -1,6 +1,7 @@
 #include "bimetal/cli/temporary_folder.h"
 
 #include <stdlib.h>
+#include <unistd.h>  // mkdtemp on macOS
 
 #include <cerrno>
 #include <string>
