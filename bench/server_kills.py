@@ -21,7 +21,7 @@ from machine import describe
 from ranks import BIMETAL, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "fault"))
-from harness import variable_of, write_dataset  # noqa: E402
+from harness import all_pids, ranks_below, write_dataset  # noqa: E402
 
 PATIENCE_S = 300
 # How a step is cut into leases decides in which order gradients are added: rounding, which training amplifies.
@@ -62,17 +62,7 @@ def start(job, *arguments):
 
 def servers_of(launcher, workers=2):
     """Process ids of the servers, by number."""
-    found = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rsplit(") ", 1)[1].split()[1])
-            except OSError:
-                continue
-            rank = variable_of(int(entry.name), "RANK")
-            if parent == launcher.pid and rank is not None and int(rank) >= workers:
-                found[int(rank) - workers] = int(entry.name)
-    return found
+    return {rank - workers: pid for rank, pid in ranks_below(launcher.pid, all_pids()).items() if rank >= workers}
 
 
 def parameters(checkpoints):

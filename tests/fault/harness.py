@@ -156,12 +156,7 @@ class FaultTest(unittest.TestCase):
 
     def ranks_of(self, job):
         """Process ids of a job's ranks, in the order of their numbers."""
-        found = {}
-        for pid in self.processes():
-            parent = parent_of(pid)
-            rank = variable_of(pid, "RANK")
-            if parent == job.pid and rank is not None:
-                found[int(rank)] = pid
+        found = ranks_below(job.pid, self.processes())
         return [found[rank] for rank in sorted(found)]
 
     # ---- what must hold after every fault --------------------------------------------------------
@@ -266,6 +261,15 @@ def parent_of(pid):
         return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except OSError:
         return None
+
+
+def ranks_below(launcher, pids):
+    """Those of the processes that a launcher has started as ranks, by their numbers."""
+    found = {}
+    for pid in pids:
+        if parent_of(pid) == launcher and (rank := variable_of(pid, "RANK")) is not None:
+            found[int(rank)] = pid
+    return found
 
 
 def socket_inodes(pid):

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/tcp/dial.h"
 #include "bimetal/parallel/server/client_impl.h"
 
 namespace bimetal::parallel::server {
@@ -72,17 +71,12 @@ Client::Impl::~Impl() {
 }
 
 asio::awaitable<void> Client::Impl::connect(ServerLink& server, int number, Deadline deadline) {
-  net::DialRequest request{.addresses = {server.endpoint()},
-                           .name = server.name(),
-                           .token = options.token,
-                           .hello = {},
-                           .deadline = deadline};
-  request.hello.service = net::Service::Parameters;
-  request.hello.job = net::digest_of_job(options.job_id);
-  request.hello.encrypted = options.encryption == net::Encryption::on;
-  auto dialed = co_await net::dial(std::move(request));
-  server.link =
-      std::make_shared<Link>(std::move(dialed.socket), dialed.keys, Link::Side::client, bytes_sent);
+  // Named: GCC 12 destroys aggregates made within a co_await expression twice.
+  Credentials credentials{options.token, options.encryption, options.job_id};
+  net::Endpoint endpoint = server.endpoint();
+  std::string name = server.name();
+  server.link = co_await dial_server(std::move(endpoint), std::move(name), std::move(credentials),
+                                     bytes_sent, deadline);
   server.link->start(server);
   Join join = options.join;
   join.number = number;

@@ -274,10 +274,7 @@ void Coordinator::request_pause() {
 
 std::vector<WorkerFigures> Coordinator::figures() const {
   std::vector<WorkerFigures> all;
-  for (const auto& [number, worker] : workers_) {
-    all.push_back(worker.figures);
-    all.back().samples_per_s = ledger_.rate(number);
-  }
+  for (const auto& [number, worker] : workers_) all.push_back(worker.figures);
   return all;
 }
 

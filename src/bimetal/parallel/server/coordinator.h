@@ -32,7 +32,6 @@ struct WorkerFigures {
   std::uint64_t bytes_sent = 0;
   double staleness_sum = 0;
   std::int64_t staleness_max = 0;
-  double samples_per_s = 0;  ///< newest rate, exchange included
 };
 
 // ---- what the job's main thread is told ---------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/sockets.h"
 
 namespace bimetal::parallel::server {
@@ -179,6 +180,23 @@ asio::awaitable<void> Link::beat(std::shared_ptr<Link> self) {
   timer_.expires_after(kToReadTheRefusal);
   co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
   stop_socket();
+}
+
+asio::awaitable<std::shared_ptr<Link>> dial_server(net::Endpoint server, std::string name,
+                                                   Credentials credentials,
+                                                   std::atomic<std::uint64_t>& bytes_sent,
+                                                   Deadline deadline) {
+  net::DialRequest request{.addresses = {std::move(server)},
+                           .name = std::move(name),
+                           .token = std::move(credentials.token),
+                           .hello = {},
+                           .deadline = deadline};
+  request.hello.service = net::Service::Parameters;
+  request.hello.job = net::digest_of_job(credentials.job_id);
+  request.hello.encrypted = credentials.encryption == net::Encryption::on;
+  auto dialed = co_await net::dial(std::move(request));
+  co_return std::make_shared<Link>(std::move(dialed.socket), dialed.keys, Link::Side::client,
+                                   bytes_sent);
 }
 
 }  // namespace bimetal::parallel::server

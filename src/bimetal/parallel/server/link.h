@@ -13,10 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/net/encryption.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/tcp/byte_stream.h"
 #include "bimetal/net/tcp/frame_writer.h"
+#include "bimetal/net/token.h"
 #include "bimetal/parallel/server/message.h"
 
 namespace bimetal::parallel::server {
@@ -94,5 +98,19 @@ class Link : public std::enable_shared_from_this<Link> {
   bool leaving_ = false;  ///< nothing that arrives counts any more
   bool closed_ = false;
 };
+
+/// What a client must show to a job's servers.
+struct Credentials {
+  net::Token token;
+  net::Encryption encryption = net::Encryption::off;
+  std::string job_id;
+};
+
+/// Connects to a server, whose `name` is for messages. Errors of net::dial. `bytes_sent` must
+/// outlive the connection, which is yet to be started.
+asio::awaitable<std::shared_ptr<Link>> dial_server(net::Endpoint server, std::string name,
+                                                   Credentials credentials,
+                                                   std::atomic<std::uint64_t>& bytes_sent,
+                                                   Deadline deadline);
 
 }  // namespace bimetal::parallel::server

@@ -14,7 +14,7 @@ void write(WireWriter& out, const WorkerFigures& worker) {
     out.i64(count);
   }
   for (const double figure : {worker.compute_seconds, worker.communicate_seconds,
-                              worker.wait_seconds, worker.staleness_sum, worker.samples_per_s}) {
+                              worker.wait_seconds, worker.staleness_sum}) {
     out.f64(figure);
   }
   out.u64(worker.bytes_sent);
@@ -32,7 +32,7 @@ WorkerFigures read_worker(WireReader& in) {
     *count = in.i64();
   }
   for (auto* figure : {&worker.compute_seconds, &worker.communicate_seconds, &worker.wait_seconds,
-                       &worker.staleness_sum, &worker.samples_per_s}) {
+                       &worker.staleness_sum}) {
     *figure = in.f64();
   }
   worker.bytes_sent = in.u64();
