@@ -120,9 +120,9 @@ class Servers(unittest.TestCase):
                                    if pid not in self.server_processes()))
                 os.kill(killed[0], signal.SIGKILL)
 
-        result = bimetal.ray.Trainer(self.job("lost.toml", steps=150),
+        result = bimetal.ray.Trainer(self.job("lost.toml", steps=300),
                                      [{"a": 1, "worker": SLOW}, {"b": 1, "worker": SLOW}], on_event=kill_one).fit()
-        self.assert_went_on(result, events, 150)
+        self.assert_went_on(result, events, 300)
 
     def test_6_a_killed_node_costs_its_step_only(self):
         """The last of the jobs, since it leaves a node fewer."""

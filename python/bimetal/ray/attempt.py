@@ -141,14 +141,18 @@ class Attempt:
                     continue
                 if self.servers and rank == self.lead and said["kind"] == "ended":
                     self._served_until = time.monotonic()
+                    yield from self._given_up(at_the_end=True)
                 yield rank, said
             for rank in watched.silent(_SILENCE_SECONDS + _POLL_SECONDS):
                 self._losses.add(self._gone(rank, None))
             if self._served_until is None:
-                for failure in self._losses.survived():
-                    yield failure.rank, {"kind": "given_up", "text": failure.text}
+                yield from self._given_up()
         if self._served_until is None and self._losses.fatal():
             raise self._failed(self._losses.open)
+
+    def _given_up(self, at_the_end: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+        for failure in self._losses.survived(at_the_end):
+            yield failure.rank, {"kind": "given_up", "text": failure.text}
 
     def _served_out(self) -> bool:
         """Whether the job is done, for so long that nobody needs to be waited for."""

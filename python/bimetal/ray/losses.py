@@ -44,12 +44,13 @@ class Losses:
         everyone = len(self.open) + len(self._told) == self._workers + self._servers
         return cause.died or cause.own or everyone or self._age() > _GRACE_SECONDS
 
-    def survived(self) -> list[Failure]:
-        """Those that the job goes on without, each once: nothing has turned up meanwhile that they follow from."""
+    def survived(self, at_the_end: bool = False) -> list[Failure]:
+        """Those that the job goes on without, each once: nothing has turned up meanwhile that they follow from, or will,
+        since the job is done (``at_the_end``)."""
         if self.fatal():
             return []
         over = [failure for rank, failure in self.open.items()
-                if time.monotonic() - self._since[rank] > _GRACE_SECONDS]
+                if at_the_end or time.monotonic() - self._since[rank] > _GRACE_SECONDS]
         for failure in over:
             del self.open[failure.rank]
             self._told.add(failure.rank)
