@@ -40,11 +40,16 @@ class Plan(FaultTest):
         plan = json.loads(job.out)
         self.assertEqual([w["worker"] for w in plan["workers"]], FAST_AND_SLOW[1::2])
         self.assertEqual([p["way"] for p in plan["predictions"]],
-                         ["alone", "alone", "equal", "balanced"])
+                         ["alone", "alone", "equal", "balanced", "servers"])
         for prediction in plan["predictions"]:
             self.assertEqual(sum(prediction["shares"]), 64)
             self.assertGreater(prediction["samples_per_s"], 0)
         self.assertGreater(plan["link"]["bytes_per_s"], 0)
+        sent = {p["way"]: p["sent_bytes"] for p in plan["predictions"]}
+        # Two workers: a ring sends each gradient once from each of them, servers likewise.
+        self.assertEqual(sent, {"alone": 0, "equal": plan["gradient_bytes"], "balanced": plan["gradient_bytes"],
+                                "servers": plan["gradient_bytes"]})
+        self.assertEqual(plan["predictions"][4]["server_bytes"], 2 * plan["gradient_bytes"])
         fast, slow = plan["predictions"][:2]
         self.assertGreater(fast["samples_per_s"], slow["samples_per_s"])
         self.assertTrue(plan["advice"])

@@ -60,6 +60,10 @@ std::string title_of(const MeasuredPlan& plan, const Prediction& prediction) {
                        plan.input.workers[static_cast<std::size_t>(rank)].name);
   }
   if (prediction.way == Way::Equal) return "equal split";
+  if (prediction.way == Way::Servers) {
+    return fmt::format("through {} parameter server{}", plan.input.servers,
+                       plan.input.servers == 1 ? "" : "s");
+  }
   if (prediction.ranks.size() + plan.plan.unusable.size() == plan.devices.size()) {
     return "balanced split";
   }
@@ -70,12 +74,13 @@ void print_predictions(Terminal& terminal, const MeasuredPlan& plan) {
   constexpr std::size_t kTexts = 2;
   std::vector<TableRow> rows = {
       {fmt::format("predicted for a global batch of {}", plan.input.global_batch), "samples",
-       "computing", "+ communication", "= step", "samples/s"}};
+       "computing", "+ communication", "= step", "samples/s", "MB sent"}};
   for (const auto& prediction : plan.plan.predictions) {
     rows.push_back(
         {title_of(plan, prediction), fmt::format("{}", fmt::join(prediction.shares, " : ")),
          train::seconds_text(prediction.compute_s), train::seconds_text(prediction.communicate_s),
-         train::seconds_text(prediction.step_s), fmt::format("{:.0f}", prediction.samples_per_s)});
+         train::seconds_text(prediction.step_s), fmt::format("{:.0f}", prediction.samples_per_s),
+         fmt::format("{:.2f}", prediction.sent_bytes * 1e-6)});
   }
   const auto lines = aligned(rows, kTexts);
   terminal.print("");
@@ -91,6 +96,7 @@ std::string_view name_of(Way way) {
     case Way::Alone: return "alone";
     case Way::Equal: return "equal";
     case Way::Balanced: return "balanced";
+    case Way::Servers: return "servers";
   }
   return "";
 }
@@ -123,7 +129,9 @@ nlohmann::json prediction_json(const Prediction& prediction) {
           {"compute_s", prediction.compute_s},
           {"communicate_s", prediction.communicate_s},
           {"step_s", prediction.step_s},
-          {"samples_per_s", prediction.samples_per_s}};
+          {"samples_per_s", prediction.samples_per_s},
+          {"sent_bytes", prediction.sent_bytes},
+          {"server_bytes", prediction.server_bytes}};
 }
 
 }  // namespace
@@ -146,6 +154,8 @@ nlohmann::json plan_json(const MeasuredPlan& plan) {
                          {"best", plan.plan.best},
                          {"crossover_batch", nullptr},
                          {"crossover_bytes_per_s", nullptr},
+                         {"servers", plan.input.servers},
+                         {"crossover_servers", nullptr},
                          {"advice", train::advice(plan.input, plan.plan)}};
   for (std::size_t r = 0; r < plan.devices.size(); ++r) {
     json["workers"].push_back(worker_json(plan, r));
@@ -161,6 +171,7 @@ nlohmann::json plan_json(const MeasuredPlan& plan) {
   if (plan.plan.crossover_bytes_per_s) {
     json["crossover_bytes_per_s"] = *plan.plan.crossover_bytes_per_s;
   }
+  if (plan.plan.crossover_servers) json["crossover_servers"] = *plan.plan.crossover_servers;
   return json;
 }
 

@@ -128,6 +128,8 @@ MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOption
   observer.on_phase("measuring the link");
   auto& input = result.input;
   input.global_batch = job.train.global_batch;
+  input.servers = static_cast<int>(job.parallel.servers.size());
+  input.copies = static_cast<int>(job.parallel.replicas);
   input.bucket_bytes = bucket_bytes(job, data.train, place.dtype);
   input.link = probe_link(group, std::accumulate(input.bucket_bytes.begin(),
                                                  input.bucket_bytes.end(), std::uint64_t{0}));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "bimetal/base/error.h"
 
@@ -19,6 +20,8 @@ void check(const PlanInput& input) {
   if (input.global_batch < 1) fail("a plan needs a global batch of at least 1");
   if (input.workers.size() > 1 && !(input.link.bytes_per_s > 0 && input.link.latency_s >= 0))
     fail("a plan for several workers needs the speed of their link");
+  if (input.servers < 0 || input.copies < 1)
+    fail("a plan needs 0 or more servers, and a copy of each");
 }
 
 std::vector<balance::Device> devices_of(const PlanInput& input, const std::vector<int>& ranks) {
@@ -29,16 +32,42 @@ std::vector<balance::Device> devices_of(const PlanInput& input, const std::vecto
   return devices;
 }
 
+double gradient_bytes(const PlanInput& input) {
+  const auto& buckets = input.bucket_bytes;
+  return static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0}));
+}
+
+// Part of the bytes passes a worker's link, and part of all workers' bytes a server's: the slower
+// decides.
+double transfer_seconds(const PlanInput& input, double bytes, int copies, int ranks, int servers) {
+  const double busiest = std::max<double>(copies, static_cast<double>(ranks) / servers);
+  return input.link.latency_s + busiest * bytes / input.link.bytes_per_s;
+}
+
+void communicate(const PlanInput& input, Prediction& step) {
+  const auto ranks = static_cast<int>(step.ranks.size());
+  const double bytes = gradient_bytes(input);
+  if (step.way == Way::Servers) {
+    step.communicate_s = exposed_by_servers(step.compute_s, input, ranks, input.servers);
+    step.sent_bytes = bytes * input.copies;
+    step.server_bytes = bytes * ranks / input.servers;
+  } else {
+    step.communicate_s = exposed_seconds(step.compute_s, input, ranks);
+    step.sent_bytes = 2 * bytes * (ranks - 1) / ranks;
+  }
+}
+
 Prediction predict(const PlanInput& input, Way way, const std::vector<int>& ranks) {
   const auto devices = devices_of(input, ranks);
   const auto count = static_cast<int>(ranks.size());
   Prediction result;
   result.way = way;
   result.ranks = ranks;
-  result.shares = way == Way::Balanced ? balance::balanced_shares(devices, input.global_batch)
-                                       : balance::equal_shares(count, input.global_batch);
+  result.shares = way == Way::Balanced || way == Way::Servers
+                      ? balance::balanced_shares(devices, input.global_batch)
+                      : balance::equal_shares(count, input.global_batch);
   result.compute_s = balance::finish_seconds(devices, result.shares);
-  result.communicate_s = exposed_seconds(result.compute_s, input, count);
+  communicate(input, result);
   result.step_s = result.compute_s + result.communicate_s;
   result.samples_per_s = static_cast<double>(input.global_batch) / result.step_s;
   return result;
@@ -102,6 +131,18 @@ std::optional<double> find_crossover_link(PlanInput input, const std::vector<int
   return present * high;
 }
 
+// More servers than workers gain nothing: each worker's own link is then the limit.
+std::optional<int> find_crossover_servers(PlanInput input, std::vector<int> ranks) {
+  if (input.servers == 0) return std::nullopt;
+  std::ranges::sort(ranks);
+  const Prediction reduced = predict(input, Way::Balanced, ranks);
+  const auto most = static_cast<int>(ranks.size()) * input.copies;
+  for (input.servers = 1; input.servers <= most; ++input.servers) {
+    if (clearly_faster(predict(input, Way::Servers, ranks), reduced)) return input.servers;
+  }
+  return std::nullopt;
+}
+
 // Ranks in the order of their numbers, so that shares read as they do elsewhere.
 std::vector<int> first_sorted(const std::vector<int>& ranks, std::size_t count) {
   std::vector<int> result(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(count));
@@ -118,18 +159,19 @@ void add_predictions(const PlanInput& input, const std::vector<int>& fastest_fir
   for (std::size_t count = 2; count < all.size(); ++count) {
     plan.predictions.push_back(predict(input, Way::Balanced, first_sorted(fastest_first, count)));
   }
+  if (input.servers > 0) plan.predictions.push_back(predict(input, Way::Servers, all));
 }
 
-// One worker alone needs no network and a balanced split of all leaves nobody out: each later
-// prediction must be clearly better to be taken.
+// One worker alone needs no network, a balanced split of all leaves nobody out, and reducing needs
+// no servers: each later prediction must be clearly better to be taken.
 std::size_t choose(const std::vector<Prediction>& predictions) {
   const auto fastest = std::ranges::min_element(predictions, {}, [](const Prediction& p) {
     return p.way == Way::Alone ? p.step_s : std::numeric_limits<double>::infinity();
   });
   auto best = static_cast<std::size_t>(fastest - predictions.begin());
   for (std::size_t i = 0; i < predictions.size(); ++i) {
-    if (predictions[i].way == Way::Balanced && clearly_faster(predictions[i], predictions[best]))
-      best = i;
+    const bool balanced = predictions[i].way == Way::Balanced || predictions[i].way == Way::Servers;
+    if (balanced && clearly_faster(predictions[i], predictions[best])) best = i;
   }
   return best;
 }
@@ -153,6 +195,15 @@ double exposed_seconds(double compute_s, const PlanInput& input, int ranks) {
   return last + std::max(0.0, others - kOverlap * compute_s);
 }
 
+double exposed_by_servers(double compute_s, const PlanInput& input, int ranks, int servers) {
+  const double bytes = gradient_bytes(input);
+  if (ranks < 1 || servers < 1 || bytes == 0) return 0;
+  const double pull = transfer_seconds(input, bytes, 1, ranks, servers);
+  const double push = transfer_seconds(input, bytes, input.copies, ranks, servers);
+  const double last = push * static_cast<double>(input.bucket_bytes.back()) / bytes;
+  return pull + last + std::max(0.0, push - last - kOverlap * compute_s);
+}
+
 Plan make_plan(const PlanInput& input) {
   check(input);
   const auto ranks = usable_ranks(input);
@@ -168,6 +219,7 @@ Plan make_plan(const PlanInput& input) {
   plan.best = choose(plan.predictions);
   if (ranks.size() == 1) return plan;
   plan.crossover_batch = find_crossover_batch(input, ranks);
+  plan.crossover_servers = find_crossover_servers(input, ranks);
   if (plan.chosen().way == Way::Alone) {
     plan.crossover_bytes_per_s = find_crossover_link(input, ranks);
   }

@@ -27,9 +27,13 @@ struct PlanInput {
   LinkSpeed link;                           ///< ignored where there is one worker
   std::vector<std::uint64_t> bucket_bytes;  ///< of gradients, in the order in which they are sent
   std::int64_t global_batch = 0;
+  int servers = 0;  ///< parameter servers to predict for, on links of their own; 0: none
+  int copies = 1;   ///< of each server's part, which each gradient is sent to
 };
 
-enum class Way { Alone, Equal, Balanced };
+/// Alone; or several workers that reduce their gradients, with equal or balanced shares; or with
+/// balanced shares through parameter servers.
+enum class Way { Alone, Equal, Balanced, Servers };
 
 /// One way to run the job.
 struct Prediction {
@@ -40,6 +44,8 @@ struct Prediction {
   double communicate_s = 0;  ///< what communication adds: the part that no computation hides
   double step_s = 0;         ///< the sum of the two
   double samples_per_s = 0;
+  double sent_bytes = 0;    ///< by each worker in a step
+  double server_bytes = 0;  ///< sent by each parameter server in a step
 };
 
 /// Differences below this part of a step are noise: the simpler way is then the better one.
@@ -47,7 +53,7 @@ inline constexpr double kWorthwhile = 0.02;
 
 struct Plan {
   /// Each usable worker alone; then, where there are several: the equal split, the balanced one,
-  /// and the balanced ones of the 2, 3, … fastest.
+  /// the balanced ones of the 2, 3, … fastest, and the parameter servers.
   std::vector<Prediction> predictions;
   std::size_t best = 0;       ///< index of the one to use
   std::vector<int> unusable;  ///< ranks whose cost is unknown; they take part in no prediction
@@ -58,6 +64,9 @@ struct Plan {
   /// Where a worker alone is best: the link speed from which sharing this batch would pay; empty
   /// if no link would be fast enough.
   std::optional<double> crossover_bytes_per_s;
+  /// Smallest number of parameter servers, each on a link of its own, that beats the balanced split
+  /// of all usable workers; empty if as many as workers do not, or `servers` is 0.
+  std::optional<int> crossover_servers;
 
   const Prediction& chosen() const { return predictions[best]; }
 };
@@ -70,9 +79,15 @@ Plan make_plan(const PlanInput& input);
 /// latency and the transfer of bytes/n (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009).
 double ring_seconds(std::uint64_t bytes, int ranks, const LinkSpeed& link);
 
-/// What communication adds to a step of `compute_s`. Gradients travel while backward still runs:
-/// half of the computation hides them. (Backward is about two thirds of a step, and its beginning
-/// has nothing to send yet.) The last bucket becomes ready at the very end and is never hidden.
+/// What communication adds to a step of `compute_s` when gradients are reduced. Gradients travel
+/// while backward still runs: half of the computation hides them. (Backward is about two thirds of
+/// a step, and its beginning has nothing to send yet.) The last bucket becomes ready at the very
+/// end and is never hidden.
 double exposed_seconds(double compute_s, const PlanInput& input, int ranks);
+
+/// The same with `servers` parameter servers that share the parameters, on links like the workers'
+/// (Jiang et al., BytePS, OSDI 2020, section 3): parameters come before a step and are not hidden,
+/// gradients go as above. A server's link carries what all workers have for it.
+double exposed_by_servers(double compute_s, const PlanInput& input, int ranks, int servers);
 
 }  // namespace bimetal::train

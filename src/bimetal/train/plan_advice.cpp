@@ -19,7 +19,10 @@ class Adviser {
     if (plan_.predictions.size() == 1) {
       lines = only_one();
     } else {
-      lines = plan_.chosen().way == Way::Alone ? use_one() : share();
+      lines = plan_.chosen().way == Way::Alone     ? use_one()
+              : plan_.chosen().way == Way::Servers ? use_servers()
+                                                   : share();
+      if (plan_.chosen().way != Way::Servers && input_.servers > 0) lines.push_back(of_servers());
     }
     for (const int rank : plan_.unusable) {
       lines.push_back(
@@ -102,6 +105,43 @@ class Adviser {
                                   *plan_.crossover_batch, name(alone.ranks[0])));
     }
     return lines;
+  }
+
+  std::vector<std::string> use_servers() const {
+    const Prediction& best = plan_.chosen();
+    const Prediction& alone = fastest_alone();
+    return {
+        fmt::format("Share the work over {} through {} (parallel.mode = \"server\"), balanced ({} "
+                    "samples): {} a step, {:.0f} samples/s, {:.2f} times what {} does alone.",
+                    names(best.ranks), servers(input_.servers), fmt::join(best.shares, " : "),
+                    seconds_text(best.step_s), best.samples_per_s, alone.step_s / best.step_s,
+                    name(alone.ranks[0])),
+        fmt::format("Reducing gradients among the workers would take {} a step, {:.0f} % longer.",
+                    seconds_text(balanced_over_all().step_s),
+                    percent(balanced_over_all().step_s, best.step_s))};
+  }
+
+  // Whether the other way to train together would be better.
+  std::string of_servers() const {
+    const double served = of_way(Way::Servers).step_s;
+    const double chosen = plan_.chosen().step_s;
+    std::string text =
+        served > chosen * (1 + kWorthwhile)
+            ? fmt::format("Through {} a step would take {}, {:.0f} % longer",
+                          servers(input_.servers), seconds_text(served), percent(served, chosen))
+            : fmt::format("Through {} a step would take about as long, and workers may come and go",
+                          servers(input_.servers));
+    if (plan_.crossover_servers.value_or(0) > input_.servers) {
+      text += fmt::format(
+          "; from {} on, each on a link of its own, it would be shorter than by "
+          "reducing",
+          servers(*plan_.crossover_servers));
+    }
+    return text + ".";
+  }
+
+  static std::string servers(int count) {
+    return count == 1 ? "a parameter server" : fmt::format("{} parameter servers", count);
   }
 
   const Prediction& of_way(Way way) const {

@@ -56,6 +56,63 @@ TEST(ExposedSeconds, AllButTheLastBucketHidesBehindHalfOfTheComputation) {
   EXPECT_EQ(exposed_seconds(1.0, input, 1), 0.0);
 }
 
+TEST(ExposedByServers, TheBusiestLinkDecides) {
+  PlanInput input = unequal_cores();
+  input.link = {.latency_s = 0, .bytes_per_s = 1e6};
+  input.bucket_bytes = {400'000, 300'000, 100'000};
+  // One server's link carries the bytes of four workers: 3.2 s each way, of which backward hides 1.
+  EXPECT_NEAR(exposed_by_servers(2.0, input, 4, 1), 3.2 + 0.4 + (2.8 - 1), 1e-12);
+  EXPECT_NEAR(exposed_by_servers(2.0, input, 4, 4), 0.8 + 0.1, 1e-12);
+  EXPECT_NEAR(exposed_by_servers(2.0, input, 4, 9), 0.8 + 0.1, 1e-12) << "a worker's own link";
+  input.copies = 2;  // each gradient is sent twice, parameters come once
+  EXPECT_NEAR(exposed_by_servers(2.0, input, 4, 4), 0.8 + 0.2 + (1.4 - 1), 1e-12);
+  input.link.latency_s = 0.01;
+  EXPECT_NEAR(exposed_by_servers(1e3, input, 4, 4), 0.81 + 1.61 / 8, 1e-12);
+}
+
+// Eight laptops on a Wi-Fi: a ring pays the latency fourteen times for each bucket, servers twice.
+PlanInput eight_on_wifi() {
+  PlanInput input{.workers = std::vector<PlanWorker>(8, {"cpu", {0.002, 1e-3}}),
+                  .link = {.latency_s = 5e-3, .bytes_per_s = 50e6},
+                  .bucket_bytes = {1'000'000, 1'000'000, 1'000'000},
+                  .global_batch = 256};
+  return input;
+}
+
+TEST(Plan, WithoutServersNoneArePredicted) {
+  const Plan plan = make_plan(eight_on_wifi());
+  EXPECT_EQ(std::ranges::count(plan.predictions, Way::Servers, &Prediction::way), 0);
+  EXPECT_FALSE(plan.crossover_servers);
+}
+
+TEST(Plan, ServersAreChosenWhereReducingTakesLonger) {
+  PlanInput input = eight_on_wifi();
+  input.servers = 8;
+  const Plan plan = make_plan(input);
+  EXPECT_EQ(plan.chosen().way, Way::Servers);
+  EXPECT_DOUBLE_EQ(plan.chosen().sent_bytes, 3e6);
+  EXPECT_DOUBLE_EQ(plan.chosen().server_bytes, 3e6);
+  EXPECT_DOUBLE_EQ(of_way(plan, Way::Balanced).sent_bytes, 2 * 3e6 * 7 / 8);
+  ASSERT_TRUE(plan.crossover_servers);
+  EXPECT_LE(*plan.crossover_servers, 8);
+  EXPECT_THAT(advice(input, plan), HasSubstr("through 8 parameter servers (parallel.mode"));
+}
+
+TEST(Plan, TheServerCrossoverIsWhereTheAnswerTurns) {
+  PlanInput input = eight_on_wifi();
+  input.link = {.latency_s = 2e-3, .bytes_per_s = 50e6};
+  input.servers = 1;
+  const Plan one = make_plan(input);
+  EXPECT_NE(one.chosen().way, Way::Servers);
+  ASSERT_TRUE(one.crossover_servers);
+  EXPECT_THAT(advice(input, one), HasSubstr("each on a link of its own"));
+  input.servers = *one.crossover_servers - 1;
+  ASSERT_GT(input.servers, 0);
+  EXPECT_NE(make_plan(input).chosen().way, Way::Servers);
+  input.servers = *one.crossover_servers;
+  EXPECT_LT(of_way(make_plan(input), Way::Servers).step_s, of_way(one, Way::Balanced).step_s);
+}
+
 TEST(Plan, UnequalWorkersOnAGoodLinkShareInProportionToTheirSpeed) {
   const Plan plan = make_plan(unequal_cores());
   ASSERT_EQ(plan.predictions.size(), 4u);
