@@ -12,6 +12,7 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/own_address.h"
 #include "bimetal/rendezvous/store.h"
+#include "bimetal/train/served_job.h"
 
 namespace bimetal::cli {
 namespace {
@@ -38,10 +39,18 @@ class Host {
   ~Host() { wait_until_others_left(); }
 
   int run() {
-    board_.offer({std::string(release()), train::to_toml(ranks_.job), options_.world_size},
-                 own_workers());
+    const auto servers_here = static_cast<int>(ranks_.servers.size());
+    board_.offer(
+        {std::string(release()), train::to_toml(ranks_.job), options_.world_size, servers_here},
+        own_workers());
     const bool served = ranks_.job.parallel.mode == "server";
     if (served) {
+      const int elsewhere = train::server_processes(ranks_.job.parallel) - servers_here;
+      if (elsewhere > 0) {
+        Terminal().print(fmt::format("waiting for {} parameter server{} from elsewhere; {}",
+                                     elsewhere, elsewhere == 1 ? "" : "s",
+                                     how_to_join(" --server")));
+      }
       Terminal().print(fmt::format("workers may come and go: {}", how_to_join()));
     } else if (!wait_for_workers()) {
       board_.withdraw(own_host_name());
@@ -59,9 +68,9 @@ class Host {
  private:
   int own_workers() const { return static_cast<int>(ranks_.workers.size()); }
 
-  std::string how_to_join() const {
-    return fmt::format("on the other machine run: bimetal join {}{}", net::to_string(address_),
-                       token_.empty() ? "" : " --token-file FILE (the same token)");
+  std::string how_to_join(std::string_view as = "") const {
+    return fmt::format("on the other machine run: bimetal join {}{}{}", net::to_string(address_),
+                       as, token_.empty() ? "" : " --token-file FILE (the same token)");
   }
 
   void require_everyone(int claimed, Deadline deadline) {

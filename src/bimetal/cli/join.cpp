@@ -15,8 +15,10 @@
 #include "bimetal/cli/shared_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/data/url.h"
+#include "bimetal/net/own_address.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/train/job.h"
+#include "bimetal/train/served_job.h"
 
 namespace bimetal::cli {
 namespace {
@@ -25,12 +27,15 @@ using std::chrono::milliseconds;
 
 constexpr const char* kJoinExamples = R"(Examples:
   bimetal join 192.168.1.5:29400 --token-file token
-  bimetal join mac.local:29400 --token-file token --worker cuda:0 --worker cuda:1)";
+  bimetal join mac.local:29400 --token-file token --worker cuda:0 --worker cuda:1
+  bimetal join mac.local:29400 --token-file token --server                          (no worker)
+  bimetal join mac.local:29400 --token-file token --server --worker cpu:threads=3   (both))";
 
 struct JoinArguments {
   std::string host, token_file, data_path;
   std::vector<std::string> workers;
   double join_timeout_s = 60;
+  bool server = false;
 };
 
 Deadline deadline_after(double seconds) {
@@ -102,12 +107,32 @@ class Leaving {
   launch::JobBoard& board_;
 };
 
+/// One of the job's parameter servers is to run here.
+void add_server(LocalRanks& ranks, launch::JobBoard& board, const launch::JobOffer& offer,
+                const net::Endpoint& host) {
+  if (!ranks.joined) {
+    throw Error(ErrorCode::InvalidArgument,
+                "--server: this job has none (parallel.mode = \"server\")");
+  }
+  ranks.servers = {board.claim_server(offer, train::server_processes(ranks.job.parallel))};
+  ranks.server_address = net::address_towards(host);
+}
+
+std::string as_what(const LocalRanks& ranks) {
+  if (ranks.servers.empty()) return "";
+  return fmt::format(" as parameter server {}{}", ranks.servers[0],
+                     ranks.workers.empty() ? "" : " and with workers");
+}
+
 int join_command(const JoinArguments& arguments) {
   require_data_path(arguments.data_path);
   launch::SignalWatch signals;
   const auto host = net::parse_endpoint(arguments.host);
   const auto token = read_token(arguments.token_file);
-  const auto workers = choose_workers(arguments.workers, {});
+  // A machine that gives a parameter server gives workers if that is said, too.
+  const auto workers = arguments.server && arguments.workers.empty()
+                           ? std::vector<std::string>()
+                           : choose_workers(arguments.workers, {});
   Terminal terminal;
   terminal.print(fmt::format("connecting to {}", arguments.host));
   const auto deadline = deadline_after(arguments.join_timeout_s);
@@ -118,14 +143,18 @@ int join_command(const JoinArguments& arguments) {
 
   auto ranks = LocalRanks{.job = job_here(offer, arguments), .workers = workers};
   ranks.joined = ranks.job.parallel.mode == "server";
+  if (arguments.server) add_server(ranks, board, offer, host);
   auto plan = plan_of(ranks);
   plan.world_size = offer.world_size;
   plan.store = host;
   plan.token = token;
   if (ranks.joined) {
     plan.world_size = static_cast<int>(plan.ranks.size());
-    terminal.print(fmt::format("joining {}; the job's progress is shown there", arguments.host));
-    return conclude(launch::run_ranks(plan, signals, announce_stop));
+    terminal.print(fmt::format("joining {}{}; the job's progress is shown there", arguments.host,
+                               as_what(ranks)));
+    if (ranks.servers.empty()) return conclude(launch::run_ranks(plan, signals, announce_stop));
+    const Leaving leaving(board);
+    return run_shared_job(plan, board, signals);
   }
   plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
   const Leaving leaving(board);
@@ -149,13 +178,17 @@ void add_join(CLI::App& app, Action& action) {
       ->type_name("FILE");
   command
       ->add_option("--worker", arguments->workers,
-                   "A worker of this machine; may be repeated (default: one on the best device)")
+                   "A worker of this machine; may be repeated (default: one on the best device; "
+                   "with --server none)")
       ->type_name("SPEC")
       ->allow_extra_args(false);
   command
       ->add_option("--data-path", arguments->data_path,
                    "Folder or URL of the data for this machine, where it differs from the job's")
       ->type_name("DIR");
+  command->add_flag("--server", arguments->server,
+                    "Run one of the job's parameter servers here, which its first machine leaves "
+                    "to others (train --servers-here)");
   add_encrypt(*command, "OPTIONS");
   command->add_option("--join-timeout", arguments->join_timeout_s, "How long to look for the job")
       ->type_name("SECONDS")

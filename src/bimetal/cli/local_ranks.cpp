@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <numeric>
 
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/rank_process.h"
@@ -26,6 +27,23 @@ void add_lead_options(const LocalRanks& ranks, std::vector<std::string>& command
   }
 }
 
+void add_servers(const LocalRanks& ranks, launch::LaunchPlan& plan) {
+  const int workers = static_cast<int>(plan.ranks.size());
+  const int shards = static_cast<int>(ranks.job.parallel.servers.size());
+  const int servers = train::server_processes(ranks.job.parallel);
+  for (const int server : ranks.servers) {
+    std::vector<std::string> command = {launch::own_program().string(), "server", "--index",
+                                        std::to_string(server)};
+    if (!ranks.server_address.empty()) {
+      command.insert(command.end(), {"--listen", ranks.server_address});
+    }
+    add_lead_options(ranks, command);
+    plan.ranks.push_back({fmt::format("parameter server {}", server), command});
+    // Copies are all on this machine: see train_command.
+    if (servers > shards) plan.ranks.back().copy = workers + (server + shards) % servers;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> choose_workers(const std::vector<std::string>& from_command_line,
@@ -34,6 +52,18 @@ std::vector<std::string> choose_workers(const std::vector<std::string>& from_com
   if (workers.empty()) workers = {"auto"};
   for (auto& worker : workers) worker = device::to_string(device::parse_worker_spec(worker));
   return workers;
+}
+
+std::vector<std::string> choose_workers_or_none(const std::vector<std::string>& from_command_line,
+                                                const train::Job& job) {
+  const bool none = from_command_line == std::vector<std::string>{"none"};
+  return none ? std::vector<std::string>() : choose_workers(from_command_line, job);
+}
+
+std::vector<int> first_servers(int count) {
+  std::vector<int> servers(static_cast<std::size_t>(count));
+  std::iota(servers.begin(), servers.end(), 0);
+  return servers;
 }
 
 launch::LaunchPlan plan_of(const LocalRanks& ranks) {
@@ -49,17 +79,7 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
     if (!served) add_lead_options(ranks, command);
     plan.ranks.push_back({worker, command, served});
   }
-  if (served && !ranks.joined) {
-    const int workers = static_cast<int>(plan.ranks.size());
-    const int shards = static_cast<int>(ranks.job.parallel.servers.size());
-    const int servers = train::server_processes(ranks.job.parallel);
-    for (int server = 0; server < servers; ++server) {
-      std::vector<std::string> command = {program, "server", "--index", std::to_string(server)};
-      add_lead_options(ranks, command);
-      plan.ranks.push_back({fmt::format("parameter server {}", server), command});
-      if (servers > shards) plan.ranks.back().copy = workers + (server + shards) % servers;
-    }
-  }
+  if (served) add_servers(ranks, plan);
   plan.environment = {{kJobVariable, train::to_toml(ranks.job)}};
   // Beside the report, unless the user has said where.
   if (!ranks.report.empty() && std::getenv(kFlightVariable) == nullptr) {

@@ -21,13 +21,23 @@ struct LocalRanks {
   net::Token token = {};              ///< the job's; empty: one is made for it
   bool summary = true;                ///< rank 0 prints the closing table
   double stop_after_s = 0;            ///< > 0: seconds of training after which the job ends well
-  bool joined = false;                ///< workers alone, of a job whose servers are elsewhere
+  /// parallel.mode = "server": numbers of the parameter servers that run here.
+  std::vector<int> servers = {};
+  bool joined = false;              ///< of a job whose server 0 is elsewhere
+  std::string server_address = {};  ///< where those servers listen; empty: as the job's store does
 };
 
 /// The workers of the command line, else those of the job, else one that chooses its device.
 /// Error(InvalidArgument) for a spec that makes no sense.
 std::vector<std::string> choose_workers(const std::vector<std::string>& from_command_line,
                                         const train::Job& job);
+
+/// The same for a machine that may have parameter servers alone: "none" stands for no worker.
+std::vector<std::string> choose_workers_or_none(const std::vector<std::string>& from_command_line,
+                                                const train::Job& job);
+
+/// 0 … count-1: as LocalRanks::servers.
+std::vector<int> first_servers(int count);
 
 /// A plan without the parts that depend on the rendezvous: first_rank, world_size, store, token.
 launch::LaunchPlan plan_of(const LocalRanks& ranks);

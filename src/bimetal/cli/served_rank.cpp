@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <asio/ip/host_name.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
@@ -23,6 +25,7 @@ namespace bimetal::cli {
 namespace {
 
 constexpr std::chrono::seconds kToTell{5};
+constexpr std::chrono::milliseconds kLookForServer{50};
 
 /// Where servers and workers of a job find each other: a store, of the launcher or of server 0.
 class Directory {
@@ -49,8 +52,21 @@ class Directory {
   void publish(int server, const net::Endpoint& endpoint) {
     store_->set(key(server), net::to_string(endpoint), deadline_);
   }
-  net::Endpoint find(int server) {
-    return net::parse_endpoint(store_->get(key(server), deadline_));
+  /// `stop`: whether to give up, with Aborted. It may run elsewhere, and come later.
+  net::Endpoint find(int server, const std::function<bool()>& stop) {
+    while (!deadline_.expired()) {
+      if (const auto address = store_->try_get(key(server), deadline_)) {
+        return net::parse_endpoint(*address);
+      }
+      if (stop()) {
+        throw Error(ErrorCode::Aborted,
+                    fmt::format("stopped before parameter server {} was there", server));
+      }
+      std::this_thread::sleep_for(kLookForServer);
+    }
+    throw Error(
+        ErrorCode::Timeout,
+        fmt::format("parameter server {} was not there within cluster.join_timeout_s", server));
   }
   void withdraw(int server) { store_->set(key(server) + "/gone", "1", Deadline::after(kToTell)); }
   bool withdrawn(int server) {
@@ -89,7 +105,9 @@ train::ServerRun server_run(const ServerArguments& arguments, const launch::Rank
   run.publish = [&directory, index = arguments.index](const net::Endpoint& endpoint) {
     directory.publish(index, endpoint);
   };
-  run.find = [&directory](int server) { return directory.find(server); };
+  run.find = [&directory, &stop](int server) {
+    return directory.find(server, [&stop] { return stop.by_user(); });
+  };
   run.withdraw = [&directory](int server) { directory.withdraw(server); };
   return run;
 }
@@ -134,12 +152,11 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
   return report.interrupted ? kInterrupted : kSuccess;
 }
 
-int work(const RankRun& run) {
+int work(const RankRun& run, StopWhen& stop) {
   Directory directory(run.env, run.job, -1);
-  StopWhen stop(0);
   train::ServedWorkerRun worker;
   for (int server = 0; server < train::server_processes(run.job.parallel); ++server) {
-    worker.servers.push_back(directory.find(server));
+    worker.servers.push_back(directory.find(server, [&stop] { return stop(); }));
     if (directory.withdrawn(server)) worker.gone.insert(server);
   }
   worker.network = network_of(run.env);
@@ -158,7 +175,15 @@ int work(const RankRun& run) {
 }  // namespace
 
 int run_served_worker_rank(const RankRun& run) {
-  return run_rank_process([&](launch::StatusReporter&) { return work(run); });
+  return run_rank_process([&](launch::StatusReporter&) {
+    StopWhen stop(0);
+    try {
+      return work(run, stop);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::Aborted && stop()) return static_cast<int>(kInterrupted);
+      throw;
+    }
+  });
 }
 
 void add_server(CLI::App& app, Action& action) {

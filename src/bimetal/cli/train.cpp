@@ -1,5 +1,7 @@
 #include "bimetal/cli/train.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "bimetal/base/error.h"
@@ -14,6 +16,7 @@
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/train/job.h"
+#include "bimetal/train/served_job.h"
 
 namespace bimetal::cli {
 namespace {
@@ -79,9 +82,10 @@ int run_as_rank(const launch::RankEnvironment& env, const train::Job& job,
 void add_options(CLI::App& command, TrainArguments& arguments) {
   add_job_options(command, arguments.job, arguments.set);
   command
-      .add_option("--worker", arguments.workers,
-                  "A worker of this machine: cpu, cpu:threads=1,speed=0.25, cuda:0, mps; may be "
-                  "repeated (default: the job's, else one on the best device)")
+      .add_option(
+          "--worker", arguments.workers,
+          "A worker of this machine: cpu, cpu:threads=1,speed=0.25, cuda:0, mps, or none; may be "
+          "repeated (default: the job's, else one on the best device)")
       ->type_name("SPEC")
       ->allow_extra_args(false);
   command
@@ -122,8 +126,46 @@ void add_host_options(CLI::App& command, TrainArguments& arguments) {
                   "The job's shared secret, see `bimetal token`; needed beyond loopback")
       ->type_name("FILE")
       ->group("Several machines");
+  command
+      .add_option("--servers-here", arguments.servers_here,
+                  "So many of the parameter servers run here; the others join (bimetal join "
+                  "--server)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber)
+      ->needs(listen)
+      ->group("Several machines");
   add_encrypt(command, "Several machines");
   world_size->needs(listen);
+}
+
+/// Numbers of the parameter servers of this machine.
+std::vector<int> servers_here(const TrainArguments& arguments, const train::Job& job) {
+  if (job.parallel.mode != "server") {
+    if (arguments.servers_here == 0) return {};
+    throw Error(ErrorCode::InvalidArgument, "--servers-here is for parallel.mode = \"server\"");
+  }
+  const int all = train::server_processes(job.parallel);
+  if (arguments.servers_here == 0 || arguments.servers_here == all) return first_servers(all);
+  if (job.parallel.replicas > 1) {
+    throw Error(ErrorCode::Unsupported,
+                "with parallel.replicas = 2 all parameter servers run on the job's first machine: "
+                "leave --servers-here out");
+  }
+  if (arguments.servers_here > all) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("--servers-here {}: the job has {} (parallel.servers)",
+                            arguments.servers_here, all));
+  }
+  return first_servers(arguments.servers_here);
+}
+
+/// `--worker none` makes sense where workers come from elsewhere.
+void require_work(const LocalRanks& ranks, const TrainArguments& arguments) {
+  if (!ranks.workers.empty()) return;
+  if (ranks.job.parallel.mode == "server" && !arguments.listen.empty()) return;
+  throw Error(ErrorCode::InvalidArgument,
+              "--worker none is for a machine with parameter servers alone: it needs --listen and "
+              "parallel.mode = \"server\"");
 }
 
 }  // namespace
@@ -133,7 +175,9 @@ int train_command(const TrainArguments& arguments) {
   ranks.job = load(arguments);
   if (const auto env = find_rank(ranks.job)) return run_as_rank(*env, ranks.job, arguments);
   ranks.token = token_for_monitor(arguments, ranks.job);
-  ranks.workers = choose_workers(arguments.workers, ranks.job);
+  ranks.workers = choose_workers_or_none(arguments.workers, ranks.job);
+  ranks.servers = servers_here(arguments, ranks.job);
+  require_work(ranks, arguments);
   ranks.report = arguments.report;
   ranks.resume = arguments.resume;
   launch::SignalWatch signals;

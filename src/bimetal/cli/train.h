@@ -19,6 +19,7 @@ struct TrainArguments {
   std::string monitor, tensorboard;  ///< monitor.listen and monitor.tensorboard_dir
   std::string listen, token_file;    ///< a job of several machines
   int world_size = 0;
+  int servers_here = 0;  ///< 0: all
 };
 
 int train_command(const TrainArguments& arguments);

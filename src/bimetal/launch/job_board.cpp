@@ -13,6 +13,7 @@ using Json = nlohmann::json;
 // All keys begin with "board/": ranks use others in the same store.
 constexpr const char* kOffer = "board/offer";
 constexpr const char* kClaimed = "board/claimed";
+constexpr const char* kClaimedServers = "board/claimed_servers";
 constexpr const char* kStarted = "board/started";
 constexpr const char* kWithdrawn = "board/withdrawn";
 constexpr const char* kFailures = "board/failures";
@@ -28,15 +29,17 @@ Deadline soon() {
 void JobBoard::offer(const JobOffer& offer, int workers) {
   store_.add(kClaimed, workers, soon());
   store_.add(kPresent, 1, soon());
-  const Json json = {
-      {"version", offer.version}, {"job", offer.job_toml}, {"world_size", offer.world_size}};
+  const Json json = {{"version", offer.version},
+                     {"job", offer.job_toml},
+                     {"world_size", offer.world_size},
+                     {"servers_here", offer.servers_here}};
   store_.set(kOffer, json.dump(), soon());
 }
 
 JobOffer JobBoard::read_offer(Deadline deadline) {
   try {
     const auto json = Json::parse(store_.get(kOffer, deadline));
-    return {json.at("version"), json.at("job"), json.at("world_size")};
+    return {json.at("version"), json.at("job"), json.at("world_size"), json.at("servers_here")};
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("the job offered by the host makes no sense: {}", error.what()));
@@ -54,6 +57,19 @@ int JobBoard::claim(int workers, int world_size) {
               fmt::format("the job is full: {} of its {} workers have joined, and this machine "
                           "offers {}; start it with a larger --world-size",
                           before, world_size, workers));
+}
+
+int JobBoard::claim_server(const JobOffer& offer, int servers) {
+  const auto taken = offer.servers_here + store_.add(kClaimedServers, 1, soon());
+  if (taken <= servers) {
+    store_.add(kPresent, 1, soon());
+    return static_cast<int>(taken) - 1;
+  }
+  store_.add(kClaimedServers, -1, soon());
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("the job has all of its {} parameter servers (parallel.servers); its "
+                          "first machine runs {}: see --servers-here there",
+                          servers, offer.servers_here));
 }
 
 int JobBoard::claimed() {

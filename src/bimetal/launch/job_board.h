@@ -16,6 +16,7 @@ struct JobOffer {
   std::string version;   ///< of the host's Bimetal; all machines run the same
   std::string job_toml;  ///< the whole job, every key
   int world_size = 0;    ///< ranks over all machines
+  int servers_here = 0;  ///< parameter servers that the host runs
 };
 
 /// A view of the store; `store` must outlive it. Calls end within seconds, with the store's errors.
@@ -32,6 +33,10 @@ class JobBoard {
   /// Takes the next `workers` rank numbers and returns the first of them. Error(InvalidArgument)
   /// when fewer are free.
   int claim(int workers, int world_size);
+
+  /// Takes the next parameter server's number, after those of the host. Error(InvalidArgument) when
+  /// all `servers` are taken.
+  int claim_server(const JobOffer& offer, int servers);
 
   /// Ranks claimed so far.
   int claimed();

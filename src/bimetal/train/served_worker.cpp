@@ -109,6 +109,7 @@ ps::ClientOptions ServedWorker::client_options() const {
   options.join.facts = served_facts(job_, data_, *model_);
   options.timeout = whole_milliseconds(job_.parallel.timeout_s);
   options.compression = comm::scheme_of(job_.parallel.compression);
+  options.give_up = run_.trainer.stop_requested;
   return options;
 }
 

@@ -29,7 +29,7 @@ class JobBoardTest : public ::testing::Test {
 };
 
 TEST_F(JobBoardTest, TheHostHasTheFirstRanks) {
-  host_.offer({"1.2.3", "[train]\nsteps = 3\n", 4}, 2);
+  host_.offer({"1.2.3", "[train]\nsteps = 3\n", 4, 0}, 2);
   const auto offer = guest_.read_offer(soon());
   EXPECT_EQ(offer.version, "1.2.3");
   EXPECT_EQ(offer.job_toml, "[train]\nsteps = 3\n");
@@ -40,7 +40,7 @@ TEST_F(JobBoardTest, TheHostHasTheFirstRanks) {
 }
 
 TEST_F(JobBoardTest, AFullJobTakesNobody) {
-  host_.offer({"1", "", 3}, 2);
+  host_.offer({"1", "", 3, 0}, 2);
   try {
     guest_.claim(2, 3);
     FAIL() << "claimed";
@@ -49,6 +49,26 @@ TEST_F(JobBoardTest, AFullJobTakesNobody) {
     EXPECT_THAT(error.what(), HasSubstr("2 of its 3 workers have joined"));
   }
   EXPECT_EQ(guest_.claim(1, 3), 2) << "what could not be claimed must be given back";
+}
+
+TEST_F(JobBoardTest, ServersThatTheHostLacksAreTakenOnce) {
+  host_.offer({"1", "", 1, 2}, 1);
+  const auto offer = guest_.read_offer(soon());
+  EXPECT_EQ(guest_.claim_server(offer, 4), 2);
+  EXPECT_EQ(guest_.claim_server(offer, 4), 3);
+  for (int again = 0; again < 2; ++again) {
+    try {
+      guest_.claim_server(offer, 4);
+      FAIL() << "claimed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      EXPECT_THAT(error.what(), HasSubstr("all of its 4 parameter servers"));
+    }
+  }
+  EXPECT_FALSE(host_.everyone_left());
+  host_.leave();
+  for (int guest = 0; guest < 2; ++guest) guest_.leave();
+  EXPECT_TRUE(host_.everyone_left());
 }
 
 TEST_F(JobBoardTest, BeginsWhenTheHostSaysSo) {
@@ -74,7 +94,7 @@ TEST_F(JobBoardTest, AWithdrawalNamesTheMachine) {
 }
 
 TEST_F(JobBoardTest, KnowsWhenEveryoneHasLeft) {
-  host_.offer({"1", "", 2}, 1);
+  host_.offer({"1", "", 2, 0}, 1);
   guest_.claim(1, 2);
   host_.leave();
   EXPECT_FALSE(host_.everyone_left());

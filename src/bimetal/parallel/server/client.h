@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -37,6 +38,8 @@ struct ClientOptions {
   /// Of pushed gradients, with error feedback; a scheme that keeps every element
   /// (comm::is_dense), for float32 alone.
   comm::Scheme compression = comm::Scheme::none;
+  /// Asked while it waits for servers at the beginning: whether to give up, with Aborted.
+  std::function<bool()> give_up;
 };
 
 /// One worker. Calls from one thread at a time; push() from the threads of backward. Errors: those

@@ -5,6 +5,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <asio/awaitable.hpp>
+#include <asio/cancellation_signal.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -45,6 +46,7 @@ struct Client::Impl {
   std::atomic<std::uint64_t> bytes_sent{0};
   asio::io_context io{1};
   asio::steady_timer timer{io};
+  asio::cancellation_signal give_up;  ///< ends a connect() that is under way
   int shards;
   int leader = 0;            ///< of the I/O thread once all are joined
   std::uint64_t wanted = 0;  ///< version that is being pulled

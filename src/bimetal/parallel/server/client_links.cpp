@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <asio/bind_cancellation_slot.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/post.hpp>
@@ -18,6 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kWatchEvery{200};
+constexpr milliseconds kLookWhetherToGiveUp{100};
 
 /// Where parameters arrive: their own memory on the CPU.
 std::vector<torch::Tensor> host_memory(const std::vector<torch::Tensor>& parameters) {
@@ -64,6 +66,7 @@ Client::Impl::~Impl() {
       if (server->link) server->link->close();
     }
     stopping = true;
+    give_up.emit(asio::cancellation_type::terminal);
     timer.cancel();
     work.reset();
   });
@@ -117,7 +120,7 @@ bool Client::Impl::stood_in_for(int server) {
 
 void Client::Impl::join(ServerLink& server, int number, Deadline deadline) {
   const int before = arrivals.welcomes;
-  asio::co_spawn(io, connect(server, number, deadline), [this](std::exception_ptr error) {
+  const auto ended = [this](std::exception_ptr error) {
     if (!error) return;
     const std::scoped_lock lock(arrivals.mutex);
     try {
@@ -128,12 +131,17 @@ void Client::Impl::join(ServerLink& server, int number, Deadline deadline) {
       arrivals.failure = Error(ErrorCode::System, failure.what());
     }
     arrivals.changed.notify_all();
-  });
+  };
+  asio::co_spawn(io, connect(server, number, deadline),
+                 asio::bind_cancellation_slot(give_up.slot(), ended));
   std::unique_lock lock(arrivals.mutex);
-  if (wait_until(
-          lock, [&] { return arrivals.welcomes > before; },
-          Deadline::at(deadline.time() + milliseconds(500)))) {
-    return;
+  const auto welcome = [&] { return arrivals.welcomes > before; };
+  const auto last = Deadline::at(deadline.time() + milliseconds(500));
+  while (!last.expired()) {
+    if (wait_until(lock, welcome, min(last, Deadline::after(kLookWhetherToGiveUp)))) return;
+    if (options.give_up && options.give_up()) {
+      throw Error(ErrorCode::Aborted, fmt::format("stopped before {} had answered", server.name()));
+    }
   }
   throw Error(ErrorCode::Timeout, fmt::format("{} did not answer in time", server.name()));
 }

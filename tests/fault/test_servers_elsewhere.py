@@ -1,0 +1,113 @@
+"""Parameter servers on other machines than the job's first, which may have no worker (loopback stands for the network)."""
+
+import json
+import os
+import signal
+import time
+
+import harness
+from harness import TwoMachines
+
+ONE = "cpu:threads=1"
+
+
+class ServersElsewhere(TwoMachines):
+    def served_job(self, **settings):
+        return self.write_job(parallel__mode="server", parallel__servers=2, checkpoint__dir="", **settings)
+
+    def serve(self, job_file, *arguments, workers=(ONE,)):
+        """The job's first machine, with one of its two servers."""
+        job = self.train(job_file, "--listen", "127.0.0.1:0", "--token-file", self.token, "--servers-here", 1, *arguments,
+                         workers=workers)
+        job.wait_for_output("workers may come and go")
+        self.assertRegex(job.out, r"waiting for 1 parameter server from elsewhere; .*bimetal join \S+ --server")
+        job.address = job.out.split("bimetal join ")[1].split()[0]
+        return job
+
+    def report(self, job):
+        self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
+        return json.loads((self.folder / "run.json").read_text())
+
+    def test_machines_of_servers_alone_and_of_workers_alone(self):
+        settings = {"train__epochs": 3, "train__dtype": "float64"}
+        host = self.serve(self.served_job(**settings), "--report", self.folder / "run.json", workers=("none",))
+        server = self.join(host, "--server", workers=())
+        server.wait_for_output("as parameter server 1")
+        worker = self.join(host)
+        report = self.report(host)
+        self.assertEqual([server.wait().status, worker.wait().status], [0, 0], server.err + worker.err)
+        self.assertEqual([w["samples"] for w in report["workers"]], [3 * 1024])
+        alone = self.report(self.train(self.write_job(checkpoint__dir="", **settings), "--report", self.folder / "run.json",
+                                       workers=(ONE,)))
+        self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-10)
+        self.assert_nothing_left()
+
+    def test_one_machine_may_be_both(self):
+        host = self.serve(self.served_job(train__steps=30), "--report", self.folder / "run.json")
+        both = self.join(host, "--server")
+        both.wait_for_output("as parameter server 1 and with workers")
+        self.assertEqual(self.report(host)["steps"], 30)
+        self.assertEqual(both.wait().status, 0, both.err)
+        self.assert_nothing_left()
+
+    def test_a_killed_server_elsewhere_ends_the_job_everywhere(self):
+        host = self.serve(self.served_job(train__steps=100000, train__epochs=100000))
+        server = self.join(host, "--server", workers=())
+        host.wait_for_output("epoch 1")
+        os.kill(self.ranks_of(server)[0], signal.SIGKILL)
+        self.assertNotEqual(server.wait().status, 0)
+        self.assertIn("parameter server 1", server.err)
+        self.assertNotEqual(host.wait().status, 0)
+        self.assertRegex(host.err, "server 1")
+        self.assert_nothing_left()
+
+    def test_ctrl_c_at_the_first_machine_ends_it_well_everywhere(self):
+        host = self.serve(self.served_job(train__steps=100000, train__epochs=100000))
+        server = self.join(host, "--server", workers=())
+        host.wait_for_output("epoch 1")
+        host.interrupt()
+        self.assertEqual(host.wait().status, 130, host.err)
+        self.assertIn(server.wait().status, (0, 130), server.err)
+        self.assert_nothing_left()
+
+    def test_ctrl_c_while_a_server_is_missing_ends_it_at_once(self):
+        host = self.serve(self.served_job())
+        worker = self.join(host)
+        worker.wait_for_output("joining")
+        begun = time.monotonic()
+        host.interrupt()
+        worker.interrupt()
+        self.assertEqual([host.wait().status, worker.wait().status], [130, 130], host.err + worker.err)
+        self.assertLess(time.monotonic() - begun, 20, "less than cluster.join_timeout_s")
+        self.assert_nothing_left()
+
+    def test_a_server_that_never_comes_is_named(self):
+        job = self.serve(self.served_job(), "--join-timeout", 3).wait()
+        self.assertEqual(job.status, 4, job.err)
+        self.assertIn("parameter server 1 was not there", job.err)
+        self.assert_nothing_left()
+
+    def test_what_makes_no_sense_is_refused(self):
+        host = self.serve(self.served_job(train__steps=100000, train__epochs=100000))
+        server = self.join(host, "--server", workers=())
+        server.wait_for_output("as parameter server 1")
+        second = self.join(host, "--server", workers=()).wait()
+        self.assertNotEqual(second.status, 0)
+        self.assertIn("all of its 2 parameter servers", second.err)
+        host.interrupt()
+        host.wait()
+        server.wait()
+        for arguments, words in (
+                (("--worker", "none"), "--listen"),
+                (("--servers-here", 1), "--listen"),
+                (("--listen", "127.0.0.1:0", "--servers-here", 3), "the job has 2"),
+                (("--listen", "127.0.0.1:0", "--servers-here", 1, "--set", "parallel.replicas=2"), "leave --servers-here out"),
+                (("--listen", "127.0.0.1:0", "--servers-here", 1, "--set", "parallel.mode=all_reduce"), "parallel.mode")):
+            job = self.start("train", self.served_job(), *arguments).wait()
+            self.assertIn(job.status, (2, 3), job.err)
+            self.assertIn(words, job.err)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()
