@@ -25,13 +25,15 @@ void Coordinator::lost(int worker, const std::string& why, TimePoint now) {
   if (!gone.figures.here) return;
   gone.figures.here = false;
   gone.figures.lost = !why.empty();
-  gone.ready = false;
-  const auto last = pending_.find(gone.lease);
-  gone.leaving = why.empty() && last != pending_.end() && last->second.done;
-  if (!gone.leaving) {
-    if (gone.lease != 0) take_back(std::exchange(gone.lease, 0), {}, now);
-    ledger_.remove_worker(worker);
+  gone.joined = false;
+  gone.taken_back.clear();
+  for (const auto lease : std::vector(gone.leases)) {
+    // What it has done before it left is only on its way through the servers.
+    const bool done = pending_.contains(lease) && pending_.at(lease).done;
+    if (!why.empty() || !done) take_back(lease, {});
   }
+  gone.leaving = !gone.leases.empty();
+  if (!gone.leaving) ledger_.remove_worker(worker);
   notice(why.empty()
              ? fmt::format("{} has left", name_of(worker))
              : fmt::format("{} is lost: {}; the job goes on without it", name_of(worker), why));
@@ -71,20 +73,21 @@ void Coordinator::wake(Worker& worker) {
 }
 
 /// `why` is empty where the worker itself is gone.
-void Coordinator::take_back(std::uint64_t lease, const std::string& why, TimePoint now) {
+void Coordinator::take_back(std::uint64_t lease, const std::string& why) {
   const auto pending = pending_.extract(lease);
   if (pending.empty()) return;
   const Lease& work = pending.mapped().lease;
+  Worker& worker = workers_.at(worker_of(lease));
+  std::erase(worker.leases, lease);
   if (work.work == Work::evaluate) {
     if (evaluation_) evaluation_->free.emplace_back(work.offset, work.count);
   } else {
     port_.send_drop(lease);
-    if (!why.empty()) ledger_.revoke(lease, now);
+    ledger_.revoke(lease, /*slow=*/!why.empty());
   }
   if (why.empty()) return;
-  Worker& worker = workers_.at(worker_of(lease));
-  worker.lease = 0;
-  if (worker.leaving) ledger_.remove_worker(worker.figures.number);
+  if (worker.figures.here) worker.taken_back.insert(lease);
+  if (worker.leaving && worker.leases.empty()) ledger_.remove_worker(worker.figures.number);
   notice(fmt::format("{} {}: its {} samples go to others", name_of(worker_of(lease)), why,
                      work.count));
 }
@@ -93,30 +96,28 @@ void Coordinator::tick(TimePoint now) {
   bool any_here = false, any_idle = false;
   for (auto& [number, worker] : workers_) {
     if (!worker.figures.here) {
-      any_here |= worker.leaving && worker.lease != 0;
+      any_here |= worker.leaving && !worker.leases.empty();
       continue;
     }
     any_here = true;
     const bool silent = now - worker.heard > options_.silent_after;
-    if (silent && worker.lease != 0) {
-      take_back(worker.lease, "says nothing any more", now);
+    if (silent && !worker.leases.empty()) {
+      for (const auto lease : std::vector(worker.leases)) take_back(lease, "says nothing any more");
     } else if (silent && !worker.silent) {
       notice(fmt::format("{} says nothing any more", name_of(number)));
     }
-    if (!silent && worker.ready) any_idle = true;
+    any_idle |= !silent && worker.joined && worker.leases.empty() && worker.taken_back.empty();
     if (!silent) wake(worker);
     worker.silent = silent;
     if (silent) ledger_.set_resting(number, true);
   }
   if (any_idle) {
     for (const auto lease : ledger_.overdue(now, kOverdueFactor, kOverdueAtLeast)) {
-      take_back(lease, "takes much longer than it did", now);
+      take_back(lease, "takes much longer than it did");
     }
   }
-  for (const auto& [lease, samples] : std::map(ledger_.out())) {
-    if (now - samples.granted > options_.lease_timeout) {
-      take_back(lease, "has not finished within parallel.timeout_s", now);
-    }
+  for (const auto lease : ledger_.older_than(now, options_.lease_timeout)) {
+    take_back(lease, "has not finished within parallel.timeout_s");
   }
   if (stopping_ && !any_here) ledger_.abandon_open_steps();
   advance();

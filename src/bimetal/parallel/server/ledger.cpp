@@ -16,10 +16,6 @@ namespace {
 // async: samples that nobody took of a step that far behind the newest go to whoever asks.
 constexpr std::int64_t kLeftBehind = 2;
 
-double seconds_between(TimePoint begin, TimePoint end) {
-  return std::max(std::chrono::duration<double>(end - begin).count(), 1e-6);
-}
-
 void check_ledger(const LedgerOptions& options) {
   const bool fits = options.dataset_size >= 1 && options.global_batch >= 1 &&
                     options.global_batch <= balance::kMaxBatch && options.epochs >= 0 &&
@@ -66,6 +62,8 @@ void Ledger::add_worker(int worker, const WorkerSpeed& speed) {
 void Ledger::remove_worker(int worker) {
   speeds_.erase(worker);
   resting_.erase(worker);
+  free_since_.erase(worker);
+  std::erase_if(revoked_, [&](const auto& lease) { return lease.second.worker == worker; });
   for (auto lease = out_.begin(); lease != out_.end();) {
     if (lease->second.worker != worker) {
       ++lease;
@@ -196,7 +194,7 @@ Ledger::Step* Ledger::first_free(int worker, bool again, std::int64_t up_to) {
   return nullptr;
 }
 
-std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
+std::optional<SampleLease> Ledger::grant(int worker, TimePoint now, bool ahead) {
   if (!speeds_.contains(worker)) return std::nullopt;
   constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
   if (options_.consistency == Consistency::async) {
@@ -216,6 +214,8 @@ std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
       return take(step, worker, now);
     }
   }
+  // Others may take what is left of a step before this worker has time for it.
+  if (ahead) return std::nullopt;
   if (Step* step = first_free(worker, true, kAny)) return take(*step, worker, now);
   return std::nullopt;
 }
@@ -242,54 +242,6 @@ SampleLease Ledger::take(Step& step, int worker, TimePoint now) {
   step.participants.insert(worker);
   out_[lease.id] = lease;
   return lease;
-}
-
-bool Ledger::complete(std::uint64_t id, bool usable, double compute_seconds, TimePoint now) {
-  const auto node = out_.extract(id);
-  if (node.empty()) return false;
-  const SampleLease& lease = node.mapped();
-  if (const auto speed = speeds_.find(lease.worker); speed != speeds_.end()) {
-    speed->second.observe(lease.count, seconds_between(lease.granted, now), compute_seconds);
-  }
-  Step& step = step_of(lease);
-  step.left -= lease.count;
-  if (usable) step.usable[lease.offset] = id;
-  const bool async = options_.consistency == Consistency::async;
-  if (async) step.visited.push_back({lease.epoch, lease.offset, lease.count});
-  end_steps();
-  if (async && usable) {
-    const auto part = static_cast<double>(lease.count) / static_cast<double>(options_.global_batch);
-    updates_.push_back({{id}, part, position()});
-  }
-  return true;
-}
-
-bool Ledger::revoke(std::uint64_t id, TimePoint now) {
-  const auto node = out_.extract(id);
-  if (node.empty()) return false;
-  const SampleLease& lease = node.mapped();
-  if (const auto speed = speeds_.find(lease.worker); speed != speeds_.end()) {
-    const double seconds = seconds_between(lease.granted, now);
-    if (seconds > speed->second.seconds(lease.count)) {
-      speed->second.observe(lease.count, seconds, seconds);
-    }
-  }
-  give_back(lease, true);
-  return true;
-}
-
-std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
-                                           std::chrono::milliseconds at_least) const {
-  std::vector<std::uint64_t> late;
-  for (const auto& [id, lease] : out_) {
-    if (lease.second_try) continue;
-    const auto speed = speeds_.find(lease.worker);
-    if (speed == speeds_.end() || !speed->second.known()) continue;
-    const double age = seconds_between(lease.granted, now);
-    const bool judged = age > factor * speed->second.seconds(lease.count);
-    if (judged && age > std::chrono::duration<double>(at_least).count()) late.push_back(id);
-  }
-  return late;
 }
 
 void Ledger::end_steps() {

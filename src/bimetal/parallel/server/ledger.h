@@ -89,24 +89,30 @@ class Ledger {
   /// Whether it is left out of shares: it says nothing for now, or does so again.
   void set_resting(int worker, bool resting);
 
-  /// Work for a worker that has none; nothing while there is none to be had.
-  std::optional<SampleLease> grant(int worker, TimePoint now);
+  /// Work for a worker that has none, or `ahead` of the end of what it has; nothing while there is
+  /// none to be had.
+  std::optional<SampleLease> grant(int worker, TimePoint now, bool ahead = false);
 
   /// The lease's gradients are staged. `usable`: they are finite; otherwise they are left out of
   /// the update and their samples count as visited. `compute_seconds`: without the exchange with
   /// servers. False if the lease was revoked meanwhile.
   bool complete(std::uint64_t lease, bool usable, double compute_seconds, TimePoint now);
 
-  /// Gives the samples to others; of the worker it is learnt that it takes at least so long. False
-  /// if there is no such lease.
-  bool revoke(std::uint64_t lease, TimePoint now);
+  /// Gives the samples to others: the worker is `slow`, or will not compute them. False if there is
+  /// no such lease.
+  bool revoke(std::uint64_t lease, bool slow = true);
+  /// The worker has finished a lease that was revoked: how long it took is learnt.
+  void finished_late(std::uint64_t lease, double compute_seconds, TimePoint now);
 
-  /// Leases out for longer than `factor` times what their worker's rate makes one expect, and than
-  /// `at_least`. Never a second try: on machines whose speed varies, samples could go from worker
-  /// to worker without end, and what was computed of them is lost each time.
+  /// Leases out for longer than `factor` times what their worker's speed makes one expect, and than
+  /// `at_least`, where anything is known of its exchange. Never a second try: on machines whose
+  /// speed varies, samples could go from worker to worker without end, and what was computed of
+  /// them is lost each time.
   std::vector<std::uint64_t> overdue(TimePoint now, double factor,
                                      std::chrono::milliseconds at_least) const;
   const std::map<std::uint64_t, SampleLease>& out() const noexcept { return out_; }
+  /// The oldest lease of each worker that it has had for longer than that.
+  std::vector<std::uint64_t> older_than(TimePoint now, std::chrono::milliseconds age) const;
 
   /// Each is returned once.
   std::vector<Update> take_updates();
@@ -162,6 +168,8 @@ class Ledger {
   Step* first_free(int worker, bool again, std::int64_t up_to);
   Step& step_of(const SampleLease& lease);
   void give_back(const SampleLease& lease, bool second_try);
+  double turned_to(const SampleLease& lease, TimePoint now) const;
+  void learn(const SampleLease& lease, double compute_seconds, TimePoint now);
   void end_steps();
 
   LedgerOptions options_;
@@ -169,8 +177,10 @@ class Ledger {
   std::int64_t last_opened_;
   std::int64_t epoch_, offset_;
   bool closed_ = false;
-  std::deque<Step> open_;  ///< in order; the first is steps_done_ + 1
-  std::map<std::uint64_t, SampleLease> out_;
+  std::deque<Step> open_;                         ///< in order; the first is steps_done_ + 1
+  std::map<std::uint64_t, SampleLease> out_;      ///< of each worker in the order of their grants
+  std::map<std::uint64_t, SampleLease> revoked_;  ///< whose workers may still be at them
+  std::map<int, TimePoint> free_since_;           ///< when a worker ended its last lease
   std::map<int, WorkerSpeed> speeds_;
   std::set<int> resting_;
   std::uint32_t leases_;

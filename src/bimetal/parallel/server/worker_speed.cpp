@@ -5,18 +5,13 @@
 namespace bimetal::parallel::server {
 namespace {
 
-constexpr double kNewestExchange = 0.2;  // weight of the newest of the exchanges
 constexpr int kStepsToReconsider = 200;
 
 }  // namespace
 
 void WorkerSpeed::observe(std::int64_t samples, double seconds, double compute_seconds) {
   compute_.observe(samples, std::min(compute_seconds, seconds));
-  const double exchange = std::max(seconds - compute_seconds, 0.0);
-  // A pause of the process or of the network says little about the next exchange.
-  const double damped = exchanged_ ? std::min(exchange, 2 * exchange_ + 0.001) : exchange;
-  exchange_ = exchanged_ ? exchange_ + kNewestExchange * (damped - exchange_) : exchange;
-  exchanged_ = true;
+  newest_[exchanges_++ % newest_.size()] = std::max(seconds - compute_seconds, 0.0);
   steps_idle_ = 0;
 }
 
@@ -26,8 +21,18 @@ void WorkerSpeed::pass_over() {
   if (probed_.known()) compute_ = probed_;
 }
 
+/// The median: a pause of the process or of the network says little about the next exchange.
+double WorkerSpeed::exchange() const {
+  auto sorted = newest_;
+  const auto count = std::min(exchanges_, sorted.size());
+  if (count == 0) return 0;
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((count - 1) / 2);
+  std::nth_element(sorted.begin(), middle, sorted.begin() + static_cast<std::ptrdiff_t>(count));
+  return *middle;
+}
+
 double WorkerSpeed::seconds(std::int64_t samples) const noexcept {
-  return known() ? exchange_ + compute_.seconds(static_cast<double>(samples)) : 0;
+  return known() ? exchange() + compute_.seconds(static_cast<double>(samples)) : 0;
 }
 
 double WorkerSpeed::rate(std::int64_t samples) const noexcept {
@@ -36,7 +41,7 @@ double WorkerSpeed::rate(std::int64_t samples) const noexcept {
 }
 
 balance::CostModel WorkerSpeed::cost() const {
-  return {compute_.alpha() + exchange_, compute_.beta()};
+  return {compute_.alpha() + exchange(), compute_.beta()};
 }
 
 }  // namespace bimetal::parallel::server

@@ -4,6 +4,8 @@
 // samples. Kept apart, since a worker that is given few samples would look slow by the exchange
 // alone, and be given even fewer. Pure, like the models that it is made of.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "bimetal/balance/cost_model.h"
@@ -24,6 +26,8 @@ class WorkerSpeed {
   void pass_over();
 
   bool known() const noexcept { return compute_.known(); }
+  /// Whether it has finished a lease, so that its exchange is known, too.
+  bool exchanged() const noexcept { return exchanges_ > 0; }
   /// Expected for a lease; 0 while nothing is known.
   double seconds(std::int64_t samples) const noexcept;
   /// Samples per second in leases of that many; 0 while nothing is known.
@@ -33,8 +37,10 @@ class WorkerSpeed {
 
  private:
   balance::CostModel probed_, compute_;
-  double exchange_ = 0;
-  bool exchanged_ = false;
+  double exchange() const;
+
+  std::array<double, 5> newest_{};  ///< exchanges, each in the place of the oldest
+  std::size_t exchanges_ = 0;       ///< so many have there been
   int steps_idle_ = 0;
 };
 

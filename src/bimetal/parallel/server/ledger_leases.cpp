@@ -1,0 +1,86 @@
+// What becomes of leases: complete, revoked, late; and what they tell of their workers' speed.
+#include <algorithm>
+#include <utility>
+
+#include "bimetal/parallel/server/ledger.h"
+
+namespace bimetal::parallel::server {
+
+/// Seconds since its worker could turn to it: a lease that was granted ahead has waited its turn.
+double Ledger::turned_to(const SampleLease& lease, TimePoint now) const {
+  const auto free = free_since_.find(lease.worker);
+  const auto since =
+      free == free_since_.end() ? lease.granted : std::max(lease.granted, free->second);
+  return std::max(std::chrono::duration<double>(now - since).count(), 1e-6);
+}
+
+void Ledger::learn(const SampleLease& lease, double compute_seconds, TimePoint now) {
+  const auto speed = speeds_.find(lease.worker);
+  if (speed == speeds_.end()) return;
+  speed->second.observe(lease.count, turned_to(lease, now), compute_seconds);
+  free_since_[lease.worker] = now;
+}
+
+bool Ledger::complete(std::uint64_t id, bool usable, double compute_seconds, TimePoint now) {
+  const auto node = out_.extract(id);
+  if (node.empty()) return false;
+  const SampleLease& lease = node.mapped();
+  learn(lease, compute_seconds, now);
+  Step& step = step_of(lease);
+  step.left -= lease.count;
+  if (usable) step.usable[lease.offset] = id;
+  const bool async = options_.consistency == Consistency::async;
+  if (async) step.visited.push_back({lease.epoch, lease.offset, lease.count});
+  end_steps();
+  if (async && usable) {
+    const auto part = static_cast<double>(lease.count) / static_cast<double>(options_.global_batch);
+    updates_.push_back({{id}, part, position()});
+  }
+  return true;
+}
+
+bool Ledger::revoke(std::uint64_t id, bool slow) {
+  auto node = out_.extract(id);
+  if (node.empty()) return false;
+  give_back(node.mapped(), slow || node.mapped().second_try);
+  if (slow) revoked_.insert(std::move(node));
+  return true;
+}
+
+void Ledger::finished_late(std::uint64_t id, double compute_seconds, TimePoint now) {
+  const auto node = revoked_.extract(id);
+  if (node.empty()) return;
+  // The first of all may have been late for any reason, and would be taken for the rule.
+  const auto speed = speeds_.find(node.mapped().worker);
+  if (speed == speeds_.end() || !speed->second.exchanged()) return;
+  learn(node.mapped(), compute_seconds, now);
+}
+
+std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
+                                           std::chrono::milliseconds at_least) const {
+  std::vector<std::uint64_t> late;
+  std::map<int, double> expected;  // of a worker's leases up to this one
+  for (const auto& [id, lease] : out_) {
+    const auto speed = speeds_.find(lease.worker);
+    if (speed == speeds_.end() || !speed->second.known() || !speed->second.exchanged()) continue;
+    const double whole = expected[lease.worker] += speed->second.seconds(lease.count);
+    const double age = turned_to(lease, now);
+    const bool judged = !lease.second_try && age > factor * whole;
+    if (judged && age > std::chrono::duration<double>(at_least).count()) late.push_back(id);
+  }
+  return late;
+}
+
+std::vector<std::uint64_t> Ledger::older_than(TimePoint now, std::chrono::milliseconds age) const {
+  std::vector<std::uint64_t> old;
+  std::set<int> seen;
+  for (const auto& [id, lease] : out_) {
+    const bool first = seen.insert(lease.worker).second;
+    if (first && turned_to(lease, now) > std::chrono::duration<double>(age).count()) {
+      old.push_back(id);
+    }
+  }
+  return old;
+}
+
+}  // namespace bimetal::parallel::server
