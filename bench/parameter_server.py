@@ -1,5 +1,6 @@
 """Parameter servers between a worker at full speed and one at a quarter, beside each worker alone and
-balanced all-reduce: images/s as a share of the sum of the solo rates.
+balanced all-reduce: images/s as a share of the sum of the solo rates; with --accuracy the time of training
+until the model is that good.
 
 The speeds are CPU quotas. In server mode the fast worker and the server run under no quota of their own;
 the slow worker joins from a process under its quota, as one on another machine would.
@@ -22,7 +23,7 @@ JOB = ROOT / "examples" / "fashion_mnist.toml"
 
 
 def served_report(consistency, steps, batch, speeds, period_ms, settings=()):
-    """The report of one job of a server and len(speeds) workers."""
+    """The report of one job of a server and len(speeds) workers. Of a key set twice the last counts."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         token, report = pathlib.Path(folder, "token"), pathlib.Path(folder, "run.json")
         subprocess.run([BIMETAL, "token", token], check=True, capture_output=True)
@@ -56,6 +57,36 @@ def settled_rate(report):
     return samples / (points[-1]["elapsed_s"] - middle["elapsed_s"])
 
 
+def seconds_to(report, accuracy):
+    """Of training alone. Between two evaluations the accuracy is taken to grow evenly."""
+    time, reached = 0.0, 0.1  # ten classes
+    for point in report["evaluations"]:
+        if point["test_accuracy"] >= accuracy:
+            part = (accuracy - reached) / (point["test_accuracy"] - reached)
+            return time + part * (point["elapsed_s"] - time)
+        time, reached = point["elapsed_s"], point["test_accuracy"]
+    raise RuntimeError(f"{reached:.3f} after {time:.0f} s: more --epochs are needed")
+
+
+def compare_times(options, speeds):
+    """Of all modes with the job's batch and learning rate, evaluated after each epoch."""
+    settings = [f"train.epochs={options.epochs}", "train.evaluate=true", "train.steps=0", *options.set]
+    times = {}
+    for round_ in range(options.rounds):
+        settings_now = [*settings, f"train.seed={round_ + 1}"]
+        reports = {"all_reduce": bimetal_reports(options.batch, 0, speeds, options.period_ms, settings=settings_now)[0]}
+        for consistency in ("sync", "bounded", "async"):
+            reports[consistency] = served_report(consistency, 0, options.batch, speeds, options.period_ms, settings_now)
+        for name, report in reports.items():
+            times.setdefault(name, []).append(seconds_to(report, options.accuracy))
+            curve = " ".join(f"{point['test_accuracy']:.3f}@{point['elapsed_s']:.0f}s" for point in report["evaluations"])
+            print(f"{name:>10}: {times[name][-1]:.1f} s to {options.accuracy}; {curve}", flush=True)
+    for name, values in times.items():
+        ratios = [value / base for value, base in zip(values, times["all_reduce"])]
+        print(f"{name:>10}: {statistics.median(ratios):.3f} of all-reduce's time to {options.accuracy} "
+              f"({min(ratios):.3f} to {max(ratios):.3f})")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slow", type=float, default=0.25)
@@ -63,9 +94,15 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--period-ms", type=float, default=10.0)
+    parser.add_argument("--accuracy", type=float, help="measure the time to this test accuracy: 0.88")
+    parser.add_argument("--epochs", type=int, default=4, help="with --accuracy: as many as that needs")
+    parser.add_argument("--set", action="append", default=[], help="with --accuracy: a key of the job")
     options = parser.parse_args()
     print(describe(BIMETAL))
     speeds = [1.0, options.slow]
+    if options.accuracy:
+        compare_times(options, speeds)
+        return
     ratios = {}
     for _ in range(options.rounds):
         batches = [options.batch, int(options.batch * options.slow)]

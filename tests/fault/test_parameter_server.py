@@ -38,6 +38,9 @@ class ParameterServer(TwoMachines):
         alone = self.report_of(job)
         self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-10)
         self.assertEqual(report["test_accuracy"], alone["test_accuracy"])
+        curve = [(point["step"], point["test_accuracy"]) for point in report["evaluations"]]
+        self.assertEqual(curve, [(point["step"], point["test_accuracy"]) for point in alone["evaluations"]])
+        self.assertEqual(len(curve), 40)
         # Whoever comes first has all steps until the other one is there, too.
         late = report["history"][len(report["history"]) // 2:]
         self.assertGreater(sum(point["shares"][0] for point in late), sum(point["shares"][1] for point in late))

@@ -3,7 +3,6 @@
 // it.
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,7 +40,10 @@ class Journal {
   Progress add(std::int64_t step, const BatchFeed::Plan& plan, const StepResult& result,
                std::span<const double> alone, const balance::Shares& next);
 
-  void set_test_accuracy(double accuracy) { test_accuracy_ = accuracy; }
+  /// Of the parameters after step number `step`.
+  void add_evaluation(std::int64_t step, double accuracy) {
+    evaluations_.push_back({step, meter_.elapsed_seconds(), accuracy});
+  }
 
   /// Gathers what only each rank knows. Collective.
   Report report(comm::Group group, std::int64_t steps, const std::string& host,
@@ -58,7 +60,7 @@ class Journal {
   double communicate_seconds_ = 0, wait_seconds_ = 0;
   double epoch_loss_sum_ = 0;
   std::int64_t epoch_samples_ = 0;
-  double test_accuracy_ = std::numeric_limits<double>::quiet_NaN();
+  std::vector<EvaluationPoint> evaluations_;
 };
 
 }  // namespace bimetal::train

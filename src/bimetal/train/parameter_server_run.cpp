@@ -301,7 +301,7 @@ void ServedRun::evaluate_now(std::int64_t epoch) {
     if (!event) continue;
     if (const auto* result = std::get_if<ps::EvaluatedEvent>(&*event)) {
       const auto samples = static_cast<double>(result->samples);
-      journal_.set_test_accuracy(result->correct / samples);
+      journal_.add_evaluation(state_.step, result->correct / samples);
       observer_.on_evaluated(epoch, result->correct / samples, result->loss_sum / samples);
       return;
     }

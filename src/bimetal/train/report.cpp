@@ -30,6 +30,11 @@ static void to_json(Json& json, const HistoryPoint& point) {
           {"shares", point.shares}};
 }
 
+static void to_json(Json& json, const EvaluationPoint& point) {
+  json = {
+      {"step", point.step}, {"elapsed_s", point.elapsed_s}, {"test_accuracy", point.test_accuracy}};
+}
+
 static void to_json(Json& json, const ServedWorkerReport& worker) {
   json = {{"rank", worker.rank},
           {"updates", worker.updates},
@@ -51,16 +56,17 @@ static void to_json(Json& json, const ServerReport& server) {
 
 std::string to_json(const Report& report) {
   Json json = {{"world_size", report.world_size},
-                     {"steps", report.steps},
-                     {"elapsed_s", report.elapsed_s},
-                     {"samples_per_s", report.samples_per_s},
-                     {"efficiency", report.efficiency},
-                     {"train_loss", report.train_loss},
-                     {"test_accuracy", report.test_accuracy},
-                     {"bytes_sent", report.bytes_sent},
-                     {"interrupted", report.interrupted},
-                     {"workers", report.workers},
-                     {"history", report.history}};
+               {"steps", report.steps},
+               {"elapsed_s", report.elapsed_s},
+               {"samples_per_s", report.samples_per_s},
+               {"efficiency", report.efficiency},
+               {"train_loss", report.train_loss},
+               {"test_accuracy", report.test_accuracy},
+               {"bytes_sent", report.bytes_sent},
+               {"interrupted", report.interrupted},
+               {"workers", report.workers},
+               {"history", report.history},
+               {"evaluations", report.evaluations}};
   if (report.server) json["server"] = *report.server;
   // Numbers that are not finite become null here; a host name in no known encoding is no reason to
   // lose the report.

@@ -22,17 +22,17 @@ struct WorkerReport {
 /// A run by way of parameter servers (docs/parameter_server.md).
 struct ServedWorkerReport {
   int rank = 0;
-  std::int64_t updates = 0;          ///< leases of its that went into updates
-  double staleness_mean = 0;         ///< of these
+  std::int64_t updates = 0;   ///< leases of its that went into updates
+  double staleness_mean = 0;  ///< of these
   std::int64_t staleness_max = 0;
-  std::int64_t dropped = 0;          ///< leases whose gradients were not finite
-  std::string state = {};            ///< at the end: here, left (in good order), lost
+  std::int64_t dropped = 0;  ///< leases whose gradients were not finite
+  std::string state = {};    ///< at the end: here, left (in good order), lost
 };
 struct ServerReport {
   int servers = 1;
   std::string consistency = {};
-  std::int64_t updates = 0;           ///< changes of the parameters in this run
-  double staleness_mean = 0;          ///< over all leases, in updates
+  std::int64_t updates = 0;   ///< changes of the parameters in this run
+  double staleness_mean = 0;  ///< over all leases, in updates
   std::int64_t staleness_max = 0;
   std::int64_t samples_repeated = 0;  ///< leased out again after a loss
   std::vector<ServedWorkerReport> workers = {};
@@ -43,6 +43,13 @@ struct HistoryPoint {
   std::int64_t step = 0;
   double elapsed_s = 0, loss = 0, samples_per_s = 0, efficiency = 0;
   std::vector<std::int64_t> shares = {};
+};
+
+/// One evaluation with the test data.
+struct EvaluationPoint {
+  std::int64_t step = 0;
+  double elapsed_s = 0;  ///< as Report::elapsed_s, up to then
+  double test_accuracy = 0;
 };
 
 struct Report {
@@ -57,6 +64,7 @@ struct Report {
   bool interrupted = false;
   std::vector<WorkerReport> workers = {};
   std::vector<HistoryPoint> history = {};
+  std::vector<EvaluationPoint> evaluations = {};
   std::optional<ServerReport> server = {};
 };
 

@@ -1,6 +1,7 @@
 #include "bimetal/train/served_journal.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace bimetal::train {
 namespace {
@@ -131,7 +132,9 @@ Report ServedJournal::report(const std::vector<WorkerFigures>& workers,
   report.steps = steps;
   report.elapsed_s = elapsed_;
   report.train_loss = epoch_loss_ / static_cast<double>(std::max<std::int64_t>(epoch_samples_, 1));
-  report.test_accuracy = test_accuracy_;
+  report.evaluations = evaluations_;
+  report.test_accuracy = evaluations_.empty() ? std::numeric_limits<double>::quiet_NaN()
+                                              : evaluations_.back().test_accuracy;
   report.history = history_.points();
   report.bytes_sent = static_cast<std::int64_t>(server_bytes);
   ServerReport server{.servers = static_cast<int>(job_.parallel.servers.size()),

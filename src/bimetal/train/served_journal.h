@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -34,7 +33,10 @@ class ServedJournal {
   void stop_clock();
 
   Progress add(const parallel::server::StepEvent& event);
-  void set_test_accuracy(double accuracy) { test_accuracy_ = accuracy; }
+  /// Of the parameters after step number `step`.
+  void add_evaluation(std::int64_t step, double accuracy) {
+    evaluations_.push_back({step, elapsed_, accuracy});
+  }
 
   Report report(const std::vector<parallel::server::WorkerFigures>& workers,
                 std::int64_t samples_repeated, std::int64_t steps, std::uint64_t updates,
@@ -54,7 +56,7 @@ class ServedJournal {
   std::int64_t epoch_ = -1;
   double epoch_loss_ = 0;
   std::int64_t epoch_samples_ = 0;
-  double test_accuracy_ = std::numeric_limits<double>::quiet_NaN();
+  std::vector<EvaluationPoint> evaluations_;
 };
 
 }  // namespace bimetal::train

@@ -264,7 +264,7 @@ void TrainingRun::evaluate_now() {
                                 .dtype = place_.dtype,
                                 .speed = options_.worker.speed,
                                 .timeout = step_timeout(job_)});
-  journal_.set_test_accuracy(result.accuracy);
+  journal_.add_evaluation(state_.step, result.accuracy);
   observer_.on_evaluated(state_.position.epoch + 1, result.accuracy, result.loss);
   journal_.start_clock();
 }

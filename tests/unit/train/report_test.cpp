@@ -27,6 +27,7 @@ Report example() {
   report.workers.push_back({0, "attic", "cpu", 0.8, 48000, 25.0, 3.0, 0.5, 1520.0});
   report.workers.push_back({1, "cellar", "cuda:0", 0.2, 12000, 24.0, 4.0, 1.5, 380.0});
   report.history.push_back({10, 2.5, 1.9, 1800.0, 0.9, {410, 102}});
+  report.evaluations.push_back({118, 31.5, 0.905});
   return report;
 }
 
@@ -42,7 +43,8 @@ TEST(Report, HoldsEveryFieldUnderItsName) {
       {"rank": 1, "host": "cellar", "device": "cuda:0", "share": 0.2, "samples": 12000,
        "compute_s": 24.0, "communicate_s": 4.0, "wait_s": 1.5, "samples_per_s_alone": 380.0}],
     "history": [{"step": 10, "elapsed_s": 2.5, "loss": 1.9, "samples_per_s": 1800.0,
-                 "efficiency": 0.9, "shares": [410, 102]}]
+                 "efficiency": 0.9, "shares": [410, 102]}],
+    "evaluations": [{"step": 118, "elapsed_s": 31.5, "test_accuracy": 0.905}]
   })");
   EXPECT_EQ(json, expected);  // ordered: the order of the keys counts, too
 }

@@ -47,6 +47,7 @@ class Trainer : public ::testing::Test {
 
 std::string without_history(Report report) {
   report.history.clear();
+  for (auto& point : report.evaluations) point.elapsed_s = 0;
   return to_json(report);
 }
 
@@ -189,7 +190,10 @@ TEST_F(Trainer, StopsAfterTheStepsAskedFor) {
   const auto run = run_job(job_, 2);
   EXPECT_EQ(run.reports[1].steps, 7);
   EXPECT_THAT(last_checkpoint(run).string(), HasSubstr("00000007"));
-  EXPECT_FALSE(std::isnan(run.reports[0].test_accuracy)) << "evaluated at the end";
+  ASSERT_EQ(run.reports[0].evaluations.size(), 1u) << "evaluated at the end";
+  EXPECT_EQ(run.reports[0].evaluations[0].step, 7);
+  EXPECT_EQ(run.reports[0].evaluations[0].test_accuracy, run.reports[0].test_accuracy);
+  EXPECT_GT(run.reports[0].evaluations[0].elapsed_s, 0);
 }
 
 TEST_F(Trainer, WritesCheckpointsEveryFewStepsAndAtTheEndsOfEpochs) {
