@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 def set_error_class(type: type[Exception]) -> None:
     """`type(message, code, rank)` makes the exceptions that everything here raises."""
 
@@ -51,3 +53,16 @@ class EpochSampler:
     def seek(self, epoch: int, offset: int) -> None: ...
     def next(self, shares: list[int], rank: int) -> tuple[list[int], list[int], int]:
         """(samples of each rank, indices of `rank`'s, first index of the step)."""
+
+class PredictionClient:
+    """Asks a server of predictions; connects when it is first needed, and anew after an error. Not thread-safe."""
+
+    def __init__(self, address: str, token_file: str) -> None: ...
+    def facts(self, seconds: float) -> dict[str, Any]:
+        """model, release, channels, height, width, classes, mean, stddev, dtype."""
+
+    def predict(self, samples: torch.Tensor, seconds: float) -> tuple[torch.Tensor, int, int]:
+        """(float64 logits [n, classes], oldest step, newest step) of uint8, float32 or float64 [n, ...]."""
+
+    def figures(self, seconds: float) -> dict[str, Any]:
+        """requests, samples, batches, refused, clients, latency_median_s, latency_p99_s."""

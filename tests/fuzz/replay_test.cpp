@@ -43,7 +43,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Target{"abort_message", abort_message}, Target{"frame", frame},
                       Target{"handshake", handshake}, Target{"http_message", http_message},
                       Target{"mailbox", mailbox}, Target{"member_record", member_record},
-                      Target{"noise", noise}, Target{"store_message", store_message}),
+                      Target{"noise", noise}, Target{"serving_message", serving_message},
+                      Target{"store_message", store_message}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

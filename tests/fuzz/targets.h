@@ -19,6 +19,7 @@ void http_message(Bytes bytes);   ///< monitor: heads of requests and answers
 void mailbox(Bytes bytes);        ///< comm: frames with good checksums and any contents
 void member_record(Bytes bytes);  ///< rendezvous: what a rank publishes about itself
 void noise(Bytes bytes);          ///< net: the encryption handshake and records after it
+void serving_message(Bytes bytes);  ///< serving: every body of both sides
 void store_message(Bytes bytes);  ///< rendezvous: header and body of a store's message
 
 /// Not assert(), which a release build leaves out.

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from bimetal.ensemble.__main__ import main
-from searches import TWO_WORKERS, SearchTest, harness
+from searches import TWO_WORKERS, SearchTest, harness, mlp
 
 
 class Ensembles(SearchTest):
@@ -91,15 +91,6 @@ class Ensembles(SearchTest):
         train = read("train-images-idx3-ubyte", 16).double() / 255
         images = read("t10k-images-idx3-ubyte", 16).double().view(-1, 784) / 255
         return (images - train.mean()) / train.std(unbiased=False), read("t10k-labels-idx1-ubyte", 8).long()
-
-
-def mlp(model, images):
-    """The logits of the model `mlp`, from its tensors."""
-    layers = sorted({name.rpartition(".")[0] for name in model})
-    for layer in layers:
-        images = images @ model[f"{layer}.weight"].T + model[f"{layer}.bias"]
-        images = images if layer == layers[-1] else images.relu()
-    return images
 
 
 def accuracy(probabilities, labels):

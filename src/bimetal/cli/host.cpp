@@ -45,13 +45,16 @@ class Host {
         own_workers());
     const bool served = ranks_.job.parallel.mode == "server";
     if (served) {
+      Terminal terminal;
       const int elsewhere = train::server_processes(ranks_.job.parallel) - servers_here;
       if (elsewhere > 0) {
-        Terminal().print(fmt::format("waiting for {} parameter server{} from elsewhere; {}",
-                                     elsewhere, elsewhere == 1 ? "" : "s",
-                                     how_to_join(" --server")));
+        terminal.print(fmt::format("waiting for {} parameter server{} from elsewhere; {}",
+                                   elsewhere, elsewhere == 1 ? "" : "s", how_to_join(" --server")));
       }
-      Terminal().print(fmt::format("workers may come and go: {}", how_to_join()));
+      terminal.print(fmt::format("workers may come and go: {}", how_to_join()));
+      terminal.print(
+          fmt::format("ask the newest weights, once it trains: bimetal predict {} IMAGES",
+                      net::to_string(address_)));
     } else if (!wait_for_workers()) {
       board_.withdraw(own_host_name());
       return conclude({.interrupted = true});

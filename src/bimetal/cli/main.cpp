@@ -20,8 +20,10 @@
 #include "bimetal/cli/join.h"
 #include "bimetal/cli/launch.h"
 #include "bimetal/cli/plan.h"
+#include "bimetal/cli/predict.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank.h"
+#include "bimetal/cli/serve.h"
 #include "bimetal/cli/served_rank.h"
 #include "bimetal/cli/show_job.h"
 #include "bimetal/cli/terminal.h"
@@ -60,6 +62,8 @@ int run(int argc, char** argv) {
   add_join(app, action);
   add_launch(app, action);
   add_evaluate(app, action);
+  add_serve(app, action);
+  add_predict(app, action);
   add_show_job(app, action);
   add_plan(app, action);
   add_devices(app, action);

@@ -18,6 +18,7 @@
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/net/encryption.h"
 #include "bimetal/rendezvous/store.h"
+#include "bimetal/serving/message.h"
 #include "bimetal/train/observers.h"
 #include "bimetal/train/served_job.h"
 
@@ -54,8 +55,10 @@ class Directory {
   }
   /// `stop`: whether to give up, with Aborted. It may run elsewhere, and come later.
   net::Endpoint find(int server, const std::function<bool()>& stop) {
-    while (!deadline_.expired()) {
-      if (const auto address = store_->try_get(key(server), deadline_)) {
+    // Who looks once training goes on finds everybody there.
+    const auto deadline = deadline_.expired() ? Deadline::after(kToTell) : deadline_;
+    while (!deadline.expired()) {
+      if (const auto address = store_->try_get(key(server), deadline)) {
         return net::parse_endpoint(*address);
       }
       if (stop()) {
@@ -67,6 +70,9 @@ class Directory {
     throw Error(
         ErrorCode::Timeout,
         fmt::format("parameter server {} was not there within cluster.join_timeout_s", server));
+  }
+  void publish_predictions(const net::Endpoint& endpoint) {
+    store_->set(serving::kDirectoryKey, net::to_string(endpoint), Deadline::after(kToTell));
   }
   void withdraw(int server) { store_->set(key(server) + "/gone", "1", Deadline::after(kToTell)); }
   bool withdrawn(int server) {
@@ -107,6 +113,9 @@ train::ServerRun server_run(const ServerArguments& arguments, const launch::Rank
   };
   run.find = [&directory, &stop](int server) {
     return directory.find(server, [&stop] { return stop.by_user(); });
+  };
+  run.publish_predictions = [&directory](const net::Endpoint& endpoint) {
+    directory.publish_predictions(endpoint);
   };
   run.withdraw = [&directory](int server) { directory.withdraw(server); };
   return run;

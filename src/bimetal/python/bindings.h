@@ -14,4 +14,7 @@ void bind_process_groups(pybind11::module_& module);
 /// Balancer, EpochSampler.
 void bind_balance(pybind11::module_& module);
 
+/// PredictionClient.
+void bind_serving(pybind11::module_& module);
+
 }  // namespace bimetal::python

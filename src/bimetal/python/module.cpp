@@ -5,4 +5,5 @@ PYBIND11_MODULE(_C, module) {
   bimetal::python::bind_errors(module);
   bimetal::python::bind_process_groups(module);
   bimetal::python::bind_balance(module);
+  bimetal::python::bind_serving(module);
 }

@@ -167,4 +167,28 @@ fs::path load_checkpoint_model(const fs::path& path, Module& module) {
   return checkpoint;
 }
 
+SavedModel load_saved_model(const fs::path& path) {
+  const Intact checkpoint = find_checkpoint(path);
+  const auto& state = checkpoint.manifest.state;
+  if (!state.model) {
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("{} does not say which model it holds: it was saved by an earlier "
+                            "release, or by a program of one's own. Go on with its job for a step "
+                            "(bimetal train JOB --resume {}), and the next one will",
+                            checkpoint.path.string(), path.string()));
+  }
+  SavedModel saved{.path = checkpoint.path,
+                   .sequence = checkpoint.manifest.sequence,
+                   .step = state.step,
+                   .description = *state.model,
+                   .model = make_described_model(*state.model)};
+  load_model(*saved.model, checkpoint.path / kModelFile);
+  return saved;
+}
+
+std::uint64_t last_sequence(const fs::path& dir) {
+  const auto found = list_checkpoints(dir);
+  return found.empty() ? 0 : found.front().sequence;
+}
+
 }  // namespace bimetal::train

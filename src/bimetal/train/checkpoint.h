@@ -9,11 +9,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/data/sampler.h"
+#include "bimetal/models/registry.h"
+#include "bimetal/train/model_description.h"
 
 namespace bimetal::train {
 
@@ -27,6 +31,8 @@ struct TrainingState {
   std::vector<std::uint8_t> torch_rng = {};  ///< state of the default CPU generator
   /// Of compressed gradients: parallel::DataParallel::error_feedback().
   std::vector<comm::NamedValues> error_feedback = {};
+  /// None in checkpoints of modules that are no job's.
+  std::optional<ModelDescription> model = {};
   bool operator==(const TrainingState&) const = default;
 };
 
@@ -53,5 +59,21 @@ TrainingState load_checkpoint(const std::filesystem::path& path, torch::nn::Modu
 /// that it came from. The same checks and errors.
 std::filesystem::path load_checkpoint_model(const std::filesystem::path& path,
                                             torch::nn::Module& module);
+
+/// A trained model, for who has no job of it.
+struct SavedModel {
+  std::filesystem::path path;  ///< the checkpoint
+  std::uint64_t sequence = 0;  ///< its place among the saves into its folder
+  std::int64_t step = 0;
+  ModelDescription description;
+  std::shared_ptr<models::Classifier> model;  ///< on the CPU, in evaluation mode
+};
+
+/// The model of a checkpoint, or of the last saved of a folder of them. Errors of load_checkpoint;
+/// Unsupported for a checkpoint that does not say which model it holds.
+SavedModel load_saved_model(const std::filesystem::path& path);
+
+/// The sequence of the checkpoint that was last saved into a folder; 0: there is none.
+std::uint64_t last_sequence(const std::filesystem::path& dir);
 
 }  // namespace bimetal::train

@@ -65,6 +65,26 @@ TrainingState parse_state(const Json& json) {
   return state;
 }
 
+Json model_json(const ModelDescription& model) {
+  return {{"name", model.name},     {"hidden", model.hidden}, {"channels", model.channels},
+          {"height", model.height}, {"width", model.width},   {"classes", model.classes},
+          {"dtype", model.dtype},   {"mean", model.mean},     {"stddev", model.stddev}};
+}
+
+ModelDescription parse_model(const Json& json) {
+  ModelDescription model;
+  json.at("name").get_to(model.name);
+  json.at("hidden").get_to(model.hidden);
+  json.at("channels").get_to(model.channels);
+  json.at("height").get_to(model.height);
+  json.at("width").get_to(model.width);
+  json.at("classes").get_to(model.classes);
+  json.at("dtype").get_to(model.dtype);
+  json.at("mean").get_to(model.mean);
+  json.at("stddev").get_to(model.stddev);
+  return model;
+}
+
 Json files_json(const std::map<std::string, FileRecord>& files) {
   Json json = Json::object();
   for (const auto& [name, file] : files) {
@@ -87,6 +107,7 @@ Manifest parse_manifest(Json json) {
   Manifest manifest;
   manifest.sequence = json.at("sequence").get<std::uint64_t>();
   manifest.state = parse_state(json.at("state"));
+  if (json.contains("model")) manifest.state.model = parse_model(json.at("model"));
   manifest.optimizer = json.at("optimizer").at("kind").get<std::string>();
   manifest.optimizer_groups = json.at("optimizer").at("groups");
   manifest.files = parse_files(json.at("files"));
@@ -123,6 +144,7 @@ std::string manifest_text(const Manifest& manifest) {
                {"state", state_json(manifest.state)},
                {"optimizer", {{"kind", manifest.optimizer}, {"groups", manifest.optimizer_groups}}},
                {"files", files_json(manifest.files)}};
+  if (manifest.state.model) json["model"] = model_json(*manifest.state.model);
   json[kChecksum] = sha256_of(json.dump());
   return json.dump(2) + "\n";
 }

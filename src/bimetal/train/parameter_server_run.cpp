@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -10,6 +11,7 @@
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/train/evaluate.h"
+#include "bimetal/train/job_predictions.h"
 #include "bimetal/train/optimizers.h"
 #include "bimetal/train/schedule.h"
 #include "bimetal/train/served_job.h"
@@ -50,6 +52,7 @@ class ServedRun {
   ps::CoordinatorOptions coordinator_options() const;
   Report lead();
   Report follow_events();
+  void serve_predictions();
   int shards() const { return static_cast<int>(job_.parallel.servers.size()); }
 
   bool handle(const ps::Event& event);
@@ -71,6 +74,7 @@ class ServedRun {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;  ///< of whole tensors: for checkpoints
   TrainingState state_;
   ps::ShardPlan plan_;
+  std::vector<std::string> facts_;  ///< what every client must have alike
   ps::ShardStore store_;
   ps::ParameterServer server_;
   ServedJournal journal_;
@@ -78,7 +82,9 @@ class ServedRun {
   std::uint64_t version_;
   std::vector<ps::WorkerFigures> workers_;  ///< as server 0 has last told its stand-in
   std::size_t workers_told_ = 0;
-  bool begun_ = false, stopping_ = false, interrupted_ = false;
+  std::set<int> gone_;  ///< servers that have died
+  bool begun_ = false, stopping_ = false, interrupted_ = false, predictions_failed_ = false;
+  std::unique_ptr<JobPredictions> predictions_;  ///< uses all of the above
 };
 
 ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
@@ -92,6 +98,7 @@ ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
       optimizer_(make_optimizer(job_.train, model_->parameters())),
       state_(start()),
       plan_(plan_of_model(job_, *model_)),
+      facts_(served_facts(job_, data_, *model_)),
       store_(
           plan_, run_.server % shards(), model_->parameters(),
           [&job](std::vector<torch::Tensor> pieces) {
@@ -103,6 +110,7 @@ ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
       start_step_(state_.step),
       saved_step_(state_.step),
       version_(store_.version()) {
+  state_.model = describe_model(job_, data_.train);
   restore_shard(store_, *optimizer_, *model_);
   run_.publish(server_.endpoint());
 }
@@ -128,7 +136,7 @@ ps::ServerOptions ServedRun::server_options() {
   options.encryption = run_.network.encryption;
   options.job_id = run_.network.job_id;
   options.host = run_.trainer.host_name;
-  options.facts = served_facts(job_, data_, *model_);
+  options.facts = facts_;
   options.state = [this] { return shard_state(store_); };
   options.timeout = as_milliseconds(job_.parallel.timeout_s);
   return options;
@@ -200,6 +208,8 @@ Report ServedRun::lead() {
   state_.step = position.steps_done;
   journal_.start_clock();
   server_.lead(options);
+  gone_.insert(0);
+  serve_predictions();
   return follow_events();
 }
 
@@ -222,6 +232,7 @@ Report ServedRun::follow_events() {
     server_.abort(error);
     throw;
   }
+  predictions_.reset();
   const auto workers = server_.figures();
   const auto repeated = server_.samples_repeated();
   server_.finish(Deadline::after(kToSayGoodbye));
@@ -243,6 +254,7 @@ bool ServedRun::handle(const ps::Event& event) {
       observer_.on_notice(joined->name + " has joined");
     }
   } else if (const auto* step = std::get_if<ps::StepEvent>(&event)) {
+    if (!predictions_) serve_predictions();  // all servers are there
     state_.step = step->step.number;
     if (step->workers.size() != workers_told_) {
       workers_told_ = step->workers.size();
@@ -253,6 +265,8 @@ bool ServedRun::handle(const ps::Event& event) {
     observer_.on_notice(told->text);
   } else if (const auto* lost = std::get_if<ps::ServerLostEvent>(&event)) {
     run_.withdraw(lost->server);
+    gone_.insert(lost->server);
+    if (predictions_) predictions_->lost(lost->server);
   } else if (const auto* pause = std::get_if<ps::PauseEvent>(&event)) {
     return on_pause(*pause);
   }
@@ -289,6 +303,19 @@ void ServedRun::save_now(const ps::PauseEvent&) {
   state_.torch_rng = random_state();
   const auto path = save_shared_checkpoint(alone_, job_.checkpoint, *model_, *optimizer_, state_);
   observer_.on_checkpoint(path.string(), state_.step);
+}
+
+void ServedRun::serve_predictions() {
+  if (!run_.publish_predictions || predictions_failed_) return;
+  try {
+    const JobParts parts{job_, run_, server_, plan_, facts_};
+    predictions_ = std::make_unique<JobPredictions>(parts, *state_.model, gone_);
+    run_.publish_predictions(predictions_->endpoint());
+  } catch (const Error& error) {
+    predictions_.reset();
+    predictions_failed_ = true;
+    observer_.on_notice(fmt::format("the job serves no predictions: {}", error.what()));
+  }
 }
 
 /// By the workers, while nothing changes.

@@ -35,6 +35,9 @@ struct ServerRun {
   std::function<void(const net::Endpoint&)> publish;
   /// Where another server listens.
   std::function<net::Endpoint(int server)> find;
+  /// Where the process that leads the job answers what its parameters predict: called once training
+  /// goes on, and again by whoever takes over. Empty: no predictions are served.
+  std::function<void(const net::Endpoint&)> publish_predictions = {};
   /// Is told of a server that has died, so that nobody looks for it any more.
   std::function<void(int server)> withdraw;
 };

@@ -10,14 +10,6 @@
 #include "bimetal/train/shared_checkpoint.h"
 
 namespace bimetal::train {
-namespace {
-
-void set_random_state(const std::vector<std::uint8_t>& state) {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  generator.set_state(torch::tensor(torch::ArrayRef<std::uint8_t>(state), torch::kUInt8));
-}
-
-}  // namespace
 
 TrainingState starting_point(comm::Group group, const Job& job,
                              const std::optional<std::filesystem::path>& resume,
@@ -58,6 +50,11 @@ std::int64_t planned_steps(const TrainConfig& config, std::int64_t dataset_size,
   const auto all = start.step + steps_for(dataset_size - start.position.offset) +
                    (epochs_left - 1) * steps_for(dataset_size);
   return config.steps > 0 ? std::max(start.step, std::min(all, config.steps)) : all;
+}
+
+void set_random_state(const std::vector<std::uint8_t>& state) {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  generator.set_state(torch::tensor(torch::ArrayRef<std::uint8_t>(state), torch::kUInt8));
 }
 
 std::vector<std::uint8_t> random_state() {

@@ -30,5 +30,6 @@ std::int64_t planned_steps(const TrainConfig& config, std::int64_t dataset_size,
 
 /// The state of torch's default CPU generator, as checkpoints carry it.
 std::vector<std::uint8_t> random_state();
+void set_random_state(const std::vector<std::uint8_t>& state);
 
 }  // namespace bimetal::train

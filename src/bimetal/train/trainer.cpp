@@ -101,6 +101,7 @@ TrainingRun::TrainingRun(const Job& job, comm::Group group, const TrainerOptions
                                .global_batch = job_.train.global_batch}),
       saved_step_(state_.step),
       evaluated_step_(-1) {
+  state_.model = describe_model(job_, data_.train);
   take_error_feedback();
 }
 

@@ -18,6 +18,7 @@ std::string_view name_of(Service service) {
   switch (service) {
     case Service::Store: return "rendezvous store";
     case Service::Parameters: return "parameter server";
+    case Service::Predictions: return "server of predictions";
     case Service::Mesh: break;
   }
   return "rank of a mesh";
@@ -138,8 +139,7 @@ asio::awaitable<std::array<std::byte, size>> read_from_client(tcp::socket& socke
   if (preamble.message != expected) throw not_bimetal("the client");
   if (preamble.service != service) {
     co_await reject(socket, service, Refusal::Service);
-    throw Error(ErrorCode::ProtocolMismatch,
-                fmt::format("the client expected a {}", name_of(preamble.service)));
+    throw AnotherService(fmt::format("the client expected a {}", name_of(preamble.service)));
   }
   co_await read_rest(socket, message, kPreambleBytes);
   co_return message;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "bimetal/base/error.h"
 #include "bimetal/net/handshake.h"
 
 namespace bimetal::net {
@@ -25,6 +26,13 @@ using Admit = std::function<std::optional<Refusal>(const Hello&)>;
 struct AuthenticatedClient {
   Hello hello;
   SessionKeys keys;
+};
+
+/// A client of this release asked for another service than the port's, and has been told so. No
+/// reason for alarm: those that ask for predictions look for a port that way.
+struct AnotherService : Error {
+  explicit AnotherService(const std::string& message)
+      : Error(ErrorCode::ProtocolMismatch, message) {}
 };
 
 /// The server's side. A stranger or an unwelcome client ends in an Error, whose message says who

@@ -59,6 +59,8 @@ asio::awaitable<void> Listener::State::serve(std::shared_ptr<State> self,
     Watchdog watchdog(*socket, Deadline::after(options.handshake_timeout));
     try {
       client = co_await authenticate_as_server(*socket, key, options.service, options.admit);
+    } catch (const AnotherService& error) {
+      log(LogLevel::info, "refused a connection from {}: {}", remote, error.what());
     } catch (const std::exception& error) {
       if (!stopped) {
         log(LogLevel::warning, "refused a connection from {}: {}", remote,

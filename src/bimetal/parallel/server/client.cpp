@@ -56,6 +56,7 @@ void Client::start_pull(std::uint64_t version) {
     const std::scoped_lock lock(arrivals.mutex);
     arrivals.pulled = 0;
     arrivals.oldest = ~std::uint64_t{0};
+    arrivals.newest = 0;
   }
   asio::post(impl_->io, [impl = impl_.get(), version, term = impl_->lease_term] {
     impl->wanted = version;
@@ -82,6 +83,11 @@ std::uint64_t Client::finish_pull() {
     if (values.data_ptr() != impl_->host[i].data_ptr()) values.copy_(impl_->host[i]);
   }
   return oldest;
+}
+
+std::uint64_t Client::newest_pulled() const {
+  const std::scoped_lock lock(impl_->arrivals.mutex);
+  return impl_->arrivals.newest;
 }
 
 void Client::push(std::uint64_t lease, std::size_t tensor, const torch::Tensor& gradient) {

@@ -65,6 +65,8 @@ class Client {
   /// which waits until all are in place and returns the version of the oldest of them.
   void start_pull(std::uint64_t version);
   std::uint64_t finish_pull();
+  /// The version of the newest of them.
+  std::uint64_t newest_pulled() const;
 
   /// Sends parameter `tensor`'s gradient for a lease. Returns at once; the tensor's memory must not
   /// be changed any more. Thread-safe.

@@ -8,7 +8,7 @@ namespace bimetal::parallel::server {
 namespace {
 
 std::string name_of(const Join& join) {
-  return fmt::format("the {} on {}", join.role == Role::worker ? "worker" : "server", join.host);
+  return fmt::format("the {} on {}", to_string(join.role), join.host);
 }
 
 }  // namespace

@@ -26,6 +26,15 @@ std::size_t checked_count(const WireReader& in, std::uint32_t count, std::size_t
 
 }  // namespace
 
+std::string_view to_string(Role role) noexcept {
+  switch (role) {
+    case Role::server: return "server";
+    case Role::reader: return "reader";
+    case Role::worker: break;
+  }
+  return "worker";
+}
+
 Body encode(const Join& join) {
   WireWriter out;
   out.u8(static_cast<std::uint8_t>(join.role));
@@ -43,7 +52,7 @@ Body encode(const Join& join) {
 Join decode_join(std::span<const std::byte> body) {
   WireReader in(body);
   Join join;
-  join.role = checked(in.u8(), Role::server, "role");
+  join.role = checked(in.u8(), Role::reader, "role");
   join.number = in.i32();
   join.host = in.string();
   join.device = in.string();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -49,7 +50,9 @@ inline constexpr std::size_t kMaxBodyBytes = std::size_t{1} << 20;
 
 using Body = std::vector<std::byte>;
 
-enum class Role : std::uint8_t { worker = 1, server = 2 };
+/// A reader fetches parameters as a worker does, and gets no leases.
+enum class Role : std::uint8_t { worker = 1, server = 2, reader = 3 };
+std::string_view to_string(Role role) noexcept;
 
 struct Join {
   Role role = Role::worker;

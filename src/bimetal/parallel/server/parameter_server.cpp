@@ -153,6 +153,10 @@ std::pair<Position, std::uint64_t> ParameterServer::position() {
       .get();
 }
 
+std::uint64_t ParameterServer::version() {
+  return node_->ask([node = node_.get()] { return node->store.version(); }).get();
+}
+
 std::uint64_t ParameterServer::bytes_sent() const noexcept {
   return node_->bytes_sent.load(std::memory_order_relaxed);
 }

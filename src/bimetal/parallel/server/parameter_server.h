@@ -96,6 +96,9 @@ class ParameterServer {
   /// Until which samples the parameters here have learnt, and their version.
   std::pair<Position, std::uint64_t> position();
 
+  /// Updates that the parameters here have seen.
+  std::uint64_t version();
+
   /// Bytes put on the wire so far.
   std::uint64_t bytes_sent() const noexcept;
 

@@ -32,6 +32,7 @@ void ServerLink::on_message(const net::FrameHeader& header, std::span<const std:
     case MessageKind::lease: arrivals_.leases.push_back(decode_lease(body)); break;
     case MessageKind::pulled:
       arrivals_.oldest = std::min(arrivals_.oldest, header.sequence);
+      arrivals_.newest = std::max(arrivals_.newest, header.sequence);
       if (std::exchange(asked, false)) ++arrivals_.pulled;
       break;
     case MessageKind::refused:

@@ -36,6 +36,7 @@ struct Arrivals {
   std::uint32_t term = 0;  ///< grows when another server leads
   int pulled = 0;          ///< shards that are here
   std::uint64_t oldest = 0;
+  std::uint64_t newest = 0;
 };
 
 /// The connection with one server.

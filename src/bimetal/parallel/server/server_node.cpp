@@ -63,6 +63,7 @@ ServerSession* ServerNode::session_of(Role role, int number) {
 int ServerNode::admit(ServerSession&, const Join& join) {
   require_same_release(join, std::string(release()));
   require_same_facts(join, options.facts);
+  if (join.role == Role::reader) return 0;  // it takes part in nothing
   if (join.role == Role::server) {
     // The stand-in is joined by others that know already that server 0 is dead.
     const bool leads = options.server == stand_in() || (coordinates() && coordinator);
@@ -84,10 +85,8 @@ int ServerNode::admit(ServerSession&, const Join& join) {
 
 void ServerNode::on_admitted(ServerSession& session) {
   log(LogLevel::info, "server {}: {} {} has joined from {}", options.server,
-      session.role() == Role::worker ? "worker" : "server", session.number(),
-      session.link().remote());
-  if (!coordinates()) return;
-  if (!coordinator) return;
+      to_string(session.role()), session.number(), session.link().remote());
+  if (!coordinates() || !coordinator || session.role() == Role::reader) return;
   // No work before every server is there: each must see all updates.
   const auto here = [this](Role role) {
     return std::ranges::count_if(
@@ -136,7 +135,7 @@ void ServerNode::on_gone(ServerSession& session, const std::string& why) {
     gone.push_back(std::move(*own));
     sessions.erase(own);
   }
-  if (!session.admitted() || finished) return;
+  if (!session.admitted() || finished || session.role() == Role::reader) return;
   if (session.role() == Role::worker) {
     store.forget_worker(session.number());
     if (coordinator) coordinator->lost(session.number(), why, Clock::now());

@@ -59,7 +59,9 @@ void ServerSession::on_message(const net::FrameHeader& header, std::span<const s
     throw decode_refused(body);
   } else if (!admitted()) {
     out_of_place(kind);
-  } else if (role_ == Role::worker) {
+  } else if (role_ == Role::reader && kind != MessageKind::pull && kind != MessageKind::leave) {
+    out_of_place(kind);
+  } else if (role_ != Role::server) {
     on_worker_message(kind, header, body);
   } else {
     on_server_message(kind, header, body);

@@ -192,6 +192,27 @@ TEST_F(Refusals, APushOfAnotherLengthAndForAnotherWorkersLease) {
   EXPECT_EQ(first(0), 1) << "nothing has changed";
 }
 
+TEST_F(Refusals, AReaderFetchesParametersAndTakesPartInNothingElse) {
+  client_.join.role = Role::reader;
+  const auto reader = connect(), second = connect();
+  const torch::NoGradGuard no_grad;
+  parameters_[0].zero_();
+  reader->start_pull(0);
+  EXPECT_EQ(reader->finish_pull(), 0u);
+  EXPECT_EQ(reader->newest_pulled(), 0u);
+  EXPECT_EQ(parameters_[0].sum().item<double>(), 10);
+  EXPECT_FALSE(second->next(Deadline::after(std::chrono::milliseconds(100))))
+      << "no work is for it";
+  reader->end_push(kLease);
+  EXPECT_THROW(reader->next(Deadline::after(seconds(10))), Error);
+  second->push(kLease, 0, torch::ones({10}));
+  EXPECT_THROW(second->next(Deadline::after(seconds(10))), Error);
+  client_.join.role = Role::worker;
+  const auto worker = connect();
+  EXPECT_EQ(worker->number(), 0) << "readers do not count";
+  EXPECT_TRUE(worker->next(Deadline::after(seconds(10))));
+}
+
 TEST_F(Refusals, NothingListensBeyondLoopbackWithoutAToken) {
   ServerOptions options;
   options.listen = {"0.0.0.0", 0};

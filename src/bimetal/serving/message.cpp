@@ -1,0 +1,138 @@
+#include "bimetal/serving/message.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "bimetal/base/wire.h"
+
+namespace bimetal::serving {
+namespace {
+
+// Larger images or more classes would not fit a request; smaller factors keep the product in range.
+constexpr std::int64_t kMostOfEach = std::int64_t{1} << 20;
+
+bool plausible(const ModelFacts& facts) {
+  for (const auto size : {facts.channels, facts.height, facts.width, facts.classes}) {
+    if (size < 1 || size > kMostOfEach) return false;
+  }
+  return std::isfinite(facts.mean) && std::isfinite(facts.stddev) && facts.stddev > 0 &&
+         (facts.dtype == comm::DType::float32 || facts.dtype == comm::DType::float64);
+}
+
+}  // namespace
+
+Body encode(const ModelFacts& facts) {
+  WireWriter out;
+  out.string(facts.release);
+  out.string(facts.model);
+  out.i64(facts.channels);
+  out.i64(facts.height);
+  out.i64(facts.width);
+  out.i64(facts.classes);
+  out.f64(facts.mean);
+  out.f64(facts.stddev);
+  out.u8(static_cast<std::uint8_t>(facts.dtype));
+  return std::move(out).take();
+}
+
+ModelFacts decode_model_facts(std::span<const std::byte> body) {
+  WireReader in(body);
+  ModelFacts facts;
+  facts.release = in.string();
+  facts.model = in.string();
+  facts.channels = in.i64();
+  facts.height = in.i64();
+  facts.width = in.i64();
+  facts.classes = in.i64();
+  facts.mean = in.f64();
+  facts.stddev = in.f64();
+  facts.dtype = static_cast<comm::DType>(in.u8());
+  in.expect_end();
+  if (!plausible(facts)) throw Error(ErrorCode::CorruptData, "a model of an impossible shape");
+  return facts;
+}
+
+bool is_sample_type(comm::DType dtype) noexcept {
+  return dtype == comm::DType::uint8 || dtype == comm::DType::float32 ||
+         dtype == comm::DType::float64;
+}
+
+std::int64_t most_samples(const ModelFacts& facts, comm::DType dtype) noexcept {
+  const auto most = static_cast<double>(kMaxRequestBytes);
+  const double in =
+      most / (static_cast<double>(facts.channels) * static_cast<double>(facts.height) *
+              static_cast<double>(facts.width) * static_cast<double>(comm::size_of(dtype)));
+  const double out = (most - 16) / (8.0 * static_cast<double>(facts.classes));
+  return static_cast<std::int64_t>(std::min(in, out));
+}
+
+Body encode(const Predicted& predicted) {
+  WireWriter out;
+  out.i64(predicted.weights.oldest);
+  out.i64(predicted.weights.newest);
+  for (const double logit : predicted.logits) out.f64(logit);
+  return std::move(out).take();
+}
+
+Predicted decode_predicted(std::span<const std::byte> body, std::size_t logits) {
+  if (body.size() != predicted_bytes(logits)) {
+    throw Error(ErrorCode::CorruptData, fmt::format("an answer of {} bytes, where {} were expected",
+                                                    body.size(), predicted_bytes(logits)));
+  }
+  WireReader in(body);
+  Predicted predicted;
+  predicted.weights.oldest = in.i64();
+  predicted.weights.newest = in.i64();
+  predicted.logits.resize(logits);
+  for (double& logit : predicted.logits) logit = in.f64();
+  in.expect_end();
+  return predicted;
+}
+
+Body encode(const Error& error) {
+  WireWriter out;
+  out.u8(static_cast<std::uint8_t>(error.code()));
+  out.string(std::string_view(error.what()).substr(0, kMaxBodyBytes / 2));
+  return std::move(out).take();
+}
+
+Error decode_refused(std::span<const std::byte> body) {
+  WireReader in(body);
+  const auto code = in.u8();
+  const auto text = in.string();
+  in.expect_end();
+  const bool known = code <= static_cast<std::uint8_t>(ErrorCode::Internal);
+  return Error(known ? static_cast<ErrorCode>(code) : ErrorCode::Internal, text);
+}
+
+Body encode(const Figures& figures) {
+  WireWriter out;
+  out.u64(figures.requests);
+  out.u64(figures.samples);
+  out.u64(figures.batches);
+  out.u64(figures.refused);
+  out.u64(figures.clients);
+  out.f64(figures.latency_median_s);
+  out.f64(figures.latency_p99_s);
+  return std::move(out).take();
+}
+
+Figures decode_figures(std::span<const std::byte> body) {
+  WireReader in(body);
+  Figures figures;
+  figures.requests = in.u64();
+  figures.samples = in.u64();
+  figures.batches = in.u64();
+  figures.refused = in.u64();
+  figures.clients = in.u64();
+  figures.latency_median_s = in.f64();
+  figures.latency_p99_s = in.f64();
+  in.expect_end();
+  return figures;
+}
+
+}  // namespace bimetal::serving

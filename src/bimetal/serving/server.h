@@ -1,0 +1,65 @@
+#pragma once
+// Answers what clients ask of a model. One thread moves bytes and another computes, so that neither
+// waits for the other, and nobody who starts a server is held up by it.
+
+#include <memory>
+#include <span>
+
+#include "bimetal/net/encryption.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+#include "bimetal/serving/batcher.h"
+#include "bimetal/serving/message.h"
+
+namespace bimetal::serving {
+
+/// Samples of one type, back to back; `values` holds samples · values_per_sample() of them.
+struct Samples {
+  comm::DType dtype = comm::DType::uint8;
+  std::int64_t count = 0;
+  std::span<const std::byte> values;
+};
+
+/// What is served. Its calls come from one thread.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  /// Does not change. Called before anything is served.
+  virtual ModelFacts facts() const = 0;
+
+  /// Computes one batch, with the newest weights: `logits` gets classes values for each sample, in
+  /// the order of `parts`. An exception is told to those who asked, and the server goes on.
+  virtual WeightsVersion answer(std::span<const Samples> parts, std::span<double> logits) = 0;
+};
+
+struct ServerOptions {
+  net::Endpoint listen;  ///< port 0: any
+  net::Token token;      ///< none: loopback only
+  net::Encryption encryption = net::Encryption::off;
+  BatcherOptions batching;
+  std::size_t max_clients = 256;  ///< more are turned away
+};
+
+/// Thread-safe.
+class Server {
+ public:
+  /// Listens and serves. `model` must outlive the server. Errors: those of net::Listener;
+  /// Unsupported for a model of which no sample fits a request.
+  Server(const ServerOptions& options, Model& model);
+  /// Tells clients that wait that the server ends; waits for the batch that is being computed.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// Where it listens, with the real port.
+  net::Endpoint endpoint() const;
+
+  Figures figures() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bimetal::serving

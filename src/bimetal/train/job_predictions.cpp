@@ -1,0 +1,70 @@
+#include "bimetal/train/job_predictions.h"
+
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "bimetal/base/release.h"
+
+namespace bimetal::train {
+namespace {
+
+namespace ps = parallel::server;
+
+/// Longest wait of a prediction for the parameters of another server.
+constexpr std::chrono::seconds kToFetch{5};
+
+serving::ServerOptions prediction_server(const ServerRun& run) {
+  serving::ServerOptions options;
+  options.listen = {run.listen_host, 0};
+  options.token = run.network.token;
+  options.encryption = run.network.encryption;
+  return options;
+}
+
+Place own_place(const ModelDescription& description) {
+  return {torch::kCPU, description.dtype == "float64" ? torch::kFloat64 : torch::kFloat32};
+}
+
+}  // namespace
+
+JobPredictions::JobPredictions(const JobParts& parts, const ModelDescription& description,
+                               std::set<int> gone)
+    : parts_(parts),
+      gone_(std::move(gone)),
+      weights_(
+          description, parts.plan, [this] { return reader_options(); },
+          [this] { return parts_.server.version(); }),
+      model_(description, own_place(description), 1.0, weights_),
+      server_(prediction_server(parts.run), model_) {}
+
+void JobPredictions::lost(int server) {
+  const std::scoped_lock lock(mutex_);
+  gone_.insert(server);
+}
+
+/// On the thread that computes.
+ps::ClientOptions JobPredictions::reader_options() const {
+  const auto& run = parts_.run;
+  ps::ClientOptions options;
+  for (int server = 0; server < server_processes(parts_.job.parallel); ++server) {
+    options.servers.push_back(server == run.server ? parts_.server.endpoint() : run.find(server));
+  }
+  options.shards = static_cast<int>(parts_.job.parallel.servers.size());
+  {
+    const std::scoped_lock lock(mutex_);
+    options.gone = gone_;
+  }
+  options.token = run.network.token;
+  options.encryption = run.network.encryption;
+  options.job_id = run.network.job_id;
+  options.join.role = ps::Role::reader;
+  options.join.host = run.trainer.host_name;
+  options.join.device = "cpu";
+  options.join.release = std::string(release());
+  options.join.facts = parts_.facts;
+  options.timeout = kToFetch;
+  return options;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,51 @@
+#pragma once
+// Predictions with the newest parameters of a running job, served from the process of the server
+// that leads it, beside the training.
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bimetal/net/endpoint.h"
+#include "bimetal/parallel/server/parameter_server.h"
+#include "bimetal/serving/server.h"
+#include "bimetal/train/job_weights.h"
+#include "bimetal/train/served_job.h"
+
+namespace bimetal::train {
+
+/// What predictions need of the server in whose process they are served; all of it outlives them.
+struct JobParts {
+  const Job& job;
+  const ServerRun& run;
+  parallel::server::ParameterServer& server;
+  const parallel::server::ShardPlan& plan;
+  const std::vector<std::string>& facts;  ///< as workers have them
+};
+
+/// The computing thread is the serving::Server's, as is the one that moves its bytes: those of the
+/// training do nothing for it but to send the parameters, as to one more worker.
+class JobPredictions {
+ public:
+  /// Listens, on any port of run.listen_host. `gone`: servers that have died already. Errors of
+  /// serving::Server.
+  JobPredictions(const JobParts& parts, const ModelDescription& description, std::set<int> gone);
+
+  net::Endpoint endpoint() const { return server_.endpoint(); }
+
+  /// A server has died whose copy carries on.
+  void lost(int server);
+
+ private:
+  parallel::server::ClientOptions reader_options() const;
+
+  const JobParts parts_;
+  mutable std::mutex mutex_;
+  std::set<int> gone_;
+  JobWeights weights_;
+  PredictionModel model_;
+  serving::Server server_;
+};
+
+}  // namespace bimetal::train

@@ -1,0 +1,301 @@
+"""Predictions: served from checkpoints and by a job that trains, asked by many, broken in the usual ways."""
+
+import concurrent.futures
+import gzip
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import time
+
+import harness
+from harness import TwoMachines, wait_until
+
+
+class ServingTest(TwoMachines):
+    def trained(self, **settings):
+        """A checkpoint of a short training, in double precision."""
+        job_file = self.write_job(**{"train__epochs": 2, "train__dtype": "float64", "train__learning_rate": 0.01, **settings})
+        job = self.train(job_file, workers=("cpu:threads=1",)).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        return job_file
+
+    def serve(self, *arguments, worker="cpu:threads=1"):
+        server = self.start("serve", self.checkpoints, "--listen", "127.0.0.1:0", "--worker", worker, *arguments)
+        server.wait_for_output("serving")
+        server.address = re.search(r" at (\S+);", server.out)[1]
+        return server
+
+    @property
+    def images(self):
+        return self.folder / "data" / "t10k-images-idx3-ubyte"
+
+    @property
+    def labels(self):
+        return self.folder / "data" / "t10k-labels-idx1-ubyte"
+
+    def predict(self, address, *arguments, images=None, **options):
+        return self.start("predict", address, images or self.images, *arguments, **options).wait()
+
+    def said(self, address, *arguments, **options):
+        job = self.predict(address, "--json", *arguments, **options)
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        return json.loads(job.out)
+
+    def end(self, server):
+        server.interrupt()
+        server.wait()
+        self.assertEqual(server.status, harness.INTERRUPTED, server.err)
+        self.assert_nothing_left()
+
+
+class Serving(ServingTest):
+    """`bimetal serve`."""
+
+    def test_the_answers_are_those_of_the_checkpoint(self):
+        job_file = self.trained()
+        report = self.folder / "evaluation.json"
+        evaluated = self.start("evaluate", job_file, "--checkpoint", self.checkpoints, "--worker", "cpu:threads=1", "--report", report).wait()
+        self.assertEqual(evaluated.status, 0, evaluated.err)
+        figures = json.loads(report.read_text())["ensemble"]
+        server = self.serve("--max-batch", 48)
+        said = self.said(server.address, "--labels", self.labels)
+        self.assertEqual(said["accuracy"], figures["test_accuracy"])
+        self.assertAlmostEqual(said["loss"], figures["test_loss"], delta=1e-12)
+        self.assertEqual(said["step"], self.saved_steps()[-1])
+        self.assertEqual(said["images"], 128)
+
+        packed = self.folder / "images.gz"
+        packed.write_bytes(gzip.compress(self.images.read_bytes()))
+        some = self.said(server.address, "--first", 7, "--count", 5, images=packed)
+        self.assertEqual(some["classes"], said["classes"][7:12])
+        self.assertEqual(len(some["probabilities"]), 5)
+        lines = self.predict(server.address, "--count", 3, "--output", self.folder / "said.safetensors")
+        self.assertRegex(lines.out, r"image  class  probability\n +0 +\d")
+        self.assertTrue((self.folder / "said.safetensors").exists())
+        self.end(server)
+        self.assertIn("answered 3 requests of 136 images", server.out)
+
+    def test_a_network_trained_on_real_images(self):
+        real = pathlib.Path("/usr/share/datasets/fashion-mnist")  # of Debian's package
+        if not real.is_dir():
+            self.skipTest(f"{real} is not installed")
+        job_file = self.write_job(model__name="cnn", data__name="fashion-mnist", data__path=str(real), train__steps=60,
+                                  train__epochs=1, train__learning_rate=0.05, train__evaluate=True)
+        job = self.train(job_file, workers=("cpu:threads=2",)).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        accuracy = float(re.search(r"test accuracy (\S+) %", job.out)[1])
+        server = self.serve(worker="cpu:threads=2")
+        images, labels = real / "t10k-images-idx3-ubyte.gz", real / "t10k-labels-idx1-ubyte.gz"
+        said = self.said(server.address, "--labels", labels, images=images)
+        self.assertAlmostEqual(100 * said["accuracy"], accuracy, delta=0.02)  # float32 in batches of another size
+        self.assertGreater(said["accuracy"], 0.5)
+        halves = [self.said(server.address, "--first", first, "--count", 5000, images=images) for first in (0, 5000)]
+        agree = sum(a == b for a, b in zip(said["classes"], halves[0]["classes"] + halves[1]["classes"]))
+        self.assertGreater(agree, 9990)
+        self.end(server)
+
+    def test_many_clients_at_once(self):
+        self.trained()
+        server = self.serve("--max-delay-ms", 20)
+        alone = self.said(server.address)["classes"]
+
+        def ask(i):
+            return self.said(server.address, "--first", i, "--count", 100)["classes"] == alone[i:i + 100]
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            self.assertEqual(list(pool.map(ask, range(16))), [True] * 16)
+        self.end(server)
+
+    def test_a_newer_checkpoint_answers_without_a_stop(self):
+        job_file = self.trained()
+        server = self.serve("--refresh", 0.1)
+        before = self.said(server.address)["step"]
+        job = self.train(job_file, "--resume", self.checkpoints, "--set", "train.epochs=4", workers=("cpu:threads=1",)).wait()
+        self.assertEqual(job.status, 0, job.err)
+        newest = self.saved_steps()[-1]
+        self.assertGreater(newest, before)
+        server.wait_for_output(f"step-{newest:08} answers now")
+        self.assertEqual(self.said(server.address)["step"], newest)
+        # A damaged one is passed over, and so is an empty folder.
+        broken = self.checkpoints / f"step-{newest + 1:08}"
+        shutil.copytree(self.checkpoints / f"step-{newest:08}", broken)
+        (broken / "model.safetensors").write_bytes(b"nothing")
+        time.sleep(0.5)
+        self.assertEqual(self.said(server.address)["step"], newest)
+        shutil.rmtree(self.checkpoints)
+        time.sleep(0.5)
+        self.assertEqual(self.said(server.address)["step"], newest)
+        self.end(server)
+
+    def test_what_is_refused_at_the_command_line(self):
+        self.trained()
+        for arguments, status, part in (
+                ((self.folder / "none",), harness.INVALID_ARGUMENT, "no checkpoint"),
+                ((self.checkpoints, "--listen", "0.0.0.0:0"), harness.UNAUTHORIZED, "token"),
+                ((self.checkpoints, "--worker", "cuda:7"), harness.UNSUPPORTED, "cuda"),
+                ((self.checkpoints, "--listen", "nowhere"), harness.INVALID_ARGUMENT, "nowhere")):
+            self.assert_one_message(self.start("serve", *arguments).wait(), status, part)
+        server = self.serve()
+        for arguments, part in (
+                (("--count", 129), "has 128 entries"), (("--first", 128), "has 128 entries"),
+                (("--labels", self.images), "does not hold one label for each"),
+                ):
+            self.assert_one_message(self.predict(server.address, *arguments), harness.INVALID_ARGUMENT, part)
+        self.assert_one_message(self.predict(server.address, images=self.labels), harness.INVALID_ARGUMENT, "takes images of 1x28x28")
+        small = self.folder / "small.idx"
+        harness.write_idx(small, (2, 14, 14), bytes(2 * 14 * 14))
+        self.assert_one_message(self.predict(server.address, images=small), harness.INVALID_ARGUMENT, "2x14x14", "1x28x28")
+        self.end(server)
+
+    def test_only_who_knows_the_token_is_answered(self):
+        self.trained()
+        server = self.serve("--token-file", self.token)
+        other = self.folder / "other"
+        self.start("token", other).wait()
+        for arguments in ((), ("--token-file", other)):
+            self.assert_one_message(self.predict(server.address, *arguments), harness.UNAUTHORIZED, "token")
+        host, port = server.address.split(":")
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        self.assertEqual(self.said(server.address, "--token-file", self.token)["images"], 128)
+        self.assertNotIn(self.token.read_text().strip(), server.out + server.err)
+        self.end(server)
+
+    def test_killed_clients_and_a_killed_server(self):
+        self.trained()
+        server = self.serve("--max-batch", 4, worker="cpu:threads=1,speed=0.01")
+        images = self.folder / "data" / "train-images-idx3-ubyte"
+        for _ in range(3):
+            client = self.start("predict", server.address, images)
+            time.sleep(0.3)
+            client.process.kill()
+            client.process.wait()
+        self.assertEqual(self.said(server.address, "--count", 2)["images"], 2)
+        client = self.start("predict", server.address, images, "--timeout", 60)
+        time.sleep(0.5)
+        server.process.kill()
+        server.process.wait()
+        client.wait()
+        self.assert_one_message(client, harness.PEER_LOST, "the server of predictions at", "is gone")
+        self.assert_one_message(self.predict(server.address, "--timeout", 1), harness.TIMEOUT, "could not be reached")
+        self.assert_nothing_left()
+
+    def test_a_stopped_server_is_given_up_in_time(self):
+        self.trained()
+        server = self.serve()
+        os.kill(server.pid, signal.SIGSTOP)
+        self.assert_one_message(self.predict(server.address, "--timeout", 1.5), harness.TIMEOUT, "the server of predictions")
+        os.kill(server.pid, signal.SIGCONT)
+        self.assertEqual(self.said(server.address)["images"], 128)
+        self.end(server)
+
+
+class ServedByTheJob(ServingTest):
+    """Parameter servers answer with the parameters of the moment."""
+
+    def listening(self, *arguments, workers=("cpu:threads=1",), **settings):
+        job_file = self.write_job(parallel__mode="server", **settings)
+        job = self.train(job_file, "--listen", "127.0.0.1:0", "--token-file", self.token, *arguments, workers=workers)
+        job.wait_for_output("bimetal predict")
+        job.address = re.search(r"bimetal predict (\S+)", job.out)[1]
+        return job
+
+    def ask(self, job, *arguments):
+        return self.said(job.address, "--token-file", self.token, *arguments)
+
+    def test_the_answers_follow_the_training_which_takes_no_notice(self):
+        settings = {"train__epochs": 60, "train__dtype": "float64", "train__learning_rate": 0.01, "parallel__servers": 2,
+                    "train__evaluate": True, "checkpoint__dir": ""}
+        reports = []
+        for asked in (False, True):
+            job = self.listening("--report", self.folder / "run.json", **settings)
+            if asked:
+                job.wait_for_output("step ")
+                steps = []
+                while job.process.poll() is None and len(steps) < 12:
+                    said = self.predict(job.address, "--token-file", self.token, "--labels", self.labels, "--json")
+                    if said.status == 0:
+                        answer = json.loads(said.out)
+                        self.assertLessEqual(answer["step"], answer["newest_step"])
+                        self.assertEqual(answer["images"], 128)
+                        steps.append(answer["step"])
+                    else:  # the job has just ended
+                        self.assertIn(said.status, (harness.TIMEOUT, harness.PEER_LOST, harness.ABORTED), said.err)
+                self.assertGreater(len(steps), 2, job.out)
+                self.assertEqual(steps, sorted(steps))
+                self.assertGreater(steps[-1], steps[0])
+            job.wait()
+            self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+            self.assertNotIn("refused", job.out + job.err)
+            reports.append(json.loads((self.folder / "run.json").read_text()))
+        self.assertEqual(reports[0]["steps"], reports[1]["steps"])
+        self.assertAlmostEqual(reports[0]["train_loss"], reports[1]["train_loss"], delta=1e-12)
+        self.assertEqual(reports[0]["test_accuracy"], reports[1]["test_accuracy"])
+        self.assert_nothing_left()
+
+    def test_what_it_says_is_what_its_checkpoint_says(self):
+        job = self.listening(parallel__servers=3, train__dtype="float64", checkpoint__every_steps=0,
+                             train__learning_rate=0.01)
+        wait_until(lambda: self.predict(job.address, "--token-file", self.token).status == 0, "an answer", job)
+        # The only worker stands still, and with it the parameters; the servers do not.
+        worker = self.ranks_of(job)[0]
+        os.kill(worker, signal.SIGSTOP)
+        job.wait_for_output("says nothing any more")
+        live = self.ask(job, "--labels", self.labels)
+        self.assertEqual(live["step"], live["newest_step"])
+        job.interrupt()
+        os.kill(worker, signal.SIGCONT)
+        job.wait()
+        self.assertEqual(job.status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+        server = self.serve()
+        saved = self.said(server.address, "--labels", self.labels)
+        if saved["step"] == live["step"]:  # a lease at hand may still have been applied
+            self.assertAlmostEqual(saved["loss"], live["loss"], delta=1e-12)
+        self.assertLessEqual(saved["step"] - live["step"], 1)
+        self.end(server)
+
+    def test_strangers_and_killed_clients_do_not_disturb_it(self):
+        job = self.listening(checkpoint__dir="", parallel__consistency="bounded")
+        job.wait_for_output("step ")
+        self.assert_one_message(self.predict(job.address), harness.UNAUTHORIZED, "token")
+        images = self.folder / "data" / "train-images-idx3-ubyte"
+        for _ in range(5):
+            client = self.start("predict", job.address, images, "--token-file", self.token)
+            time.sleep(0.1)
+            client.process.kill()
+            client.process.wait()
+        step = self.ask(job)["step"]
+        wait_until(lambda: self.ask(job)["step"] > step + 20, "steps", job)
+        self.assertIsNone(job.process.poll())
+        job.interrupt()
+        self.assertEqual(job.wait().status, harness.INTERRUPTED, job.err)
+        self.assert_nothing_left()
+
+    def test_who_takes_over_answers_too(self):
+        job = self.listening(parallel__servers=2, parallel__replicas=2, checkpoint__dir="")
+        job.wait_for_output("step ")
+        before = self.ask(job)["step"]
+        os.kill(self.ranks_of(job)[1], signal.SIGKILL)  # the worker comes first, then server 0
+        job.wait_for_output("leads the job from now on")
+        wait_until(lambda: self.predict(job.address, "--token-file", self.token).status == 0, "an answer", job)
+        self.assertGreaterEqual(self.ask(job)["step"], before)
+        job.interrupt()
+        self.assertEqual(job.wait().status, harness.INTERRUPTED, job.err)
+        self.assert_nothing_left()
+
+    def test_a_job_without_servers_says_so(self):
+        job_file = self.write_job(checkpoint__dir="")
+        job = self.host(job_file, world_size=2)
+        self.assert_one_message(self.predict(job.address, "--token-file", self.token), harness.UNSUPPORTED,
+                                "serves no predictions", "bimetal serve")
+        job.interrupt()
+        job.wait()
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()
