@@ -10,6 +10,7 @@
 #include <asio/detached.hpp>
 #include <asio/io_context.hpp>
 #include <asio/use_future.hpp>
+#include <asio/write.hpp>
 #include <atomic>
 #include <cstring>
 #include <future>
@@ -324,6 +325,23 @@ class RawClient {
     wire_->writer.push(header, std::as_bytes(std::span(kept_.back())), {});
   }
 
+  /// Until all is on its way.
+  void flush() {
+    run_until([&] { return wire_->writer.idle(); });
+  }
+
+  /// The first request, of which `sent` bytes follow and no more.
+  void promise(std::uint64_t count, std::uint64_t bytes, std::size_t sent) {
+    net::FrameHeader header;
+    header.operation = static_cast<std::uint8_t>(MessageKind::predict);
+    header.count = count;
+    header.dtype = static_cast<std::uint8_t>(comm::DType::uint8);
+    header.payload_bytes = bytes;
+    const auto encoded = net::encode_header(header, keys_.client_to_server);
+    asio::write(wire_->socket, asio::buffer(encoded));
+    asio::write(wire_->socket, asio::buffer(Pixels(sent)));
+  }
+
   std::pair<MessageKind, Body> next() {
     auto told = asio::co_spawn(io_, read(), asio::use_future);
     run_until([&] { return told.wait_for(milliseconds(0)) == std::future_status::ready; });
@@ -340,7 +358,8 @@ class RawClient {
   }
   asio::awaitable<void> connect(net::DialRequest request) {
     auto dialed = co_await net::dial(std::move(request));
-    wire_ = std::make_unique<Wire>(std::move(dialed.socket), dialed.keys, Wire::Side::client);
+    keys_ = dialed.keys;
+    wire_ = std::make_unique<Wire>(std::move(dialed.socket), keys_, Wire::Side::client);
   }
   asio::awaitable<void> write() { co_await wire_->writer.run(); }
   asio::awaitable<std::pair<MessageKind, Body>> read() {
@@ -354,6 +373,7 @@ class RawClient {
   }
 
   asio::io_context io_{1};
+  net::SessionKeys keys_;
   std::unique_ptr<Wire> wire_;
   std::list<Pixels> kept_;
 };
@@ -409,20 +429,26 @@ TEST_F(Serving, AHugeRequestIsNotEvenRead) {
   expect_served();
 }
 
-TEST_F(Serving, AClientThatGoesInTheMiddleLeavesNothingBehind) {
-  serve({.max_batch = 4, .max_delay = milliseconds(0), .max_waiting = 8});
-  for (int i = 0; i < 20; ++i) {
-    model_.held = true;
-    {
-      RawClient raw(server_->endpoint(), options_.token);
-      raw.send(MessageKind::predict, 8, Pixels(48));
-      auto other = client();
-      other.facts(in_half_a_minute());
-    }
-    model_.held = false;
+TEST_F(Serving, ClientsThatGoInTheMiddleLeaveNothingBehind) {
+  serve({.max_batch = 1, .max_delay = milliseconds(0), .max_waiting = 8});
+  model_.held = true;
+  for (int i = 0; i < 10; ++i) {
+    RawClient whole(server_->endpoint(), options_.token), cut(server_->endpoint(), options_.token);
+    whole.send(MessageKind::predict, 4, Pixels(24));
+    whole.flush();
+    cut.promise(4, 24, 11);
+    if (i == 0)
+      while (!model_.computing) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(10));
   }
   while (server_->figures().clients > 0) std::this_thread::sleep_for(milliseconds(1));
-  expect_served();  // had they left their places, this one would be turned away
+  model_.held = false;
+  auto own = client();
+  const auto pixels = some_pixels(7, 5);
+  // Had they kept their places, this one would be turned away.
+  EXPECT_EQ(ask(own, pixels).logits, sums_of(pixels));
+  EXPECT_EQ(server_->figures().requests, 1u);
+  EXPECT_LE(server_->figures().batches, 8u) << "what nobody waits for is not computed";
 }
 
 }  // namespace
