@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Requests and images per second of `bimetal serve`, with batches and without (--max-batch 1), asked by 1 and by 8 clients.
 
-Usage: serving.py [--checkpoint DIR] [--images 1,16] [--seconds 3] [--rounds 3] [--report FILE.json]
+Usage: serving.py [--checkpoint DIR | --model cnn] [--delay-ms 2] [--images 1,16] [--seconds 3] [--rounds 3] [--report FILE.json]
 
 The servers of both kinds run at the same time and are asked in turn, so that what else the machine does falls on both alike;
 the medians of the rounds and their ratio are printed. Clients are processes that ask again once they are answered. Without
---checkpoint a `cnn` is trained for some steps on Fashion-MNIST (Debian's dataset-fashion-mnist, or --data).
+--checkpoint a model is trained for some steps on Fashion-MNIST (Debian's dataset-fashion-mnist, or --data).
 """
 
 import argparse
@@ -25,39 +25,45 @@ import machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BIMETAL = os.environ.get("BIMETAL", str(ROOT / "build" / "bimetal"))
-KINDS = {"batches": [], "one by one": ["--max-batch", "1"]}
 
 
-def ask(address, images, barrier, seconds, answers):
-    """One client: how many of its requests were answered within the time."""
+def ask(addresses, images, barrier, arguments, answers):
+    """One client: how many of its requests each server answered within the time, round by round."""
     import torch
 
     torch.set_num_threads(1)
     from bimetal.serving import Predictor
 
     samples = torch.randint(256, (images, 28, 28), dtype=torch.uint8)
-    with Predictor(address) as predictor:
-        predictor.predict(samples)
-        barrier.wait(60)
-        end = time.monotonic() + seconds
-        answered = 0
-        while time.monotonic() < end:
-            predictor.predict(samples)
-            answered += 1
-    answers.put(answered)
+    for _ in range(arguments.rounds):
+        for kind, address in addresses.items():
+            with Predictor(address) as predictor:
+                predictor.predict(samples)
+                barrier.wait(120)
+                end = time.monotonic() + arguments.seconds
+                answered = 0
+                while time.monotonic() < end:
+                    predictor.predict(samples)
+                    answered += 1
+            answers.put((kind, answered))
+            barrier.wait(120)
 
 
-def rate(address, clients, images, seconds):
-    """Requests per second of all clients."""
+def rates_of(servers, clients, images, arguments):
+    """Requests per second of all clients together, by kind of server and round."""
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(clients), context.Queue()
-    asking = [context.Process(target=ask, args=(address, images, barrier, seconds, answers)) for _ in range(clients)]
+    addresses = {kind: server.address for kind, server in servers.items()}
+    asking = [context.Process(target=ask, args=(addresses, images, barrier, arguments, answers)) for _ in range(clients)]
     for process in asking:
         process.start()
-    total = sum(answers.get(timeout=120) for _ in asking)
+    rates = {kind: [0.0] * arguments.rounds for kind in servers}
+    for i in range(arguments.rounds * len(servers) * clients):  # the barrier keeps the rounds apart
+        kind, answered = answers.get(timeout=300)
+        rates[kind][i // (len(servers) * clients)] += answered / arguments.seconds
     for process in asking:
         process.join(60)
-    return total / seconds
+    return rates
 
 
 class Server:
@@ -78,30 +84,28 @@ class Server:
         self.process.communicate(timeout=30)
 
 
-def trained(folder, data):
+def trained(folder, arguments):
     job = folder / "job.toml"
-    job.write_text(f'[model]\nname = "cnn"\n[data]\npath = "{data}"\n[train]\nsteps = 20\nevaluate = false\n'
-                   f'[checkpoint]\ndir = "{folder / "checkpoints"}"\n')
+    job.write_text(f'[model]\nname = "{arguments.model}"\n[data]\npath = "{arguments.data}"\n'
+                   f'[train]\nsteps = 20\nglobal_batch = 64\nevaluate = false\n[checkpoint]\ndir = "{folder / "checkpoints"}"\n')
     subprocess.run([BIMETAL, "train", job], check=True, stdout=subprocess.DEVNULL)
     return folder / "checkpoints"
 
 
 def measure(checkpoint, arguments):
     results = []
-    servers = {kind: Server(checkpoint, options) for kind, options in KINDS.items()}
+    kinds = {"batches": ["--max-delay-ms", str(arguments.delay_ms)], "one by one": ["--max-batch", "1"]}
+    servers = {kind: Server(checkpoint, options) for kind, options in kinds.items()}
     try:
         for clients in (1, 8):
             for images in arguments.images:
-                rates = {kind: [] for kind in KINDS}
                 before = servers["batches"].batches_and_requests()
-                for _ in range(arguments.rounds):
-                    for kind, server in servers.items():
-                        rates[kind].append(rate(server.address, clients, images, arguments.seconds))
+                rates = rates_of(servers, clients, images, arguments)
                 after = servers["batches"].batches_and_requests()
                 result = {"clients": clients, "images": images,
                           **{kind: statistics.median(values) for kind, values in rates.items()},
                           "requests_per_batch": (after[1] - before[1]) / (after[0] - before[0]),
-                          "ratios": [a / b for a, b in zip(*rates.values())]}
+                          "ratios": [a / b for a, b in zip(rates["batches"], rates["one by one"])]}
                 result["ratio"] = statistics.median(result["ratios"])
                 results.append(result)
                 show(result)
@@ -125,6 +129,8 @@ def main():
     parser.add_argument("--checkpoint")
     parser.add_argument("--data", default="")
     parser.add_argument("--images", type=lambda text: [int(part) for part in text.split(",")], default=[1, 16])
+    parser.add_argument("--model", default="cnn")
+    parser.add_argument("--delay-ms", type=float, default=2, help="--max-delay-ms of the server with batches")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--report", type=pathlib.Path)
@@ -134,7 +140,7 @@ def main():
     described = machine.describe(BIMETAL)
     print(json.dumps(described), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = arguments.checkpoint or trained(pathlib.Path(folder), arguments.data)
+        checkpoint = arguments.checkpoint or trained(pathlib.Path(folder), arguments)
         results = measure(checkpoint, arguments)
     if arguments.report:
         arguments.report.write_text(json.dumps({"machine": described, "results": results}, indent=2) + "\n")
