@@ -4,10 +4,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/parallel/server/finite.h"
 #include "bimetal/parallel/server/ledger.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
@@ -39,13 +39,15 @@ ShardStore::ShardStore(const ShardPlan& plan, int server,
     : plan_(plan), version_(version) {
   const auto type = type_of(parameters);
   const torch::NoGradGuard no_grad;
-  values_ = torch::empty({plan.shard_elements[static_cast<std::size_t>(server)]}, type);
-  element_bytes_ = values_.element_size();
-  dtype_ = static_cast<std::uint8_t>(comm_dtype_of(values_));
+  const auto elements = plan.shard_elements[static_cast<std::size_t>(server)];
+  pool_ = std::make_shared<TensorPool>(elements, type);
+  values_ = pool_->share(pool_->take());
+  element_bytes_ = values_->element_size();
+  dtype_ = static_cast<std::uint8_t>(comm_dtype_of(*values_));
   for (std::uint32_t i = 0; i < plan_.pieces.size(); ++i) {
     const Piece& piece = plan_.pieces[i];
     if (piece.server != server) continue;
-    auto own = values_.narrow(0, piece.shard_offset, piece.count);
+    auto own = values_->narrow(0, piece.shard_offset, piece.count);
     own.copy_(
         parameters[piece.tensor].detach().cpu().flatten().narrow(0, piece.offset, piece.count));
     index_[i] = pieces_.size();
@@ -75,7 +77,7 @@ ShardStore::Staged& ShardStore::stage(std::uint64_t lease) {
                             worker_of(lease), kMaxLeasesOfAWorker));
   }
   Staged staged;
-  staged.gradients = torch::empty_like(values_);
+  staged.gradients = pool_->take();
   staged.arrived.resize(pieces_.size());
   return staged_.emplace(lease, std::move(staged)).first->second;
 }
@@ -85,7 +87,7 @@ std::span<std::byte> ShardStore::place(std::uint64_t lease, std::uint32_t piece,
   const auto index = index_of(piece);
   const auto count = static_cast<std::size_t>(plan_.pieces[piece].count);
   const bool compressed = scheme != comm::Scheme::none;
-  if (compressed && (!comm::is_dense(scheme) || values_.scalar_type() != torch::kFloat32)) {
+  if (compressed && (!comm::is_dense(scheme) || values_->scalar_type() != torch::kFloat32)) {
     throw Error(ErrorCode::CorruptData, "a gradient in a form that this server does not know");
   }
   const auto expected = compressed ? comm::encoded_bytes(scheme, count)
@@ -119,8 +121,19 @@ void ShardStore::received(std::uint64_t lease, std::uint32_t piece) {
     auto* values = reinterpret_cast<float*>(bytes_at(staged.gradients, place.shard_offset));
     comm::decode(staged.scheme, staged.encoded, {values, static_cast<std::size_t>(place.count)});
   }
+  // Here, where the piece still lies in the cache.
+  staged.finite = staged.finite && finite(staged.gradients, place);
   staged.arrived[index_of(piece)] = true;
   ++staged.count;
+}
+
+bool ShardStore::finite(const torch::Tensor& flat, const Piece& piece) const {
+  const auto count = static_cast<std::size_t>(piece.count);
+  const auto* const bytes = bytes_at(flat, piece.shard_offset);
+  if (flat.scalar_type() == torch::kFloat64) {
+    return all_finite(std::span(reinterpret_cast<const double*>(bytes), count));
+  }
+  return all_finite(std::span(reinterpret_cast<const float*>(bytes), count));
 }
 
 bool ShardStore::close_lease(std::uint64_t lease, std::uint64_t pieces) {
@@ -132,24 +145,27 @@ bool ShardStore::close_lease(std::uint64_t lease, std::uint64_t pieces) {
   }
   staged.closed = true;
   staged.encoded = {};
-  bool finite = true;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    if (staged.arrived[i]) continue;
     const Piece& piece = plan_.pieces[pieces_[i]];
-    auto gradient = staged.gradients.narrow(0, piece.shard_offset, piece.count);
-    if (!staged.arrived[i]) {
-      gradient.zero_();  // so that whole shards can be added
-    } else if (finite) {
-      finite = gradient.isfinite().all().item<bool>();
-    }
+    // So that whole shards can be added.
+    staged.gradients.narrow(0, piece.shard_offset, piece.count).zero_();
   }
-  if (dropped_.erase(lease) > 0) staged_.erase(lease);
+  const bool finite = staged.finite;
+  if (dropped_.erase(lease) > 0) forget(staged_.find(lease));
   return finite;
+}
+
+void ShardStore::forget(StagedLeases::iterator staged) {
+  auto gradients = std::move(staged->second.gradients);
+  staged_.erase(staged);
+  pool_->give_back(std::move(gradients));
 }
 
 void ShardStore::drop(std::uint64_t lease) {
   const auto found = staged_.find(lease);
   if (found != staged_.end() && found->second.closed) {
-    staged_.erase(found);
+    forget(found);
   } else {
     dropped_.insert(lease);
   }
@@ -157,8 +173,10 @@ void ShardStore::drop(std::uint64_t lease) {
 
 void ShardStore::forget_worker(int worker) {
   const auto of_worker = [worker](std::uint64_t lease) { return worker_of(lease) == worker; };
-  std::erase_if(staged_,
-                [&](const auto& entry) { return of_worker(entry.first) && !entry.second.closed; });
+  for (auto entry = staged_.begin(); entry != staged_.end();) {
+    const auto here = entry++;
+    if (of_worker(here->first) && !here->second.closed) forget(here);
+  }
   std::erase_if(dropped_, of_worker);
 }
 
@@ -171,7 +189,7 @@ void ShardStore::forget_leases_before(std::uint32_t first_lease) {
 }
 
 void ShardStore::apply(std::uint64_t version, const Apply& update) {
-  std::vector<Staged*> leases;
+  std::vector<StagedLeases::iterator> leases;
   for (const auto id : update.leases) {
     const auto found = staged_.find(id);
     if (found == staged_.end() || !found->second.closed) {
@@ -181,16 +199,19 @@ void ShardStore::apply(std::uint64_t version, const Apply& update) {
                       "on this server",
                       worker_of(id)));
     }
-    leases.push_back(&found->second);
+    leases.push_back(found);
   }
+  pool_->keep(staged_.size() + 1);  // as many will be wanted again
   if (!leases.empty() && optimizer_) {
     const torch::NoGradGuard no_grad;
-    auto sum = leases.front()->gradients;
-    auto used = leases.front()->arrived;
+    auto& sum = leases.front()->second.gradients;
+    auto& used = leases.front()->second.arrived;
     for (std::size_t i = 1; i < leases.size(); ++i) {
-      sum.add_(leases[i]->gradients);
-      for (std::size_t j = 0; j < used.size(); ++j) used[j] = used[j] || leases[i]->arrived[j];
+      const Staged& staged = leases[i]->second;
+      sum.add_(staged.gradients);
+      for (std::size_t j = 0; j < used.size(); ++j) used[j] = used[j] || staged.arrived[j];
     }
+    own_values();
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& piece = plan_.pieces[pieces_[i]];
       // A parameter that nobody used has no gradient, as on one device.
@@ -200,9 +221,21 @@ void ShardStore::apply(std::uint64_t version, const Apply& update) {
     }
     step(update.learning_rate_scale);
   }
-  for (const auto id : update.leases) staged_.erase(id);
+  for (const auto lease : leases) forget(lease);
   version_ = version;
-  copy_.reset();
+}
+
+/// Where somebody still looks at the values, the optimizer goes on with a copy of them.
+void ShardStore::own_values() {
+  if (values_.use_count() == 1) return;
+  auto copy = pool_->take();
+  copy.copy_(*values_);
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = plan_.pieces[pieces_[i]];
+    // The same tensors, by which the optimizer knows its state, with other memory.
+    tensors_[i].set_data(copy.narrow(0, piece.shard_offset, piece.count).view_as(tensors_[i]));
+  }
+  values_ = pool_->share(std::move(copy));
 }
 
 void ShardStore::step(double learning_rate_scale) {
@@ -217,18 +250,10 @@ void ShardStore::step(double learning_rate_scale) {
   for (auto& tensor : tensors_) tensor.mutable_grad() = torch::Tensor();
 }
 
-std::shared_ptr<const std::vector<std::byte>> ShardStore::values() {
-  if (!copy_) {
-    const auto* data = static_cast<const std::byte*>(values_.data_ptr());
-    copy_ = std::make_shared<const std::vector<std::byte>>(data, data + shard_bytes());
-  }
-  return copy_;
-}
-
 std::span<const std::byte> ShardStore::bytes_of(const Piece& piece,
-                                                const std::vector<std::byte>& values) const {
-  return std::span(values).subspan(static_cast<std::size_t>(piece.shard_offset * element_bytes_),
-                                   static_cast<std::size_t>(piece.count * element_bytes_));
+                                                const torch::Tensor& values) const {
+  return {bytes_at(values, piece.shard_offset),
+          static_cast<std::size_t>(piece.count * element_bytes_)};
 }
 
 }  // namespace bimetal::parallel::server

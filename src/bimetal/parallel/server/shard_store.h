@@ -17,6 +17,7 @@
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/parallel/server/message.h"
 #include "bimetal/parallel/server/shard_plan.h"
+#include "bimetal/parallel/server/tensor_pool.h"
 
 namespace bimetal::parallel::server {
 
@@ -59,10 +60,10 @@ class ShardStore {
   void apply(std::uint64_t version, const Apply& update);
   std::uint64_t version() const noexcept { return version_; }
 
-  /// The shard as it is now, kept until its last user lets go.
-  std::shared_ptr<const std::vector<std::byte>> values();
-  std::span<const std::byte> bytes_of(const Piece& piece,
-                                      const std::vector<std::byte>& values) const;
+  /// The shard as it is now, flat. It stays like that until its last user lets go: an update
+  /// changes the memory itself only where nobody else looks at it. Let go on the store's thread.
+  std::shared_ptr<const torch::Tensor> values() const noexcept { return values_; }
+  std::span<const std::byte> bytes_of(const Piece& piece, const torch::Tensor& values) const;
 
   /// Numbers, within the plan, of this server's pieces, and the tensors that the optimizer works
   /// on, in the same order: flat ones, but a piece that is a whole tensor has that one's shape.
@@ -70,24 +71,29 @@ class ShardStore {
   const std::vector<torch::Tensor>& piece_tensors() const noexcept { return tensors_; }
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
   const ShardPlan& plan() const noexcept { return plan_; }
-  std::int64_t shard_bytes() const noexcept { return values_.numel() * element_bytes_; }
 
  private:
   struct Staged {
-    torch::Tensor gradients;         ///< like values_
+    torch::Tensor gradients;         ///< like the values
     std::vector<bool> arrived;       ///< per piece of this server
     std::vector<std::byte> encoded;  ///< a compressed piece on its way in
     comm::Scheme scheme = comm::Scheme::none;
     std::uint32_t arriving = 0;
     std::uint64_t count = 0;
+    bool finite = true;
     bool closed = false;
   };
+  using StagedLeases = std::map<std::uint64_t, Staged>;
   std::size_t index_of(std::uint32_t piece) const;
   Staged& stage(std::uint64_t lease);
+  void forget(StagedLeases::iterator staged);
+  bool finite(const torch::Tensor& flat, const Piece& piece) const;
+  void own_values();
   void step(double learning_rate_scale);
 
   ShardPlan plan_;
-  torch::Tensor values_;  ///< flat
+  std::shared_ptr<TensorPool> pool_;
+  std::shared_ptr<const torch::Tensor> values_;
   std::int64_t element_bytes_;
   std::uint8_t dtype_;
   std::vector<std::uint32_t> pieces_;
@@ -95,8 +101,7 @@ class ShardStore {
   std::vector<torch::Tensor> tensors_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::uint64_t version_;
-  std::shared_ptr<const std::vector<std::byte>> copy_;  ///< of values_, made when first asked for
-  std::map<std::uint64_t, Staged> staged_;
+  StagedLeases staged_;
   std::set<std::uint64_t> dropped_;  ///< leases to be forgotten when they come
 };
 
