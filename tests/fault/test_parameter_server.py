@@ -95,6 +95,29 @@ class ParameterServer(TwoMachines):
                 self.assert_nothing_left()
                 shutil.rmtree(self.checkpoints)
 
+    def test_tensors_of_one_host_go_through_memory_that_a_kill_leaves_nothing_of(self):
+        named = set(os.listdir("/dev/shm"))
+        job_file = self.served_job(parallel__replicas=2, train__epochs=40, checkpoint__every_steps=0)
+        sent = {}
+        for transport in ("tcp", "auto"):
+            job = self.train(job_file, "--report", self.folder / "run.json",
+                             environment={"BIMETAL_DEBUG": "info", "BIMETAL_TRANSPORT": transport})
+            if transport == "auto":
+                wait_until(self.saved_steps, "the end of the first epoch", job)
+                ranks = self.ranks_of(job)
+                os.kill(ranks[1], signal.SIGKILL)  # a worker
+                wait_until(lambda: re.search("worker 1 .* is lost", job.out + job.err), "the worker's loss", job)
+                os.kill(ranks[3], signal.SIGKILL)  # server 1, the copy
+            report = self.report_of(job.wait())
+            self.assert_each_sample_once(report, 40)
+            through_memory = re.findall("tensors to and from .* go through shared memory", job.out + job.err)
+            self.assertEqual(len(through_memory), 4 if transport == "auto" else 0, job.err)
+            sent[transport] = report["bytes_sent"]
+            self.assert_nothing_left()
+            self.assertEqual(set(os.listdir("/dev/shm")), named)
+            shutil.rmtree(self.checkpoints)
+        self.assertLess(sent["auto"], sent["tcp"] / 10)
+
     def test_a_stopped_worker_is_passed_over_and_comes_back(self):
         for consistency in ("bounded", "async"):
             with self.subTest(consistency):

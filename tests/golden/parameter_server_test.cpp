@@ -1,285 +1,19 @@
 // Training by way of parameter servers. In sync, and in bounded with a staleness of 0, it is the
 // training that one device would have done, whatever the workers do.
 
-#include "bimetal/parallel/server/parameter_server.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <deque>
-#include <memory>
-#include <numeric>
-#include <ostream>
+#include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "bimetal/base/error.h"
-#include "bimetal/base/release.h"
-#include "bimetal/data/sampler.h"
-#include "bimetal/models/registry.h"
-#include "bimetal/parallel/server/client.h"
-#include "bimetal/parallel/server/remote_gradients.h"
-#include "bimetal/parallel/server/shard_store.h"
+#include "bimetal/comm/compress/dense_codec.h"
+#include "served_job.h"
 
 namespace bimetal::golden {
 namespace {
-
-using namespace parallel::server;  // NOLINT: the test is about nothing else
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-constexpr models::ImageShape shape{.channels = 1, .height = 8, .width = 8, .classes = 10};
-constexpr std::int64_t sample_count = 200;
-constexpr std::int64_t global_batch = 24;
-constexpr std::int64_t epochs = 4;
-constexpr std::uint64_t seed = 3;
-
-struct ServerCase {
-  std::string name;
-  std::vector<double> rates;    ///< that each worker says of itself
-  std::vector<double> servers;  ///< weights
-  Consistency consistency = Consistency::sync;
-  std::int64_t staleness = 0;
-  bool adam = false;
-  int lost_after = -1;  ///< worker 1 vanishes in the middle of its lease number that
-  net::Encryption encryption = net::Encryption::off;
-};
-
-void PrintTo(const ServerCase& shown, std::ostream* out) {
-  *out << shown.name;
-}
-
-struct Images {
-  torch::Tensor images, labels;
-};
-
-Images make_images() {
-  torch::manual_seed(seed);
-  auto pixels = torch::randn({sample_count, shape.height * shape.width}, torch::kFloat64);
-  const auto labels = torch::randint(shape.classes, {sample_count}, torch::kInt64);
-  pixels.scatter_add_(1, labels.unsqueeze(1) * 6 + torch::arange(6),
-                      torch::full({sample_count, 6}, 2.0, torch::kFloat64));
-  return {pixels.reshape({sample_count, 1, shape.height, shape.width}), labels};
-}
-
-std::shared_ptr<models::Classifier> make_start(std::uint64_t from) {
-  torch::manual_seed(from);
-  auto model = models::make_model("cnn", shape);
-  model->to(torch::kFloat64);
-  return model;
-}
-
-MakeOptimizer optimizer_of(bool adam) {
-  return [adam](std::vector<torch::Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-    if (adam) {
-      return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
-    }
-    return std::make_unique<torch::optim::SGD>(
-        parameters, torch::optim::SGDOptions(0.02).momentum(0.9).weight_decay(1e-3));
-  };
-}
-
-torch::Tensor mean_loss(models::Classifier& model, const Images& data,
-                        std::span<const std::int64_t> indices) {
-  const auto chosen = torch::tensor(c10::ArrayRef<std::int64_t>(indices.data(), indices.size()));
-  return torch::cross_entropy_loss(model.forward(data.images.index_select(0, chosen)),
-                                   data.labels.index_select(0, chosen));
-}
-
-void copy_values(const std::vector<torch::Tensor>& from, const std::vector<torch::Tensor>& to) {
-  const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    auto target = to[i];
-    target.copy_(from[i].reshape(target.sizes()));
-  }
-}
-
-std::vector<torch::Tensor> values_of(const std::vector<torch::Tensor>& parameters) {
-  std::vector<torch::Tensor> values;
-  for (const auto& parameter : parameters) values.push_back(parameter.detach().clone());
-  return values;
-}
-
-/// One device. With a delay each gradient is that of the parameters of so many steps ago.
-std::vector<torch::Tensor> train_alone(const Images& data, bool adam, std::size_t delay = 0) {
-  auto model = make_start(seed), stale = make_start(seed);
-  auto optimizer = optimizer_of(adam)(model->parameters());
-  std::deque<std::vector<torch::Tensor>> versions;
-  data::EpochSampler sampler(sample_count, seed);
-  const std::vector<std::int64_t> whole{global_batch};
-  while (sampler.position().epoch < epochs - 1 || sampler.remaining() > 0) {
-    const auto step = sampler.next(whole);
-    versions.push_back(values_of(model->parameters()));
-    if (versions.size() > delay + 1) versions.pop_front();
-    copy_values(versions.front(), stale->parameters());
-    stale->zero_grad();
-    mean_loss(*stale, data, step.indices).backward();
-    for (std::size_t i = 0; i < model->parameters().size(); ++i) {
-      auto parameter = model->parameters()[i];
-      parameter.mutable_grad() = stale->parameters()[i].grad().clone();
-    }
-    optimizer->step();
-  }
-  return model->parameters();
-}
-
-double loss_with(const std::vector<torch::Tensor>& parameters, const Images& data) {
-  auto model = make_start(seed);
-  copy_values(parameters, model->parameters());
-  std::vector<std::int64_t> everything(sample_count);
-  std::iota(everything.begin(), everything.end(), 0);
-  const torch::NoGradGuard no_grad;
-  return mean_loss(*model, data, everything).item<double>();
-}
-
-/// A job of servers and workers, all threads of this process, over loopback.
-class ServedJob {
- public:
-  ServedJob(const ServerCase& shown, const Images& data) : case_(shown), data_(data) {
-    model_ = make_start(seed);
-    std::vector<std::int64_t> sizes;
-    for (const auto& parameter : model_->parameters()) sizes.push_back(parameter.numel());
-    plan_ = plan_shards(sizes, case_.servers, 500);
-    for (int i = 0; i < servers(); ++i) {
-      stores_.push_back(
-          std::make_unique<ShardStore>(plan_, i, model_->parameters(), optimizer_of(case_.adam)));
-      ServerOptions options;
-      options.server = i;
-      options.servers = options.shards = servers();
-      options.listen = {"127.0.0.1", 0};
-      options.token = token_;
-      options.encryption = case_.encryption;
-      options.facts = {"one model"};
-      servers_.push_back(std::make_unique<ParameterServer>(options, *stores_.back()));
-    }
-  }
-
-  void run() {
-    CoordinatorOptions options;
-    options.ledger.consistency = case_.consistency;
-    options.ledger.staleness = case_.staleness;
-    options.ledger.dataset_size = sample_count;
-    options.ledger.global_batch = global_batch;
-    options.ledger.epochs = epochs;
-    for (int i = 1; i < servers(); ++i) options.servers.insert(i);
-    options.shards = servers();
-    servers_[0]->coordinate(options);
-    std::vector<std::thread> threads;
-    for (int i = 1; i < servers(); ++i) {
-      threads.emplace_back([this, i] {
-        servers_[static_cast<std::size_t>(i)]->serve(
-            servers_[0]->endpoint(), std::nullopt, [](const Event&) {},
-            Deadline::after(seconds(20)));
-      });
-    }
-    for (int i = 0; i < static_cast<int>(case_.rates.size()); ++i) {
-      threads.emplace_back([this, i] { work(i); });
-    }
-    while (const auto event = servers_[0]->next_event(Deadline::after(seconds(60)))) {
-      if (std::holds_alternative<StepEvent>(*event)) ++steps_;
-      if (std::holds_alternative<PauseEvent>(*event)) break;
-    }
-    figures_ = servers_[0]->figures();
-    repeated_ = servers_[0]->samples_repeated();
-    servers_[0]->finish(Deadline::after(seconds(10)));
-    for (auto& thread : threads) thread.join();
-  }
-
-  /// The parameters on the servers.
-  std::vector<torch::Tensor> parameters() const {
-    std::vector<torch::Tensor> all;
-    for (const auto& parameter : model_->parameters()) {
-      all.push_back(torch::full({parameter.numel()}, 1e9, torch::kFloat64));
-    }
-    for (const auto& store : stores_) {
-      for (std::size_t i = 0; i < store->pieces().size(); ++i) {
-        const auto& piece = plan_.pieces[store->pieces()[i]];
-        all[piece.tensor]
-            .narrow(0, piece.offset, piece.count)
-            .copy_(store->piece_tensors()[i].flatten());
-      }
-    }
-    return all;
-  }
-
-  int steps() const { return steps_; }
-  std::int64_t repeated() const { return repeated_; }
-  const std::vector<WorkerFigures>& figures() const { return figures_; }
-
- private:
-  int servers() const { return static_cast<int>(case_.servers.size()); }
-
-  void work(int worker) {
-    ClientOptions options;
-    for (const auto& server : servers_) options.servers.push_back(server->endpoint());
-    options.token = token_;
-    options.encryption = case_.encryption;
-    options.join.number = worker;
-    options.join.host = "here";
-    options.join.device = "cpu";
-    options.join.release = std::string(release());
-    options.join.samples_per_s = case_.rates[static_cast<std::size_t>(worker)];
-    options.join.facts = {"one model"};
-    std::shared_ptr<models::Classifier> model;
-    {
-      static std::mutex drawing;  // the generator is the process's
-      const std::scoped_lock lock(drawing);
-      model = make_start(seed + 100 + static_cast<std::uint64_t>(worker));
-    }
-    Client client(options, plan_, model->parameters(), Deadline::after(seconds(20)));
-    RemoteGradients gradients(client, model->parameters());
-    data::EpochSampler sampler(sample_count, seed);
-    for (int leases = 0;; ++leases) {
-      const auto lease = client.next(Deadline::after(seconds(60)));
-      if (!lease) return;
-      gradients.begin(*lease);
-      sampler.seek({lease->epoch, lease->offset});
-      const std::vector<std::int64_t> mine{lease->count};
-      const auto indices = sampler.next(mine).indices;
-      gradients.wait_for_parameters();
-      const auto half = indices.size() / 2;
-      Done done;
-      const auto backward = [&](std::span<const std::int64_t> part, bool last) {
-        const auto loss = mean_loss(*model, data_, part);
-        const auto count = static_cast<std::int64_t>(part.size());
-        last ? gradients.backward_last(loss, count) : gradients.backward(loss, count);
-        done.loss_sum += loss.item<double>() * static_cast<double>(count);
-      };
-      if (half > 0) backward(std::span(indices).first(half), false);
-      backward(std::span(indices).subspan(half), true);
-      if (worker == 1 && leases == case_.lost_after) return;  // pushed in part, never reported
-      gradients.finish();
-      done.version = gradients.version();
-      client.done(lease->id, done);
-    }
-  }
-
-  const ServerCase& case_;
-  const Images& data_;
-  net::Token token_ = net::Token::generate();
-  std::shared_ptr<models::Classifier> model_;
-  ShardPlan plan_;
-  std::vector<std::unique_ptr<ShardStore>> stores_;
-  std::vector<std::unique_ptr<ParameterServer>> servers_;
-  std::vector<WorkerFigures> figures_;
-  std::int64_t repeated_ = 0;
-  int steps_ = 0;
-};
-
-double largest_difference(const std::vector<torch::Tensor>& served,
-                          const std::vector<torch::Tensor>& alone) {
-  double largest = 0;
-  for (std::size_t i = 0; i < alone.size(); ++i) {
-    const auto scale = alone[i].abs().max().item<double>();
-    largest =
-        std::max(largest, (served[i] - alone[i].flatten()).abs().max().item<double>() / scale);
-  }
-  return largest;
-}
 
 const ServerCase exact_cases[] = {
     {"OneWorkerOneServer", {0}, {1}},
@@ -295,8 +29,29 @@ const ServerCase exact_cases[] = {
     {"BoundedByZero", {300, 100, 40}, {1, 1}, Consistency::bounded, 0, false},
     {"BoundedByZeroAdam", {300, 100}, {1}, Consistency::bounded, 0, true},
     {"AWorkerIsLostInTheMiddleOfALease", {300, 100}, {1, 1}, Consistency::sync, 0, true, 3},
-    {"Encrypted", {300, 100}, {1, 1}, Consistency::sync, 0, false, -1, net::Encryption::on},
+    {.name = "Encrypted",
+     .rates = {300, 100},
+     .servers = {1, 1},
+     .encryption = net::Encryption::on,
+     .ring_bytes = 0},
     {"OneWorkerAsync", {0}, {1, 1}, Consistency::async, 0, false},
+    {.name = "OverTheConnectionAlone", .rates = {300, 100}, .servers = {1, 1}, .ring_bytes = 0},
+    {.name = "TinyRings", .rates = {300, 100, 40}, .servers = {1, 1}, .ring_bytes = 16384},
+    {.name = "TinyRingsAndAWorkerIsLost",
+     .rates = {300, 100},
+     .servers = {1},
+     .lost_after = 3,
+     .ring_bytes = 16384},
+    {.name = "ForwardBeginsEarly",
+     .rates = {300, 100, 40},
+     .servers = {1, 1},
+     .adam = true,
+     .overlaps = true},
+    {.name = "ForwardBeginsEarlyAndAWorkerIsLost",
+     .rates = {300, 100},
+     .servers = {2, 1},
+     .lost_after = 3,
+     .overlaps = true},
 };
 
 class ServedTraining : public ::testing::TestWithParam<ServerCase> {};
@@ -323,6 +78,61 @@ TEST_P(ServedTraining, ParametersAgreeWithOneDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Jobs, ServedTraining, ::testing::ValuesIn(exact_cases),
                          [](const auto& param) { return param.param.name; });
+
+TEST(ServedTraining, TensorsOfOneHostGoThroughMemory) {
+  const auto data = make_images();
+  ServedJob connected({.name = "none", .rates = {300}, .servers = {1}, .ring_bytes = 0}, data);
+  ServedJob shared({.name = "memory", .rates = {300}, .servers = {1}}, data);
+  connected.run();
+  shared.run();
+  EXPECT_LT(shared.bytes_sent() * 10, connected.bytes_sent());
+  EXPECT_LE(largest_difference(shared.parameters(), connected.parameters()), 1e-12);
+}
+
+/// What a worker gets to see of the parameters, piece by piece.
+Rounding pulled_by(comm::Scheme scheme, const ShardPlan& plan) {
+  return [scheme, plan](const std::vector<torch::Tensor>& parameters) {
+    for (const auto& piece : plan.pieces) {
+      auto* const first = parameters[piece.tensor].data_ptr<float>() + piece.offset;
+      const std::span values(first, static_cast<std::size_t>(piece.count));
+      std::vector<std::byte> encoded(comm::encoded_bytes(scheme, values.size()));
+      comm::encode(scheme, values, encoded);
+      comm::decode(scheme, encoded, values);
+    }
+  };
+}
+
+// Workers compute with rounded parameters, servers keep and change exact ones: so does one device
+// that rounds a copy for each gradient. One worker: how steps are cut into leases would change the
+// order of sums. Half of the distance, since a sum rounded otherwise may turn a parameter that lies
+// between two short values to the other one, which 36 steps make visible.
+TEST(ServedTraining, ShortenedPullsRoundForTheGradientAlone) {
+  const auto data = make_images(torch::kFloat32);
+  const auto exact = train_alone(data, false);
+  ServedJob plain(
+      {.name = "none", .rates = {0}, .servers = {1, 1}, .dtype = torch::kFloat32, .ring_bytes = 0},
+      data);
+  plain.run();
+  for (const auto scheme : {comm::Scheme::float16, comm::Scheme::bfloat16, comm::Scheme::int8}) {
+    ServedJob job({.name = std::string(comm::to_string(scheme)),
+                   .rates = {0},
+                   .servers = {1, 1},
+                   .overlaps = scheme == comm::Scheme::int8,
+                   .pull = scheme,
+                   .dtype = torch::kFloat32,
+                   .ring_bytes = 0},
+                  data);
+    job.run();
+    const auto rounded = train_alone(data, false, 0, pulled_by(scheme, job.plan()));
+    const auto far = largest_difference(rounded, exact);
+    const auto near = largest_difference(job.parameters(), rounded);
+    EXPECT_GT(far, 0);
+    EXPECT_LT(near, 0.5 * far) << comm::to_string(scheme);
+    EXPECT_LT(loss_with(job.parameters(), data), 1.05 * loss_with(exact, data));
+    EXPECT_LT(static_cast<double>(job.bytes_sent()),
+              (scheme == comm::Scheme::int8 ? 0.4 : 0.6) * static_cast<double>(plain.bytes_sent()));
+  }
+}
 
 // Without the barrier the result is another one, learns, and has visited every sample once.
 TEST(ServedTraining, StaleGradientsLearnAndAreCounted) {

@@ -19,10 +19,11 @@ Cnn::Cnn(ImageShape shape, std::int64_t hidden)
       fc2_(register_module("fc2", torch::nn::Linear(hidden, shape.classes))) {}
 
 torch::Tensor Cnn::forward(torch::Tensor x) {
-  x = torch::max_pool2d(conv1_->forward(x).relu_(), 2);
-  x = torch::max_pool2d(conv2_->forward(x).relu_(), 2);
+  x = torch::max_pool2d(ready(conv1_)->forward(x).relu_(), 2);
+  x = torch::max_pool2d(ready(conv2_)->forward(x).relu_(), 2);
   // flatten(1), not view({b, -1}): -1 has no meaning for an empty batch.
-  return fc2_->forward(fc1_->forward(x.flatten(1)).relu_());
+  x = ready(fc1_)->forward(x.flatten(1)).relu_();
+  return ready(fc2_)->forward(x);
 }
 
 }  // namespace bimetal::models

@@ -9,7 +9,7 @@ Linear::Linear(ImageShape shape)
           "fc", torch::nn::Linear(shape.channels * shape.height * shape.width, shape.classes))) {}
 
 torch::Tensor Linear::forward(torch::Tensor x) {
-  return fc_->forward(x.flatten(1));
+  return ready(fc_)->forward(x.flatten(1));
 }
 
 }  // namespace bimetal::models

@@ -11,9 +11,9 @@ Mlp::Mlp(ImageShape shape, std::int64_t hidden)
       fc3_(register_module("fc3", torch::nn::Linear(hidden, shape.classes))) {}
 
 torch::Tensor Mlp::forward(torch::Tensor x) {
-  x = fc1_->forward(x.flatten(1)).relu_();
-  x = fc2_->forward(x).relu_();
-  return fc3_->forward(x);
+  x = ready(fc1_)->forward(x.flatten(1)).relu_();
+  x = ready(fc2_)->forward(x).relu_();
+  return ready(fc3_)->forward(x);
 }
 
 }  // namespace bimetal::models

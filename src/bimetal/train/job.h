@@ -60,8 +60,9 @@ struct ParallelConfig {
   balance::Policy balance = balance::Policy::Auto;
   std::vector<double> weights;  ///< balance = [3, 1]; empty for the other policies
   double bucket_mb = 25.0;
-  double timeout_s = 60.0;           ///< deadline of one step's communication
-  std::string compression = "none";  ///< of gradients on the wire: a name of comm::Scheme
+  double timeout_s = 60.0;                ///< deadline of one step's communication
+  std::string compression = "none";       ///< of gradients on the wire: a name of comm::Scheme
+  std::string pull_compression = "none";  ///< server: of parameters on the wire
   std::string compression_links = "between_islands";  ///< a name of comm::CompressedLinks
   double topk_density = 0.001;                        ///< topk: share of elements that are sent
   std::int64_t topk_warmup_steps = 0;  ///< topk: over which the density falls to that

@@ -296,6 +296,8 @@ std::vector<JobKey> job_keys(Job& job) {
       {"parallel", "compression",
        one_of(parallel.compression,
               {"none", "float16", "bfloat16", "int8", "int4", "topk", "powersgd", "sign"})},
+      {"parallel", "pull_compression",
+       one_of(parallel.pull_compression, {"none", "float16", "bfloat16", "int8"})},
       {"parallel", "compression_links",
        one_of(parallel.compression_links, {"between_islands", "all"})},
       {"parallel", "topk_density", number(parallel.topk_density, kShare)},

@@ -32,7 +32,7 @@ void JobWeights::connect() {
 void JobWeights::pull() {
   auto wanted = version_at_coordinator_();
   for (int i = 0; i < kTries; ++i) {
-    client_->start_pull(wanted);
+    client_->start_pull(wanted, parallel::server::Client::Values::exact);
     const auto oldest = client_->finish_pull();
     wanted = client_->newest_pulled();
     version_ = {static_cast<std::int64_t>(oldest), static_cast<std::int64_t>(wanted)};

@@ -49,6 +49,7 @@ JobFacts facts_of(const Job& job) {
                                        fmt::join(job.parallel.weights, " "))},
       {"parallel.bucket_mb", text(job.parallel.bucket_mb)},
       {"parallel.compression", job.parallel.compression},
+      {"parallel.pull_compression", job.parallel.pull_compression},
       {"parallel.topk_density", text(job.parallel.topk_density)},
       {"parallel.topk_warmup_steps", text(job.parallel.topk_warmup_steps)},
       {"parallel.powersgd_rank", text(job.parallel.powersgd_rank)},

@@ -10,6 +10,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/comm/transport.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/device/device.h"
 #include "bimetal/net/solo_mesh.h"
@@ -75,6 +76,7 @@ ServedWorker::ServedWorker(const Job& job, const ServedWorkerRun& run)
       sampler_(data_.train.size(), job_.train.seed),
       micro_batch_(job_.train.micro_batch, place_.device) {
   model_->train();
+  model_->before_use([this](const torch::nn::Module& child) { gradients_.wait_for(child); });
 }
 
 data::TrainTest ServedWorker::load_data() const {
@@ -110,6 +112,10 @@ ps::ClientOptions ServedWorker::client_options() const {
   options.timeout = whole_milliseconds(job_.parallel.timeout_s);
   options.compression = comm::scheme_of(job_.parallel.compression);
   options.give_up = run_.trainer.stop_requested;
+  options.pull_compression = comm::scheme_of(job_.parallel.pull_compression);
+  const auto transport =
+      comm::transport_for(comm::transport_of(job_.fabric.transport, "fabric.transport"));
+  if (transport == comm::Transport::tcp) options.ring_bytes = 0;
   return options;
 }
 
@@ -154,12 +160,8 @@ ps::Done ServedWorker::train(const ps::Lease& lease) {
   const Stopwatch preparing;
   const auto batch = batch_of(lease);
   const double prepared = preparing.seconds();
-  gradients_.wait_for_parameters();
   ps::Done done;
-  done.version = gradients_.version();
-  done.communicate_seconds = gradients_.pull_seconds();
-  done.wait_seconds = gradients_.pull_seconds();
-  const Stopwatch watch;
+  const Stopwatch watch;  // of computing, and of what forward waits for parameters
   for (bool again = true; again;) {
     try {
       done.loss_sum = compute(batch);
@@ -170,13 +172,16 @@ ps::Done ServedWorker::train(const ps::Lease& lease) {
     }
     if (again) release_cached_memory(place_.device);
   }
-  device::pause_for_speed(run_.trainer.worker.speed, watch.seconds() + prepared);
-  done.compute_seconds = watch.seconds() + prepared;
+  const double waited = gradients_.pull_seconds();
+  device::pause_for_speed(run_.trainer.worker.speed, watch.seconds() - waited + prepared);
+  done.compute_seconds = watch.seconds() - waited + prepared;
+  done.version = gradients_.version();
+  done.communicate_seconds = done.wait_seconds = waited;
   return done;
 }
 
 ps::Done ServedWorker::evaluate(const ps::Lease& lease) {
-  client_.start_pull(lease.version);
+  client_.start_pull(lease.version, ps::Client::Values::exact);
   ps::Done done;
   done.version = client_.finish_pull();
   if (lease.offset + lease.count > test_chunks(data_.test)) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -81,6 +82,36 @@ TEST(Models, EachTakesOtherShapesTypesAndEmptyBatches) {
         }
       }
     }
+  }
+}
+
+// Parameters may come while forward runs already: until then they are not even numbers here.
+TEST(Models, EachWaitsForEveryChildBeforeItIsUsed) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& name : model_names()) {
+    const auto model = make_model(name, {});
+    const auto batch = torch::rand({3, 1, 28, 28});
+    const auto expected = model->forward(batch);
+    std::map<const torch::nn::Module*, std::vector<torch::Tensor>> to_come;
+    for (const auto& child : model->children()) {
+      for (auto& parameter : child->parameters()) {
+        to_come[child.get()].push_back(parameter.clone());
+        parameter.fill_(std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+    std::vector<const torch::nn::Module*> order;
+    model->before_use([&](const torch::nn::Module& child) {
+      order.push_back(&child);
+      for (std::size_t i = 0; i < child.parameters().size(); ++i) {
+        child.parameters()[i].copy_(to_come.at(&child)[i]);
+      }
+    });
+    EXPECT_TRUE(torch::equal(model->forward(batch), expected)) << name;
+    std::vector<const torch::nn::Module*> registered;
+    for (const auto& child : model->children()) registered.push_back(child.get());
+    EXPECT_EQ(order, registered) << name << ": servers send in the order of registration";
+    model->before_use({});
+    EXPECT_TRUE(torch::equal(model->forward(batch), expected)) << name;
   }
 }
 

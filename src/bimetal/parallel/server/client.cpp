@@ -50,46 +50,6 @@ bool Client::finished() const {
   return impl_->arrivals.finished;
 }
 
-void Client::start_pull(std::uint64_t version) {
-  auto& arrivals = impl_->arrivals;
-  {
-    const std::scoped_lock lock(arrivals.mutex);
-    arrivals.pulled = 0;
-    arrivals.oldest = ~std::uint64_t{0};
-    arrivals.newest = 0;
-  }
-  asio::post(impl_->io, [impl = impl_.get(), version, term = impl_->lease_term] {
-    impl->wanted = version;
-    impl->wanted_term = term;
-    for (int shard = 0; shard < impl->shards; ++shard) impl->ask(shard);
-  });
-}
-
-std::uint64_t Client::finish_pull() {
-  auto& arrivals = impl_->arrivals;
-  const int shards = impl_->shards;
-  std::unique_lock lock(arrivals.mutex);
-  const auto whole = [&] { return arrivals.pulled == shards || arrivals.finished; };
-  if (!impl_->wait_ticks(lock, whole)) {
-    throw Error(ErrorCode::Timeout, fmt::format("{} of {} servers sent their parameters within "
-                                                "parallel.timeout_s",
-                                                arrivals.pulled, shards));
-  }
-  const auto oldest = arrivals.oldest;
-  lock.unlock();
-  const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < impl_->host.size(); ++i) {
-    const auto values = impl_->parameters[i].detach();
-    if (values.data_ptr() != impl_->host[i].data_ptr()) values.copy_(impl_->host[i]);
-  }
-  return oldest;
-}
-
-std::uint64_t Client::newest_pulled() const {
-  const std::scoped_lock lock(impl_->arrivals.mutex);
-  return impl_->arrivals.newest;
-}
-
 void Client::push(std::uint64_t lease, std::size_t tensor, const torch::Tensor& gradient) {
   const auto values = gradient.detach().to(torch::kCPU).contiguous();
   for (const auto number : impl_->pieces_of[tensor]) {

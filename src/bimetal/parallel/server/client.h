@@ -38,6 +38,11 @@ struct ClientOptions {
   /// Of pushed gradients, with error feedback; a scheme that keeps every element
   /// (comm::is_dense), for float32 alone.
   comm::Scheme compression = comm::Scheme::none;
+  /// Of pulled parameters: float16, bfloat16 or int8, for float32 alone.
+  comm::Scheme pull_compression = comm::Scheme::none;
+  /// Of the memory, one ring for each direction, through which tensors go to and from servers that
+  /// turn out to see it: those of this host. 0: all go through the connections.
+  std::size_t ring_bytes = std::size_t{4} << 20;
   /// Asked while it waits for servers at the beginning: whether to give up, with Aborted.
   std::function<bool()> give_up;
 };
@@ -61,9 +66,15 @@ class Client {
   std::optional<Lease> next(Deadline deadline);
   bool finished() const;
 
-  /// Asks for parameters of version `version` or newer. They must not be used before finish_pull(),
-  /// which waits until all are in place and returns the version of the oldest of them.
-  void start_pull(std::uint64_t version);
+  enum class Values { compressed, exact };
+
+  /// Asks for parameters of version `version` or newer, compressed as ClientOptions say, or not at
+  /// all. A parameter must not be used before wait_for() has returned for it, or finish_pull().
+  void start_pull(std::uint64_t version, Values values);
+  /// Waits until parameter `tensor` is in place. From then on nothing changes it until the next
+  /// start_pull(), not even a server's death.
+  void wait_for(std::size_t tensor);
+  /// Waits until all are in place and returns the version of the oldest of them. May be repeated.
   std::uint64_t finish_pull();
   /// The version of the newest of them.
   std::uint64_t newest_pulled() const;

@@ -1,6 +1,6 @@
 #pragma once
-// A worker's connections, and the thread that moves their bytes. Private to client.cpp and
-// client_links.cpp.
+// A worker's connections, and the thread that moves their bytes. Private to client.cpp,
+// client_pull.cpp and client_links.cpp.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -36,12 +36,14 @@ struct Client::Impl {
   bool stood_in_for(int server);
   void ask(int shard);
   bool wait_ticks(std::unique_lock<std::mutex>& lock, const std::function<bool()>& arrived);
+  void put_in_place(std::size_t tensor);
 
   ClientOptions options;
   ShardPlan plan;
   std::vector<torch::Tensor> parameters, host;
   PushCodec codec;
   std::vector<std::vector<std::uint32_t>> pieces_of;
+  std::vector<bool> in_place;  ///< tensors of this pull; of the caller's thread
   Arrivals arrivals;
   std::atomic<std::uint64_t> bytes_sent{0};
   asio::io_context io{1};

@@ -12,6 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/server/client_impl.h"
+#include "bimetal/parallel/server/pull_codec.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -43,10 +44,14 @@ Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
       host(host_memory(parameters)),
       codec(options.compression, parameters),
       pieces_of(parameters.size()),
+      in_place(parameters.size(), false),
       shards(options.shards > 0 ? options.shards : static_cast<int>(options.servers.size())),
       work(io.get_executor()) {
   for (std::uint32_t i = 0; i < plan.pieces.size(); ++i) {
     pieces_of[plan.pieces[i].tensor].push_back(i);
+  }
+  for (const auto& parameter : parameters) {
+    require_pull_scheme(options.pull_compression, parameter.scalar_type());
   }
   for (std::size_t i = 0; i < options.servers.size(); ++i) {
     const int server = static_cast<int>(i);
@@ -56,6 +61,7 @@ Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
     links.back()->gone = options.gone.contains(server);
   }
   if (links.front()->gone) leader = shards;
+  arrivals.ring_bytes = options.ring_bytes;
   asio::co_spawn(io, watch(), asio::detached);
   thread = std::thread([this] { io.run(); });
 }
@@ -91,18 +97,6 @@ ServerLink* Client::Impl::copy_of(int server) const {
   const auto other = static_cast<std::size_t>(server < shards ? server + shards : server - shards);
   if (other >= links.size() || links[other]->gone || !links[other]->link) return nullptr;
   return links[other].get();
-}
-
-/// Asks a keeper of the shard for its parameters.
-void Client::Impl::ask(int shard) {
-  auto& first = *links[static_cast<std::size_t>(shard)];
-  auto* keeper = first.gone ? copy_of(shard) : &first;
-  if (keeper == nullptr) return;  // the worker's thread is told of the loss
-  keeper->asked = true;
-  net::FrameHeader header;
-  header.sequence = wanted;
-  header.epoch = wanted_term;
-  keeper->link->send(MessageKind::pull, header);
 }
 
 /// A server is gone: whether the job goes on with its copy.

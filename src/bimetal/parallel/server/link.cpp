@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "bimetal/base/log.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/sockets.h"
 
@@ -21,6 +22,19 @@ namespace {
 constexpr std::chrono::seconds kToReadTheRefusal{2};
 // Beyond it the kernel gives a connection up of which nothing is acknowledged.
 constexpr std::chrono::milliseconds kPathTimeout{3000};
+
+// In a frame's `algorithm`: its payload, of `count` bytes, lies in the ring.
+constexpr std::uint8_t kInMemory = 1;
+// Shorter ones are not worth it.
+constexpr std::size_t kLeastInMemory = 1024;
+
+void announce_as_if_it_followed(net::FrameHeader& header) {
+  if (header.payload_bytes != 0 || !is_bulk(static_cast<MessageKind>(header.operation))) {
+    throw Error(ErrorCode::CorruptData, "a message both in memory and on the connection");
+  }
+  header.payload_bytes = std::exchange(header.count, 0);
+  header.algorithm = 0;
+}
 
 std::optional<net::noise::CipherState> cipher_of(const net::SessionKeys& keys, bool to_server) {
   if (!keys.ciphers) return std::nullopt;
@@ -60,7 +74,62 @@ void Link::send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const 
   if (leaving_ || closed_) return;
   fields.kind = net::FrameKind::Data;
   fields.operation = static_cast<std::uint8_t>(kind);
-  writer_.push(fields, payload, [keep = std::move(keep)](const std::exception_ptr&) {});
+  if (waiting_.empty() && put_out(fields, payload, keep)) return;
+  waiting_.push_back({fields, payload, std::move(keep)});
+}
+
+/// False: it has to wait for room in the shared memory.
+bool Link::put_out(net::FrameHeader header, std::span<const std::byte> payload, const Keep& keep) {
+  const bool bulk = is_bulk(static_cast<MessageKind>(header.operation));
+  if (memory_ && !leaving_ && bulk && payload.size() >= kLeastInMemory &&
+      memory_->out().fits(payload.size())) {
+    if (!memory_->out().put(payload)) return false;
+    header.algorithm = kInMemory;
+    header.count = payload.size();
+    writer_.push(header, {}, {});
+  } else {
+    writer_.push(header, payload, [keep](const std::exception_ptr&) {});
+  }
+  return true;
+}
+
+void Link::put_out_waiting() {
+  while (!waiting_.empty() &&
+         put_out(waiting_.front().header, waiting_.front().payload, waiting_.front().keep)) {
+    waiting_.pop_front();
+  }
+}
+
+void Link::offer_memory(std::size_t ring_bytes) {
+  try {
+    offered_ = SharedPath::make(ring_bytes);
+  } catch (const Error& error) {
+    log(LogLevel::info, "no shared memory for {}: {}", remote_, error.what());
+    return;
+  }
+  send(MessageKind::memory, {}, offered_->offer());
+}
+
+void Link::on_memory(std::span<const std::byte> offer) {
+  if (memory_) throw Error(ErrorCode::CorruptData, "shared memory was offered twice");
+  net::FrameHeader answer;
+  try {
+    memory_ = SharedPath::open(offer);
+    answer.count = 1;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::CorruptData) throw;
+    log(LogLevel::debug, "no memory in common with {}: {}", remote_, error.what());
+  }
+  send(MessageKind::memory_opened, answer);
+}
+
+void Link::on_memory_opened(bool opened) {
+  if (!offered_) throw Error(ErrorCode::CorruptData, "shared memory that nobody has offered");
+  log(LogLevel::info, "tensors to and from {} go through {}", remote_,
+      opened ? "shared memory" : "the connection: there is no memory in common");
+  offered_->opened();
+  auto offered = std::move(offered_);
+  if (opened) memory_ = std::move(offered);
 }
 
 void Link::refuse(const Error& error) {
@@ -75,6 +144,7 @@ void Link::finish() {
   handler_ = nullptr;
   if (leaving_ || closed_) return;
   leaving_ = true;
+  put_out_waiting();  // by the connection: nobody reads any more how much room there is
   writer_.finish();
   timer_.cancel();  // from now on it bounds the end
 }
@@ -96,6 +166,7 @@ void Link::stop_socket() {
   std::error_code ignored;
   socket_.close(ignored);
   writer_.fail(std::make_exception_ptr(Error(ErrorCode::Aborted, "the connection was closed")));
+  waiting_.clear();
   timer_.cancel();
 }
 
@@ -120,28 +191,55 @@ asio::awaitable<void> Link::read_messages() {
   while (!leaving_ && !closed_) {
     net::EncodedHeader bytes;
     if (const auto error = co_await reader_.read(bytes)) throw std::system_error(error);
-    const auto header = net::decode_header(bytes, key, frames_read_++);
+    auto header = net::decode_header(bytes, key, frames_read_++);
     heard_ = std::chrono::steady_clock::now();
     if (leaving_ || closed_) co_return;
     if (header.kind == net::FrameKind::Heartbeat && header.payload_bytes == 0) continue;
     if (header.kind != net::FrameKind::Data) {
       throw Error(ErrorCode::CorruptData, "a frame of a kind that has no place here");
     }
-    std::span<std::byte> into;
-    if (is_bulk(static_cast<MessageKind>(header.operation))) {
-      into = handler_->place(header);
-    } else if (header.payload_bytes <= kMaxBodyBytes) {
-      body_.resize(header.payload_bytes);
-      into = body_;
+    if (memory_ && header.operation == static_cast<std::uint8_t>(MessageKind::taken)) {
+      if (header.payload_bytes != 0) throw Error(ErrorCode::CorruptData, "a body out of place");
+      memory_->out().on_taken(header.sequence);
+      put_out_waiting();
+      continue;
     }
-    if (into.size() != header.payload_bytes) {
-      throw Error(ErrorCode::CorruptData,
-                  fmt::format("a message of kind {} announces {} bytes, {} were expected",
-                              header.operation, header.payload_bytes, into.size()));
-    }
-    if (const auto error = co_await reader_.read(into)) throw std::system_error(error);
+    const bool in_memory = header.algorithm == kInMemory;
+    if (in_memory) announce_as_if_it_followed(header);
+    const auto into = place_of(header);
+    co_await read_payload(into, in_memory);
     heard_ = std::chrono::steady_clock::now();
     if (!leaving_ && !closed_) handler_->on_message(header, into);
+  }
+}
+
+std::span<std::byte> Link::place_of(const net::FrameHeader& header) {
+  std::span<std::byte> into;
+  if (is_bulk(static_cast<MessageKind>(header.operation))) {
+    into = handler_->place(header);
+  } else if (header.payload_bytes <= kMaxBodyBytes) {
+    body_.resize(header.payload_bytes);
+    into = body_;
+  }
+  if (into.size() == header.payload_bytes) return into;
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("a message of kind {} announces {} bytes, {} were expected",
+                          header.operation, header.payload_bytes, into.size()));
+}
+
+asio::awaitable<void> Link::read_payload(std::span<std::byte> into, bool in_memory) {
+  if (!in_memory) {
+    if (const auto error = co_await reader_.read(into)) throw std::system_error(error);
+    co_return;
+  }
+  if (!memory_) throw Error(ErrorCode::CorruptData, "a message in memory that nobody shares");
+  memory_->in().take(into);
+  if (const auto taken = memory_->in().news()) {
+    net::FrameHeader header;
+    header.kind = net::FrameKind::Data;
+    header.operation = static_cast<std::uint8_t>(MessageKind::taken);
+    header.sequence = *taken;
+    writer_.push(header, {}, {});  // past what waits: the other side may wait for just this
   }
 }
 

@@ -9,9 +9,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
@@ -22,6 +23,7 @@
 #include "bimetal/net/tcp/frame_writer.h"
 #include "bimetal/net/token.h"
 #include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/shared_path.h"
 
 namespace bimetal::parallel::server {
 
@@ -60,6 +62,14 @@ class Link : public std::enable_shared_from_this<Link> {
   void send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const std::byte> payload,
                  Keep keep);
 
+  /// Client: offers memory for tensors, a ring of so many bytes for each direction. Where the server
+  /// sees it, tensors go that way from then on; where it does not, nothing changes.
+  void offer_memory(std::size_t ring_bytes);
+  /// Server: the other side's MessageKind::memory.
+  void on_memory(std::span<const std::byte> offer);
+  /// Client: its answer.
+  void on_memory_opened(bool opened);
+
   /// Tells the other side why, then ends the connection; on_closed follows with `error`.
   void refuse(const Error& error);
 
@@ -73,7 +83,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::chrono::steady_clock::time_point heard() const noexcept { return heard_; }
   const std::string& remote() const noexcept { return remote_; }
   /// What has been given to send() has been written out.
-  bool idle() const noexcept { return writer_.idle(); }
+  bool idle() const noexcept { return writer_.idle() && waiting_.empty(); }
 
  private:
   asio::awaitable<void> read(std::shared_ptr<Link> self);
@@ -81,6 +91,10 @@ class Link : public std::enable_shared_from_this<Link> {
   asio::awaitable<void> beat(std::shared_ptr<Link> self);
   asio::awaitable<void> read_messages();
   asio::awaitable<void> discard_rest();
+  std::span<std::byte> place_of(const net::FrameHeader& header);
+  asio::awaitable<void> read_payload(std::span<std::byte> into, bool in_memory);
+  bool put_out(net::FrameHeader header, std::span<const std::byte> payload, const Keep& keep);
+  void put_out_waiting();
   void end(const Error& why);
   void stop_socket();
 
@@ -91,6 +105,13 @@ class Link : public std::enable_shared_from_this<Link> {
   net::ByteReader reader_;
   net::FrameWriter writer_;
   asio::steady_timer timer_;
+  struct Waiting {
+    net::FrameHeader header;
+    std::span<const std::byte> payload;
+    Keep keep;
+  };
+  std::unique_ptr<SharedPath> offered_, memory_;  ///< until it is opened; from then on
+  std::deque<Waiting> waiting_;                   ///< for room there, and what comes behind
   LinkHandler* handler_ = nullptr;
   Body body_;
   std::uint64_t frames_read_ = 0;

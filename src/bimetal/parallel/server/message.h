@@ -20,10 +20,11 @@ enum class MessageKind : std::uint8_t {
   join = 1,     ///< client → server, once, first. Body: Join
   welcome = 2,  ///< server → client: admitted. Body: Welcome
   refused = 3,  ///< either way: the sender ends the connection. Body: Refused
-  pull = 4,   ///< worker → server: the parameters, at least version `sequence`; `epoch`: the term
-  piece = 5,  ///< server → worker: piece `part` of version `sequence`. Bulk
-  pulled = 6,     ///< server → worker: all its pieces of version `sequence` have been sent
-  push = 7,       ///< worker → server: the gradient of piece `part` for lease `sequence`. Bulk
+  pull = 4,    ///< worker → server: the parameters, at least version `sequence`; `epoch`: the term;
+               ///< `compression`: how the pieces are to be written
+  piece = 5,   ///< server → worker: piece `part` of version `sequence`, so written. Bulk
+  pulled = 6,  ///< server → worker: all its pieces of version `sequence` have been sent
+  push = 7,    ///< worker → server: the gradient of piece `part` for lease `sequence`. Bulk
   push_end = 8,   ///< worker → server: `count` pieces have been pushed for lease `sequence`
   done = 9,       ///< worker → coordinator: lease `sequence` is computed. Body: Done
   lease = 10,     ///< coordinator → worker: work. Body: Lease
@@ -38,6 +39,10 @@ enum class MessageKind : std::uint8_t {
   record = 18,     ///< coordinator → its stand-in: a step has ended. Body: StepRecord
   caught_up = 19,  ///< server → stand-in: all updates that you lacked have been sent
   forget = 20,     ///< new coordinator → server: no lease of term < `sequence` will be applied
+  // Between a worker and a server of one host (shared_path.h):
+  memory = 21,        ///< worker → server: where memory is that both could use
+  memory_opened = 22,  ///< server → worker: whether it sees that memory: `count` 1 or 0
+  taken = 23,  ///< either way: `sequence` bytes have been taken out of the sender's ring so far
 };
 
 /// Whether messages of this kind carry tensors; all others are control messages.

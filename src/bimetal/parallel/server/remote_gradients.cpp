@@ -12,7 +12,11 @@ RemoteGradients::RemoteGradients(Client& client, std::vector<torch::Tensor> para
     : client_(client),
       parameters_(std::move(parameters)),
       pushed_(parameters_.size(), 0),
-      hooks_(parameters_, [this](std::size_t parameter) { on_gradient(parameter); }) {}
+      hooks_(parameters_, [this](std::size_t parameter) { on_gradient(parameter); }) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    numbers_[parameters_[i].unsafeGetTensorImpl()] = i;
+  }
+}
 
 void RemoteGradients::clear_gradients() {
   // New memory each time: the last lease's gradients may still be on their way.
@@ -23,13 +27,22 @@ void RemoteGradients::begin(const Lease& lease) {
   lease_ = lease;
   std::ranges::fill(pushed_, std::uint8_t{0});
   clear_gradients();
-  client_.start_pull(lease.version);
+  pull_seconds_ = 0;
+  client_.start_pull(lease.version, Client::Values::compressed);
 }
 
 void RemoteGradients::wait_for_parameters() {
   const Stopwatch watch;
   version_ = client_.finish_pull();
-  pull_seconds_ = watch.seconds();
+  pull_seconds_ += watch.seconds();
+}
+
+void RemoteGradients::wait_for(const torch::nn::Module& module) {
+  const Stopwatch watch;
+  for (const auto& parameter : module.parameters()) {
+    client_.wait_for(numbers_.at(parameter.unsafeGetTensorImpl()));
+  }
+  pull_seconds_ += watch.seconds();
 }
 
 // The weight enters as the gradient of the loss itself, as in parallel::DataParallel.
@@ -60,6 +73,7 @@ void RemoteGradients::on_gradient(std::size_t parameter) {
 }
 
 void RemoteGradients::finish() {
+  wait_for_parameters();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& gradient = parameters_[i].grad();
     if (pushed_[i] == 0 && gradient.defined()) client_.push(lease_.id, i, gradient);

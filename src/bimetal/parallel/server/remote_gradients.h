@@ -3,10 +3,11 @@
 // runs, weighted so that the sum over a step's leases is the gradient of the mean loss over the
 // step (docs/parameter_server.md).
 
+#include <torch/csrc/api/include/torch/nn/module.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
-#include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "bimetal/parallel/data/gradient_hooks.h"
@@ -17,7 +18,7 @@ namespace bimetal::parallel::server {
 /// Owns the gradient hooks of one worker's parameters. Use from one thread.
 ///
 ///   gradients.begin(lease);                 // asks for parameters: prepare the batch meanwhile
-///   gradients.wait_for_parameters();
+///   gradients.wait_for_parameters();        // or wait_for() of each module before it is used
 ///   gradients.backward(loss, samples);      // loss: mean over `samples`; once per micro-batch
 ///   gradients.backward_last(loss, samples); // pushes while it runs
 ///   gradients.finish();
@@ -28,17 +29,21 @@ class RemoteGradients {
 
   void begin(const Lease& lease);
   void wait_for_parameters();
+  /// Of one module alone, with all below it: forward can begin while others are on their way.
+  void wait_for(const torch::nn::Module& module);
   void backward(const torch::Tensor& mean_loss, std::int64_t samples);
   void backward_last(const torch::Tensor& mean_loss, std::int64_t samples);
-  /// Pushes what the last backward pass did not reach.
+  /// Pushes what the last backward pass did not reach, and ends the pull: parameters that nobody
+  /// used may come last.
   void finish();
 
   /// After an error in forward or backward: drops the gradients, so that the lease can be computed
   /// again. False if some of them have left already.
   bool start_over();
 
+  /// Of this lease's oldest parameters, after finish() or wait_for_parameters().
   std::uint64_t version() const noexcept { return version_; }
-  /// Of this lease: until the parameters were there, and until the last gradient was handed over.
+  /// How long this lease has waited for parameters.
   double pull_seconds() const noexcept { return pull_seconds_; }
 
  private:
@@ -49,6 +54,7 @@ class RemoteGradients {
   Client& client_;
   std::vector<torch::Tensor> parameters_;
   Lease lease_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_;  ///< of the parameters
   std::vector<std::uint8_t> pushed_;  ///< bytes: written by several threads
   bool pushing_ = false;
   std::uint64_t version_ = 0;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/comm/compress/compression.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/link.h"
 #include "bimetal/parallel/server/message.h"
@@ -34,9 +35,15 @@ struct Arrivals {
   int number = -1;
   std::int64_t ticks = 0;
   std::uint32_t term = 0;  ///< grows when another server leads
-  int pulled = 0;          ///< shards that are here
-  std::uint64_t oldest = 0;
-  std::uint64_t newest = 0;
+  // Of the present pull:
+  int pulled = 0;                    ///< shards that are here
+  std::uint64_t oldest = 0;          ///< version among the pieces that are here
+  std::uint64_t newest = 0;          ///< version of a shard that is here
+  std::vector<std::size_t> missing;  ///< pieces, per tensor
+  // Of the I/O thread:
+  comm::Scheme scheme = comm::Scheme::none;  ///< that pieces were asked for in
+  std::vector<bool> here;                    ///< pieces
+  std::size_t ring_bytes = 0;                ///< of memory shared with a server of this host
 };
 
 /// The connection with one server.
@@ -71,12 +78,17 @@ class ServerLink final : public LinkHandler {
   void on_closed(const Error& why) override;
 
  private:
+  void on_piece(const net::FrameHeader& header, std::span<const std::byte> body);
+  std::span<std::byte> memory_of(const Piece& piece) const;
+  bool whole() const;
+
   int server_, shard_;
   net::Endpoint endpoint_;
   const ShardPlan& plan_;
   const std::vector<torch::Tensor>& host_;
   Arrivals& arrivals_;
   std::function<bool()> stood_in_for_;
+  Body beside_;  ///< where a piece arrives that has no place in the model
 };
 
 }  // namespace bimetal::parallel::server

@@ -156,7 +156,8 @@ void ServerNode::send_apply(std::uint64_t version, const Apply& update) {
       session->link().send(MessageKind::apply, numbered(version), encode(update));
     }
   }
-  apply_here(version, update);
+  // Later, so that the other servers' orders have left when this thread begins to work on its own.
+  asio::post(io, [this, version, update] { apply_here(version, update); });
 }
 
 /// What goes wrong here concerns the job, not the worker whose message has led to it.

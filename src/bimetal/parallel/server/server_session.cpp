@@ -87,13 +87,10 @@ void ServerSession::on_worker_message(MessageKind kind, const net::FrameHeader& 
       require_own(header.sequence);
       owner_.on_staged(*this, header.sequence, store_.close_lease(header.sequence, header.count));
       return;
-    case MessageKind::pull:
-      if (pull_) throw Error(ErrorCode::CorruptData, "a second pull before the first was answered");
-      pull_ = header.epoch < term_ ? 0 : header.sequence;
-      serve_pull();
-      return;
+    case MessageKind::pull: on_pull(header); return;
     case MessageKind::done: owner_.on_done(*this, header.sequence, decode_done(body)); return;
     case MessageKind::leave: leaving_ = true; return;
+    case MessageKind::memory: link_->on_memory(body); return;
     default: out_of_place(kind);
   }
 }
@@ -109,22 +106,40 @@ void ServerSession::on_server_message(MessageKind kind, const net::FrameHeader& 
   }
 }
 
+void ServerSession::on_pull(const net::FrameHeader& header) {
+  if (pull_) throw Error(ErrorCode::CorruptData, "a second pull before the first was answered");
+  const auto scheme = static_cast<comm::Scheme>(header.compression);
+  require_pull_scheme(scheme, store_.type());
+  pull_ = Pull{header.epoch < term_ ? 0 : header.sequence, scheme};
+  serve_pull();
+}
+
 void ServerSession::begin_term(std::uint32_t term) {
   term_ = term;
-  if (pull_) pull_ = 0;
+  if (pull_) pull_->version = 0;
   serve_pull();
 }
 
 void ServerSession::serve_pull() {
-  if (!pull_ || *pull_ > store_.version()) return;
+  if (!pull_ || pull_->version > store_.version()) return;
+  const auto scheme = pull_->scheme;
   pull_.reset();
-  const auto values = store_.values();
   net::FrameHeader header;
   header.sequence = store_.version();
-  for (const auto number : store_.pieces()) {
-    header.part = number;
-    link_->send_bulk(MessageKind::piece, header,
-                     store_.bytes_of(store_.plan().pieces[number], *values), values);
+  header.compression = static_cast<std::uint8_t>(scheme);
+  if (scheme == comm::Scheme::none) {
+    const auto values = store_.values();
+    for (const auto number : store_.pieces()) {
+      header.part = number;
+      link_->send_bulk(MessageKind::piece, header,
+                       store_.bytes_of(store_.plan().pieces[number], *values), values);
+    }
+  } else {
+    const auto encoded = store_.encoded(scheme);
+    for (std::size_t i = 0; i < store_.pieces().size(); ++i) {
+      header.part = store_.pieces()[i];
+      link_->send_bulk(MessageKind::piece, header, encoded->piece(i), encoded);
+    }
   }
   link_->send(MessageKind::pulled, header);
 }

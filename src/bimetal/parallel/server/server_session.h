@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "bimetal/comm/compress/compression.h"
 #include "bimetal/parallel/server/link.h"
 #include "bimetal/parallel/server/message.h"
 
@@ -61,6 +62,7 @@ class ServerSession final : public LinkHandler {
                          std::span<const std::byte> body);
   void on_server_message(MessageKind kind, const net::FrameHeader& header,
                          std::span<const std::byte> body);
+  void on_pull(const net::FrameHeader& header);
   void require_own(std::uint64_t lease) const;
 
   std::shared_ptr<Link> link_;
@@ -69,7 +71,11 @@ class ServerSession final : public LinkHandler {
   Role role_ = Role::worker;
   std::optional<int> number_;
   Join join_;
-  std::optional<std::uint64_t> pull_;  ///< the version that it waits for
+  struct Pull {
+    std::uint64_t version;  ///< that it waits for
+    comm::Scheme scheme;
+  };
+  std::optional<Pull> pull_;
   std::uint32_t term_ = 0;
   Body state_;
   bool leaving_ = false;

@@ -16,6 +16,7 @@
 
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/pull_codec.h"
 #include "bimetal/parallel/server/shard_plan.h"
 #include "bimetal/parallel/server/tensor_pool.h"
 
@@ -64,6 +65,10 @@ class ShardStore {
   /// changes the memory itself only where nobody else looks at it. Let go on the store's thread.
   std::shared_ptr<const torch::Tensor> values() const noexcept { return values_; }
   std::span<const std::byte> bytes_of(const Piece& piece, const torch::Tensor& values) const;
+  /// The same, shortened. Errors of require_pull_scheme().
+  std::shared_ptr<const EncodedPieces> encoded(comm::Scheme scheme) {
+    return pull_codec_.encode(scheme, version_, *values_, plan_, pieces_);
+  }
 
   /// Numbers, within the plan, of this server's pieces, and the tensors that the optimizer works
   /// on, in the same order: flat ones, but a piece that is a whole tensor has that one's shape.
@@ -71,6 +76,7 @@ class ShardStore {
   const std::vector<torch::Tensor>& piece_tensors() const noexcept { return tensors_; }
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
   const ShardPlan& plan() const noexcept { return plan_; }
+  torch::ScalarType type() const noexcept { return values_->scalar_type(); }
 
  private:
   struct Staged {
@@ -101,6 +107,7 @@ class ShardStore {
   std::vector<torch::Tensor> tensors_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::uint64_t version_;
+  PullCodec pull_codec_;
   StagedLeases staged_;
   std::set<std::uint64_t> dropped_;  ///< leases to be forgotten when they come
 };

@@ -197,7 +197,7 @@ TEST_F(Refusals, AReaderFetchesParametersAndTakesPartInNothingElse) {
   const auto reader = connect(), second = connect();
   const torch::NoGradGuard no_grad;
   parameters_[0].zero_();
-  reader->start_pull(0);
+  reader->start_pull(0, Client::Values::exact);
   EXPECT_EQ(reader->finish_pull(), 0u);
   EXPECT_EQ(reader->newest_pulled(), 0u);
   EXPECT_EQ(parameters_[0].sum().item<double>(), 10);
@@ -219,7 +219,7 @@ TEST_F(Refusals, NothingListensBeyondLoopbackWithoutAToken) {
   EXPECT_THROW(ParameterServer(options, store_), Error);
 }
 
-TEST(PushCodecs, AreRefusedWhereTheyCannotWork) {
+TEST(Compression, IsRefusedWhereItCannotWork) {
   ClientOptions options;
   options.servers = {{"127.0.0.1", 1}};
   const auto plan = plan_shards(Sizes{4}, std::vector<double>{1});
@@ -229,6 +229,9 @@ TEST(PushCodecs, AreRefusedWhereTheyCannotWork) {
   EXPECT_THROW(
       Client(options, plan, {torch::ones({4}, torch::kFloat64)}, Deadline::after(seconds(1))),
       Error);
+  options.compression = comm::Scheme::none;
+  options.pull_compression = comm::Scheme::sign;
+  EXPECT_THROW(Client(options, plan, {torch::ones({4})}, Deadline::after(seconds(1))), Error);
 }
 
 }  // namespace
