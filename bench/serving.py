@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Requests and images per second of `bimetal serve`, with batches and without (--max-batch 1), asked by 1 and by 8 clients.
 
-Usage: serving.py [--checkpoint DIR | --model cnn] [--delay-ms 2] [--images 1,16] [--seconds 3] [--rounds 3] [--report FILE.json]
+Usage: serving.py [--checkpoint DIR | --model cnn] [--delay-ms 0] [--images 1,16] [--seconds 3] [--rounds 3] [--report FILE.json]
 
 The servers of both kinds run at the same time and are asked in turn, so that what else the machine does falls on both alike;
 the medians of the rounds and their ratio are printed. Clients are processes that ask again once they are answered. Without
@@ -130,7 +130,7 @@ def main():
     parser.add_argument("--data", default="")
     parser.add_argument("--images", type=lambda text: [int(part) for part in text.split(",")], default=[1, 16])
     parser.add_argument("--model", default="cnn")
-    parser.add_argument("--delay-ms", type=float, default=2, help="--max-delay-ms of the server with batches")
+    parser.add_argument("--delay-ms", type=float, default=0, help="--max-delay-ms of the server with batches")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--report", type=pathlib.Path)

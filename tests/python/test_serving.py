@@ -18,7 +18,8 @@ class Predictors(SearchTest):
         super().setUp()
         place = self.folder / "kept"
         self.run_to_end("train", self.job, "--worker", "cpu:threads=1", "--set", f"checkpoint.dir={place}")
-        self.server = self.start("serve", place, "--worker", "cpu:threads=1", "--max-batch", "16")
+        self.server = self.start("serve", place, "--worker", "cpu:threads=1", "--max-batch", "16",
+                                 "--max-delay-ms", "5")
         self.server.wait_for_output("serving")
         self.address = re.search(r" at (\S+);", self.server.out)[1]
         self.tensors = load_file(next(place.rglob("model.safetensors")))

@@ -33,7 +33,7 @@ struct ServeArguments {
   std::string checkpoint, listen = "127.0.0.1:0", token_file, worker = "auto";
   std::int64_t max_batch = serving::BatcherOptions{}.max_batch;
   std::int64_t max_waiting = serving::BatcherOptions{}.max_waiting;
-  double max_delay_ms = 2, refresh_s = 1, interval_s = 10;
+  double max_delay_ms = 0, refresh_s = 1, interval_s = 10;
   bool json = false;
 };
 
@@ -182,8 +182,10 @@ void add_serve_options(CLI::App& command, ServeArguments& arguments) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   command
-      .add_option("--max-delay-ms", arguments.max_delay_ms,
-                  "How long a request waits for others to share its batch")
+      .add_option(
+          "--max-delay-ms", arguments.max_delay_ms,
+          "How long a request waits for others to share its batch, beside the time in which "
+          "the last batch is computed")
       ->type_name("T")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 10000.0));

@@ -21,8 +21,9 @@ namespace bimetal::serving {
 
 struct BatcherOptions {
   std::int64_t max_batch = 256;  ///< samples that are computed at once
-  /// How long the first request of a batch waits for others to come.
-  std::chrono::microseconds max_delay{2000};
+  /// How long the first request of a batch waits for others to come, though nothing is computed. 0:
+  /// a batch is what has come while the last one was computed.
+  std::chrono::microseconds max_delay{0};
   /// Samples that may wait; beyond it a request is turned away. A lone request of any size is
   /// taken.
   std::int64_t max_waiting = 16384;
