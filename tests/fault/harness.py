@@ -284,6 +284,16 @@ def socket_inodes(pid):
     return found
 
 
+def connected(pid, port):
+    """Whether a process has a TCP connection (IPv4) to that port."""
+    inodes = socket_inodes(pid)
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, _, remote, state, *_, inode = line.split()[:10]
+        if state == "01" and int(remote.split(":")[1], 16) == port and inode in inodes:
+            return True
+    return False
+
+
 def main():
     if not sys.platform.startswith("linux"):
         print("skipped: finds processes by /proc")

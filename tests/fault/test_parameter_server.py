@@ -220,6 +220,7 @@ class ParameterServer(TwoMachines):
         self.assert_one_message(refused, harness.UNAUTHORIZED, "token")
         joined = self.join(job)
         job.wait_for_output("worker 1 (cpu on")
+        wait_until(lambda: re.search(r"images/s \(\d+ \+ [1-9]\d*\)", job.out), "a step with worker 1", job)
         joined.interrupt()
         joined.wait()
         self.assertEqual(joined.status, harness.INTERRUPTED, f"{joined.out}\n{joined.err}")
@@ -228,7 +229,9 @@ class ParameterServer(TwoMachines):
         job.wait()
         self.assertEqual(job.status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
         workers = json.loads((self.folder / "run.json").read_text())["server"]["workers"]
-        self.assertEqual([w["state"] for w in workers], ["left", "left"])
+        # Ctrl-C goes to worker 0, too: the job may end before it has said goodbye.
+        self.assertIn(workers[0]["state"], ("here", "left"))
+        self.assertEqual(workers[1]["state"], "left")
         self.assertGreater(workers[1]["updates"], 0)
         self.assert_nothing_left()
 

@@ -12,7 +12,7 @@ import socket
 import time
 
 import harness
-from harness import TwoMachines, wait_until
+from harness import TwoMachines, connected, wait_until
 
 
 class ServingTest(TwoMachines):
@@ -176,7 +176,9 @@ class Serving(ServingTest):
             client.process.wait()
         self.assertEqual(self.said(server.address, "--count", 2)["images"], 2)
         client = self.start("predict", server.address, images, "--timeout", 60)
-        time.sleep(0.5)
+        port = int(server.address.rsplit(":", 1)[1])
+        wait_until(lambda: connected(client.pid, port), "a connection", client)
+        time.sleep(0.5)  # the handshake, and some of the request
         server.process.kill()
         server.process.wait()
         client.wait()

@@ -112,14 +112,14 @@ bool Coordinator::try_settle(std::uint64_t lease, TimePoint now) {
   if (!pending.done || !whole) return false;
   const auto node = pending_.extract(lease);
   Worker& worker = workers_.at(worker_of(lease));
-  std::erase(worker.leases, lease);
+  worker.lease = 0;
   wake(worker);
   if (node.mapped().lease.work == Work::train) {
     settle(lease, node.mapped(), now);
   } else {
     settle_evaluation(node.mapped());
   }
-  if (worker.leaving && worker.leases.empty()) ledger_.remove_worker(worker.figures.number);
+  if (worker.leaving) ledger_.remove_worker(worker.figures.number);
   advance();
   hand_out(now);
   return true;
@@ -212,30 +212,20 @@ void Coordinator::use(const Update& update) {
 
 void Coordinator::hand_out(TimePoint now) {
   if (failed_) return;
-  // In sync a lease needs the parameters of the one before.
-  const bool sync = options_.ledger.consistency == Consistency::sync;
-  const auto slots = static_cast<std::size_t>(sync ? 1 : 1 + options_.ahead);
-  // Nobody gets a second one while others have none.
-  for (std::size_t held = 0; held < slots; ++held) {
-    for (auto& [number, worker] : workers_) hand_to(worker, held, now);
+  for (auto& [number, worker] : workers_) {
+    const bool free = worker.lease == 0 && worker.taken_back.empty();
+    if (!free || !worker.joined || !worker.figures.here || worker.silent) continue;
+    const auto lease = next_for(number, now);
+    if (!lease) continue;
+    worker.lease = lease->id;
+    pending_[lease->id].lease = *lease;
+    port_.send_lease(number, *lease);
   }
 }
 
-/// Gives a lease to a worker that has `held`, if there is one.
-void Coordinator::hand_to(Worker& worker, std::size_t held, TimePoint now) {
-  if (!worker.joined || !worker.figures.here || worker.silent) return;
-  if (worker.leases.size() + worker.taken_back.size() != held) return;
-  const int number = worker.figures.number;
-  const auto lease = next_for(number, held > 0, now);
-  if (!lease) return;
-  worker.leases.push_back(lease->id);
-  pending_[lease->id].lease = *lease;
-  port_.send_lease(number, *lease);
-}
-
-std::optional<Lease> Coordinator::next_for(int worker, bool ahead, TimePoint now) {
-  if (evaluation_) return ahead ? std::nullopt : next_chunks(worker);
-  const auto samples = ledger_.grant(worker, now, ahead);
+std::optional<Lease> Coordinator::next_for(int worker, TimePoint now) {
+  if (evaluation_) return next_chunks(worker);
+  const auto samples = ledger_.grant(worker, now);
   if (!samples) return std::nullopt;
   return Lease{.id = samples->id,
                .work = Work::train,

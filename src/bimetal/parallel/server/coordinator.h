@@ -92,9 +92,6 @@ struct CoordinatorOptions {
   bool staleness_aware = false;
   /// What the optimizer's learning rate is multiplied by in a step; none: 1.
   std::function<double(std::int64_t step)> learning_rate_factor;
-  /// async, bounded: leases that a worker is given before it has finished the one that it computes,
-  /// so that their parameters can come meanwhile.
-  int ahead = 0;
   int max_not_finite = 10;                         ///< that many dropped gradients end the job
   std::uint64_t version = 0;                       ///< of the parameters at the start
   std::chrono::milliseconds join_timeout{60000};   ///< longest time without any worker
@@ -138,7 +135,7 @@ class Coordinator {
  private:
   struct Worker {
     WorkerFigures figures;
-    std::vector<std::uint64_t> leases;   ///< what it computes, and what it will compute next
+    std::uint64_t lease = 0;             ///< what it computes; 0: nothing
     std::set<std::uint64_t> taken_back;  ///< leases that it does not know it has lost
     bool joined = false;
     bool silent = false;
@@ -166,8 +163,7 @@ class Coordinator {
   void advance();
   void use(const Update& update);
   void hand_out(TimePoint now);
-  void hand_to(Worker& worker, std::size_t held, TimePoint now);
-  std::optional<Lease> next_for(int worker, bool ahead, TimePoint now);
+  std::optional<Lease> next_for(int worker, TimePoint now);
   std::optional<Lease> next_chunks(int worker);
   void take_back(std::uint64_t lease, const std::string& why);
   void notice(std::string text) { tell_(NoticeEvent{std::move(text)}); }

@@ -62,7 +62,6 @@ void Ledger::add_worker(int worker, const WorkerSpeed& speed) {
 void Ledger::remove_worker(int worker) {
   speeds_.erase(worker);
   resting_.erase(worker);
-  free_since_.erase(worker);
   std::erase_if(revoked_, [&](const auto& lease) { return lease.second.worker == worker; });
   for (auto lease = out_.begin(); lease != out_.end();) {
     if (lease->second.worker != worker) {
@@ -194,7 +193,7 @@ Ledger::Step* Ledger::first_free(int worker, bool again, std::int64_t up_to) {
   return nullptr;
 }
 
-std::optional<SampleLease> Ledger::grant(int worker, TimePoint now, bool ahead) {
+std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
   if (!speeds_.contains(worker)) return std::nullopt;
   constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
   if (options_.consistency == Consistency::async) {
@@ -214,8 +213,6 @@ std::optional<SampleLease> Ledger::grant(int worker, TimePoint now, bool ahead) 
       return take(step, worker, now);
     }
   }
-  // Others may take what is left of a step before this worker has time for it.
-  if (ahead) return std::nullopt;
   if (Step* step = first_free(worker, true, kAny)) return take(*step, worker, now);
   return std::nullopt;
 }

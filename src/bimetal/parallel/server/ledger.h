@@ -89,9 +89,8 @@ class Ledger {
   /// Whether it is left out of shares: it says nothing for now, or does so again.
   void set_resting(int worker, bool resting);
 
-  /// Work for a worker that has none, or `ahead` of the end of what it has; nothing while there is
-  /// none to be had.
-  std::optional<SampleLease> grant(int worker, TimePoint now, bool ahead = false);
+  /// Work for a worker that has none; nothing while there is none to be had.
+  std::optional<SampleLease> grant(int worker, TimePoint now);
 
   /// The lease's gradients are staged. `usable`: they are finite; otherwise they are left out of
   /// the update and their samples count as visited. `compute_seconds`: without the exchange with
@@ -111,7 +110,7 @@ class Ledger {
   std::vector<std::uint64_t> overdue(TimePoint now, double factor,
                                      std::chrono::milliseconds at_least) const;
   const std::map<std::uint64_t, SampleLease>& out() const noexcept { return out_; }
-  /// The oldest lease of each worker that it has had for longer than that.
+  /// Leases that their workers have had for longer than that.
   std::vector<std::uint64_t> older_than(TimePoint now, std::chrono::milliseconds age) const;
 
   /// Each is returned once.
@@ -168,7 +167,6 @@ class Ledger {
   Step* first_free(int worker, bool again, std::int64_t up_to);
   Step& step_of(const SampleLease& lease);
   void give_back(const SampleLease& lease, bool second_try);
-  double turned_to(const SampleLease& lease, TimePoint now) const;
   void learn(const SampleLease& lease, double compute_seconds, TimePoint now);
   void end_steps();
 
@@ -177,10 +175,9 @@ class Ledger {
   std::int64_t last_opened_;
   std::int64_t epoch_, offset_;
   bool closed_ = false;
-  std::deque<Step> open_;                         ///< in order; the first is steps_done_ + 1
-  std::map<std::uint64_t, SampleLease> out_;      ///< of each worker in the order of their grants
+  std::deque<Step> open_;  ///< in order; the first is steps_done_ + 1
+  std::map<std::uint64_t, SampleLease> out_;
   std::map<std::uint64_t, SampleLease> revoked_;  ///< whose workers may still be at them
-  std::map<int, TimePoint> free_since_;           ///< when a worker ended its last lease
   std::map<int, WorkerSpeed> speeds_;
   std::set<int> resting_;
   std::uint32_t leases_;

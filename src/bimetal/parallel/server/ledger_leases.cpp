@@ -6,19 +6,18 @@
 
 namespace bimetal::parallel::server {
 
-/// Seconds since its worker could turn to it: a lease that was granted ahead has waited its turn.
-double Ledger::turned_to(const SampleLease& lease, TimePoint now) const {
-  const auto free = free_since_.find(lease.worker);
-  const auto since =
-      free == free_since_.end() ? lease.granted : std::max(lease.granted, free->second);
-  return std::max(std::chrono::duration<double>(now - since).count(), 1e-6);
+namespace {
+
+double age_of(const SampleLease& lease, TimePoint now) {
+  return std::max(std::chrono::duration<double>(now - lease.granted).count(), 1e-6);
 }
+
+}  // namespace
 
 void Ledger::learn(const SampleLease& lease, double compute_seconds, TimePoint now) {
   const auto speed = speeds_.find(lease.worker);
   if (speed == speeds_.end()) return;
-  speed->second.observe(lease.count, turned_to(lease, now), compute_seconds);
-  free_since_[lease.worker] = now;
+  speed->second.observe(lease.count, age_of(lease, now), compute_seconds);
 }
 
 bool Ledger::complete(std::uint64_t id, bool usable, double compute_seconds, TimePoint now) {
@@ -59,13 +58,11 @@ void Ledger::finished_late(std::uint64_t id, double compute_seconds, TimePoint n
 std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
                                            std::chrono::milliseconds at_least) const {
   std::vector<std::uint64_t> late;
-  std::map<int, double> expected;  // of a worker's leases up to this one
   for (const auto& [id, lease] : out_) {
     const auto speed = speeds_.find(lease.worker);
     if (speed == speeds_.end() || !speed->second.known() || !speed->second.exchanged()) continue;
-    const double whole = expected[lease.worker] += speed->second.seconds(lease.count);
-    const double age = turned_to(lease, now);
-    const bool judged = !lease.second_try && age > factor * whole;
+    const double age = age_of(lease, now);
+    const bool judged = !lease.second_try && age > factor * speed->second.seconds(lease.count);
     if (judged && age > std::chrono::duration<double>(at_least).count()) late.push_back(id);
   }
   return late;
@@ -73,12 +70,8 @@ std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
 
 std::vector<std::uint64_t> Ledger::older_than(TimePoint now, std::chrono::milliseconds age) const {
   std::vector<std::uint64_t> old;
-  std::set<int> seen;
   for (const auto& [id, lease] : out_) {
-    const bool first = seen.insert(lease.worker).second;
-    if (first && turned_to(lease, now) > std::chrono::duration<double>(age).count()) {
-      old.push_back(id);
-    }
+    if (now - lease.granted > age) old.push_back(id);
   }
   return old;
 }

@@ -22,6 +22,11 @@ std::size_t most_state_bytes(const ShardStore& store) {
               fmt::format("a message of kind {} has no place here", static_cast<int>(kind)));
 }
 
+/// What one may send that only fetches parameters.
+bool readers_may(MessageKind kind) {
+  return kind == MessageKind::pull || kind == MessageKind::leave || kind == MessageKind::memory;
+}
+
 }  // namespace
 
 ServerSession::ServerSession(std::shared_ptr<Link> link, ShardStore& store, SessionOwner& owner)
@@ -59,7 +64,7 @@ void ServerSession::on_message(const net::FrameHeader& header, std::span<const s
     throw decode_refused(body);
   } else if (!admitted()) {
     out_of_place(kind);
-  } else if (role_ == Role::reader && kind != MessageKind::pull && kind != MessageKind::leave) {
+  } else if (role_ == Role::reader && !readers_may(kind)) {
     out_of_place(kind);
   } else if (role_ != Role::server) {
     on_worker_message(kind, header, body);

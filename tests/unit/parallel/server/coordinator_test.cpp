@@ -116,49 +116,6 @@ TEST_F(CoordinatorTest, WhatALostWorkerHasStagedIsDroppedAndLeasedAgain) {
   EXPECT_EQ(coordinator_->samples_repeated(), lost.count);
 }
 
-TEST_F(CoordinatorTest, AheadEachWorkerHoldsTwoAndNobodyTwoBeforeAllHaveOne) {
-  options_.ledger.consistency = Consistency::bounded;
-  options_.ledger.staleness = 1;
-  options_.ahead = 1;
-  begin(2);
-  ASSERT_EQ(port_.leases[0].size(), 2u);
-  ASSERT_EQ(port_.leases[1].size(), 2u);
-  const auto first = lease_of(0), second = lease_of(0);
-  EXPECT_EQ(first.offset, 0);
-  EXPECT_EQ(second.offset, 32);
-  finish(0, first);
-  EXPECT_TRUE(port_.leases[0].empty()) << "no third step before the first has ended";
-  const auto other = lease_of(1);
-  finish(1, other);
-  EXPECT_EQ(port_.applied.size(), 1u);
-  EXPECT_EQ(lease_of(0).version, 1u);
-  // It leaves after its second: what it was given ahead goes to the other one.
-  finish(1, lease_of(1));
-  EXPECT_EQ(port_.leases[1].size(), 1u);
-  coordinator_->lost(1, "", now_);
-  EXPECT_EQ(port_.dropped.size(), 1u);
-  finish(0, second);
-  EXPECT_FALSE(port_.leases[0].empty());
-}
-
-TEST_F(CoordinatorTest, WhatASilentWorkerHoldsIsAllTakenBack) {
-  options_.ledger.consistency = Consistency::async;
-  options_.ahead = 1;
-  begin(2);
-  const auto first = lease_of(1), second = lease_of(1);
-  now_ += seconds(4);
-  coordinator_->heard(0, now_);
-  coordinator_->tick(now_);
-  EXPECT_EQ(port_.dropped, (std::vector<std::uint64_t>{first.id, second.id}));
-  coordinator_->heard(1, now_);
-  coordinator_->tick(now_);
-  EXPECT_TRUE(port_.leases[1].empty()) << "it does not know yet";
-  coordinator_->done(1, first.id, {}, now_);
-  EXPECT_EQ(port_.leases[1].size(), 1u);
-  coordinator_->done(1, second.id, {}, now_);
-  EXPECT_EQ(port_.leases[1].size(), 2u);
-}
-
 TEST_F(CoordinatorTest, ASilentWorkerIsPassedOverAndComesBack) {
   begin(2);
   const auto stuck = lease_of(1), mine = lease_of(0);

@@ -205,38 +205,6 @@ TEST(Ledger, WhatLateLeasesTookIsLearnt) {
   EXPECT_LT(ledger.rate(0), rate / 10) << "its link is slow";
 }
 
-TEST(Ledger, ALeaseGrantedAheadWaitsItsTurn) {
-  auto options = small(Consistency::bounded, 2);
-  options.dataset_size = 1000;
-  Ledger ledger(options);
-  Clock clock;
-  ledger.add_worker(0, WorkerSpeed({0.01, 1e-3}));
-  const auto first = ledger.grant(0, clock.now);
-  ledger.complete(first->id, true, 0.042, clock.after(42));
-  const auto now = ledger.grant(0, clock.now), next = ledger.grant(0, clock.now, true);
-  ASSERT_TRUE(now && next);
-  EXPECT_EQ(next->step, now->step + 1);
-  ledger.complete(now->id, true, 0.042, clock.after(42));
-  ledger.complete(next->id, true, 0.042, clock.after(42));
-  EXPECT_NEAR(ledger.rate(0), 32 / 0.042, 1) << "the second did not take twice as long";
-  // Of two that it holds, the second is overdue only when both should long be done.
-  const auto third = ledger.grant(0, clock.now), fourth = ledger.grant(0, clock.now, true);
-  ASSERT_TRUE(third && fourth);
-  EXPECT_EQ(ledger.older_than(clock.after(100), milliseconds(99)),
-            std::vector<std::uint64_t>{third->id});
-  EXPECT_EQ(ledger.overdue(clock.now, 2, milliseconds(10)).size(), 1u);
-  EXPECT_EQ(ledger.overdue(clock.after(200), 2, milliseconds(10)).size(), 2u);
-}
-
-TEST(Ledger, NothingIsGrantedAheadThatOthersCouldDoSooner) {
-  Ledger ledger(small(Consistency::bounded, 0));
-  ledger.add_worker(0, speed(1000));
-  ledger.add_worker(1, speed(1000));
-  EXPECT_TRUE(ledger.grant(0, {}));
-  EXPECT_FALSE(ledger.grant(0, {}, true)) << "worker 1's share of the one open step";
-  EXPECT_TRUE(ledger.grant(1, {}));
-}
-
 TEST(Ledger, GradientsThatAreNoNumbersAreLeftOut) {
   Ledger ledger(small(Consistency::sync));
   Clock clock;
@@ -435,14 +403,11 @@ TEST_P(LedgerFuzz, EverySampleIsInTheUpdatesOncePerEpoch) {
       if (random() % 20 == 0) {
         ledger.remove_worker(worker->first);
         held.erase(worker);
-      } else if (!worker->second.empty() && random() % 3 == 0) {
+      } else if (!worker->second.empty()) {
         if (random() % 10 == 0) ledger.revoke(worker->second.back());
         ledger.complete(worker->second.back(), true, 0.01, clock.now);
         worker->second.pop_back();
-      } else if (worker->second.size() >= 2) {
-        continue;
-      } else if (const auto lease =
-                     ledger.grant(worker->first, clock.now, !worker->second.empty())) {
+      } else if (const auto lease = ledger.grant(worker->first, clock.now)) {
         known[lease->id] = *lease;
         worker->second.push_back(lease->id);
       }
