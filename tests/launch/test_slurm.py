@@ -77,7 +77,7 @@ class Slurm(LaunchTest):
 
     def test_a_failing_rank_ends_the_step(self):
         job = self.srun("-N2", "-n3", "--kill-on-bad-exit=1", BIMETAL, "launch", "--slurm", "--", "sh", "-c",
-                        "[ $RANK = 2 ] && exit 9; sleep 600").wait()
+                        "[ $RANK = 2 ] && { sleep 2; exit 9; }; sleep 600").wait()  # once the others run, too
         self.assertNotEqual(job.status, 0)
         self.assertIn("task 2: Exited with exit code 9", job.err)
         self.wait_until_nothing_is_left()
