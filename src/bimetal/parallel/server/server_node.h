@@ -120,7 +120,9 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
 
   ServerOptions options;
   ShardStore& store;
-  asio::io_context io{1};
+  // Without the hint that one thread runs it: what that thread posts from within a handler (an
+  // update of its own parameters) would come after what others post later (a question for them).
+  asio::io_context io;
   std::atomic<std::uint64_t> bytes_sent{0};
   EventQueue events;
   std::vector<std::unique_ptr<ServerSession>> sessions;
