@@ -203,7 +203,8 @@ std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
     }
   }
   if (Step* step = first_free(worker, false, kAny)) return take(*step, worker, now);
-  while (may_open()) {
+  const bool waits = options_.consistency == Consistency::bounded && about_to_end(now);
+  while (!waits && may_open()) {
     Step& step = open();
     if (step.free.empty()) {
       end_steps();

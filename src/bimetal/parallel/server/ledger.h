@@ -89,7 +89,9 @@ class Ledger {
   /// Whether it is left out of shares: it says nothing for now, or does so again.
   void set_resting(int worker, bool resting);
 
-  /// Work for a worker that has none; nothing while there is none to be had.
+  /// Work for a worker that has none; nothing while there is none to be had, or, in bounded, while
+  /// the others are about to end their step: with their update the worker's gradients will be
+  /// newer.
   std::optional<SampleLease> grant(int worker, TimePoint now);
 
   /// The lease's gradients are staged. `usable`: they are finite; otherwise they are left out of
@@ -161,6 +163,7 @@ class Ledger {
 
   bool left_out(const Step& step, int worker) const;
   bool may_open() const noexcept;
+  bool about_to_end(TimePoint now) const;
   Step& open();
   std::vector<Range> unvisited(std::int64_t count) const;
   SampleLease take(Step& step, int worker, TimePoint now);

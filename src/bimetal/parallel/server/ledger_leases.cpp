@@ -1,5 +1,6 @@
 // What becomes of leases: complete, revoked, late; and what they tell of their workers' speed.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "bimetal/parallel/server/ledger.h"
@@ -7,6 +8,11 @@
 namespace bimetal::parallel::server {
 
 namespace {
+
+// bounded: a worker waits for leases that are due within that part of the time they take, or are
+// late by no more. Shares let all finish together, so that this is the rule and waiting is short;
+// whoever is slower than that is passed by.
+constexpr double kPatience = 0.25;
 
 double age_of(const SampleLease& lease, TimePoint now) {
   return std::max(std::chrono::duration<double>(now - lease.granted).count(), 1e-6);
@@ -66,6 +72,16 @@ std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
     if (judged && age > std::chrono::duration<double>(at_least).count()) late.push_back(id);
   }
   return late;
+}
+
+bool Ledger::about_to_end(TimePoint now) const {
+  return !out_.empty() && std::ranges::all_of(out_, [&](const auto& entry) {
+    const SampleLease& lease = entry.second;
+    const auto speed = speeds_.find(lease.worker);
+    if (speed == speeds_.end() || !speed->second.known()) return false;
+    const double expected = speed->second.seconds(lease.count);
+    return std::abs(expected - age_of(lease, now)) <= kPatience * expected;
+  });
 }
 
 std::vector<std::uint64_t> Ledger::older_than(TimePoint now, std::chrono::milliseconds age) const {

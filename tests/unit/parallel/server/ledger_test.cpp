@@ -7,32 +7,12 @@
 #include <set>
 
 #include "bimetal/base/error.h"
+#include "ledger_setting.h"
 
 namespace bimetal::parallel::server {
 namespace {
 
 using std::chrono::milliseconds;
-
-LedgerOptions small(Consistency consistency, std::int64_t staleness = 0) {
-  LedgerOptions options;
-  options.consistency = consistency;
-  options.staleness = staleness;
-  options.dataset_size = 100;
-  options.global_batch = 32;
-  options.epochs = 2;
-  return options;
-}
-
-/// What a worker says that computes so many samples per second; 0: it says nothing.
-WorkerSpeed speed(double samples_per_s) {
-  return samples_per_s > 0 ? WorkerSpeed({0, 1 / samples_per_s}) : WorkerSpeed();
-}
-
-/// Time that the test moves.
-struct Clock {
-  TimePoint now{};
-  TimePoint after(int ms) { return now += milliseconds(ms); }
-};
 
 TEST(Ledger, OneWorkerIsGivenWholeStepsInTheSamplersOrder) {
   Ledger ledger(small(Consistency::sync));
@@ -91,29 +71,6 @@ TEST(Ledger, ALostWorkersSamplesGoToOthersAndItsResultIsRefused) {
   EXPECT_TRUE(ledger.complete(again->id, true, 0.01, clock.after(100)));
   EXPECT_EQ(ledger.take_updates().at(0).leases, (std::vector<std::uint64_t>{again->id, b->id}));
   EXPECT_EQ(ledger.samples_repeated(), 16);
-}
-
-TEST(Ledger, BoundedLetsAWorkerRunAheadBySoManySteps) {
-  auto options = small(Consistency::bounded, 2);
-  options.dataset_size = 1000;
-  Ledger ledger(options);
-  Clock clock;
-  ledger.add_worker(0, speed(100));
-  ledger.add_worker(1, speed(100));
-  const auto held = ledger.grant(1, clock.now);  // never ends
-  std::vector<std::int64_t> steps;
-  for (int i = 0; i < 10; ++i) {
-    const auto lease = ledger.grant(0, clock.now);
-    if (!lease) break;
-    steps.push_back(lease->step);
-    ledger.complete(lease->id, true, 0.1, clock.after(100));
-  }
-  // Its own share of the steps 1 to 3, then what the other one has not taken; no further.
-  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 3, 2, 3}));
-  EXPECT_TRUE(ledger.take_updates().empty());
-  EXPECT_TRUE(ledger.complete(held->id, true, 0.01, clock.now));
-  EXPECT_EQ(ledger.take_updates().size(), 3u);
-  EXPECT_EQ(ledger.steps_done(), 3);
 }
 
 TEST(Ledger, AsyncMakesAnUpdateOfEachLease) {
