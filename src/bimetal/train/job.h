@@ -56,6 +56,7 @@ struct ParallelConfig {
   std::string consistency = "sync";   ///< server: "sync", "async" or "bounded"
   std::int64_t staleness = 2;         ///< bounded: steps that a worker may be ahead
   bool staleness_aware = false;       ///< server: smaller steps along old gradients
+  bool weight_prediction = true;      ///< server: workers get parameters as they will be
   std::int64_t max_not_finite = 10;   ///< server: so many dropped gradients end the job
   balance::Policy balance = balance::Policy::Auto;
   std::vector<double> weights;  ///< balance = [3, 1]; empty for the other policies

@@ -289,6 +289,7 @@ std::vector<JobKey> job_keys(Job& job) {
       {"parallel", "consistency", one_of(parallel.consistency, {"sync", "async", "bounded"})},
       {"parallel", "staleness", whole(parallel.staleness, 0)},
       {"parallel", "staleness_aware", flag(parallel.staleness_aware)},
+      {"parallel", "weight_prediction", flag(parallel.weight_prediction)},
       {"parallel", "max_not_finite", whole(parallel.max_not_finite, 1)},
       {"parallel", "balance", balance_policy(parallel)},
       {"parallel", "bucket_mb", number(parallel.bucket_mb, kMegabytes)},

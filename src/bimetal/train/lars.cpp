@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "bimetal/base/error.h"
 #include "bimetal/train/trust_ratio.h"
 
@@ -51,11 +53,18 @@ void LarsOptions::require_valid() const {
 void Lars::update(torch::Tensor& parameter, const LarsOptions& options) {
   auto change = scaled_gradient(parameter, options);
   if (options.momentum() > 0) {
+    const double decay = std::pow(options.momentum(), part_);
     auto& velocity = state_of(parameter).momentum_buffer();
     if (!velocity.defined()) velocity = torch::zeros_like(parameter);
-    change = velocity.mul_(options.momentum()).add_(change);
+    change = velocity.mul_(decay).add_(change, (1 - decay) / (1 - options.momentum()));
   }
-  parameter.sub_(change);
+  parameter.sub_(change, part_);
+}
+
+torch::Tensor Lars::velocity_of(const torch::Tensor& parameter) const {
+  const auto found = state().find(parameter.unsafeGetTensorImpl());
+  if (found == state().end()) return {};
+  return static_cast<const torch::optim::SGDParamState&>(*found->second).momentum_buffer();
 }
 
 }  // namespace bimetal::train

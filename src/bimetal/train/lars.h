@@ -4,6 +4,7 @@
 
 #include <torch/csrc/api/include/torch/optim/sgd.h>
 
+#include "bimetal/parallel/server/part_of_step.h"
 #include "bimetal/train/layer_wise.h"
 
 namespace bimetal::train {
@@ -42,12 +43,17 @@ struct LarsOptions : torch::optim::OptimizerCloneableOptions<LarsOptions> {
 ///
 /// Use from one thread. Error(InvalidArgument) for a negative rate, decay or coefficient and for a
 /// momentum outside [0, 1).
-class Lars : public LayerWise<LarsOptions, torch::optim::SGDParamState> {
+class Lars : public LayerWise<LarsOptions, torch::optim::SGDParamState>,
+             public parallel::server::Velocity {
  public:
   using LayerWise::LayerWise;
+  void set_part(double part) override { part_ = part; }
+  torch::Tensor velocity_of(const torch::Tensor& parameter) const override;
 
  private:
   void update(torch::Tensor& parameter, const LarsOptions& options) override;
+
+  double part_ = 1;
 };
 
 }  // namespace bimetal::train

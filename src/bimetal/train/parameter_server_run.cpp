@@ -160,6 +160,7 @@ ps::CoordinatorOptions ServedRun::coordinator_options() const {
   }
   options.shards = shards();
   options.staleness_aware = job_.parallel.staleness_aware;
+  options.weight_prediction = job_.parallel.weight_prediction;
   const auto steps = planned_steps(job_.train, data_.train.size(), state_);
   options.learning_rate_factor = [train = job_.train, steps](std::int64_t step) {
     return learning_rate_at(train, step, steps) / train.learning_rate;

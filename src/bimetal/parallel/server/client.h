@@ -69,8 +69,9 @@ class Client {
   enum class Values { compressed, exact };
 
   /// Asks for parameters of version `version` or newer, compressed as ClientOptions say, or not at
-  /// all. A parameter must not be used before wait_for() has returned for it, or finish_pull().
-  void start_pull(std::uint64_t version, Values values);
+  /// all; as they are expected to be `ahead` steps later. A parameter must not be used before
+  /// wait_for() has returned for it, or finish_pull().
+  void start_pull(std::uint64_t version, Values values, double ahead = 0);
   /// Waits until parameter `tensor` is in place. From then on nothing changes it until the next
   /// start_pull(), not even a server's death.
   void wait_for(std::size_t tensor);

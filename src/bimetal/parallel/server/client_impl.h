@@ -53,6 +53,7 @@ struct Client::Impl {
   int leader = 0;            ///< of the I/O thread once all are joined
   std::uint64_t wanted = 0;  ///< version that is being pulled
   std::uint32_t wanted_term = 0;
+  double wanted_ahead = 0;
   std::uint32_t lease_term = 0;  ///< of the caller's thread
   bool stopping = false;         ///< of the I/O thread
   asio::executor_work_guard<asio::io_context::executor_type> work;

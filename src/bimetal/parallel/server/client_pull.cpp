@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <asio/post.hpp>
+#include <bit>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -11,7 +12,7 @@
 
 namespace bimetal::parallel::server {
 
-void Client::start_pull(std::uint64_t version, Values values) {
+void Client::start_pull(std::uint64_t version, Values values, double ahead) {
   auto& arrivals = impl_->arrivals;
   {
     const std::scoped_lock lock(arrivals.mutex);
@@ -24,8 +25,9 @@ void Client::start_pull(std::uint64_t version, Values values) {
   impl_->in_place.assign(impl_->parameters.size(), false);
   const auto scheme =
       values == Values::exact ? comm::Scheme::none : impl_->options.pull_compression;
-  asio::post(impl_->io, [impl = impl_.get(), version, scheme, term = impl_->lease_term] {
+  asio::post(impl_->io, [impl = impl_.get(), version, scheme, ahead, term = impl_->lease_term] {
     impl->wanted = version;
+    impl->wanted_ahead = ahead;
     impl->wanted_term = term;
     impl->arrivals.scheme = scheme;
     impl->arrivals.here.assign(impl->plan.pieces.size(), false);
@@ -87,6 +89,7 @@ void Client::Impl::ask(int shard) {
   header.sequence = wanted;
   header.epoch = wanted_term;
   header.compression = static_cast<std::uint8_t>(arrivals.scheme);
+  header.count = std::bit_cast<std::uint64_t>(wanted_ahead);
   keeper->link->send(MessageKind::pull, header);
 }
 

@@ -32,6 +32,7 @@ Coordinator::Coordinator(const CoordinatorOptions& options, CoordinatorPort& por
       tell_(std::move(tell)),
       ledger_(options.ledger),
       version_(options.version),
+      age_(options.version),
       evaluations_(options.ledger.first_lease),
       last_with_worker_(now) {
   for (const auto& figures : options.workers) {
@@ -193,10 +194,11 @@ void Coordinator::use(const Update& update) {
     figures.staleness_sum += static_cast<double>(staleness);
     figures.staleness_max = std::max(figures.staleness_max, staleness);
     staleness_sum += static_cast<double>(staleness);
+    age_.observe(result.mapped().worker, used);
     ++figures.updates;
     figures.samples += result.mapped().samples;
   }
-  Apply apply{update.learning_rate_scale, update.leases, update.after};
+  Apply apply{1, update.part, update.leases, update.after};
   if (options_.learning_rate_factor) {
     // In async the step that is not done yet.
     const bool async = options_.ledger.consistency == Consistency::async;
@@ -207,6 +209,7 @@ void Coordinator::use(const Update& update) {
     const double mean = staleness_sum / static_cast<double>(update.leases.size());
     apply.learning_rate_scale /= std::max(mean, 1.0);
   }
+  age_.add_update(update.part);
   port_.send_apply(++version_, apply);
 }
 
@@ -233,7 +236,15 @@ std::optional<Lease> Coordinator::next_for(int worker, TimePoint now) {
                .offset = samples->offset,
                .count = samples->count,
                .denominator = samples->denominator,
-               .version = version_};
+               .version = version_,
+               .ahead = ahead_for(*samples)};
+}
+
+/// How many steps from now its gradients are expected to be applied.
+double Coordinator::ahead_for(const SampleLease& lease) const {
+  if (!options_.weight_prediction) return 0;
+  if (options_.ledger.consistency == Consistency::async) return age_.expected(lease.worker);
+  return std::min(static_cast<double>(lease.step - 1 - ledger_.steps_done()), kFurthestAhead);
 }
 
 std::optional<Lease> Coordinator::next_chunks(int worker) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/server/gradient_age.h"
 #include "bimetal/parallel/server/ledger.h"
 #include "bimetal/parallel/server/message.h"
 
@@ -90,6 +91,7 @@ struct CoordinatorOptions {
   int shards = 1;                      ///< server k keeps shard k mod shards
   std::vector<WorkerFigures> workers;  ///< of those that another coordinator knew
   bool staleness_aware = false;
+  bool weight_prediction = true;  ///< workers get parameters as they are expected to be
   /// What the optimizer's learning rate is multiplied by in a step; none: 1.
   std::function<double(std::int64_t step)> learning_rate_factor;
   int max_not_finite = 10;                         ///< that many dropped gradients end the job
@@ -165,6 +167,7 @@ class Coordinator {
   void hand_out(TimePoint now);
   std::optional<Lease> next_for(int worker, TimePoint now);
   std::optional<Lease> next_chunks(int worker);
+  double ahead_for(const SampleLease& lease) const;
   void take_back(std::uint64_t lease, const std::string& why);
   void notice(std::string text) { tell_(NoticeEvent{std::move(text)}); }
   std::string name_of(int worker) const;
@@ -174,6 +177,7 @@ class Coordinator {
   Tell tell_;
   Ledger ledger_;
   std::uint64_t version_;
+  GradientAge age_;
   std::map<int, Worker> workers_;
   std::map<std::uint64_t, Pending> pending_;
   struct Result {

@@ -59,7 +59,7 @@ struct SampleLease {
 /// Gradients that are to change the parameters at once, in this order.
 struct Update {
   std::vector<std::uint64_t> leases;
-  double learning_rate_scale = 1;
+  double part = 1;  ///< of a step: the share of its samples
   Position after;  ///< of the parameters, once it has been applied
 };
 

@@ -111,6 +111,7 @@ Body encode(const Lease& lease) {
   out.i64(lease.count);
   out.i64(lease.denominator);
   out.u64(lease.version);
+  out.f64(lease.ahead);
   return std::move(out).take();
 }
 
@@ -124,8 +125,10 @@ Lease decode_lease(std::span<const std::byte> body) {
   lease.count = in.i64();
   lease.denominator = in.i64();
   lease.version = in.u64();
+  lease.ahead = in.f64();
   in.expect_end();
-  if (lease.epoch < 0 || lease.offset < 0 || lease.count < 1 || lease.denominator < 1) {
+  if (lease.epoch < 0 || lease.offset < 0 || lease.count < 1 || lease.denominator < 1 ||
+      !(lease.ahead >= 0)) {
     throw Error(ErrorCode::CorruptData, "a lease of no samples");
   }
   return lease;
@@ -162,6 +165,7 @@ Done decode_done(std::span<const std::byte> body) {
 Body encode(const Apply& apply) {
   WireWriter out;
   out.f64(apply.learning_rate_scale);
+  out.f64(apply.part);
   out.u32(static_cast<std::uint32_t>(apply.leases.size()));
   for (const auto lease : apply.leases) out.u64(lease);
   out.i64(apply.after.steps_done);
@@ -180,6 +184,10 @@ Apply decode_apply(std::span<const std::byte> body) {
   WireReader in(body);
   Apply apply;
   apply.learning_rate_scale = in.f64();
+  apply.part = in.f64();
+  if (!(apply.part > 0 && apply.part <= 1)) {
+    throw Error(ErrorCode::CorruptData, "an update of no part of a step");
+  }
   const auto leases = in.u32();
   apply.leases.resize(checked_count(in, leases, 8));
   for (auto& lease : apply.leases) lease = in.u64();

@@ -20,11 +20,12 @@ enum class MessageKind : std::uint8_t {
   join = 1,     ///< client → server, once, first. Body: Join
   welcome = 2,  ///< server → client: admitted. Body: Welcome
   refused = 3,  ///< either way: the sender ends the connection. Body: Refused
-  pull = 4,    ///< worker → server: the parameters, at least version `sequence`; `epoch`: the term;
-               ///< `compression`: how the pieces are to be written
-  piece = 5,   ///< server → worker: piece `part` of version `sequence`, so written. Bulk
-  pulled = 6,  ///< server → worker: all its pieces of version `sequence` have been sent
-  push = 7,    ///< worker → server: the gradient of piece `part` for lease `sequence`. Bulk
+  pull = 4,  ///< worker → server: the parameters, at least version `sequence`; `epoch`: the term;
+             ///< `compression`: how the pieces are to be written; `count`: the bits of a double,
+             ///< how many steps ahead of that version they are wanted
+  piece = 5,      ///< server → worker: piece `part` of version `sequence`, so written. Bulk
+  pulled = 6,     ///< server → worker: all its pieces of version `sequence` have been sent
+  push = 7,       ///< worker → server: the gradient of piece `part` for lease `sequence`. Bulk
   push_end = 8,   ///< worker → server: `count` pieces have been pushed for lease `sequence`
   done = 9,       ///< worker → coordinator: lease `sequence` is computed. Body: Done
   lease = 10,     ///< coordinator → worker: work. Body: Lease
@@ -40,7 +41,7 @@ enum class MessageKind : std::uint8_t {
   caught_up = 19,  ///< server → stand-in: all updates that you lacked have been sent
   forget = 20,     ///< new coordinator → server: no lease of term < `sequence` will be applied
   // Between a worker and a server of one host (shared_path.h):
-  memory = 21,        ///< worker → server: where memory is that both could use
+  memory = 21,         ///< worker → server: where memory is that both could use
   memory_opened = 22,  ///< server → worker: whether it sees that memory: `count` 1 or 0
   taken = 23,  ///< either way: `sequence` bytes have been taken out of the sender's ring so far
 };
@@ -96,6 +97,7 @@ struct Lease {
   std::int64_t count = 0;
   std::int64_t denominator = 1;  ///< a sample's gradient weighs 1 / denominator
   std::uint64_t version = 0;     ///< the parameters must be at least that new
+  double ahead = 0;              ///< in steps: how much newer they are expected to be in the end
 };
 Body encode(const Lease& lease);
 Lease decode_lease(std::span<const std::byte> body);
@@ -114,7 +116,8 @@ Body encode(const Done& done);
 Done decode_done(std::span<const std::byte> body);
 
 struct Apply {
-  double learning_rate_scale = 1;
+  double learning_rate_scale = 1;     ///< of a step's
+  double part = 1;                    ///< of a step: the share of its samples, above 0
   std::vector<std::uint64_t> leases;  ///< to be summed in this order; none: the version alone grows
   Position after;
 };

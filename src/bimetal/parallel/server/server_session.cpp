@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <utility>
 
+#include "bimetal/parallel/server/gradient_age.h"
 #include "bimetal/parallel/server/ledger.h"
 #include "bimetal/parallel/server/shard_store.h"
 
@@ -115,7 +117,11 @@ void ServerSession::on_pull(const net::FrameHeader& header) {
   if (pull_) throw Error(ErrorCode::CorruptData, "a second pull before the first was answered");
   const auto scheme = static_cast<comm::Scheme>(header.compression);
   require_pull_scheme(scheme, store_.type());
-  pull_ = Pull{header.epoch < term_ ? 0 : header.sequence, scheme};
+  const auto ahead = std::bit_cast<double>(header.count);
+  if (!(ahead >= 0 && ahead <= kFurthestAhead)) {
+    throw Error(ErrorCode::CorruptData, "parameters are wanted for another time", number());
+  }
+  pull_ = Pull{header.epoch < term_ ? 0 : header.sequence, scheme, ahead};
   serve_pull();
 }
 
@@ -127,20 +133,20 @@ void ServerSession::begin_term(std::uint32_t term) {
 
 void ServerSession::serve_pull() {
   if (!pull_ || pull_->version > store_.version()) return;
-  const auto scheme = pull_->scheme;
+  const auto [version, scheme, ahead] = *pull_;
   pull_.reset();
   net::FrameHeader header;
   header.sequence = store_.version();
   header.compression = static_cast<std::uint8_t>(scheme);
   if (scheme == comm::Scheme::none) {
-    const auto values = store_.values();
+    const auto values = store_.values(ahead);
     for (const auto number : store_.pieces()) {
       header.part = number;
       link_->send_bulk(MessageKind::piece, header,
                        store_.bytes_of(store_.plan().pieces[number], *values), values);
     }
   } else {
-    const auto encoded = store_.encoded(scheme);
+    const auto encoded = store_.encoded(scheme, ahead);
     for (std::size_t i = 0; i < store_.pieces().size(); ++i) {
       header.part = store_.pieces()[i];
       link_->send_bulk(MessageKind::piece, header, encoded->piece(i), encoded);

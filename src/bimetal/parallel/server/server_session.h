@@ -74,6 +74,7 @@ class ServerSession final : public LinkHandler {
   struct Pull {
     std::uint64_t version;  ///< that it waits for
     comm::Scheme scheme;
+    double ahead;  ///< steps
   };
   std::optional<Pull> pull_;
   std::uint32_t term_ = 0;

@@ -9,6 +9,7 @@
 #include "bimetal/comm/compress/dense_codec.h"
 #include "bimetal/parallel/server/finite.h"
 #include "bimetal/parallel/server/ledger.h"
+#include "bimetal/parallel/server/part_of_step.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::server {
@@ -201,7 +202,8 @@ void ShardStore::apply(std::uint64_t version, const Apply& update) {
     }
     leases.push_back(found);
   }
-  pool_->keep(staged_.size() + 1);  // as many will be wanted again
+  // As many will be wanted again, and one for a copy or a prediction.
+  pool_->keep(staged_.size() + 2);
   if (!leases.empty() && optimizer_) {
     const torch::NoGradGuard no_grad;
     auto& sum = leases.front()->second.gradients;
@@ -219,7 +221,9 @@ void ShardStore::apply(std::uint64_t version, const Apply& update) {
           used[i] ? sum.narrow(0, piece.shard_offset, piece.count).view_as(tensors_[i])
                   : torch::Tensor();
     }
-    step(update.learning_rate_scale);
+    learning_rate_scale_ = update.learning_rate_scale;
+    step_by_part(*optimizer_, update.learning_rate_scale, update.part);
+    for (auto& tensor : tensors_) tensor.mutable_grad() = torch::Tensor();
   }
   for (const auto lease : leases) forget(lease);
   version_ = version;
@@ -238,16 +242,22 @@ void ShardStore::own_values() {
   values_ = pool_->share(std::move(copy));
 }
 
-void ShardStore::step(double learning_rate_scale) {
-  std::vector<double> rates;
-  for (auto& group : optimizer_->param_groups()) {
-    rates.push_back(group.options().get_lr());
-    group.options().set_lr(rates.back() * learning_rate_scale);
+std::shared_ptr<const torch::Tensor> ShardStore::values(double steps_ahead) {
+  if (steps_ahead == 0 || !optimizer_) return values_;
+  auto later = pool_->take();
+  later.copy_(*values_);
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = plan_.pieces[pieces_[i]];
+    auto own = later.narrow(0, piece.shard_offset, piece.count).view_as(tensors_[i]);
+    look_ahead(*optimizer_, tensors_[i], steps_ahead, learning_rate_scale_, own);
   }
-  optimizer_->step();
-  auto rate = rates.begin();
-  for (auto& group : optimizer_->param_groups()) group.options().set_lr(*rate++);
-  for (auto& tensor : tensors_) tensor.mutable_grad() = torch::Tensor();
+  return pool_->share(std::move(later));
+}
+
+std::shared_ptr<const EncodedPieces> ShardStore::encoded(comm::Scheme scheme, double steps_ahead) {
+  if (steps_ahead == 0) return pull_codec_.encode(scheme, version_, *values_, plan_, pieces_);
+  PullCodec once;  // nobody else wants them for that moment
+  return once.encode(scheme, version_, *values(steps_ahead), plan_, pieces_);
 }
 
 std::span<const std::byte> ShardStore::bytes_of(const Piece& piece,

@@ -64,11 +64,11 @@ class ShardStore {
   /// The shard as it is now, flat. It stays like that until its last user lets go: an update
   /// changes the memory itself only where nobody else looks at it. Let go on the store's thread.
   std::shared_ptr<const torch::Tensor> values() const noexcept { return values_; }
+  /// The same as it will be so many steps later by the optimizer's velocity; look_ahead().
+  std::shared_ptr<const torch::Tensor> values(double steps_ahead);
   std::span<const std::byte> bytes_of(const Piece& piece, const torch::Tensor& values) const;
   /// The same, shortened. Errors of require_pull_scheme().
-  std::shared_ptr<const EncodedPieces> encoded(comm::Scheme scheme) {
-    return pull_codec_.encode(scheme, version_, *values_, plan_, pieces_);
-  }
+  std::shared_ptr<const EncodedPieces> encoded(comm::Scheme scheme, double steps_ahead);
 
   /// Numbers, within the plan, of this server's pieces, and the tensors that the optimizer works
   /// on, in the same order: flat ones, but a piece that is a whole tensor has that one's shape.
@@ -95,7 +95,6 @@ class ShardStore {
   void forget(StagedLeases::iterator staged);
   bool finite(const torch::Tensor& flat, const Piece& piece) const;
   void own_values();
-  void step(double learning_rate_scale);
 
   ShardPlan plan_;
   std::shared_ptr<TensorPool> pool_;
@@ -107,6 +106,7 @@ class ShardStore {
   std::vector<torch::Tensor> tensors_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::uint64_t version_;
+  double learning_rate_scale_ = 1;  ///< of the newest update
   PullCodec pull_codec_;
   StagedLeases staged_;
   std::set<std::uint64_t> dropped_;  ///< leases to be forgotten when they come

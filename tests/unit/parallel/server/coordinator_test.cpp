@@ -158,8 +158,35 @@ TEST_F(CoordinatorTest, StalenessIsCountedAndShrinksTheStep) {
   const auto figures = coordinator_->figures();
   EXPECT_EQ(figures[0].staleness_max, 0);
   EXPECT_EQ(figures[1].staleness_max, 3);
-  const double plain = static_cast<double>(old.count) / 32;
-  EXPECT_DOUBLE_EQ(port_.applied.back().second.learning_rate_scale, plain / 3);
+  const auto& update = port_.applied.back().second;
+  EXPECT_DOUBLE_EQ(update.learning_rate_scale, 1.0 / 3);
+  EXPECT_DOUBLE_EQ(update.part, static_cast<double>(old.count) / 32);
+}
+
+TEST_F(CoordinatorTest, AWorkerWhoseGradientsComeLateGetsParametersOfLater) {
+  options_.ledger.consistency = Consistency::async;
+  begin(2);
+  const auto old = lease_of(1);
+  EXPECT_EQ(old.ahead, 0);
+  double part = 0;  // of a step that the other one does meanwhile
+  for (int i = 0; i < 3; ++i) {
+    const auto lease = lease_of(0);
+    EXPECT_EQ(lease.ahead, 0);
+    part += static_cast<double>(lease.count) / 32;
+    finish(0, lease);
+  }
+  finish(1, old);
+  EXPECT_DOUBLE_EQ(lease_of(1).ahead, part);
+}
+
+TEST_F(CoordinatorTest, NobodyGetsParametersOfLaterWhereThatIsNotWanted) {
+  options_.ledger.consistency = Consistency::async;
+  options_.weight_prediction = false;
+  begin(2);
+  const auto old = lease_of(1);
+  for (int i = 0; i < 3; ++i) finish(0, lease_of(0));
+  finish(1, old);
+  EXPECT_EQ(lease_of(1).ahead, 0);
 }
 
 TEST_F(CoordinatorTest, EvaluatesEveryChunkOnceAlthoughAWorkerIsLost) {

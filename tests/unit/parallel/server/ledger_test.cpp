@@ -27,7 +27,7 @@ TEST(Ledger, OneWorkerIsGivenWholeStepsInTheSamplersOrder) {
     const auto updates = ledger.take_updates();
     ASSERT_EQ(updates.size(), 1u);
     EXPECT_EQ(updates[0].leases, std::vector<std::uint64_t>{lease->id});
-    EXPECT_EQ(updates[0].learning_rate_scale, 1);
+    EXPECT_EQ(updates[0].part, 1);
   }
   EXPECT_EQ(counts, (std::vector<std::int64_t>{32, 32, 32, 4, 32, 32, 32, 4}));
   EXPECT_TRUE(ledger.paused());
@@ -86,7 +86,7 @@ TEST(Ledger, AsyncMakesAnUpdateOfEachLease) {
     ledger.complete(fast->id, true, 0.01, clock.after(80));
     const auto updates = ledger.take_updates();
     ASSERT_EQ(updates.size(), 1u);
-    EXPECT_EQ(updates[0].learning_rate_scale, static_cast<double>(fast->count) / 32);
+    EXPECT_EQ(updates[0].part, static_cast<double>(fast->count) / 32);
   }
   EXPECT_EQ(ledger.steps_done(), 0) << "steps end in order";
   ledger.complete(slow->id, true, 0.01, clock.now);

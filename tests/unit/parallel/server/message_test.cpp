@@ -31,13 +31,16 @@ TEST(ServerMessage, BodiesComeBack) {
   EXPECT_EQ(joined.number, 3);
   EXPECT_EQ(joined.facts, join.facts);
   EXPECT_EQ(joined.samples_per_s, 12.5);
-  const auto lease = decode_lease(encode(Lease{7, Work::evaluate, 1, 2, 3, 4, 5}));
+  const auto lease = decode_lease(encode(Lease{7, Work::evaluate, 1, 2, 3, 4, 5, 1.5}));
   EXPECT_EQ(lease.id, 7u);
   EXPECT_EQ(lease.work, Work::evaluate);
   EXPECT_EQ(lease.denominator, 4);
   EXPECT_EQ(lease.version, 5u);
+  EXPECT_EQ(lease.ahead, 1.5);
   const Position after{3, 1, 32, {{1, 40, 8}}};
-  const auto apply = decode_apply(encode(Apply{0.25, {9, 8}, after}));
+  const auto apply = decode_apply(encode(Apply{0.25, 0.5, {9, 8}, after}));
+  EXPECT_EQ(apply.learning_rate_scale, 0.25);
+  EXPECT_EQ(apply.part, 0.5);
   EXPECT_EQ(apply.leases, (std::vector<std::uint64_t>{9, 8}));
   EXPECT_EQ(apply.after, after);
   const auto step = some_step();
@@ -80,7 +83,7 @@ TEST(ServerMessage, DamagedBodiesAreRefused) {
       {encode(join), decode_as<decode_join>},
       {encode(Lease{.count = 1}), decode_as<decode_lease>},
       {encode(Done{}), decode_as<decode_done>},
-      {encode(Apply{1, {1, 2}, {}}), decode_as<decode_apply>},
+      {encode(Apply{1, 1, {1, 2}, {}}), decode_as<decode_apply>},
       {encode(some_step()), decode_as<decode_step_record>},
       {encode(Welcome{}), decode_as<decode_welcome>},
       {encode(Error(ErrorCode::NotFinite, "why")), decode_as<decode_refused>}};

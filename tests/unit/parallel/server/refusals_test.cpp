@@ -69,7 +69,7 @@ TEST_F(Store, SumsLeasesAndLeavesOutWhatNobodyUsed) {
   push(kLease + 1, 0, 0.25f);
   push(kLease + 1, 2, 2.0f);
   EXPECT_TRUE(store_.close_lease(kLease + 1, 2));
-  store_.apply(1, {0.5, {kLease, kLease + 1}, {}});
+  store_.apply(1, {0.5, 1, {kLease, kLease + 1}, {}});
   EXPECT_EQ(first(0), 1 - 0.5 * 0.75);
   EXPECT_EQ(first(1), 1);
   EXPECT_EQ(first(2), 0);
@@ -89,7 +89,7 @@ TEST_F(Store, ForgetsWhatWasDroppedWhenItComes) {
   push(kLease, 0, 1);
   store_.close_lease(kLease, 1);
   EXPECT_EQ(store_.staged_leases(), 0u);
-  EXPECT_THROW(store_.apply(1, {1, {kLease}, {}}), Error);
+  EXPECT_THROW(store_.apply(1, {1, 1, {kLease}, {}}), Error);
   push(kLease + 1, 0, 1);
   store_.forget_worker(7);
   EXPECT_EQ(store_.staged_leases(), 0u);
@@ -111,7 +111,7 @@ TEST_F(Store, TakesShortenedGradients) {
   comm::encode(comm::Scheme::int8, values, place);
   store_.received(kLease, 0);
   EXPECT_TRUE(store_.close_lease(kLease, 1));
-  store_.apply(1, {1, {kLease}, {}});
+  store_.apply(1, {1, 1, {kLease}, {}});
   EXPECT_NEAR(first(0), 0.5, 0.01);
 }
 

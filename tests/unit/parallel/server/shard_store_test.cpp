@@ -46,7 +46,7 @@ class ShardMemory : public ::testing::Test {
       store_.received(lease, piece);
     }
     EXPECT_TRUE(store_.close_lease(lease, plan_.pieces.size()));
-    store_.apply(version_, {1, {lease}, {}});
+    store_.apply(version_, {1, 1, {lease}, {}});
     alone_.mutable_grad() = torch::full({kElements}, value);
     optimizer_->step();
     return first;
@@ -101,9 +101,7 @@ TEST(PoolOfTensors, KeepsNoMoreThanItWasToldNorWhatIsInUse) {
   pool->give_back(std::move(first));
   EXPECT_EQ(pool->waiting(), 0u) << "a view of it is left";
   pool->give_back(std::move(second));
-  {
-    const auto shared = pool->share(std::move(third));
-  }
+  { const auto shared = pool->share(std::move(third)); }
   EXPECT_EQ(pool->waiting(), 2u);
   pool->give_back(torch::empty({8}, torch::kFloat64));
   EXPECT_EQ(pool->waiting(), 2u);

@@ -1,0 +1,144 @@
+#include "bimetal/parallel/server/part_of_step.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bimetal/parallel/server/shard_store.h"
+
+namespace bimetal::parallel::server {
+namespace {
+
+namespace optim = torch::optim;
+
+constexpr double kRate = 0.1, kMomentum = 0.9;
+
+torch::Tensor parameter() {
+  return torch::arange(1, 5, torch::kFloat64).clone().set_requires_grad(false);
+}
+
+torch::Tensor gradient() {
+  return torch::tensor({1.0, -2.0, 0.5, 3.0}, torch::kFloat64);
+}
+
+optim::SGD sgd(const torch::Tensor& tensor) {
+  return optim::SGD({tensor}, optim::SGDOptions(kRate).momentum(kMomentum));
+}
+
+void step(optim::Optimizer& optimizer, torch::Tensor tensor, double part) {
+  tensor.mutable_grad() = gradient();
+  const torch::NoGradGuard no_grad;
+  step_by_part(optimizer, 1, part);
+}
+
+torch::Tensor velocity(optim::Optimizer& optimizer, const torch::Tensor& tensor) {
+  const auto& state = *optimizer.state().at(tensor.unsafeGetTensorImpl());
+  return dynamic_cast<const optim::SGDParamState&>(state).momentum_buffer();
+}
+
+TEST(PartOfStep, PartsLeaveTheVelocityOfTheWholeStep) {
+  auto whole = parameter(), parts = parameter();
+  auto one = sgd(whole), other = sgd(parts);
+  // libtorch takes the very first gradient as it is.
+  step(one, whole, 1);
+  step(other, parts, 1);
+  for (int i = 0; i < 3; ++i) {
+    step(one, whole, 1);
+    for (const double part : {0.5, 0.2, 0.3}) step(other, parts, part);
+    EXPECT_TRUE(torch::allclose(velocity(one, whole), velocity(other, parts), 1e-12, 1e-12));
+  }
+}
+
+TEST(PartOfStep, ManySmallPartsGoAsFarAsWholeSteps) {
+  auto whole = parameter(), parts = parameter();
+  auto one = sgd(whole), other = sgd(parts);
+  for (int i = 0; i < 200; ++i) {
+    step(one, whole, 1);
+    for (const double part : {0.1, 0.9}) step(other, parts, part);
+  }
+  const auto far = (whole - parameter()).abs();
+  // They differ in the first steps and by where within a step the velocity counts.
+  EXPECT_LT(((whole - parts).abs() / far).max().item<double>(), 0.05);
+}
+
+TEST(PartOfStep, AllPartsOfAStepWeighTheirSamples) {
+  // Gradients 1 in large parts and -1 in small ones: the mean over samples is 0.6 a step.
+  auto tensor = torch::zeros({1}, torch::kFloat64);
+  auto optimizer = sgd(tensor);
+  const torch::NoGradGuard no_grad;
+  for (int i = 0; i < 300; ++i) {
+    for (const auto& [part, value] : {std::pair{0.8, 1.0}, std::pair{0.2, -1.0}}) {
+      tensor.mutable_grad() = torch::full({1}, value, torch::kFloat64);
+      step_by_part(optimizer, 1, part);
+    }
+  }
+  const double per_step = -tensor.item<double>() / 300;
+  EXPECT_NEAR(per_step, 0.6 * kRate / (1 - kMomentum), 0.05);
+}
+
+TEST(PartOfStep, OptionsAreTheSameAfterwards) {
+  auto tensor = parameter();
+  auto optimizer = sgd(tensor);
+  step(optimizer, tensor, 0.3);
+  const auto& options = static_cast<optim::SGDOptions&>(optimizer.param_groups()[0].options());
+  EXPECT_EQ(options.lr(), kRate);
+  EXPECT_EQ(options.momentum(), kMomentum);
+  EXPECT_EQ(options.dampening(), 0);
+}
+
+TEST(LookAhead, IsWhereTheVelocityLeads) {
+  auto tensor = parameter();
+  auto optimizer = sgd(tensor);
+  auto later = tensor.clone();
+  look_ahead(optimizer, tensor, 2, 0.5, later);
+  EXPECT_TRUE(torch::equal(later, tensor)) << "no step has been made yet";
+  step(optimizer, tensor, 1);
+  later = tensor.clone();
+  look_ahead(optimizer, tensor, 2, 0.5, later);
+  EXPECT_TRUE(torch::allclose(later, tensor - kRate * gradient(), 1e-12, 1e-12));
+}
+
+TEST(LookAhead, OfAdamIsItsNextStepWithoutANewGradient) {
+  auto tensor = parameter();
+  optim::AdamW optimizer({tensor}, optim::AdamWOptions(kRate).weight_decay(0));
+  step(optimizer, tensor, 1);
+  auto later = tensor.clone();
+  look_ahead(optimizer, tensor, 1, 1, later);
+  // After one step both means are the gradient's: a step of the rate in its direction.
+  EXPECT_TRUE(torch::allclose(later, tensor - kRate * gradient().sign(), 1e-6, 1e-6));
+}
+
+TEST(LookAhead, WithoutAVelocityNothingIsKnownOfLater) {
+  auto tensor = parameter();
+  optim::SGD optimizer({tensor}, optim::SGDOptions(kRate));
+  step(optimizer, tensor, 1);
+  auto later = tensor.clone();
+  look_ahead(optimizer, tensor, 1, 1, later);
+  EXPECT_TRUE(torch::equal(later, tensor));
+}
+
+TEST(LookAhead, AStoreSendsOtherValuesThanItKeeps) {
+  const auto plan = plan_shards(std::vector<std::int64_t>{4}, std::vector<double>{1});
+  ShardStore store(plan, 0, {parameter()}, [](std::vector<torch::Tensor> tensors) {
+    return std::make_unique<optim::SGD>(tensors, optim::SGDOptions(kRate).momentum(kMomentum));
+  });
+  const std::uint64_t lease = 1;
+  const auto g = gradient();
+  const auto place = store.place(lease, 0, 2, comm::Scheme::none, 4 * sizeof(double));
+  std::memcpy(place.data(), g.const_data_ptr(), place.size());
+  store.received(lease, 0);
+  ASSERT_TRUE(store.close_lease(lease, 1));
+  store.apply(1, {1, 1, {lease}, {}});
+  const auto kept = store.values();
+  EXPECT_TRUE(torch::allclose(*kept, parameter() - kRate * g));
+  EXPECT_TRUE(torch::allclose(*store.values(2), parameter() - 3 * kRate * g));
+  EXPECT_TRUE(torch::allclose(*kept, parameter() - kRate * g));
+  EXPECT_EQ(store.values(0), kept) << "without a copy";
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::server
