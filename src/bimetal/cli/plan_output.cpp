@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <numeric>
 #include <sstream>
 #include <string>
 
@@ -16,11 +15,6 @@ namespace {
 using train::MeasuredPlan;
 using train::Prediction;
 using train::Way;
-
-std::uint64_t gradient_bytes(const MeasuredPlan& plan) {
-  const auto& buckets = plan.input.bucket_bytes;
-  return std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0});
-}
 
 void print_workers(Terminal& terminal, const MeasuredPlan& plan) {
   constexpr std::size_t kTexts = 4;
@@ -49,7 +43,7 @@ void print_link(Terminal& terminal, const MeasuredPlan& plan) {
   terminal.print(fmt::format(
       "link: {} in each direction, {} a round; {:.2f} MB of gradients in {} bucket{}",
       train::link_text(plan.input.link.bytes_per_s), train::seconds_text(plan.input.link.latency_s),
-      static_cast<double>(gradient_bytes(plan)) * 1e-6, plan.input.bucket_bytes.size(),
+      static_cast<double>(plan.input.gradient_bytes()) * 1e-6, plan.input.bucket_bytes.size(),
       plan.input.bucket_bytes.size() == 1 ? "" : "s"));
 }
 
@@ -147,7 +141,7 @@ void print_plan(Terminal& terminal, const MeasuredPlan& plan) {
 
 nlohmann::json plan_json(const MeasuredPlan& plan) {
   nlohmann::json json = {{"global_batch", plan.input.global_batch},
-                         {"gradient_bytes", gradient_bytes(plan)},
+                         {"gradient_bytes", plan.input.gradient_bytes()},
                          {"workers", nlohmann::json::array()},
                          {"link", nullptr},
                          {"predictions", nlohmann::json::array()},

@@ -104,6 +104,14 @@ struct SessionKeys {
   SessionKey client_to_server{};
   SessionKey server_to_client{};
   std::optional<noise::Handshake::Ciphers> ciphers{};
+
+  /// Those of one direction, where the connection is encrypted.
+  std::optional<noise::CipherState> cipher_to_server() const {
+    return ciphers ? std::optional(ciphers->to_responder) : std::nullopt;
+  }
+  std::optional<noise::CipherState> cipher_to_client() const {
+    return ciphers ? std::optional(ciphers->to_initiator) : std::nullopt;
+  }
 };
 
 /// A key made from the token; wiped on release. An empty token gives a key that everyone knows.

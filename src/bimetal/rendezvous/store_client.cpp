@@ -76,9 +76,8 @@ StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnec
       keys_(connection.keys),
       server_(std::move(server)),
       local_address_(local_address_of(socket_)),
-      reader_(socket_, keys_.ciphers ? std::optional(keys_.ciphers->to_initiator) : std::nullopt),
-      outbox_(socket_, keys_.client_to_server,
-              keys_.ciphers ? std::optional(keys_.ciphers->to_responder) : std::nullopt) {
+      reader_(socket_, keys_.cipher_to_client()),
+      outbox_(socket_, keys_.client_to_server, keys_.cipher_to_server()) {
   std::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);

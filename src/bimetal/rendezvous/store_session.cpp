@@ -67,9 +67,8 @@ StoreSession::StoreSession(asio::ip::tcp::socket socket, const net::SessionKeys&
     : socket_(std::move(socket)),
       keys_(keys),
       table_(table),
-      reader_(socket_, keys.ciphers ? std::optional(keys.ciphers->to_responder) : std::nullopt),
-      outbox_(socket_, keys_.server_to_client,
-              keys.ciphers ? std::optional(keys.ciphers->to_initiator) : std::nullopt),
+      reader_(socket_, keys_.cipher_to_server()),
+      outbox_(socket_, keys_.server_to_client, keys_.cipher_to_client()),
       remote_(net::describe_remote(socket_)) {
   std::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);

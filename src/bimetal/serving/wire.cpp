@@ -13,19 +13,14 @@ constexpr std::size_t kReadAtOnce = std::size_t{64} << 10;
 // Beyond it the kernel gives a connection up of which nothing is acknowledged.
 constexpr std::chrono::milliseconds kPathTimeout{3000};
 
-std::optional<net::noise::CipherState> cipher_of(const net::SessionKeys& keys, bool to_server) {
-  if (!keys.ciphers) return std::nullopt;
-  return to_server ? keys.ciphers->to_responder : keys.ciphers->to_initiator;
-}
-
 }  // namespace
 
 Wire::Wire(asio::ip::tcp::socket connected, const net::SessionKeys& keys, Side side)
     : socket(std::move(connected)),
       incoming_key(side == Side::client ? keys.server_to_client : keys.client_to_server),
-      reader(socket, cipher_of(keys, side == Side::server)),
+      reader(socket, side == Side::client ? keys.cipher_to_client() : keys.cipher_to_server()),
       writer(socket, side == Side::client ? keys.client_to_server : keys.server_to_client,
-             cipher_of(keys, side == Side::client), bytes_sent),
+             side == Side::client ? keys.cipher_to_server() : keys.cipher_to_client(), bytes_sent),
       heard(std::chrono::steady_clock::now()) {
   net::tune_for_frames(socket, kPathTimeout);
 }

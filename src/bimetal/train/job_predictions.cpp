@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bimetal/base/release.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 namespace {
@@ -23,7 +24,7 @@ serving::ServerOptions prediction_server(const ServerRun& run) {
 }
 
 Place own_place(const ModelDescription& description) {
-  return {torch::kCPU, description.dtype == "float64" ? torch::kFloat64 : torch::kFloat32};
+  return {torch::kCPU, dtype_named(description.dtype)};
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "bimetal/train/journal.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "bimetal/train/worker_summary.h"
@@ -90,8 +89,7 @@ Report Journal::report(comm::Group group, std::int64_t steps, const std::string&
   report.steps = steps;
   report.train_loss = epoch_loss_sum_ / static_cast<double>(epoch_samples_);
   report.evaluations = evaluations_;
-  report.test_accuracy = evaluations_.empty() ? std::numeric_limits<double>::quiet_NaN()
-                                              : evaluations_.back().test_accuracy;
+  report.test_accuracy = last_accuracy(evaluations_);
   report.history = history_.points();
   double samples = 0;
   for (int rank = 0; rank < group.size(); ++rank) {

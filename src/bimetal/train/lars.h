@@ -35,6 +35,9 @@ struct LarsOptions : torch::optim::OptimizerCloneableOptions<LarsOptions> {
 /// has other norms. Where ‖w‖ or ‖g‖ is 0, λ is 1. Tensors of one dimension or none (biases,
 /// normalizations) take part with λ = 1 and β = 0: plain momentum SGD at rate γ.
 ///
+/// A part p of a step (parallel/server/part_of_step.h) has m^p in place of m, (1 − m^p) / (1 − m)
+/// before γ, and takes p v from w.
+///
 /// v is the state's momentum_buffer, in the parameter's type; with m = 0 there is none. It holds
 /// the rate of each step that went into it, unlike torch::optim::SGD's. Gradients are dense.
 ///

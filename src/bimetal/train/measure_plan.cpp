@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/wire.h"
@@ -131,8 +130,7 @@ MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOption
   input.servers = static_cast<int>(job.parallel.servers.size());
   input.copies = static_cast<int>(job.parallel.replicas);
   input.bucket_bytes = bucket_bytes(job, data.train, place.dtype);
-  input.link = probe_link(group, std::accumulate(input.bucket_bytes.begin(),
-                                                 input.bucket_bytes.end(), std::uint64_t{0}));
+  input.link = probe_link(group, input.gradient_bytes());
   for (std::size_t r = 0; r < result.devices.size(); ++r) {
     input.workers.push_back({name_of(result.devices[r], result.devices), steps[r].cost});
   }

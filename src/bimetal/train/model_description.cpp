@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "bimetal/train/image_shape.h"
+#include "bimetal/train/setup.h"
 #include "bimetal/train/starting_point.h"
 
 namespace bimetal::train {
@@ -29,7 +30,7 @@ std::shared_ptr<models::Classifier> make_described_model(const ModelDescription&
                                    .classes = description.classes},
                                   description.hidden);
   set_random_state(before);
-  model->to(description.dtype == "float64" ? torch::kFloat64 : torch::kFloat32);
+  model->to(dtype_named(description.dtype));
   model->eval();
   return model;
 }

@@ -92,7 +92,7 @@ ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
       run_(run),
       observer_(observer),
       alone_(comm::make_group(net::make_solo_mesh(run.trainer.host_name), {})),
-      place_{torch::kCPU, job.train.dtype == "float64" ? torch::kFloat64 : torch::kFloat32},
+      place_{torch::kCPU, dtype_named(job.train.dtype)},
       data_(load_data()),
       model_(make_seeded_model(job_, data_.train, place_)),
       optimizer_(make_optimizer(job_.train, model_->parameters())),

@@ -32,9 +32,10 @@ std::vector<balance::Device> devices_of(const PlanInput& input, const std::vecto
   return devices;
 }
 
-double gradient_bytes(const PlanInput& input) {
-  const auto& buckets = input.bucket_bytes;
-  return static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0}));
+/// Of communication that may begin while backward runs, what is left to wait for; `last` of it
+/// begins only when backward ends.
+double left_to_wait_for(double all_s, double last_s, double compute_s) {
+  return last_s + std::max(0.0, all_s - last_s - kOverlap * compute_s);
 }
 
 // Part of the bytes passes a worker's link, and part of all workers' bytes a server's: the slower
@@ -46,7 +47,7 @@ double transfer_seconds(const PlanInput& input, double bytes, int copies, int ra
 
 void communicate(const PlanInput& input, Prediction& step) {
   const auto ranks = static_cast<int>(step.ranks.size());
-  const double bytes = gradient_bytes(input);
+  const auto bytes = static_cast<double>(input.gradient_bytes());
   if (step.way == Way::Servers) {
     step.communicate_s = exposed_by_servers(step.compute_s, input, ranks, input.servers);
     step.sent_bytes = bytes * input.copies;
@@ -184,24 +185,27 @@ double ring_seconds(std::uint64_t bytes, int ranks, const LinkSpeed& link) {
   return rounds * (link.latency_s + static_cast<double>(bytes) / ranks / link.bytes_per_s);
 }
 
+std::uint64_t PlanInput::gradient_bytes() const {
+  return std::accumulate(bucket_bytes.begin(), bucket_bytes.end(), std::uint64_t{0});
+}
+
 double exposed_seconds(double compute_s, const PlanInput& input, int ranks) {
   if (ranks < 2 || input.bucket_bytes.empty()) return 0;
-  double others = 0;
+  double all = 0;
   for (const std::uint64_t bytes : input.bucket_bytes) {
-    others += ring_seconds(bytes, ranks, input.link);
+    all += ring_seconds(bytes, ranks, input.link);
   }
   const double last = ring_seconds(input.bucket_bytes.back(), ranks, input.link);
-  others -= last;
-  return last + std::max(0.0, others - kOverlap * compute_s);
+  return left_to_wait_for(all, last, compute_s);
 }
 
 double exposed_by_servers(double compute_s, const PlanInput& input, int ranks, int servers) {
-  const double bytes = gradient_bytes(input);
+  const auto bytes = static_cast<double>(input.gradient_bytes());
   if (ranks < 1 || servers < 1 || bytes == 0) return 0;
   const double pull = transfer_seconds(input, bytes, 1, ranks, servers);
   const double push = transfer_seconds(input, bytes, input.copies, ranks, servers);
   const double last = push * static_cast<double>(input.bucket_bytes.back()) / bytes;
-  return pull + last + std::max(0.0, push - last - kOverlap * compute_s);
+  return pull + left_to_wait_for(push, last, compute_s);
 }
 
 Plan make_plan(const PlanInput& input) {

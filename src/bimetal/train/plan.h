@@ -29,6 +29,8 @@ struct PlanInput {
   std::int64_t global_batch = 0;
   int servers = 0;  ///< parameter servers to predict for, on links of their own; 0: none
   int copies = 1;   ///< of each server's part, which each gradient is sent to
+
+  std::uint64_t gradient_bytes() const;
 };
 
 /// Alone; or several workers that reduce their gradients, with equal or balanced shares; or with

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 namespace bimetal::train {
@@ -180,11 +179,7 @@ class Adviser {
     return result.empty() ? last : fmt::format("{} and {}", fmt::join(result, ", "), last);
   }
 
-  double gradient_megabytes() const {
-    const auto& buckets = input_.bucket_bytes;
-    return 1e-6 *
-           static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0}));
-  }
+  double gradient_megabytes() const { return 1e-6 * static_cast<double>(input_.gradient_bytes()); }
 
   static double percent(double longer, double shorter) { return 100 * (longer / shorter - 1); }
 

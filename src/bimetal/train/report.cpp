@@ -1,5 +1,6 @@
 #include "bimetal/train/report.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "bimetal/base/atomic_file.h"
@@ -52,6 +53,11 @@ static void to_json(Json& json, const ServerReport& server) {
           {"staleness_max", server.staleness_max},
           {"samples_repeated", server.samples_repeated},
           {"workers", server.workers}};
+}
+
+double last_accuracy(const std::vector<EvaluationPoint>& evaluations) {
+  return evaluations.empty() ? std::numeric_limits<double>::quiet_NaN()
+                             : evaluations.back().test_accuracy;
 }
 
 std::string to_json(const Report& report) {

@@ -52,6 +52,9 @@ struct EvaluationPoint {
   double test_accuracy = 0;
 };
 
+/// Of the newest; NaN if there is none.
+double last_accuracy(const std::vector<EvaluationPoint>& evaluations);
+
 struct Report {
   int world_size = 1;
   std::int64_t steps = 0;

@@ -1,7 +1,6 @@
 #include "bimetal/train/served_journal.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace bimetal::train {
 namespace {
@@ -133,8 +132,7 @@ Report ServedJournal::report(const std::vector<WorkerFigures>& workers,
   report.elapsed_s = elapsed_;
   report.train_loss = epoch_loss_ / static_cast<double>(std::max<std::int64_t>(epoch_samples_, 1));
   report.evaluations = evaluations_;
-  report.test_accuracy = evaluations_.empty() ? std::numeric_limits<double>::quiet_NaN()
-                                              : evaluations_.back().test_accuracy;
+  report.test_accuracy = last_accuracy(evaluations_);
   report.history = history_.points();
   report.bytes_sent = static_cast<std::int64_t>(server_bytes);
   ServerReport server{.servers = static_cast<int>(job_.parallel.servers.size()),

@@ -13,11 +13,15 @@
 
 namespace bimetal::train {
 
+torch::Dtype dtype_named(std::string_view name) {
+  return name == "float64" ? torch::kFloat64 : torch::kFloat32;
+}
+
 Place choose_place(const Job& job, const TrainerOptions& options) {
   device::apply_worker_limits(options.worker, options.local_world_size);
   Place place;
   place.device = device::select_device(options.worker, options.local_rank);
-  place.dtype = job.train.dtype == "float64" ? torch::kFloat64 : torch::kFloat32;
+  place.dtype = dtype_named(job.train.dtype);
   if (place.dtype == torch::kFloat64 && place.device.is_mps()) {
     throw Error(ErrorCode::Unsupported,
                 "train.dtype is \"float64\", which Apple's GPUs do not know: take \"float32\", or "

@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
+#include <string_view>
 
 #include "bimetal/comm/group.h"
 #include "bimetal/data/dataset.h"
@@ -18,6 +19,9 @@ struct Place {
   torch::Device device{torch::kCPU};
   torch::Dtype dtype = torch::kFloat32;
 };
+
+/// "float32" or "float64", as jobs and checkpoints name them.
+torch::Dtype dtype_named(std::string_view name);
 
 /// Applies the worker's limits to this process and picks its device. Errors: Unsupported for a
 /// device that is not there or that does not know the job's dtype.

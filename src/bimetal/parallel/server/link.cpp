@@ -36,11 +36,6 @@ void announce_as_if_it_followed(net::FrameHeader& header) {
   header.algorithm = 0;
 }
 
-std::optional<net::noise::CipherState> cipher_of(const net::SessionKeys& keys, bool to_server) {
-  if (!keys.ciphers) return std::nullopt;
-  return to_server ? keys.ciphers->to_responder : keys.ciphers->to_initiator;
-}
-
 }  // namespace
 
 Link::Link(asio::ip::tcp::socket socket, const net::SessionKeys& keys, Side side,
@@ -49,9 +44,10 @@ Link::Link(asio::ip::tcp::socket socket, const net::SessionKeys& keys, Side side
       keys_(keys),
       side_(side),
       remote_(net::describe_remote(socket_)),
-      reader_(socket_, cipher_of(keys_, side == Side::server)),
+      reader_(socket_, side == Side::client ? keys_.cipher_to_client() : keys_.cipher_to_server()),
       writer_(socket_, side == Side::client ? keys_.client_to_server : keys_.server_to_client,
-              cipher_of(keys_, side == Side::client), bytes_sent),
+              side == Side::client ? keys_.cipher_to_server() : keys_.cipher_to_client(),
+              bytes_sent),
       timer_(socket_.get_executor()),
       heard_(std::chrono::steady_clock::now()) {
   net::tune_for_frames(socket_, kPathTimeout);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -110,6 +111,26 @@ TEST(LookAhead, OfAdamIsItsNextStepWithoutANewGradient) {
   look_ahead(optimizer, tensor, 1, 1, later);
   // After one step both means are the gradient's: a step of the rate in its direction.
   EXPECT_TRUE(torch::allclose(later, tensor - kRate * gradient().sign(), 1e-6, 1e-6));
+}
+
+/// How far from the minimum of w² a training ends whose gradients are one step old.
+double left_with_old_gradients(double steps_ahead) {
+  auto w = torch::ones({1}, torch::kFloat64);
+  auto optimizer = sgd(w);
+  const torch::NoGradGuard no_grad;
+  auto pulled = w.clone();
+  for (int i = 0; i < 400; ++i) {
+    w.mutable_grad() = 2 * pulled;
+    pulled = w.clone();
+    look_ahead(optimizer, w, steps_ahead, 1, pulled);
+    step_by_part(optimizer, 1, 1);
+  }
+  return std::abs(w.item<double>());
+}
+
+TEST(LookAhead, OldGradientsNoLongerWorkAgainstMomentum) {
+  EXPECT_GT(left_with_old_gradients(0), 1e3);
+  EXPECT_LT(left_with_old_gradients(1), 1e-3);
 }
 
 TEST(LookAhead, WithoutAVelocityNothingIsKnownOfLater) {
