@@ -27,13 +27,14 @@ MBIT = 1_000_000
 PORT = 29560
 
 
-def report_of(network, consistency, options):
+def report_of(network, consistency, prefetch, options):
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         token, report = pathlib.Path(folder, "token"), pathlib.Path(folder, "run.json")
         subprocess.run([BIMETAL, "token", token], check=True, capture_output=True)
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         address = f"{network.address(0)}:{PORT}"
         overrides = ["parallel.mode=server", "parallel.servers=2", f"parallel.consistency={consistency}",
+                     f"parallel.prefetch={prefetch}", "fabric.transport=tcp",
                      f"model.hidden={options.hidden}", f"train.global_batch={options.batch}",
                      f"train.steps={options.steps}", "train.epochs=1000", "train.evaluate=false",
                      "checkpoint.dir=''", *options.set]
@@ -67,6 +68,8 @@ def main():
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--consistency", action="append", choices=["sync", "bounded", "async"])
+    parser.add_argument("--prefetch", nargs="+", default=["off", "auto"], choices=["off", "auto", "on"],
+                        help="parallel.prefetch of bounded and async, measured in turn")
     parser.add_argument("--set", action="append", default=[], help="a key of the job: section.key=value")
     options = parser.parse_args()
     print(describe(BIMETAL))
@@ -75,18 +78,25 @@ def main():
     print(f"{options.workers} workers on {options.mbit:g} Mbit/s, {size / 1e6:.1f} MB of parameters: "
           f"{one_way:.3f} s each way", flush=True)
     for consistency in options.consistency or ["sync", "bounded", "async"]:
-        shares = []
+        bound = one_way * (2 if consistency == "sync" else 1)
+        ways = options.prefetch if consistency != "sync" else ["off"]
+        shares = {way: [] for way in ways}
         for _ in range(options.rounds):
-            with Network([int(options.mbit * MBIT * options.workers * 1.25)]
-                         + [int(options.mbit * MBIT)] * options.workers) as network:
-                report = report_of(network, consistency, options)
-            step = options.batch / settled_rate(report)
-            bound = one_way * (2 if consistency == "sync" else 1)
-            shares.append(bound / step)
-            computing = max(w["compute_s"] for w in report["workers"]) / report["steps"]
-            print(f"{consistency:>8}: {step:.3f} s per step of all workers, {computing:.3f} s of it computing; "
-                  f"bound {bound:.3f} s; staleness {report['server']['staleness_mean']:.2f}", flush=True)
-        print(f"{consistency:>8}: {statistics.median(shares):.3f} of the links' bound", flush=True)
+            for way in ways:
+                shares[way].append(measure(consistency, way, bound, options))
+        for way in ways:
+            print(f"{consistency:>8}, prefetch {way}: {statistics.median(shares[way]):.3f} of the links' bound", flush=True)
+
+
+def measure(consistency, prefetch, bound, options):
+    rates = [int(options.mbit * MBIT * options.workers * 1.25)] + [int(options.mbit * MBIT)] * options.workers
+    with Network(rates) as network:
+        report = report_of(network, consistency, prefetch, options)
+    step = options.batch / settled_rate(report)
+    computing = max(w["compute_s"] for w in report["workers"]) / report["steps"]
+    print(f"{consistency:>8}, prefetch {prefetch}: {step:.3f} s per step of all workers, {computing:.3f} s of it computing; "
+          f"bound {bound:.3f} s; staleness {report['server']['staleness_mean']:.2f}", flush=True)
+    return bound / step
 
 
 if __name__ == "__main__":

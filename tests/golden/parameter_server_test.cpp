@@ -52,6 +52,17 @@ const ServerCase exact_cases[] = {
      .servers = {2, 1},
      .lost_after = 3,
      .overlaps = true},
+    {.name = "InSyncNothingIsFetchedAhead",
+     .rates = {300, 100},
+     .servers = {1, 1},
+     .overlaps = true,
+     .prefetch = Prefetch::on},
+    {.name = "BoundedByZeroNothingIsFetchedAhead",
+     .rates = {300, 100},
+     .servers = {1, 1},
+     .consistency = Consistency::bounded,
+     .overlaps = true,
+     .prefetch = Prefetch::on},
 };
 
 class ServedTraining : public ::testing::TestWithParam<ServerCase> {};
@@ -138,7 +149,26 @@ TEST(ServedTraining, ShortenedPullsRoundForTheGradientAlone) {
 TEST(ServedTraining, StaleGradientsLearnAndAreCounted) {
   const auto data = make_images();
   for (const auto& shown : {ServerCase{"Async", {300, 100}, {1, 1}, Consistency::async},
-                            ServerCase{"Bounded", {300, 100, 100}, {1}, Consistency::bounded, 2}}) {
+                            ServerCase{"Bounded", {300, 100, 100}, {1}, Consistency::bounded, 2},
+                            ServerCase{.name = "AsyncAhead",
+                            .rates = {300, 100},
+                            .servers = {1, 1},
+                            .consistency = Consistency::async,
+                            .overlaps = true,
+                            .prefetch = Prefetch::on},
+                            ServerCase{.name = "BoundedAhead",
+                            .rates = {300, 100},
+                            .servers = {2, 1},
+                            .consistency = Consistency::bounded,
+                            .staleness = 2,
+                            .ring_bytes = 0,
+                            .prefetch = Prefetch::on},
+                            ServerCase{.name = "AsyncAheadAndAWorkerIsLost",
+                            .rates = {300, 100},
+                            .servers = {1},
+                            .consistency = Consistency::async,
+                            .lost_after = 3,
+                            .prefetch = Prefetch::on}}) {
     ServedJob job(shown, data);
     job.run();
     const auto figures = job.figures();

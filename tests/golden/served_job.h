@@ -50,6 +50,7 @@ struct ServerCase {
   comm::Scheme pull = comm::Scheme::none;
   torch::ScalarType dtype = torch::kFloat64;
   std::size_t ring_bytes = ClientOptions().ring_bytes;  ///< of shared memory
+  Prefetch prefetch = Prefetch::automatic;
 };
 
 inline void PrintTo(const ServerCase& shown, std::ostream* out) {
@@ -173,6 +174,7 @@ class ServedJob {
     CoordinatorOptions options;
     options.ledger.consistency = case_.consistency;
     options.ledger.staleness = case_.staleness;
+    options.ledger.prefetch = case_.prefetch;
     options.ledger.dataset_size = sample_count;
     options.ledger.global_batch = global_batch;
     options.ledger.epochs = epochs;

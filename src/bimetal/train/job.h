@@ -55,6 +55,7 @@ struct ParallelConfig {
   std::int64_t replicas = 1;          ///< server: 2: each part is kept by two servers
   std::string consistency = "sync";   ///< server: "sync", "async" or "bounded"
   std::int64_t staleness = 2;         ///< bounded: steps that a worker may be ahead
+  std::string prefetch = "auto";      ///< async, bounded: a name of parallel::server::Prefetch
   bool staleness_aware = false;       ///< server: smaller steps along old gradients
   bool weight_prediction = true;      ///< server: workers get parameters as they will be
   std::int64_t max_not_finite = 10;   ///< server: so many dropped gradients end the job

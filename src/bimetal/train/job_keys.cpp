@@ -288,6 +288,7 @@ std::vector<JobKey> job_keys(Job& job) {
       {"parallel", "replicas", whole(parallel.replicas, 1, 2)},
       {"parallel", "consistency", one_of(parallel.consistency, {"sync", "async", "bounded"})},
       {"parallel", "staleness", whole(parallel.staleness, 0)},
+      {"parallel", "prefetch", one_of(parallel.prefetch, {"auto", "on", "off"})},
       {"parallel", "staleness_aware", flag(parallel.staleness_aware)},
       {"parallel", "weight_prediction", flag(parallel.weight_prediction)},
       {"parallel", "max_not_finite", whole(parallel.max_not_finite, 1)},

@@ -147,6 +147,7 @@ ps::CoordinatorOptions ServedRun::coordinator_options() const {
   auto& ledger = options.ledger;
   ledger.consistency = ps::consistency_of(job_.parallel.consistency);
   ledger.staleness = job_.parallel.staleness;
+  ledger.prefetch = ps::prefetch_of(job_.parallel.prefetch);
   ledger.dataset_size = data_.train.size();
   ledger.global_batch = job_.train.global_batch;
   ledger.epochs = job_.train.epochs;

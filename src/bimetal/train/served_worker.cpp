@@ -181,7 +181,7 @@ ps::Done ServedWorker::train(const ps::Lease& lease) {
 }
 
 ps::Done ServedWorker::evaluate(const ps::Lease& lease) {
-  client_.start_pull(lease.version, ps::Client::Values::exact);
+  client_.start_pull(lease, ps::Client::Values::exact);
   ps::Done done;
   done.version = client_.finish_pull();
   if (lease.offset + lease.count > test_chunks(data_.test)) {

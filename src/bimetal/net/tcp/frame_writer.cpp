@@ -1,8 +1,8 @@
 #include "bimetal/net/tcp/frame_writer.h"
 
-#include <algorithm>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
+#include <utility>
 
 namespace bimetal::net {
 namespace {
@@ -22,54 +22,73 @@ FrameWriter::FrameWriter(asio::ip::tcp::socket& socket, const SessionKey& key,
       bytes_sent_(bytes_sent),
       wake_(socket.get_executor(), asio::steady_timer::time_point::max()) {}
 
-void FrameWriter::push(FrameHeader header, std::span<const std::byte> payload, SendDone done) {
+void FrameWriter::push(FrameHeader header, std::span<const std::byte> payload, SendDone done,
+                       Priority priority) {
   if (failure_) {
     if (done) done(failure_);
     return;
   }
   header.payload_bytes = payload.size();
-  queue_.push_back({encode_header(header, key_, frames_++), payload, std::move(done)});
+  auto& queue = priority == Priority::urgent ? urgent_ : queue_;
+  queue.push_back({header, {}, payload, std::move(done)});
   wake_.cancel();
 }
 
 asio::awaitable<std::error_code> FrameWriter::run() {
   std::error_code error;
   while (!failure_) {
-    if (queue_.empty()) {
+    gather();
+    if (writing_.empty()) {
       if (finishing_) co_return std::error_code();
       co_await wake_.async_wait(asio::redirect_error(asio::use_awaitable, error));
       continue;
     }
-    gather();
-    const std::size_t written = co_await bytes_.write(buffers_, error);
-    bytes_sent_.fetch_add(written, std::memory_order_relaxed);
-    const std::size_t frames = std::exchange(batch_, 0);
+    in_write_ = true;
+    const std::size_t bytes = co_await bytes_.write(buffers_, error);
+    in_write_ = false;
+    bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
     if (failure_ || error) break;
-    complete(frames, nullptr);
+    written(nullptr);
   }
-  if (failure_) complete(queue_.size(), failure_);
+  if (failure_) end_all();
   co_return error;
 }
 
 void FrameWriter::gather() {
+  std::size_t bytes = 0;
+  for (auto* queue : {&urgent_, &queue_}) {
+    while (!queue->empty() && writing_.size() < kMaxBatch) {
+      bytes += queue->front().payload.size();
+      if (!writing_.empty() && bytes > kMaxBatchBytes) break;
+      writing_.push_back(std::move(queue->front()));
+      queue->pop_front();
+    }
+  }
   buffers_.clear();
-  batch_ = 0;
-  for (std::size_t bytes = 0; batch_ < std::min(queue_.size(), kMaxBatch); ++batch_) {
-    const Outgoing& frame = queue_[batch_];
-    bytes += frame.payload.size();
-    if (batch_ > 0 && bytes > kMaxBatchBytes) break;
-    buffers_.push_back(asio::buffer(frame.header));
+  for (Outgoing& frame : writing_) {
+    frame.encoded = encode_header(frame.header, key_, frames_++);
+    buffers_.push_back(asio::buffer(frame.encoded));
     if (!frame.payload.empty()) {
       buffers_.push_back(asio::buffer(frame.payload.data(), frame.payload.size()));
     }
   }
 }
 
-void FrameWriter::complete(std::size_t frames, const std::exception_ptr& error) {
-  for (; frames > 0; --frames) {
-    const SendDone done = std::move(queue_.front().done);
-    queue_.pop_front();
-    if (done) done(error);
+/// What was being written is out, or never will be.
+void FrameWriter::written(const std::exception_ptr& error) {
+  for (const Outgoing& frame : std::exchange(writing_, {})) {
+    if (frame.done) frame.done(error);
+  }
+}
+
+void FrameWriter::end_all() {
+  written(failure_);
+  for (auto* queue : {&urgent_, &queue_}) {
+    while (!queue->empty()) {
+      const SendDone done = std::move(queue->front().done);
+      queue->pop_front();
+      if (done) done(failure_);
+    }
   }
 }
 
@@ -81,7 +100,7 @@ void FrameWriter::finish() {
 void FrameWriter::fail(std::exception_ptr error) {
   if (failure_) return;
   failure_ = std::move(error);
-  if (batch_ == 0) complete(queue_.size(), failure_);
+  if (!in_write_) end_all();
   wake_.cancel();
 }
 

@@ -17,6 +17,10 @@
 
 namespace bimetal::net {
 
+/// Whether a frame goes out behind all that are queued, or past those that are not being written
+/// yet: for short ones that a peer waits for while much is queued. Urgent ones keep their order.
+enum class Priority { normal, urgent };
+
 class FrameWriter {
  public:
   /// `bytes_sent` is added to as bytes go out. `cipher`: for an encrypted connection.
@@ -24,9 +28,10 @@ class FrameWriter {
               const std::optional<noise::CipherState>& cipher,
               std::atomic<std::uint64_t>& bytes_sent);
 
-  void push(FrameHeader header, std::span<const std::byte> payload, SendDone done);
+  void push(FrameHeader header, std::span<const std::byte> payload, SendDone done,
+            Priority priority = Priority::normal);
 
-  bool idle() const noexcept { return queue_.empty(); }
+  bool idle() const noexcept { return queue_.empty() && urgent_.empty() && writing_.empty(); }
 
   /// Writes until `finish` and an empty queue (returns no error), a failed write (its error), or
   /// fail(). Run it once.
@@ -41,21 +46,24 @@ class FrameWriter {
 
  private:
   struct Outgoing {
-    EncodedHeader header;
+    FrameHeader header;
+    EncodedHeader encoded;  ///< once it is being written: frames are numbered in that order
     std::span<const std::byte> payload;
     SendDone done;
   };
 
   void gather();
-  void complete(std::size_t frames, const std::exception_ptr& error);
+  void written(const std::exception_ptr& error);
+  void end_all();
 
   ByteWriter bytes_;
   SessionKey key_;
   std::uint64_t frames_ = 0;
   std::atomic<std::uint64_t>& bytes_sent_;
-  std::deque<Outgoing> queue_;
-  std::vector<asio::const_buffer> buffers_;
-  std::size_t batch_ = 0;  ///< frames at the queue's head that are being written
+  std::deque<Outgoing> queue_, urgent_;
+  std::vector<Outgoing> writing_;
+  std::vector<asio::const_buffer> buffers_;  ///< of these
+  bool in_write_ = false;
   asio::steady_timer wake_;
   bool finishing_ = false;
   std::exception_ptr failure_;

@@ -42,6 +42,7 @@ std::optional<Lease> Client::next(Deadline deadline) {
   impl_->lease_term = arrivals.term;
   const Lease lease = arrivals.leases.front();
   arrivals.leases.pop_front();
+  arrivals.taken = true;
   return lease;
 }
 
@@ -94,6 +95,10 @@ void Client::end_push(std::uint64_t lease) {
 }
 
 void Client::done(std::uint64_t lease, Done done) {
+  {
+    const std::scoped_lock lock(impl_->arrivals.mutex);
+    impl_->arrivals.busy = false;
+  }
   done.bytes_sent = bytes_sent();
   asio::post(impl_->io, [impl = impl_.get(), lease, done] {
     net::FrameHeader header;

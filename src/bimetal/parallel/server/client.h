@@ -68,12 +68,18 @@ class Client {
 
   enum class Values { compressed, exact };
 
-  /// Asks for parameters of version `version` or newer, compressed as ClientOptions say, or not at
-  /// all; as they are expected to be `ahead` steps later. A parameter must not be used before
-  /// wait_for() has returned for it, or finish_pull().
-  void start_pull(std::uint64_t version, Values values, double ahead = 0);
-  /// Waits until parameter `tensor` is in place. From then on nothing changes it until the next
-  /// start_pull(), not even a server's death.
+  /// Begins a lease: asks for parameters of its version or newer, as they are expected to be so
+  /// many steps later as it says, compressed as ClientOptions say, or not at all, unless they are
+  /// on their way already: where the servers have leased out more by then, the next lease's are
+  /// fetched while this one is computed, into a second set of memory. What was computed of the
+  /// lease before must be over. A parameter must not be used before wait_for() has returned for it,
+  /// or finish_pull(). Error(InvalidArgument) if those that were asked for before are not all here.
+  void start_pull(const Lease& lease, Values values);
+  /// The same without a lease: parameters of version `version` or newer.
+  void start_pull(std::uint64_t version, Values values);
+  /// Waits until parameter `tensor` is in place: on the CPU it may be given other memory
+  /// (set_data). From then on nothing changes it until the next start_pull(), not even a server's
+  /// death.
   void wait_for(std::size_t tensor);
   /// Waits until all are in place and returns the version of the oldest of them. May be repeated.
   std::uint64_t finish_pull();

@@ -4,6 +4,7 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <array>
 #include <asio/awaitable.hpp>
 #include <asio/cancellation_signal.hpp>
 #include <asio/executor_work_guard.hpp>
@@ -34,13 +35,17 @@ struct Client::Impl {
   asio::awaitable<void> watch();
   ServerLink* copy_of(int server) const;
   bool stood_in_for(int server);
-  void ask(int shard);
+  void ask(int shard, IncomingParameters& set);
+  void ask_for(IncomingParameters& set);
+  void look_ahead();
   bool wait_ticks(std::unique_lock<std::mutex>& lock, const std::function<bool()>& arrived);
   void put_in_place(std::size_t tensor);
 
   ClientOptions options;
   ShardPlan plan;
-  std::vector<torch::Tensor> parameters, host;
+  std::vector<torch::Tensor> parameters;
+  std::array<IncomingParameters, 2>
+      sets;  ///< the first in the parameters' own memory, if it can be
   PushCodec codec;
   std::vector<std::vector<std::uint32_t>> pieces_of;
   std::vector<bool> in_place;  ///< tensors of this pull; of the caller's thread
@@ -50,10 +55,7 @@ struct Client::Impl {
   asio::steady_timer timer{io};
   asio::cancellation_signal give_up;  ///< ends a connect() that is under way
   int shards;
-  int leader = 0;            ///< of the I/O thread once all are joined
-  std::uint64_t wanted = 0;  ///< version that is being pulled
-  std::uint32_t wanted_term = 0;
-  double wanted_ahead = 0;
+  int leader = 0;                ///< of the I/O thread once all are joined
   std::uint32_t lease_term = 0;  ///< of the caller's thread
   bool stopping = false;         ///< of the I/O thread
   asio::executor_work_guard<asio::io_context::executor_type> work;

@@ -41,7 +41,6 @@ Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
     : options(given),
       plan(all_pieces),
       parameters(std::move(tensors)),
-      host(host_memory(parameters)),
       codec(options.compression, parameters),
       pieces_of(parameters.size()),
       in_place(parameters.size(), false),
@@ -55,11 +54,12 @@ Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
   }
   for (std::size_t i = 0; i < options.servers.size(); ++i) {
     const int server = static_cast<int>(i);
-    links.push_back(std::make_unique<ServerLink>(server, server % shards, options.servers[i], plan,
-                                                 host, arrivals,
-                                                 [this, server] { return stood_in_for(server); }));
+    links.push_back(std::make_unique<ServerLink>(
+        server, server % shards, options.servers[i], plan, arrivals,
+        [this, server] { return stood_in_for(server); }, [this] { look_ahead(); }));
     links.back()->gone = options.gone.contains(server);
   }
+  sets[0].memory = host_memory(parameters);
   if (links.front()->gone) leader = shards;
   arrivals.ring_bytes = options.ring_bytes;
   asio::co_spawn(io, watch(), asio::detached);
@@ -102,7 +102,9 @@ ServerLink* Client::Impl::copy_of(int server) const {
 /// A server is gone: whether the job goes on with its copy.
 bool Client::Impl::stood_in_for(int server) {
   if (copy_of(server) == nullptr) return false;
-  if (std::exchange(links[static_cast<std::size_t>(server)]->asked, false)) ask(server % shards);
+  for (auto* set : std::exchange(links[static_cast<std::size_t>(server)]->asked, {})) {
+    ask(server % shards, *set);
+  }
   if (server != leader) return true;
   // What server 0 leased out is void; its stand-in leases anew.
   leader = shards;

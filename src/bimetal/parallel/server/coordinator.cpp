@@ -113,14 +113,14 @@ bool Coordinator::try_settle(std::uint64_t lease, TimePoint now) {
   if (!pending.done || !whole) return false;
   const auto node = pending_.extract(lease);
   Worker& worker = workers_.at(worker_of(lease));
-  worker.lease = 0;
+  std::erase(worker.leases, lease);
   wake(worker);
   if (node.mapped().lease.work == Work::train) {
     settle(lease, node.mapped(), now);
   } else {
     settle_evaluation(node.mapped());
   }
-  if (worker.leaving) ledger_.remove_worker(worker.figures.number);
+  if (worker.leaving && worker.leases.empty()) ledger_.remove_worker(worker.figures.number);
   advance();
   hand_out(now);
   return true;
@@ -215,15 +215,29 @@ void Coordinator::use(const Update& update) {
 
 void Coordinator::hand_out(TimePoint now) {
   if (failed_) return;
-  for (auto& [number, worker] : workers_) {
-    const bool free = worker.lease == 0 && worker.taken_back.empty();
-    if (!free || !worker.joined || !worker.figures.here || worker.silent) continue;
-    const auto lease = next_for(number, now);
-    if (!lease) continue;
-    worker.lease = lease->id;
-    pending_[lease->id].lease = *lease;
-    port_.send_lease(number, *lease);
+  std::size_t most = 1;
+  for (const auto& [number, worker] : workers_) {
+    most = std::max(most, ledger_.leases_at_once(number));
   }
+  // Nobody gets a second one while others have none.
+  for (std::size_t held = 0; held < most; ++held) {
+    for (auto& [number, worker] : workers_) {
+      if (worker.leases.size() == held) hand_to(worker, now);
+    }
+  }
+}
+
+void Coordinator::hand_to(Worker& worker, TimePoint now) {
+  const int number = worker.figures.number;
+  if (!worker.joined || !worker.figures.here || worker.silent) return;
+  if (!worker.taken_back.empty()) return;
+  const bool full = worker.leases.size() >= ledger_.leases_at_once(number);
+  if (!worker.leases.empty() && (evaluation_ || full)) return;
+  const auto lease = next_for(number, now);
+  if (!lease) return;
+  worker.leases.push_back(lease->id);
+  pending_[lease->id].lease = *lease;
+  port_.send_lease(number, *lease);
 }
 
 std::optional<Lease> Coordinator::next_for(int worker, TimePoint now) {
@@ -237,11 +251,11 @@ std::optional<Lease> Coordinator::next_for(int worker, TimePoint now) {
                .count = samples->count,
                .denominator = samples->denominator,
                .version = version_,
-               .ahead = ahead_for(*samples)};
+               .steps_ahead = steps_ahead(*samples)};
 }
 
 /// How many steps from now its gradients are expected to be applied.
-double Coordinator::ahead_for(const SampleLease& lease) const {
+double Coordinator::steps_ahead(const SampleLease& lease) const {
   if (!options_.weight_prediction) return 0;
   if (options_.ledger.consistency == Consistency::async) return age_.expected(lease.worker);
   return std::min(static_cast<double>(lease.step - 1 - ledger_.steps_done()), kFurthestAhead);

@@ -137,11 +137,11 @@ class Coordinator {
  private:
   struct Worker {
     WorkerFigures figures;
-    std::uint64_t lease = 0;             ///< what it computes; 0: nothing
+    std::vector<std::uint64_t> leases;   ///< what it computes, and what it will compute next
     std::set<std::uint64_t> taken_back;  ///< leases that it does not know it has lost
     bool joined = false;
     bool silent = false;
-    bool leaving = false;  ///< has gone in good order; the servers still report its last lease
+    bool leaving = false;  ///< has gone in good order; the servers still report its last leases
     TimePoint heard{};
   };
   struct Pending {
@@ -165,9 +165,10 @@ class Coordinator {
   void advance();
   void use(const Update& update);
   void hand_out(TimePoint now);
+  void hand_to(Worker& worker, TimePoint now);
   std::optional<Lease> next_for(int worker, TimePoint now);
   std::optional<Lease> next_chunks(int worker);
-  double ahead_for(const SampleLease& lease) const;
+  double steps_ahead(const SampleLease& lease) const;
   void take_back(std::uint64_t lease, const std::string& why);
   void notice(std::string text) { tell_(NoticeEvent{std::move(text)}); }
   std::string name_of(int worker) const;

@@ -27,13 +27,13 @@ void Coordinator::lost(int worker, const std::string& why, TimePoint now) {
   gone.figures.lost = !why.empty();
   gone.joined = false;
   gone.taken_back.clear();
-  // What it has done before it left is only on its way through the servers.
-  const auto last = pending_.find(gone.lease);
-  gone.leaving = why.empty() && last != pending_.end() && last->second.done;
-  if (!gone.leaving) {
-    if (gone.lease != 0) take_back(gone.lease, {});
-    ledger_.remove_worker(worker);
+  for (const auto lease : std::vector(gone.leases)) {
+    // What it has done before it left is only on its way through the servers.
+    const bool done = pending_.contains(lease) && pending_.at(lease).done;
+    if (!why.empty() || !done) take_back(lease, {});
   }
+  gone.leaving = !gone.leases.empty();
+  if (!gone.leaving) ledger_.remove_worker(worker);
   notice(why.empty()
              ? fmt::format("{} has left", name_of(worker))
              : fmt::format("{} is lost: {}; the job goes on without it", name_of(worker), why));
@@ -78,7 +78,7 @@ void Coordinator::take_back(std::uint64_t lease, const std::string& why) {
   if (pending.empty()) return;
   const Lease& work = pending.mapped().lease;
   Worker& worker = workers_.at(worker_of(lease));
-  worker.lease = 0;
+  std::erase(worker.leases, lease);
   if (work.work == Work::evaluate) {
     if (evaluation_) evaluation_->free.emplace_back(work.offset, work.count);
   } else {
@@ -87,7 +87,7 @@ void Coordinator::take_back(std::uint64_t lease, const std::string& why) {
   }
   if (why.empty()) return;
   if (worker.figures.here) worker.taken_back.insert(lease);
-  if (worker.leaving) ledger_.remove_worker(worker.figures.number);
+  if (worker.leaving && worker.leases.empty()) ledger_.remove_worker(worker.figures.number);
   notice(fmt::format("{} {}: its {} samples go to others", name_of(worker_of(lease)), why,
                      work.count));
 }
@@ -96,17 +96,17 @@ void Coordinator::tick(TimePoint now) {
   bool any_here = false, any_idle = false;
   for (auto& [number, worker] : workers_) {
     if (!worker.figures.here) {
-      any_here |= worker.leaving && worker.lease != 0;
+      any_here |= worker.leaving && !worker.leases.empty();
       continue;
     }
     any_here = true;
     const bool silent = now - worker.heard > options_.silent_after;
-    if (silent && worker.lease != 0) {
-      take_back(worker.lease, "says nothing any more");
+    if (silent && !worker.leases.empty()) {
+      for (const auto lease : std::vector(worker.leases)) take_back(lease, "says nothing any more");
     } else if (silent && !worker.silent) {
       notice(fmt::format("{} says nothing any more", name_of(number)));
     }
-    any_idle |= !silent && worker.joined && worker.lease == 0 && worker.taken_back.empty();
+    any_idle |= !silent && worker.joined && worker.leases.empty() && worker.taken_back.empty();
     if (!silent) wake(worker);
     worker.silent = silent;
     if (silent) ledger_.set_resting(number, true);

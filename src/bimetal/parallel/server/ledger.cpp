@@ -39,6 +39,14 @@ Consistency consistency_of(std::string_view name) {
               fmt::format("parallel.consistency is '{}'; known: sync, async, bounded", name));
 }
 
+Prefetch prefetch_of(std::string_view name) {
+  if (name == "auto") return Prefetch::automatic;
+  if (name == "on") return Prefetch::on;
+  if (name == "off") return Prefetch::off;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("parallel.prefetch is '{}'; known: auto, on, off", name));
+}
+
 Ledger::Ledger(const LedgerOptions& options)
     : options_((check_ledger(options), options)),
       steps_done_(options.start.steps_done),
@@ -62,6 +70,8 @@ void Ledger::add_worker(int worker, const WorkerSpeed& speed) {
 void Ledger::remove_worker(int worker) {
   speeds_.erase(worker);
   resting_.erase(worker);
+  gains_.erase(worker);
+  free_since_.erase(worker);
   std::erase_if(revoked_, [&](const auto& lease) { return lease.second.worker == worker; });
   for (auto lease = out_.begin(); lease != out_.end();) {
     if (lease->second.worker != worker) {
@@ -198,12 +208,14 @@ std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
   constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
   if (options_.consistency == Consistency::async) {
     // Samples of a worker that stays away do not wait for the end of the epoch.
-    if (Step* step = first_free(worker, true, last_opened_ - kLeftBehind)) {
+    const auto own_lead = static_cast<std::int64_t>(leases_at_once(worker)) - 1;
+    if (Step* step = first_free(worker, true, last_opened_ - kLeftBehind - own_lead)) {
       return take(*step, worker, now);
     }
   }
   if (Step* step = first_free(worker, false, kAny)) return take(*step, worker, now);
-  const bool waits = options_.consistency == Consistency::bounded && about_to_end(now);
+  const bool waits =
+      options_.consistency == Consistency::bounded && !holds_any(worker) && about_to_end(now);
   while (!waits && may_open()) {
     Step& step = open();
     if (step.free.empty()) {
@@ -214,6 +226,8 @@ std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
       return take(step, worker, now);
     }
   }
+  // Others may take what is left of a step before this worker has time for it.
+  if (holds_any(worker)) return std::nullopt;
   if (Step* step = first_free(worker, true, kAny)) return take(*step, worker, now);
   return std::nullopt;
 }
@@ -233,6 +247,7 @@ SampleLease Ledger::take(Step& step, int worker, TimePoint now) {
   lease.count = share;
   lease.denominator = options_.consistency == Consistency::async ? share : step.facts.total;
   lease.second_try = range.second_try;
+  lease.ahead = holds_any(worker);
   lease.granted = now;
   range.offset += share;
   range.count -= share;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bimetal/parallel/server/position.h"
+#include "bimetal/parallel/server/prefetch_gain.h"
 #include "bimetal/parallel/server/worker_speed.h"
 
 namespace bimetal::parallel::server {
@@ -29,9 +30,21 @@ enum class Consistency : std::uint8_t {
 /// "sync", "async" or "bounded". Error(InvalidArgument) for anything else.
 Consistency consistency_of(std::string_view name);
 
+/// Whether workers get leases ahead of the end of what they have, so that their parameters can come
+/// while gradients leave. Never in sync, where a lease needs the parameters of the one before.
+enum class Prefetch : std::uint8_t {
+  automatic,  ///< those that gain by it: prefetch_gain.h
+  on,         ///< all
+  off,
+};
+
+/// "auto", "on" or "off". Error(InvalidArgument) for anything else.
+Prefetch prefetch_of(std::string_view name);
+
 struct LedgerOptions {
   Consistency consistency = Consistency::sync;
   std::int64_t staleness = 0;  ///< bounded
+  Prefetch prefetch = Prefetch::automatic;
   std::int64_t dataset_size = 0;
   std::int64_t global_batch = 0;
   std::int64_t epochs = 1;
@@ -53,6 +66,7 @@ struct SampleLease {
   std::int64_t count = 0;
   std::int64_t denominator = 1;  ///< a sample's gradient weighs 1 / denominator
   bool second_try = false;       ///< taken from a worker that was slow
+  bool ahead = false;            ///< of the end of another lease of its worker
   TimePoint granted{};
 };
 
@@ -60,7 +74,7 @@ struct SampleLease {
 struct Update {
   std::vector<std::uint64_t> leases;
   double part = 1;  ///< of a step: the share of its samples
-  Position after;  ///< of the parameters, once it has been applied
+  Position after;   ///< of the parameters, once it has been applied
 };
 
 /// A step of which every sample has been computed; steps end in order.
@@ -89,10 +103,12 @@ class Ledger {
   /// Whether it is left out of shares: it says nothing for now, or does so again.
   void set_resting(int worker, bool resting);
 
-  /// Work for a worker that has none; nothing while there is none to be had, or, in bounded, while
-  /// the others are about to end their step: with their update the worker's gradients will be
-  /// newer.
+  /// Work for a worker, also ahead of the end of what it has; nothing while there is none to be
+  /// had, or, in bounded, while it has none and the others are about to end their step: with their
+  /// update the worker's gradients will be newer.
   std::optional<SampleLease> grant(int worker, TimePoint now);
+  /// How many leases the worker may have at once.
+  std::size_t leases_at_once(int worker) const;
 
   /// The lease's gradients are staged. `usable`: they are finite; otherwise they are left out of
   /// the update and their samples count as visited. `compute_seconds`: without the exchange with
@@ -105,14 +121,14 @@ class Ledger {
   /// The worker has finished a lease that was revoked: how long it took is learnt.
   void finished_late(std::uint64_t lease, double compute_seconds, TimePoint now);
 
-  /// Leases out for longer than `factor` times what their worker's speed makes one expect, and than
-  /// `at_least`, where anything is known of its exchange. Never a second try: on machines whose
-  /// speed varies, samples could go from worker to worker without end, and what was computed of
-  /// them is lost each time.
+  /// Leases out for longer than `factor` times what their worker's speed makes one expect of it and
+  /// those before it, and than `at_least`, where anything is known of its exchange. Never a second
+  /// try: on machines whose speed varies, samples could go from worker to worker without end, and
+  /// what was computed of them is lost each time.
   std::vector<std::uint64_t> overdue(TimePoint now, double factor,
                                      std::chrono::milliseconds at_least) const;
   const std::map<std::uint64_t, SampleLease>& out() const noexcept { return out_; }
-  /// Leases that their workers have had for longer than that.
+  /// The oldest lease of each worker that has been its oldest for longer than that.
   std::vector<std::uint64_t> older_than(TimePoint now, std::chrono::milliseconds age) const;
 
   /// Each is returned once.
@@ -161,6 +177,7 @@ class Ledger {
     std::vector<SampleRun> visited;                ///< async: of complete leases
   };
 
+  bool holds_any(int worker) const;
   bool left_out(const Step& step, int worker) const;
   bool may_open() const noexcept;
   bool about_to_end(TimePoint now) const;
@@ -170,6 +187,7 @@ class Ledger {
   Step* first_free(int worker, bool again, std::int64_t up_to);
   Step& step_of(const SampleLease& lease);
   void give_back(const SampleLease& lease, bool second_try);
+  double turned_to(const SampleLease& lease, TimePoint now) const;
   void learn(const SampleLease& lease, double compute_seconds, TimePoint now);
   void end_steps();
 
@@ -178,10 +196,12 @@ class Ledger {
   std::int64_t last_opened_;
   std::int64_t epoch_, offset_;
   bool closed_ = false;
-  std::deque<Step> open_;  ///< in order; the first is steps_done_ + 1
-  std::map<std::uint64_t, SampleLease> out_;
+  std::deque<Step> open_;                         ///< in order; the first is steps_done_ + 1
+  std::map<std::uint64_t, SampleLease> out_;      ///< of each worker in the order of their grants
   std::map<std::uint64_t, SampleLease> revoked_;  ///< whose workers may still be at them
   std::map<int, WorkerSpeed> speeds_;
+  std::map<int, PrefetchGain> gains_;
+  std::map<int, TimePoint> free_since_;  ///< when a worker ended its last lease
   std::set<int> resting_;
   std::uint32_t leases_;
   std::int64_t samples_repeated_ = 0;

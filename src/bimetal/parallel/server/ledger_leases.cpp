@@ -9,21 +9,46 @@ namespace bimetal::parallel::server {
 
 namespace {
 
+// One that computes, one whose parameters come meanwhile, and one whose gradients are still
+// leaving.
+constexpr std::int64_t kAtOnce = 3;
 // bounded: a worker waits for leases that are due within that part of the time they take, or are
 // late by no more. Shares let all finish together, so that this is the rule and waiting is short;
 // whoever is slower than that is passed by.
 constexpr double kPatience = 0.25;
 
-double age_of(const SampleLease& lease, TimePoint now) {
-  return std::max(std::chrono::duration<double>(now - lease.granted).count(), 1e-6);
+}  // namespace
+
+std::size_t Ledger::leases_at_once(int worker) const {
+  const auto bounded = options_.consistency != Consistency::async;
+  const auto most = bounded ? std::min(kAtOnce, options_.staleness + 1) : kAtOnce;
+  if (options_.prefetch == Prefetch::on) return static_cast<std::size_t>(most);
+  const auto gain = gains_.find(worker);
+  const bool gains =
+      options_.prefetch == Prefetch::automatic && gain != gains_.end() && gain->second.worthwhile();
+  return static_cast<std::size_t>(gains ? most : 1);
 }
 
-}  // namespace
+bool Ledger::holds_any(int worker) const {
+  const auto first = out_.lower_bound(static_cast<std::uint64_t>(worker) << 32);
+  return first != out_.end() && first->second.worker == worker;
+}
+
+/// Seconds since its worker could turn to it: one that was granted ahead has waited its turn.
+double Ledger::turned_to(const SampleLease& lease, TimePoint now) const {
+  const auto free = free_since_.find(lease.worker);
+  const auto since =
+      free == free_since_.end() ? lease.granted : std::max(lease.granted, free->second);
+  return std::max(std::chrono::duration<double>(now - since).count(), 1e-6);
+}
 
 void Ledger::learn(const SampleLease& lease, double compute_seconds, TimePoint now) {
   const auto speed = speeds_.find(lease.worker);
   if (speed == speeds_.end()) return;
-  speed->second.observe(lease.count, age_of(lease, now), compute_seconds);
+  const double seconds = turned_to(lease, now);
+  speed->second.observe(lease.count, seconds, compute_seconds, lease.ahead);
+  gains_[lease.worker].observe(lease.count, seconds, compute_seconds, lease.ahead);
+  free_since_[lease.worker] = now;
 }
 
 bool Ledger::complete(std::uint64_t id, bool usable, double compute_seconds, TimePoint now) {
@@ -57,18 +82,21 @@ void Ledger::finished_late(std::uint64_t id, double compute_seconds, TimePoint n
   if (node.empty()) return;
   // The first of all may have been late for any reason, and would be taken for the rule.
   const auto speed = speeds_.find(node.mapped().worker);
-  if (speed == speeds_.end() || !speed->second.exchanged()) return;
-  learn(node.mapped(), compute_seconds, now);
+  if (speed == speeds_.end()) return;
+  if (speed->second.exchanged()) learn(node.mapped(), compute_seconds, now);
+  free_since_[node.mapped().worker] = now;
 }
 
 std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
                                            std::chrono::milliseconds at_least) const {
   std::vector<std::uint64_t> late;
+  std::map<int, double> expected;  // of a worker's leases up to this one
   for (const auto& [id, lease] : out_) {
     const auto speed = speeds_.find(lease.worker);
     if (speed == speeds_.end() || !speed->second.known() || !speed->second.exchanged()) continue;
-    const double age = age_of(lease, now);
-    const bool judged = !lease.second_try && age > factor * speed->second.seconds(lease.count);
+    const double whole = expected[lease.worker] += speed->second.seconds(lease.count, lease.ahead);
+    const double age = turned_to(lease, now);
+    const bool judged = !lease.second_try && age > factor * whole;
     if (judged && age > std::chrono::duration<double>(at_least).count()) late.push_back(id);
   }
   return late;
@@ -80,14 +108,18 @@ bool Ledger::about_to_end(TimePoint now) const {
     const auto speed = speeds_.find(lease.worker);
     if (speed == speeds_.end() || !speed->second.known()) return false;
     const double expected = speed->second.seconds(lease.count);
-    return std::abs(expected - age_of(lease, now)) <= kPatience * expected;
+    return std::abs(expected - turned_to(lease, now)) <= kPatience * expected;
   });
 }
 
 std::vector<std::uint64_t> Ledger::older_than(TimePoint now, std::chrono::milliseconds age) const {
   std::vector<std::uint64_t> old;
+  std::set<int> seen;
   for (const auto& [id, lease] : out_) {
-    if (now - lease.granted > age) old.push_back(id);
+    const bool oldest = seen.insert(lease.worker).second;
+    if (oldest && turned_to(lease, now) > std::chrono::duration<double>(age).count()) {
+      old.push_back(id);
+    }
   }
   return old;
 }

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
-#include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/sockets.h"
 
 namespace bimetal::parallel::server {
@@ -65,17 +64,37 @@ void Link::send(MessageKind kind, net::FrameHeader fields, Body body) {
   send_bulk(kind, fields, *kept, kept);
 }
 
-void Link::send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const std::byte> payload,
-                     Keep keep) {
+void Link::send_urgent(MessageKind kind, net::FrameHeader fields, Body body) {
   if (leaving_ || closed_) return;
   fields.kind = net::FrameKind::Data;
   fields.operation = static_cast<std::uint8_t>(kind);
-  if (waiting_.empty() && put_out(fields, payload, keep)) return;
-  waiting_.push_back({fields, payload, std::move(keep)});
+  const auto kept = std::make_shared<const Body>(std::move(body));
+  writer_.push(
+      fields, *kept, [kept](const std::exception_ptr&) {}, net::Priority::urgent);
+}
+
+void Link::send_then(MessageKind kind, net::FrameHeader fields, std::function<void()> gone) {
+  send_frame(kind, {fields, {}, [this, gone = std::move(gone)](const std::exception_ptr& error) {
+                      if (!error && handler_) gone();
+                    }});
+}
+
+void Link::send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const std::byte> payload,
+                     Keep keep) {
+  send_frame(kind, {fields, payload, [keep = std::move(keep)](const std::exception_ptr&) {}});
+}
+
+void Link::send_frame(MessageKind kind, Waiting frame) {
+  if (leaving_ || closed_) return;
+  frame.header.kind = net::FrameKind::Data;
+  frame.header.operation = static_cast<std::uint8_t>(kind);
+  if (waiting_.empty() && put_out(frame)) return;
+  waiting_.push_back(std::move(frame));
 }
 
 /// False: it has to wait for room in the shared memory.
-bool Link::put_out(net::FrameHeader header, std::span<const std::byte> payload, const Keep& keep) {
+bool Link::put_out(Waiting& frame) {
+  auto& [header, payload, done] = frame;
   const bool bulk = is_bulk(static_cast<MessageKind>(header.operation));
   if (memory_ && !leaving_ && bulk && payload.size() >= kLeastInMemory &&
       memory_->out().fits(payload.size())) {
@@ -84,16 +103,13 @@ bool Link::put_out(net::FrameHeader header, std::span<const std::byte> payload, 
     header.count = payload.size();
     writer_.push(header, {}, {});
   } else {
-    writer_.push(header, payload, [keep](const std::exception_ptr&) {});
+    writer_.push(header, payload, std::move(done));
   }
   return true;
 }
 
 void Link::put_out_waiting() {
-  while (!waiting_.empty() &&
-         put_out(waiting_.front().header, waiting_.front().payload, waiting_.front().keep)) {
-    waiting_.pop_front();
-  }
+  while (!waiting_.empty() && put_out(waiting_.front())) waiting_.pop_front();
 }
 
 void Link::offer_memory(std::size_t ring_bytes) {
@@ -274,23 +290,6 @@ asio::awaitable<void> Link::beat(std::shared_ptr<Link> self) {
   timer_.expires_after(kToReadTheRefusal);
   co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
   stop_socket();
-}
-
-asio::awaitable<std::shared_ptr<Link>> dial_server(net::Endpoint server, std::string name,
-                                                   Credentials credentials,
-                                                   std::atomic<std::uint64_t>& bytes_sent,
-                                                   Deadline deadline) {
-  net::DialRequest request{.addresses = {std::move(server)},
-                           .name = std::move(name),
-                           .token = std::move(credentials.token),
-                           .hello = {},
-                           .deadline = deadline};
-  request.hello.service = net::Service::Parameters;
-  request.hello.job = net::digest_of_job(credentials.job_id);
-  request.hello.encrypted = credentials.encryption == net::Encryption::on;
-  auto dialed = co_await net::dial(std::move(request));
-  co_return std::make_shared<Link>(std::move(dialed.socket), dialed.keys, Link::Side::client,
-                                   bytes_sent);
 }
 
 }  // namespace bimetal::parallel::server

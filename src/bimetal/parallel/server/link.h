@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,11 +60,16 @@ class Link : public std::enable_shared_from_this<Link> {
   void start(LinkHandler& handler);
 
   void send(MessageKind kind, net::FrameHeader fields, Body body = {});
+  /// The same, past all that is queued: what it says must not depend on that.
+  void send_urgent(MessageKind kind, net::FrameHeader fields, Body body = {});
+  /// The same as send(); `gone` is called when it and all before it have been handed to the system,
+  /// unless the connection ends before.
+  void send_then(MessageKind kind, net::FrameHeader fields, std::function<void()> gone);
   void send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const std::byte> payload,
                  Keep keep);
 
-  /// Client: offers memory for tensors, a ring of so many bytes for each direction. Where the server
-  /// sees it, tensors go that way from then on; where it does not, nothing changes.
+  /// Client: offers memory for tensors, a ring of so many bytes for each direction. Where the
+  /// server sees it, tensors go that way from then on; where it does not, nothing changes.
   void offer_memory(std::size_t ring_bytes);
   /// Server: the other side's MessageKind::memory.
   void on_memory(std::span<const std::byte> offer);
@@ -93,7 +99,13 @@ class Link : public std::enable_shared_from_this<Link> {
   asio::awaitable<void> discard_rest();
   std::span<std::byte> place_of(const net::FrameHeader& header);
   asio::awaitable<void> read_payload(std::span<std::byte> into, bool in_memory);
-  bool put_out(net::FrameHeader header, std::span<const std::byte> payload, const Keep& keep);
+  struct Waiting {
+    net::FrameHeader header;
+    std::span<const std::byte> payload;
+    net::SendDone done;  ///< keeps the payload alive
+  };
+  void send_frame(MessageKind kind, Waiting frame);
+  bool put_out(Waiting& frame);
   void put_out_waiting();
   void end(const Error& why);
   void stop_socket();
@@ -105,11 +117,6 @@ class Link : public std::enable_shared_from_this<Link> {
   net::ByteReader reader_;
   net::FrameWriter writer_;
   asio::steady_timer timer_;
-  struct Waiting {
-    net::FrameHeader header;
-    std::span<const std::byte> payload;
-    Keep keep;
-  };
   std::unique_ptr<SharedPath> offered_, memory_;  ///< until it is opened; from then on
   std::deque<Waiting> waiting_;                   ///< for room there, and what comes behind
   LinkHandler* handler_ = nullptr;

@@ -111,7 +111,7 @@ Body encode(const Lease& lease) {
   out.i64(lease.count);
   out.i64(lease.denominator);
   out.u64(lease.version);
-  out.f64(lease.ahead);
+  out.f64(lease.steps_ahead);
   return std::move(out).take();
 }
 
@@ -125,10 +125,10 @@ Lease decode_lease(std::span<const std::byte> body) {
   lease.count = in.i64();
   lease.denominator = in.i64();
   lease.version = in.u64();
-  lease.ahead = in.f64();
+  lease.steps_ahead = in.f64();
   in.expect_end();
   if (lease.epoch < 0 || lease.offset < 0 || lease.count < 1 || lease.denominator < 1 ||
-      !(lease.ahead >= 0)) {
+      !(lease.steps_ahead >= 0)) {
     throw Error(ErrorCode::CorruptData, "a lease of no samples");
   }
   return lease;

@@ -97,7 +97,7 @@ struct Lease {
   std::int64_t count = 0;
   std::int64_t denominator = 1;  ///< a sample's gradient weighs 1 / denominator
   std::uint64_t version = 0;     ///< the parameters must be at least that new
-  double ahead = 0;              ///< in steps: how much newer they are expected to be in the end
+  double steps_ahead = 0;        ///< how many newer they are expected to be in the end
 };
 Body encode(const Lease& lease);
 Lease decode_lease(std::span<const std::byte> body);

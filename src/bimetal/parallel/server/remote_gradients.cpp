@@ -28,7 +28,7 @@ void RemoteGradients::begin(const Lease& lease) {
   std::ranges::fill(pushed_, std::uint8_t{0});
   clear_gradients();
   pull_seconds_ = 0;
-  client_.start_pull(lease.version, Client::Values::compressed, lease.ahead);
+  client_.start_pull(lease, Client::Values::compressed);
 }
 
 void RemoteGradients::wait_for_parameters() {

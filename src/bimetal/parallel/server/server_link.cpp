@@ -10,52 +10,81 @@
 
 namespace bimetal::parallel::server {
 
-std::span<std::byte> ServerLink::memory_of(const Piece& piece) const {
-  const auto& tensor = host_[piece.tensor];
+namespace {
+
+std::span<std::byte> memory_of(const IncomingParameters& set, const Piece& piece) {
+  const auto& tensor = set.memory[piece.tensor];
   return {static_cast<std::byte*>(tensor.data_ptr()) + piece.offset * tensor.element_size(),
           static_cast<std::size_t>(piece.count * tensor.element_size())};
 }
 
+}  // namespace
+
 std::span<std::byte> ServerLink::place(const net::FrameHeader& header) {
   const auto scheme = static_cast<comm::Scheme>(header.compression);
-  const bool known = static_cast<MessageKind>(header.operation) == MessageKind::piece && asked &&
-                     header.part < plan_.pieces.size() &&
-                     plan_.pieces[header.part].server == shard_ && scheme == arrivals_.scheme;
+  const bool known = static_cast<MessageKind>(header.operation) == MessageKind::piece &&
+                     !asked.empty() && header.part < plan_.pieces.size() &&
+                     plan_.pieces[header.part].server == shard_ && scheme == asked.front()->scheme;
   if (!known) throw Error(ErrorCode::CorruptData, "tensors that have no place here");
   const Piece& piece = plan_.pieces[header.part];
+  const auto& set = *asked.front();
+  const auto memory = memory_of(set, piece);
   // What is here already, from a server that has died meanwhile, may be in use.
-  if (scheme == comm::Scheme::none && !arrivals_.here[header.part]) return memory_of(piece);
+  if (scheme == comm::Scheme::none && !set.here[header.part]) return memory;
   beside_.resize(scheme == comm::Scheme::none
-                     ? memory_of(piece).size()
+                     ? memory.size()
                      : comm::encoded_bytes(scheme, static_cast<std::size_t>(piece.count)));
   return beside_;
 }
 
 void ServerLink::on_piece(const net::FrameHeader& header, std::span<const std::byte> body) {
-  if (arrivals_.here[header.part]) return;
-  arrivals_.here[header.part] = true;
+  auto& set = *asked.front();
+  if (set.here[header.part]) return;
+  set.here[header.part] = true;
   const Piece& piece = plan_.pieces[header.part];
-  if (arrivals_.scheme != comm::Scheme::none) {
-    comm::decode(
-        arrivals_.scheme, body,
-        {reinterpret_cast<float*>(memory_of(piece).data()), static_cast<std::size_t>(piece.count)});
+  if (set.scheme != comm::Scheme::none) {
+    comm::decode(set.scheme, body,
+                 {reinterpret_cast<float*>(memory_of(set, piece).data()),
+                  static_cast<std::size_t>(piece.count)});
   }
   const std::scoped_lock lock(arrivals_.mutex);
-  arrivals_.oldest = std::min(arrivals_.oldest, header.sequence);
-  if (--arrivals_.missing[piece.tensor] == 0) arrivals_.changed.notify_all();
+  set.oldest = std::min(set.oldest, header.sequence);
+  if (--set.missing[piece.tensor] == 0) arrivals_.changed.notify_all();
 }
 
-/// Whether every piece of this shard is here.
-bool ServerLink::whole() const {
-  for (std::size_t i = 0; i < plan_.pieces.size(); ++i) {
-    if (plan_.pieces[i].server == shard_ && !arrivals_.here[i]) return false;
+void ServerLink::on_lease(const Lease& lease) {
+  const std::scoped_lock lock(arrivals_.mutex);
+  arrivals_.leases.push_back(lease);
+  arrivals_.changed.notify_all();
+}
+
+void ServerLink::on_pulled(std::uint64_t version) {
+  if (asked.empty() || !asked.front()->has(plan_, shard_)) {
+    throw Error(ErrorCode::CorruptData, "parameters with gaps");
   }
-  return true;
+  auto& set = *asked.front();
+  asked.pop_front();
+  --set.unanswered;
+  const std::scoped_lock lock(arrivals_.mutex);
+  set.oldest = std::min(set.oldest, version);
+  set.newest = std::max(set.newest, version);
+  ++set.shards_here;
+  arrivals_.changed.notify_all();
 }
 
 void ServerLink::on_message(const net::FrameHeader& header, std::span<const std::byte> body) {
   const auto kind = static_cast<MessageKind>(header.operation);
   if (kind == MessageKind::piece) return on_piece(header, body);
+  if (kind == MessageKind::pulled) {
+    on_pulled(header.sequence);
+    if (answered_) answered_();
+    return;
+  }
+  if (kind == MessageKind::lease) {
+    on_lease(decode_lease(body));
+    if (answered_) answered_();
+    return;
+  }
   if (kind == MessageKind::memory_opened) return link->on_memory_opened(header.count == 1);
   const std::scoped_lock lock(arrivals_.mutex);
   switch (kind) {
@@ -63,13 +92,6 @@ void ServerLink::on_message(const net::FrameHeader& header, std::span<const std:
       if (arrivals_.number < 0) arrivals_.number = decode_welcome(body).number;
       ++arrivals_.welcomes;
       if (arrivals_.ring_bytes > 0) link->offer_memory(arrivals_.ring_bytes);
-      break;
-    case MessageKind::lease: arrivals_.leases.push_back(decode_lease(body)); break;
-    case MessageKind::pulled:
-      if (asked && !whole()) throw Error(ErrorCode::CorruptData, "parameters with gaps");
-      arrivals_.oldest = std::min(arrivals_.oldest, header.sequence);
-      arrivals_.newest = std::max(arrivals_.newest, header.sequence);
-      if (std::exchange(asked, false)) ++arrivals_.pulled;
       break;
     case MessageKind::refused:
       if (!arrivals_.failure) {

@@ -2,7 +2,6 @@
 // What a worker hears from the servers, connection by connection. Private to client.cpp.
 
 #include <fmt/format.h>
-#include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -16,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/comm/compress/compression.h"
 #include "bimetal/net/endpoint.h"
+#include "bimetal/parallel/server/incoming_parameters.h"
 #include "bimetal/parallel/server/link.h"
 #include "bimetal/parallel/server/message.h"
 #include "bimetal/parallel/server/shard_plan.h"
@@ -28,38 +27,36 @@ namespace bimetal::parallel::server {
 struct Arrivals {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<Lease> leases;
+  std::deque<Lease> leases;  ///< that nobody has taken yet
+  bool busy = false;         ///< a lease's parameters are asked for, and it is not done
+  bool taken = false;        ///< a lease, whose parameters are not asked for
+  std::uint64_t ahead = 0;   ///< a lease whose parameters are asked for already
+  std::size_t present = 0;   ///< which set of parameters the worker computes with
   std::optional<Error> failure;
   bool finished = false;
   int welcomes = 0;
   int number = -1;
   std::int64_t ticks = 0;
   std::uint32_t term = 0;  ///< grows when another server leads
-  // Of the present pull:
-  int pulled = 0;                    ///< shards that are here
-  std::uint64_t oldest = 0;          ///< version among the pieces that are here
-  std::uint64_t newest = 0;          ///< version of a shard that is here
-  std::vector<std::size_t> missing;  ///< pieces, per tensor
   // Of the I/O thread:
-  comm::Scheme scheme = comm::Scheme::none;  ///< that pieces were asked for in
-  std::vector<bool> here;                    ///< pieces
-  std::size_t ring_bytes = 0;                ///< of memory shared with a server of this host
+  std::size_t ring_bytes = 0;  ///< of memory shared with a server of this host
 };
 
 /// The connection with one server.
 class ServerLink final : public LinkHandler {
  public:
-  /// `stood_in_for`: on the I/O thread, whether the job goes on without this server.
+  /// On the I/O thread: `stood_in_for`: whether the job goes on without this server; `answered`:
+  /// there is a new lease, or this server has sent all that it was asked for first.
   ServerLink(int server, int shard, net::Endpoint endpoint, const ShardPlan& plan,
-             const std::vector<torch::Tensor>& host, Arrivals& arrivals,
-             std::function<bool()> stood_in_for)
+             Arrivals& arrivals, std::function<bool()> stood_in_for,
+             std::function<void()> answered = {})
       : server_(server),
         shard_(shard),
         endpoint_(std::move(endpoint)),
         plan_(plan),
-        host_(host),
         arrivals_(arrivals),
-        stood_in_for_(std::move(stood_in_for)) {}
+        stood_in_for_(std::move(stood_in_for)),
+        answered_(std::move(answered)) {}
 
   std::string name() const {
     return fmt::format("server {} ({})", server_, net::to_string(endpoint_));
@@ -68,7 +65,8 @@ class ServerLink final : public LinkHandler {
   std::shared_ptr<Link> link;
   // Of the I/O thread.
   std::uint64_t pushed = 0;  ///< pieces of the present lease
-  bool asked = false;        ///< for its parameters, which are not all here
+  /// What it was asked for parameters for, and has not sent yet; what comes belongs to the first.
+  std::deque<IncomingParameters*> asked;
   bool gone = false;
   std::chrono::steady_clock::time_point heard{};
   int silent_ticks = 0;
@@ -79,15 +77,15 @@ class ServerLink final : public LinkHandler {
 
  private:
   void on_piece(const net::FrameHeader& header, std::span<const std::byte> body);
-  std::span<std::byte> memory_of(const Piece& piece) const;
-  bool whole() const;
+  void on_lease(const Lease& lease);
+  void on_pulled(std::uint64_t version);
 
   int server_, shard_;
   net::Endpoint endpoint_;
   const ShardPlan& plan_;
-  const std::vector<torch::Tensor>& host_;
   Arrivals& arrivals_;
   std::function<bool()> stood_in_for_;
+  std::function<void()> answered_;
   Body beside_;  ///< where a piece arrives that has no place in the model
 };
 

@@ -146,7 +146,8 @@ void ServerNode::on_gone(ServerSession& session, const std::string& why) {
 
 void ServerNode::send_lease(int worker, const Lease& lease) {
   if (auto* session = session_of(Role::worker, worker)) {
-    session->link().send(MessageKind::lease, numbered(lease.id), encode(lease));
+    // Past parameters on their way: it may be what the next ones are to be asked for.
+    session->link().send_urgent(MessageKind::lease, numbered(lease.id), encode(lease));
   }
 }
 

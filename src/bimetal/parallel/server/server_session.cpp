@@ -19,6 +19,9 @@ std::size_t most_state_bytes(const ShardStore& store) {
   return 8 * 5 * elements + 1024 * store.plan().pieces.size() + kMaxBodyBytes;
 }
 
+// One that is being answered, and one whose answer is to follow without a gap.
+constexpr std::size_t kMostPulls = 2;
+
 [[noreturn]] void out_of_place(MessageKind kind) {
   throw Error(ErrorCode::CorruptData,
               fmt::format("a message of kind {} has no place here", static_cast<int>(kind)));
@@ -114,45 +117,55 @@ void ServerSession::on_server_message(MessageKind kind, const net::FrameHeader& 
 }
 
 void ServerSession::on_pull(const net::FrameHeader& header) {
-  if (pull_) throw Error(ErrorCode::CorruptData, "a second pull before the first was answered");
+  if (pulls_.size() + (sending_ ? 1 : 0) >= kMostPulls) {
+    throw Error(ErrorCode::CorruptData, "more pulls at once than a worker has memory for");
+  }
   const auto scheme = static_cast<comm::Scheme>(header.compression);
   require_pull_scheme(scheme, store_.type());
-  const auto ahead = std::bit_cast<double>(header.count);
-  if (!(ahead >= 0 && ahead <= kFurthestAhead)) {
+  const auto steps_ahead = std::bit_cast<double>(header.count);
+  if (!(steps_ahead >= 0 && steps_ahead <= kFurthestAhead)) {
     throw Error(ErrorCode::CorruptData, "parameters are wanted for another time", number());
   }
-  pull_ = Pull{header.epoch < term_ ? 0 : header.sequence, scheme, ahead};
+  const auto version = header.epoch < term_ ? 0 : header.sequence;
+  pulls_.push_back({version, scheme, header.epoch, steps_ahead});
   serve_pull();
 }
 
 void ServerSession::begin_term(std::uint32_t term) {
   term_ = term;
-  if (pull_) pull_->version = 0;
+  for (auto& pull : pulls_) {
+    if (pull.term < term) pull.version = 0;
+  }
   serve_pull();
 }
 
 void ServerSession::serve_pull() {
-  if (!pull_ || pull_->version > store_.version()) return;
-  const auto [version, scheme, ahead] = *pull_;
-  pull_.reset();
+  if (sending_ || pulls_.empty() || pulls_.front().version > store_.version()) return;
+  const auto scheme = pulls_.front().scheme;
+  const auto steps_ahead = pulls_.front().steps_ahead;
+  pulls_.pop_front();
+  sending_ = true;
   net::FrameHeader header;
   header.sequence = store_.version();
   header.compression = static_cast<std::uint8_t>(scheme);
   if (scheme == comm::Scheme::none) {
-    const auto values = store_.values(ahead);
+    const auto values = store_.values(steps_ahead);
     for (const auto number : store_.pieces()) {
       header.part = number;
       link_->send_bulk(MessageKind::piece, header,
                        store_.bytes_of(store_.plan().pieces[number], *values), values);
     }
   } else {
-    const auto encoded = store_.encoded(scheme, ahead);
+    const auto encoded = store_.encoded(scheme, steps_ahead);
     for (std::size_t i = 0; i < store_.pieces().size(); ++i) {
       header.part = store_.pieces()[i];
       link_->send_bulk(MessageKind::piece, header, encoded->piece(i), encoded);
     }
   }
-  link_->send(MessageKind::pulled, header);
+  link_->send_then(MessageKind::pulled, header, [this] {
+    sending_ = false;
+    serve_pull();
+  });
 }
 
 void ServerSession::on_closed(const Error& why) {

@@ -3,6 +3,7 @@
 // Private to parameter_server.cpp.
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +40,8 @@ class ServerSession final : public LinkHandler {
   ~ServerSession() override;
 
   void start() { link_->start(*this); }
-  /// Sends all of the shard once it is at least as new as was asked for.
+  /// Sends all of the shard once it is at least as new as was asked for, and what was asked for
+  /// before has left: the newest there is then.
   void serve_pull();
   /// A coordinator leads that knows nothing of older terms' versions: what was asked for in one is
   /// answered with what there is.
@@ -74,9 +76,11 @@ class ServerSession final : public LinkHandler {
   struct Pull {
     std::uint64_t version;  ///< that it waits for
     comm::Scheme scheme;
-    double ahead;  ///< steps
+    std::uint64_t term;
+    double steps_ahead;
   };
-  std::optional<Pull> pull_;
+  std::deque<Pull> pulls_;  ///< to be answered, in that order
+  bool sending_ = false;    ///< the answer to the one before
   std::uint32_t term_ = 0;
   Body state_;
   bool leaving_ = false;

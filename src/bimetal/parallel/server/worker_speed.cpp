@@ -9,9 +9,11 @@ constexpr int kStepsToReconsider = 200;
 
 }  // namespace
 
-void WorkerSpeed::observe(std::int64_t samples, double seconds, double compute_seconds) {
+void WorkerSpeed::observe(std::int64_t samples, double seconds, double compute_seconds,
+                          bool ahead) {
   compute_.observe(samples, std::min(compute_seconds, seconds));
-  newest_[exchanges_++ % newest_.size()] = std::max(seconds - compute_seconds, 0.0);
+  (ahead ? ahead_ : alone_).add(std::max(seconds - compute_seconds, 0.0));
+  newest_ahead_ = ahead;
   steps_idle_ = 0;
 }
 
@@ -21,18 +23,23 @@ void WorkerSpeed::pass_over() {
   if (probed_.known()) compute_ = probed_;
 }
 
-/// The median: a pause of the process or of the network says little about the next exchange.
-double WorkerSpeed::exchange() const {
-  auto sorted = newest_;
-  const auto count = std::min(exchanges_, sorted.size());
-  if (count == 0) return 0;
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((count - 1) / 2);
-  std::nth_element(sorted.begin(), middle, sorted.begin() + static_cast<std::ptrdiff_t>(count));
+/// A pause of the process or of the network says little about the next exchange.
+double WorkerSpeed::Exchanges::median() const {
+  auto sorted = newest;
+  const auto known = std::min(count, sorted.size());
+  if (known == 0) return 0;
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((known - 1) / 2);
+  std::nth_element(sorted.begin(), middle, sorted.begin() + static_cast<std::ptrdiff_t>(known));
   return *middle;
 }
 
-double WorkerSpeed::seconds(std::int64_t samples) const noexcept {
-  return known() ? exchange() + compute_.seconds(static_cast<double>(samples)) : 0;
+double WorkerSpeed::exchange(bool ahead) const {
+  const bool like_it = ahead ? ahead_.count > 0 : alone_.count == 0;
+  return (like_it ? ahead_ : alone_).median();
+}
+
+double WorkerSpeed::seconds(std::int64_t samples, bool ahead) const noexcept {
+  return known() ? exchange(ahead) + compute_.seconds(static_cast<double>(samples)) : 0;
 }
 
 double WorkerSpeed::rate(std::int64_t samples) const noexcept {
@@ -41,7 +48,7 @@ double WorkerSpeed::rate(std::int64_t samples) const noexcept {
 }
 
 balance::CostModel WorkerSpeed::cost() const {
-  return {compute_.alpha() + exchange(), compute_.beta()};
+  return {compute_.alpha() + exchange(newest_ahead_), compute_.beta()};
 }
 
 }  // namespace bimetal::parallel::server

@@ -116,6 +116,105 @@ TEST_F(CoordinatorTest, WhatALostWorkerHasStagedIsDroppedAndLeasedAgain) {
   EXPECT_EQ(coordinator_->samples_repeated(), lost.count);
 }
 
+TEST_F(CoordinatorTest, NobodyHoldsTwoLeasesBeforeAllHaveOne) {
+  options_.ledger.consistency = Consistency::bounded;
+  options_.ledger.staleness = 1;
+  options_.ledger.prefetch = Prefetch::on;
+  begin(2);
+  // Whoever comes first is given its second one before the other is there.
+  ASSERT_EQ(port_.leases[0].size(), 2u);
+  ASSERT_EQ(port_.leases[1].size(), 2u);
+  const auto first = lease_of(0), second = lease_of(0);
+  EXPECT_EQ(first.offset, 0);
+  EXPECT_EQ(second.offset, 32);
+  finish(0, first);
+  EXPECT_TRUE(port_.leases[0].empty()) << "no third step before the first has ended";
+  const auto other = lease_of(1);
+  finish(1, other);
+  EXPECT_EQ(port_.applied.size(), 1u);
+  EXPECT_EQ(lease_of(0).version, 1u);
+  // It leaves after its second: what it was given ahead goes to the other one.
+  finish(1, lease_of(1));
+  EXPECT_EQ(port_.leases[1].size(), 1u);
+  coordinator_->lost(1, "", now_);
+  EXPECT_EQ(port_.dropped.size(), 1u);
+  finish(0, second);
+  EXPECT_FALSE(port_.leases[0].empty());
+}
+
+TEST_F(CoordinatorTest, AWorkerGetsLeasesAheadOnceItIsKnownToGain) {
+  options_.ledger.consistency = Consistency::async;
+  options_.ledger.epochs = 100;
+  begin(1);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(port_.leases[0].size(), 1u);
+    finish(0, lease_of(0));  // 0.1 s, in which it has not computed
+  }
+  EXPECT_EQ(port_.leases[0].size(), 3u);
+}
+
+TEST_F(CoordinatorTest, InSyncNobodyIsGivenAnythingAhead) {
+  options_.ledger.prefetch = Prefetch::on;
+  options_.ledger.staleness = 3;
+  begin(2);
+  for (int i = 0; i < 3; ++i) {
+    for (const int worker : {0, 1}) {
+      ASSERT_EQ(port_.leases[worker].size(), 1u);
+      finish(worker, lease_of(worker));
+    }
+  }
+}
+
+TEST_F(CoordinatorTest, WhatAWorkerHoldsComesBackBeforeAPause) {
+  options_.ledger.consistency = Consistency::async;
+  options_.ledger.prefetch = Prefetch::on;
+  options_.ledger.pause_at_epochs = true;
+  begin(1);
+  const auto first = lease_of(0), second = lease_of(0);
+  EXPECT_TRUE(port_.leases[0].empty()) << "the epoch has two steps";
+  finish(0, first);
+  EXPECT_TRUE(events<PauseEvent>().empty());
+  finish(0, second);
+  ASSERT_EQ(events<PauseEvent>().size(), 1u);
+  coordinator_->evaluate(10, now_);
+  EXPECT_EQ(port_.leases[0].size(), 1u) << "of test chunks one lease at a time";
+  EXPECT_EQ(lease_of(0).work, Work::evaluate);
+}
+
+TEST_F(CoordinatorTest, AllThatALostWorkerHeldGoesToOthers) {
+  options_.ledger.consistency = Consistency::async;
+  options_.ledger.prefetch = Prefetch::on;
+  begin(2);
+  std::set<std::uint64_t> held;
+  while (!port_.leases[1].empty()) held.insert(lease_of(1).id);
+  EXPECT_GE(held.size(), 2u);
+  coordinator_->lost(1, "connection reset", now_);
+  EXPECT_EQ(std::set<std::uint64_t>(port_.dropped.begin(), port_.dropped.end()), held);
+  while (!port_.leases[0].empty()) finish(0, lease_of(0));
+  EXPECT_EQ(coordinator_->figures()[0].samples, 128) << "two epochs";
+  ASSERT_EQ(events<PauseEvent>().size(), 1u);
+  EXPECT_TRUE(events<PauseEvent>()[0].at_end);
+}
+
+TEST_F(CoordinatorTest, WhatASilentWorkerHoldsIsAllTakenBack) {
+  options_.ledger.consistency = Consistency::async;
+  options_.ledger.prefetch = Prefetch::on;
+  options_.ledger.epochs = 10;
+  begin(2);
+  const auto first = lease_of(1), second = lease_of(1), third = lease_of(1);
+  now_ += seconds(4);
+  coordinator_->heard(0, now_);
+  coordinator_->tick(now_);
+  EXPECT_EQ(port_.dropped, (std::vector<std::uint64_t>{first.id, second.id, third.id}));
+  coordinator_->heard(1, now_);
+  coordinator_->tick(now_);
+  coordinator_->done(1, first.id, {}, now_);
+  coordinator_->done(1, second.id, {}, now_);
+  EXPECT_TRUE(port_.leases[1].empty()) << "it does not know yet that it has lost the third";
+  coordinator_->done(1, third.id, {}, now_);
+  EXPECT_EQ(port_.leases[1].size(), 3u);
+}
+
 TEST_F(CoordinatorTest, ASilentWorkerIsPassedOverAndComesBack) {
   begin(2);
   const auto stuck = lease_of(1), mine = lease_of(0);
@@ -167,16 +266,16 @@ TEST_F(CoordinatorTest, AWorkerWhoseGradientsComeLateGetsParametersOfLater) {
   options_.ledger.consistency = Consistency::async;
   begin(2);
   const auto old = lease_of(1);
-  EXPECT_EQ(old.ahead, 0);
+  EXPECT_EQ(old.steps_ahead, 0);
   double part = 0;  // of a step that the other one does meanwhile
   for (int i = 0; i < 3; ++i) {
     const auto lease = lease_of(0);
-    EXPECT_EQ(lease.ahead, 0);
+    EXPECT_EQ(lease.steps_ahead, 0);
     part += static_cast<double>(lease.count) / 32;
     finish(0, lease);
   }
   finish(1, old);
-  EXPECT_DOUBLE_EQ(lease_of(1).ahead, part);
+  EXPECT_DOUBLE_EQ(lease_of(1).steps_ahead, part);
 }
 
 TEST_F(CoordinatorTest, NobodyGetsParametersOfLaterWhereThatIsNotWanted) {
@@ -186,7 +285,7 @@ TEST_F(CoordinatorTest, NobodyGetsParametersOfLaterWhereThatIsNotWanted) {
   const auto old = lease_of(1);
   for (int i = 0; i < 3; ++i) finish(0, lease_of(0));
   finish(1, old);
-  EXPECT_EQ(lease_of(1).ahead, 0);
+  EXPECT_EQ(lease_of(1).steps_ahead, 0);
 }
 
 TEST_F(CoordinatorTest, EvaluatesEveryChunkOnceAlthoughAWorkerIsLost) {

@@ -162,6 +162,82 @@ TEST(Ledger, WhatLateLeasesTookIsLearnt) {
   EXPECT_LT(ledger.rate(0), rate / 10) << "its link is slow";
 }
 
+TEST(Ledger, ALeaseGrantedAheadWaitsItsTurn) {
+  auto options = small(Consistency::bounded, 2);
+  options.dataset_size = 1000;
+  Ledger ledger(options);
+  Clock clock;
+  ledger.add_worker(0, WorkerSpeed({0.01, 1e-3}));
+  const auto first = ledger.grant(0, clock.now);
+  EXPECT_FALSE(first->ahead);
+  ledger.complete(first->id, true, 0.042, clock.after(42));
+  const auto now = ledger.grant(0, clock.now), next = ledger.grant(0, clock.now);
+  ASSERT_TRUE(now && next);
+  EXPECT_FALSE(now->ahead);
+  EXPECT_TRUE(next->ahead);
+  EXPECT_EQ(next->step, now->step + 1);
+  ledger.complete(now->id, true, 0.042, clock.after(42));
+  ledger.complete(next->id, true, 0.042, clock.after(42));
+  EXPECT_NEAR(ledger.rate(0), 32 / 0.042, 1) << "the second did not take twice as long";
+  // Of two that it holds, the second is overdue only when both should long be done.
+  const auto third = ledger.grant(0, clock.now), fourth = ledger.grant(0, clock.now);
+  ASSERT_TRUE(third && fourth);
+  EXPECT_EQ(ledger.older_than(clock.after(100), milliseconds(99)),
+            std::vector<std::uint64_t>{third->id});
+  EXPECT_EQ(ledger.overdue(clock.now, 2, milliseconds(10)).size(), 1u);
+  EXPECT_EQ(ledger.overdue(clock.after(200), 2, milliseconds(10)).size(), 2u);
+}
+
+// Alone, a lease waits for its parameters and for its gradients to arrive; ahead of the end of
+// others it hides one of the two.
+TEST(Ledger, LeasesAloneAndAheadAreExpectedToTakeWhatTheirKindDoes) {
+  auto options = small(Consistency::async);
+  options.dataset_size = 10000;
+  Ledger ledger(options);
+  Clock clock;
+  ledger.add_worker(0, speed(10000));
+  const auto alone = ledger.grant(0, clock.now);
+  ledger.complete(alone->id, true, 0.01, clock.after(2000));
+  for (int i = 0; i < 6; ++i) {
+    const auto now = ledger.grant(0, clock.now), next = ledger.grant(0, clock.now);
+    ledger.complete(now->id, true, 0.01, clock.after(2000));
+    ledger.complete(next->id, true, 0.01, clock.after(500));
+  }
+  EXPECT_NEAR(ledger.rate(0), 32 / 0.5, 4);
+  const auto first = ledger.grant(0, clock.now);
+  ledger.grant(0, clock.now);
+  EXPECT_TRUE(ledger.overdue(clock.after(5900), 3, milliseconds(1500)).empty());
+  EXPECT_EQ(ledger.overdue(clock.after(200), 3, milliseconds(1500)),
+            std::vector<std::uint64_t>{first->id});
+}
+
+TEST(Ledger, NothingIsGrantedAheadThatOthersCouldDoSooner) {
+  Ledger ledger(small(Consistency::bounded, 0));
+  ledger.add_worker(0, speed(1000));
+  ledger.add_worker(1, speed(1000));
+  EXPECT_TRUE(ledger.grant(0, {}));
+  EXPECT_FALSE(ledger.grant(0, {})) << "worker 1's share of the one open step";
+  EXPECT_TRUE(ledger.grant(1, {}));
+}
+
+TEST(Ledger, AWorkerMayHoldAsManyLeasesAsStalenessAllows) {
+  const auto at_once = [](Consistency consistency, std::int64_t staleness, Prefetch prefetch) {
+    auto options = small(consistency, staleness);
+    options.prefetch = prefetch;
+    Ledger ledger(options);
+    ledger.add_worker(0, speed(1000));
+    return ledger.leases_at_once(0);
+  };
+  EXPECT_EQ(at_once(Consistency::sync, 2, Prefetch::on), 1u);
+  EXPECT_EQ(at_once(Consistency::bounded, 0, Prefetch::on), 1u);
+  EXPECT_EQ(at_once(Consistency::bounded, 1, Prefetch::on), 2u);
+  EXPECT_EQ(at_once(Consistency::bounded, 9, Prefetch::on), 3u);
+  EXPECT_EQ(at_once(Consistency::async, 0, Prefetch::on), 3u);
+  EXPECT_EQ(at_once(Consistency::async, 0, Prefetch::off), 1u);
+  EXPECT_EQ(at_once(Consistency::async, 0, Prefetch::automatic), 1u) << "nothing is known yet";
+  EXPECT_THROW(prefetch_of("always"), Error);
+}
+
 TEST(Ledger, GradientsThatAreNoNumbersAreLeftOut) {
   Ledger ledger(small(Consistency::sync));
   Clock clock;
@@ -360,7 +436,7 @@ TEST_P(LedgerFuzz, EverySampleIsInTheUpdatesOncePerEpoch) {
       if (random() % 20 == 0) {
         ledger.remove_worker(worker->first);
         held.erase(worker);
-      } else if (!worker->second.empty()) {
+      } else if (worker->second.size() >= 3 || (!worker->second.empty() && random() % 3 == 0)) {
         if (random() % 10 == 0) ledger.revoke(worker->second.back());
         ledger.complete(worker->second.back(), true, 0.01, clock.now);
         worker->second.pop_back();

@@ -36,7 +36,7 @@ TEST(ServerMessage, BodiesComeBack) {
   EXPECT_EQ(lease.work, Work::evaluate);
   EXPECT_EQ(lease.denominator, 4);
   EXPECT_EQ(lease.version, 5u);
-  EXPECT_EQ(lease.ahead, 1.5);
+  EXPECT_EQ(lease.steps_ahead, 1.5);
   const Position after{3, 1, 32, {{1, 40, 8}}};
   const auto apply = decode_apply(encode(Apply{0.25, 0.5, {9, 8}, after}));
   EXPECT_EQ(apply.learning_rate_scale, 0.25);

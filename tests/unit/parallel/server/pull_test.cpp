@@ -54,12 +54,15 @@ TEST(PullCodec, KnowsWhatSuitsValues) {
 class PulledPieces : public ::testing::Test {
  protected:
   PulledPieces() : plan_(three_pieces()), host_{torch::zeros({20}), torch::zeros({10})} {
-    arrivals_.missing = {2, 1};
-    arrivals_.oldest = ~std::uint64_t{0};
-    arrivals_.here.assign(plan_.pieces.size(), false);
+    for (auto* set : {&set_, &next_}) {
+      set->memory = host_;
+      set->expect({{0, 1}, {2}});
+      set->here.assign(plan_.pieces.size(), false);
+    }
+    for (auto& memory : next_.memory) memory = torch::zeros_like(memory);
     for (int server = 0; server < 2; ++server) {
       links_.push_back(std::make_unique<ServerLink>(server, 0, net::Endpoint{"127.0.0.1", 1}, plan_,
-                                                    host_, arrivals_, [] { return true; }));
+                                                    arrivals_, [] { return true; }));
     }
   }
 
@@ -90,40 +93,60 @@ class PulledPieces : public ::testing::Test {
 
   ShardPlan plan_;
   std::vector<torch::Tensor> host_;
+  IncomingParameters set_, next_;
   Arrivals arrivals_;
   std::vector<std::unique_ptr<ServerLink>> links_;
 };
 
 // Forward may have begun with what came first.
 TEST_F(PulledPieces, AreNotChangedByTheCopyOfAServerThatDied) {
-  links_[0]->asked = true;
+  links_[0]->asked = {&set_};
   arrive(0, 0, 5, 1);
   arrive(0, 1, 5, 2);
-  EXPECT_EQ(arrivals_.missing, (std::vector<std::size_t>{0, 1}));
-  links_[0]->asked = false;
-  links_[1]->asked = true;
+  EXPECT_EQ(set_.missing, (std::vector<std::size_t>{0, 1}));
+  links_[0]->asked.clear();
+  links_[1]->asked = {&set_};
   for (std::uint32_t piece = 0; piece < 3; ++piece) arrive(1, piece, 7, 9);
   all_sent(1, 7);
   EXPECT_EQ(host_[0][0].item<float>(), 1);
   EXPECT_EQ(host_[0][19].item<float>(), 2);
   EXPECT_EQ(host_[1][0].item<float>(), 9);
-  EXPECT_EQ(arrivals_.missing, (std::vector<std::size_t>{0, 0}));
-  EXPECT_EQ(arrivals_.pulled, 1);
-  EXPECT_EQ(arrivals_.oldest, 5u);
+  EXPECT_EQ(set_.missing, (std::vector<std::size_t>{0, 0}));
+  EXPECT_EQ(set_.shards_here, 1);
+  EXPECT_EQ(set_.oldest, 5u);
 }
 
 TEST_F(PulledPieces, AreTakenOnlyWhenAskedForAndAsAskedFor) {
   EXPECT_THROW(links_[0]->place(header(0, 5)), Error) << "nobody has asked";
-  links_[0]->asked = true;
+  links_[0]->asked = {&set_};
   EXPECT_THROW(links_[0]->place(header(3, 5)), Error);
   EXPECT_THROW(links_[0]->place(header(0, 5, Scheme::int8)), Error);
   arrive(0, 0, 5, 1);
   EXPECT_THROW(all_sent(0, 5), Error) << "two are missing";
 }
 
+// Asked for while the first were on their way: what comes belongs to them until they are whole.
+TEST_F(PulledPieces, OfTheNextLeaseGoElsewhere) {
+  links_[0]->asked = {&set_, &next_};
+  for (std::uint32_t piece = 0; piece < 3; ++piece) arrive(0, piece, 5, 1);
+  all_sent(0, 5);
+  EXPECT_EQ(set_.shards_here, 1);
+  for (std::uint32_t piece = 0; piece < 3; ++piece) arrive(0, piece, 7, 2);
+  EXPECT_EQ(next_.shards_here, 0);
+  all_sent(0, 7);
+  EXPECT_EQ(next_.shards_here, 1);
+  EXPECT_EQ(host_[0].max().item<float>(), 1);
+  EXPECT_EQ(host_[1].max().item<float>(), 1);
+  EXPECT_EQ(next_.memory[0].min().item<float>(), 2);
+  EXPECT_EQ(set_.newest, 5u);
+  EXPECT_EQ(next_.oldest, 7u);
+  EXPECT_THROW(links_[0]->place(header(0, 7)), Error) << "nothing more was asked for";
+  EXPECT_THROW(all_sent(0, 7), Error);
+}
+
 TEST_F(PulledPieces, ComeShortened) {
-  arrivals_.scheme = Scheme::bfloat16;
-  links_[0]->asked = true;
+  set_.scheme = Scheme::bfloat16;
+  links_[0]->asked = {&set_};
   EXPECT_THROW(links_[0]->place(header(0, 5)), Error);
   const std::vector<float> values(10, 0.75f);
   const auto coming = header(2, 5, Scheme::bfloat16);
@@ -132,7 +155,7 @@ TEST_F(PulledPieces, ComeShortened) {
   comm::encode(Scheme::bfloat16, values, place);
   links_[0]->on_message(coming, place);
   EXPECT_TRUE(torch::equal(host_[1], torch::full({10}, 0.75f)));
-  EXPECT_EQ(arrivals_.missing, (std::vector<std::size_t>{2, 0}));
+  EXPECT_EQ(set_.missing, (std::vector<std::size_t>{2, 0}));
 }
 
 }  // namespace

@@ -1,0 +1,36 @@
+#pragma once
+// Whether a worker gains by leases that are granted ahead, so that one's parameters come while
+// another's gradients leave. Where the exchange is short, or what limits it has no two directions
+// (a radio, the memory of one host), it does not, and gradients would only be older. Found out by
+// trying: its leases of both kinds are compared. Pure, no clock of its own.
+
+#include <cstdint>
+
+namespace bimetal::parallel::server {
+
+class PrefetchGain {
+ public:
+  /// As WorkerSpeed::observe().
+  void observe(std::int64_t samples, double seconds, double compute_seconds, bool ahead);
+
+  /// Whether to grant ahead now. Now and then it says no to a worker that gains, or yes to one that
+  /// does not, to see whether that is still so.
+  bool worthwhile() const noexcept;
+
+ private:
+  /// Sums over the newest leases, in which older ones count less and less.
+  struct Recent {
+    int leases = 0;  ///< all
+    double samples = 0, seconds = 0, compute = 0;
+    void add(double of_samples, double of_seconds, double of_compute);
+    double rate() const noexcept { return seconds > 0 ? samples / seconds : 0; }
+  };
+
+  bool gains() const noexcept;
+
+  Recent alone_, ahead_;
+  int ahead_since_alone_ = 0, alone_since_trial_ = 0;
+  bool warm_ = false;  ///< the first lease, which also makes memory ready, is behind it
+};
+
+}  // namespace bimetal::parallel::server
