@@ -8,6 +8,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/release.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/server_directory.h"
 #include "bimetal/cli/shared_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/own_address.h"
@@ -65,6 +66,7 @@ class Host {
     plan.only_these = !served;
     plan.store = address_;
     plan.token = token_;
+    withdraw_failed_servers(plan, ranks_, *store_);
     return run_shared_job(plan, board_, signals_);
   }
 

@@ -12,6 +12,7 @@
 #include "bimetal/base/release.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/local_ranks.h"
+#include "bimetal/cli/server_directory.h"
 #include "bimetal/cli/shared_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/data/url.h"
@@ -154,6 +155,7 @@ int join_command(const JoinArguments& arguments) {
                                as_what(ranks)));
     if (ranks.servers.empty()) return conclude(launch::run_ranks(plan, signals, announce_stop));
     const Leaving leaving(board);
+    withdraw_failed_servers(plan, ranks, *store);
     return run_shared_job(plan, board, signals);
   }
   plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);

@@ -1,8 +1,17 @@
 #include "bimetal/cli/local_job.h"
 
+#include <chrono>
+#include <memory>
+
+#include "bimetal/cli/server_directory.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::cli {
+namespace {
+
+constexpr std::chrono::seconds kToOwnStore{10};
+
+}  // namespace
 
 int run_local_job(const LocalRanks& ranks, launch::SignalWatch& signals,
                   const std::function<void()>& on_stop_request) {
@@ -11,6 +20,11 @@ int run_local_job(const LocalRanks& ranks, launch::SignalWatch& signals,
   const rendezvous::StoreServer server({"127.0.0.1", 0}, plan.token);
   plan.world_size = static_cast<int>(plan.ranks.size());
   plan.store = server.endpoint();
+  std::unique_ptr<rendezvous::Store> directory;
+  if (!ranks.servers.empty()) {
+    directory = rendezvous::connect_store(plan.store, plan.token, Deadline::after(kToOwnStore));
+    withdraw_failed_servers(plan, ranks, *directory);
+  }
   try {
     return conclude(launch::run_ranks(plan, signals, on_stop_request));
   } catch (const launch::JobFailed& failure) {

@@ -7,85 +7,20 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/rank_monitor.h"
 #include "bimetal/cli/rank_observer.h"
 #include "bimetal/cli/rank_process.h"
+#include "bimetal/cli/server_directory.h"
 #include "bimetal/net/encryption.h"
-#include "bimetal/rendezvous/store.h"
-#include "bimetal/serving/message.h"
 #include "bimetal/train/observers.h"
 #include "bimetal/train/served_job.h"
 
 namespace bimetal::cli {
 namespace {
-
-constexpr std::chrono::seconds kToTell{5};
-constexpr std::chrono::milliseconds kLookForServer{50};
-
-/// Where servers and workers of a job find each other: a store, of the launcher or of server 0.
-class Directory {
- public:
-  /// `server`: this process's number among the servers; -1: it is a worker.
-  Directory(const launch::RankEnvironment& env, const train::Job& job, int server)
-      : deadline_(Deadline::after(milliseconds(job.cluster.join_timeout_s))) {
-    if (env.store == launch::StoreOwner::ParameterServer) {
-      if (job.parallel.replicas > 1) {
-        throw Error(ErrorCode::Unsupported,
-                    "parallel.replicas = 2 works with `bimetal train` alone: here the servers' "
-                    "addresses are kept by server 0 and would be lost with it",
-                    env.rank);
-      }
-      if (server == 0) served_.emplace(env.master, net::Token::from_environment());
-    } else if (env.store != launch::StoreOwner::Launcher) {
-      throw Error(ErrorCode::Unsupported,
-                  "parallel.mode = \"server\" works with `bimetal train`, `bimetal join` and on "
-                  "Ray, not yet under torchrun, mpirun, Slurm or `bimetal launch`",
-                  env.rank);
-    }
-    store_ = rendezvous::connect_store(env.master, net::Token::from_environment(), deadline_);
-  }
-  void publish(int server, const net::Endpoint& endpoint) {
-    store_->set(key(server), net::to_string(endpoint), deadline_);
-  }
-  /// `stop`: whether to give up, with Aborted. It may run elsewhere, and come later.
-  net::Endpoint find(int server, const std::function<bool()>& stop) {
-    // Who looks once training goes on finds everybody there.
-    const auto deadline = deadline_.expired() ? Deadline::after(kToTell) : deadline_;
-    while (!deadline.expired()) {
-      if (const auto address = store_->try_get(key(server), deadline)) {
-        return net::parse_endpoint(*address);
-      }
-      if (stop()) {
-        throw Error(ErrorCode::Aborted,
-                    fmt::format("stopped before parameter server {} was there", server));
-      }
-      std::this_thread::sleep_for(kLookForServer);
-    }
-    throw Error(
-        ErrorCode::Timeout,
-        fmt::format("parameter server {} was not there within cluster.join_timeout_s", server));
-  }
-  void publish_predictions(const net::Endpoint& endpoint) {
-    store_->set(serving::kDirectoryKey, net::to_string(endpoint), Deadline::after(kToTell));
-  }
-  void withdraw(int server) { store_->set(key(server) + "/gone", "1", Deadline::after(kToTell)); }
-  bool withdrawn(int server) {
-    return store_->try_get(key(server) + "/gone", deadline_).has_value();
-  }
-
- private:
-  static std::string key(int server) { return fmt::format("parameter_server/{}", server); }
-
-  Deadline deadline_;
-  std::optional<rendezvous::StoreServer> served_;
-  std::unique_ptr<rendezvous::Store> store_;
-};
 
 train::ServedNetwork network_of(const launch::RankEnvironment& env) {
   return {net::Token::from_environment(), net::encryption_from_environment(), env.job_id};
@@ -100,7 +35,7 @@ struct ServerArguments {
 };
 
 train::ServerRun server_run(const ServerArguments& arguments, const launch::RankEnvironment& env,
-                            Directory& directory, StopWhen& stop) {
+                            ServerDirectory& directory, StopWhen& stop) {
   train::ServerRun run;
   run.server = arguments.index;
   run.listen_host = arguments.listen.empty() ? env.master.host : arguments.listen;
@@ -118,6 +53,7 @@ train::ServerRun server_run(const ServerArguments& arguments, const launch::Rank
     directory.publish_predictions(endpoint);
   };
   run.withdraw = [&directory](int server) { directory.withdraw(server); };
+  run.lost = [&directory](int server) { return directory.withdrawn(server); };
   return run;
 }
 
@@ -133,7 +69,7 @@ LaunchedRank place_of_server(const ServerArguments& arguments) {
 
 int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
   const auto [env, job] = place_of_server(arguments);
-  Directory directory(env, job, arguments.index);
+  ServerDirectory directory(env, job, arguments.index);
   StopWhen stop(arguments.stop_after_s);
   const auto run = server_run(arguments, env, directory, stop);
   // Of the others the one that stands in for server 0 may have something to tell. The monitor's
@@ -161,13 +97,29 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
   return report.interrupted ? kInterrupted : kSuccess;
 }
 
-int work(const RankRun& run, StopWhen& stop) {
-  Directory directory(run.env, run.job, -1);
-  train::ServedWorkerRun worker;
-  for (int server = 0; server < train::server_processes(run.job.parallel); ++server) {
-    worker.servers.push_back(directory.find(server, [&stop] { return stop(); }));
-    if (directory.withdrawn(server)) worker.gone.insert(server);
+/// Error(PeerLost) where one has died that has no copy.
+void find_servers(train::ServedWorkerRun& worker, const train::ParallelConfig& parallel,
+                  ServerDirectory& directory, StopWhen& stop) {
+  const int shards = static_cast<int>(parallel.servers.size());
+  for (int server = 0; server < train::server_processes(parallel); ++server) {
+    const auto at = directory.find(server, [&stop] { return stop(); });
+    worker.servers.push_back(at.value_or(net::Endpoint{}));
+    if (at) continue;
+    worker.gone.insert(server);
+    if (parallel.replicas > 1 && !worker.gone.contains(server - shards)) continue;
+    throw Error(
+        ErrorCode::PeerLost,
+        fmt::format("parameter server {} is lost: it ended before this worker had joined it",
+                    server),
+        server);
   }
+  worker.lost = [&directory](int server) { return directory.withdrawn(server); };
+}
+
+int work(const RankRun& run, StopWhen& stop) {
+  ServerDirectory directory(run.env, run.job, -1);
+  train::ServedWorkerRun worker;
+  find_servers(worker, run.job.parallel, directory, stop);
   worker.network = network_of(run.env);
   worker.trainer.worker = run.worker;
   worker.trainer.local_rank = run.env.local_rank;

@@ -118,7 +118,7 @@ class Launch {
       hand_on_stop_requests();
       limit_the_wait();
       wait_for_news();
-      for (auto& rank : ranks_) rank.look();
+      look();
     }
     conclude();
     return result_;
@@ -128,6 +128,15 @@ class Launch {
   bool any_running() const {
     return std::any_of(ranks_.begin(), ranks_.end(),
                        [](const auto& rank) { return rank.running(); });
+  }
+
+  void look() {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (!ranks_[i].running()) continue;
+      ranks_[i].look();
+      const bool failed = !ranks_[i].running() && !ranks_[i].ended_well();
+      if (failed && plan_.on_failure) plan_.on_failure(static_cast<int>(i));
+    }
   }
 
   void kill_all() {

@@ -36,6 +36,9 @@ struct LaunchPlan {
   net::Token token;              ///< handed on by environment variable, never on a command line
   std::vector<std::pair<std::string, std::string>>
       environment;  ///< for every rank, beside RANK etc.
+  /// Told once of each rank that has failed or been killed, by its index in `ranks`, so that others
+  /// need not wait for it. Must not throw.
+  std::function<void(int index)> on_failure = {};
 
   /// How long ranks may take to end by themselves when another one has failed, or has finished,
   /// before they are killed.

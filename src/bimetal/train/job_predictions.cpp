@@ -29,33 +29,24 @@ Place own_place(const ModelDescription& description) {
 
 }  // namespace
 
-JobPredictions::JobPredictions(const JobParts& parts, const ModelDescription& description,
-                               std::set<int> gone)
+JobPredictions::JobPredictions(const JobParts& parts, const ModelDescription& description)
     : parts_(parts),
-      gone_(std::move(gone)),
       weights_(
           description, parts.plan, [this] { return reader_options(); },
           [this] { return parts_.server.version(); }),
       model_(description, own_place(description), 1.0, weights_),
       server_(prediction_server(parts.run), model_) {}
 
-void JobPredictions::lost(int server) {
-  const std::scoped_lock lock(mutex_);
-  gone_.insert(server);
-}
-
 /// On the thread that computes.
 ps::ClientOptions JobPredictions::reader_options() const {
   const auto& run = parts_.run;
   ps::ClientOptions options;
   for (int server = 0; server < server_processes(parts_.job.parallel); ++server) {
-    options.servers.push_back(server == run.server ? parts_.server.endpoint() : run.find(server));
+    const auto at = server == run.server ? parts_.server.endpoint() : run.find(server);
+    if (!at) options.gone.insert(server);
+    options.servers.push_back(at.value_or(net::Endpoint{}));
   }
   options.shards = static_cast<int>(parts_.job.parallel.servers.size());
-  {
-    const std::scoped_lock lock(mutex_);
-    options.gone = gone_;
-  }
   options.token = run.network.token;
   options.encryption = run.network.encryption;
   options.job_id = run.network.job_id;

@@ -2,8 +2,6 @@
 // Predictions with the newest parameters of a running job, served from the process of the server
 // that leads it, beside the training.
 
-#include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -28,21 +26,15 @@ struct JobParts {
 /// training do nothing for it but to send the parameters, as to one more worker.
 class JobPredictions {
  public:
-  /// Listens, on any port of run.listen_host. `gone`: servers that have died already. Errors of
-  /// serving::Server.
-  JobPredictions(const JobParts& parts, const ModelDescription& description, std::set<int> gone);
+  /// Listens, on any port of run.listen_host. Errors of serving::Server.
+  JobPredictions(const JobParts& parts, const ModelDescription& description);
 
   net::Endpoint endpoint() const { return server_.endpoint(); }
-
-  /// A server has died whose copy carries on.
-  void lost(int server);
 
  private:
   parallel::server::ClientOptions reader_options() const;
 
   const JobParts parts_;
-  mutable std::mutex mutex_;
-  std::set<int> gone_;
   JobWeights weights_;
   PredictionModel model_;
   serving::Server server_;

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -82,7 +81,6 @@ class ServedRun {
   std::uint64_t version_;
   std::vector<ps::WorkerFigures> workers_;  ///< as server 0 has last told its stand-in
   std::size_t workers_told_ = 0;
-  std::set<int> gone_;  ///< servers that have died
   bool begun_ = false, stopping_ = false, interrupted_ = false, predictions_failed_ = false;
   std::unique_ptr<JobPredictions> predictions_;  ///< uses all of the above
 };
@@ -139,6 +137,7 @@ ps::ServerOptions ServedRun::server_options() {
   options.facts = facts_;
   options.state = [this] { return shard_state(store_); };
   options.timeout = as_milliseconds(job_.parallel.timeout_s);
+  options.lost = run_.lost;
   return options;
 }
 
@@ -210,7 +209,6 @@ Report ServedRun::lead() {
   state_.step = position.steps_done;
   journal_.start_clock();
   server_.lead(options);
-  gone_.insert(0);
   serve_predictions();
   return follow_events();
 }
@@ -267,8 +265,6 @@ bool ServedRun::handle(const ps::Event& event) {
     observer_.on_notice(told->text);
   } else if (const auto* lost = std::get_if<ps::ServerLostEvent>(&event)) {
     run_.withdraw(lost->server);
-    gone_.insert(lost->server);
-    if (predictions_) predictions_->lost(lost->server);
   } else if (const auto* pause = std::get_if<ps::PauseEvent>(&event)) {
     return on_pause(*pause);
   }
@@ -311,7 +307,7 @@ void ServedRun::serve_predictions() {
   if (!run_.publish_predictions || predictions_failed_) return;
   try {
     const JobParts parts{job_, run_, server_, plan_, facts_};
-    predictions_ = std::make_unique<JobPredictions>(parts, *state_.model, gone_);
+    predictions_ = std::make_unique<JobPredictions>(parts, *state_.model);
     run_.publish_predictions(predictions_->endpoint());
   } catch (const Error& error) {
     predictions_.reset();

@@ -3,6 +3,7 @@
 // docs/parameter_server.md.
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,8 +34,10 @@ struct ServerRun {
   TrainerOptions trainer;  ///< host name, resume and stop_requested alone
   /// Where this server listens: called once, before anything waits for it.
   std::function<void(const net::Endpoint&)> publish;
-  /// Where another server listens.
-  std::function<net::Endpoint(int server)> find;
+  /// Where another server listens; nothing where it has died.
+  std::function<std::optional<net::Endpoint>(int server)> find;
+  /// Whether it has died.
+  std::function<bool(int server)> lost;
   /// Where the process that leads the job answers what its parameters predict: called once training
   /// goes on, and again by whoever takes over. Empty: no predictions are served.
   std::function<void(const net::Endpoint&)> publish_predictions = {};
@@ -51,6 +54,8 @@ Report run_parameter_server(const Job& job, const ServerRun& run, Observer& obse
 struct ServedWorkerRun {
   std::vector<net::Endpoint> servers;
   std::set<int> gone;  ///< of these: their copies keep what they kept
+  /// Whether one of them has died; asked until they have been joined.
+  std::function<bool(int server)> lost;
   ServedNetwork network;
   TrainerOptions trainer;  ///< worker, host name, stop_requested
   int number = -1;         ///< the number that it would like

@@ -112,6 +112,7 @@ ps::ClientOptions ServedWorker::client_options() const {
   options.timeout = whole_milliseconds(job_.parallel.timeout_s);
   options.compression = comm::scheme_of(job_.parallel.compression);
   options.give_up = run_.trainer.stop_requested;
+  options.lost = run_.lost;
   options.pull_compression = comm::scheme_of(job_.parallel.pull_compression);
   const auto transport =
       comm::transport_for(comm::transport_of(job_.fabric.transport, "fabric.transport"));

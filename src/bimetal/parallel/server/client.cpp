@@ -18,13 +18,7 @@ namespace bimetal::parallel::server {
 Client::Client(const ClientOptions& options, const ShardPlan& plan,
                std::vector<torch::Tensor> parameters, Deadline deadline)
     : impl_(std::make_unique<Impl>(options, plan, std::move(parameters))) {
-  // The coordinator first: it gives the number that the others know the worker by.
-  auto& links = impl_->links;
-  const auto& first = links[static_cast<std::size_t>(impl_->leader)];
-  impl_->join(*first, options.join.number, deadline);
-  for (const auto& server : links) {
-    if (server != first && !server->gone) impl_->join(*server, number(), deadline);
-  }
+  impl_->join_all(deadline);
 }
 
 Client::~Client() = default;

@@ -45,6 +45,9 @@ struct ClientOptions {
   std::size_t ring_bytes = std::size_t{4} << 20;
   /// Asked while it waits for servers at the beginning: whether to give up, with Aborted.
   std::function<bool()> give_up;
+  /// Asked then, too: whether a server has died. With copies its own takes its place; without, that
+  /// is an error at once. Empty: nobody knows.
+  std::function<bool(int server)> lost = {};
 };
 
 /// One worker. Calls from one thread at a time; push() from the threads of backward. Errors: those

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <asio/awaitable.hpp>
-#include <asio/cancellation_signal.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
@@ -29,12 +28,15 @@ struct Client::Impl {
   ~Impl();
 
   asio::awaitable<void> connect(ServerLink& server, int number, Deadline deadline);
-  void join(ServerLink& server, int number, Deadline deadline);
+  void join_all(Deadline deadline);
+  bool join(ServerLink& server, Deadline deadline);
+  void lose(ServerLink& server);
   bool wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& arrived,
                   Deadline deadline);
   asio::awaitable<void> watch();
   ServerLink* copy_of(int server) const;
   bool stood_in_for(int server);
+  bool leads(int server);
   void ask(int shard, IncomingParameters& set);
   void ask_for(IncomingParameters& set);
   void look_ahead();
@@ -53,9 +55,8 @@ struct Client::Impl {
   std::atomic<std::uint64_t> bytes_sent{0};
   asio::io_context io{1};
   asio::steady_timer timer{io};
-  asio::cancellation_signal give_up;  ///< ends a connect() that is under way
   int shards;
-  int leader = 0;                ///< of the I/O thread once all are joined
+  int leader = 0;                ///< of the I/O thread, changed under arrivals.mutex
   std::uint32_t lease_term = 0;  ///< of the caller's thread
   bool stopping = false;         ///< of the I/O thread
   asio::executor_work_guard<asio::io_context::executor_type> work;

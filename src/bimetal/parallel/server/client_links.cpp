@@ -56,8 +56,9 @@ Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
     const int server = static_cast<int>(i);
     links.push_back(std::make_unique<ServerLink>(
         server, server % shards, options.servers[i], plan, arrivals,
-        [this, server] { return stood_in_for(server); }, [this] { look_ahead(); }));
-    links.back()->gone = options.gone.contains(server);
+        [this, server] { return stood_in_for(server); }, [this, server] { return leads(server); },
+        [this] { look_ahead(); }));
+    links.back()->passed_over = links.back()->gone = options.gone.contains(server);
   }
   sets[0].memory = host_memory(parameters);
   if (links.front()->gone) leader = shards;
@@ -72,7 +73,7 @@ Client::Impl::~Impl() {
       if (server->link) server->link->close();
     }
     stopping = true;
-    give_up.emit(asio::cancellation_type::terminal);
+    for (const auto& server : links) server->give_up.emit(asio::cancellation_type::terminal);
     timer.cancel();
     work.reset();
   });
@@ -86,16 +87,17 @@ asio::awaitable<void> Client::Impl::connect(ServerLink& server, int number, Dead
   std::string name = server.name();
   server.link = co_await dial_server(std::move(endpoint), std::move(name), std::move(credentials),
                                      bytes_sent, deadline);
+  if (server.gone) co_return server.link->close();
   server.link->start(server);
   Join join = options.join;
   join.number = number;
   server.link->send(MessageKind::join, {}, encode(join));
 }
 
-/// The other server that keeps the same shard, if it is there.
+/// The other server that keeps the same shard, if it lives.
 ServerLink* Client::Impl::copy_of(int server) const {
   const auto other = static_cast<std::size_t>(server < shards ? server + shards : server - shards);
-  if (other >= links.size() || links[other]->gone || !links[other]->link) return nullptr;
+  if (other >= links.size() || links[other]->gone) return nullptr;
   return links[other].get();
 }
 
@@ -105,19 +107,52 @@ bool Client::Impl::stood_in_for(int server) {
   for (auto* set : std::exchange(links[static_cast<std::size_t>(server)]->asked, {})) {
     ask(server % shards, *set);
   }
-  if (server != leader) return true;
+  const std::scoped_lock lock(arrivals.mutex);
+  if (server == leader) leads(shards);
+  return true;
+}
+
+/// Whether leases of this server count. The stand-in's first one may be here before server 0's
+/// death is noticed. Under the lock.
+bool Client::Impl::leads(int server) {
+  if (server == leader) return true;
+  if (leader != 0 || server != shards) return false;
   // What server 0 leased out is void; its stand-in leases anew.
   leader = shards;
-  const std::scoped_lock lock(arrivals.mutex);
   ++arrivals.term;
   arrivals.leases.clear();
   return true;
 }
 
-void Client::Impl::join(ServerLink& server, int number, Deadline deadline) {
+/// The coordinator first: it gives the number that the others know the worker by.
+void Client::Impl::join_all(Deadline deadline) {
+  auto* first = links[static_cast<std::size_t>(leader)].get();
+  if (!join(*first, deadline)) {
+    first = links[static_cast<std::size_t>(shards)].get();
+    join(*first, deadline);
+  }
+  for (const auto& server : links) {
+    if (server.get() != first && !server->passed_over) join(*server, deadline);
+  }
+}
+
+/// A server that is to be joined has died.
+void Client::Impl::lose(ServerLink& server) {
+  asio::post(io, [this, &server] {
+    if (server.gone) return;
+    if (server.link) server.link->close();
+    server.on_closed(Error(ErrorCode::PeerLost, "it ended before this worker had joined it"));
+    server.give_up.emit(asio::cancellation_type::terminal);
+  });
+}
+
+/// False where it has died meanwhile, and a copy of it lives.
+bool Client::Impl::join(ServerLink& server, Deadline deadline) {
+  std::unique_lock lock(arrivals.mutex);
   const int before = arrivals.welcomes;
-  const auto ended = [this](std::exception_ptr error) {
-    if (!error) return;
+  const int number = arrivals.number < 0 ? options.join.number : arrivals.number;
+  const auto ended = [this, &server](std::exception_ptr error) {
+    if (!error || server.gone) return;
     const std::scoped_lock lock(arrivals.mutex);
     try {
       std::rethrow_exception(error);
@@ -129,15 +164,19 @@ void Client::Impl::join(ServerLink& server, int number, Deadline deadline) {
     arrivals.changed.notify_all();
   };
   asio::co_spawn(io, connect(server, number, deadline),
-                 asio::bind_cancellation_slot(give_up.slot(), ended));
-  std::unique_lock lock(arrivals.mutex);
-  const auto welcome = [&] { return arrivals.welcomes > before; };
+                 asio::bind_cancellation_slot(server.give_up.slot(), ended));
+  const auto settled = [&] { return arrivals.welcomes > before || server.passed_over; };
   const auto last = Deadline::at(deadline.time() + milliseconds(500));
   while (!last.expired()) {
-    if (wait_until(lock, welcome, min(last, Deadline::after(kLookWhetherToGiveUp)))) return;
+    if (wait_until(lock, settled, min(last, Deadline::after(kLookWhetherToGiveUp)))) {
+      return !server.passed_over;
+    }
     if (options.give_up && options.give_up()) {
       throw Error(ErrorCode::Aborted, fmt::format("stopped before {} had answered", server.name()));
     }
+    lock.unlock();
+    if (options.lost && options.lost(server.number())) lose(server);
+    lock.lock();
   }
   throw Error(ErrorCode::Timeout, fmt::format("{} did not answer in time", server.name()));
 }

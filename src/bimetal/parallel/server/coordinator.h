@@ -131,6 +131,8 @@ class Coordinator {
   void request_pause();
 
   std::uint64_t version() const noexcept { return version_; }
+  /// Numbers of those that live.
+  const std::set<int>& servers() const noexcept { return options_.servers; }
   std::int64_t samples_repeated() const noexcept { return ledger_.samples_repeated(); }
   std::vector<WorkerFigures> figures() const;
 

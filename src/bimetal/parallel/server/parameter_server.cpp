@@ -15,6 +15,8 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
+constexpr milliseconds kLookForTheLost{100};
+
 }  // namespace
 
 ParameterServer::ParameterServer(const ServerOptions& options, ShardStore& store)
@@ -39,7 +41,17 @@ void ParameterServer::coordinate(const CoordinatorOptions& options) {
 }
 
 std::optional<Event> ParameterServer::next_event(Deadline deadline) {
+  look_for_the_lost();
   return node_->events.pop(deadline);
+}
+
+void ParameterServer::look_for_the_lost() {
+  if (!node_->options.lost || !next_look_.expired()) return;
+  next_look_ = Deadline::after(kLookForTheLost);
+  for (const int server : node_->ask([node = node_.get()] { return node->awaited(); }).get()) {
+    if (!node_->options.lost(server)) continue;
+    node_->ask([node = node_.get(), server] { node->never_came(server); }).get();
+  }
 }
 
 std::vector<ServerState> ParameterServer::snapshot(Deadline deadline) {
@@ -123,18 +135,24 @@ void ParameterServer::finish(Deadline deadline) {
   }
 }
 
-bool ParameterServer::serve(const net::Endpoint& coordinator,
+bool ParameterServer::serve(const std::optional<net::Endpoint>& coordinator,
                             const std::optional<net::Endpoint>& stand_in,
                             const std::function<void(const Event&)>& tell, Deadline to_connect) {
   node_
       ->ask([node = node_.get(), coordinator, stand_in, to_connect] {
-        if (stand_in) node->stand_in_at = *stand_in;
+        node->stand_in_at = stand_in;
+        node->connect_by = to_connect;
         node->listener.start();
         asio::co_spawn(node->io, node->tick_loop(), asio::detached);
-        node->join_coordinator(coordinator, to_connect);
+        if (coordinator) {
+          node->join_coordinator(*coordinator, to_connect);
+        } else {
+          node->never_came(0);
+        }
       })
       .get();
   while (!node_->ask([node = node_.get()] { return node->finished; }).get()) {
+    look_for_the_lost();
     const auto event = node_->events.pop(Deadline::after(milliseconds(20)));
     if (!event) continue;
     if (std::holds_alternative<TakeOverEvent>(*event)) return true;

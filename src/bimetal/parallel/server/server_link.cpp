@@ -54,6 +54,7 @@ void ServerLink::on_piece(const net::FrameHeader& header, std::span<const std::b
 
 void ServerLink::on_lease(const Lease& lease) {
   const std::scoped_lock lock(arrivals_.mutex);
+  if (!leads_()) return;
   arrivals_.leases.push_back(lease);
   arrivals_.changed.notify_all();
 }
@@ -90,6 +91,14 @@ void ServerLink::on_message(const net::FrameHeader& header, std::span<const std:
   switch (kind) {
     case MessageKind::welcome:
       if (arrivals_.number < 0) arrivals_.number = decode_welcome(body).number;
+      if (arrivals_.number != decode_welcome(body).number && !arrivals_.failure) {
+        arrivals_.failure =
+            Error(ErrorCode::PeerLost,
+                  fmt::format("server 0 has died while this worker joined, and its number, {}, "
+                              "belongs to another one now: join again",
+                              arrivals_.number),
+                  0);
+      }
       ++arrivals_.welcomes;
       if (arrivals_.ring_bytes > 0) link->offer_memory(arrivals_.ring_bytes);
       break;
@@ -109,9 +118,10 @@ void ServerLink::on_message(const net::FrameHeader& header, std::span<const std:
 
 void ServerLink::on_closed(const Error& why) {
   gone = true;
-  if (why.code() == ErrorCode::PeerLost && stood_in_for_()) return;
+  const bool goes_on = why.code() == ErrorCode::PeerLost && stood_in_for_();
   const std::scoped_lock lock(arrivals_.mutex);
-  if (!arrivals_.failure && !arrivals_.finished) {
+  passed_over = goes_on;
+  if (!goes_on && !arrivals_.failure && !arrivals_.finished) {
     const bool lost = why.code() == ErrorCode::PeerLost;
     arrivals_.failure =
         Error(why.code(),

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <asio/cancellation_signal.hpp>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -45,10 +47,11 @@ struct Arrivals {
 /// The connection with one server.
 class ServerLink final : public LinkHandler {
  public:
-  /// On the I/O thread: `stood_in_for`: whether the job goes on without this server; `answered`:
-  /// there is a new lease, or this server has sent all that it was asked for first.
+  /// On the I/O thread: `stood_in_for`: whether the job goes on without this server; `leads`, under
+  /// the lock: whether its leases count; `answered`: there is a new lease, or this server has sent
+  /// all that it was asked for first.
   ServerLink(int server, int shard, net::Endpoint endpoint, const ShardPlan& plan,
-             Arrivals& arrivals, std::function<bool()> stood_in_for,
+             Arrivals& arrivals, std::function<bool()> stood_in_for, std::function<bool()> leads,
              std::function<void()> answered = {})
       : server_(server),
         shard_(shard),
@@ -56,13 +59,17 @@ class ServerLink final : public LinkHandler {
         plan_(plan),
         arrivals_(arrivals),
         stood_in_for_(std::move(stood_in_for)),
+        leads_(std::move(leads)),
         answered_(std::move(answered)) {}
 
   std::string name() const {
     return fmt::format("server {} ({})", server_, net::to_string(endpoint_));
   }
+  int number() const noexcept { return server_; }
   const net::Endpoint& endpoint() const noexcept { return endpoint_; }
   std::shared_ptr<Link> link;
+  std::atomic<bool> passed_over{false};  ///< it is gone, and the job goes on with its copy
+  asio::cancellation_signal give_up;     ///< ends a connect() that is under way
   // Of the I/O thread.
   std::uint64_t pushed = 0;  ///< pieces of the present lease
   /// What it was asked for parameters for, and has not sent yet; what comes belongs to the first.
@@ -84,7 +91,7 @@ class ServerLink final : public LinkHandler {
   net::Endpoint endpoint_;
   const ShardPlan& plan_;
   Arrivals& arrivals_;
-  std::function<bool()> stood_in_for_;
+  std::function<bool()> stood_in_for_, leads_;
   std::function<void()> answered_;
   Body beside_;  ///< where a piece arrives that has no place in the model
 };

@@ -60,24 +60,24 @@ ServerSession* ServerNode::session_of(Role role, int number) {
   return nullptr;
 }
 
-int ServerNode::admit(ServerSession&, const Join& join) {
+/// Nothing: later, once this server leads.
+std::optional<int> ServerNode::admit(ServerSession&, const Join& join) {
   require_same_release(join, std::string(release()));
   require_same_facts(join, options.facts);
   if (join.role == Role::reader) return 0;  // it takes part in nothing
   if (join.role == Role::server) {
     // The stand-in is joined by others that know already that server 0 is dead.
     const bool leads = options.server == stand_in() || (coordinates() && coordinator);
-    const bool due = leads && join.number > 0 && join.number != options.server &&
+    const bool given_up = coordinator && !coordinator->servers().contains(join.number);
+    const bool due = leads && !given_up && join.number > 0 && join.number != options.server &&
                      join.number < options.servers && !session_of(Role::server, join.number);
     if (due) return join.number;
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("server {} is not expected here", join.number));
   }
-  if (coordinates()) {
-    if (coordinator) return coordinator->admit(join);
-    throw Error(ErrorCode::Aborted, "the job has not begun or is over");
-  }
-  // Server 0 has given the number.
+  if (coordinator) return coordinator->admit(join);
+  // Server 0 has died before it could give a number.
+  if (join.number < 0 && options.server == stand_in()) return std::nullopt;
   if (join.number >= 0 && !session_of(Role::worker, join.number)) return join.number;
   throw Error(ErrorCode::InvalidArgument, fmt::format("there is a worker {} already", join.number),
               join.number);
@@ -87,22 +87,10 @@ void ServerNode::on_admitted(ServerSession& session) {
   log(LogLevel::info, "server {}: {} {} has joined from {}", options.server,
       to_string(session.role()), session.number(), session.link().remote());
   if (!coordinates() || !coordinator || session.role() == Role::reader) return;
-  // No work before every server is there: each must see all updates.
-  const auto here = [this](Role role) {
-    return std::ranges::count_if(
-        sessions, [role](const auto& other) { return other->admitted() && other->role() == role; });
-  };
-  complete |= here(Role::server) + 1 >= options.servers;
-  if (!complete) return;
-  if (session.role() == Role::worker) {
+  if (complete && session.role() == Role::worker) {
     coordinator->ready(session.number(), Clock::now());
-    return;
   }
-  std::vector<int> waiting;
-  for (const auto& other : sessions) {
-    if (other->admitted() && other->role() == Role::worker) waiting.push_back(other->number());
-  }
-  for (const int worker : waiting) coordinator->ready(worker, Clock::now());
+  begin_when_complete();
 }
 
 void ServerNode::on_staged(ServerSession& session, std::uint64_t lease, bool finite) {
@@ -141,6 +129,7 @@ void ServerNode::on_gone(ServerSession& session, const std::string& why) {
     if (coordinator) coordinator->lost(session.number(), why, Clock::now());
   } else if (coordinator) {
     coordinator->server_lost(session.number(), why, Clock::now());
+    begin_when_complete();
   }
 }
 
@@ -230,37 +219,6 @@ asio::awaitable<void> ServerNode::tick_loop() {
 
 // ---- under server 0's orders --------------------------------------------------------------------
 
-void ServerNode::join_coordinator(const net::Endpoint& coordinator_at, Deadline deadline) {
-  asio::co_spawn(io, connect_upstream(coordinator_at, deadline), [this](std::exception_ptr error) {
-    try {
-      if (error) std::rethrow_exception(error);
-    } catch (const Error& failure) {
-      fail(failure);
-    } catch (const std::exception& failure) {
-      fail(Error(ErrorCode::System, failure.what()));
-    }
-  });
-}
-
-asio::awaitable<void> ServerNode::connect_upstream(net::Endpoint coordinator_at,
-                                                   Deadline deadline) {
-  // Named: GCC 12 destroys aggregates made within a co_await expression twice.
-  Credentials credentials{options.token, options.encryption, options.job_id};
-  std::string name = fmt::format("server {} ({})", leader, net::to_string(coordinator_at));
-  upstream = co_await dial_server(std::move(coordinator_at), std::move(name),
-                                  std::move(credentials), bytes_sent, deadline);
-  upstream->start(*this);
-  Join join{.role = Role::server,
-            .number = options.server,
-            .host = options.host,
-            .device = "cpu",
-            .release = std::string(release()),
-            .samples_per_s = 0,
-            .step_seconds = 0,
-            .facts = options.facts};
-  upstream->send(MessageKind::join, {}, encode(join));
-}
-
 std::span<std::byte> ServerNode::place(const net::FrameHeader&) {
   throw Error(ErrorCode::CorruptData, "server 0 sends no tensors to other servers");
 }
@@ -268,6 +226,7 @@ std::span<std::byte> ServerNode::place(const net::FrameHeader&) {
 void ServerNode::on_message(const net::FrameHeader& header, std::span<const std::byte> body) {
   switch (static_cast<MessageKind>(header.operation)) {
     case MessageKind::welcome:
+      welcomed = true;
       if (leader != 0) send_what_it_lacks(decode_welcome(body).version);
       return;
     case MessageKind::record: events.push(decode_step_record(body)); return;

@@ -2,6 +2,7 @@
 // Everything of a server that lives on its one thread. Private to parameter_server.cpp.
 
 #include <asio/awaitable.hpp>
+#include <asio/cancellation_signal.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
@@ -9,9 +10,11 @@
 #include <atomic>
 #include <deque>
 #include <future>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -38,6 +41,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
       stopped = true;
       listener.stop();
       timer.cancel();
+      for (auto& attempt : give_up) attempt.emit(asio::cancellation_type::terminal);
       if (upstream) upstream->close();
       for (const auto& session : sessions) session->link().close();
       sessions.clear();
@@ -57,15 +61,24 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
 
   net::ListenerOptions listener_options();
   asio::awaitable<void> tick_loop();
+  // How servers come together: server_gathering.cpp.
   void join_coordinator(const net::Endpoint& coordinator, Deadline deadline);
   asio::awaitable<void> connect_upstream(net::Endpoint coordinator, Deadline deadline);
+  /// Servers that this one waits for.
+  std::vector<int> awaited();
+  /// One of them has died before it came.
+  void never_came(int server);
+  /// Work begins once every living server is there: each must see all updates.
+  void begin_when_complete();
+
   void apply_here(std::uint64_t version, const Apply& update);
   void note_order(std::uint64_t version, const Apply& update);
 
   // When server 0 dies: server_takeover.cpp.
   void follow_stand_in(const Error& why);
   void send_what_it_lacks(std::uint64_t its_version);
-  bool ready_to_lead() const;
+  bool ready_to_lead();
+  void require_every_shard(const std::set<int>& keepers) const;
   void lead(CoordinatorOptions options);
   /// What the parameters here have learnt from.
   Position position() const;
@@ -94,7 +107,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   }
 
   // SessionOwner
-  int admit(ServerSession& session, const Join& join) override;
+  std::optional<int> admit(ServerSession& session, const Join& join) override;
   void on_admitted(ServerSession& session) override;
   void on_staged(ServerSession& session, std::uint64_t lease, bool finite) override;
   void on_done(ServerSession& session, std::uint64_t lease, const Done& done) override;
@@ -128,14 +141,18 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   std::vector<std::unique_ptr<ServerSession>> sessions;
   std::vector<std::unique_ptr<ServerSession>> gone;  ///< to be freed outside of their callbacks
   std::unique_ptr<Coordinator> coordinator;
-  std::shared_ptr<Link> upstream;  ///< to the coordinator
-  int leader = 0;                  ///< the coordinator's number
-  net::Endpoint stand_in_at;
-  bool told_why = false;  ///< the coordinator has ended the job by an error of its own
-  bool complete = false;  ///< all servers have been here
+  std::shared_ptr<Link> upstream;                ///< to the coordinator
+  std::list<asio::cancellation_signal> give_up;  ///< of each connect_upstream(), which it ends
+  int leader = 0;                                ///< the coordinator's number
+  bool welcomed = false;                         ///< by the leader
+  Deadline connect_by = Deadline::at({});        ///< of a server that is still starting
+  std::optional<net::Endpoint> stand_in_at;
+  bool told_why = false;    ///< the coordinator has ended the job by an error of its own
+  bool complete = false;    ///< all servers that live have been here
+  std::set<int> never_met;  ///< servers that died before they followed the stand-in
   std::deque<std::pair<std::uint64_t, Apply>> orders;  ///< the newest, with copies alone
   std::map<int, std::uint64_t> followers;              ///< of the stand-in: their versions
-  std::optional<std::chrono::steady_clock::time_point> lead_by;
+  std::optional<Deadline> lead_by;
   bool finished = false, stopped = false;
   std::chrono::steady_clock::time_point upstream_heard{};
   int silent_ticks = 0;

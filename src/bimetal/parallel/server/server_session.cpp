@@ -79,10 +79,25 @@ void ServerSession::on_message(const net::FrameHeader& header, std::span<const s
 }
 
 void ServerSession::on_join(std::span<const std::byte> body) {
-  if (admitted()) out_of_place(MessageKind::join);
+  if (admitted() || waiting_) out_of_place(MessageKind::join);
   join_ = decode_join(body);
   role_ = join_.role;
+  enter();
+}
+
+void ServerSession::join_now() {
+  if (!waiting_) return;
+  try {
+    enter();
+  } catch (const Error& refusal) {
+    link_->refuse(refusal);
+  }
+}
+
+void ServerSession::enter() {
   number_ = owner_.admit(*this, join_);
+  waiting_ = !number_;
+  if (waiting_) return;
   join_.number = *number_;
   join_.facts.clear();
   link_->send(MessageKind::welcome, {}, encode(Welcome{*number_, store_.version()}));

@@ -21,8 +21,9 @@ class ServerSession;
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
-  /// Judges who wants in: an Error is the refusal. The number that it goes by.
-  virtual int admit(ServerSession& session, const Join& join) = 0;
+  /// Judges who wants in: an Error is the refusal. The number that it goes by; nothing where that
+  /// is not known yet: then the owner calls join_now() later.
+  virtual std::optional<int> admit(ServerSession& session, const Join& join) = 0;
   virtual void on_admitted(ServerSession& session) = 0;
   virtual void on_staged(ServerSession& session, std::uint64_t lease, bool finite) = 0;
   virtual void on_done(ServerSession& session, std::uint64_t lease, const Done& done) = 0;
@@ -47,6 +48,9 @@ class ServerSession final : public LinkHandler {
   /// answered with what there is.
   void begin_term(std::uint32_t term);
 
+  /// Admits one that had to wait for its number.
+  void join_now();
+
   bool admitted() const noexcept { return number_.has_value(); }
   Role role() const noexcept { return role_; }
   int number() const noexcept { return number_.value_or(-1); }
@@ -60,6 +64,7 @@ class ServerSession final : public LinkHandler {
 
  private:
   void on_join(std::span<const std::byte> body);
+  void enter();
   void on_worker_message(MessageKind kind, const net::FrameHeader& header,
                          std::span<const std::byte> body);
   void on_server_message(MessageKind kind, const net::FrameHeader& header,
@@ -73,6 +78,7 @@ class ServerSession final : public LinkHandler {
   Role role_ = Role::worker;
   std::optional<int> number_;
   Join join_;
+  bool waiting_ = false;  ///< for its number
   struct Pull {
     std::uint64_t version;  ///< that it waits for
     comm::Scheme scheme;

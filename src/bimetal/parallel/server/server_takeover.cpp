@@ -39,16 +39,23 @@ Position ServerNode::position() const {
 
 /// `why` is what the job fails with if nobody is there to follow.
 void ServerNode::follow_stand_in(const Error& why) {
-  if (leader != 0 || stand_in() < 0 || stopped) return fail(why);
+  const bool leads = options.server == stand_in();
+  if (leader != 0 || stand_in() < 0 || stopped || !(leads || stand_in_at)) return fail(why);
   log(LogLevel::info, "server {}: {}; server {} leads from now on", options.server, why.what(),
       stand_in());
   leader = stand_in();
+  welcomed = false;
+  for (auto& attempt : give_up) attempt.emit(asio::cancellation_type::terminal);
+  if (upstream) upstream->close();
   upstream.reset();
   silent_ticks = 0;
-  if (coordinates()) {
-    lead_by = Clock::now() + kToGather;
+  // Before the first update others may still be on their way here for the first time.
+  auto by = Deadline::after(kToGather);
+  if (orders.empty() && connect_by.time() > by.time()) by = connect_by;
+  if (leads) {
+    lead_by = by;
   } else {
-    join_coordinator(stand_in_at, Deadline::after(kToGather));
+    join_coordinator(*stand_in_at, by);
   }
 }
 
@@ -77,9 +84,20 @@ void ServerNode::on_caught_up(ServerSession& session, std::uint64_t version) {
   followers[session.number()] = version;
 }
 
-bool ServerNode::ready_to_lead() const {
-  const auto others = static_cast<std::size_t>(options.servers - 2);
-  return followers.size() >= others || Clock::now() >= *lead_by;
+bool ServerNode::ready_to_lead() {
+  return awaited().empty() || lead_by->expired();
+}
+
+/// Error(PeerLost) where `keepers` leave a shard to nobody.
+void ServerNode::require_every_shard(const std::set<int>& keepers) const {
+  for (int shard = 0; shard < options.shards; ++shard) {
+    if (keepers.contains(shard) || keepers.contains(shard + options.shards)) continue;
+    throw Error(ErrorCode::PeerLost,
+                fmt::format("servers 0 and {} and the copy of the latter are lost; their part of "
+                            "the parameters is gone with them",
+                            shard),
+                shard);
+  }
 }
 
 void ServerNode::lead(CoordinatorOptions with) {
@@ -101,6 +119,7 @@ void ServerNode::lead(CoordinatorOptions with) {
     }
     session->link().send(MessageKind::forget, first);
   }
+  require_every_shard(with.servers);
   store.forget_leases_before(kFirstLeaseOfSecondTerm);
   for (const auto& session : sessions) session->begin_term(kSecondTerm);
   complete = true;
@@ -113,6 +132,9 @@ void ServerNode::lead(CoordinatorOptions with) {
     workers.push_back(session->number());
   }
   for (const int worker : workers) coordinator->ready(worker, Clock::now());
+  std::vector<ServerSession*> without_number;  // refusing one takes it off the list
+  for (const auto& session : sessions) without_number.push_back(session.get());
+  for (auto* session : without_number) session->join_now();
 }
 
 }  // namespace bimetal::parallel::server

@@ -61,8 +61,9 @@ class PulledPieces : public ::testing::Test {
     }
     for (auto& memory : next_.memory) memory = torch::zeros_like(memory);
     for (int server = 0; server < 2; ++server) {
-      links_.push_back(std::make_unique<ServerLink>(server, 0, net::Endpoint{"127.0.0.1", 1}, plan_,
-                                                    arrivals_, [] { return true; }));
+      links_.push_back(std::make_unique<ServerLink>(
+          server, 0, net::Endpoint{"127.0.0.1", 1}, plan_, arrivals_, [] { return true; },
+          [] { return true; }));
     }
   }
 

@@ -1,0 +1,99 @@
+#include "bimetal/cli/server_directory.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "bimetal/base/error.h"
+#include "bimetal/cli/rank_process.h"
+#include "bimetal/serving/message.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr std::chrono::seconds kToTell{5};
+constexpr std::chrono::milliseconds kLookForServer{50};
+
+std::string key_of(int server) {
+  return fmt::format("parameter_server/{}", server);
+}
+
+std::string key_of_gone(int server) {
+  return key_of(server) + "/gone";
+}
+
+}  // namespace
+
+ServerDirectory::ServerDirectory(const launch::RankEnvironment& env, const train::Job& job,
+                                 int server)
+    : deadline_(Deadline::after(milliseconds(job.cluster.join_timeout_s))) {
+  if (env.store == launch::StoreOwner::ParameterServer) {
+    if (job.parallel.replicas > 1) {
+      throw Error(ErrorCode::Unsupported,
+                  "parallel.replicas = 2 works with `bimetal train` alone: here the servers' "
+                  "addresses are kept by server 0 and would be lost with it",
+                  env.rank);
+    }
+    if (server == 0) served_.emplace(env.master, net::Token::from_environment());
+  } else if (env.store != launch::StoreOwner::Launcher) {
+    throw Error(ErrorCode::Unsupported,
+                "parallel.mode = \"server\" works with `bimetal train`, `bimetal join` and on "
+                "Ray, not yet under torchrun, mpirun, Slurm or `bimetal launch`",
+                env.rank);
+  }
+  store_ = rendezvous::connect_store(env.master, net::Token::from_environment(), deadline_);
+}
+
+void ServerDirectory::publish(int server, const net::Endpoint& endpoint) {
+  store_->set(key_of(server), net::to_string(endpoint), deadline_);
+}
+
+std::optional<net::Endpoint> ServerDirectory::find(int server, const std::function<bool()>& stop) {
+  // Who looks once training goes on finds everybody there.
+  const auto deadline = deadline_.expired() ? Deadline::after(kToTell) : deadline_;
+  while (!deadline.expired()) {
+    if (withdrawn(server)) return std::nullopt;
+    if (const auto address = store_->try_get(key_of(server), deadline)) {
+      return net::parse_endpoint(*address);
+    }
+    if (stop()) {
+      throw Error(ErrorCode::Aborted,
+                  fmt::format("stopped before parameter server {} was there", server));
+    }
+    std::this_thread::sleep_for(kLookForServer);
+  }
+  throw Error(
+      ErrorCode::Timeout,
+      fmt::format("parameter server {} was not there within cluster.join_timeout_s", server));
+}
+
+void ServerDirectory::publish_predictions(const net::Endpoint& endpoint) {
+  store_->set(serving::kDirectoryKey, net::to_string(endpoint), Deadline::after(kToTell));
+}
+
+void ServerDirectory::withdraw(int server) {
+  store_->set(key_of_gone(server), "1", Deadline::after(kToTell));
+}
+
+bool ServerDirectory::withdrawn(int server) {
+  return store_->try_get(key_of_gone(server), Deadline::after(kToTell)).has_value();
+}
+
+void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,
+                             rendezvous::Store& store) {
+  // plan_of: the servers come after the workers.
+  plan.on_failure = [&store, servers = ranks.servers,
+                     workers = static_cast<int>(ranks.workers.size())](int index) {
+    if (index < workers || index - workers >= static_cast<int>(servers.size())) return;
+    const int server = servers[static_cast<std::size_t>(index - workers)];
+    try {
+      store.set(key_of_gone(server), "1", Deadline::after(kToTell));
+    } catch (const Error&) {
+      // The store is gone, and with it whoever would look.
+    }
+  };
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,47 @@
+#pragma once
+// Where the servers and workers of a job with parallel.mode = "server" find each other, and learn
+// that a server has died: entries of a store, of the launcher or of server 0.
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/cli/local_ranks.h"
+#include "bimetal/launch/rank_environment.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/rendezvous/store.h"
+#include "bimetal/train/job.h"
+
+namespace bimetal::cli {
+
+class ServerDirectory {
+ public:
+  /// `server`: this process's number among the servers; -1: it is a worker. Errors of
+  /// connect_store; Unsupported where the job's launcher keeps no directory.
+  ServerDirectory(const launch::RankEnvironment& env, const train::Job& job, int server);
+
+  void publish(int server, const net::Endpoint& endpoint);
+
+  /// Waits until the server listens; nothing if it has died. It may run elsewhere, and come later.
+  /// `stop`: whether to give up, with Aborted. Error(Timeout) after cluster.join_timeout_s.
+  std::optional<net::Endpoint> find(int server, const std::function<bool()>& stop);
+
+  void publish_predictions(const net::Endpoint& endpoint);
+
+  /// A server has died.
+  void withdraw(int server);
+  bool withdrawn(int server);
+
+ private:
+  Deadline deadline_;
+  std::optional<rendezvous::StoreServer> served_;
+  std::unique_ptr<rendezvous::Store> store_;
+};
+
+/// Has the launcher of `plan`, made of `ranks`, withdraw the servers among its ranks that fail:
+/// they may die before anybody is connected with them. `store` must outlive the launch.
+void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,
+                             rendezvous::Store& store);
+
+}  // namespace bimetal::cli
