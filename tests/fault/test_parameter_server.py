@@ -95,6 +95,44 @@ class ParameterServer(TwoMachines):
                 self.assert_nothing_left()
                 shutil.rmtree(self.checkpoints)
 
+    def test_a_killed_worker_that_held_several_leases(self):
+        for consistency in ("bounded", "async"):
+            with self.subTest(consistency):
+                job_file = self.served_job(parallel__consistency=consistency, parallel__prefetch="on", parallel__servers=2,
+                                           train__epochs=40, train__evaluate=True, checkpoint__every_steps=0)
+                job = self.train(job_file, "--report", self.folder / "run.json",
+                                 workers=("cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.5"))
+                wait_until(self.saved_steps, "the end of the first epoch", job)
+                os.kill(self.ranks_of(job)[1], signal.SIGKILL)
+                report = self.report_of(job.wait())
+                self.assert_each_sample_once(report, 40)
+                self.assertEqual([w["state"] for w in report["server"]["workers"]], ["here", "lost"])
+                # Of one worker alone, whose leases were computed one after the other, it would be 0.
+                self.assertGreater(report["server"]["workers"][0]["staleness_mean"], 0.5)
+                if consistency == "bounded":
+                    self.assertLessEqual(report["server"]["staleness_max"], 2)
+                self.assertEqual(len(report["evaluations"]), 40)
+                self.assert_nothing_left()
+                shutil.rmtree(self.checkpoints)
+
+    def test_with_copies_a_server_dies_while_parameters_come_ahead(self):
+        for transport, killed in (("tcp", 0), ("tcp", 1), ("auto", 0), ("auto", 3)):
+            with self.subTest(transport=transport, server=killed):
+                job_file = self.served_job(parallel__consistency="async", parallel__prefetch="on", parallel__servers=2,
+                                           parallel__replicas=2, fabric__transport=transport, train__epochs=40)
+                job = self.train(job_file, "--report", self.folder / "run.json")
+                self.wait_for_checkpoint(job)
+                os.kill(self.ranks_of(job)[2 + killed], signal.SIGKILL)
+                report = self.report_of(job.wait())
+                self.assertRegex(job.out + job.err, f"server {killed} is lost")
+                self.assertEqual(report["steps"], 640)
+                self.assertEqual(self.saved_steps()[-1], 640)
+                if killed != 0:  # else what server 0 had heard last of the workers' figures may be gone
+                    self.assert_each_sample_once(report, 40)
+                self.assert_nothing_left()
+                self.assert_no_half_checkpoint()
+                shutil.rmtree(self.checkpoints)
+
     def test_tensors_of_one_host_go_through_memory_that_a_kill_leaves_nothing_of(self):
         named = set(os.listdir("/dev/shm"))
         job_file = self.served_job(parallel__replicas=2, train__epochs=40, checkpoint__every_steps=0)
@@ -119,9 +157,9 @@ class ParameterServer(TwoMachines):
         self.assertLess(sent["auto"], sent["tcp"] / 10)
 
     def test_a_stopped_worker_is_passed_over_and_comes_back(self):
-        for consistency in ("bounded", "async"):
-            with self.subTest(consistency):
-                job_file = self.served_job(parallel__consistency=consistency, checkpoint__dir="")
+        for consistency, prefetch in (("bounded", "auto"), ("async", "auto"), ("async", "on")):
+            with self.subTest(consistency, prefetch=prefetch):
+                job_file = self.served_job(parallel__consistency=consistency, parallel__prefetch=prefetch, checkpoint__dir="")
                 job = self.train(job_file, "--report", self.folder / "run.json")
                 job.wait_for_output("has joined")  # the second worker
                 pid = self.ranks_of(job)[1]
@@ -197,9 +235,9 @@ class ParameterServer(TwoMachines):
         self.assert_nothing_left()
 
     def test_ctrl_c_saves_where_it_stopped(self):
-        for consistency in ("sync", "async"):
-            with self.subTest(consistency):
-                job_file = self.served_job(parallel__consistency=consistency)
+        for consistency, prefetch in (("sync", "auto"), ("async", "auto"), ("async", "on")):
+            with self.subTest(consistency, prefetch=prefetch):
+                job_file = self.served_job(parallel__consistency=consistency, parallel__prefetch=prefetch)
                 job = self.train(job_file)
                 self.wait_for_checkpoint(job)
                 job.interrupt()

@@ -8,17 +8,15 @@ namespace bimetal::net {
 namespace {
 
 constexpr std::size_t kMaxBatch = 16;  // two buffers each; systems gather at least 64
-// So that the thread looks for what arrives now and then, and the peer begins to read while it
-// does.
-constexpr std::size_t kMaxBatchBytes = std::size_t{1} << 20;
 
 }  // namespace
 
 FrameWriter::FrameWriter(asio::ip::tcp::socket& socket, const SessionKey& key,
                          const std::optional<noise::CipherState>& cipher,
-                         std::atomic<std::uint64_t>& bytes_sent)
+                         std::atomic<std::uint64_t>& bytes_sent, std::size_t batch_bytes)
     : bytes_(socket, cipher),
       key_(key),
+      batch_bytes_(batch_bytes),
       bytes_sent_(bytes_sent),
       wake_(socket.get_executor(), asio::steady_timer::time_point::max()) {}
 
@@ -59,7 +57,7 @@ void FrameWriter::gather() {
   for (auto* queue : {&urgent_, &queue_}) {
     while (!queue->empty() && writing_.size() < kMaxBatch) {
       bytes += queue->front().payload.size();
-      if (!writing_.empty() && bytes > kMaxBatchBytes) break;
+      if (!writing_.empty() && bytes > batch_bytes_) break;
       writing_.push_back(std::move(queue->front()));
       queue->pop_front();
     }

@@ -23,10 +23,14 @@ enum class Priority { normal, urgent };
 
 class FrameWriter {
  public:
+  /// Bytes of payload written at once, but for a single longer frame: so that the thread looks for
+  /// what arrives now and then, and the peer begins to read while it does.
+  static constexpr std::size_t kBatchBytes = std::size_t{1} << 20;
+
   /// `bytes_sent` is added to as bytes go out. `cipher`: for an encrypted connection.
   FrameWriter(asio::ip::tcp::socket& socket, const SessionKey& key,
               const std::optional<noise::CipherState>& cipher,
-              std::atomic<std::uint64_t>& bytes_sent);
+              std::atomic<std::uint64_t>& bytes_sent, std::size_t batch_bytes = kBatchBytes);
 
   void push(FrameHeader header, std::span<const std::byte> payload, SendDone done,
             Priority priority = Priority::normal);
@@ -58,6 +62,7 @@ class FrameWriter {
 
   ByteWriter bytes_;
   SessionKey key_;
+  const std::size_t batch_bytes_;
   std::uint64_t frames_ = 0;
   std::atomic<std::uint64_t>& bytes_sent_;
   std::deque<Outgoing> queue_, urgent_;

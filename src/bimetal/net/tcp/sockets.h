@@ -33,6 +33,10 @@ asio::awaitable<void> accept_each(tcp::acceptor& acceptor, std::function<void(tc
 /// on systems whose kernel watches that by itself.
 void tune_for_frames(tcp::socket& socket, std::chrono::milliseconds peer_timeout);
 
+/// Lets the system hold little that it has not sent: for connections to other hosts on which urgent
+/// frames pass others. What it holds, nothing can pass any more.
+void queue_little(tcp::socket& socket);
+
 /// Whether a connection's other end is on this machine: at loopback, or at this end's own address.
 bool ends_on_one_host(const tcp::socket& socket);
 

@@ -62,4 +62,8 @@ void tune_for_system(tcp::socket& socket, std::chrono::milliseconds) {
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_CONGESTION, kPlain.data(), kPlain.size());
 }
 
+void limit_unsent(tcp::socket& socket, int bytes) {
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof(bytes));
+}
+
 }  // namespace bimetal::net

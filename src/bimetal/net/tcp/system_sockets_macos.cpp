@@ -52,4 +52,8 @@ void tune_for_system(tcp::socket& socket, std::chrono::milliseconds peer_timeout
   socket.set_option(asio::socket_base::receive_buffer_size(kBufferBytes), ignored);
 }
 
+void limit_unsent(tcp::socket& socket, int bytes) {
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof(bytes));
+}
+
 }  // namespace bimetal::net

@@ -9,9 +9,10 @@ namespace bimetal::parallel::server {
 
 namespace {
 
-// One that computes, one whose parameters come meanwhile, and one whose gradients are still
-// leaving.
-constexpr std::int64_t kAtOnce = 3;
+// One that computes, one whose parameters come meanwhile, one whose gradients are still leaving,
+// and one that the worker knows of before it can ask for its parameters: else a server or a worker
+// that is late for a moment lets a direction of the link run dry.
+constexpr std::int64_t kAtOnce = 4;
 // bounded: a worker waits for leases that are due within that part of the time they take, or are
 // late by no more. Shares let all finish together, so that this is the rule and waiting is short;
 // whoever is slower than that is passed by.

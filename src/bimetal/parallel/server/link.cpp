@@ -22,6 +22,9 @@ constexpr std::chrono::seconds kToReadTheRefusal{2};
 // Beyond it the kernel gives a connection up of which nothing is acknowledged.
 constexpr std::chrono::milliseconds kPathTimeout{3000};
 
+// A piece: urgent messages wait for no more.
+constexpr std::size_t kBatchBytes = std::size_t{1} << 18;
+
 // In a frame's `algorithm`: its payload, of `count` bytes, lies in the ring.
 constexpr std::uint8_t kInMemory = 1;
 // Shorter ones are not worth it.
@@ -46,10 +49,11 @@ Link::Link(asio::ip::tcp::socket socket, const net::SessionKeys& keys, Side side
       reader_(socket_, side == Side::client ? keys_.cipher_to_client() : keys_.cipher_to_server()),
       writer_(socket_, side == Side::client ? keys_.client_to_server : keys_.server_to_client,
               side == Side::client ? keys_.cipher_to_server() : keys_.cipher_to_client(),
-              bytes_sent),
+              bytes_sent, kBatchBytes),
       timer_(socket_.get_executor()),
       heard_(std::chrono::steady_clock::now()) {
   net::tune_for_frames(socket_, kPathTimeout);
+  net::queue_little(socket_);
 }
 
 void Link::start(LinkHandler& handler) {

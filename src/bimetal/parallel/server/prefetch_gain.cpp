@@ -1,5 +1,7 @@
 #include "bimetal/parallel/server/prefetch_gain.h"
 
+#include <algorithm>
+
 namespace bimetal::parallel::server {
 namespace {
 
@@ -14,11 +16,12 @@ constexpr double kKept = 7.0 / 8;
 
 }  // namespace
 
-void PrefetchGain::Recent::add(double of_samples, double of_seconds, double of_compute) {
+void PrefetchGain::Recent::add(double of_samples, double of_compute, double of_exchange) {
   ++leases;
+  weight = kKept * weight + 1;
   samples = kKept * samples + of_samples;
-  seconds = kKept * seconds + of_seconds;
   compute = kKept * compute + of_compute;
+  exchange = kKept * exchange + of_exchange;
 }
 
 void PrefetchGain::observe(std::int64_t samples, double seconds, double compute_seconds,
@@ -28,20 +31,24 @@ void PrefetchGain::observe(std::int64_t samples, double seconds, double compute_
     return;
   }
   if (!ahead && ahead_since_alone_ >= kLeasesToReconsider) alone_ = {};
-  (ahead ? ahead_ : alone_).add(static_cast<double>(samples), seconds, compute_seconds);
+  const double exchange = std::max(seconds - compute_seconds, 0.0);
+  (ahead ? ahead_ : alone_).add(static_cast<double>(samples), compute_seconds, exchange);
   ahead_since_alone_ = ahead ? ahead_since_alone_ + 1 : 0;
   alone_since_trial_ = ahead || gains() ? 0 : alone_since_trial_ + 1;
   if (alone_since_trial_ >= kLeasesToReconsider) ahead_ = {};
 }
 
-/// As far as is known: until it has been tried, it is hoped for.
+/// As far as is known: until it has been tried, it is hoped for. Leases of both kinds need not be
+/// of one size: the first worker of a job has whole steps before the others come.
 bool PrefetchGain::gains() const noexcept {
-  return ahead_.leases < kTrial || ahead_.rate() >= kLeastGain * alone_.rate();
+  if (ahead_.leases < kTrial) return true;
+  const double samples = ahead_.mean_samples();
+  return kLeastGain * ahead_.seconds(samples) <= alone_.seconds(samples);
 }
 
 bool PrefetchGain::worthwhile() const noexcept {
   if (alone_.leases < kAloneBefore) return false;
-  if (alone_.seconds - alone_.compute < kLeastExchange * alone_.seconds) return false;
+  if (alone_.exchange < kLeastExchange * (alone_.exchange + alone_.compute)) return false;
   return gains() && ahead_since_alone_ < kLeasesToReconsider;
 }
 

@@ -21,11 +21,14 @@ class PrefetchGain {
   /// Sums over the newest leases, in which older ones count less and less.
   struct Recent {
     int leases = 0;  ///< all
-    double samples = 0, seconds = 0, compute = 0;
-    void add(double of_samples, double of_seconds, double of_compute);
-    double rate() const noexcept { return seconds > 0 ? samples / seconds : 0; }
+    double weight = 0, samples = 0, compute = 0, exchange = 0;
+    void add(double of_samples, double of_compute, double of_exchange);
+    double mean_samples() const noexcept { return samples / weight; }
+    /// Of a lease of so many samples.
+    double seconds(double of_samples) const noexcept {
+      return exchange / weight + compute / samples * of_samples;
+    }
   };
-
   bool gains() const noexcept;
 
   Recent alone_, ahead_;

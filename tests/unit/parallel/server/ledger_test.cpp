@@ -231,8 +231,8 @@ TEST(Ledger, AWorkerMayHoldAsManyLeasesAsStalenessAllows) {
   EXPECT_EQ(at_once(Consistency::sync, 2, Prefetch::on), 1u);
   EXPECT_EQ(at_once(Consistency::bounded, 0, Prefetch::on), 1u);
   EXPECT_EQ(at_once(Consistency::bounded, 1, Prefetch::on), 2u);
-  EXPECT_EQ(at_once(Consistency::bounded, 9, Prefetch::on), 3u);
-  EXPECT_EQ(at_once(Consistency::async, 0, Prefetch::on), 3u);
+  EXPECT_EQ(at_once(Consistency::bounded, 9, Prefetch::on), 4u);
+  EXPECT_EQ(at_once(Consistency::async, 0, Prefetch::on), 4u);
   EXPECT_EQ(at_once(Consistency::async, 0, Prefetch::off), 1u);
   EXPECT_EQ(at_once(Consistency::async, 0, Prefetch::automatic), 1u) << "nothing is known yet";
   EXPECT_THROW(prefetch_of("always"), Error);
@@ -436,7 +436,7 @@ TEST_P(LedgerFuzz, EverySampleIsInTheUpdatesOncePerEpoch) {
       if (random() % 20 == 0) {
         ledger.remove_worker(worker->first);
         held.erase(worker);
-      } else if (worker->second.size() >= 3 || (!worker->second.empty() && random() % 3 == 0)) {
+      } else if (worker->second.size() >= 4 || (!worker->second.empty() && random() % 3 == 0)) {
         if (random() % 10 == 0) ledger.revoke(worker->second.back());
         ledger.complete(worker->second.back(), true, 0.01, clock.now);
         worker->second.pop_back();

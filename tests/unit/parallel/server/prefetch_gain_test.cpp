@@ -67,13 +67,20 @@ TEST(PrefetchGain, WaitsForALeaseAloneBeforeItGoesOn) {
   EXPECT_TRUE(worker.gain.worthwhile());
 }
 
-TEST(PrefetchGain, ComparesPerSample) {
-  Worker worker{.alone = 2.1, .ahead = 1.9};  // for as many samples
+// A worker that is the first has whole steps for itself until the others come.
+TEST(PrefetchGain, ComparesLeasesOfOneSize) {
+  PrefetchGain gain;
+  for (int i = 0; i < 3; ++i) gain.observe(8 * kSamples, 2.8, 0.8, /*ahead=*/false);
+  for (int i = 0; i < 8; ++i) gain.observe(kSamples, 1.1, 0.1, /*ahead=*/true);
+  EXPECT_TRUE(gain.worthwhile());
+}
+
+// What computes and what sends may be one processor.
+TEST(PrefetchGain, CountsWhatOverlapCostsTheComputation) {
+  Worker worker;
   worker.compute_leases(3);
-  for (int i = 0; i < 20; ++i) worker.gain.observe(kSamples / 2, 1.9, 0.1, /*ahead=*/true);
+  for (int i = 0; i < 8; ++i) worker.gain.observe(kSamples, 2.0, 1.9, /*ahead=*/true);
   EXPECT_FALSE(worker.gain.worthwhile());
-  for (int i = 0; i < 20; ++i) worker.gain.observe(kSamples * 2, 1.9, 0.1, /*ahead=*/true);
-  EXPECT_TRUE(worker.gain.worthwhile());
 }
 
 }  // namespace
