@@ -43,6 +43,9 @@ class RankProcess {
   bool running() const noexcept { return !exit_; }
   bool expendable() const noexcept { return expendable_; }
   int copy() const noexcept { return copy_; }
+  /// It has failed, and another one has gone on in its place: what ends the job later is not that.
+  void pass_over() noexcept { passed_over_ = true; }
+  bool passed_over() const noexcept { return passed_over_; }
   bool ended_well() const noexcept {
     return exit_ && exit_->signal == 0 &&
            (exit_->status == 0 || exit_->status == kInterruptedStatus);
@@ -98,7 +101,7 @@ class RankProcess {
   std::optional<Process> process_;
   RankStatus status_;
   std::optional<ProcessExit> exit_;
-  bool killed_by_us_ = false;
+  bool killed_by_us_ = false, passed_over_ = false;
 };
 
 /// One call of run_ranks.
@@ -136,6 +139,7 @@ class Launch {
       ranks_[i].look();
       const bool failed = !ranks_[i].running() && !ranks_[i].ended_well();
       if (failed && plan_.on_failure) plan_.on_failure(static_cast<int>(i));
+      if (stood_in_for(ranks_[i])) ranks_[i].pass_over();
     }
   }
 
@@ -193,11 +197,12 @@ class Launch {
   }
 
   void conclude() {
-    std::vector<RankOutcome> outcomes;
+    std::vector<RankOutcome> outcomes, to_blame;
     const bool any_essential = std::any_of(ranks_.begin(), ranks_.end(),
                                            [](const auto& rank) { return !rank.expendable(); });
     for (const auto& rank : ranks_) {
       outcomes.push_back(rank.outcome());
+      if (!rank.passed_over()) to_blame.push_back(outcomes.back());
       // Also at a request that did not pass through this launcher: one of another machine's.
       result_.interrupted |= rank.interrupted() && (!rank.expendable() || !any_essential);
       const auto& checkpoint = rank.status().last_checkpoint();
@@ -208,7 +213,8 @@ class Launch {
       return !rank.expendable() && !rank.ended_well() && !stood_in_for(rank);
     };
     if (any_essential && std::none_of(ranks_.begin(), ranks_.end(), essential_failed)) return;
-    auto cause = root_cause(outcomes, plan_.world_size, result_.interrupted);
+    auto cause = root_cause(to_blame, plan_.world_size, result_.interrupted);
+    if (!cause) cause = root_cause(outcomes, plan_.world_size, result_.interrupted);
     if (!cause && overdue_) {
       cause = {Error(ErrorCode::Timeout,
                      "some ranks did not end after the others had, and were killed")};

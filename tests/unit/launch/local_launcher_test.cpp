@@ -103,6 +103,24 @@ TEST_F(LocalLauncher, SaysWhoWasKilledAndEndsTheOthers) {
   }
 }
 
+TEST_F(LocalLauncher, DoesNotBlameARankThatAnotherStoodInFor) {
+  auto plan = plan_of({"kill -9 $$", "sleep 0.5; kill -6 $$", "sleep 30"});
+  plan.ranks[0].copy = 1;
+  try {
+    run_ranks(plan, signals_);
+    FAIL() << "the job has failed";
+  } catch (const JobFailed& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+    EXPECT_THAT(error.what(), HasSubstr("signal 6"));
+  }
+}
+
+TEST_F(LocalLauncher, AJobGoesOnWhileAnotherStandsIn) {
+  auto plan = plan_of({"kill -9 $$", "sleep 1; exit 0"});
+  plan.ranks[0].copy = 1;
+  EXPECT_NO_THROW(run_ranks(plan, signals_));
+}
+
 TEST_F(LocalLauncher, KnowsTheLastCheckpointAndTheError) {
   const std::string says =
       R"(echo '{"event":"checkpoint","path":"runs/step-5","step":5}' >&4; )"
