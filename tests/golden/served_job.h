@@ -50,7 +50,7 @@ struct ServerCase {
   comm::Scheme pull = comm::Scheme::none;
   torch::ScalarType dtype = torch::kFloat64;
   std::size_t ring_bytes = ClientOptions().ring_bytes;  ///< of shared memory
-  Prefetch prefetch = Prefetch::automatic;
+  Prefetch prefetch = Prefetch::off;
 };
 
 inline void PrintTo(const ServerCase& shown, std::ostream* out) {

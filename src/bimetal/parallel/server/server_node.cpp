@@ -104,6 +104,11 @@ void ServerNode::on_staged(ServerSession& session, std::uint64_t lease, bool fin
 }
 
 void ServerNode::on_done(ServerSession& session, std::uint64_t lease, const Done& done) {
+  if (!coordinator && options.server == stand_in()) {
+    // Its worker knows already that server 0 is dead, and its lease is void with it.
+    void_leases.push_back(lease);
+    return;
+  }
   if (!coordinator) {
     throw Error(ErrorCode::CorruptData, "results are for server 0 alone", session.number());
   }

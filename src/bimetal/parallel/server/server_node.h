@@ -152,6 +152,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   std::set<int> never_met;  ///< servers that died before they followed the stand-in
   std::deque<std::pair<std::uint64_t, Apply>> orders;  ///< the newest, with copies alone
   std::map<int, std::uint64_t> followers;              ///< of the stand-in: their versions
+  std::vector<std::uint64_t> void_leases;              ///< of the stand-in: done before it leads
   std::optional<Deadline> lead_by;
   bool finished = false, stopped = false;
   std::chrono::steady_clock::time_point upstream_heard{};

@@ -121,6 +121,8 @@ void ServerNode::lead(CoordinatorOptions with) {
   }
   require_every_shard(with.servers);
   store.forget_leases_before(kFirstLeaseOfSecondTerm);
+  // Whose gradients may still be on their way to the others.
+  for (const auto lease : std::exchange(void_leases, {})) send_drop(lease);
   for (const auto& session : sessions) session->begin_term(kSecondTerm);
   complete = true;
   coordinator = std::make_unique<Coordinator>(
