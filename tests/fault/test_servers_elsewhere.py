@@ -81,6 +81,20 @@ class ServersElsewhere(TwoMachines):
         self.assertLess(time.monotonic() - begun, 20, "less than cluster.join_timeout_s")
         self.assert_nothing_left()
 
+    def test_a_server_that_begins_elsewhere_than_the_others_is_refused(self):
+        job_file = self.write_job(parallel__mode="server", parallel__servers=2, train__steps=10)
+        self.assertEqual(self.train(job_file, workers=(ONE,)).wait().status, 0)
+        host = self.serve(job_file, "--set", "train.steps=15", "--resume", self.checkpoints)
+        server = self.join(host, "--server", workers=()).wait()
+        self.assertEqual(server.status, harness.INVALID_ARGUMENT, server.err)
+        self.assertIn("server 0 begins at step 10, server 1 at step 0", server.err)
+        self.assertIn("--resume", host.wait().err)
+        host = self.serve(job_file, "--set", "train.steps=15", "--resume", self.checkpoints)
+        server = self.join(host, "--server", "--resume", self.checkpoints, workers=())
+        self.assertEqual([host.wait().status, server.wait().status], [0, 0], host.err + server.err)
+        self.assertEqual(self.saved_steps()[-1], 15)
+        self.assert_nothing_left()
+
     def test_a_server_that_never_comes_is_named(self):
         job = self.serve(self.served_job(), "--join-timeout", 3).wait()
         self.assertEqual(job.status, 4, job.err)

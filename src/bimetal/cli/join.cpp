@@ -33,7 +33,7 @@ constexpr const char* kJoinExamples = R"(Examples:
   bimetal join mac.local:29400 --token-file token --server --worker cpu:threads=3   (both))";
 
 struct JoinArguments {
-  std::string host, token_file, data_path;
+  std::string host, token_file, data_path, resume;
   std::vector<std::string> workers;
   double join_timeout_s = 60;
   bool server = false;
@@ -110,13 +110,14 @@ class Leaving {
 
 /// One of the job's parameter servers is to run here.
 void add_server(LocalRanks& ranks, launch::JobBoard& board, const launch::JobOffer& offer,
-                const net::Endpoint& host) {
+                const net::Endpoint& host, const JoinArguments& arguments) {
   if (!ranks.joined) {
     throw Error(ErrorCode::InvalidArgument,
                 "--server: this job has none (parallel.mode = \"server\")");
   }
   ranks.servers = {board.claim_server(offer, train::server_processes(ranks.job.parallel))};
   ranks.server_address = net::address_towards(host);
+  ranks.resume = arguments.resume;
 }
 
 std::string as_what(const LocalRanks& ranks) {
@@ -144,7 +145,7 @@ int join_command(const JoinArguments& arguments) {
 
   auto ranks = LocalRanks{.job = job_here(offer, arguments), .workers = workers};
   ranks.joined = ranks.job.parallel.mode == "server";
-  if (arguments.server) add_server(ranks, board, offer, host);
+  if (arguments.server) add_server(ranks, board, offer, host, arguments);
   auto plan = plan_of(ranks);
   plan.world_size = offer.world_size;
   plan.store = host;
@@ -188,9 +189,15 @@ void add_join(CLI::App& app, Action& action) {
       ->add_option("--data-path", arguments->data_path,
                    "Folder or URL of the data for this machine, where it differs from the job's")
       ->type_name("DIR");
-  command->add_flag("--server", arguments->server,
-                    "Run one of the job's parameter servers here, which its first machine leaves "
-                    "to others (train --servers-here)");
+  auto* server =
+      command->add_flag("--server", arguments->server,
+                        "Run one of the job's parameter servers here, which its first machine "
+                        "leaves to others (train --servers-here)");
+  command
+      ->add_option("--resume", arguments->resume,
+                   "The checkpoint that the job goes on from, as this machine's server sees it")
+      ->type_name("DIR")
+      ->needs(server);
   add_encrypt(*command, "OPTIONS");
   command->add_option("--join-timeout", arguments->join_timeout_s, "How long to look for the job")
       ->type_name("SECONDS")

@@ -15,6 +15,7 @@
 #include "bimetal/cli/rank_observer.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/server_directory.h"
+#include "bimetal/cli/server_weights.h"
 #include "bimetal/net/encryption.h"
 #include "bimetal/train/observers.h"
 #include "bimetal/train/served_job.h"
@@ -67,10 +68,15 @@ LaunchedRank place_of_server(const ServerArguments& arguments) {
   return {*env, train::load_job(arguments.job, arguments.set)};
 }
 
-int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
-  const auto [env, job] = place_of_server(arguments);
+Weighing weighing_of(const train::Job& job, const launch::RankEnvironment& env,
+                     ServerDirectory& directory, StopWhen& stop) {
+  return {directory, train::server_processes(job.parallel), network_of(env),
+          [&stop] { return stop(); }};
+}
+
+int serve(const ServerArguments& arguments, launch::StatusReporter& status, StopWhen& stop) {
+  auto [env, job] = place_of_server(arguments);
   ServerDirectory directory(env, job, arguments.index);
-  StopWhen stop(arguments.stop_after_s);
   const auto run = server_run(arguments, env, directory, stop);
   // Of the others the one that stands in for server 0 may have something to tell. The monitor's
   // address is server 0's, and is gone with it.
@@ -87,6 +93,10 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status) {
     watching.push_back(&*monitor);
   }
   train::Observers observers(watching);
+  if (weighs_servers(job.parallel)) {
+    job.parallel.servers = weigh_as_server(weighing_of(job, env, directory, stop), arguments.index,
+                                           run.listen_host, observers);
+  }
   auto report = train::run_parameter_server(job, run, observers);
   const bool led = !report.workers.empty() || arguments.index == 0;
   if (!led) return stop.by_user() ? kInterrupted : kSuccess;
@@ -118,8 +128,12 @@ void find_servers(train::ServedWorkerRun& worker, const train::ParallelConfig& p
 
 int work(const RankRun& run, StopWhen& stop) {
   ServerDirectory directory(run.env, run.job, -1);
+  auto job = run.job;
+  if (weighs_servers(job.parallel)) {
+    job.parallel.servers = weigh_as_worker(weighing_of(job, run.env, directory, stop));
+  }
   train::ServedWorkerRun worker;
-  find_servers(worker, run.job.parallel, directory, stop);
+  find_servers(worker, job.parallel, directory, stop);
   worker.network = network_of(run.env);
   worker.trainer.worker = run.worker;
   worker.trainer.local_rank = run.env.local_rank;
@@ -130,7 +144,18 @@ int work(const RankRun& run, StopWhen& stop) {
   worker.trainer.host_name = asio::ip::host_name();
   worker.trainer.stop_requested = [&stop] { return stop(); };
   worker.number = run.joined ? -1 : run.env.rank;
-  return train::run_served_worker(run.job, worker) ? kSuccess : kInterrupted;
+  return train::run_served_worker(job, worker) ? kSuccess : kInterrupted;
+}
+
+/// The user's wish to end while others are waited for is no error.
+template <typename Body>
+int unless_stopped(StopWhen& stop, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::Aborted && stop()) return kInterrupted;
+    throw;
+  }
 }
 
 }  // namespace
@@ -138,12 +163,7 @@ int work(const RankRun& run, StopWhen& stop) {
 int run_served_worker_rank(const RankRun& run) {
   return run_rank_process([&](launch::StatusReporter&) {
     StopWhen stop(0);
-    try {
-      return work(run, stop);
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::Aborted && stop()) return static_cast<int>(kInterrupted);
-      throw;
-    }
+    return unless_stopped(stop, [&] { return work(run, stop); });
   });
 }
 
@@ -161,8 +181,10 @@ void add_server(CLI::App& app, Action& action) {
   command->add_option("--stop-after", options->stop_after_s);
   command->callback([options, &action] {
     action = [options] {
-      return run_rank_process(
-          [&](launch::StatusReporter& status) { return serve(*options, status); });
+      return run_rank_process([&](launch::StatusReporter& status) {
+        StopWhen stop(options->stop_after_s);
+        return unless_stopped(stop, [&] { return serve(*options, status, stop); });
+      });
     };
   });
 }

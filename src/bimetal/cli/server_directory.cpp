@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <string>
 #include <thread>
 
 #include "bimetal/base/error.h"
@@ -79,6 +78,18 @@ void ServerDirectory::withdraw(int server) {
 
 bool ServerDirectory::withdrawn(int server) {
   return store_->try_get(key_of_gone(server), Deadline::after(kToTell)).has_value();
+}
+
+void ServerDirectory::write(std::string_view name, std::string_view value) {
+  store_->set(fmt::format("parameter_server/{}", name), value, Deadline::after(kToTell));
+}
+
+std::optional<std::string> ServerDirectory::read(std::string_view name) {
+  return store_->try_get(fmt::format("parameter_server/{}", name), Deadline::after(kToTell));
+}
+
+std::int64_t ServerDirectory::count(std::string_view name, std::int64_t more) {
+  return store_->add(fmt::format("parameter_server/{}", name), more, Deadline::after(kToTell));
 }
 
 void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,

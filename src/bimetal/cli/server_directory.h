@@ -2,9 +2,12 @@
 // Where the servers and workers of a job with parallel.mode = "server" find each other, and learn
 // that a server has died: entries of a store, of the launcher or of server 0.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/cli/local_ranks.h"
@@ -32,6 +35,15 @@ class ServerDirectory {
   /// A server has died.
   void withdraw(int server);
   bool withdrawn(int server);
+
+  /// What else servers and workers tell each other, under names of their own.
+  void write(std::string_view name, std::string_view value);
+  std::optional<std::string> read(std::string_view name);
+  /// Adds to a counter that starts at 0; the sum.
+  std::int64_t count(std::string_view name, std::int64_t more);
+
+  /// cluster.join_timeout_s after this process began to look.
+  Deadline deadline() const noexcept { return deadline_; }
 
  private:
   Deadline deadline_;

@@ -177,6 +177,11 @@ int train_command(const TrainArguments& arguments) {
   ranks.token = token_for_monitor(arguments, ranks.job);
   ranks.workers = choose_workers_or_none(arguments.workers, ranks.job);
   ranks.servers = servers_here(arguments, ranks.job);
+  // Links differ between machines alone.
+  const int all_servers = train::server_processes(ranks.job.parallel);
+  if (static_cast<int>(ranks.servers.size()) == all_servers) {
+    ranks.job.parallel.weigh_servers = false;
+  }
   require_work(ranks, arguments);
   ranks.report = arguments.report;
   ranks.resume = arguments.resume;

@@ -52,6 +52,7 @@ struct TrainConfig {
 struct ParallelConfig {
   std::string mode = "all_reduce";    ///< or "server": docs/parameter_server.md
   std::vector<double> servers = {1};  ///< server: one weight each; a share of the parameters
+  bool weigh_servers = true;          ///< they were counted only: bandwidth decides on the weights
   std::int64_t replicas = 1;          ///< server: 2: each part is kept by two servers
   std::string consistency = "sync";   ///< server: "sync", "async" or "bounded"
   std::int64_t staleness = 2;         ///< bounded: steps that a worker may be ahead

@@ -221,7 +221,7 @@ Binding balance_policy(ParallelConfig& to) {
 constexpr std::size_t kMostServers = 64;
 
 /// servers = 2 | [3, 1]
-Binding server_weights(std::vector<double>& to) {
+Binding server_weights(ParallelConfig& to) {
   constexpr auto kExpected = "a number of servers or an array of weights like [3, 1]";
   const auto read = [&to, kExpected](const toml::node& node) -> Problem {
     std::vector<double> weights;
@@ -242,12 +242,13 @@ Binding server_weights(std::vector<double>& to) {
     } else {
       return unexpected_type(kExpected, node);
     }
-    to = std::move(weights);
+    to.servers = std::move(weights);
+    to.weigh_servers = node.is_integer();
     return std::nullopt;
   };
   const auto write = [&to]() -> std::string {
-    const bool alike = std::all_of(to.begin(), to.end(), [](double weight) { return weight == 1; });
-    return alike ? fmt::format("{}", to.size()) : fmt::format("[{}]", fmt::join(to, ", "));
+    return to.weigh_servers ? fmt::format("{}", to.servers.size())
+                            : fmt::format("[{}]", fmt::join(to.servers, ", "));
   };
   return {read, write};
 }
@@ -284,7 +285,7 @@ std::vector<JobKey> job_keys(Job& job) {
       {"train", "min_learning_rate_ratio", number(train.min_learning_rate_ratio, kRatio)},
       {"train", "evaluate", flag(train.evaluate)},
       {"parallel", "mode", one_of(parallel.mode, {"all_reduce", "server"})},
-      {"parallel", "servers", server_weights(parallel.servers)},
+      {"parallel", "servers", server_weights(parallel)},
       {"parallel", "replicas", whole(parallel.replicas, 1, 2)},
       {"parallel", "consistency", one_of(parallel.consistency, {"sync", "async", "bounded"})},
       {"parallel", "staleness", whole(parallel.staleness, 0)},

@@ -12,6 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/server/client_impl.h"
+#include "bimetal/parallel/server/credentials.h"
 #include "bimetal/parallel/server/pull_codec.h"
 
 namespace bimetal::parallel::server {

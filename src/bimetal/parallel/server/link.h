@@ -127,18 +127,4 @@ class Link : public std::enable_shared_from_this<Link> {
   bool closed_ = false;
 };
 
-/// What a client must show to a job's servers.
-struct Credentials {
-  net::Token token;
-  net::Encryption encryption = net::Encryption::off;
-  std::string job_id;
-};
-
-/// Connects to a server, whose `name` is for messages. Errors of net::dial. `bytes_sent` must
-/// outlive the connection, which is yet to be started.
-asio::awaitable<std::shared_ptr<Link>> dial_server(net::Endpoint server, std::string name,
-                                                   Credentials credentials,
-                                                   std::atomic<std::uint64_t>& bytes_sent,
-                                                   Deadline deadline);
-
 }  // namespace bimetal::parallel::server

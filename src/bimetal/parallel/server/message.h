@@ -44,11 +44,14 @@ enum class MessageKind : std::uint8_t {
   memory = 21,         ///< worker → server: where memory is that both could use
   memory_opened = 22,  ///< server → worker: whether it sees that memory: `count` 1 or 0
   taken = 23,  ///< either way: `sequence` bytes have been taken out of the sender's ring so far
+  // Before the job begins (link_rate.h):
+  rate = 24,  ///< either way: bytes that say nothing; the answer is to have `count` of them. Bulk
 };
 
-/// Whether messages of this kind carry tensors; all others are control messages.
+/// Whether messages of this kind carry tensors or the like; all others are control messages.
 constexpr bool is_bulk(MessageKind kind) noexcept {
-  return kind == MessageKind::piece || kind == MessageKind::push || kind == MessageKind::state;
+  return kind == MessageKind::piece || kind == MessageKind::push || kind == MessageKind::state ||
+         kind == MessageKind::rate;
 }
 
 /// A control message's body is no longer than that.

@@ -57,12 +57,7 @@ void ParameterServer::look_for_the_lost() {
 std::vector<ServerState> ParameterServer::snapshot(Deadline deadline) {
   auto own = node_->ask([node = node_.get()] {
     node->states.clear();
-    for (int shard = 0; shard < node->options.shards; ++shard) {
-      if (shard == node->shard()) continue;
-      auto* holder = node->session_of(Role::server, shard);
-      if (!holder) holder = node->session_of(Role::server, shard + node->options.shards);
-      if (holder) holder->link().send(MessageKind::snapshot, {});
-    }
+    node->asked_for_state.clear();
     return node->options.state();
   });
   std::map<int, Body> states;
@@ -75,9 +70,12 @@ std::vector<ServerState> ParameterServer::snapshot(Deadline deadline) {
                   fmt::format("server {} has not sent its parameters for the checkpoint", missing),
                   missing);
     }
-    std::this_thread::sleep_for(milliseconds(2));
-    const auto take = [node = node_.get()] { return std::exchange(node->states, {}); };
+    const auto take = [node = node_.get()] {
+      node->ask_for_states();
+      return std::exchange(node->states, {});
+    };
     states.merge(node_->ask(take).get());
+    std::this_thread::sleep_for(milliseconds(2));
   }
   std::vector<ServerState> all;
   for (auto& [shard, state] : states) all.push_back({shard, std::move(state)});

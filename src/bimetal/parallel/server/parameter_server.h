@@ -68,7 +68,8 @@ class ParameterServer {
   std::optional<Event> next_event(Deadline deadline);
 
   /// The states of all shards, by number, after every update so far. During a pause.
-  /// Error(Timeout) names the servers that did not answer.
+  /// Where one dies that was asked, its copy is; PeerLost if there is none. Error(Timeout) names a
+  /// shard whose keeper did not answer.
   std::vector<ServerState> snapshot(Deadline deadline);
   void evaluate(std::int64_t chunks);
   void resume();

@@ -9,6 +9,7 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
+#include "bimetal/parallel/server/credentials.h"
 #include "bimetal/parallel/server/join_check.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/parallel/server/step_record.h"
@@ -33,13 +34,7 @@ net::ListenerOptions ServerNode::listener_options() {
   net::ListenerOptions listening;
   listening.token = options.token;
   listening.service = net::Service::Parameters;
-  listening.admit = [job = net::digest_of_job(options.job_id),
-                     encrypted = options.encryption == net::Encryption::on](
-                        const net::Hello& hello) -> std::optional<net::Refusal> {
-    if (hello.job != job) return net::Refusal::Job;
-    if (hello.encrypted != encrypted) return net::Refusal::Encryption;
-    return std::nullopt;
-  };
+  listening.admit = admit_of({options.token, options.encryption, options.job_id});
   listening.on_connection = [this](asio::ip::tcp::socket socket,
                                    const net::AuthenticatedClient& client) {
     if (stopped) return;
@@ -116,7 +111,29 @@ void ServerNode::on_done(ServerSession& session, std::uint64_t lease, const Done
 }
 
 void ServerNode::on_state(ServerSession& session, Body state) {
-  states[session.number() % options.shards] = std::move(state);
+  const int from = session.number() % options.shards;
+  states[from] = std::move(state);
+  asked_for_state[from].reset();
+}
+
+void ServerNode::ask_for_states() {
+  for (int other = 0; other < options.shards; ++other) {
+    if (other == shard()) continue;
+    const auto asked = asked_for_state.find(other);
+    const bool in_hand = asked != asked_for_state.end() &&
+                         (!asked->second || session_of(Role::server, *asked->second) != nullptr);
+    if (in_hand) continue;
+    auto* keeper = session_of(Role::server, other);
+    if (!keeper) keeper = session_of(Role::server, other + options.shards);
+    if (!keeper) {
+      throw Error(
+          ErrorCode::PeerLost,
+          fmt::format("server {} is lost; its part of the parameters is gone with it", other),
+          other);
+    }
+    asked_for_state[other] = keeper->number();
+    keeper->link().send(MessageKind::snapshot, {});
+  }
 }
 
 void ServerNode::on_gone(ServerSession& session, const std::string& why) {
@@ -224,6 +241,16 @@ asio::awaitable<void> ServerNode::tick_loop() {
 
 // ---- under server 0's orders --------------------------------------------------------------------
 
+/// `version`: of server 0's parameters.
+void ServerNode::require_same_start(std::uint64_t version) const {
+  if (leader != 0 || version == store.version()) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("server 0 begins at step {}, server {} at step {}: all servers need the "
+                          "same checkpoint (--resume, of `bimetal train` and of `bimetal join "
+                          "--server`)",
+                          version, options.server, store.version()));
+}
+
 std::span<std::byte> ServerNode::place(const net::FrameHeader&) {
   throw Error(ErrorCode::CorruptData, "server 0 sends no tensors to other servers");
 }
@@ -232,6 +259,7 @@ void ServerNode::on_message(const net::FrameHeader& header, std::span<const std:
   switch (static_cast<MessageKind>(header.operation)) {
     case MessageKind::welcome:
       welcomed = true;
+      require_same_start(decode_welcome(body).version);
       if (leader != 0) send_what_it_lacks(decode_welcome(body).version);
       return;
     case MessageKind::record: events.push(decode_step_record(body)); return;

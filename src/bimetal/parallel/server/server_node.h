@@ -63,6 +63,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   asio::awaitable<void> tick_loop();
   // How servers come together: server_gathering.cpp.
   void join_coordinator(const net::Endpoint& coordinator, Deadline deadline);
+  void require_same_start(std::uint64_t version) const;
   asio::awaitable<void> connect_upstream(net::Endpoint coordinator, Deadline deadline);
   /// Servers that this one waits for.
   std::vector<int> awaited();
@@ -83,6 +84,8 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   /// What the parameters here have learnt from.
   Position position() const;
   void pull_all();
+  /// Asks a keeper of each other shard for its state, unless it is here or on its way.
+  void ask_for_states();
   void fail(const Error& error) { events.push(FailedEvent{error}); }
 
   /// Runs `action` on the server's thread and gives its result to the caller's.
@@ -158,6 +161,8 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   std::chrono::steady_clock::time_point upstream_heard{};
   int silent_ticks = 0;
   std::map<int, Body> states;
+  /// By shard: the server that is to send its state; nothing once it has come.
+  std::map<int, std::optional<int>> asked_for_state;
   asio::steady_timer timer{io};
   net::Listener listener;
   const net::Endpoint bound;

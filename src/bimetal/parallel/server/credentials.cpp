@@ -1,10 +1,21 @@
-// How a worker or a server reaches another server.
+#include "bimetal/parallel/server/credentials.h"
+
+#include <optional>
 #include <utility>
 
 #include "bimetal/net/tcp/dial.h"
-#include "bimetal/parallel/server/link.h"
 
 namespace bimetal::parallel::server {
+
+net::Admit admit_of(const Credentials& credentials) {
+  return [job = net::digest_of_job(credentials.job_id),
+          encrypted = credentials.encryption ==
+                      net::Encryption::on](const net::Hello& hello) -> std::optional<net::Refusal> {
+    if (hello.job != job) return net::Refusal::Job;
+    if (hello.encrypted != encrypted) return net::Refusal::Encryption;
+    return std::nullopt;
+  };
+}
 
 asio::awaitable<std::shared_ptr<Link>> dial_server(net::Endpoint server, std::string name,
                                                    Credentials credentials,
