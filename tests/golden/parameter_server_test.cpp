@@ -145,6 +145,26 @@ TEST(ServedTraining, ShortenedPullsRoundForTheGradientAlone) {
   }
 }
 
+// Of topk an eighth, and of each matrix a product of rank 2: error feedback makes up for the rest.
+TEST(ServedTraining, ShortenedPushesLearn) {
+  const auto data = make_images(torch::kFloat32);
+  const auto exact = loss_with(train_alone(data, false), data);
+  for (const auto scheme :
+       {comm::Scheme::float16, comm::Scheme::bfloat16, comm::Scheme::int8, comm::Scheme::int4,
+        comm::Scheme::topk, comm::Scheme::powersgd, comm::Scheme::sign}) {
+    ServedJob job({.name = std::string(comm::to_string(scheme)),
+                   .rates = {300, 100},
+                   .servers = {1, 1},
+                   .push = {.scheme = scheme, .density = 0.125, .warmup_steps = 12, .rank = 2},
+                   .dtype = torch::kFloat32},
+                  data);
+    job.run();
+    // One bit per element has not got all across after so few steps.
+    const double worse = scheme == comm::Scheme::sign ? 1.3 : 1.1;
+    EXPECT_LT(loss_with(job.parameters(), data), worse * exact) << comm::to_string(scheme);
+  }
+}
+
 // Leases ahead in async with Adam's short steps: those of the other cases are too long for
 // gradients of that age, on one device, too.
 const ServerCase stale_cases[] = {

@@ -48,6 +48,7 @@ struct ServerCase {
   net::Encryption encryption = net::Encryption::off;
   bool overlaps = false;  ///< forward begins before all parameters are there
   comm::Scheme pull = comm::Scheme::none;
+  PushCompression push = {};
   torch::ScalarType dtype = torch::kFloat64;
   std::size_t ring_bytes = ClientOptions().ring_bytes;  ///< of shared memory
   Prefetch prefetch = Prefetch::off;
@@ -241,6 +242,7 @@ class ServedJob {
     options.join.samples_per_s = case_.rates[static_cast<std::size_t>(worker)];
     options.join.facts = {"one model"};
     options.pull_compression = case_.pull;
+    options.compression = case_.push;
     options.ring_bytes = case_.ring_bytes;
     std::shared_ptr<models::Classifier> model;
     {

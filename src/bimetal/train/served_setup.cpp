@@ -50,7 +50,8 @@ parallel::server::ShardPlan plan_of_model(const Job& job, const torch::nn::Modul
   }
   std::vector<std::int64_t> sizes;
   for (const auto& [name, tensor] : state.parameters) sizes.push_back(tensor.numel());
-  if (!needs_whole_tensors(job.train) || sizes.empty()) {
+  const bool whole = needs_whole_tensors(job.train) || job.parallel.compression == "powersgd";
+  if (!whole || sizes.empty()) {
     return parallel::server::plan_shards(sizes, job.parallel.servers);
   }
   const auto largest = std::max(std::ranges::max(sizes), std::int64_t{1});

@@ -17,6 +17,7 @@
 #include "bimetal/parallel/server/client.h"
 #include "bimetal/parallel/server/remote_gradients.h"
 #include "bimetal/train/evaluate.h"
+#include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/micro_batch.h"
 #include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/served_job.h"
@@ -45,6 +46,7 @@ class ServedWorker {
  private:
   data::TrainTest load_data() const;
   balance::CostModel measure_cost() const;
+  ps::PushCompression push_compression() const;
   ps::ClientOptions client_options() const;
   ps::Done train(const ps::Lease& lease);
   double compute(const data::Batch& batch);
@@ -92,6 +94,12 @@ balance::CostModel ServedWorker::measure_cost() const {
       {.device = place_.device, .dtype = place_.dtype, .speed = run_.trainer.worker.speed});
 }
 
+ps::PushCompression ServedWorker::push_compression() const {
+  // Momentum stays with the servers' optimizer.
+  const auto how = gradient_compression(job_, 1);
+  return {how.compression.scheme, how.compression.density, how.warmup_steps, how.compression.rank};
+}
+
 ps::ClientOptions ServedWorker::client_options() const {
   ps::ClientOptions options;
   options.servers = run_.servers;
@@ -110,7 +118,7 @@ ps::ClientOptions ServedWorker::client_options() const {
   }
   options.join.facts = served_facts(job_, data_, *model_);
   options.timeout = whole_milliseconds(job_.parallel.timeout_s);
-  options.compression = comm::scheme_of(job_.parallel.compression);
+  options.compression = push_compression();
   options.give_up = run_.trainer.stop_requested;
   options.lost = run_.lost;
   options.pull_compression = comm::scheme_of(job_.parallel.pull_compression);
@@ -157,6 +165,7 @@ double ServedWorker::compute(const data::Batch& batch) {
 }
 
 ps::Done ServedWorker::train(const ps::Lease& lease) {
+  client_.set_step((lease.epoch * data_.train.size() + lease.offset) / job_.train.global_batch);
   gradients_.begin(lease);
   const Stopwatch preparing;
   const auto batch = batch_of(lease);

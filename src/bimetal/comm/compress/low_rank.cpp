@@ -115,6 +115,11 @@ void remove_direction(float* column, const float* direction, std::size_t rows) {
 
 }  // namespace
 
+int columns_that_pay(Matrix shape, int rank) {
+  const auto columns = std::min({static_cast<std::size_t>(rank), shape.rows, shape.cols});
+  return (shape.rows + shape.cols) * columns < shape.count() ? static_cast<int>(columns) : 0;
+}
+
 void multiply(std::span<const float> m, Matrix shape, int rank, std::span<const float> q,
               std::span<float> p) {
   std::ranges::fill(p, 0.0f);

@@ -14,6 +14,10 @@
 
 namespace bimetal::comm {
 
+/// Columns that the factors of a matrix have: `rank`, no more than its smaller side, and 0 where
+/// they would be no shorter than the matrix itself.
+int columns_that_pay(Matrix shape, int rank);
+
 /// P = M Q.
 void multiply(std::span<const float> m, Matrix shape, int rank, std::span<const float> q,
               std::span<float> p);

@@ -51,10 +51,8 @@ std::vector<Placed> placed(const Compression& compression, std::size_t count) {
   std::vector<Placed> all;
   std::size_t at = 0, p_at = 0, q_at = 0;
   for (const Matrix& shape : compression.matrices.empty() ? folded(count) : compression.matrices) {
-    const auto rank = static_cast<int>(
-        std::min({static_cast<std::size_t>(compression.rank), shape.rows, shape.cols}));
-    const bool shorter = (shape.rows + shape.cols) * rank < shape.count();
-    const Placed& last = all.emplace_back(Placed{shape, shorter ? rank : 0, at, p_at, q_at});
+    const int rank = columns_that_pay(shape, compression.rank);
+    const Placed& last = all.emplace_back(Placed{shape, rank, at, p_at, q_at});
     at += shape.count();
     p_at += last.p_count();
     q_at += last.q_count();

@@ -45,6 +45,10 @@ bool Client::finished() const {
   return impl_->arrivals.finished;
 }
 
+void Client::set_step(std::int64_t step) noexcept {
+  impl_->codec.set_step(step);
+}
+
 void Client::push(std::uint64_t lease, std::size_t tensor, const torch::Tensor& gradient) {
   const auto values = gradient.detach().to(torch::kCPU).contiguous();
   for (const auto number : impl_->pieces_of[tensor]) {
@@ -57,12 +61,12 @@ void Client::push(std::uint64_t lease, std::size_t tensor, const torch::Tensor& 
         static_cast<const std::byte*>(values.data_ptr()) + piece.offset * values.element_size(),
         static_cast<std::size_t>(piece.count * values.element_size())};
     Keep keep = std::make_shared<const torch::Tensor>(values);
-    auto encoded = impl_->codec.encode(tensor, piece, bytes);
     std::span<const std::byte> payload = bytes;
-    if (encoded) {
-      header.compression = static_cast<std::uint8_t>(impl_->options.compression);
-      payload = *encoded;
-      keep = encoded;
+    if (const auto encoded = impl_->codec.encode(tensor, piece, bytes); encoded.bytes) {
+      header.compression = static_cast<std::uint8_t>(encoded.form.scheme);
+      header.compression_detail = encoded.form.detail;
+      payload = *encoded.bytes;
+      keep = encoded.bytes;
     }
     asio::post(impl_->io, [impl = impl_.get(), header, payload, keep, shard = piece.server] {
       for (std::size_t keeper = static_cast<std::size_t>(shard); keeper < impl->links.size();

@@ -19,6 +19,7 @@
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 #include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/push_codec.h"
 #include "bimetal/parallel/server/shard_plan.h"
 
 namespace bimetal::parallel::server {
@@ -35,9 +36,8 @@ struct ClientOptions {
   Join join;
   /// Longest wait for a server that says nothing, and for parameters.
   std::chrono::milliseconds timeout{60000};
-  /// Of pushed gradients, with error feedback; a scheme that keeps every element
-  /// (comm::is_dense), for float32 alone.
-  comm::Scheme compression = comm::Scheme::none;
+  /// Of pushed gradients, with error feedback; for float32 alone.
+  PushCompression compression;
   /// Of pulled parameters: float16, bfloat16 or int8, for float32 alone.
   comm::Scheme pull_compression = comm::Scheme::none;
   /// Of the memory, one ring for each direction, through which tensors go to and from servers that
@@ -89,6 +89,9 @@ class Client {
   /// The version of the newest of them.
   std::uint64_t newest_pulled() const;
 
+  /// The step that the next pushes are of, counted from the beginning of the training, for what
+  /// compression does in its first ones; 0 at first. While nothing is pushed.
+  void set_step(std::int64_t step) noexcept;
   /// Sends parameter `tensor`'s gradient for a lease. Returns at once; the tensor's memory must not
   /// be changed any more. Thread-safe.
   void push(std::uint64_t lease, std::size_t tensor, const torch::Tensor& gradient);

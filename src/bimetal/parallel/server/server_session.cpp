@@ -51,7 +51,8 @@ std::span<std::byte> ServerSession::place(const net::FrameHeader& header) {
   if (kind == MessageKind::push) {
     require_own(header.sequence);
     return store_.place(header.sequence, header.part, header.dtype,
-                        static_cast<comm::Scheme>(header.compression), header.payload_bytes);
+                        {static_cast<comm::Scheme>(header.compression), header.compression_detail},
+                        header.payload_bytes);
   }
   if (kind != MessageKind::state || role_ != Role::server || !admitted()) out_of_place(kind);
   if (header.payload_bytes > most_state_bytes(store_)) {

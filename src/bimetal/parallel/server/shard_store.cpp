@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/compress/dense_codec.h"
 #include "bimetal/parallel/server/finite.h"
 #include "bimetal/parallel/server/ledger.h"
 #include "bimetal/parallel/server/part_of_step.h"
@@ -84,14 +83,14 @@ ShardStore::Staged& ShardStore::stage(std::uint64_t lease) {
 }
 
 std::span<std::byte> ShardStore::place(std::uint64_t lease, std::uint32_t piece, std::uint8_t dtype,
-                                       comm::Scheme scheme, std::uint64_t bytes) {
+                                       PushForm form, std::uint64_t bytes) {
   const auto index = index_of(piece);
   const auto count = static_cast<std::size_t>(plan_.pieces[piece].count);
-  const bool compressed = scheme != comm::Scheme::none;
-  if (compressed && (!comm::is_dense(scheme) || values_->scalar_type() != torch::kFloat32)) {
-    throw Error(ErrorCode::CorruptData, "a gradient in a form that this server does not know");
+  const bool compressed = form.scheme != comm::Scheme::none;
+  if (compressed && values_->scalar_type() != torch::kFloat32) {
+    throw Error(ErrorCode::CorruptData, "a compressed gradient of parameters that are not float32");
   }
-  const auto expected = compressed ? comm::encoded_bytes(scheme, count)
+  const auto expected = compressed ? pushed_bytes(form, matrix_of(tensors_[index]))
                                    : count * static_cast<std::size_t>(element_bytes_);
   if (dtype != dtype_ || bytes != expected) {
     throw Error(ErrorCode::CorruptData,
@@ -104,8 +103,7 @@ std::span<std::byte> ShardStore::place(std::uint64_t lease, std::uint32_t piece,
     throw Error(ErrorCode::CorruptData,
                 fmt::format("the gradient of piece {} was pushed twice for one lease", piece));
   }
-  staged.scheme = scheme;
-  staged.arriving = piece;
+  staged.form = form;
   if (compressed) {
     staged.encoded.resize(expected);
     return staged.encoded;
@@ -118,13 +116,15 @@ void ShardStore::received(std::uint64_t lease, std::uint32_t piece) {
   if (found == staged_.end()) return;  // dropped while it was on its way
   Staged& staged = found->second;
   const Piece& place = plan_.pieces[piece];
-  if (staged.scheme != comm::Scheme::none) {
+  const auto index = index_of(piece);
+  if (staged.form.scheme != comm::Scheme::none) {
     auto* values = reinterpret_cast<float*>(bytes_at(staged.gradients, place.shard_offset));
-    comm::decode(staged.scheme, staged.encoded, {values, static_cast<std::size_t>(place.count)});
+    decode_push(staged.form, matrix_of(tensors_[index]), staged.encoded,
+                {values, static_cast<std::size_t>(place.count)});
   }
   // Here, where the piece still lies in the cache.
   staged.finite = staged.finite && finite(staged.gradients, place);
-  staged.arrived[index_of(piece)] = true;
+  staged.arrived[index] = true;
   ++staged.count;
 }
 

@@ -17,6 +17,7 @@
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/parallel/server/message.h"
 #include "bimetal/parallel/server/pull_codec.h"
+#include "bimetal/parallel/server/push_form.h"
 #include "bimetal/parallel/server/shard_plan.h"
 #include "bimetal/parallel/server/tensor_pool.h"
 
@@ -39,8 +40,8 @@ class ShardStore {
   /// CorruptData for a piece that is not this server's, that has come before, or of another length
   /// or type; OutOfMemory for more leases at once than the worker can have.
   std::span<std::byte> place(std::uint64_t lease, std::uint32_t piece, std::uint8_t dtype,
-                             comm::Scheme scheme, std::uint64_t bytes);
-  /// They have arrived.
+                             PushForm form, std::uint64_t bytes);
+  /// They have arrived. Error(CorruptData) if they have no meaning in their form.
   void received(std::uint64_t lease, std::uint32_t piece);
   /// All `pieces` of the lease are here: whether every number is finite. Error(CorruptData) if it
   /// is another number of pieces, or the lease has been closed before.
@@ -83,8 +84,7 @@ class ShardStore {
     torch::Tensor gradients;         ///< like the values
     std::vector<bool> arrived;       ///< per piece of this server
     std::vector<std::byte> encoded;  ///< a compressed piece on its way in
-    comm::Scheme scheme = comm::Scheme::none;
-    std::uint32_t arriving = 0;
+    PushForm form;                   ///< of that piece
     std::uint64_t count = 0;
     bool finite = true;
     bool closed = false;

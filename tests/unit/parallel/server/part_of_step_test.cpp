@@ -149,7 +149,7 @@ TEST(LookAhead, AStoreSendsOtherValuesThanItKeeps) {
   });
   const std::uint64_t lease = 1;
   const auto g = gradient();
-  const auto place = store.place(lease, 0, 2, comm::Scheme::none, 4 * sizeof(double));
+  const auto place = store.place(lease, 0, 2, {comm::Scheme::none}, 4 * sizeof(double));
   std::memcpy(place.data(), g.const_data_ptr(), place.size());
   store.received(lease, 0);
   ASSERT_TRUE(store.close_lease(lease, 1));

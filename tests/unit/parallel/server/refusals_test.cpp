@@ -38,7 +38,7 @@ class Store : public ::testing::Test {
 
   void push(std::uint64_t lease, std::uint32_t piece, float value) {
     const auto count = static_cast<std::size_t>(plan_.pieces[piece].count);
-    const auto place = store_.place(lease, piece, kFloat32, comm::Scheme::none, 4 * count);
+    const auto place = store_.place(lease, piece, kFloat32, {comm::Scheme::none}, 4 * count);
     std::fill_n(reinterpret_cast<float*>(place.data()), count, value);
     store_.received(lease, piece);
   }
@@ -51,15 +51,15 @@ class Store : public ::testing::Test {
 
 TEST_F(Store, TakesGradientsOfTheirOwnLengthAlone) {
   for (const std::uint64_t bytes : {0ull, 19ull, 21ull, 1ull << 60}) {
-    EXPECT_THROW(store_.place(kLease, 0, kFloat32, comm::Scheme::none, bytes), Error) << bytes;
+    EXPECT_THROW(store_.place(kLease, 0, kFloat32, {comm::Scheme::none}, bytes), Error) << bytes;
   }
-  EXPECT_THROW(store_.place(kLease, 99, kFloat32, comm::Scheme::none, 20), Error);
-  EXPECT_THROW(store_.place(kLease, 0, 0, comm::Scheme::none, 20), Error);
-  EXPECT_THROW(store_.place(kLease, 0, kFloat32, comm::Scheme::topk, 20), Error);
-  EXPECT_THROW(store_.place(kLease, 0, kFloat32, static_cast<comm::Scheme>(77), 20), Error);
+  EXPECT_THROW(store_.place(kLease, 99, kFloat32, {comm::Scheme::none}, 20), Error);
+  EXPECT_THROW(store_.place(kLease, 0, 0, {comm::Scheme::none}, 20), Error);
+  EXPECT_THROW(store_.place(kLease, 0, kFloat32, {comm::Scheme::topk}, 20), Error);
+  EXPECT_THROW(store_.place(kLease, 0, kFloat32, {static_cast<comm::Scheme>(77)}, 20), Error);
   EXPECT_EQ(store_.staged_leases(), 0u);
   push(kLease, 0, 1);
-  EXPECT_THROW(store_.place(kLease, 0, kFloat32, comm::Scheme::none, 20), Error) << "twice";
+  EXPECT_THROW(store_.place(kLease, 0, kFloat32, {comm::Scheme::none}, 20), Error) << "twice";
   EXPECT_THROW(store_.close_lease(kLease, 3), Error) << "pieces are missing";
 }
 
@@ -107,7 +107,7 @@ TEST_F(Store, AWorkerCannotFillTheMemory) {
 TEST_F(Store, TakesShortenedGradients) {
   const std::vector<float> values(5, 0.5f);
   const auto bytes = comm::encoded_bytes(comm::Scheme::int8, 5);
-  const auto place = store_.place(kLease, 0, kFloat32, comm::Scheme::int8, bytes);
+  const auto place = store_.place(kLease, 0, kFloat32, {comm::Scheme::int8}, bytes);
   comm::encode(comm::Scheme::int8, values, place);
   store_.received(kLease, 0);
   EXPECT_TRUE(store_.close_lease(kLease, 1));
@@ -223,13 +223,15 @@ TEST(Compression, IsRefusedWhereItCannotWork) {
   ClientOptions options;
   options.servers = {{"127.0.0.1", 1}};
   const auto plan = plan_shards(Sizes{4}, std::vector<double>{1});
-  options.compression = comm::Scheme::topk;
+  options.compression = {.scheme = comm::Scheme::topk, .density = 0};
   EXPECT_THROW(Client(options, plan, {torch::ones({4})}, Deadline::after(seconds(1))), Error);
-  options.compression = comm::Scheme::int8;
+  options.compression = {.scheme = comm::Scheme::powersgd, .rank = 256};
+  EXPECT_THROW(Client(options, plan, {torch::ones({4})}, Deadline::after(seconds(1))), Error);
+  options.compression = {.scheme = comm::Scheme::int8};
   EXPECT_THROW(
       Client(options, plan, {torch::ones({4}, torch::kFloat64)}, Deadline::after(seconds(1))),
       Error);
-  options.compression = comm::Scheme::none;
+  options.compression = {};
   options.pull_compression = comm::Scheme::sign;
   EXPECT_THROW(Client(options, plan, {torch::ones({4})}, Deadline::after(seconds(1))), Error);
 }

@@ -40,7 +40,7 @@ class ShardMemory : public ::testing::Test {
     for (std::uint32_t piece = 0; piece < plan_.pieces.size(); ++piece) {
       const auto count = static_cast<std::size_t>(plan_.pieces[piece].count);
       const auto dtype = static_cast<std::uint8_t>(comm::DType::float32);
-      const auto place = store_.place(lease, piece, dtype, comm::Scheme::none, 4 * count);
+      const auto place = store_.place(lease, piece, dtype, {comm::Scheme::none}, 4 * count);
       if (!first) first = place.data();
       std::fill_n(reinterpret_cast<float*>(place.data()), count, value);
       store_.received(lease, piece);
