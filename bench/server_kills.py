@@ -158,6 +158,8 @@ def main():
                 worst = max(worst, worst_difference(found, expected))
                 resumed += again
                 by_server[killed] = by_server.get(killed, 0) + 1
+                if (i + 1) % 10 == 0:
+                    print(f"{i + 1} kills of {options.times}, worst difference {worst:.1e}", file=sys.stderr, flush=True)
             print(f"{'two copies' if replicas > 1 else 'one copy, resumed from checkpoints'}: {options.times} kills "
                   f"(by server: {dict(sorted(by_server.items(), key=str))}), {resumed} resumed, worst relative "
                   f"difference of a parameter {worst:.1e}", flush=True)

@@ -56,7 +56,9 @@ TEST_F(TransportChoice, RanksOfOneHostShareMemoryUnlessToldNotTo) {
     EXPECT_EQ(group.transport(), Transport::shm);
     EXPECT_TRUE(group.topology().one_island());
   }
-  for (const auto& group : testing::make_thread_groups(3, {.transport = Transport::tcp})) {
+  GroupOptions without_memory;
+  without_memory.transport = Transport::tcp;
+  for (const auto& group : testing::make_thread_groups(3, without_memory)) {
     EXPECT_EQ(group.transport(), Transport::tcp);
     EXPECT_EQ(group.topology().islands.size(), 3);
   }

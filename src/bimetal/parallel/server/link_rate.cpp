@@ -28,8 +28,17 @@ constexpr std::size_t kLargestMessage = std::size_t{4} << 20;
 /// Seconds of the message that counts: far more than a round trip, far less than a user notices.
 constexpr double kLongEnough = 0.1;
 
+void send_message(Link& link, std::size_t bytes, std::size_t wanted) {
+  net::FrameHeader header;
+  header.count = wanted;
+  const auto body = std::make_shared<const Body>(bytes);
+  link.send_bulk(MessageKind::rate, header, *body, body);
+}
+
+}  // namespace
+
 /// Where a message goes that says nothing.
-class Sink : public LinkHandler {
+class RateSink : public LinkHandler {
  public:
   std::span<std::byte> place(const net::FrameHeader& header) override {
     const bool known = static_cast<MessageKind>(header.operation) == MessageKind::rate &&
@@ -43,14 +52,7 @@ class Sink : public LinkHandler {
   Body bytes_;
 };
 
-void send_message(Link& link, std::size_t bytes, std::size_t wanted) {
-  net::FrameHeader header;
-  header.count = wanted;
-  const auto body = std::make_shared<const Body>(bytes);
-  link.send_bulk(MessageKind::rate, header, *body, body);
-}
-
-class RateSession final : public Sink {
+class RateSession final : public RateSink {
  public:
   RateSession(std::shared_ptr<Link> link, std::function<void(RateSession*)> ended)
       : link_(std::move(link)), ended_(std::move(ended)) {
@@ -70,8 +72,10 @@ class RateSession final : public Sink {
   std::function<void(RateSession*)> ended_;
 };
 
+namespace {
+
 /// Runs an io_context of its own while it waits.
-class RateClient final : public Sink {
+class RateClient final : public RateSink {
  public:
   RateClient(std::string name, Deadline deadline) : name_(std::move(name)), deadline_(deadline) {}
   ~RateClient() override {
