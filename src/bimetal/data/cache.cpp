@@ -76,4 +76,8 @@ fs::path Cache::url_folder(const Digest& url) const {
   return root_ / "urls" / hex(url, kFolderDigits);
 }
 
+fs::path Cache::lock_file(const std::string& name) const {
+  return root_ / "locks" / name;
+}
+
 }  // namespace bimetal::data

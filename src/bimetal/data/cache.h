@@ -4,6 +4,7 @@
 //   data/<digest>/     data sets that another rank has sent, by what they hold
 //   urls/<digest>/     data sets fetched from a URL, by the URL
 //   checksums/         of big files, so that they are read once (checksums.h)
+//   locks/             by which processes take turns (cache_lock.h)
 //   id                 a random number, by which ranks notice that they use the same folder
 // Whatever lies in it can be removed while no job runs.
 
@@ -29,6 +30,8 @@ class Cache {
 
   std::filesystem::path data_folder(const Digest& contents) const;
   std::filesystem::path url_folder(const Digest& url) const;
+  /// `name` is that of a file.
+  std::filesystem::path lock_file(const std::string& name) const;
 
  private:
   std::filesystem::path root_;

@@ -5,6 +5,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
+#include "bimetal/data/cache_lock.h"
 #include "bimetal/data/url.h"
 
 namespace bimetal::data {
@@ -18,12 +19,15 @@ std::filesystem::path fetch_dataset(const Cache& cache, const std::string& url,
                             without_secrets(url)));
   }
   const auto folder = cache.url_folder(digest_of(url));
+  CacheLock turn(cache, folder.filename().string(), patience, meter);
+  if (turn.done_meanwhile() && std::filesystem::exists(folder)) return folder;
   remove_leftovers(folder.parent_path(), folder.filename().string());
   TemporaryPath fresh(folder, TemporaryPath::Kind::folder);
   if (fetch({url, names, fresh.path(), folder, patience}, meter) == Fetched::complete) {
     sync_directory(fresh.path());
     fresh.move_into_place();
   }
+  turn.mark_done();
   return folder;
 }
 

@@ -31,8 +31,9 @@ enum class Fetched {
 using Fetch = std::function<Fetched(const FetchRequest&, Meter&)>;
 
 /// Brings the dataset's files from `url` into the cache, or finds that they are there unchanged,
-/// and returns their folder. Interrupted at any point it leaves what was there before. Errors:
-/// Unsupported without `fetch`; System if the cache cannot be written; those of `fetch`.
+/// and returns their folder. Interrupted at any point it leaves what was there before. Of several
+/// processes that want the same at the same time one does it, and the others wait for it. Errors:
+/// Unsupported without `fetch`; those of CacheLock and of `fetch`.
 std::filesystem::path fetch_dataset(const Cache& cache, const std::string& url,
                                     const std::vector<std::string>& names, const Fetch& fetch,
                                     std::chrono::milliseconds patience, Meter& meter);
