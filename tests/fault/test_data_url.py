@@ -184,6 +184,57 @@ class DataAtUrl(TwoMachines):
         self.assert_trained(self.run_one(self.server.url()))
         self.assert_kept_whole()  # and nothing of the killed fetch lies beside it
 
+    # ---- with parameter servers, whose processes start for themselves ---------------------------------
+
+    def serve(self, **settings):
+        """A job's first machine, without workers."""
+        job = self.train(self.job(self.server.url(), parallel__mode="server", **settings), "--listen", "127.0.0.1:0",
+                         "--token-file", self.token, workers=("none",))
+        job.wait_for_output("bimetal join")
+        job.address = job.out.split("bimetal join ")[1].split()[0]
+        return job
+
+    def test_servers_and_workers_of_one_cache_fetch_once(self):
+        job = self.train(self.job(self.server.url(), parallel__mode="server", parallel__servers=2)).wait()
+        self.assert_trained(job)
+        self.assertEqual(sorted(self.server.fetched), sorted(p.name for p in self.data.iterdir()))
+        self.assert_kept_whole()
+
+    def test_a_worker_that_joins_fetches_for_its_machine(self):
+        host = self.serve()
+        theirs = self.folder / "their cache"
+        guest = self.join(host, workers=("cpu:threads=1",) * 2, environment={"BIMETAL_CACHE": str(theirs)})
+        self.assert_trained(host.wait(), guest.wait())
+        self.assertNotIn("sends", host.out + guest.out)
+        self.assertEqual(len(self.server.fetched), 8, "four files for each of two machines")
+        kept, = (theirs / "urls").iterdir()
+        self.assertEqual(len(list(kept.iterdir())), 5, "four files, and where they are from")
+
+    def test_another_one_fetches_when_a_worker_is_killed_at_it(self):
+        host = self.serve()
+        wait_until(lambda: len(self.server.fetched) == 4 or host.process.poll() is not None, "the data there", host)
+        self.server.stalls = True
+        guest = self.join(host, workers=("cpu:threads=1",) * 2,
+                          environment={"BIMETAL_CACHE": str(self.folder / "their cache")})
+        wait_until(lambda: len(self.server.fetched) > 4 or guest.process.poll() is not None, "the fetch", guest)
+        fetching, = [rank for rank in self.ranks_of(guest)
+                     if any(harness.parent_of(pid) == rank for pid in self.processes())]
+        os.kill(fetching, signal.SIGKILL)
+        self.server.stalls = False
+        self.server.released.set()
+        self.assertEqual(host.wait().status, 0, f"{host.out}\n{host.err}")
+        guest.wait()
+        self.assert_nothing_left()
+
+    def test_a_worker_that_cannot_fetch_is_sent_the_data_of_server_0(self):
+        bare = self.folder / "bare"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+        host = self.serve()
+        guest = self.join(host, environment={"BIMETAL_CACHE": str(self.folder / "their cache"),
+                                             "BIMETAL_PYTHON": str(bare / "bin" / "python")})
+        self.assert_trained(host.wait(), guest.wait())
+        self.assertRegex(host.out, r"no data on .*needs fsspec.*server 0 on .* sends")
+
 
 if __name__ == "__main__":
     if not HAS_FSSPEC:

@@ -11,11 +11,14 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank_monitor.h"
 #include "bimetal/cli/rank_observer.h"
 #include "bimetal/cli/rank_process.h"
 #include "bimetal/cli/server_directory.h"
 #include "bimetal/cli/server_weights.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/launch/fetch_url.h"
 #include "bimetal/net/encryption.h"
 #include "bimetal/train/observers.h"
 #include "bimetal/train/served_job.h"
@@ -35,20 +38,47 @@ struct ServerArguments {
   double stop_after_s = 0;
 };
 
+/// Of a machine that has joined the job: the first one's terminal shows the rest.
+class DataPrinter final : public train::Observer {
+ public:
+  void on_phase(const std::string&) override { terminal_.clear(); }
+  void on_data(const train::DataProgress& progress) override { printer_.on_data(progress); }
+  void on_notice(const std::string& text) override { printer_.on_notice(text); }
+
+ private:
+  Terminal terminal_;
+  ProgressPrinter printer_{terminal_, progress_line};
+};
+
+/// What servers and workers are asked and given alike.
+train::TrainerOptions trainer_of(StopWhen& stop) {
+  train::TrainerOptions options;
+  options.host_name = asio::ip::host_name();
+  options.stop_requested = [&stop] { return stop(); };
+  options.interrupt_requested = [&stop] { return stop.by_user(); };
+  options.fetch = launch::fetch_url;
+  return options;
+}
+
 train::ServerRun server_run(const ServerArguments& arguments, const launch::RankEnvironment& env,
                             ServerDirectory& directory, StopWhen& stop) {
   train::ServerRun run;
   run.server = arguments.index;
   run.listen_host = arguments.listen.empty() ? env.master.host : arguments.listen;
   run.network = network_of(env);
-  run.trainer.host_name = asio::ip::host_name();
+  run.trainer = trainer_of(stop);
   if (!arguments.resume.empty()) run.trainer.resume = arguments.resume;
-  run.trainer.stop_requested = [&stop] { return stop(); };
   run.publish = [&directory, index = arguments.index](const net::Endpoint& endpoint) {
     directory.publish(index, endpoint);
   };
   run.find = [&directory, &stop](int server) {
     return directory.find(server, [&stop] { return stop.by_user(); });
+  };
+  run.publish_data = [&directory](const std::optional<net::Endpoint>& endpoint) {
+    directory.publish_data(endpoint);
+  };
+  run.find_data = [&directory, &stop] {
+    return directory.find_data([&stop] { return stop.by_user(); });
   };
   run.publish_predictions = [&directory](const net::Endpoint& endpoint) {
     directory.publish_predictions(endpoint);
@@ -92,6 +122,8 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status, Stop
     announce(*monitor, terminal);
     watching.push_back(&*monitor);
   }
+  DataPrinter data_printer;
+  if (arguments.index > 0 && !arguments.listen.empty()) watching.push_back(&data_printer);
   train::Observers observers(watching);
   if (weighs_servers(job.parallel)) {
     job.parallel.servers = weigh_as_server(weighing_of(job, env, directory, stop), arguments.index,
@@ -135,16 +167,21 @@ int work(const RankRun& run, StopWhen& stop) {
   train::ServedWorkerRun worker;
   find_servers(worker, job.parallel, directory, stop);
   worker.network = network_of(run.env);
+  worker.trainer = trainer_of(stop);
   worker.trainer.worker = run.worker;
   worker.trainer.local_rank = run.env.local_rank;
   // The servers here are no rivals for the processors: they use one thread each, now and then.
   const bool counted = run.env.store == launch::StoreOwner::Launcher && !run.joined;
   const int servers_here = counted ? static_cast<int>(worker.servers.size()) : 0;
   worker.trainer.local_world_size = run.env.local_world_size - servers_here;
-  worker.trainer.host_name = asio::ip::host_name();
-  worker.trainer.stop_requested = [&stop] { return stop(); };
   worker.number = run.joined ? -1 : run.env.rank;
-  return train::run_served_worker(job, worker) ? kSuccess : kInterrupted;
+  worker.find_data = [&directory, &stop] {
+    return directory.find_data([&stop] { return stop(); });
+  };
+  DataPrinter printer;
+  train::Observer silent;
+  train::Observer& observer = run.joined ? static_cast<train::Observer&>(printer) : silent;
+  return train::run_served_worker(job, worker, observer) ? kSuccess : kInterrupted;
 }
 
 /// The user's wish to end while others are waited for is no error.

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::chrono::seconds kToTell{5};
 constexpr std::chrono::milliseconds kLookForServer{50};
+constexpr const char* kData = "data";
+constexpr const char* kNoData = "none";
 
 std::string key_of(int server) {
   return fmt::format("parameter_server/{}", server);
@@ -49,14 +51,13 @@ void ServerDirectory::publish(int server, const net::Endpoint& endpoint) {
   store_->set(key_of(server), net::to_string(endpoint), deadline_);
 }
 
-std::optional<net::Endpoint> ServerDirectory::find(int server, const std::function<bool()>& stop) {
+std::optional<std::string> ServerDirectory::wait_for(int server, const std::string& key,
+                                                     const std::function<bool()>& stop) {
   // Who looks once training goes on finds everybody there.
   const auto deadline = deadline_.expired() ? Deadline::after(kToTell) : deadline_;
   while (!deadline.expired()) {
     if (withdrawn(server)) return std::nullopt;
-    if (const auto address = store_->try_get(key_of(server), deadline)) {
-      return net::parse_endpoint(*address);
-    }
+    if (auto value = store_->try_get(key, deadline)) return value;
     if (stop()) {
       throw Error(ErrorCode::Aborted,
                   fmt::format("stopped before parameter server {} was there", server));
@@ -66,6 +67,28 @@ std::optional<net::Endpoint> ServerDirectory::find(int server, const std::functi
   throw Error(
       ErrorCode::Timeout,
       fmt::format("parameter server {} was not there within cluster.join_timeout_s", server));
+}
+
+std::optional<net::Endpoint> ServerDirectory::find(int server, const std::function<bool()>& stop) {
+  const auto address = wait_for(server, key_of(server), stop);
+  return address ? std::optional(net::parse_endpoint(*address)) : std::nullopt;
+}
+
+void ServerDirectory::publish_data(const std::optional<net::Endpoint>& endpoint) {
+  write(kData, endpoint ? net::to_string(*endpoint) : kNoData);
+}
+
+std::optional<net::Endpoint> ServerDirectory::find_data(const std::function<bool()>& stop) {
+  // Whoever takes over from server 0 has written there, too.
+  auto address = read(kData);
+  if (!address) address = wait_for(0, fmt::format("parameter_server/{}", kData), stop);
+  if (!address) {
+    throw Error(ErrorCode::PeerLost,
+                "parameter server 0 is lost: it ended before it sent its data to those who have "
+                "none",
+                0);
+  }
+  return *address == kNoData ? std::nullopt : std::optional(net::parse_endpoint(*address));
 }
 
 void ServerDirectory::publish_predictions(const net::Endpoint& endpoint) {

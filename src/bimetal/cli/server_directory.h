@@ -30,6 +30,11 @@ class ServerDirectory {
   /// `stop`: whether to give up, with Aborted. Error(Timeout) after cluster.join_timeout_s.
   std::optional<net::Endpoint> find(int server, const std::function<bool()>& stop);
 
+  /// Where the leading server sends its data set; nothing: it has none.
+  void publish_data(const std::optional<net::Endpoint>& endpoint);
+  /// The same, waited for as by find(). Error(PeerLost) if server 0 has died before.
+  std::optional<net::Endpoint> find_data(const std::function<bool()>& stop);
+
   void publish_predictions(const net::Endpoint& endpoint);
 
   /// A server has died.
@@ -46,6 +51,10 @@ class ServerDirectory {
   Deadline deadline() const noexcept { return deadline_; }
 
  private:
+  /// What is written under `key`; nothing if that server has died before.
+  std::optional<std::string> wait_for(int server, const std::string& key,
+                                      const std::function<bool()>& stop);
+
   Deadline deadline_;
   std::optional<rendezvous::StoreServer> served_;
   std::unique_ptr<rendezvous::Store> store_;

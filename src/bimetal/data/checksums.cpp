@@ -70,4 +70,16 @@ void remember_content(const fs::path& file, const FileStamp& stamp, const Conten
   log(LogLevel::info, "a checksum is not kept: {}", error.what());
 }
 
+Content known_content(const fs::path& file, Meter& meter) {
+  const auto stamp = file_stamp(file);
+  meter.expect(stamp.size);
+  if (const auto content = remembered_content(file, stamp)) {
+    meter.advance(stamp.size);
+    return *content;
+  }
+  const auto content = content_of(file, meter);
+  remember_content(file, stamp, content);
+  return content;
+}
+
 }  // namespace bimetal::data

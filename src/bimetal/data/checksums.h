@@ -24,4 +24,8 @@ std::optional<Content> remembered_content(const std::filesystem::path& file,
 void remember_content(const std::filesystem::path& file, const FileStamp& stamp,
                       const Content& content, std::uint64_t worth = kWorthRemembering);
 
+/// Remembered, or read and then remembered. `meter` expects and advances by the bytes of the file
+/// either way. Errors of content_of().
+Content known_content(const std::filesystem::path& file, Meter& meter);
+
 }  // namespace bimetal::data

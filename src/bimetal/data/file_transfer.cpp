@@ -1,36 +1,16 @@
 #include "bimetal/data/file_transfer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <memory>
 #include <span>
 #include <utility>
 
-#include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
+#include "bimetal/data/file_pieces.h"
 
 namespace bimetal::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, CloseFile>;
-
-File open_file(const fs::path& path, const char* mode) {
-  File file(std::fopen(path.c_str(), mode));
-  if (!file) {
-    throw system_error(
-        fmt::format("cannot {} '{}'", *mode == 'r' ? "read" : "write", path.string()), errno);
-  }
-  return file;
-}
 
 /// Two buffers in turn: while one is on its way, the other is read or written.
 class Pieces {
@@ -76,28 +56,13 @@ class Pieces {
   std::size_t next_ = 0;
 };
 
-void read_piece(std::FILE* file, std::span<std::byte> piece, const fs::path& path) {
-  errno = 0;
-  if (std::fread(piece.data(), 1, piece.size(), file) == piece.size()) return;
-  if (std::ferror(file)) throw system_error(fmt::format("cannot read '{}'", path.string()), errno);
-  throw Error(ErrorCode::CorruptData,
-              fmt::format("'{}' became shorter while it was sent; leave the data alone while a job "
-                          "starts",
-                          path.string()));
-}
-
-void write_piece(std::FILE* file, std::span<const std::byte> piece, const fs::path& path) {
-  if (std::fwrite(piece.data(), 1, piece.size(), file) == piece.size()) return;
-  throw system_error(fmt::format("cannot write '{}'", path.string()), errno);
-}
-
 void receive_file(Pieces& pieces, const fs::path& path, std::uint64_t size, Meter& meter) {
-  const File file = open_file(path, "wb");
+  PieceWriter file(path);
   Pieces::Slot* earlier = nullptr;
   const auto finish = [&](Pieces::Slot* slot) {
     if (slot == nullptr) return;
     slot->work.wait();
-    write_piece(file.get(), slot->piece(), path);
+    file.write(slot->piece());
     meter.advance(slot->size);
   };
   for (std::uint64_t left = size; left > 0;) {
@@ -107,7 +72,7 @@ void receive_file(Pieces& pieces, const fs::path& path, std::uint64_t size, Mete
     finish(std::exchange(earlier, &slot));
   }
   finish(earlier);
-  sync_file(file.get(), path);
+  file.sync();
 }
 
 }  // namespace
@@ -116,11 +81,10 @@ void send_files(comm::Group group, const fs::path& folder, const std::vector<Sen
                 Meter& meter, const TransferOptions& options) {
   Pieces pieces(std::move(group), options);
   for (const auto& sent : files) {
-    const auto path = folder / sent.name;
-    const File file = open_file(path, "rb");
+    PieceReader file(folder / sent.name);
     for (std::uint64_t left = sent.size; left > 0;) {
       auto& slot = pieces.take(left);
-      read_piece(file.get(), slot.piece(), path);
+      file.read(slot.piece());
       pieces.begin(slot);
       left -= slot.size;
       meter.advance(slot.size);

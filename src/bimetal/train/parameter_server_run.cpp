@@ -9,10 +9,12 @@
 #include "bimetal/net/solo_mesh.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
+#include "bimetal/train/data_link.h"
 #include "bimetal/train/evaluate.h"
 #include "bimetal/train/job_predictions.h"
 #include "bimetal/train/optimizers.h"
 #include "bimetal/train/schedule.h"
+#include "bimetal/train/served_data.h"
 #include "bimetal/train/served_job.h"
 #include "bimetal/train/served_journal.h"
 #include "bimetal/train/served_setup.h"
@@ -20,6 +22,7 @@
 #include "bimetal/train/shard_state.h"
 #include "bimetal/train/shared_checkpoint.h"
 #include "bimetal/train/starting_point.h"
+#include "bimetal/train/together.h"
 
 namespace bimetal::train {
 namespace {
@@ -43,10 +46,17 @@ class ServedRun {
   Report coordinate();
 
  private:
-  data::TrainTest load_data();
+  data::DatasetFiles find_data();
+  std::unique_ptr<DataServer> send_data();
   TrainingState start();
   /// Who is told of the start: by server 0 alone.
   Observer& starting() { return run_.server == 0 ? observer_ : quiet_; }
+  /// A copy of server 0 is on its machine, which tells of the data.
+  Observer& watching_data() { return run_.server == shards() ? quiet_ : observer_; }
+  void tell_notes() {
+    if (!data_server_) return;
+    for (const auto& note : data_server_->take_notes()) observer_.on_notice(note);
+  }
   ps::ServerOptions server_options();
   ps::CoordinatorOptions coordinator_options() const;
   Report lead();
@@ -68,6 +78,8 @@ class ServedRun {
   Observer quiet_;
   comm::Group alone_;  ///< this process by itself, for what all modes share
   Place place_;
+  data::DatasetFiles files_;
+  std::unique_ptr<DataServer> data_server_;  ///< of the process that leads
   data::TrainTest data_;
   std::shared_ptr<models::Classifier> model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;  ///< of whole tensors: for checkpoints
@@ -91,7 +103,9 @@ ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
       observer_(observer),
       alone_(comm::make_group(net::make_solo_mesh(run.trainer.host_name), {})),
       place_{torch::kCPU, dtype_named(job.train.dtype)},
-      data_(load_data()),
+      files_(find_data()),
+      data_server_(run.server == 0 ? send_data() : nullptr),
+      data_(load_served_data(job_, files_)),
       model_(make_seeded_model(job_, data_.train, place_)),
       optimizer_(make_optimizer(job_.train, model_->parameters())),
       state_(start()),
@@ -109,13 +123,39 @@ ServedRun::ServedRun(const Job& job, const ServerRun& run, Observer& observer)
       saved_step_(state_.step),
       version_(store_.version()) {
   state_.model = describe_model(job_, data_.train);
+  if (run_.server > 0) watching_data().on_phase("keeping parameters");
   restore_shard(store_, *optimizer_, *model_);
   run_.publish(server_.endpoint());
 }
 
-data::TrainTest ServedRun::load_data() {
+data::DatasetFiles ServedRun::find_data() {
   torch::set_num_threads(1);  // the workers of this machine need the others
-  return load_served_data(alone_, job_, run_.trainer, starting());
+  if (run_.server > 0) {
+    const DataSender sender{run_.find_data, credentials_of(run_.network)};
+    return find_served_data(alone_, job_, run_.trainer, sender, watching_data());
+  }
+  try {
+    return find_served_data(alone_, job_, run_.trainer, {}, observer_);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    if (run_.publish_data) run_.publish_data(std::nullopt);
+    throw Error(
+        error.code(),
+        fmt::format("{}; parameter server 0 needs a copy, and sends it to the machines that "
+                    "have none",
+                    error.what()),
+        error.rank());
+  }
+}
+
+std::unique_ptr<DataServer> ServedRun::send_data() {
+  if (!run_.publish_data) return nullptr;
+  auto server = std::make_unique<DataServer>(
+      net::Endpoint{run_.listen_host, 0}, credentials_of(run_.network), files_,
+      run_.trainer.host_name, as_milliseconds(job_.parallel.timeout_s));
+  run_.publish_data(server->endpoint());
+  return server;
 }
 
 TrainingState ServedRun::start() {
@@ -192,6 +232,7 @@ Report ServedRun::serve() {
 /// Server 0 is dead; the job goes on here, where it was.
 Report ServedRun::lead() {
   run_.withdraw(0);
+  data_server_ = send_data();
   observer_.on_phase("training");
   observer_.on_notice(
       fmt::format("server 0 is lost; server {} leads the job from now on, and "
@@ -222,6 +263,7 @@ Report ServedRun::coordinate() {
 Report ServedRun::follow_events() {
   try {
     for (bool going_on = true; going_on;) {
+      tell_notes();
       if (!stopping_ && stop_requested()) {
         stopping_ = true;
         server_.request_pause();

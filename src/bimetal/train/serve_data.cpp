@@ -7,109 +7,23 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <utility>
 
-#include "bimetal/base/log.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/temporary_path.h"
 #include "bimetal/data/cache.h"
-#include "bimetal/data/checksums.h"
-#include "bimetal/data/file_stamp.h"
 #include "bimetal/data/file_transfer.h"
+#include "bimetal/train/data_delivery.h"
 
 namespace bimetal::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kGigabyte = 1 << 30;
-
-std::string size_text(std::uint64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  return value < kGigabyte ? fmt::format("{:.1f} MiB", value / (1 << 20))
-                           : fmt::format("{:.1f} GiB", value / kGigabyte);
-}
-
 /// All that one rank's task needs; shared with its thread.
-struct Delivery {
-  std::string dataset;
-  std::vector<data::SentFile> files;
-  std::vector<data::Content> contents;
+struct Sending {
+  Delivery delivery;
   fs::path source;  ///< the sender's folder
-  fs::path target;  ///< the receiver's, in its cache
-  std::string receiver;
   data::TransferOptions transfer;
 };
-
-/// Whether the folder holds the whole data set, undamaged.
-bool holds(const fs::path& folder, const Delivery& delivery, data::Meter& meter) {
-  try {
-    const auto found = data::find_dataset(delivery.dataset, folder);
-    for (std::size_t i = 0; i < found.files.size(); ++i) {
-      const auto stamp = data::file_stamp(found.files[i]);
-      meter.expect(stamp.size);
-      auto content = data::remembered_content(found.files[i], stamp);
-      if (content) {
-        meter.advance(stamp.size);
-      } else {
-        content = data::content_of(found.files[i], meter);
-        data::remember_content(found.files[i], stamp, *content);
-      }
-      if (content != delivery.contents[i]) {
-        log(LogLevel::warning, "'{}' has been changed: it is sent anew", found.files[i].string());
-        return false;
-      }
-    }
-    return true;
-  } catch (const Error& error) {
-    meter.require_going();
-    log(LogLevel::info, "not in the cache: {}", error.what());
-    return false;
-  }
-}
-
-void require_room(const Delivery& delivery, std::uint64_t bytes) {
-  std::error_code unknown;  // then the writing tells
-  const auto space = fs::space(delivery.target.parent_path(), unknown);
-  if (unknown || space.available >= bytes) return;
-  throw Error(ErrorCode::System,
-              fmt::format("{} has no room for the data set: it needs {} in '{}', where {} are "
-                          "free; make room, or set BIMETAL_CACHE to a folder with more",
-                          delivery.receiver, size_text(bytes),
-                          delivery.target.parent_path().string(), size_text(space.available)));
-}
-
-/// Complete and checked, or not there at all.
-void receive(comm::Group team, const Delivery& delivery, data::Meter& meter) {
-  std::uint64_t bytes = 0;
-  for (const auto& file : delivery.files) bytes += file.size;
-  meter.expect(2 * bytes);  // written, and read again
-  const auto parent = delivery.target.parent_path();
-  remove_leftovers(parent, delivery.target.filename().string());
-  require_room(delivery, bytes);
-  TemporaryPath fresh(delivery.target, TemporaryPath::Kind::folder);
-  try {
-    data::receive_files(std::move(team), fresh.path(), delivery.files, meter, delivery.transfer);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::System) throw;
-    throw Error(error.code(),
-                fmt::format("{} cannot keep the data set that it is sent: {}; make room, or set "
-                            "BIMETAL_CACHE to a folder with more",
-                            delivery.receiver, error.what()));
-  }
-  for (std::size_t i = 0; i < delivery.files.size(); ++i) {
-    const auto& name = delivery.files[i].name;
-    if (data::content_of(fresh.path() / name, meter) == delivery.contents[i]) continue;
-    throw Error(ErrorCode::CorruptData,
-                fmt::format("what {} was sent as {} is not what the sender's file was found to "
-                            "hold: the file was changed meanwhile, or the network or a disk is at "
-                            "fault; start the job again",
-                            delivery.receiver, name));
-  }
-  sync_directory(fresh.path());
-  fresh.move_into_place();
-}
 
 class Service {
  public:
@@ -123,14 +37,14 @@ class Service {
         bytes_(stored_bytes(copy_of(reference_))) {}
 
   data::DatasetFiles run() {
-    require_serving(first_without(), data_.config.serve, "[data] serve = false");
+    require_sending(first_without(), forbidden(data_.config));
     if (!has_copy()) cache_.emplace();
     const auto caches =
         all_gather_text(group_, cache_ ? cache_->id() : "", Deadline::after(options_.timeout));
     prepare();
     const auto receivers = find_receivers(leaders_of(caches));
     if (!receivers.empty()) send_to(receivers);
-    return cache_ ? data::find_dataset(data_.config.name, delivery_->target) : data_.found;
+    return cache_ ? data::find_dataset(data_.config.name, sending_->delivery.target) : data_.found;
   }
 
  private:
@@ -146,7 +60,7 @@ class Service {
     return options;
   }
 
-  void require_serving(int rank, bool allowed, const std::string& why_not) const;
+  void require_sending(int rank, const std::optional<std::string>& why_not) const;
   void prepare();
   static std::vector<int> leaders_of(const std::vector<std::string>& caches);
   std::vector<int> find_receivers(const std::vector<int>& leaders);
@@ -160,32 +74,20 @@ class Service {
   const int reference_;
   const std::uint64_t bytes_;
   std::optional<data::Cache> cache_;  // of a rank without a copy
-  std::shared_ptr<Delivery> delivery_ = std::make_shared<Delivery>();
+  std::shared_ptr<Sending> sending_ = std::make_shared<Sending>();
 };
 
-void Service::require_serving(int rank, bool allowed, const std::string& why_not) const {
-  if (allowed) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("{} has no copy of the data set, and is not sent one ({}): {}",
-                          rank_on_host(rank, data_.copies), why_not, copy_of(rank).missing),
-              rank);
+void Service::require_sending(int rank, const std::optional<std::string>& why_not) const {
+  if (!why_not) return;
+  throw not_sent(rank_on_host(rank, data_.copies), *why_not, copy_of(rank).missing, rank);
 }
 
-/// What is sent is named by the job's dataset, never by what comes over the network.
 void Service::prepare() {
-  auto& delivery = *delivery_;
-  delivery.dataset = data_.config.name;
-  delivery.source = data_.found.folder;
-  delivery.receiver = rank_on_host(group_.rank(), data_.copies);
-  delivery.transfer.chunk_timeout = options_.timeout;
-  const auto& reference = copy_of(reference_);
-  for (std::size_t i = 0; i < data_.names.size(); ++i) {
-    const bool compressed = fs::path(reference.files.at(i).path).extension() == ".gz";
-    delivery.files.push_back(
-        {data_.names[i] + (compressed ? ".gz" : ""), reference.files[i].stored_size});
-    delivery.contents.push_back(*reference.files[i].content);
-  }
-  if (cache_) delivery.target = cache_->data_folder(digest_of_copy(reference));
+  sending_->delivery =
+      delivery_of(copy_of(reference_), data_.config.name, cache_ ? &*cache_ : nullptr,
+                  rank_on_host(group_.rank(), data_.copies));
+  sending_->source = data_.found.folder;
+  sending_->transfer.chunk_timeout = options_.timeout;
 }
 
 /// The lowest of the ranks that use the same cache, for each cache.
@@ -204,8 +106,8 @@ std::vector<int> Service::find_receivers(const std::vector<int>& leaders) {
   const auto held = std::make_shared<bool>(false);
   Task task;
   if (std::ranges::find(leaders, group_.rank()) != leaders.end()) {
-    task = [held, delivery = delivery_](data::Meter& meter) {
-      *held = holds(delivery->target, *delivery, meter);
+    task = [held, sending = sending_](data::Meter& meter) {
+      *held = in_cache(sending->delivery, meter);
     };
   }
   run_together(group_, task, doing("checking the cached data"), observer_);
@@ -222,17 +124,12 @@ void Service::announce(const std::vector<int>& receivers) {
   const auto& missing = copy_of(receivers.front()).missing;
   std::vector<std::string> who;
   for (const int rank : receivers) who.push_back(rank_on_host(rank, data_.copies));
-  observer_.on_notice(fmt::format("no data on {} ({}): {} sends {} to be kept there",
-                                  fmt::join(who, ", "), missing,
-                                  rank_on_host(reference_, data_.copies), size_text(bytes_)));
+  observer_.on_notice(sending_note(fmt::format("{}", fmt::join(who, ", ")), missing,
+                                   rank_on_host(reference_, data_.copies), bytes_));
 }
 
 void Service::send_to(const std::vector<int>& receivers) {
-  require_serving(
-      receivers.front(), static_cast<double>(bytes_) <= data_.config.serve_max_gb * kGigabyte,
-      fmt::format("it has {}, more than [data] serve_max_gb = {:g} allows; copy it there, or raise "
-                  "that",
-                  size_text(bytes_), data_.config.serve_max_gb));
+  require_sending(receivers.front(), too_large(data_.config, bytes_));
   announce(receivers);
   std::vector<int> members = {reference_};
   members.insert(members.end(), receivers.begin(), receivers.end());
@@ -242,10 +139,15 @@ void Service::send_to(const std::vector<int>& receivers) {
   Task task;
   if (team) {
     options.cancel = [team]() mutable { team.abort("the data set could not be sent"); };
-    task = [team, delivery = delivery_](data::Meter& meter) {
-      if (team.rank() != 0) return receive(team, *delivery, meter);
-      for (const auto& file : delivery->files) meter.expect(file.size);
-      data::send_files(team, delivery->source, delivery->files, meter, delivery->transfer);
+    task = [team, sending = sending_](data::Meter& meter) {
+      const auto& files = sending->delivery.files;
+      if (team.rank() != 0) {
+        return keep_delivery(sending->delivery, meter, [&](const fs::path& folder) {
+          data::receive_files(team, folder, files, meter, sending->transfer);
+        });
+      }
+      for (const auto& file : files) meter.expect(file.size);
+      data::send_files(team, sending->source, files, meter, sending->transfer);
     };
   }
   run_together(group_, task, options, observer_);

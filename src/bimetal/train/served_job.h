@@ -31,7 +31,7 @@ struct ServerRun {
   int server = 0;
   std::string listen_host = "127.0.0.1";
   ServedNetwork network;
-  TrainerOptions trainer;  ///< host name, resume and stop_requested alone
+  TrainerOptions trainer;  ///< all but worker and place among the local ranks
   /// Where this server listens: called once, before anything waits for it.
   std::function<void(const net::Endpoint&)> publish;
   /// Where another server listens; nothing where it has died.
@@ -41,14 +41,19 @@ struct ServerRun {
   /// Where the process that leads the job answers what its parameters predict: called once training
   /// goes on, and again by whoever takes over. Empty: no predictions are served.
   std::function<void(const net::Endpoint&)> publish_predictions = {};
+  /// Where the process that leads the job sends its data set to those who have none; nothing: it
+  /// has none either, and ends. Called before anything else, and again by whoever takes over.
+  std::function<void(const std::optional<net::Endpoint>&)> publish_data = {};
+  /// What it has published, waited for: see DataSender.
+  std::function<std::optional<net::Endpoint>()> find_data = {};
   /// Is told of a server that has died, so that nobody looks for it any more.
   std::function<void(int server)> withdraw;
 };
 
 /// Server 0, or its copy if it dies, coordinates: it returns the report, saves the checkpoints and
-/// tells `observer`; the others return an empty one. Returns when the job is done or stop_requested
-/// says so. Errors: those of run_training; Unsupported for a model with buffers (running means and
-/// the like).
+/// tells `observer`; the others return an empty one, and tell of their data alone. Returns when the
+/// job is done or stop_requested says so. Errors: those of run_training; Unsupported for a model
+/// with buffers (running means and the like).
 Report run_parameter_server(const Job& job, const ServerRun& run, Observer& observer);
 
 struct ServedWorkerRun {
@@ -56,13 +61,16 @@ struct ServedWorkerRun {
   std::set<int> gone;  ///< of these: their copies keep what they kept
   /// Whether one of them has died; asked until they have been joined.
   std::function<bool(int server)> lost;
+  /// Where the data set is sent from: see DataSender.
+  std::function<std::optional<net::Endpoint>()> find_data = {};
   ServedNetwork network;
-  TrainerOptions trainer;  ///< worker, host name, stop_requested
+  TrainerOptions trainer;  ///< all but resume
   int number = -1;         ///< the number that it would like
 };
 
 /// Works until the job is done (true), or until stop_requested says so (false): then the lease at
-/// hand is finished first. Errors: those of the servers, PeerLost naming a lost one.
-bool run_served_worker(const Job& job, const ServedWorkerRun& run);
+/// hand is finished first. `observer` is told of its data, and when it is ready to train. Errors:
+/// those of find_served_data and of the servers, PeerLost naming a lost one.
+bool run_served_worker(const Job& job, const ServedWorkerRun& run, Observer& observer);
 
 }  // namespace bimetal::train

@@ -14,7 +14,6 @@
 #include "bimetal/parallel/data/module_state.h"
 #include "bimetal/train/optimizers.h"
 #include "bimetal/train/same_job.h"
-#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 namespace {
@@ -32,12 +31,14 @@ std::string data_fact(const char* name, const data::ImageDataset& set) {
 
 }  // namespace
 
-data::TrainTest load_served_data(comm::Group alone, const Job& job, TrainerOptions options,
-                                 Observer& observer) {
-  options.fetch = {};  // processes of one machine would fetch into one cache at once
-  auto data = load_shared_data(std::move(alone), job, options, observer);
+data::TrainTest load_served_data(const Job& job, const data::DatasetFiles& files) {
+  auto data = data::load_dataset(files);
   if (const auto seed = job.data.bootstrap_seed) data.train = data::bootstrap(data.train, seed);
   return data;
+}
+
+parallel::server::Credentials credentials_of(const ServedNetwork& network) {
+  return {network.token, network.encryption, network.job_id};
 }
 
 parallel::server::ShardPlan plan_of_model(const Job& job, const torch::nn::Module& model) {

@@ -4,20 +4,21 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/comm/group.h"
 #include "bimetal/data/dataset.h"
 #include "bimetal/models/registry.h"
+#include "bimetal/parallel/server/credentials.h"
 #include "bimetal/parallel/server/shard_plan.h"
 #include "bimetal/train/job.h"
-#include "bimetal/train/observer.h"
-#include "bimetal/train/trainer.h"
+#include "bimetal/train/served_job.h"
 
 namespace bimetal::train {
 
-/// The job's data set, found on this machine, as the job trains on it. No process of the job sends
-/// it to another. Errors: those of load_shared_data by a rank alone; a URL is Unsupported.
-data::TrainTest load_served_data(comm::Group alone, const Job& job, TrainerOptions options,
-                                 Observer& observer);
+/// The job's data set, which find_served_data() has found, as the job trains on it. Errors: those
+/// of data::load_dataset.
+data::TrainTest load_served_data(const Job& job, const data::DatasetFiles& files);
+
+/// What a process shows to the others of the job.
+parallel::server::Credentials credentials_of(const ServedNetwork& network);
 
 /// Error(Unsupported) for a model that servers cannot train.
 parallel::server::ShardPlan plan_of_model(const Job& job, const torch::nn::Module& model);

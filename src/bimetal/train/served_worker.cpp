@@ -20,6 +20,7 @@
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/micro_batch.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/served_data.h"
 #include "bimetal/train/served_job.h"
 #include "bimetal/train/served_setup.h"
 #include "bimetal/train/setup.h"
@@ -40,11 +41,11 @@ milliseconds whole_milliseconds(double seconds) {
 /// One worker's run. Its members are made in the order of their declaration.
 class ServedWorker {
  public:
-  ServedWorker(const Job& job, const ServedWorkerRun& run);
+  ServedWorker(const Job& job, const ServedWorkerRun& run, Observer& observer);
   bool work();
 
  private:
-  data::TrainTest load_data() const;
+  data::TrainTest load_data(Observer& observer) const;
   balance::CostModel measure_cost() const;
   ps::PushCompression push_compression() const;
   ps::ClientOptions client_options() const;
@@ -65,11 +66,11 @@ class ServedWorker {
   MicroBatch micro_batch_;
 };
 
-ServedWorker::ServedWorker(const Job& job, const ServedWorkerRun& run)
+ServedWorker::ServedWorker(const Job& job, const ServedWorkerRun& run, Observer& observer)
     : job_(job),
       run_(run),
       place_(choose_place(job_, run_.trainer)),
-      data_(load_data()),
+      data_(load_data(observer)),
       cost_(measure_cost()),
       model_(make_seeded_model(job_, data_.train, place_)),
       client_(client_options(), plan_of_model(job_, *model_), model_->parameters(),
@@ -77,14 +78,16 @@ ServedWorker::ServedWorker(const Job& job, const ServedWorkerRun& run)
       gradients_(client_, model_->parameters()),
       sampler_(data_.train.size(), job_.train.seed),
       micro_batch_(job_.train.micro_batch, place_.device) {
+  observer.on_phase("training");
   model_->train();
   model_->before_use([this](const torch::nn::Module& child) { gradients_.wait_for(child); });
 }
 
-data::TrainTest ServedWorker::load_data() const {
-  Observer silent;
-  return load_served_data(comm::make_group(net::make_solo_mesh(run_.trainer.host_name), {}), job_,
-                          run_.trainer, silent);
+data::TrainTest ServedWorker::load_data(Observer& observer) const {
+  auto alone = comm::make_group(net::make_solo_mesh(run_.trainer.host_name), {});
+  const DataSender sender{run_.find_data, credentials_of(run_.network)};
+  return load_served_data(job_,
+                          find_served_data(std::move(alone), job_, run_.trainer, sender, observer));
 }
 
 /// So that already the first leases fit this device.
@@ -232,9 +235,9 @@ std::string first_line_of(const std::exception& error) {
 
 }  // namespace
 
-bool run_served_worker(const Job& job, const ServedWorkerRun& run) {
+bool run_served_worker(const Job& job, const ServedWorkerRun& run, Observer& observer) {
   try {
-    return ServedWorker(job, run).work();
+    return ServedWorker(job, run, observer).work();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -2,16 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <condition_variable>
-#include <exception>
 #include <limits>
-#include <memory>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/train/running_task.h"
 
 namespace bimetal::train {
 namespace {
@@ -19,68 +15,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRound{250};
-constexpr milliseconds kToEnd{2000};  // for a task that was told to stop
-
-/// A task on its thread.
-class Running {
- public:
-  explicit Running(Task task) : state_(std::make_shared<State>()) {
-    if (!task) {
-      state_->done = true;
-      return;
-    }
-    thread_ = std::thread([state = state_, task = std::move(task)] {
-      std::exception_ptr error;
-      try {
-        task(state->meter);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      const std::scoped_lock lock(state->mutex);
-      state->error = error;
-      state->done = true;
-      state->changed.notify_all();
-    });
-  }
-
-  ~Running() {
-    state_->meter.stop();
-    if (!thread_.joinable()) return;
-    if (wait(kToEnd)) {
-      thread_.join();
-    } else {
-      thread_.detach();  // stuck in the system; it owns all that it uses
-    }
-  }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
-  /// Whether it is done, within that time. Rethrows its error.
-  bool done_within(milliseconds time) {
-    const bool done = wait(time);
-    if (done && state_->error) std::rethrow_exception(state_->error);
-    return done;
-  }
-
-  const data::Meter& meter() const { return state_->meter; }
-
- private:
-  struct State {
-    data::Meter meter;
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
-    std::exception_ptr error;
-  };
-
-  bool wait(milliseconds time) {
-    std::unique_lock lock(state_->mutex);
-    return state_->changed.wait_for(lock, time, [this] { return state_->done; });
-  }
-
-  std::shared_ptr<State> state_;
-  std::thread thread_;
-};
 
 /// What all ranks have told in one round.
 struct Round {
@@ -125,7 +59,7 @@ class Patience {
 
   void watch(const data::Meter& meter) {
     const auto now = std::pair(meter.done(), meter.expected());
-    if (std::exchange(seen_, now) != now) end_ = Deadline::after(timeout_ + kToEnd);
+    if (std::exchange(seen_, now) != now) end_ = Deadline::after(timeout_ + RunningTask::kToEnd);
     if (!end_.expired()) return;
     throw Error(ErrorCode::Timeout,
                 fmt::format("{}: nothing has come for {} s, after {} bytes; is the disk or network "
@@ -140,10 +74,10 @@ class Patience {
   const milliseconds timeout_;
   std::pair<std::uint64_t, std::uint64_t> seen_{};
   // A task that watches the other side itself, with the same timeout, knows better what to say.
-  Deadline end_ = Deadline::after(timeout_ + kToEnd);
+  Deadline end_ = Deadline::after(timeout_ + RunningTask::kToEnd);
 };
 
-void keep_company(comm::Group group, Running& running, const TogetherOptions& options,
+void keep_company(comm::Group group, RunningTask& running, const TogetherOptions& options,
                   Observer& observer) {
   Patience patience(group, options);
   const Stopwatch watch;
@@ -162,7 +96,7 @@ void keep_company(comm::Group group, Running& running, const TogetherOptions& op
 
 void run_together(comm::Group group, const Task& task, const TogetherOptions& options,
                   Observer& observer) {
-  Running running(task);
+  RunningTask running(task);
   try {
     keep_company(group, running, options, observer);
   } catch (...) {

@@ -8,8 +8,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/data/meter.h"
 #include "bimetal/train/observer.h"
+#include "bimetal/train/running_task.h"
 
 namespace bimetal::train {
 
@@ -25,10 +25,6 @@ struct TogetherOptions {
   std::function<bool()> interrupt_requested = {};
   std::function<void()> cancel = {};  ///< wakes this rank's task when the others have failed
 };
-
-/// What a rank has to do, on a thread of its own. It owns all that it uses (shared pointers,
-/// copies), since it is left behind if it cannot be ended, as when a network file system is gone.
-using Task = std::function<void(data::Meter&)>;
 
 /// Runs each rank's task (an empty one: nothing) and returns on all ranks when all are done.
 /// Meanwhile the ranks exchange how far they are, so that each wait is short and a rank that is

@@ -3,12 +3,12 @@
 // before there is a plan of the shards: the weights of the servers follow from it
 // (shard_weights.h).
 
-#include <memory>
 #include <string>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/credentials.h"
+#include "bimetal/parallel/server/link_server.h"
 #include "bimetal/parallel/server/shard_weights.h"
 
 namespace bimetal::parallel::server {
@@ -19,15 +19,10 @@ class RateServer {
  public:
   /// Errors of net::Listener; port 0: any.
   RateServer(const net::Endpoint& listen, const Credentials& credentials);
-  ~RateServer();
-  RateServer(const RateServer&) = delete;
-  RateServer& operator=(const RateServer&) = delete;
-
-  net::Endpoint endpoint() const;
+  net::Endpoint endpoint() const { return server_.endpoint(); }
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  LinkServer server_;
 };
 
 /// Sends and fetches growing messages, one direction after the other, until one has taken a tenth

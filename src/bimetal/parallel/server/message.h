@@ -46,12 +46,19 @@ enum class MessageKind : std::uint8_t {
   taken = 23,  ///< either way: `sequence` bytes have been taken out of the sender's ring so far
   // Before the job begins (link_rate.h):
   rate = 24,  ///< either way: bytes that say nothing; the answer is to have `count` of them. Bulk
+  // To and from the one that sends its data set (train/data_link.h):
+  ask_data = 25,       ///< client → server, first: who asks, and why. Body: train::Copy
+  checking_data = 26,  ///< server → client: it has read `sequence` of `count` bytes of its copy
+  offer_data = 27,     ///< server → client: what it has. Body: train::Copy
+  order_data = 28,  ///< client → server: `count` bytes of file `part`, from byte `sequence` on,
+                    ///< where the last order for that file ended
+  data = 29,  ///< server → client: these bytes. Bulk
 };
 
 /// Whether messages of this kind carry tensors or the like; all others are control messages.
 constexpr bool is_bulk(MessageKind kind) noexcept {
   return kind == MessageKind::piece || kind == MessageKind::push || kind == MessageKind::state ||
-         kind == MessageKind::rate;
+         kind == MessageKind::rate || kind == MessageKind::data;
 }
 
 /// A control message's body is no longer than that.
