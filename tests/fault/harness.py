@@ -225,6 +225,31 @@ class TwoMachines(FaultTest):
                           *arguments, **options)
 
 
+class DataElsewhere(TwoMachines):
+    """Jobs that name the folder "data" of wherever they run: the second machine runs in a folder of its own, and has a
+    cache of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.elsewhere = self.folder / "elsewhere"
+        self.elsewhere.mkdir()
+        self.cache = self.folder / "their cache"
+
+    def join_elsewhere(self, host, *arguments, **options):
+        return self.join(host, *arguments, folder=self.elsewhere, **options,
+                         environment={"BIMETAL_CACHE": str(self.cache), "BIMETAL_ISLAND": "elsewhere"})
+
+    def in_cache(self):
+        return list((self.cache / "data").iterdir()) if (self.cache / "data").exists() else []
+
+    def enlarge(self, images=100_000):
+        """75 MiB of images, mostly holes: it takes a while to send them."""
+        data = self.folder / "data"
+        write_idx(data / "train-images-idx3-ubyte", (images, 28, 28), b"")
+        os.truncate(data / "train-images-idx3-ubyte", 16 + images * 28 * 28)
+        write_idx(data / "train-labels-idx1-ubyte", (images,), bytes(images))
+
+
 def toml(value):
     if isinstance(value, bool):
         return str(value).lower()

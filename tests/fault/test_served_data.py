@@ -5,20 +5,12 @@ import shutil
 import signal
 
 import harness
-from harness import TwoMachines, wait_until
+from harness import DataElsewhere, wait_until
 
 ONE = "cpu:threads=1"
 
 
-class ServedData(TwoMachines):
-    """The job names the folder "data" of wherever it runs: the second machine has a folder of its own, without one."""
-
-    def setUp(self):
-        super().setUp()
-        self.elsewhere = self.folder / "elsewhere"
-        self.elsewhere.mkdir()
-        self.cache = self.folder / "their cache"
-
+class ServedData(DataElsewhere):
     def job(self, **settings):
         return self.write_job(parallel__mode="server", data__path="data", checkpoint__dir="",
                               **{"checkpoint__every_steps": 0, "train__steps": 20, **settings})
@@ -29,13 +21,6 @@ class ServedData(TwoMachines):
         job.wait_for_output("bimetal join")
         job.address = job.out.split("bimetal join ")[1].split()[0]
         return job
-
-    def join_elsewhere(self, host, *arguments, **options):
-        return self.join(host, *arguments, folder=self.elsewhere, **options,
-                         environment={"BIMETAL_CACHE": str(self.cache), "BIMETAL_ISLAND": "elsewhere"})
-
-    def in_cache(self):
-        return list((self.cache / "data").iterdir()) if (self.cache / "data").exists() else []
 
     def assert_kept_whole(self):
         kept, = self.in_cache()
@@ -74,6 +59,23 @@ class ServedData(TwoMachines):
         guest.wait()
         self.assert_nothing_left()
 
+    def test_whoever_stands_in_for_server_0_sends_the_data_too(self):
+        host = self.train(self.job(train__steps=1_000_000, parallel__replicas=2), "--listen", "127.0.0.1:0", "--token-file",
+                          self.token, workers=(ONE,))
+        host.wait_for_output("epoch 1")
+        host.address = host.out.split("bimetal join ")[1].split()[0]
+        _, server, _ = self.ranks_of(host)
+        os.kill(server, signal.SIGKILL)
+        host.wait_for_output("server 0 is lost; server 1 leads")
+        guest = self.join_elsewhere(host)
+        guest.wait_for_output("sends 0.9 MiB to be kept there")
+        wait_until(lambda: any(not path.name.startswith(".") for path in self.in_cache()), "the data", guest)
+        self.assert_kept_whole()
+        host.interrupt()
+        self.assertEqual(host.wait().status, harness.INTERRUPTED, host.err)
+        guest.wait()
+        self.assert_nothing_left()
+
     def test_sending_can_be_forbidden_or_limited(self):
         for settings, words in (({"data__serve": False}, "[data] serve = false"),
                                 ({"data__serve_max_gb": 0.0005}, "serve_max_gb = 0.0005")):
@@ -87,21 +89,14 @@ class ServedData(TwoMachines):
 
     def test_server_0_needs_the_data(self):
         shutil.move(self.folder / "data", self.folder / "away")
-        host = self.serve(self.job())
-        guest = self.join_elsewhere(host)
+        host = self.serve(self.job(cluster__join_timeout_s=5))
+        guest = self.join_elsewhere(host, "--join-timeout", 5)  # perhaps the job has ended before
         self.assert_one_message(host.wait(), harness.INVALID_ARGUMENT, "in none of these folders: data",
                                 "parameter server 0 needs a copy")
         self.assertNotEqual(guest.wait().status, 0)
         self.assert_nothing_left()
 
     # ---- faults while the data is sent -------------------------------------------------------------
-
-    def enlarge(self, images=100_000):
-        """75 MiB of images, mostly holes: it takes a while to send them."""
-        data = self.folder / "data"
-        harness.write_idx(data / "train-images-idx3-ubyte", (images, 28, 28), b"")
-        os.truncate(data / "train-images-idx3-ubyte", 16 + images * 28 * 28)
-        harness.write_idx(data / "train-labels-idx1-ubyte", (images,), bytes(images))
 
     def stop_while_sending(self, **settings):
         """The receiver is stopped when it begins, so that the sending is under way and stays so."""

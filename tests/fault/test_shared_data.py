@@ -9,20 +9,12 @@ import subprocess
 import unittest
 
 import harness
-from harness import TwoMachines, wait_until
+from harness import DataElsewhere, wait_until
 
 MIB = 1 << 20
 
 
-class SharedData(TwoMachines):
-    """The job names the folder "data" of wherever it runs: the second machine has a folder of its own."""
-
-    def setUp(self):
-        super().setUp()
-        self.elsewhere = self.folder / "elsewhere"
-        self.elsewhere.mkdir()
-        self.cache = self.folder / "their cache"
-
+class SharedData(DataElsewhere):
     def job(self, **settings):
         return self.write_job(data__path="data", train__steps=3, checkpoint__dir="",
                               **{"checkpoint__every_steps": 0, **settings})
@@ -32,10 +24,6 @@ class SharedData(TwoMachines):
         guest = self.join_elsewhere(host, *guest_arguments, workers=("cpu:threads=1",) * guest_workers,
                                     **options)
         return host.wait(), guest.wait()
-
-    def join_elsewhere(self, host, *arguments, **options):
-        return self.join(host, *arguments, folder=self.elsewhere, **options,
-                         environment={"BIMETAL_CACHE": str(self.cache), "BIMETAL_ISLAND": "elsewhere"})
 
     def assert_trained(self, *jobs):
         for job in jobs:
@@ -48,9 +36,6 @@ class SharedData(TwoMachines):
         self.assertEqual(len(folders), 1, folders)
         self.assertFalse(folders[0].name.startswith("."), "half a data set is left")
         return folders[0]
-
-    def in_cache(self):
-        return list((self.cache / "data").iterdir()) if (self.cache / "data").exists() else []
 
     def assert_same_files(self, folder):
         ours = sorted((self.folder / "data").iterdir())
@@ -130,13 +115,6 @@ class SharedData(TwoMachines):
         self.assert_one_message(guest, harness.INVALID_ARGUMENT, "no/such", "--data-path")
 
     # ---- faults while the data is sent -------------------------------------------------------------
-
-    def enlarge(self, images=100_000):
-        """75 MiB of images, mostly holes: it takes a while to send them."""
-        data = self.folder / "data"
-        harness.write_idx(data / "train-images-idx3-ubyte", (images, 28, 28), b"")
-        os.truncate(data / "train-images-idx3-ubyte", 16 + images * 28 * 28)
-        harness.write_idx(data / "train-labels-idx1-ubyte", (images,), bytes(images))
 
     def assert_no_half(self):
         """What a killed process leaves may lie aside, but never under the data set's name."""
