@@ -178,6 +178,14 @@ class ParameterServer(TwoMachines):
     def last_step(job):
         return max((int(step) for step in re.findall(r"step (\d+)", job.out)), default=0)
 
+    def test_a_job_that_is_done_can_be_resumed(self):
+        job_file = self.served_job(parallel__servers=2, train__steps=5)
+        self.assertEqual(self.train(job_file).wait().status, 0)
+        for _ in range(3):  # whether workers come before the servers have gone is chance
+            again = self.train(job_file, "--resume", self.checkpoints).wait()
+            self.assertEqual(again.status, 0, f"{again.out}\n{again.err}")
+        self.assert_nothing_left()
+
     def test_a_killed_server_ends_the_job_which_can_be_resumed(self):
         job_file = self.served_job(parallel__servers=2)
         job = self.train(job_file)

@@ -83,6 +83,7 @@ train::ServerRun server_run(const ServerArguments& arguments, const launch::Rank
   run.publish_predictions = [&directory](const net::Endpoint& endpoint) {
     directory.publish_predictions(endpoint);
   };
+  run.over = [&directory] { directory.end(); };
   run.withdraw = [&directory](int server) { directory.withdraw(server); };
   run.lost = [&directory](int server) { return directory.withdrawn(server); };
   return run;
@@ -139,6 +140,15 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status, Stop
   return report.interrupted ? kInterrupted : kSuccess;
 }
 
+/// Where nobody can be asked any more, what went wrong before tells more.
+bool known_to_be_over(ServerDirectory& directory) {
+  try {
+    return directory.ended();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// Error(PeerLost) where one has died that has no copy.
 void find_servers(train::ServedWorkerRun& worker, const train::ParallelConfig& parallel,
                   ServerDirectory& directory, StopWhen& stop) {
@@ -156,10 +166,10 @@ void find_servers(train::ServedWorkerRun& worker, const train::ParallelConfig& p
         server);
   }
   worker.lost = [&directory](int server) { return directory.withdrawn(server); };
+  worker.over = [&directory] { return known_to_be_over(directory); };
 }
 
-int work(const RankRun& run, StopWhen& stop) {
-  ServerDirectory directory(run.env, run.job, -1);
+int work(const RankRun& run, StopWhen& stop, ServerDirectory& directory) {
   auto job = run.job;
   if (weighs_servers(job.parallel)) {
     job.parallel.servers = weigh_as_worker(weighing_of(job, run.env, directory, stop));
@@ -184,6 +194,20 @@ int work(const RankRun& run, StopWhen& stop) {
   return train::run_served_worker(job, worker, observer) ? kSuccess : kInterrupted;
 }
 
+/// A job that is resumed at its end is over before its workers have joined: for them no error.
+template <typename Body>
+int unless_over(ServerDirectory& directory, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    const auto code = error.code();
+    const bool missed =
+        code == ErrorCode::Aborted || code == ErrorCode::PeerLost || code == ErrorCode::Timeout;
+    if (missed && known_to_be_over(directory)) return kSuccess;
+    throw;
+  }
+}
+
 /// The user's wish to end while others are waited for is no error.
 template <typename Body>
 int unless_stopped(StopWhen& stop, const Body& body) {
@@ -200,7 +224,9 @@ int unless_stopped(StopWhen& stop, const Body& body) {
 int run_served_worker_rank(const RankRun& run) {
   return run_rank_process([&](launch::StatusReporter&) {
     StopWhen stop(0);
-    return unless_stopped(stop, [&] { return work(run, stop); });
+    ServerDirectory directory(run.env, run.job, -1);
+    const auto attend = [&] { return work(run, stop, directory); };
+    return unless_stopped(stop, [&] { return unless_over(directory, attend); });
   });
 }
 

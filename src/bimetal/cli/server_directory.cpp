@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::chrono::seconds kToTell{5};
 constexpr std::chrono::milliseconds kLookForServer{50};
+constexpr std::string_view kEnded = "ended";
 constexpr const char* kData = "data";
 constexpr const char* kNoData = "none";
 
@@ -101,6 +102,14 @@ void ServerDirectory::withdraw(int server) {
 
 bool ServerDirectory::withdrawn(int server) {
   return store_->try_get(key_of_gone(server), Deadline::after(kToTell)).has_value();
+}
+
+void ServerDirectory::end() {
+  write(kEnded, "1");
+}
+
+bool ServerDirectory::ended() {
+  return read(kEnded).has_value();
 }
 
 void ServerDirectory::write(std::string_view name, std::string_view value) {

@@ -41,6 +41,10 @@ class ServerDirectory {
   void withdraw(int server);
   bool withdrawn(int server);
 
+  /// The job has done all that it had to do.
+  void end();
+  bool ended();
+
   /// What else servers and workers tell each other, under names of their own.
   void write(std::string_view name, std::string_view value);
   std::optional<std::string> read(std::string_view name);

@@ -61,6 +61,7 @@ class ServedRun {
   ps::CoordinatorOptions coordinator_options() const;
   Report lead();
   Report follow_events();
+  void tell_all_that_it_is_over();
   void serve_predictions();
   int shards() const { return static_cast<int>(job_.parallel.servers.size()); }
 
@@ -275,6 +276,7 @@ Report ServedRun::follow_events() {
     throw;
   }
   predictions_.reset();
+  if (!interrupted_) tell_all_that_it_is_over();
   const auto workers = server_.figures();
   const auto repeated = server_.samples_repeated();
   server_.finish(Deadline::after(kToSayGoodbye));
@@ -283,6 +285,16 @@ Report ServedRun::follow_events() {
                       version_ - static_cast<std::uint64_t>(start_step_), server_.bytes_sent());
   report.interrupted = interrupted_;
   return report;
+}
+
+/// A job that is resumed at its end is over at once: servers that are still to come are waited for,
+/// workers find it told.
+void ServedRun::tell_all_that_it_is_over() {
+  if (run_.over) run_.over();
+  const auto deadline = Deadline::after(as_milliseconds(job_.cluster.join_timeout_s));
+  while (!server_.complete() && !deadline.expired() && !stop_requested()) {
+    server_.next_event(Deadline::after(kLook));
+  }
 }
 
 /// False when the job is done.

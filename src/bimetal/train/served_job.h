@@ -46,6 +46,8 @@ struct ServerRun {
   std::function<void(const std::optional<net::Endpoint>&)> publish_data = {};
   /// What it has published, waited for: see DataSender.
   std::function<std::optional<net::Endpoint>()> find_data = {};
+  /// Told by the process that leads the job that nothing is left to do, before workers are told.
+  std::function<void()> over = {};
   /// Is told of a server that has died, so that nobody looks for it any more.
   std::function<void(int server)> withdraw;
 };
@@ -59,6 +61,8 @@ Report run_parameter_server(const Job& job, const ServerRun& run, Observer& obse
 struct ServedWorkerRun {
   std::vector<net::Endpoint> servers;
   std::set<int> gone;  ///< of these: their copies keep what they kept
+  /// Whether nothing is left to do; asked until they have been joined.
+  std::function<bool()> over = {};
   /// Whether one of them has died; asked until they have been joined.
   std::function<bool(int server)> lost;
   /// Where the data set is sent from: see DataSender.

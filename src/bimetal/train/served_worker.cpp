@@ -122,7 +122,9 @@ ps::ClientOptions ServedWorker::client_options() const {
   options.join.facts = served_facts(job_, data_, *model_);
   options.timeout = whole_milliseconds(job_.parallel.timeout_s);
   options.compression = push_compression();
-  options.give_up = run_.trainer.stop_requested;
+  options.give_up = [stop = run_.trainer.stop_requested, over = run_.over] {
+    return (stop && stop()) || (over && over());
+  };
   options.lost = run_.lost;
   options.pull_compression = comm::scheme_of(job_.parallel.pull_compression);
   const auto transport =

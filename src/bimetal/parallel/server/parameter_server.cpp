@@ -45,6 +45,10 @@ std::optional<Event> ParameterServer::next_event(Deadline deadline) {
   return node_->events.pop(deadline);
 }
 
+bool ParameterServer::complete() {
+  return node_->ask([node = node_.get()] { return node->awaited().empty(); }).get();
+}
+
 void ParameterServer::look_for_the_lost() {
   if (!node_->options.lost || !next_look_.expired()) return;
   next_look_ = Deadline::after(kLookForTheLost);

@@ -67,6 +67,9 @@ class ParameterServer {
   /// The next thing that happened, or nothing by the deadline. A failed job's error is thrown.
   std::optional<Event> next_event(Deadline deadline);
 
+  /// Whether all servers that live have joined this one, which leads.
+  bool complete();
+
   /// The states of all shards, by number, after every update so far. During a pause.
   /// Where one dies that was asked, its copy is; PeerLost if there is none. Error(Timeout) names a
   /// shard whose keeper did not answer.
