@@ -31,6 +31,9 @@ class ServerStart(TwoMachines):
         return self.write_job(parallel__mode="server", parallel__servers=2, train__epochs=EPOCHS, train__dtype="float64",
                               cluster__join_timeout_s=600, parallel__timeout_s=600, **settings)
 
+    def connected_workers(self, jobs, ports):
+        return [pid for pid in self.workers_of(jobs) if any(connected(pid, port) for port in ports)]
+
     def begin(self, job_file, *arguments, workers=(ONE, ONE), servers):
         """A job as soon as all of its processes are there, workers first; they may be anywhere in their start."""
         job = self.train(job_file, "--report", self.folder / "run.json", *arguments, workers=workers)
@@ -127,13 +130,14 @@ class ServerStart(TwoMachines):
                 job.wait_for_output("workers may come and go")
                 job.address = re.search(r"bimetal join (\S+)", job.out)[1]
                 wait_until(lambda: all(listening_ports(pid) for pid in servers), "all servers to listen", job)
+                # Server 0 sends its data to who lacks them, at a port of its own.
+                wait_until(lambda: len(listening_ports(servers[0])) == 2, "both ports of server 0", job)
                 if deaf:
                     os.kill(servers[0], signal.SIGSTOP)
                 os.kill(servers[1], signal.SIGSTOP)
                 joined = [self.join(job) for _ in range(2)]
-                port = listening_ports(servers[0])[0]
-                wait_until(lambda: len([pid for pid in self.workers_of(joined) if connected(pid, port)]) == 2,
-                           "workers at server 0", job)
+                ports = listening_ports(servers[0])
+                wait_until(lambda jobs=joined, at=ports: len(self.connected_workers(jobs, at)) == 2, "workers at server 0", job)
                 os.kill(servers[0], signal.SIGKILL)
                 time.sleep(0.5)
                 os.kill(servers[1], signal.SIGCONT)
