@@ -214,8 +214,8 @@ std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
     }
   }
   if (Step* step = first_free(worker, false, kAny)) return take(*step, worker, now);
-  const bool waits =
-      options_.consistency == Consistency::bounded && !holds_any(worker) && about_to_end(now);
+  const bool waits = options_.consistency == Consistency::bounded && !holds_any(worker) &&
+                     worth_waiting_for_all(now);
   while (!waits && may_open()) {
     Step& step = open();
     if (step.free.empty()) {

@@ -104,8 +104,8 @@ class Ledger {
   void set_resting(int worker, bool resting);
 
   /// Work for a worker, also ahead of the end of what it has; nothing while there is none to be
-  /// had, or, in bounded, while it has none and the others are about to end their step: with their
-  /// update the worker's gradients will be newer.
+  /// had, or, in bounded, while it has none and by waiting for the others it will keep pace with
+  /// them: with their update its gradients will be newer.
   std::optional<SampleLease> grant(int worker, TimePoint now);
   /// How many leases the worker may have at once.
   std::size_t leases_at_once(int worker) const;
@@ -180,7 +180,7 @@ class Ledger {
   bool holds_any(int worker) const;
   bool left_out(const Step& step, int worker) const;
   bool may_open() const noexcept;
-  bool about_to_end(TimePoint now) const;
+  bool worth_waiting_for_all(TimePoint now) const;
   Step& open();
   std::vector<Range> unvisited(std::int64_t count) const;
   SampleLease take(Step& step, int worker, TimePoint now);

@@ -1,6 +1,5 @@
 // What becomes of leases: complete, revoked, late; and what they tell of their workers' speed.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "bimetal/parallel/server/ledger.h"
@@ -13,10 +12,17 @@ namespace {
 // and one that the worker knows of before it can ask for its parameters: else a server or a worker
 // that is late for a moment lets a direction of the link run dry.
 constexpr std::int64_t kAtOnce = 4;
-// bounded: a worker waits for leases that are due within that part of the time they take, or are
-// late by no more. Shares let all finish together, so that this is the rule and waiting is short;
-// whoever is slower than that is passed by.
-constexpr double kPatience = 0.25;
+// bounded: whether a worker waits for a lease that has been out for `phase` times as long as
+// expected, instead of going `ahead` so many steps of the newest parameters. Shares let all finish
+// together, so that waiting is short as a rule: the lease is due soon, or a little late. One that
+// has only begun means that the worker came to be ahead by a whole step, when another was late; by
+// going on it would stay so, its gradients old for no gain. In between it goes on, so that the pace
+// is that of all workers' means, not of the slowest at each step. Gradients two steps old cost far
+// more than those of one: so far it goes only where somebody is late.
+bool worth_waiting(double phase, std::size_t ahead) {
+  if (ahead > 1) return phase <= 1.5;
+  return phase <= 0.25 || (phase >= 0.75 && phase <= 1.25);
+}
 
 }  // namespace
 
@@ -103,13 +109,12 @@ std::vector<std::uint64_t> Ledger::overdue(TimePoint now, double factor,
   return late;
 }
 
-bool Ledger::about_to_end(TimePoint now) const {
+bool Ledger::worth_waiting_for_all(TimePoint now) const {
   return !out_.empty() && std::ranges::all_of(out_, [&](const auto& entry) {
     const SampleLease& lease = entry.second;
     const auto speed = speeds_.find(lease.worker);
     if (speed == speeds_.end() || !speed->second.known()) return false;
-    const double expected = speed->second.seconds(lease.count);
-    return std::abs(expected - turned_to(lease, now)) <= kPatience * expected;
+    return worth_waiting(turned_to(lease, now) / speed->second.seconds(lease.count), open_.size());
   });
 }
 
