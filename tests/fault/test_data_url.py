@@ -29,6 +29,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             self.send_error(401)
             return
         self.server.fetched.append(pathlib.Path(self.path).name)
+        self.server.open.wait(harness.PATIENCE_S)
         super().do_GET()
 
     def copyfile(self, source, outputfile):
@@ -51,10 +52,13 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
         self.fetched = []
         self.released = threading.Event()
+        self.open = threading.Event()
+        self.open.set()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def close(self):
         self.released.set()
+        self.open.set()
         self.shutdown()
         self.server_close()
 
@@ -195,8 +199,12 @@ class DataAtUrl(TwoMachines):
         return job
 
     def test_servers_and_workers_of_one_cache_fetch_once(self):
-        job = self.train(self.job(self.server.url(), parallel__mode="server", parallel__servers=2)).wait()
-        self.assert_trained(job)
+        self.server.open.clear()
+        job = self.train(self.job(self.server.url(), parallel__mode="server", parallel__servers=2))
+        wait_until(lambda: self.server.fetched or job.process.poll() is not None, "the first fetch", job)
+        time.sleep(5)  # the others have started, and want the data, too
+        self.server.open.set()
+        self.assert_trained(job.wait())
         self.assertEqual(sorted(self.server.fetched), sorted(p.name for p in self.data.iterdir()))
         self.assert_kept_whole()
 
