@@ -221,6 +221,23 @@ class ParameterServer(TwoMachines):
                 self.assert_no_half_checkpoint()
                 shutil.rmtree(self.checkpoints)
 
+    def test_with_copies_a_stopped_server_is_passed_over_for_good(self):
+        for stopped in range(4):
+            with self.subTest(server=stopped):
+                job_file = self.served_job(parallel__servers=2, parallel__replicas=2, parallel__timeout_s=3, train__epochs=40)
+                job = self.train(job_file, "--report", self.folder / "run.json")
+                self.wait_for_checkpoint(job)
+                pid = self.ranks_of(job)[2 + stopped]
+                os.kill(pid, signal.SIGSTOP)
+                job.wait_for_output(f"server {stopped} is lost")
+                os.kill(pid, signal.SIGCONT)  # and it ends, whoever led before
+                wait_until(lambda: pid not in self.processes(), "its end", job)
+                self.assertEqual(self.report_of(job.wait())["steps"], 640)
+                self.assertEqual(self.saved_steps()[-1], 640)
+                self.assert_nothing_left()
+                self.assert_no_half_checkpoint()
+                shutil.rmtree(self.checkpoints)
+
     def test_an_error_of_the_job_is_no_reason_to_take_over(self):
         job_file = self.served_job(parallel__replicas=2, train__learning_rate=1e38, parallel__max_not_finite=3)
         job = self.train(job_file, workers=("cpu:threads=1",)).wait()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -24,9 +25,9 @@ class ServersElsewhere(TwoMachines):
         job.address = job.out.split("bimetal join ")[1].split()[0]
         return job
 
-    def report(self, job):
+    def report(self, job, name="run.json"):
         self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
-        return json.loads((self.folder / "run.json").read_text())
+        return json.loads((self.folder / name).read_text())
 
     def test_machines_of_servers_alone_and_of_workers_alone(self):
         settings = {"train__epochs": 3, "train__dtype": "float64"}
@@ -40,6 +41,65 @@ class ServersElsewhere(TwoMachines):
         alone = self.report(self.train(self.write_job(checkpoint__dir="", **settings), "--report", self.folder / "run.json",
                                        workers=(ONE,)))
         self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-10)
+        self.assert_nothing_left()
+
+    def serve_with_copies(self, workers=(ONE,), **settings):
+        """Two machines with a worker each, and with one of the two servers, which keep the same."""
+        settings = {"parallel__servers": 1, "parallel__replicas": 2, "train__epochs": 40, "train__dtype": "float64",
+                    "train__evaluate": True, **settings}
+        host = self.serve(self.write_job(parallel__mode="server", **settings), "--report", self.folder / "run.json",
+                          workers=workers)
+        guest = self.join(host, "--server", workers=(ONE,))
+        self.wait_for_checkpoint(host)
+        return host, guest
+
+    def alone(self):
+        job_file = self.write_job(checkpoint__dir="", train__epochs=40, train__dtype="float64", train__evaluate=True)
+        return self.report(self.train(job_file, "--report", self.folder / "alone.json", workers=(ONE,)), "alone.json")
+
+    def assert_trained_like(self, alone, out):
+        """As the closing table tells that a server printed."""
+        self.assertRegex(out, rf"epoch 40: test accuracy {100 * alone['test_accuracy']:.2f} %")
+        self.assertEqual(self.saved_steps()[-1], 640)
+        self.assert_no_half_checkpoint()
+        self.assert_nothing_left()
+        shutil.rmtree(self.checkpoints)
+
+    def test_a_killed_server_whose_copy_is_elsewhere_costs_no_update(self):
+        alone = self.alone()
+        for killed in (0, 1):
+            with self.subTest(server=killed):
+                host, guest = self.serve_with_copies()
+                os.kill(self.ranks_of((host, guest)[killed])[1], signal.SIGKILL)
+                self.assertEqual([host.wait().status, guest.wait().status], [0, 0], f"{host.err}\n{guest.err}")
+                self.assertIn(f"parameter server {killed} has failed; the job goes on with its copy",
+                              (host, guest)[killed].err)
+                if killed == 0:
+                    self.assertIn("server 1 leads the job from now on", guest.out)
+                else:
+                    report = json.loads((self.folder / "run.json").read_text())
+                    self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-10)
+                self.assert_trained_like(alone, (host, guest)[1 - killed].out)
+
+    def test_the_first_machine_is_lost(self):
+        alone = self.alone()
+        for whole in (True, False):
+            with self.subTest("its launcher, too" if whole else "it has a server alone"):
+                host, guest = self.serve_with_copies(workers=(ONE,) if whole else ("none",))
+                os.kill(host.pid if whole else self.ranks_of(host)[0], signal.SIGKILL)
+                self.assertEqual(guest.wait().status, 0, f"{guest.out}\n{guest.err}")
+                self.assertNotEqual(host.wait().status, 0)
+                self.assertIn("server 1 leads the job from now on", guest.out)
+                self.assert_trained_like(alone, guest.out)
+
+    def test_ctrl_c_after_the_first_machine_is_lost(self):
+        host, guest = self.serve_with_copies(train__epochs=100000)
+        os.kill(host.pid, signal.SIGKILL)
+        guest.wait_for_output("leads the job")
+        guest.interrupt()
+        self.assertEqual(guest.wait().status, harness.INTERRUPTED, guest.err)
+        self.assert_saved_where_it_stopped(guest)
+        host.wait()
         self.assert_nothing_left()
 
     def test_one_machine_may_be_both(self):
@@ -115,7 +175,6 @@ class ServersElsewhere(TwoMachines):
                 (("--worker", "none"), "--listen"),
                 (("--servers-here", 1), "--listen"),
                 (("--listen", "127.0.0.1:0", "--servers-here", 3), "the job has 2"),
-                (("--listen", "127.0.0.1:0", "--servers-here", 1, "--set", "parallel.replicas=2"), "leave --servers-here out"),
                 (("--listen", "127.0.0.1:0", "--servers-here", 1, "--set", "parallel.mode=all_reduce"), "parallel.mode")):
             job = self.start("train", self.served_job(), *arguments).wait()
             self.assertIn(job.status, (2, 3), job.err)

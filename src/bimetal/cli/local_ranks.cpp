@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <numeric>
 
@@ -39,8 +40,11 @@ void add_servers(const LocalRanks& ranks, launch::LaunchPlan& plan) {
     }
     add_lead_options(ranks, command);
     plan.ranks.push_back({fmt::format("parameter server {}", server), command});
-    // Copies are all on this machine: see train_command.
-    if (servers > shards) plan.ranks.back().copy = workers + (server + shards) % servers;
+    if (servers == shards) continue;
+    const auto copy = std::ranges::find(ranks.servers, (server + shards) % servers);
+    plan.ranks.back().copy = copy == ranks.servers.end()
+                                 ? launch::kCopyElsewhere
+                                 : workers + static_cast<int>(copy - ranks.servers.begin());
   }
 }
 

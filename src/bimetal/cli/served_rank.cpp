@@ -38,6 +38,11 @@ struct ServerArguments {
   double stop_after_s = 0;
 };
 
+/// On a machine that has joined the job.
+bool joined(const ServerArguments& arguments) {
+  return arguments.index > 0 && !arguments.listen.empty();
+}
+
 /// Of a machine that has joined the job: the first one's terminal shows the rest.
 class DataPrinter final : public train::Observer {
  public:
@@ -64,6 +69,7 @@ train::ServerRun server_run(const ServerArguments& arguments, const launch::Rank
                             ServerDirectory& directory, StopWhen& stop) {
   train::ServerRun run;
   run.server = arguments.index;
+  run.joined = joined(arguments);
   run.listen_host = arguments.listen.empty() ? env.master.host : arguments.listen;
   run.network = network_of(env);
   run.trainer = trainer_of(stop);
@@ -115,16 +121,15 @@ int serve(const ServerArguments& arguments, launch::StatusReporter& status, Stop
   RankObserver observer(terminal, arguments.stop_after_s > 0 ? rate_line : progress_line, status);
   std::optional<monitor::Monitor> monitor;
   std::vector<train::Observer*> watching;
-  if (arguments.index % static_cast<int>(job.parallel.servers.size()) == 0) {
-    watching.push_back(&observer);
-  }
+  const bool may_lead = arguments.index % static_cast<int>(job.parallel.servers.size()) == 0;
+  if (may_lead) watching.push_back(&observer);
   if (arguments.index == 0) {
     monitor.emplace(monitor_options(job.monitor));
     announce(*monitor, terminal);
     watching.push_back(&*monitor);
   }
   DataPrinter data_printer;
-  if (arguments.index > 0 && !arguments.listen.empty()) watching.push_back(&data_printer);
+  if (!may_lead && joined(arguments)) watching.push_back(&data_printer);
   train::Observers observers(watching);
   if (weighs_servers(job.parallel)) {
     job.parallel.servers = weigh_as_server(weighing_of(job, env, directory, stop), arguments.index,

@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/cli/rank_process.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/launch/local_launcher.h"
 #include "bimetal/serving/message.h"
 
 namespace bimetal::cli {
@@ -30,13 +34,15 @@ std::string key_of_gone(int server) {
 
 ServerDirectory::ServerDirectory(const launch::RankEnvironment& env, const train::Job& job,
                                  int server)
-    : deadline_(Deadline::after(milliseconds(job.cluster.join_timeout_s))) {
+    : deadline_(Deadline::after(milliseconds(job.cluster.join_timeout_s))),
+      copies_(job.parallel.replicas > 1) {
   if (env.store == launch::StoreOwner::ParameterServer) {
-    if (job.parallel.replicas > 1) {
-      throw Error(ErrorCode::Unsupported,
-                  "parallel.replicas = 2 works with `bimetal train` alone: here the servers' "
-                  "addresses are kept by server 0 and would be lost with it",
-                  env.rank);
+    if (copies_) {
+      throw Error(
+          ErrorCode::Unsupported,
+          "parallel.replicas = 2 works with `bimetal train` and `join` alone: here the servers' "
+          "addresses are kept by server 0 and would be lost with it",
+          env.rank);
     }
     if (server == 0) served_.emplace(env.master, net::Token::from_environment());
   } else if (env.store != launch::StoreOwner::Launcher) {
@@ -76,7 +82,7 @@ std::optional<net::Endpoint> ServerDirectory::find(int server, const std::functi
 }
 
 void ServerDirectory::publish_data(const std::optional<net::Endpoint>& endpoint) {
-  write(kData, endpoint ? net::to_string(*endpoint) : kNoData);
+  unless_gone([&] { write(kData, endpoint ? net::to_string(*endpoint) : kNoData); });
 }
 
 std::optional<net::Endpoint> ServerDirectory::find_data(const std::function<bool()>& stop) {
@@ -93,23 +99,42 @@ std::optional<net::Endpoint> ServerDirectory::find_data(const std::function<bool
 }
 
 void ServerDirectory::publish_predictions(const net::Endpoint& endpoint) {
-  store_->set(serving::kDirectoryKey, net::to_string(endpoint), Deadline::after(kToTell));
+  unless_gone([&] {
+    store_->set(serving::kDirectoryKey, net::to_string(endpoint), Deadline::after(kToTell));
+  });
 }
 
 void ServerDirectory::withdraw(int server) {
-  store_->set(key_of_gone(server), "1", Deadline::after(kToTell));
+  unless_gone([&] { store_->set(key_of_gone(server), "1", Deadline::after(kToTell)); });
 }
 
 bool ServerDirectory::withdrawn(int server) {
-  return store_->try_get(key_of_gone(server), Deadline::after(kToTell)).has_value();
+  bool is = false;
+  unless_gone(
+      [&] { is = store_->try_get(key_of_gone(server), Deadline::after(kToTell)).has_value(); });
+  return is;
 }
 
 void ServerDirectory::end() {
-  write(kEnded, "1");
+  unless_gone([&] { write(kEnded, "1"); });
 }
 
 bool ServerDirectory::ended() {
-  return read(kEnded).has_value();
+  bool has = false;
+  unless_gone([&] { has = read(kEnded).has_value(); });
+  return has;
+}
+
+/// Without copies the job cannot go on anyhow, and what is wrong with the store is worth telling.
+void ServerDirectory::unless_gone(const std::function<void()>& ask) {
+  if (gone_) return;
+  try {
+    ask();
+  } catch (const Error& error) {
+    if (!copies_) throw;
+    gone_ = true;
+    log(LogLevel::info, "the job's first machine does not answer any more: {}", error.what());
+  }
 }
 
 void ServerDirectory::write(std::string_view name, std::string_view value) {
@@ -127,10 +152,21 @@ std::int64_t ServerDirectory::count(std::string_view name, std::int64_t more) {
 void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,
                              rendezvous::Store& store) {
   // plan_of: the servers come after the workers.
-  plan.on_failure = [&store, servers = ranks.servers,
+  std::set<int> copied_elsewhere;
+  for (int i = 0; i < static_cast<int>(plan.ranks.size()); ++i) {
+    const auto& rank = plan.ranks[static_cast<std::size_t>(i)];
+    if (rank.copy == launch::kCopyElsewhere) copied_elsewhere.insert(i);
+  }
+  plan.on_failure = [&store, servers = ranks.servers, copied_elsewhere,
                      workers = static_cast<int>(ranks.workers.size())](int index) {
     if (index < workers || index - workers >= static_cast<int>(servers.size())) return;
     const int server = servers[static_cast<std::size_t>(index - workers)];
+    if (copied_elsewhere.contains(index)) {
+      print_to_errors(
+          fmt::format("bimetal: parameter server {} has failed; the job goes on with its "
+                      "copy on another machine{}",
+                      server, server == 0 ? ", which shows its progress" : ""));
+    }
     try {
       store.set(key_of_gone(server), "1", Deadline::after(kToTell));
     } catch (const Error&) {

@@ -2,6 +2,7 @@
 // Where the servers and workers of a job with parallel.mode = "server" find each other, and learn
 // that a server has died: entries of a store, of the launcher or of server 0.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,6 +19,10 @@
 
 namespace bimetal::cli {
 
+///
+/// With copies of the servers on several machines a job goes on when the one that serves the store
+/// is lost. From then on what is told reaches nobody, and nothing new is known: only find(),
+/// find_data(), read() and count() fail.
 class ServerDirectory {
  public:
   /// `server`: this process's number among the servers; -1: it is a worker. Errors of
@@ -59,13 +64,19 @@ class ServerDirectory {
   std::optional<std::string> wait_for(int server, const std::string& key,
                                       const std::function<bool()>& stop);
 
+  /// Does nothing once the store is gone, which it finds out by asking.
+  void unless_gone(const std::function<void()>& ask);
+
   Deadline deadline_;
+  bool copies_ = false;             ///< each server has one
+  std::atomic<bool> gone_ = false;  ///< the store
   std::optional<rendezvous::StoreServer> served_;
   std::unique_ptr<rendezvous::Store> store_;
 };
 
 /// Has the launcher of `plan`, made of `ranks`, withdraw the servers among its ranks that fail:
-/// they may die before anybody is connected with them. `store` must outlive the launch.
+/// they may die before anybody is connected with them. Where a copy of one is elsewhere, and shows
+/// from then on how the job goes on, the user is told. `store` must outlive the launch.
 void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,
                              rendezvous::Store& store);
 

@@ -146,11 +146,6 @@ std::vector<int> servers_here(const TrainArguments& arguments, const train::Job&
   }
   const int all = train::server_processes(job.parallel);
   if (arguments.servers_here == 0 || arguments.servers_here == all) return first_servers(all);
-  if (job.parallel.replicas > 1) {
-    throw Error(ErrorCode::Unsupported,
-                "with parallel.replicas = 2 all parameter servers run on the job's first machine: "
-                "leave --servers-here out");
-  }
   if (arguments.servers_here > all) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("--servers-here {}: the job has {} (parallel.servers)",

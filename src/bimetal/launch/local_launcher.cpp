@@ -164,9 +164,12 @@ class Launch {
 
   /// It has failed, but another one does its work.
   bool stood_in_for(const RankProcess& rank) const {
-    if (rank.running() || rank.ended_well() || rank.copy() < 0) return false;
-    const auto& copy = ranks_[static_cast<std::size_t>(rank.copy())];
-    return copy.running() || copy.ended_well();
+    if (rank.running() || rank.ended_well() || rank.copy() == -1) return false;
+    const auto goes_on = [](const RankProcess& other) {
+      return other.running() || other.ended_well();
+    };
+    if (rank.copy() == kCopyElsewhere) return std::ranges::any_of(ranks_, goes_on);
+    return goes_on(ranks_[static_cast<std::size_t>(rank.copy())]);
   }
 
   /// The first rank that ends starts the clock for the others; a failure shortens it.

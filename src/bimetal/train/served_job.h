@@ -29,6 +29,7 @@ struct ServedNetwork {
 
 struct ServerRun {
   int server = 0;
+  bool joined = false;  ///< on another machine than server 0, which tells of the data on its own
   std::string listen_host = "127.0.0.1";
   ServedNetwork network;
   TrainerOptions trainer;  ///< all but worker and place among the local ranks

@@ -43,8 +43,8 @@ class ServedRun {
   TrainingState start();
   /// Who is told of the start: by server 0 alone.
   Observer& starting() { return run_.server == 0 ? observer_ : quiet_; }
-  /// A copy of server 0 is on its machine, which tells of the data.
-  Observer& watching_data() { return run_.server == shards() ? quiet_ : observer_; }
+  /// A copy of server 0 tells of its data only where server 0 does not do that already.
+  Observer& watching_data() { return run_.server == shards() && !run_.joined ? quiet_ : observer_; }
   void tell_notes() {
     if (!data_server_) return;
     for (const auto& note : data_server_->take_notes()) observer_.on_notice(note);

@@ -211,10 +211,7 @@ asio::awaitable<void> Client::Impl::watch() {
   while (!stopping) {
     for (const auto& server : links) {
       if (!server->link || server->gone) continue;
-      const auto heard = server->link->heard();
-      server->silent_ticks = heard == server->heard ? server->silent_ticks + 1 : 0;
-      server->heard = heard;
-      if (server->silent_ticks * kWatchEvery > options.timeout) {
+      if (server->silence.after(kWatchEvery, server->link->heard()) > options.timeout) {
         server->link->close();
         server->on_closed(Error(ErrorCode::PeerLost,
                                 "nothing was heard of it within "

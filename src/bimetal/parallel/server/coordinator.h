@@ -171,7 +171,7 @@ class Coordinator {
   std::optional<Lease> next_for(int worker, TimePoint now);
   std::optional<Lease> next_chunks(int worker);
   double steps_ahead(const SampleLease& lease) const;
-  void take_back(std::uint64_t lease, const std::string& why);
+  void take_back(std::uint64_t lease, const std::string& why, TimePoint now);
   void notice(std::string text) { tell_(NoticeEvent{std::move(text)}); }
   std::string name_of(int worker) const;
 

@@ -30,7 +30,7 @@ void Coordinator::lost(int worker, const std::string& why, TimePoint now) {
   for (const auto lease : std::vector(gone.leases)) {
     // What it has done before it left is only on its way through the servers.
     const bool done = pending_.contains(lease) && pending_.at(lease).done;
-    if (!why.empty() || !done) take_back(lease, {});
+    if (!why.empty() || !done) take_back(lease, {}, now);
   }
   gone.leaving = !gone.leases.empty();
   if (!gone.leaving) ledger_.remove_worker(worker);
@@ -73,10 +73,11 @@ void Coordinator::wake(Worker& worker) {
 }
 
 /// `why` is empty where the worker itself is gone.
-void Coordinator::take_back(std::uint64_t lease, const std::string& why) {
+void Coordinator::take_back(std::uint64_t lease, const std::string& why, TimePoint now) {
   const auto pending = pending_.extract(lease);
   if (pending.empty()) return;
   const Lease& work = pending.mapped().lease;
+  const auto& reported = pending.mapped().done;
   Worker& worker = workers_.at(worker_of(lease));
   std::erase(worker.leases, lease);
   if (work.work == Work::evaluate) {
@@ -86,7 +87,12 @@ void Coordinator::take_back(std::uint64_t lease, const std::string& why) {
     ledger_.revoke(lease, /*slow=*/!why.empty());
   }
   if (why.empty()) return;
-  if (worker.figures.here) worker.taken_back.insert(lease);
+  // One that has reported it, and whose gradients are not everywhere yet, is free already.
+  if (reported) {
+    ledger_.finished_late(lease, reported->compute_seconds, now);
+  } else if (worker.figures.here) {
+    worker.taken_back.insert(lease);
+  }
   if (worker.leaving && worker.leases.empty()) ledger_.remove_worker(worker.figures.number);
   notice(fmt::format("{} {}: its {} samples go to others", name_of(worker_of(lease)), why,
                      work.count));
@@ -102,7 +108,8 @@ void Coordinator::tick(TimePoint now) {
     any_here = true;
     const bool silent = now - worker.heard > options_.silent_after;
     if (silent && !worker.leases.empty()) {
-      for (const auto lease : std::vector(worker.leases)) take_back(lease, "says nothing any more");
+      for (const auto lease : std::vector(worker.leases))
+        take_back(lease, "says nothing any more", now);
     } else if (silent && !worker.silent) {
       notice(fmt::format("{} says nothing any more", name_of(number)));
     }
@@ -113,11 +120,11 @@ void Coordinator::tick(TimePoint now) {
   }
   if (any_idle) {
     for (const auto lease : ledger_.overdue(now, kOverdueFactor, kOverdueAtLeast)) {
-      take_back(lease, "takes much longer than it did");
+      take_back(lease, "takes much longer than it did", now);
     }
   }
   for (const auto lease : ledger_.older_than(now, options_.lease_timeout)) {
-    take_back(lease, "has not finished within parallel.timeout_s");
+    take_back(lease, "has not finished within parallel.timeout_s", now);
   }
   if (stopping_ && !any_here) ledger_.abandon_open_steps();
   advance();

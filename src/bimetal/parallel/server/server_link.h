@@ -22,6 +22,7 @@
 #include "bimetal/parallel/server/link.h"
 #include "bimetal/parallel/server/message.h"
 #include "bimetal/parallel/server/shard_plan.h"
+#include "bimetal/parallel/server/silence.h"
 
 namespace bimetal::parallel::server {
 
@@ -75,8 +76,7 @@ class ServerLink final : public LinkHandler {
   /// What it was asked for parameters for, and has not sent yet; what comes belongs to the first.
   std::deque<IncomingParameters*> asked;
   bool gone = false;
-  std::chrono::steady_clock::time_point heard{};
-  int silent_ticks = 0;
+  Silence silence;
 
   std::span<std::byte> place(const net::FrameHeader& header) override;
   void on_message(const net::FrameHeader& header, std::span<const std::byte> body) override;

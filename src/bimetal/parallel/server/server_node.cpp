@@ -209,26 +209,12 @@ void ServerNode::send_record(const StepEvent& step) {
 asio::awaitable<void> ServerNode::tick_loop() {
   while (!stopped) {
     gone.clear();
-    const auto now = Clock::now();
     if (coordinator) {
-      for (const auto& session : sessions) {
-        if (session->admitted() && session->role() == Role::worker) {
-          coordinator->heard(session->number(), session->link().heard());
-        }
-      }
-      if (!finished) coordinator->tick(now);
+      watch_workers();
+      watch_servers();
+      if (!finished) coordinator->tick(Clock::now());
     }
-    // Counted in ticks: a process that was stopped itself has heard nothing either.
-    if (upstream && upstream->heard() != upstream_heard) {
-      upstream_heard = upstream->heard();
-      silent_ticks = 0;
-    } else if (upstream && !finished && ++silent_ticks * kTick > options.timeout) {
-      upstream->close();
-      follow_stand_in(
-          Error(ErrorCode::PeerLost,
-                fmt::format("server {} has not been heard of within parallel.timeout_s", leader),
-                leader));
-    }
+    watch_leader();
     if (lead_by && ready_to_lead()) {
       lead_by.reset();
       events.push(TakeOverEvent{});
@@ -237,6 +223,45 @@ asio::awaitable<void> ServerNode::tick_loop() {
     std::error_code ignored;
     co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
+}
+
+void ServerNode::watch_workers() {
+  for (const auto& session : sessions) {
+    if (session->admitted() && session->role() == Role::worker) {
+      coordinator->heard(session->number(), session->link().heard());
+    }
+  }
+}
+
+/// A host that has lost its power or its cable says no goodbye, and updates wait for all servers.
+void ServerNode::watch_servers() {
+  if (finished) return;
+  std::vector<ServerSession*> silent;  // refusing one takes it off the list
+  for (const auto& session : sessions) {
+    if (!session->admitted() || session->role() != Role::server) continue;
+    const auto so_far = session->silence().after(kTick, session->link().heard());
+    if (so_far > options.timeout) silent.push_back(session.get());
+  }
+  for (auto* session : silent) {
+    session->link().refuse(Error(
+        ErrorCode::PeerLost,
+        fmt::format("server {} has not been heard of within parallel.timeout_s", session->number()),
+        session->number()));
+  }
+}
+
+void ServerNode::watch_leader() {
+  if (!upstream || finished) return;
+  if (upstream_silence.after(kTick, upstream->heard()) <= options.timeout) return;
+  const auto why = fmt::format("server {} has not been heard of within parallel.timeout_s", leader);
+  const auto silent = std::exchange(upstream, nullptr);
+  const int before = leader;
+  follow_stand_in(Error(ErrorCode::PeerLost, why, before));
+  if (leader == before) return silent->close();
+  // It may only have been stopped, and would go on as if it led the job.
+  const Error deposed(kDeposed, fmt::format("{}; server {} leads the job", why, leader), before);
+  silent->send(MessageKind::refused, {}, encode(deposed));
+  silent->finish();
 }
 
 // ---- under server 0's orders --------------------------------------------------------------------

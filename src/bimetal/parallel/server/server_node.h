@@ -24,6 +24,7 @@
 #include "bimetal/parallel/server/event_queue.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/server_session.h"
+#include "bimetal/parallel/server/silence.h"
 
 namespace bimetal::parallel::server {
 
@@ -61,6 +62,9 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
 
   net::ListenerOptions listener_options();
   asio::awaitable<void> tick_loop();
+  void watch_workers();
+  void watch_servers();
+  void watch_leader();
   // How servers come together: server_gathering.cpp.
   void join_coordinator(const net::Endpoint& coordinator, Deadline deadline);
   void require_same_start(std::uint64_t version) const;
@@ -117,6 +121,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   void on_order(ServerSession& session, std::uint64_t version, const Apply& update) override;
   void on_caught_up(ServerSession& session, std::uint64_t version) override;
   void on_state(ServerSession& session, Body state) override;
+  void on_deposed(const Error& why) override { fail(why); }
   void on_gone(ServerSession& session, const std::string& why) override;
   // CoordinatorPort
   void send_lease(int worker, const Lease& lease) override;
@@ -158,8 +163,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   std::vector<std::uint64_t> void_leases;              ///< of the stand-in: done before it leads
   std::optional<Deadline> lead_by;
   bool finished = false, stopped = false;
-  std::chrono::steady_clock::time_point upstream_heard{};
-  int silent_ticks = 0;
+  Silence upstream_silence;
   std::map<int, Body> states;
   /// By shard: the server that is to send its state; nothing once it has come.
   std::map<int, std::optional<int>> asked_for_state;

@@ -67,7 +67,9 @@ void ServerSession::on_message(const net::FrameHeader& header, std::span<const s
   if (kind == MessageKind::join) {
     on_join(body);
   } else if (kind == MessageKind::refused) {
-    throw decode_refused(body);
+    const auto why = decode_refused(body);
+    if (role_ == Role::server && why.code() == kDeposed) owner_.on_deposed(why);
+    throw why;
   } else if (!admitted()) {
     out_of_place(kind);
   } else if (role_ == Role::reader && !readers_may(kind)) {

@@ -11,11 +11,15 @@
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/parallel/server/link.h"
 #include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/silence.h"
 
 namespace bimetal::parallel::server {
 
 class ShardStore;
 class ServerSession;
+
+/// Of the refusal by which a server tells the one that led that it does so no more.
+inline constexpr auto kDeposed = ErrorCode::Aborted;
 
 /// What sessions need of their server. Everything on its thread.
 class SessionOwner {
@@ -31,6 +35,8 @@ class SessionOwner {
   virtual void on_order(ServerSession& session, std::uint64_t version, const Apply& update) = 0;
   virtual void on_caught_up(ServerSession& session, std::uint64_t version) = 0;
   virtual void on_state(ServerSession& session, Body state) = 0;
+  /// Another server leads the job.
+  virtual void on_deposed(const Error& why) = 0;
   /// `why` is empty where the other side has left in good order.
   virtual void on_gone(ServerSession& session, const std::string& why) = 0;
 };
@@ -57,6 +63,7 @@ class ServerSession final : public LinkHandler {
   /// What it said of itself, without the facts.
   const Join& join() const noexcept { return join_; }
   Link& link() noexcept { return *link_; }
+  Silence& silence() noexcept { return silence_; }
 
   std::span<std::byte> place(const net::FrameHeader& header) override;
   void on_message(const net::FrameHeader& header, std::span<const std::byte> body) override;
@@ -73,6 +80,7 @@ class ServerSession final : public LinkHandler {
   void require_own(std::uint64_t lease) const;
 
   std::shared_ptr<Link> link_;
+  Silence silence_;
   ShardStore& store_;
   SessionOwner& owner_;
   Role role_ = Role::worker;

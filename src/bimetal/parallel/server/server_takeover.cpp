@@ -48,7 +48,7 @@ void ServerNode::follow_stand_in(const Error& why) {
   for (auto& attempt : give_up) attempt.emit(asio::cancellation_type::terminal);
   if (upstream) upstream->close();
   upstream.reset();
-  silent_ticks = 0;
+  upstream_silence = {};
   // Before the first update others may still be on their way here for the first time.
   auto by = Deadline::after(kToGather);
   if (orders.empty() && connect_by.time() > by.time()) by = connect_by;

@@ -217,6 +217,22 @@ TEST_F(CoordinatorTest, WhatASilentWorkerHoldsIsAllTakenBack) {
   EXPECT_EQ(port_.leases[1].size(), 4u);
 }
 
+// Else the worker would wait for work, and the job for the worker.
+TEST_F(CoordinatorTest, OneThatHasReportedALeaseIsFreeWhenThatIsTakenBack) {
+  begin(1);
+  const auto lease = lease_of(0);
+  coordinator_->staged(0, lease.id, true, now_);
+  coordinator_->done(0, lease.id, {}, now_);  // a server has stopped, and has not staged it
+  now_ += seconds(61);
+  coordinator_->heard(0, now_);
+  coordinator_->tick(now_);
+  EXPECT_EQ(port_.dropped, std::vector<std::uint64_t>{lease.id});
+  const auto again = lease_of(0);
+  EXPECT_EQ(again.offset, lease.offset);
+  finish(0, again);
+  EXPECT_EQ(port_.applied.size(), 1u);
+}
+
 TEST_F(CoordinatorTest, ASilentWorkerIsPassedOverAndComesBack) {
   begin(2);
   const auto stuck = lease_of(1), mine = lease_of(0);
