@@ -124,7 +124,8 @@ class DataServer::Session final : public ps::LinkServer::Session {
     if (!reader_ || order.part != file_) open(order.part);
     std::erase_if(out_, [](const auto& piece) { return piece.expired(); });
     const auto size = offered_->files[file_].stored_size;
-    if (order.sequence != offset_ || order.count > std::min(size - offset_, kDataPiece) ||
+    if (order.sequence != offset_ ||
+        order.count > std::min<std::uint64_t>(size - offset_, kDataPiece) ||
         out_.size() >= kMostPiecesOut) {
       throw_out_of_place();
     }

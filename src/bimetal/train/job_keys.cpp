@@ -223,7 +223,7 @@ constexpr std::size_t kMostServers = 64;
 /// servers = 2 | [3, 1]
 Binding server_weights(ParallelConfig& to) {
   constexpr auto kExpected = "a number of servers or an array of weights like [3, 1]";
-  const auto read = [&to, kExpected](const toml::node& node) -> Problem {
+  const auto read = [&to](const toml::node& node) -> Problem {
     std::vector<double> weights;
     if (const auto* count = node.as_integer()) {
       if (count->get() < 1 || count->get() > static_cast<std::int64_t>(kMostServers)) {

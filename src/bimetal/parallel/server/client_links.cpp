@@ -139,7 +139,7 @@ void Client::Impl::join_all(Deadline deadline) {
 
 /// A server that is to be joined has died.
 void Client::Impl::lose(ServerLink& server) {
-  asio::post(io, [this, &server] {
+  asio::post(io, [&server] {
     if (server.gone) return;
     if (server.link) server.link->close();
     server.on_closed(Error(ErrorCode::PeerLost, "it ended before this worker had joined it"));
