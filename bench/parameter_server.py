@@ -75,7 +75,7 @@ def compare_times(options, speeds):
     for round_ in range(options.rounds):
         settings_now = [*settings, f"train.seed={round_ + 1}"]
         reports = {"all_reduce": bimetal_reports(options.batch, 0, speeds, options.period_ms, settings=settings_now)[0]}
-        for consistency in options.modes:
+        for consistency in options.consistency:
             reports[consistency] = served_report(consistency, 0, options.batch, speeds, options.period_ms, settings_now)
         for name, report in reports.items():
             times.setdefault(name, []).append(seconds_to(report, options.accuracy))
@@ -96,10 +96,11 @@ def main():
     parser.add_argument("--period-ms", type=float, default=10.0)
     parser.add_argument("--accuracy", type=float, help="measure the time to this test accuracy: 0.88")
     parser.add_argument("--epochs", type=int, default=4, help="with --accuracy: as many as that needs")
-    parser.add_argument("--modes", type=lambda text: text.split(","), default=["sync", "bounded", "async"],
-                        help="of the parameter servers, beside all-reduce: sync,bounded,async")
+    parser.add_argument("--consistency", action="append", choices=["sync", "bounded", "async"],
+                        help="may be repeated (default: all three)")
     parser.add_argument("--set", action="append", default=[], help="with --accuracy: a key of the job")
     options = parser.parse_args()
+    options.consistency = options.consistency or ["sync", "bounded", "async"]
     print(describe(BIMETAL))
     speeds = [1.0, options.slow]
     if options.accuracy:
@@ -112,7 +113,7 @@ def main():
         sum_alone = sum(report["samples_per_s"] for report in alone)
         reduced = bimetal_reports(options.batch, options.steps, speeds, options.period_ms)[0]
         ratios.setdefault("all_reduce", []).append(settled_rate(reduced) / sum_alone)
-        for consistency in options.modes:
+        for consistency in options.consistency:
             report = served_report(consistency, options.steps, options.batch, speeds, options.period_ms)
             ratios.setdefault(consistency, []).append(settled_rate(report) / sum_alone)
             print(f"{consistency}: shares {[round(w['share'], 3) for w in report['workers']]}, "

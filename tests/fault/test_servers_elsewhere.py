@@ -58,7 +58,7 @@ class ServersElsewhere(TwoMachines):
         return self.report(self.train(job_file, "--report", self.folder / "alone.json", workers=(ONE,)), "alone.json")
 
     def assert_trained_like(self, alone, out):
-        """As the closing table tells that a server printed."""
+        """`out`: of the machine whose server led at the end."""
         self.assertRegex(out, rf"epoch 40: test accuracy {100 * alone['test_accuracy']:.2f} %")
         self.assertEqual(self.saved_steps()[-1], 640)
         self.assert_no_half_checkpoint()

@@ -3,46 +3,31 @@
 whether the other one still runs."""
 
 import os
-import pathlib
 import signal
-import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "fault"), str(ROOT / "bench")]
-
-import harness  # noqa: E402
-from harness import TwoMachines, wait_until  # noqa: E402
-from namespaces import why_not  # noqa: E402
-from shaped_network import Network, run  # noqa: E402
-
-MBIT = 1_000_000
-ONE = "cpu:threads=1"
+import job_on_hosts
+from job_on_hosts import MBIT, ONE, JobOnHosts
+from harness import wait_until
+from shaped_network import run
 
 
-class CopiesApart(TwoMachines):
+class CopiesApart(JobOnHosts):
+    RATES = [400 * MBIT, 400 * MBIT]
     EPOCHS = 60
-
-    def setUp(self):
-        super().setUp()
-        self.network = Network([400 * MBIT, 400 * MBIT]).__enter__()
-        self.addCleanup(self.network.__exit__)
-        self.address = f"{self.network.address(0)}:29570"
 
     def on(self, host, *arguments):
         """In a folder of that host's own, where its checkpoints go."""
         folder = self.folder / f"host{host}"
         folder.mkdir(exist_ok=True)
-        return self.start(*arguments, program=self.network.command(host, [harness.BIMETAL]), folder=folder)
+        return super().on(host, *arguments, folder=folder)
 
     def begin(self):
         """Each host has a worker and a copy; returned once both train."""
         job_file = self.write_job(data__path=str(self.folder / "data"), parallel__mode="server", parallel__servers=1,
                                   parallel__replicas=2, parallel__timeout_s=3, checkpoint__dir="saved",
                                   checkpoint__every_steps=0, train__epochs=self.EPOCHS)
-        first = self.on(0, "train", job_file, "--listen", self.address, "--token-file", self.token, "--servers-here", 1,
-                        "--worker", ONE)
-        first.wait_for_output("workers may come and go")
-        second = self.on(1, "join", self.address, "--token-file", self.token, "--server", "--worker", ONE)
+        first = self.serve(job_file, "--worker", ONE)
+        second = self.join(1, "--server", "--worker", ONE)
         wait_until(lambda: self.saved_on(0) or first.process.poll() is not None, "the first epoch's checkpoint", first)
         return first, second
 
@@ -78,8 +63,4 @@ class CopiesApart(TwoMachines):
 
 
 if __name__ == "__main__":
-    missing = why_not()
-    if missing or os.geteuid() != 0:
-        print(f"skipped: {missing or 'needs root'}")
-        sys.exit(77)
-    harness.main()
+    job_on_hosts.main()

@@ -7,40 +7,21 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "fault"), str(ROOT / "bench")]
+import job_on_hosts
+from job_on_hosts import MBIT, ONE, JobOnHosts
+import harness
+from harness import wait_until
 
-import harness  # noqa: E402
-from harness import TwoMachines, wait_until  # noqa: E402
-from namespaces import why_not  # noqa: E402
-from shaped_network import Network  # noqa: E402
-
-MBIT = 1_000_000
-ONE = "cpu:threads=1"
 STEPS = 60
 
 
-class ServerWeights(TwoMachines):
-    def setUp(self):
-        super().setUp()
-        # Server 0, server 1 on a slow link, workers.
-        self.network = Network([200 * MBIT, 20 * MBIT, 400 * MBIT, 400 * MBIT]).__enter__()
-        self.addCleanup(self.network.__exit__)
-
-    def on(self, host, *arguments):
-        return self.start(*arguments, program=self.network.command(host, [harness.BIMETAL]))
+class ServerWeights(JobOnHosts):
+    # Server 0, server 1 on a slow link, workers.
+    RATES = [200 * MBIT, 20 * MBIT, 400 * MBIT, 400 * MBIT]
 
     def serve(self, job_file, *arguments):
-        self.address = f"{self.network.address(0)}:29570"
-        job = self.on(0, "train", job_file, "--listen", self.address, "--token-file", self.token, "--servers-here", 1,
-                      "--worker", "none", "--report", self.folder / "run.json", *arguments)
-        job.wait_for_output("workers may come and go")
-        return job
-
-    def join(self, host, *arguments):
-        return self.on(host, "join", self.address, "--token-file", self.token, *arguments)
+        return super().serve(job_file, "--worker", "none", "--report", self.folder / "run.json", *arguments)
 
     def job_file(self, servers, **settings):
         path = self.write_job(parallel__mode="server", parallel__servers=2, train__dtype="float64", train__epochs=1000,
@@ -118,8 +99,4 @@ class ServerWeights(TwoMachines):
 
 
 if __name__ == "__main__":
-    missing = why_not()
-    if missing or os.geteuid() != 0:
-        print(f"skipped: {missing or 'needs root'}")
-        sys.exit(77)
-    harness.main()
+    job_on_hosts.main()

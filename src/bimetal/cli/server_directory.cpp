@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <set>
+#include <map>
 #include <thread>
 
 #include "bimetal/base/error.h"
@@ -151,17 +151,21 @@ std::int64_t ServerDirectory::count(std::string_view name, std::int64_t more) {
 
 void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,
                              rendezvous::Store& store) {
-  // plan_of: the servers come after the workers.
-  std::set<int> copied_elsewhere;
-  for (int i = 0; i < static_cast<int>(plan.ranks.size()); ++i) {
-    const auto& rank = plan.ranks[static_cast<std::size_t>(i)];
-    if (rank.copy == launch::kCopyElsewhere) copied_elsewhere.insert(i);
+  struct Here {
+    int server;
+    bool copied_elsewhere;
+  };
+  std::map<int, Here> by_index;
+  auto index = ranks.workers.size();  // plan_of: the servers come after the workers
+  for (const int server : ranks.servers) {
+    const bool elsewhere = plan.ranks[index].copy == launch::kCopyElsewhere;
+    by_index[static_cast<int>(index++)] = {server, elsewhere};
   }
-  plan.on_failure = [&store, servers = ranks.servers, copied_elsewhere,
-                     workers = static_cast<int>(ranks.workers.size())](int index) {
-    if (index < workers || index - workers >= static_cast<int>(servers.size())) return;
-    const int server = servers[static_cast<std::size_t>(index - workers)];
-    if (copied_elsewhere.contains(index)) {
+  plan.on_failure = [&store, by_index](int failed) {
+    const auto found = by_index.find(failed);
+    if (found == by_index.end()) return;
+    const auto [server, copied_elsewhere] = found->second;
+    if (copied_elsewhere) {
       print_to_errors(
           fmt::format("bimetal: parameter server {} has failed; the job goes on with its "
                       "copy on another machine{}",

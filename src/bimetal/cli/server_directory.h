@@ -19,6 +19,7 @@
 
 namespace bimetal::cli {
 
+/// A process's view of those entries.
 ///
 /// With copies of the servers on several machines a job goes on when the one that serves the store
 /// is lost. From then on what is told reaches nobody, and nothing new is known: only find(),

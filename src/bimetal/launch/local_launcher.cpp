@@ -164,7 +164,7 @@ class Launch {
 
   /// It has failed, but another one does its work.
   bool stood_in_for(const RankProcess& rank) const {
-    if (rank.running() || rank.ended_well() || rank.copy() == -1) return false;
+    if (rank.running() || rank.ended_well() || rank.copy() == kNoCopy) return false;
     const auto goes_on = [](const RankProcess& other) {
       return other.running() || other.ended_well();
     };

@@ -16,8 +16,8 @@
 
 namespace bimetal::launch {
 
-/// For LocalRank::copy: on another machine.
-inline constexpr int kCopyElsewhere = -2;
+/// For LocalRank::copy: there is none; it is on another machine.
+inline constexpr int kNoCopy = -1, kCopyElsewhere = -2;
 
 struct LocalRank {
   std::string name;                  ///< for messages: what it runs on
@@ -26,9 +26,9 @@ struct LocalRank {
   /// such ranks only when none of them ended well and no other rank did.
   bool expendable = false;
   /// Index in the plan of another rank that can do this one's work: while that one runs, or if it
-  /// ends well, this one's failure is none of the job's. −1: there is none. kCopyElsewhere: what
+  /// ends well, this one's failure is none of the job's. kCopyElsewhere: what
   /// becomes of it is seen by what becomes of the other ranks here, which fail without it.
-  int copy = -1;
+  int copy = kNoCopy;
 };
 
 struct LaunchPlan {

@@ -59,7 +59,7 @@ class ServedRun {
 
   bool handle(const ps::Event& event);
   bool on_pause(const ps::PauseEvent& pause);
-  void save_now(const ps::PauseEvent& pause);
+  void save_now();
   void evaluate_now(std::int64_t epoch);
   bool stop_requested() const {
     return run_.trainer.stop_requested && run_.trainer.stop_requested();

@@ -91,7 +91,7 @@ bool ServedRun::on_pause(const ps::PauseEvent& pause) {
   const auto every = job_.checkpoint.every_steps;
   interrupted_ = stopping_ && !pause.at_end;
   if (ends_epoch || pause.at_end || stopping_ || (every > 0 && state_.step % every == 0)) {
-    save_now(pause);
+    save_now();
   }
   if ((ends_epoch || pause.at_end) && !stopping_) {
     evaluate_now(pause.offset == 0 ? pause.epoch : pause.epoch + 1);
@@ -102,7 +102,7 @@ bool ServedRun::on_pause(const ps::PauseEvent& pause) {
   return true;
 }
 
-void ServedRun::save_now(const ps::PauseEvent&) {
+void ServedRun::save_now() {
   if (saved_step_ == state_.step) return;
   saved_step_ = state_.step;
   const auto states = server_.snapshot(Deadline::after(kFileTimeout));

@@ -28,6 +28,10 @@ net::FrameHeader numbered(std::uint64_t sequence, std::uint64_t count = 0) {
   return header;
 }
 
+std::string not_heard_of(int server) {
+  return fmt::format("server {} has not been heard of within parallel.timeout_s", server);
+}
+
 }  // namespace
 
 net::ListenerOptions ServerNode::listener_options() {
@@ -243,17 +247,15 @@ void ServerNode::watch_servers() {
     if (so_far > options.timeout) silent.push_back(session.get());
   }
   for (auto* session : silent) {
-    session->link().refuse(Error(
-        ErrorCode::PeerLost,
-        fmt::format("server {} has not been heard of within parallel.timeout_s", session->number()),
-        session->number()));
+    session->link().refuse(
+        Error(ErrorCode::PeerLost, not_heard_of(session->number()), session->number()));
   }
 }
 
 void ServerNode::watch_leader() {
   if (!upstream || finished) return;
   if (upstream_silence.after(kTick, upstream->heard()) <= options.timeout) return;
-  const auto why = fmt::format("server {} has not been heard of within parallel.timeout_s", leader);
+  const auto why = not_heard_of(leader);
   const auto silent = std::exchange(upstream, nullptr);
   const int before = leader;
   follow_stand_in(Error(ErrorCode::PeerLost, why, before));
