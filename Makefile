@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all python demo test test-engines test-ray test-horovod test-wheel test-torch-versions sanitizers portability bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-wheel test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,10 +13,13 @@ help:            ## list these commands
 setup:           ## install what is missing and create .venv with torch
 	@scripts/setup.sh
 
+setup-tests:     ## install what the tests need, too
+	@scripts/setup.sh tests
+
 build: setup     ## build the program, build/bimetal (Release)
 	@scripts/build.sh $(BUILD) release bimetal $(JOBS)
 
-all: setup       ## build everything, tests and examples too
+all: setup-tests ## build everything, tests and examples too
 	@scripts/build.sh $(BUILD) release all $(JOBS)
 
 python: setup    ## build the Python package; then PYTHONPATH=build/python
@@ -29,31 +32,35 @@ test: all        ## build and run every test (SANITIZERS=off: all but the next)
 	@scripts/test.sh $(BUILD)
 
 test-engines: all ## the tests that need Slurm, sshd and the like, which it installs (Debian)
-	@scripts/test_engines.sh $(BUILD)
+	@scripts/stamped.sh test-engines scripts/test_engines.sh $(BUILD)
 
 test-horovod: all ## install TensorFlow and run the tests of Horovod's API, with Keras
 	@scripts/install_tensorflow.sh
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^python.horovod'
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
-	@SANITIZERS=only scripts/test.sh $(BUILD)
+	@scripts/stamped.sh sanitizers scripts/sanitizers.sh
 
 test-ray: build python ## install Ray, and test bimetal.ray on real clusters on this machine
 	@scripts/install_ray.sh
 	@scripts/test_ray.sh $(BUILD)
 
 test-wheel: setup ## build the Python package's wheel, install it into a scratch folder and use it
-	@scripts/test_wheel.sh
+	@scripts/stamped.sh test-wheel scripts/test_wheel.sh
 
 test-torch-versions: python ## compile the package's sources with the headers of torch 2.11 and 2.12
-	@.venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
+	@scripts/stamped.sh test-torch-versions .venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
 
-portability:     ## build for Windows, macOS and ARM64; their processes meet Linux ones (Wine, qemu)
-	@scripts/portability.sh
+portability:     ## build the core for Windows and ARM64; their processes meet Linux ones (Wine, qemu)
+	@scripts/stamped.sh portability scripts/portability.sh core
 
-bench: build     ## the measurements that the README quotes (about 40 minutes)
+portability-program: setup ## build core and program for macOS, and compile what joins NCCL
+	@scripts/stamped.sh portability-program scripts/portability.sh program
+
+bench: setup-tests build ## the measurements that the README quotes (about 50 minutes)
 	@.venv/bin/python bench/unequal_vs_torch.py
 	@.venv/bin/python bench/speed_change.py
+	@.venv/bin/python bench/disturbed.py
 	@.venv/bin/python bench/ddp_vs_torch.py
 
 format:          ## clang-format over the sources

@@ -22,13 +22,13 @@ from ranks import BIMETAL, ROOT, bimetal_reports, free_port
 JOB = ROOT / "examples" / "fashion_mnist.toml"
 
 
-def served_report(consistency, steps, batch, speeds, period_ms, settings=()):
+def server_report(consistency, steps, batch, speeds, period_ms, settings=()):
     """The report of one job of a server and len(speeds) workers. Of a key set twice the last counts."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         token, report = pathlib.Path(folder, "token"), pathlib.Path(folder, "run.json")
         subprocess.run([BIMETAL, "token", token], check=True, capture_output=True)
         address = f"127.0.0.1:{free_port()}"
-        overrides = ["parallel.mode=server", f"parallel.consistency={consistency}",
+        overrides = ["parallel.mode=server", f"servers.consistency={consistency}",
                      f"train.global_batch={batch}", f"train.steps={steps}", "train.epochs=1000",
                      "train.evaluate=false", "checkpoint.dir=''", *settings]
         command = [BIMETAL, "train", str(JOB), "--listen", address, "--token-file", token,
@@ -76,7 +76,7 @@ def compare_times(options, speeds):
         settings_now = [*settings, f"train.seed={round_ + 1}"]
         reports = {"all_reduce": bimetal_reports(options.batch, 0, speeds, options.period_ms, settings=settings_now)[0]}
         for consistency in options.consistency:
-            reports[consistency] = served_report(consistency, 0, options.batch, speeds, options.period_ms, settings_now)
+            reports[consistency] = server_report(consistency, 0, options.batch, speeds, options.period_ms, settings_now)
         for name, report in reports.items():
             times.setdefault(name, []).append(seconds_to(report, options.accuracy))
             curve = " ".join(f"{point['test_accuracy']:.3f}@{point['elapsed_s']:.0f}s" for point in report["evaluations"])
@@ -114,7 +114,7 @@ def main():
         reduced = bimetal_reports(options.batch, options.steps, speeds, options.period_ms)[0]
         ratios.setdefault("all_reduce", []).append(settled_rate(reduced) / sum_alone)
         for consistency in options.consistency:
-            report = served_report(consistency, options.steps, options.batch, speeds, options.period_ms)
+            report = server_report(consistency, options.steps, options.batch, speeds, options.period_ms)
             ratios.setdefault(consistency, []).append(settled_rate(report) / sum_alone)
             print(f"{consistency}: shares {[round(w['share'], 3) for w in report['workers']]}, "
                   f"staleness {report['server']['staleness_mean']:.2f}", flush=True)

@@ -23,8 +23,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def run_ranks(commands, speeds, period_ms, separate=False):
-    """Runs commands[r] as rank r at speeds[r]; returns each one's standard output.
+def run_ranks(commands, speeds, period_ms, separate=False, places=None):
+    """Runs commands[r] as rank r at speeds[r], after places[r]() in its process; returns each one's standard output.
 
     With `separate` they are jobs of one rank each, merely running at the same time.
     """
@@ -38,11 +38,19 @@ def run_ranks(commands, speeds, period_ms, separate=False):
                 env |= {"RANK": str(rank), "WORLD_SIZE": str(len(commands)), "LOCAL_RANK": str(rank),
                         "LOCAL_WORLD_SIZE": str(len(commands)),
                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                       text=True, preexec_fn=limit.enter)
+            process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       preexec_fn=in_turn(limit.enter, places[rank] if places else None))
             limit.watch(process.pid)
             processes.append(process)
         return outputs_of(processes, " | ".join(" ".join(map(str, command)) for command in commands), TIMEOUT_S)
+
+
+def in_turn(*functions):
+    def call():
+        for function in functions:
+            if function:
+                function()
+    return call
 
 
 def torch_rates(batches, speeds, seconds, period_ms, separate=False):
@@ -54,7 +62,8 @@ def torch_rates(batches, speeds, seconds, period_ms, separate=False):
     return [r["images"] / r["seconds"] for r in results]
 
 
-def bimetal_reports(batch, steps, speeds, period_ms, balance="auto", separate=False, settings=()):
+def bimetal_reports(batch, steps, speeds, period_ms, balance="auto", separate=False, settings=(),
+                    places=None):
     """The report of a job of len(speeds) ranks, or of each of as many separate jobs."""
     job = ROOT / "examples" / "fashion_mnist.toml"
     with tempfile.TemporaryDirectory() as folder:
@@ -75,5 +84,5 @@ def bimetal_reports(batch, steps, speeds, period_ms, balance="auto", separate=Fa
                 command += ["--set", override]
             commands.append(command + ["--report", str(report)])
             reports.append(report)
-        run_ranks(commands, speeds, period_ms, separate or len(speeds) == 1)
+        run_ranks(commands, speeds, period_ms, separate or len(speeds) == 1, places)
         return [json.loads(path.read_text()) for path in reports[:jobs]]

@@ -3,7 +3,7 @@
 A job of one server and --workers workers on this machine, synchronous, the model's size by --hidden (4632: 25 million
 parameters), few samples per step, so that moving and summing outweigh computing. Every way of --way runs in turn in each
 round, with few steps and with many: the difference is the steps' own. A way is its job's settings, comma-separated, e.g.
---way parallel.pull_compression=float16; --beside runs another build's program, too.
+--way compression.parameters=float16; --beside runs another build's program, too.
 """
 
 import argparse

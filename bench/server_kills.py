@@ -1,7 +1,7 @@
 """Kills a parameter server at a random moment, many times over, and compares each run's parameters with those of a run
 that nobody disturbed.
 
-With copies (parallel.replicas = 2) the job goes on by itself; without them it is resumed from its last checkpoint. In
+With copies (servers.replicas = 2) the job goes on by itself; without them it is resumed from its last checkpoint. In
 sync mode, in double precision, both must end with the undisturbed run's parameters.
 """
 
@@ -44,7 +44,8 @@ dtype = "float64"
 evaluate = false
 [parallel]
 mode = "server"
-servers = 2
+[servers]
+count = 2
 replicas = {replicas}
 consistency = "{consistency}"
 [checkpoint]

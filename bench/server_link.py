@@ -2,7 +2,7 @@
 and bytes per step, for several ways to bring them.
 
 Two network namespaces joined by a link of --mbit (root is needed): the server in one, the worker in the other. (The worker
-that the server's machine must start with is killed when the other one has joined.) A way is settings of the job, comma-separated, e.g. --way parallel.pull_compression=int8;
+that the server's machine must start with is killed when the other one has joined.) A way is settings of the job, comma-separated, e.g. --way compression.parameters=int8;
 --beside runs another build's program, which comes first.
 """
 

@@ -31,7 +31,7 @@ def run(network, servers, options):
         address = f"{network.address(0)}:{PORT}"
         # Namespaces of one kernel share memory, machines do not.
         env = os.environ | {"OMP_NUM_THREADS": "1", "BIMETAL_TRANSPORT": "tcp"}
-        overrides = ["parallel.mode=server", f"parallel.servers={servers}", f"model.hidden={options.hidden}",
+        overrides = ["parallel.mode=server", f"servers.count={servers}", f"model.hidden={options.hidden}",
                      f"train.global_batch={options.batch}", f"train.steps={options.steps}", "train.epochs=1000",
                      "train.evaluate=false", "checkpoint.dir=''"]
 

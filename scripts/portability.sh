@@ -1,21 +1,27 @@
 #!/usr/bin/env bash
-# portability.sh: builds the torch-free core for Windows, macOS and ARM64 Linux, and lets processes of
-# those systems that can run here form groups with Linux ones. Installs what it needs; everything
-# else lies in build-portability. Ends with a line that counts. docs/portability.md
+# portability.sh core|program: core builds the torch-free core for Windows and ARM64 Linux, and lets processes
+# of those systems form groups with native ones; program builds core and whole program for macOS, and what
+# joins NCCL. Installs what it needs; everything else lies in build-portability. Ends with
+# a line that counts. docs/portability.md
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
 here=tests/portability
 build=build-portability
+part_of_all=${1:-}
 passed=0 failed=0 skipped=0
 
+case $part_of_all in
+  core | program) ;;
+  *) echo "usage: scripts/portability.sh core|program" >&2; exit 2 ;;
+esac
 if ! command -v apt-get >/dev/null; then
   echo "make portability needs Debian or its like: compilers, libraries, Wine and qemu are its packages"
   exit 1
 fi
 mkdir -p "$build"
 child=
-trap '"$here/wine.sh" "$build" stop' EXIT
+if [ "$part_of_all" = core ]; then trap '"$here/wine.sh" "$build" stop' EXIT; fi
 trap 'interrupt 130' INT
 trap 'interrupt 143' TERM HUP
 
@@ -54,14 +60,20 @@ ready() {
 
 ready "tools for other systems" "$here/tools.sh" "$build"
 ready "libraries from Debian, pinned" "$here/sources.sh" "$build"
-ready "Wine" "$here/wine.sh" "$build" start
-ready "torch for macOS" "$here/torch_for_macos.sh" "$build"
 
-for system in native x86_64-windows aarch64-linux aarch64-macos; do
+if [ "$part_of_all" = program ]; then
+  ready "torch for macOS" "$here/torch_for_macos.sh" "$build"
+  part "core and fabric_peer for aarch64-macos" "$here/build_for.sh" "$build" aarch64-macos fabric_peer
+  part "the whole program for macOS, linked with torch's wheel" "$here/build_for.sh" "$build" aarch64-macos bimetal
+  part "what joins NCCL, compiled" "$here/vendor_nccl.sh" "$build"
+  closing_line "portability of the program" "$passed" "$failed" "$skipped"
+  exit
+fi
+
+ready "Wine" "$here/wine.sh" "$build" start
+for system in native x86_64-windows aarch64-linux; do
   part "core and fabric_peer for $system" "$here/build_for.sh" "$build" "$system" fabric_peer
 done
-part "the whole program for macOS, linked with torch's wheel" "$here/build_for.sh" "$build" aarch64-macos bimetal
-part "what joins NCCL, compiled" "$here/vendor_nccl.sh" "$build"
 export PYTHONDONTWRITEBYTECODE=1 WINE_FOLDER=$PWD/$build
 export FABRIC_PEER=$build/native/tests/portability/fabric_peer
 export FABRIC_PEER_WINDOWS=$build/x86_64-windows/tests/portability/fabric_peer.exe

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what a build needs and creates .venv with the pinned torch. Safe to run again: what is
-# there already is left alone, so the second run takes a second and needs no network.
+# setup.sh [tests]: installs what a build needs and creates .venv with the pinned torch; with tests, also
+# what the tests use the program with. Safe to run again: what is there already is left alone, so the second
+# run takes a second and needs no network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/install_packages.sh
@@ -8,10 +9,20 @@ cd "$(dirname "$0")/.."
 TORCH_VERSION=2.13.0
 APT_PACKAGES=(g++ cmake ninja-build ccache git python3-dev python3-venv
   libasio-dev libsodium-dev libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-  zlib1g-dev libgtest-dev libgmock-dev dataset-fashion-mnist
-  # Both kinds of MPI, for the tests of that transport alone: 14 MB, and nothing else can stand in for them.
-  openmpi-bin mpich)
+  zlib1g-dev libgtest-dev libgmock-dev dataset-fashion-mnist)
+# Both kinds of MPI: nothing else can stand in for them.
+APT_TEST_PACKAGES=(openmpi-bin mpich)
+# What reads our files back with their own library and draws the README's picture; what the Python package,
+# searches, and data at a URL are used with.
+PIP_TEST_PACKAGES=(safetensors tensorboard matplotlib transformers accelerate lightning "optuna>=4" "fsspec[http]")
 BREW_PACKAGES=(cmake ninja ccache asio libsodium fmt cli11 tomlplusplus nlohmann-json googletest)
+
+for_tests=
+case ${1:-} in
+  '') ;;
+  tests) for_tests=yes ;;
+  *) echo "usage: scripts/setup.sh [tests]" >&2; exit 2 ;;
+esac
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -26,7 +37,7 @@ install_homebrew() {
 }
 
 if command -v apt-get >/dev/null 2>&1; then
-  install_packages "${APT_PACKAGES[@]}"
+  install_packages "${APT_PACKAGES[@]}" ${for_tests:+"${APT_TEST_PACKAGES[@]}"}
 elif command -v brew >/dev/null 2>&1; then
   install_homebrew
 else
@@ -41,15 +52,11 @@ if ! .venv/bin/python -c "import torch, sys; sys.exit(torch.__version__.split('+
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" numpy \
     ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}
 fi
-# Read back our files with their own library, and draw the README's picture.
-if ! .venv/bin/python -c "import safetensors, tensorboard, matplotlib" 2>/dev/null; then
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" safetensors tensorboard matplotlib
-fi
-
-# What the tests of the Python package use it with, those of searches, and those of data at a URL.
-if ! .venv/bin/python -c "import accelerate, lightning, optuna, fsspec, aiohttp" 2>/dev/null; then
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" accelerate lightning \
-    "optuna>=4" "fsspec[http]" \
+if [ -n "$for_tests" ] && ! .venv/bin/python -c "
+import importlib.util as util, sys
+wanted = 'safetensors tensorboard matplotlib transformers accelerate lightning optuna fsspec aiohttp'
+sys.exit(not all(map(util.find_spec, wanted.split())))"; then
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" "${PIP_TEST_PACKAGES[@]}" \
     ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}
 fi
 

@@ -10,6 +10,9 @@ def set_error_class(type: type[Exception]) -> None:
 def make_backend(place: Any) -> Any:
     """From torch's _DistributedBackendOptions to a torch._C._distributed_c10d.Backend. Collective."""
 
+def end_with_launcher() -> None:
+    """Where mpirun or torchrun has started this process: ends it soon after that has gone."""
+
 def close_all(seconds: float) -> None:
     """Ends every process group of this backend in order, within `seconds` each."""
 
@@ -27,13 +30,17 @@ def usable_cores() -> int:
 class Balancer:
     """Shares of a global batch that follow the ranks' speed. Pure: equal calls, equal shares."""
 
-    def __init__(self, ranks: int, global_batch: int, policy: str = "auto", weights: list[float] = ...) -> None: ...
+    def __init__(self, ranks: int, global_batch: int, policy: str = "auto", weights: list[float] = ...,
+                 probes: list[tuple[float, float]] = ...) -> None:
+        """``probes``: seconds per step and per sample of every rank; (0, 0) where they are not known."""
     @property
     def shares(self) -> list[int]:
         """Samples for each rank; the sum is the global batch."""
 
-    def observe(self, batches: list[int], seconds: list[float]) -> bool:
-        """Learns from one step: samples and seconds of compute of every rank. Whether the shares changed."""
+    def observe(self, batches: list[int], seconds: list[float], shadow_batches: list[int] = ...,
+                shadow_seconds: list[float] = ..., out_of_memory: list[bool] = ...) -> bool:
+        """Learns from one step: samples and seconds of compute of every rank, and what ranks without a share have
+        measured beside it. Whether the shares changed."""
 
     def alone_rate(self, rank: int) -> float:
         """Samples per second that the rank would do by itself; 0 if unknown."""
@@ -41,7 +48,7 @@ class Balancer:
 class EpochSampler:
     """A permutation of the data set for each epoch, cut into steps of any size."""
 
-    def __init__(self, dataset_size: int, seed: int, shuffle: bool) -> None: ...
+    def __init__(self, dataset_size: int, seed: int, shuffle: bool, weights: list[int] = ...) -> None: ...
     @property
     def remaining(self) -> int:
         """Samples left in this epoch."""
@@ -51,8 +58,32 @@ class EpochSampler:
         """(epoch, samples of it handed out)."""
 
     def seek(self, epoch: int, offset: int) -> None: ...
-    def next(self, shares: list[int], rank: int) -> tuple[list[int], list[int], int]:
-        """(samples of each rank, indices of `rank`'s, first index of the step)."""
+    def mean_weight(self, samples: int) -> int:
+        """What so many samples weigh on average."""
+
+    def deal(self, shares: list[int], samples: int, rank: int) -> tuple[list[int], list[int], list[int], int]:
+        """(samples of each rank, their weights, indices of `rank`'s, first index of the step)."""
+
+class TemporaryFolder:
+    """A hidden folder beside `target` (.NAME.<16 hex digits>.tmp), locked while its process lives."""
+
+    def __init__(self, target: str) -> None: ...
+    @property
+    def path(self) -> str: ...
+    def move_into_place(self) -> None:
+        """Takes the target's place in one step; whatever stood there is gone. Its files must be on the disk."""
+
+    def remove(self) -> None:
+        """With all that is in it, unless it has been moved. Of a process forked off: nothing."""
+
+def remove_leftovers(folder: str, prefix: str) -> None:
+    """Removes what killed processes left in `folder` of targets whose names begin with `prefix`."""
+
+def sync_path(path: str) -> None:
+    """Returns when a file's contents, or the names in a folder, are on the disk."""
+
+def write_file_atomically(path: str, contents: str) -> None:
+    """The old contents or the new, never a part; on the disk when it returns."""
 
 class PredictionClient:
     """Asks a server of predictions; connects when it is first needed, and anew after an error. Not thread-safe."""

@@ -18,7 +18,7 @@ _torch_check.check()
 
 from bimetal import balance  # noqa: E402
 from bimetal._errors import Error  # noqa: E402
-from bimetal.balance import BalancedBatchSampler, sample_exact_hook  # noqa: E402
+from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook  # noqa: E402
 from bimetal.device import device  # noqa: E402
 from bimetal.process_group import (  # noqa: E402
     bytes_sent,
@@ -41,5 +41,6 @@ __all__ = [
     "flight_recorder",
     "monitored_barrier",
     "sample_exact_hook",
+    "token_exact_hook",
     "transport",
 ]

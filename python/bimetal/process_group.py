@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import json
+import os
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ def register() -> None:
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=DEVICES)
     # Threads of a group must not outlive the interpreter, whose lock their callbacks take.
     atexit.register(_C.close_all, _SECONDS_AT_EXIT)
+    if hasattr(os, "register_at_fork"):  # a child has none of the threads: it has nothing to end
+        os.register_at_fork(after_in_child=lambda: atexit.unregister(_C.close_all))
 
 
 def _backend_of(group: dist.ProcessGroup | None, device: str | torch.device) -> Any:

@@ -1,5 +1,5 @@
 #pragma once
-// Everything that a program which trains with Bimetal needs: examples/cpp/train_cnn.cpp shows it in
+// Everything that a program which trains with Bimetal needs: examples/cpp shows it in
 // use.
 
 #include "bimetal/api/balanced_batches.h"
@@ -7,4 +7,5 @@
 #include "bimetal/api/images.h"
 #include "bimetal/api/job.h"
 #include "bimetal/api/model_io.h"
+#include "bimetal/api/task.h"
 #include "bimetal/base/error.h"

@@ -95,13 +95,14 @@ class BadNetwork : public ::testing::TestWithParam<net::Encryption> {
     return errors;
   }
 
-  /// Flips one bit of what rank 2 sends, `ahead` bytes further on.
+  /// Flips one bit of what rank 2 sends, `ahead` bytes after the next that passes: counted from
+  /// there, since many may pass until the filter is in place.
   void damage(std::uint64_t ahead) {
-    const auto at = proxy_->passed(Direction::to_server) + ahead;
-    proxy_->filter([at](Direction direction, std::uint64_t offset, std::span<char> bytes) {
-      if (direction == Direction::to_server && at >= offset && at < offset + bytes.size()) {
-        bytes[at - offset] ^= 4;
-      }
+    proxy_->filter([ahead, at = std::optional<std::uint64_t>()](
+                       Direction direction, std::uint64_t offset, std::span<char> bytes) mutable {
+      if (direction != Direction::to_server) return;
+      if (!at) at = offset + ahead;
+      if (*at >= offset && *at < offset + bytes.size()) bytes[*at - offset] ^= 4;
     });
   }
 
@@ -122,6 +123,34 @@ class BadNetwork : public ::testing::TestWithParam<net::Encryption> {
   std::optional<TcpProxy> proxy_;
   std::vector<Group> groups_;
 };
+
+// The figures by which ranks decide what is trained next, and on whom.
+TEST_P(BadNetwork, AFigureAlteredOnTheWayIsNoResult) {
+  std::vector<Group> parts(kSize);
+  on_ranks([&](int rank) { parts[rank] = groups_[rank].subgroup({0, 1, 2}); });
+  constexpr double kTold = 0.0123456789;
+  std::vector<Error> errors(kSize, Error(ErrorCode::Internal, "no error"));
+  const auto tell = [&](int rank) {
+    const std::vector<double> mine = {1.0 * rank, rank == 2 ? kTold : 1};
+    std::vector<double> all(2 * kSize);
+    parts[rank].all_gather(buffer(mine), buffer(all), Deadline::after(seconds(60))).wait();
+    EXPECT_EQ(all, (std::vector<double>{0, 1, 1, 1, 2, kTold})) << "on rank " << rank;
+  };
+  on_ranks(tell);
+  proxy_->alter({reinterpret_cast<const char*>(&kTold), sizeof(kTold)});
+  if (encrypted()) {
+    on_ranks(tell);  // the proxy does not find it
+    return;
+  }
+  on_ranks([&](int rank) {
+    try {
+      for (;;) tell(rank);
+    } catch (const Error& error) {
+      errors[rank] = error;
+    }
+  });
+  expect_damage(errors);
+}
 
 TEST_P(BadNetwork, ASlowPathOnlyTakesTime) {
   proxy_->delay(milliseconds(20));

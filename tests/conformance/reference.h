@@ -9,7 +9,7 @@
 
 #include "bimetal/comm/buffer.h"
 #include "bimetal/comm/dtype.h"
-#include "bimetal/comm/half.h"
+#include "bimetal/comm/reduce/half.h"
 
 namespace bimetal::testing {
 

@@ -213,7 +213,8 @@ class TwoMachines(FaultTest):
         self.assertEqual(self.token.stat().st_mode & 0o777, 0o600)
 
     def host(self, job_file, *arguments, world_size=2, workers=("cpu:threads=1",), **options):
-        job = self.train(job_file, "--listen", "127.0.0.1:0", "--world-size", world_size,
+        listen = () if "--listen" in arguments else ("--listen", "127.0.0.1:0")
+        job = self.train(job_file, *listen, "--world-size", world_size,
                          "--token-file", self.token, *arguments, workers=workers, **options)
         job.wait_for_output("bimetal join")
         job.address = re.search(r"bimetal join (\S+)", job.out)[1]

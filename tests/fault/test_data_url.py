@@ -200,7 +200,7 @@ class DataAtUrl(TwoMachines):
 
     def test_servers_and_workers_of_one_cache_fetch_once(self):
         self.server.open.clear()
-        job = self.train(self.job(self.server.url(), parallel__mode="server", parallel__servers=2))
+        job = self.train(self.job(self.server.url(), parallel__mode="server", servers__count=2))
         wait_until(lambda: self.server.fetched or job.process.poll() is not None, "the first fetch", job)
         time.sleep(5)  # the others have started, and want the data, too
         self.server.open.set()

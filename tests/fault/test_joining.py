@@ -7,6 +7,7 @@ import socket
 
 import harness
 from harness import TwoMachines
+from own_address import own_address
 
 
 class Joining(TwoMachines):
@@ -29,6 +30,20 @@ class Joining(TwoMachines):
         guest = self.join(host, "--encrypt")
         for job in (host, guest):
             self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
+        self.assert_nothing_left()
+
+    def test_a_plain_job_beyond_loopback_says_so_once(self):
+        """Once for all ranks and machines, however they are told where to listen."""
+        own = own_address()
+        notice = "not encrypted"
+        for arguments, said in ((("--listen", f"{own}:0"), 1), (("--listen", f"{own}:0", "--encrypt"), 0), ((), 0)):
+            with self.subTest(arguments):
+                host = self.host(self.write_job(train__steps=5), *arguments)
+                guest = self.join(host, *arguments[2:])
+                for job in (host, guest):
+                    self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
+                self.assertEqual([job.err.count(notice) for job in (host, guest)], [said, 0], host.err + guest.err)
+                self.assertEqual(host.err.count("BIMETAL_ENCRYPTION=on"), said)
         self.assert_nothing_left()
 
     def test_a_machine_that_leaves_encryption_out_is_told_so(self):

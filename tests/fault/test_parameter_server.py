@@ -14,7 +14,7 @@ TRAINING_SAMPLES = 1024
 
 
 class ParameterServer(TwoMachines):
-    def served_job(self, **settings):
+    def server_job(self, **settings):
         return self.write_job(parallel__mode="server", **settings)
 
     def report_of(self, job):
@@ -26,7 +26,7 @@ class ParameterServer(TwoMachines):
 
     def test_two_unequal_workers_and_two_servers(self):
         settings = {"train__epochs": 40, "train__evaluate": True, "train__dtype": "float64", "checkpoint__dir": ""}
-        job_file = self.served_job(parallel__servers=2, **settings)
+        job_file = self.server_job(servers__count=2, **settings)
         job = self.train(job_file, "--report", self.folder / "run.json",
                          workers=("cpu:threads=1", "cpu:threads=1,speed=0.25")).wait()
         report = self.report_of(job)
@@ -47,7 +47,7 @@ class ParameterServer(TwoMachines):
         self.assert_nothing_left()
 
     def test_its_workers_and_their_staleness_can_be_watched(self):
-        job = self.train(self.served_job(parallel__consistency="bounded", checkpoint__dir=""), "--monitor", "127.0.0.1:0",
+        job = self.train(self.server_job(servers__consistency="bounded", checkpoint__dir=""), "--monitor", "127.0.0.1:0",
                          workers=("cpu:threads=1", "cpu:threads=1,speed=0.5"))
         job.wait_for_output("monitor at")
         address = re.search(r"monitor at (\S+);", job.out)[1]
@@ -72,7 +72,7 @@ class ParameterServer(TwoMachines):
                         "train__optimizer": optimizer, "train__learning_rate": 0.05, "train__warmup_steps": 10,
                         "train__schedule": "cosine"}
             reports = []
-            for job_file in (self.write_job(**settings), self.served_job(parallel__servers=2, **settings)):
+            for job_file in (self.write_job(**settings), self.server_job(servers__count=2, **settings)):
                 job = self.train(job_file, "--report", self.folder / "run.json").wait()
                 reports.append(self.report_of(job))
             self.assertAlmostEqual(reports[0]["train_loss"], reports[1]["train_loss"], delta=1e-10)
@@ -81,7 +81,7 @@ class ParameterServer(TwoMachines):
     def test_a_killed_worker_costs_its_own_step_only(self):
         for consistency in ("sync", "bounded", "async"):
             with self.subTest(consistency):
-                job_file = self.served_job(parallel__consistency=consistency, parallel__servers=2,
+                job_file = self.server_job(servers__consistency=consistency, servers__count=2,
                                            train__epochs=40, checkpoint__every_steps=0)
                 job = self.train(job_file, "--report", self.folder / "run.json",
                                  workers=("cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.5"))
@@ -98,7 +98,7 @@ class ParameterServer(TwoMachines):
     def test_a_killed_worker_that_held_several_leases(self):
         for consistency in ("bounded", "async"):
             with self.subTest(consistency):
-                job_file = self.served_job(parallel__consistency=consistency, parallel__prefetch="on", parallel__servers=2,
+                job_file = self.server_job(servers__consistency=consistency, servers__prefetch="on", servers__count=2,
                                            train__epochs=40, train__evaluate=True, checkpoint__every_steps=0)
                 job = self.train(job_file, "--report", self.folder / "run.json",
                                  workers=("cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.5"))
@@ -118,8 +118,8 @@ class ParameterServer(TwoMachines):
     def test_with_copies_a_server_dies_while_parameters_come_ahead(self):
         for transport, killed in (("tcp", 0), ("tcp", 1), ("auto", 0), ("auto", 3)):
             with self.subTest(transport=transport, server=killed):
-                job_file = self.served_job(parallel__consistency="async", parallel__prefetch="on", parallel__servers=2,
-                                           parallel__replicas=2, fabric__transport=transport, train__epochs=40)
+                job_file = self.server_job(servers__consistency="async", servers__prefetch="on", servers__count=2,
+                                           servers__replicas=2, fabric__transport=transport, train__epochs=40)
                 job = self.train(job_file, "--report", self.folder / "run.json")
                 self.wait_for_checkpoint(job)
                 os.kill(self.ranks_of(job)[2 + killed], signal.SIGKILL)
@@ -135,7 +135,7 @@ class ParameterServer(TwoMachines):
 
     def test_tensors_of_one_host_go_through_memory_that_a_kill_leaves_nothing_of(self):
         named = set(os.listdir("/dev/shm"))
-        job_file = self.served_job(parallel__replicas=2, train__epochs=40, checkpoint__every_steps=0)
+        job_file = self.server_job(servers__replicas=2, train__epochs=40, checkpoint__every_steps=0)
         sent = {}
         for transport in ("tcp", "auto"):
             job = self.train(job_file, "--report", self.folder / "run.json",
@@ -159,7 +159,7 @@ class ParameterServer(TwoMachines):
     def test_a_stopped_worker_is_passed_over_and_comes_back(self):
         for consistency, prefetch in (("bounded", "auto"), ("async", "auto"), ("async", "on")):
             with self.subTest(consistency, prefetch=prefetch):
-                job_file = self.served_job(parallel__consistency=consistency, parallel__prefetch=prefetch, checkpoint__dir="")
+                job_file = self.server_job(servers__consistency=consistency, servers__prefetch=prefetch, checkpoint__dir="")
                 job = self.train(job_file, "--report", self.folder / "run.json")
                 job.wait_for_output("has joined")  # the second worker
                 pid = self.ranks_of(job)[1]
@@ -179,7 +179,7 @@ class ParameterServer(TwoMachines):
         return max((int(step) for step in re.findall(r"step (\d+)", job.out)), default=0)
 
     def test_a_job_that_is_done_can_be_resumed(self):
-        job_file = self.served_job(parallel__servers=2, train__steps=5)
+        job_file = self.server_job(servers__count=2, train__steps=5)
         self.assertEqual(self.train(job_file).wait().status, 0)
         for _ in range(3):  # whether workers come before the servers have gone is chance
             again = self.train(job_file, "--resume", self.checkpoints).wait()
@@ -187,7 +187,7 @@ class ParameterServer(TwoMachines):
         self.assert_nothing_left()
 
     def test_a_killed_server_ends_the_job_which_can_be_resumed(self):
-        job_file = self.served_job(parallel__servers=2)
+        job_file = self.server_job(servers__count=2)
         job = self.train(job_file)
         self.wait_for_checkpoint(job)
         wait_until(lambda: len(self.ranks_of(job)) == 4, "four processes", job)
@@ -206,7 +206,7 @@ class ParameterServer(TwoMachines):
                                           self.folder / "run.json", workers=("cpu:threads=1",)).wait())
         for killed in range(4):  # 0 and 2 keep the first part, 1 and 3 the second
             with self.subTest(server=killed):
-                job_file = self.served_job(parallel__servers=2, parallel__replicas=2, **settings)
+                job_file = self.server_job(servers__count=2, servers__replicas=2, **settings)
                 job = self.train(job_file, "--report", self.folder / "run.json")
                 self.wait_for_checkpoint(job)
                 os.kill(self.ranks_of(job)[2 + killed], signal.SIGKILL)
@@ -224,7 +224,7 @@ class ParameterServer(TwoMachines):
     def test_with_copies_a_stopped_server_is_passed_over_for_good(self):
         for stopped in range(4):
             with self.subTest(server=stopped):
-                job_file = self.served_job(parallel__servers=2, parallel__replicas=2, parallel__timeout_s=3, train__epochs=40)
+                job_file = self.server_job(servers__count=2, servers__replicas=2, parallel__timeout_s=3, train__epochs=40)
                 job = self.train(job_file, "--report", self.folder / "run.json")
                 self.wait_for_checkpoint(job)
                 pid = self.ranks_of(job)[2 + stopped]
@@ -239,14 +239,14 @@ class ParameterServer(TwoMachines):
                 shutil.rmtree(self.checkpoints)
 
     def test_an_error_of_the_job_is_no_reason_to_take_over(self):
-        job_file = self.served_job(parallel__replicas=2, train__learning_rate=1e38, parallel__max_not_finite=3)
+        job_file = self.server_job(servers__replicas=2, train__learning_rate=1e38, servers__max_not_finite=3)
         job = self.train(job_file, workers=("cpu:threads=1",)).wait()
         self.assert_one_message(job, harness.NOT_FINITE, "worker 0", "number 3", "max_not_finite")
         self.assertNotIn("leads the job", job.out)
         self.assert_nothing_left()
 
     def test_workers_may_come_after_a_server_has_died(self):
-        job = self.host(self.served_job(parallel__replicas=2), "--report", self.folder / "run.json", world_size=1)
+        job = self.host(self.server_job(servers__replicas=2), "--report", self.folder / "run.json", world_size=1)
         self.wait_for_checkpoint(job)
         os.kill(self.ranks_of(job)[1], signal.SIGKILL)
         job.wait_for_output("server 1 leads the job")
@@ -262,7 +262,7 @@ class ParameterServer(TwoMachines):
     def test_ctrl_c_saves_where_it_stopped(self):
         for consistency, prefetch in (("sync", "auto"), ("async", "auto"), ("async", "on")):
             with self.subTest(consistency, prefetch=prefetch):
-                job_file = self.served_job(parallel__consistency=consistency, parallel__prefetch=prefetch)
+                job_file = self.server_job(servers__consistency=consistency, servers__prefetch=prefetch)
                 job = self.train(job_file)
                 self.wait_for_checkpoint(job)
                 job.interrupt()
@@ -274,7 +274,7 @@ class ParameterServer(TwoMachines):
                 shutil.rmtree(self.checkpoints)
 
     def test_workers_join_and_leave_while_it_runs(self):
-        job_file = self.served_job(parallel__consistency="bounded")
+        job_file = self.server_job(servers__consistency="bounded")
         job = self.host(job_file, "--report", self.folder / "run.json", world_size=1)
         self.wait_for_checkpoint(job)
         stranger = self.folder / "other"
@@ -299,7 +299,7 @@ class ParameterServer(TwoMachines):
         self.assert_nothing_left()
 
     def test_gradients_that_are_no_numbers_are_dropped_and_end_the_job(self):
-        job_file = self.served_job(train__learning_rate=1e38, parallel__max_not_finite=3)
+        job_file = self.server_job(train__learning_rate=1e38, servers__max_not_finite=3)
         job = self.train(job_file, workers=("cpu:threads=1",)).wait()
         self.assert_one_message(job, harness.NOT_FINITE, "worker 0", "number 3", "max_not_finite")
         self.assert_nothing_left()

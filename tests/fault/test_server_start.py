@@ -27,8 +27,8 @@ def listening_ports(pid):
 
 
 class ServerStart(TwoMachines):
-    def served_job(self, **settings):
-        return self.write_job(parallel__mode="server", parallel__servers=2, train__epochs=EPOCHS, train__dtype="float64",
+    def server_job(self, **settings):
+        return self.write_job(parallel__mode="server", servers__count=2, train__epochs=EPOCHS, train__dtype="float64",
                               cluster__join_timeout_s=600, parallel__timeout_s=600, **settings)
 
     def connected_workers(self, jobs, ports):
@@ -86,7 +86,7 @@ class ServerStart(TwoMachines):
         for moment in self.MOMENTS:
             for killed in range(4):  # 0 and 2 keep the first part, 1 and 3 the second
                 with self.subTest(moment=moment.__name__, server=killed):
-                    job, pids = self.begin(self.served_job(parallel__replicas=2), servers=4)
+                    job, pids = self.begin(self.server_job(servers__replicas=2), servers=4)
                     moment(self, job, pids[:2], pids[2 + killed])
                     job.wait()
                     self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
@@ -103,7 +103,7 @@ class ServerStart(TwoMachines):
         for moment in self.MOMENTS:
             for killed in range(2):
                 with self.subTest(moment=moment.__name__, server=killed):
-                    job, pids = self.begin(self.served_job(), servers=2)
+                    job, pids = self.begin(self.server_job(), servers=2)
                     moment(self, job, pids[:2], pids[2 + killed])
                     job.wait()
                     self.assert_one_message(job, harness.PEER_LOST, f"parameter server {killed}", f"pid {pids[2 + killed]}",
@@ -113,7 +113,7 @@ class ServerStart(TwoMachines):
     def test_both_copies_of_a_part_end_it_at_once(self):
         for first, second in ((0, 2), (1, 3), (3, 1)):
             with self.subTest(killed=(first, second)):
-                job, pids = self.begin(self.served_job(parallel__replicas=2), servers=4)
+                job, pids = self.begin(self.server_job(servers__replicas=2), servers=4)
                 for killed in (first, second):
                     os.kill(pids[2 + killed], signal.SIGKILL)
                 job.wait()
@@ -125,7 +125,7 @@ class ServerStart(TwoMachines):
         """Server 0 hears of the workers or not, before it dies; its copy has to wait for server 1 before it leads."""
         for deaf in (False, True):
             with self.subTest(deaf=deaf):
-                job, servers = self.begin(self.served_job(parallel__replicas=2), "--listen", "127.0.0.1:0", "--token-file",
+                job, servers = self.begin(self.server_job(servers__replicas=2), "--listen", "127.0.0.1:0", "--token-file",
                                           self.token, workers=("none",), servers=4)
                 job.wait_for_output("workers may come and go")
                 job.address = re.search(r"bimetal join (\S+)", job.out)[1]
@@ -156,7 +156,7 @@ class ServerStart(TwoMachines):
 
 class ServerElsewhereStart(TwoMachines):
     def test_a_server_of_another_machine_that_dies_before_it_listens(self):
-        job_file = self.write_job(parallel__mode="server", parallel__servers=2, checkpoint__dir="",
+        job_file = self.write_job(parallel__mode="server", servers__count=2, checkpoint__dir="",
                                   cluster__join_timeout_s=600, parallel__timeout_s=600)
         host = self.train(job_file, "--listen", "127.0.0.1:0", "--token-file", self.token, "--servers-here", 1,
                           workers=(ONE,))

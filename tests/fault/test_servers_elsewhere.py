@@ -13,8 +13,8 @@ ONE = "cpu:threads=1"
 
 
 class ServersElsewhere(TwoMachines):
-    def served_job(self, **settings):
-        return self.write_job(parallel__mode="server", parallel__servers=2, checkpoint__dir="", **settings)
+    def server_job(self, **settings):
+        return self.write_job(parallel__mode="server", servers__count=2, checkpoint__dir="", **settings)
 
     def serve(self, job_file, *arguments, workers=(ONE,)):
         """The job's first machine, with one of its two servers."""
@@ -31,7 +31,7 @@ class ServersElsewhere(TwoMachines):
 
     def test_machines_of_servers_alone_and_of_workers_alone(self):
         settings = {"train__epochs": 3, "train__dtype": "float64"}
-        host = self.serve(self.served_job(**settings), "--report", self.folder / "run.json", workers=("none",))
+        host = self.serve(self.server_job(**settings), "--report", self.folder / "run.json", workers=("none",))
         server = self.join(host, "--server", workers=())
         server.wait_for_output("as parameter server 1")
         worker = self.join(host)
@@ -45,7 +45,7 @@ class ServersElsewhere(TwoMachines):
 
     def serve_with_copies(self, workers=(ONE,), **settings):
         """Two machines with a worker each, and with one of the two servers, which keep the same."""
-        settings = {"parallel__servers": 1, "parallel__replicas": 2, "train__epochs": 40, "train__dtype": "float64",
+        settings = {"servers__count": 1, "servers__replicas": 2, "train__epochs": 40, "train__dtype": "float64",
                     "train__evaluate": True, **settings}
         host = self.serve(self.write_job(parallel__mode="server", **settings), "--report", self.folder / "run.json",
                           workers=workers)
@@ -103,7 +103,7 @@ class ServersElsewhere(TwoMachines):
         self.assert_nothing_left()
 
     def test_one_machine_may_be_both(self):
-        host = self.serve(self.served_job(train__steps=30), "--report", self.folder / "run.json")
+        host = self.serve(self.server_job(train__steps=30), "--report", self.folder / "run.json")
         both = self.join(host, "--server")
         both.wait_for_output("as parameter server 1 and with workers")
         self.assertEqual(self.report(host)["steps"], 30)
@@ -111,7 +111,7 @@ class ServersElsewhere(TwoMachines):
         self.assert_nothing_left()
 
     def test_a_killed_server_elsewhere_ends_the_job_everywhere(self):
-        host = self.serve(self.served_job(train__steps=100000, train__epochs=100000))
+        host = self.serve(self.server_job(train__steps=100000, train__epochs=100000))
         server = self.join(host, "--server", workers=())
         host.wait_for_output("epoch 1")
         os.kill(self.ranks_of(server)[0], signal.SIGKILL)
@@ -122,7 +122,7 @@ class ServersElsewhere(TwoMachines):
         self.assert_nothing_left()
 
     def test_ctrl_c_at_the_first_machine_ends_it_well_everywhere(self):
-        host = self.serve(self.served_job(train__steps=100000, train__epochs=100000))
+        host = self.serve(self.server_job(train__steps=100000, train__epochs=100000))
         server = self.join(host, "--server", workers=())
         host.wait_for_output("epoch 1")
         host.interrupt()
@@ -131,7 +131,7 @@ class ServersElsewhere(TwoMachines):
         self.assert_nothing_left()
 
     def test_ctrl_c_while_a_server_is_missing_ends_it_at_once(self):
-        host = self.serve(self.served_job())
+        host = self.serve(self.server_job())
         worker = self.join(host)
         worker.wait_for_output("joining")
         begun = time.monotonic()
@@ -142,7 +142,7 @@ class ServersElsewhere(TwoMachines):
         self.assert_nothing_left()
 
     def test_a_server_that_begins_elsewhere_than_the_others_is_refused(self):
-        job_file = self.write_job(parallel__mode="server", parallel__servers=2, train__steps=10)
+        job_file = self.write_job(parallel__mode="server", servers__count=2, train__steps=10)
         self.assertEqual(self.train(job_file, workers=(ONE,)).wait().status, 0)
         host = self.serve(job_file, "--set", "train.steps=15", "--resume", self.checkpoints)
         server = self.join(host, "--server", workers=()).wait()
@@ -156,13 +156,13 @@ class ServersElsewhere(TwoMachines):
         self.assert_nothing_left()
 
     def test_a_server_that_never_comes_is_named(self):
-        job = self.serve(self.served_job(), "--join-timeout", 3).wait()
+        job = self.serve(self.server_job(), "--join-timeout", 3).wait()
         self.assertEqual(job.status, 4, job.err)
         self.assertIn("parameter server 1 was not there", job.err)
         self.assert_nothing_left()
 
     def test_what_makes_no_sense_is_refused(self):
-        host = self.serve(self.served_job(train__steps=100000, train__epochs=100000))
+        host = self.serve(self.server_job(train__steps=100000, train__epochs=100000))
         server = self.join(host, "--server", workers=())
         server.wait_for_output("as parameter server 1")
         second = self.join(host, "--server", workers=()).wait()
@@ -176,7 +176,7 @@ class ServersElsewhere(TwoMachines):
                 (("--servers-here", 1), "--listen"),
                 (("--listen", "127.0.0.1:0", "--servers-here", 3), "the job has 2"),
                 (("--listen", "127.0.0.1:0", "--servers-here", 1, "--set", "parallel.mode=all_reduce"), "parallel.mode")):
-            job = self.start("train", self.served_job(), *arguments).wait()
+            job = self.start("train", self.server_job(), *arguments).wait()
             self.assertIn(job.status, (2, 3), job.err)
             self.assertIn(words, job.err)
         self.assert_nothing_left()

@@ -210,7 +210,7 @@ class ServedByTheJob(ServingTest):
         return self.said(job.address, "--token-file", self.token, *arguments)
 
     def test_the_answers_follow_the_training_which_takes_no_notice(self):
-        settings = {"train__epochs": 60, "train__dtype": "float64", "train__learning_rate": 0.01, "parallel__servers": 2,
+        settings = {"train__epochs": 60, "train__dtype": "float64", "train__learning_rate": 0.01, "servers__count": 2,
                     "train__evaluate": True, "checkpoint__dir": ""}
         reports = []
         for asked in (False, True):
@@ -240,7 +240,7 @@ class ServedByTheJob(ServingTest):
         self.assert_nothing_left()
 
     def test_what_it_says_is_what_its_checkpoint_says(self):
-        job = self.listening(parallel__servers=3, train__dtype="float64", checkpoint__every_steps=0,
+        job = self.listening(servers__count=3, train__dtype="float64", checkpoint__every_steps=0,
                              train__learning_rate=0.01)
         wait_until(lambda: self.predict(job.address, "--token-file", self.token).status == 0, "an answer", job)
         # The only worker stands still, and with it the parameters; the servers do not.
@@ -261,7 +261,7 @@ class ServedByTheJob(ServingTest):
         self.end(server)
 
     def test_strangers_and_killed_clients_do_not_disturb_it(self):
-        job = self.listening(checkpoint__dir="", parallel__consistency="bounded")
+        job = self.listening(checkpoint__dir="", servers__consistency="bounded")
         job.wait_for_output("step ")
         self.assert_one_message(self.predict(job.address), harness.UNAUTHORIZED, "token")
         images = self.folder / "data" / "train-images-idx3-ubyte"
@@ -278,7 +278,7 @@ class ServedByTheJob(ServingTest):
         self.assert_nothing_left()
 
     def test_who_takes_over_answers_too(self):
-        job = self.listening(parallel__servers=2, parallel__replicas=2, checkpoint__dir="")
+        job = self.listening(servers__count=2, servers__replicas=2, checkpoint__dir="")
         job.wait_for_output("step ")
         before = self.ask(job)["step"]
         os.kill(self.ranks_of(job)[1], signal.SIGKILL)  # the worker comes first, then server 0

@@ -79,14 +79,14 @@ class SharedData(DataElsewhere):
         self.assert_nothing_left()
 
     def test_serving_can_be_forbidden_or_limited(self):
-        host, guest = self.run_both(self.job(data__serve=False))
+        host, guest = self.run_both(self.job(data__send=False))
         for job in (host, guest):
             self.assert_one_message(job, harness.INVALID_ARGUMENT, "rank 1 on", "no copy",
-                                    "[data] serve = false")
-        host, guest = self.run_both(self.job(data__serve_max_gb=0.0005))
+                                    "[data] send = false")
+        host, guest = self.run_both(self.job(data__send_max_gb=0.0005))
         for job in (host, guest):
             self.assert_one_message(job, harness.INVALID_ARGUMENT, "rank 1 on", "0.9 MiB",
-                                    "serve_max_gb = 0.0005")
+                                    "send_max_gb = 0.0005")
         self.assertEqual(self.in_cache(), [])
         self.assert_nothing_left()
 

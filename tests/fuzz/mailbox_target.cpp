@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/log.h"
-#include "bimetal/comm/mailbox.h"
+#include "bimetal/comm/mailbox/mailbox.h"
 #include "fuzz/targets.h"
 
 namespace bimetal::fuzz {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/abort_message.h"
+#include "bimetal/comm/mailbox/abort_message.h"
 #include "bimetal/rendezvous/member_record.h"
 #include "bimetal/rendezvous/store_message.h"
 #include "fuzz/targets.h"
@@ -31,19 +31,19 @@ void taken_or_refused(Action action) {
 
 void store_message(Bytes bytes) {
   using namespace rendezvous;
-  const net::SessionKey key{};
+  net::Seal in(net::SessionKey{}), out(net::SessionKey{}), back(net::SessionKey{});
   StoreHeader raw{};
   std::copy_n(bytes.begin(), std::min(bytes.size(), raw.size()), raw.begin());
   const std::string_view body = text_of(bytes.subspan(std::min(bytes.size(), raw.size())));
   taken_or_refused([&] {
-    const StoreHeaderFields fields = decode_store_header(raw, key);
+    const StoreHeaderFields fields = decode_store_header(raw, in);
     promise(fields.key_bytes <= kMaxKeyBytes && fields.value_bytes <= kMaxValueBytes);
     if (body.size() < fields.key_bytes + std::size_t{fields.value_bytes}) return;
     const StoreMessage message =
         complete_store_message(fields, std::string(body.substr(0, fields.key_bytes)),
-                               std::string(body.substr(fields.key_bytes, fields.value_bytes)), key);
-    const StoreHeader again = encode_store_header(message, key);
-    promise(decode_store_header(again, key).body_sum == fields.body_sum);
+                               std::string(body.substr(fields.key_bytes, fields.value_bytes)), in);
+    const StoreHeader again = encode_store_header(message, out);
+    promise(decode_store_header(again, back).body_sum == fields.body_sum);
   });
 }
 

@@ -1,7 +1,5 @@
 // Targets of net: frames, the handshake, the encryption handshake.
 
-#include <sodium.h>
-
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -23,11 +21,13 @@ std::array<std::byte, size> head(Bytes bytes) {
   return out;
 }
 
-void decode(const net::EncodedHeader& bytes) {
-  const net::SessionKey key{};
+void decode(const net::EncodedHeader& bytes, Bytes payload) {
+  net::Seal in(net::SessionKey{}), out(net::SessionKey{}), again(net::SessionKey{});
   try {
-    const net::FrameHeader header = net::decode_header(bytes, key);
-    promise(net::decode_header(net::encode_header(header, key), key) == header);
+    const net::FrameHeader header = net::decode_header(bytes, in);
+    promise(net::decode_header(net::encode_header(header, out), again) == header);
+    net::check_payload(header, payload, in);
+    promise(!header.sealed || header.payload_sum == in.sum_body(payload));
   } catch (const Error& error) {
     promise(error.code() == ErrorCode::ProtocolMismatch || error.code() == ErrorCode::CorruptData);
   }
@@ -43,17 +43,18 @@ net::noise::Key some_key(std::byte fill) {
 
 void frame(Bytes bytes) {
   auto header = head<net::kFrameHeaderBytes>(bytes);
-  decode(header);
+  const Bytes payload = bytes.subspan(std::min(bytes.size(), header.size()));
+  decode(header, payload);
   // A stranger never gets further; a member of the job does.
-  const net::EncodedHeader good = net::encode_header({}, net::SessionKey{});
+  net::Seal seal(net::SessionKey{}), same(net::SessionKey{});
+  const net::EncodedHeader good = net::encode_header({}, seal);
   std::copy_n(good.begin(), 6, header.begin());
-  const std::array<unsigned char, 16> key{};
-  auto covered = header;  // with the frame's number, 0, in place of its checksum
-  std::fill(covered.begin() + 56, covered.end(), std::byte{0});
-  crypto_shorthash(reinterpret_cast<unsigned char*>(header.data() + 56),
-                   reinterpret_cast<const unsigned char*>(covered.data()), covered.size(),
-                   key.data());
-  decode(header);
+  constexpr std::size_t kCovered = net::kFrameHeaderBytes - sizeof(std::uint64_t);
+  const std::uint64_t sum = same.sum_next_head(std::span(header).first<kCovered>());
+  for (std::size_t i = 0; i < sizeof(sum); ++i) {
+    header[kCovered + i] = static_cast<std::byte>(sum >> (8 * i));
+  }
+  decode(header, payload);
 }
 
 void handshake(Bytes bytes) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bimetal/comm/compress/dense_codec.h"
-#include "served_job.h"
+#include "server_job.h"
 
 namespace bimetal::golden {
 namespace {
@@ -65,12 +65,12 @@ const ServerCase exact_cases[] = {
      .prefetch = Prefetch::on},
 };
 
-class ServedTraining : public ::testing::TestWithParam<ServerCase> {};
+class ServerTraining : public ::testing::TestWithParam<ServerCase> {};
 
-TEST_P(ServedTraining, ParametersAgreeWithOneDevice) {
-  const auto data = make_images();
+TEST_P(ServerTraining, ParametersAgreeWithOneDevice) {
+  const auto data = ImageTask();
   const auto alone = train_alone(data, GetParam().adam);
-  ServedJob job(GetParam(), data);
+  ServerJob job(GetParam(), data);
   job.run();
   const auto steps = epochs * ((sample_count + global_batch - 1) / global_batch);
   EXPECT_EQ(job.steps(), steps);
@@ -87,13 +87,13 @@ TEST_P(ServedTraining, ParametersAgreeWithOneDevice) {
   EXPECT_EQ(samples, epochs * sample_count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, ServedTraining, ::testing::ValuesIn(exact_cases),
+INSTANTIATE_TEST_SUITE_P(Jobs, ServerTraining, ::testing::ValuesIn(exact_cases),
                          [](const auto& param) { return param.param.name; });
 
-TEST(ServedTraining, TensorsOfOneHostGoThroughMemory) {
-  const auto data = make_images();
-  ServedJob connected({.name = "none", .rates = {300}, .servers = {1}, .ring_bytes = 0}, data);
-  ServedJob shared({.name = "memory", .rates = {300}, .servers = {1}}, data);
+TEST(ServerTraining, TensorsOfOneHostGoThroughMemory) {
+  const auto data = ImageTask();
+  ServerJob connected({.name = "none", .rates = {300}, .servers = {1}, .ring_bytes = 0}, data);
+  ServerJob shared({.name = "memory", .rates = {300}, .servers = {1}}, data);
   connected.run();
   shared.run();
   EXPECT_LT(shared.bytes_sent() * 10, connected.bytes_sent());
@@ -117,15 +117,15 @@ Rounding pulled_by(comm::Scheme scheme, const ShardPlan& plan) {
 // that rounds a copy for each gradient. One worker: how steps are cut into leases would change the
 // order of sums. Half of the distance, since a sum rounded otherwise may turn a parameter that lies
 // between two short values to the other one, which 36 steps make visible.
-TEST(ServedTraining, ShortenedPullsRoundForTheGradientAlone) {
-  const auto data = make_images(torch::kFloat32);
-  const auto exact = train_alone(data, false);
-  ServedJob plain(
+TEST(ServerTraining, ShortenedPullsRoundForTheGradientAlone) {
+  const auto data = ImageTask(torch::kFloat32);
+  const auto exact = train_alone(data, false, 0, {}, torch::kFloat32);
+  ServerJob plain(
       {.name = "none", .rates = {0}, .servers = {1, 1}, .dtype = torch::kFloat32, .ring_bytes = 0},
       data);
   plain.run();
   for (const auto scheme : {comm::Scheme::float16, comm::Scheme::bfloat16, comm::Scheme::int8}) {
-    ServedJob job({.name = std::string(comm::to_string(scheme)),
+    ServerJob job({.name = std::string(comm::to_string(scheme)),
                    .rates = {0},
                    .servers = {1, 1},
                    .overlaps = scheme == comm::Scheme::int8,
@@ -134,7 +134,8 @@ TEST(ServedTraining, ShortenedPullsRoundForTheGradientAlone) {
                    .ring_bytes = 0},
                   data);
     job.run();
-    const auto rounded = train_alone(data, false, 0, pulled_by(scheme, job.plan()));
+    const auto rounded =
+        train_alone(data, false, 0, pulled_by(scheme, job.plan()), torch::kFloat32);
     const auto far = largest_difference(rounded, exact);
     const auto near = largest_difference(job.parameters(), rounded);
     EXPECT_GT(far, 0);
@@ -146,13 +147,13 @@ TEST(ServedTraining, ShortenedPullsRoundForTheGradientAlone) {
 }
 
 // Of topk an eighth, and of each matrix a product of rank 2: error feedback makes up for the rest.
-TEST(ServedTraining, ShortenedPushesLearn) {
-  const auto data = make_images(torch::kFloat32);
-  const auto exact = loss_with(train_alone(data, false), data);
+TEST(ServerTraining, ShortenedPushesLearn) {
+  const auto data = ImageTask(torch::kFloat32);
+  const auto exact = loss_with(train_alone(data, false, 0, {}, torch::kFloat32), data);
   for (const auto scheme :
        {comm::Scheme::float16, comm::Scheme::bfloat16, comm::Scheme::int8, comm::Scheme::int4,
         comm::Scheme::topk, comm::Scheme::powersgd, comm::Scheme::sign}) {
-    ServedJob job({.name = std::string(comm::to_string(scheme)),
+    ServerJob job({.name = std::string(comm::to_string(scheme)),
                    .rates = {300, 100},
                    .servers = {1, 1},
                    .push = {.scheme = scheme, .density = 0.125, .warmup_steps = 12, .rank = 2},
@@ -194,10 +195,10 @@ const ServerCase stale_cases[] = {
 };
 
 // Without the barrier the result is another one, learns, and has visited every sample once.
-TEST(ServedTraining, StaleGradientsLearnAndAreCounted) {
-  const auto data = make_images();
+TEST(ServerTraining, StaleGradientsLearnAndAreCounted) {
+  const auto data = ImageTask();
   for (const auto& shown : stale_cases) {
-    ServedJob job(shown, data);
+    ServerJob job(shown, data);
     job.run();
     const auto figures = job.figures();
     const auto oldest = std::ranges::max_element(

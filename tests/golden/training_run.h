@@ -15,10 +15,14 @@ namespace bimetal::golden {
 
 enum class Optimizer { sgd_momentum, adam, lars, lamb };
 
+enum class Learns { images, tokens };
+
 struct TrainingPlan {
+  Learns learns = Learns::images;
   torch::ScalarType dtype = torch::kFloat64;
   Optimizer optimizer = Optimizer::sgd_momentum;
-  /// Samples per rank of each step, used in turn; all of one sum. Its width is the world size.
+  /// Samples per rank of each step, used in turn; all of one sum, the global batch. Of tokens:
+  /// parts of its weight. Its width is the world size.
   std::vector<std::vector<std::int64_t>> shares;
   std::int64_t micro_batch = 1000;  ///< samples per backward pass at most
   /// Called on each rank with its group; empty: no islands.
@@ -27,14 +31,14 @@ struct TrainingPlan {
 
 struct TrainingResult {
   std::vector<torch::Tensor> parameters;  ///< rank 0's at the end; all ranks' are bit-equal to them
-  std::vector<double> losses;             ///< of each step: the mean over its global batch
+  std::vector<double> losses;  ///< of each step: the mean over its global batch or its tokens
 };
 
 constexpr int training_steps = 50;
 
-/// Trains the reference CNN on 200 images of 8×8, reshuffled each epoch, for training_steps steps.
-/// Images and start are the same in every call; ranks but the first start from elsewhere and have
-/// to be brought there.
+/// Trains ImageTask or TokenTask by train::TrainingStep, reshuffled each epoch, for training_steps
+/// steps. Data and start are the same in every call; ranks but the first start from elsewhere and
+/// have to be brought there.
 TrainingResult train(const TrainingPlan& plan);
 
 }  // namespace bimetal::golden

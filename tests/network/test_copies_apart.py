@@ -2,6 +2,7 @@
 """Two copies of the parameters on two hosts whose cable is pulled: nothing says goodbye, and neither host can know
 whether the other one still runs."""
 
+import json
 import os
 import signal
 
@@ -21,21 +22,26 @@ class CopiesApart(JobOnHosts):
         folder.mkdir(exist_ok=True)
         return super().on(host, *arguments, folder=folder)
 
-    def begin(self):
+    def begin(self, folder="saved"):
         """Each host has a worker and a copy; returned once both train."""
-        job_file = self.write_job(data__path=str(self.folder / "data"), parallel__mode="server", parallel__servers=1,
-                                  parallel__replicas=2, parallel__timeout_s=3, checkpoint__dir="saved",
+        job_file = self.write_job(data__path=str(self.folder / "data"), parallel__mode="server", servers__count=1,
+                                  servers__replicas=2, parallel__timeout_s=3, checkpoint__dir=str(folder),
                                   checkpoint__every_steps=0, train__epochs=self.EPOCHS)
         first = self.serve(job_file, "--worker", ONE)
         second = self.join(1, "--server", "--worker", ONE)
-        wait_until(lambda: self.saved_on(0) or first.process.poll() is not None, "the first epoch's checkpoint", first)
+        saved = self.folder / "host0" / folder
+        wait_until(lambda: self.steps_in(saved) or first.process.poll() is not None, "the first epoch's checkpoint", first)
         return first, second
 
-    def saved_on(self, host):
-        return sorted(int(path.name.split("-")[1]) for path in (self.folder / f"host{host}").glob("saved/step-*"))
+    @staticmethod
+    def steps_in(folder):
+        return sorted(int(path.name.split("-")[1]) for path in folder.glob("step-*"))
 
-    def pull_the_cable(self):
-        run("ip", "-n", self.network.middle, "link", "set", "port1", "down")
+    def saved_on(self, host):
+        return self.steps_in(self.folder / f"host{host}" / "saved")
+
+    def pull_the_cable(self, state="down"):
+        run("ip", "-n", self.network.middle, "link", "set", "port1", state)
 
     def assert_ended_well(self, job, host):
         self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
@@ -59,6 +65,36 @@ class CopiesApart(JobOnHosts):
         self.assert_ended_well(first, 0)
         self.assertIn("server 1 leads the job from now on", second.out)
         self.assertIn("server 1 is lost", first.out)
+        self.assert_nothing_left()
+
+    def test_of_hosts_without_a_link_only_one_goes_on_in_a_common_folder(self):
+        common = self.folder / "common"
+        halves = self.begin(common)
+        self.pull_the_cable()
+        well = [job.wait().status == 0 for job in halves]
+        self.assertEqual(sorted(well), [False, True], "\n".join(job.err for job in halves))
+        self.assertRegex(halves[well.index(False)].err, "parameter server [01] has failed")
+        saves = [json.loads(path.read_text()) for path in common.glob("step-*/state.json")]
+        newest = max(saves, key=lambda save: save["sequence"])
+        self.assertEqual(newest["state"]["step"], 16 * self.EPOCHS)
+        self.assertEqual(newest["state"]["term"], 2 if well[1] else 1)
+        self.assert_nothing_left()
+
+    def test_a_host_that_was_asleep_learns_that_it_leads_no_more(self):
+        first, second = self.begin()
+        asleep = [first.pid, *self.ranks_of(first)]
+        for pid in asleep:
+            os.kill(pid, signal.SIGSTOP)
+        self.pull_the_cable()
+        saved = self.saved_on(0)
+        second.wait_for_output("server 1 leads the job")
+        self.pull_the_cable("up")
+        for pid in asleep:
+            os.kill(pid, signal.SIGCONT)
+        first.wait()  # its worker may go on with the copy
+        self.assertIn("parameter server 0 has failed; the job goes on with its copy", first.err)
+        self.assertEqual(self.saved_on(0), saved)
+        self.assert_ended_well(second, 1)
         self.assert_nothing_left()
 
 

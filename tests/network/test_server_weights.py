@@ -24,9 +24,9 @@ class ServerWeights(JobOnHosts):
         return super().serve(job_file, "--worker", "none", "--report", self.folder / "run.json", *arguments)
 
     def job_file(self, servers, **settings):
-        path = self.write_job(parallel__mode="server", parallel__servers=2, train__dtype="float64", train__epochs=1000,
+        path = self.write_job(parallel__mode="server", servers__count=2, train__dtype="float64", train__epochs=1000,
                               checkpoint__every_steps=0, fabric__transport="tcp", **settings)
-        path.write_text(path.read_text().replace("servers = 2", f"servers = {servers}"))
+        path.write_text(path.read_text().replace("count = 2", f"count = {servers}"))
         return path
 
     def sent_by(self, host):

@@ -62,3 +62,9 @@ def batch(name, step, rank, size=4):
 
 def loss_of(model, inputs, targets):
     return nn.functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+
+def difference(parameters, reference):
+    """The largest distance of any parameter, given as lists, from its reference, relative to that one's largest."""
+    return max(((torch.tensor(p, dtype=torch.float64) - r).abs().max() / r.abs().max()).item()
+               for p, r in zip(parameters, reference, strict=True))

@@ -63,17 +63,12 @@ def alone():
     return train(model, sampler, loader, lambda: sampler.finish_step(0.01))
 
 
-def difference(parameters, reference):
-    return max(((torch.tensor(p, dtype=torch.float64) - r).abs().max() / r.abs().max()).item()
-               for p, r in zip(parameters, reference, strict=True))
-
-
 class SampleExact(unittest.TestCase):
     def like_one_device(self, count, *how):
         answers = ranks.on_ranks(count, distributed, *how, timeout=240)
         reference, whole, _ = alone()
         for parameters, _, counts in answers:
-            self.assertLess(difference(parameters, reference), 1e-12)
+            self.assertLess(models.difference(parameters, reference), 1e-12)
             self.assertEqual(counts, answers[0][2], "ranks disagree about the shares")
         for epoch in range(EPOCHS):
             visited = [index for _, seen, _ in answers for index in seen[epoch]]
@@ -103,7 +98,7 @@ class SampleExact(unittest.TestCase):
         """The comparison can fail: without the hook it does."""
         answers = ranks.on_ranks(2, without_hook)
         reference, _, _ = alone()
-        self.assertGreater(difference(answers[0], reference), 1e-6)
+        self.assertGreater(models.difference(answers[0], reference), 1e-6)
 
 
 def without_hook():

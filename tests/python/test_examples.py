@@ -52,6 +52,12 @@ class Examples(unittest.TestCase):
         self.assertRegex(run("accelerate_balanced.py", "--samples", 2000, "--epochs", 2, "--cpu"),
                          r"epoch 1: loss [0-9.]+, shares \[\d+, \d+\]")
 
+    @unittest.skipUnless(installed("transformers") and installed("accelerate"),
+                         "transformers or accelerate is not installed")
+    def test_trainer_of_hugging_face(self):
+        self.assertRegex(run("trainer_balanced.py", "--samples", 200, "--epochs", 1, "--cpu"),
+                         r"loss [0-9.]+, tokens of each rank in a batch \[\d+, \d+\]")
+
     @unittest.skipUnless(installed("lightning"), "lightning is not installed")
     def test_lightning(self):
         # It starts the second rank itself.

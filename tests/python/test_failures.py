@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -18,6 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bimetal
 from bimetal import _build, _torch_check
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
+from own_address import own_address  # noqa: E402
 
 
 def told(error, since):
@@ -87,6 +91,15 @@ def init_with_a_token_on_rank_0(path):
         dist.init_process_group("bimetal", timeout=datetime.timedelta(seconds=4))
     except bimetal.Error as error:
         return {**told(error, before), "own_rank": rank}
+
+
+def init_told():
+    before = time.monotonic()
+    try:
+        dist.init_process_group("bimetal", timeout=datetime.timedelta(seconds=60))
+    except bimetal.Error as error:
+        return told(error, before)
+    return sum_of_ones()
 
 
 def sum_of_ones():
@@ -171,6 +184,35 @@ class Failures(unittest.TestCase):
             for error in ranks.on_ranks(2, init_with_a_token_on_rank_0, token.name, backend=None):
                 self.assertEqual(error["code"], "unauthorized" if error["own_rank"] else "timeout", error)
             self.assertEqual(ranks.on_ranks(2, sum_of_ones, environment={"BIMETAL_TOKEN_FILE": token.name}), [2, 2])
+
+    def started(self, **environment):
+        """What each of two ranks is told or gets, which nobody says are on one machine; and what each prints."""
+        with ranks.start(2, init_told, backend=None, environment=environment, unset=["LOCAL_WORLD_SIZE"]) as job:
+            self.assertEqual(job.wait(150), [0, 0], job.text())
+            return [job.value(rank) for rank in range(2)], [job.output(rank) for rank in range(2)]
+
+    def test_without_a_token_ranks_stay_on_loopback_and_plain(self):
+        self.assertEqual(self.started()[0], [2, 2])
+        for environment in ({"MASTER_ADDR": own_address()}, {"BIMETAL_ENCRYPTION": "on"}):
+            for error in self.started(**environment)[0]:
+                self.assertEqual(error["code"], "unauthorized", error)
+                for word in ("bimetal token FILE", "BIMETAL_TOKEN_FILE=FILE", "torchrun"):
+                    self.assertIn(word, error["text"])
+
+    def test_a_token_in_a_variable_is_as_long_as_in_a_file(self):
+        for error in self.started(BIMETAL_TOKEN="fifteen letters")[0]:
+            self.assertEqual(error["code"], "invalid_argument", error)
+            self.assertNotIn("fifteen letters", error["text"])
+
+    def test_a_plain_job_beyond_loopback_says_so_once(self):
+        secret = {"BIMETAL_TOKEN": "a secret of enough letters", "MASTER_ADDR": own_address()}
+        for encryption, notices in (("off", 1), ("on", 0)):
+            sums, outputs = self.started(**secret, BIMETAL_ENCRYPTION=encryption)
+            self.assertEqual(sums, [2, 2])
+            self.assertEqual([text.count("but not encrypted") for text in outputs], [notices, 0], outputs)
+            self.assertEqual(outputs[0].count("BIMETAL_ENCRYPTION=on"), notices)
+        _, outputs = self.started(BIMETAL_TOKEN="a secret of enough letters")
+        self.assertNotIn("not encrypted", "".join(outputs))
 
 
 if __name__ == "__main__":

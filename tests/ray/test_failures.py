@@ -58,8 +58,12 @@ class Failures(unittest.TestCase):
         for shared in (True, False):  # the folder is seen by all, or files go through Ray
             with self.subTest(shared=shared):
                 config = {"folder": str(clusters.TEMPORARY / f"loop_{shared}"), "die_at": 5}
+                storage = clusters.TEMPORARY / f"loops_{shared}"
+                older = storage / "checkpoint_000003"  # of an earlier run, before the clock was set back
+                older.mkdir(parents=True)
+                os.utime(older, (time.time() + 24 * 3600,) * 2)
                 result = bimetal.ray.Trainer(counting_loop, ["a", "b"], config=config, storage_shared=shared,
-                                             storage=clusters.TEMPORARY / f"loops_{shared}",
+                                             storage=storage,
                                              on_event=lambda event: None).fit()
                 self.assertEqual(len(result.restarts), 1)
                 restart = result.restarts[0]
@@ -70,7 +74,10 @@ class Failures(unittest.TestCase):
                 self.assertIn(begins[1], range(4 if shared else 1, 7))
                 self.assertEqual(result.metrics, {"count": 10})
                 self.assertEqual(json.loads((result.checkpoint / "state.json").read_text()), {"count": 10})
-                self.assertEqual(len(list(result.checkpoint.parent.iterdir())), 2)  # older ones are gone
+                names = sorted(path.name for path in storage.iterdir())
+                self.assertEqual(len(names), 2, names)  # older ones are gone, and nothing half-copied is left
+                self.assertEqual(names[-1], result.checkpoint.name)
+                self.assertNotIn(older.name, names)
                 print(f"running again after {restart.seconds:.1f} s", file=sys.stderr)
 
     def test_2_failures_are_counted(self):

@@ -43,7 +43,7 @@ class Servers(unittest.TestCase):
         job = self.job("served.toml", steps=60)
         result = bimetal.ray.Trainer(
             job, [{"a": 1, "worker": "cpu:threads=1"}, {"b": 1, "worker": "cpu:threads=1,speed=0.34"}],
-            storage=clusters.TEMPORARY / "served", settings={"train.evaluate": True, "parallel.servers": 2},
+            storage=clusters.TEMPORARY / "served", settings={"train.evaluate": True, "servers.count": 2},
             on_event=events.append).fit()
         self.assertEqual((result.metrics["steps"], result.metrics["world_size"]), (60, 2))
         self.assertEqual((result.metrics["server"]["servers"], result.metrics["server"]["updates"]), (2, 60))
@@ -63,7 +63,7 @@ class Servers(unittest.TestCase):
         job = self.job("wrong.toml")
         for arguments, code, words in (
                 ({"servers": [{"z": 1}]}, "unsupported", "server .*no node offers 'z'"),
-                ({"servers": ["a", "b"], "settings": {"parallel.servers": 3}}, "invalid_argument", "has 2 requests"),
+                ({"servers": ["a", "b"], "settings": {"servers.count": 3}}, "invalid_argument", "has 2 requests"),
                 ({"servers": ["a"], "settings": {"parallel.mode": "all_reduce"}}, "invalid_argument", "parallel.mode"),
                 ({"settings": {"train.epochs": "many"}}, "invalid_argument", "expected a whole number")):
             with self.subTest(words), self.assertRaisesRegex(bimetal.Error, words) as failed:
@@ -157,7 +157,7 @@ class Servers(unittest.TestCase):
         bimetal.ray.Trainer(self.job("next.toml", steps=2), ["a"], on_event=lambda event: None).fit()
         clusters.until(lambda: not clusters.processes(clusters.RANKS), 20, "the end of all ranks")
         # The next job removes what a killed node has left.
-        self.assertEqual(list(pathlib.Path("/tmp").glob("bimetal-ray-*")), [])
+        self.assertEqual(list(pathlib.Path("/tmp").glob("*bimetal-ray-*")), [])
         clusters.until(lambda: ray.available_resources().get("a") == 1, 20, "all resources free")
 
 

@@ -1,6 +1,7 @@
 """bimetal.ray.Trainer on a real cluster: job files, train loops, unequal workers, what is missing or busy."""
 
 import json
+import os
 import pathlib
 import re
 import time
@@ -71,6 +72,22 @@ class OnACluster(unittest.TestCase):
     def fit(self, *arguments, **options):
         events = []
         return bimetal.ray.Trainer(*arguments, on_event=events.append, **options).fit(), events
+
+    def test_checkpoints_that_come_through_ray_are_the_newest_of_their_folder(self):
+        """Where they are made they count from one; here a longer job has left some, by a clock that was ahead."""
+        storage = clusters.TEMPORARY / "brought"
+        options = {"storage": storage, "storage_shared": False}
+        self.fit(clusters.job("long.toml", steps=48), [FAST], **options)
+        longer = sorted(path.name for path in storage.iterdir())
+        self.assertEqual(longer, ["step-00000032", "step-00000048"])
+        for name in longer:
+            os.utime(storage / name, (time.time() + 24 * 3600,) * 2)
+        shorter, _ = self.fit(clusters.job("short.toml", steps=8), [FAST], **options)
+        self.assertEqual(shorter.checkpoint.name, "step-00000008")
+        self.assertEqual(sorted(path.name for path in storage.iterdir()), ["step-00000008", "step-00000048"])
+        further, _ = self.fit(clusters.job("further.toml", steps=12), [FAST], resume=storage, **options)
+        self.assertEqual(further.metrics["steps"], 12, "it has gone on from the longer job")
+        self.assertEqual(further.checkpoint.name, "step-00000012")
 
     def test_a_job_file_on_unequal_workers(self):
         commands = []
@@ -160,7 +177,7 @@ class OnACluster(unittest.TestCase):
 
     def test_z_nothing_is_left(self):  # the last one
         clusters.until(lambda: not clusters.processes(clusters.RANKS), 20, "the end of all ranks")
-        self.assertEqual(list(pathlib.Path("/tmp").glob("bimetal-ray-*")), [])
+        self.assertEqual(list(pathlib.Path("/tmp").glob("*bimetal-ray-*")), [])
         self.assertGreater(len(self.tokens), 4)
         secrets = re.compile("|".join([*self.tokens, clusters.RAY_TOKEN]).encode())
         logs = [path for path in (clusters.TEMPORARY / "ray").rglob("*") if path.is_file() and "logs" in path.parts]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the shape of the source tree: includes point down the layers only, the torch-free folders
-stay torch-free, no folder is empty, each has one CMake target, and no file outgrows its one idea.
+stay torch-free, no layer is empty, each has one CMake target, no folder holds more than can be
+looked over, and no file outgrows its one idea.
 
 Usage: check_layers.py [ROOT]. Prints each offence as FILE:LINE: text; exits with 1 if there is any.
 """
@@ -9,10 +10,10 @@ import pathlib
 import re
 import sys
 
-# A folder may include itself and the folders named here (which is transitive in spirit, but spelled
-# out so that a new dependency is a decision and not an accident).
+# Every layer, from the bottom to the top, with the layers that it may use (which is transitive in
+# spirit, but spelled out so that a new dependency is a decision and not an accident). A folder that
+# is not named here is a room of the layer that it lies in.
 CORE = ["base", "net", "rendezvous", "comm", "balance"]
-TORCH_FREE = CORE + ["serving"]
 ALLOWED = {
     "base": [],
     "net": ["base"],
@@ -20,39 +21,69 @@ ALLOWED = {
     "comm": ["base", "net", "rendezvous"],
     "balance": ["base"],
     "serving": ["base", "net", "rendezvous", "comm"],
-    "device": CORE,
-    "c10d": CORE + ["device"],
-    "data": CORE + ["device"],
-    "models": ["base"],
-    "parallel": CORE + ["device", "c10d"],
-    "train": CORE + ["serving", "device", "c10d", "data", "models", "parallel"],
-    "monitor": ["base", "net", "train"],
-    "launch": CORE + ["device", "c10d", "data", "train"],
-    "fabric_bench": CORE + ["launch"],
-    "api": CORE + ["device", "data", "models", "parallel", "train", "launch"],
-    "python": CORE + ["serving", "device", "c10d", "data"],
-    "cli": CORE + ["serving", "device", "data", "models", "parallel", "train", "monitor", "launch",
-                   "fabric_bench"],
+    "plan": CORE,
+    "job": CORE,
+    "progress": CORE,
+    "device": [*CORE, "job"],
+    "c10d": [*CORE, "device"],
+    "task": ["base"],
+    "data": ["base", "balance", "task"],
+    "models": ["base", "task"],
+    "optim": ["base", "job"],
+    "parallel": [*CORE, "device", "c10d", "task", "optim"],
+    "data/transfer": [*CORE, "job", "progress", "device", "data", "parallel"],
+    "checkpoint": [*CORE, "job", "progress", "device", "task", "data", "models", "optim"],
+    "task/catalog": [*CORE, "job", "device", "task", "data", "data/transfer", "models", "checkpoint"],
+    "predict": [*CORE, "serving", "progress", "device", "task", "data", "parallel", "checkpoint"],
+    "train": [*CORE, "serving", "plan", "job", "progress", "device", "c10d", "task", "data",
+              "data/transfer", "optim", "parallel", "checkpoint", "task/catalog", "predict"],
+    "monitor": ["base", "net", "progress"],
+    "launch": [*CORE, "progress", "c10d", "data/transfer"],
+    "fabric_bench": [*CORE, "launch"],
+    "api": [*CORE, "job", "progress", "device", "task", "data", "data/transfer", "parallel",
+            "checkpoint", "predict", "train", "launch"],
+    "python": [*CORE, "serving", "device", "c10d", "data", "launch"],
+    "cli": [*CORE, "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer",
+            "parallel", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch", "fabric_bench"],
 }
+TORCH_FREE = [*CORE, "serving", "plan", "job", "progress", "monitor"]
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')
-INCLUDE = re.compile(r'#include "bimetal/([a-z0-9_]+)/')
+INCLUDE = re.compile(r'#include "bimetal/([a-z0-9_/]+)/')
 MAX_LINES = 400
+MAX_FILES = 40
 SUFFIXES = {".h", ".cpp"}
+
+
+def layer_of(folder: str) -> str:
+    """The innermost layer that `folder`, as "comm/shm", lies in; "" if there is none."""
+    while folder and folder not in ALLOWED:
+        folder = folder.rpartition("/")[0]
+    return folder
 
 
 def offences(root: pathlib.Path):
     source = root / "src" / "bimetal"
-    for folder in sorted(p for p in source.iterdir() if p.is_dir()):
-        if folder.name not in ALLOWED:
+    sources: dict[str, list[pathlib.Path]] = {}
+    for folder in sorted(p for p in source.rglob("*") if p.is_dir()):
+        name = folder.relative_to(source).as_posix()
+        layer = layer_of(name)
+        if not layer:
             yield f"{folder}: not a layer of docs/architecture.md; name it in {__file__}"
             continue
-        files = sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES)
-        if not any(p.suffix == ".cpp" for p in files):
-            yield f"{folder}: a folder without a source file"
-        if not (folder / "CMakeLists.txt").exists():
+        has_target = (folder / "CMakeLists.txt").exists()
+        if name == layer and not has_target:
             yield f"{folder}: has no CMakeLists.txt"
+        if name != layer and has_target:
+            yield f"{folder}: a room of {layer} with a CMakeLists.txt of its own"
+        here = [p for p in sorted(folder.iterdir()) if p.is_file()]
+        if len(here) > MAX_FILES:
+            yield f"{folder}: {len(here)} files; give it rooms (the most is {MAX_FILES})"
+        sources.setdefault(layer, []).extend(p for p in here if p.suffix in SUFFIXES)
+    for layer, files in sources.items():
+        if not any(p.suffix == ".cpp" for p in files):
+            yield f"{source / layer}: a folder without a source file"
         for path in files:
-            yield from file_offences(path, folder.name)
+            yield from file_offences(path, layer)
 
 
 def file_offences(path: pathlib.Path, layer: str):
@@ -60,8 +91,10 @@ def file_offences(path: pathlib.Path, layer: str):
     if len(lines) > MAX_LINES:
         yield f"{path}: {len(lines)} lines; split it (the most is {MAX_LINES})"
     for number, line in enumerate(lines, 1):
-        if (match := INCLUDE.match(line)) and match[1] != layer and match[1] not in ALLOWED[layer]:
-            yield f"{path}:{number}: '{layer}' may not use '{match[1]}'"
+        if match := INCLUDE.match(line):
+            used = layer_of(match[1])
+            if used != layer and used not in ALLOWED[layer]:
+                yield f"{path}:{number}: '{layer}' may not use '{used or match[1]}'"
         if layer in TORCH_FREE and TORCH.match(line):
             yield f"{path}:{number}: '{layer}' must compile without libtorch"
 

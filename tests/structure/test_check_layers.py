@@ -42,6 +42,25 @@ class CheckLayers(unittest.TestCase):
         self.assertIn("not a layer", result.stdout)
         self.assertIn("without a source file", result.stdout)
 
+    def test_refuses_a_room_that_uses_what_lies_above_its_layer(self):
+        result = check(GOOD | {"comm/shm/c.cpp": '#include "bimetal/data/transfer/d.h"\n'})
+        self.assertIn("c.cpp:1: 'comm' may not use 'data/transfer'", result.stdout)
+
+    def test_tells_a_layer_in_a_folder_from_the_layer_around_it(self):
+        tree = GOOD | {"data/CMakeLists.txt": "", "data/a.cpp": '#include "bimetal/data/transfer/b.h"\n',
+                       "data/transfer/CMakeLists.txt": "", "data/transfer/b.cpp": '#include "bimetal/data/a.h"\n'}
+        self.assertEqual(check(tree).stdout.count("may not use"), 1)
+        self.assertIn("'data' may not use 'data/transfer'", check(tree).stdout)
+
+    def test_refuses_a_room_with_a_target_of_its_own(self):
+        self.assertIn("a room of comm", check(GOOD | {"comm/shm/CMakeLists.txt": ""}).stdout)
+
+    def test_refuses_a_folder_of_too_many_files(self):
+        crowd = {f"comm/shm/{i}.h": "" for i in range(41)}
+        self.assertIn("41 files; give it rooms", check(GOOD | crowd).stdout)
+        crowd.popitem()
+        self.assertEqual(check(GOOD | crowd).returncode, 0)
+
     def test_refuses_a_file_that_outgrew_its_idea(self):
         self.assertEqual(check(GOOD | {"base/a.cpp": "//\n" * 500}).returncode, 1)
 

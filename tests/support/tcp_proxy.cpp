@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <vector>
@@ -56,6 +57,17 @@ TcpProxy::~TcpProxy() {
 void TcpProxy::filter(Filter filter) {
   std::lock_guard lock(mutex_);
   filter_ = std::move(filter);
+}
+
+void TcpProxy::alter(std::string text) {
+  filter([text = std::move(text)](Direction, std::uint64_t, std::span<char> bytes) {
+    for (auto at = bytes.begin(); at != bytes.end();) {
+      at = std::search(at, bytes.end(), text.begin(), text.end());
+      if (at == bytes.end()) return;
+      at += static_cast<std::ptrdiff_t>(text.size());
+      *(at - 1) ^= 1;
+    }
+  });
 }
 
 void TcpProxy::cut(Ending ending) {

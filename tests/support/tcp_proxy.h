@@ -34,6 +34,9 @@ class TcpProxy {
 
   void filter(Filter filter);
 
+  /// From now on flips a bit in the last byte of `text` wherever that passes in one piece.
+  void alter(std::string text);
+
   /// Each piece waits that long.
   void delay(std::chrono::milliseconds delay) { delay_ = delay; }
 

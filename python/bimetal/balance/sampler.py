@@ -18,6 +18,7 @@ from bimetal import _C
 @dataclass(frozen=True)
 class _Step:
     counts: list[int]  # samples of each rank
+    work: list[int]  # what they cost: their lengths, or 1 each
     at: tuple[int, int]  # epoch and sample that it began with
 
 
@@ -28,10 +29,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
     repeated or dropped, and the last batch may be short. Every rank makes the same number of steps. Each
     iteration over the sampler is one epoch, with an order of its own.
 
-    Shares follow the time that each rank computes, which ``sample_exact_hook`` measures (see there for exact
-    gradients); they are the same on all ranks without a message of their own but two numbers per rank and
-    step. A rank that is too slow to help gets a share of 0: its batch is then one sample that counts nothing
-    (``weight`` is 0), so that a loop needs no special case and DDP's reductions find every rank.
+    Shares follow the time that each rank computes, which ``sample_exact_hook`` or ``token_exact_hook`` measures (see
+    there for exact gradients: of means over samples, of means over tokens); they are the same on all ranks without
+    a message of their own but two numbers per rank and step. A rank that is too slow to help gets a share of 0: its
+    batch is then one sample that counts nothing (``weight`` is 0), so that a loop needs no special case and DDP's
+    reductions find every rank.
 
     Args:
         dataset: anything with a length, or that length. At least one sample; the same on all ranks.
@@ -44,6 +46,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         weights: for "fixed", one for each rank.
         prefetch: batches that the DataLoader draws ahead: ``num_workers * prefetch_factor`` (2 each unless
             told otherwise). Shares lag by as many steps.
+        lengths: what each sample costs to compute, for samples that are unlike: the tokens of each sequence, at least
+            1; the same on all ranks. Shares are then of tokens, and each global batch, which still has
+            ``global_batch`` samples, is so dealt out that the ranks' tokens follow them.
 
     Raises:
         bimetal.Error: ``invalid_argument`` for numbers that cannot work.
@@ -51,7 +56,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def __init__(self, dataset: Sized | int, global_batch: int, *, group: dist.ProcessGroup | None = None,
                  seed: int = 0, shuffle: bool = True, balance: str = "auto", weights: Sequence[float] = (),
-                 prefetch: int = 0):
+                 prefetch: int = 0, lengths: Iterable[int] = ()):
         self.group = group
         self.global_batch = global_batch
         self._size = dataset if isinstance(dataset, int) else len(dataset)
@@ -59,8 +64,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._rank = 0 if alone else dist.get_rank(group)
         self._ranks = 1 if alone else dist.get_world_size(group)
         self._prefetch = prefetch
-        self._sampler = _C.EpochSampler(self._size, seed, shuffle)
-        self._balancer = _C.Balancer(self._ranks, global_batch, balance, list(weights))
+        self._sampler = _C.EpochSampler(self._size, seed, shuffle, [int(length) for length in lengths])
+        self._balancer = _C.Balancer(self._ranks, self._sampler.mean_weight(global_batch), balance, list(weights))
         self._next_epoch: tuple[int, int] = (0, 0)  # and the sample to begin with
         self._under_way: deque[_Step] = deque()  # drawn and not finished, oldest first
         self._figures: deque[tuple[Any, list[torch.Tensor]]] = deque()  # not yet learnt from
@@ -68,6 +73,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._learnt = 0
         self._began = 0.0  # computing, in seconds of time.perf_counter
         self._seconds = 0.0  # what the step under way took
+        self._tokens: int | None = None  # of the step under way, this rank's
+        self._looked_at = self._rank != 0  # whether its loss goes with its hook
 
     def __len__(self) -> int:
         """Steps of an epoch."""
@@ -80,6 +87,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._sampler.seek(epoch, offset)
         self._next_epoch = (epoch + 1, 0)
         self._finished = self._learnt = drawn = 0
+        self._tokens = None
         self._began = time.perf_counter()
         while self._sampler.remaining > 0:
             yield self._draw(drawn)
@@ -87,16 +95,14 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def shares(self) -> list[int]:
-        """Samples of each rank in the next full global batch; the sum is ``global_batch``."""
+        """Samples of each rank in the next full global batch; the sum is ``global_batch``. With ``lengths`` tokens of
+        each rank; the sum is what a global batch has on average."""
         return self._balancer.shares
 
     @property
     def counts(self) -> list[int]:
         """Samples of each rank in the step under way: the oldest batch drawn whose gradients are not reduced."""
-        if not self._under_way:
-            raise RuntimeError("no batch is under way: gradients are reduced within a loop over the "
-                               "BalancedBatchSampler's DataLoader, once for each batch")
-        return self._under_way[0].counts
+        return self._step_under_way().counts
 
     @property
     def weight(self) -> float:
@@ -106,9 +112,46 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def loss_scale(self) -> float:
-        """n·bᵢ/B over n ranks: what to multiply the loss by where gradients are averaged over ranks and no hook
-        can be had, as with FSDP. 0 for a rank without samples."""
+        """n·bᵢ/B over n ranks: what to multiply a mean over samples by where gradients are averaged over ranks and no
+        hook can be had, as with FSDP. 0 for a rank without samples."""
         return self.weight * self._ranks
+
+    @property
+    def tokens(self) -> int:
+        """What ``set_tokens`` or ``count_tokens`` said of the step under way; 0 for a rank without samples."""
+        if self.weight == 0:
+            return 0
+        if self._tokens is None:
+            raise RuntimeError("token_exact_hook does not know this step's tokens: call sampler.count_tokens(labels, "
+                               "shifted=...) or sampler.set_tokens(n) before each backward")
+        return self._tokens
+
+    def set_tokens(self, tokens: int) -> None:
+        """For ``token_exact_hook``: what this rank's loss of the step under way is divided by, before its backward.
+
+        Args:
+            tokens: of this rank alone, at least 0. Where the step is computed in micro-batches, of all of them.
+        """
+        if int(tokens) < 0:
+            raise ValueError(f"a batch cannot have {int(tokens)} tokens")
+        self._tokens = int(tokens)
+
+    def count_tokens(self, labels: torch.Tensor, *, shifted: bool, ignore_index: int = -100) -> int:
+        """``set_tokens`` with the number of tokens that a loss over these labels is the mean of.
+
+        Args:
+            labels: of this rank's batch, one row a sequence. (On an accelerator counting them waits for it.)
+            shifted: True where each position predicts the next one's label, so that the first counts for nothing, as
+                in Hugging Face's causal models; False where labels stand where they are predicted.
+            ignore_index: the label that counts for nothing.
+
+        Returns:
+            the number, which is also Hugging Face's ``num_items_in_batch``.
+        """
+        targets = labels[..., 1:] if shifted else labels
+        tokens = int((targets != ignore_index).sum())
+        self.set_tokens(tokens)
+        return tokens
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next iteration runs; without it they count up from 0."""
@@ -138,6 +181,17 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._seconds = seconds or 0.0
         self.exchange_figures()
 
+    def first_look(self) -> bool:
+        """For the hook: True once, on rank 0."""
+        looked_at, self._looked_at = self._looked_at, True
+        return not looked_at
+
+    def send_tokens(self, device: torch.device) -> None:
+        """For the hook: begins the sum of the ranks' tokens, ``all_tokens``, a future of [int64 [1]] on `device`.
+        Beside the gradients, because it has to be exact whatever their type."""
+        mine = torch.tensor([self.tokens], device=device)
+        self.all_tokens = dist.all_reduce(mine, group=self.group, async_op=True).get_future()
+
     def stop_clock(self, device: torch.device) -> None:
         """For the hook: all gradients of this rank are there, once `device` has caught up."""
         if device.type != "cpu":
@@ -150,15 +204,22 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def exchange_figures(self) -> None:
         """For the hook: ends the step under way, and tells the others how long it took here."""
-        counts = self.counts
+        work = self._step_under_way().work
         self._under_way.popleft()
         self._finished += 1
-        mine = torch.tensor([counts[self._rank], self._seconds], dtype=torch.float64)
+        self._tokens = None
+        mine = torch.tensor([work[self._rank], self._seconds], dtype=torch.float64)
         if not dist.is_initialized():
             self._figures.append((None, [mine]))
             return
         everyone = [torch.empty_like(mine) for _ in range(self._ranks)]
         self._figures.append((dist.all_gather(everyone, mine, group=self.group, async_op=True), everyone))
+
+    def _step_under_way(self) -> _Step:
+        if not self._under_way:
+            raise RuntimeError("no batch is under way: gradients are reduced within a loop over the "
+                               "BalancedBatchSampler's DataLoader, once for each batch")
+        return self._under_way[0]
 
     def _draw(self, number: int) -> list[int]:
         # Never from newer figures than all ranks have at their drawing of this batch.
@@ -168,19 +229,19 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 f"batch {number} is drawn while batch {self._finished} has not been trained on: either the "
                 f"DataLoader draws ahead (pass prefetch=num_workers * prefetch_factor, at least "
                 f"{number - self._finished}), or the loop skipped a backward, or the model lacks the hook: "
-                f"model.register_comm_hook(sampler, bimetal.sample_exact_hook)")
+                f"model.register_comm_hook(sampler, bimetal.sample_exact_hook) or bimetal.token_exact_hook")
         self._learn(known - self._learnt)
         at = self._sampler.position
         if at[1] == self._size:
             at = (at[0] + 1, 0)
-        counts, mine, first = self._sampler.next(self._balancer.shares, self._rank)
-        self._under_way.append(_Step(counts, at))
+        counts, work, mine, first = self._sampler.deal(self._balancer.shares, self.global_batch, self._rank)
+        self._under_way.append(_Step(counts, work, at))
         return mine or [first]
 
     def _learn(self, steps: int) -> None:
         for _ in range(steps):
-            work, figures = self._figures.popleft()
-            if work is not None:
-                work.wait()
-            self._balancer.observe([int(batch) for batch, _ in figures], [seconds.item() for _, seconds in figures])
+            gathering, figures = self._figures.popleft()
+            if gathering is not None:
+                gathering.wait()
+            self._balancer.observe([int(work) for work, _ in figures], [seconds.item() for _, seconds in figures])
             self._learnt += 1

@@ -29,10 +29,12 @@ def predict(pool: Pool, kept: Kept) -> dict[str, Any]:
 
 def table(kept: Kept, report: dict[str, Any]) -> list[str]:
     """Each member's figures and those of all."""
-    rows = [["model", "test accuracy", "test loss"]]
+    names = [name for name in report["ensemble"] if name.startswith("test_") and name != "test_loss"]
+    rows = [["model", *(name.replace("_", " ") for name in names), "test loss"]]
     for name, figures in [*zip(kept.members, report["checkpoints"]),
                           (f"ensemble of {len(kept.members)}", report["ensemble"])]:
-        rows.append([name, f"{100 * figures['test_accuracy']:.2f} %", f"{figures['test_loss']:.4f}"])
+        told = [f"{100 * figures[key]:.2f} %" if key.endswith("accuracy") else f"{figures[key]:.4f}" for key in names]
+        rows.append([name, *told, f"{figures['test_loss']:.4f}"])
     return aligned(rows, 1)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 from collections.abc import Sequence
 
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.failure import error
-from bimetal.runs import folders
+from bimetal.runs import folders, saved
 
 _PIECE_SECONDS = 10.0  # for one: a node that has died in the midst is noticed by then
-_OURS = "checkpoint_*"
+_MARK = "bimetal-sees"
 
 
 class Checkpoints:
@@ -47,12 +46,10 @@ class Checkpoints:
         if self.folder is None or self._shared is not None:
             self._sees = {rank: bool(self._shared) for rank in ranks}
             return
-        mark, content = self.folder / f".bimetal-{os.urandom(8).hex()}", os.urandom(8).hex()
-        mark.write_text(content)
-        try:
+        with folders.Aside(self.folder / _MARK) as folder:
+            mark, content = folder / "mark", os.urandom(8).hex()
+            mark.write_text(content)
             self._sees = {rank: attempt.call(rank, "sees", str(mark), content) for rank in ranks}
-        finally:
-            mark.unlink(missing_ok=True)
 
     def shared(self, attempt: Attempt) -> bool:
         """Whether the leading rank writes into the folder itself."""
@@ -66,8 +63,7 @@ class Checkpoints:
         """Of the checkpoint that a train loop makes next."""
         if self.folder is None:
             return 1
-        used = [int(found[1]) for path in self.folder.glob(_OURS) if (found := re.search(r"_(\d+)$", path.name))]
-        return max(used, default=0) + 1
+        return _next_place(saved.of_loop(self.folder))
 
     def place(self, attempt: Attempt, ranks: Sequence[int]) -> list[str | None]:
         """Brings what the job goes on from to these ranks, once per machine; the path that each finds it under."""
@@ -80,11 +76,11 @@ class Checkpoints:
             node = attempt.facts[rank]["node"]
             if self._sees[rank]:
                 # Of a program's own folder the newest: one that has been announced may have given way meanwhile.
-                programs = source == self.newest and not source.match(_OURS)
-                paths.append(str(self.folder if programs else source.absolute()))
+                paths.append(str(self.folder if self._is_jobs(source) else source.absolute()))
                 continue
             if node not in brought:
-                brought[node] = self._send(attempt, rank, source)
+                of_job = saved.of_job(self.folder) if self._is_jobs(source) else []
+                brought[node] = self._send(attempt, rank, of_job[0][1] if of_job else source)
             paths.append(brought[node])
         return paths
 
@@ -95,35 +91,48 @@ class Checkpoints:
         if self._sees[rank]:
             self.newest = pathlib.Path(path)
         else:
-            kept = self._fetch(attempt, rank, path, self.folder / pathlib.PurePath(path).name)
+            kept = self._fetch(attempt, rank, path)
             if kept is None:
                 return None
             self.newest = kept
             if _scratch(attempt, rank, "outbox") in path:
                 attempt.call(rank, "remove_folder", path)
-        folders.keep_newest(self.folder, _OURS, self._keep)
+        saved.prune(saved.of_loop(self.folder), self._keep)
         if not self._sees[rank]:  # else the program does so
-            folders.keep_newest(self.folder, "step-*", self._keep)
+            saved.prune(saved.of_job(self.folder), self._keep)
         return self.newest
 
-    def _fetch(self, attempt: Attempt, rank: int, path: str, target: pathlib.Path) -> pathlib.Path | None:
+    def _is_jobs(self, source: pathlib.Path) -> bool:
+        """Whether a job file's ranks have made it in this run, and not a train loop."""
+        return source == self.newest and saved.is_of_job(source)
+
+    def _fetch(self, attempt: Attempt, rank: int, path: str) -> pathlib.Path | None:
+        target = self.folder / pathlib.PurePath(path).name
+
+        def adopt(arrived: pathlib.Path) -> None:
+            # Its place where it was made says nothing here: that may be a folder that was empty an hour ago.
+            if saved.is_of_job(target):
+                saved.adopt(arrived, _next_place(saved.of_job(self.folder)))
+
         def piece(name: str, offset: int) -> bytes:
             return attempt.call(rank, "read_file", path, name, offset, seconds=_PIECE_SECONDS)
 
         try:
             files = attempt.call(rank, "list_files", path, seconds=_PIECE_SECONDS)
-            return folders.receive_whole(files, piece, target)
+            return folders.receive_whole(files, piece, target, adopt)
         except FileNotFoundError:  # Ray hands on what its actors raise under its own class
             return None  # a newer one has taken its place meanwhile, and is announced
         except OSError as bad:
             raise error(f"the checkpoint {path} of rank {rank} could not be stored as {target}: {bad}", "system",
                         rank) from bad
+        except ValueError as damaged:
+            raise error(f"the checkpoint {path} of rank {rank} is damaged, or was on its way here: {damaged}",
+                        "corrupt_data", rank) from damaged
 
     def _send(self, attempt: Attempt, rank: int, source: pathlib.Path) -> str:
-        found = _one_of(source)
-        target = _scratch(attempt, rank, f"checkpoints/{found.name}")
-        for name, _ in folders.listing(found):
-            for offset, piece in folders.pieces(found, name):
+        target = _scratch(attempt, rank, f"checkpoints/{source.name}")
+        for name, _ in folders.listing(source):
+            for offset, piece in folders.pieces(source, name):
                 attempt.call(rank, "write_file", target, name, offset, piece, seconds=_PIECE_SECONDS)
         return target
 
@@ -132,14 +141,13 @@ def _scratch(attempt: Attempt, rank: int, name: str) -> str:
     return f"{attempt.facts[rank]['scratch']}/{name}"
 
 
-def _one_of(source: pathlib.Path) -> pathlib.Path:
-    """A checkpoint itself, or the newest in a folder of them."""
-    inner = [path for pattern in ("step-*", _OURS) for path in source.glob(pattern) if path.is_dir()]
-    return max(inner, key=lambda path: path.stat().st_mtime) if inner else source
+def _next_place(in_order: list[tuple[int, pathlib.Path]]) -> int:
+    return in_order[0][0] + 1 if in_order else 1
 
 
 def newest_in(source: pathlib.Path, what: str) -> pathlib.Path:
-    """What ``resume=`` names. bimetal.Error if there is none."""
+    """What ``resume=`` names: a checkpoint itself, or the last saved of a folder of them. bimetal.Error if there is
+    none, and those of ``saved.newest``."""
     if not source.is_dir():
         raise error(f"{what}: there is no checkpoint {source}", "invalid_argument")
-    return _one_of(source)
+    return saved.newest(source) or source

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from bimetal.ray.failure import code_in, error
 from bimetal.ray.store import RayStore
-from bimetal.runs import folders
+from bimetal.runs import folders, saved
 from bimetal.runs.mailbox import Mailbox
 
 
@@ -118,7 +118,7 @@ def report(metrics: dict[str, Any], checkpoint_dir: str | os.PathLike[str] | Non
     if not source.is_dir():
         raise error(f"bimetal.ray.report: there is no folder {source}", "invalid_argument", run.rank)
     try:
-        path = folders.copy_whole(source, run.outbox / f"checkpoint_{run.number:06d}")
+        path = folders.copy_whole(source, run.outbox / saved.loop_name(run.number))
     except OSError as bad:
         raise error(f"the checkpoint {source} could not be copied to {run.outbox}: {bad}", "system", run.rank) from bad
     run.number += 1

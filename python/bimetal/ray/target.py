@@ -70,12 +70,14 @@ class JobFile:
             if asked:
                 raise error('servers= is for jobs with parallel.mode = "server"', "invalid_argument")
             return []
-        number = self._value("parallel", "servers")
+        number = self._value("servers", "count")
+        if number is None:
+            number = self._value("parallel", "servers")  # its former name
         if asked:
             if number is None:
-                self.settings.append(f"parallel.servers={len(asked)}")
+                self.settings.append(f"servers.count={len(asked)}")
             elif _count(number) != len(asked):
-                raise error(f"servers= has {len(asked)} requests, but parallel.servers is {number}", "invalid_argument")
+                raise error(f"servers= has {len(asked)} requests, but servers.count is {number}", "invalid_argument")
             return [replace(request, worker=f"parameter server {index}", role="server")
                     for index, request in enumerate(asked)]
         # The job would not outlive the head node in any case.
@@ -190,7 +192,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _count(servers: Any) -> int:
-    """Of ``parallel.servers``: a number, or a weight for each, perhaps as text."""
+    """Of ``servers.count``: a number, or a weight for each, perhaps as text."""
     try:
         value = _parse(f"value = {servers}")["value"] if isinstance(servers, str) else servers
         return max(1, len(value) if isinstance(value, list) else int(value))

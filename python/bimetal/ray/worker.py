@@ -68,7 +68,8 @@ class Worker:
     def __init__(self) -> None:
         self._mailbox = Mailbox()
         self._shelf = Shelf()
-        self._scratch = folders.make_scratch("bimetal-ray-")
+        self._made = folders.scratch("bimetal-ray-worker")
+        self._scratch = self._made.path
         self._process: JobProcess | None = None
 
     def describe(self, worker: str) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class Worker:
         """Leaves nothing behind; the driver ends the process next."""
         if self._process:
             self._process.kill()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._made.remove()
 
     def _own(self, folder: str) -> pathlib.Path:
         path = pathlib.Path(folder)

@@ -7,13 +7,12 @@ import contextlib
 import json
 import os
 import pathlib
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from bimetal import _C
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
 from bimetal.runs import folders, probe
 from bimetal.runs.job import Job
@@ -89,11 +88,8 @@ def work_folder(kept: pathlib.Path | None) -> Iterator[pathlib.Path]:
             raise Error(f"cannot make the folder {kept}: {bad}", "system") from bad
         yield kept.absolute()
         return
-    folder = folders.make_scratch("bimetal-runs-")
-    try:
+    with folders.scratch("bimetal-runs") as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_writable(report: pathlib.Path | None) -> None:
@@ -110,20 +106,10 @@ def require_new(folder: pathlib.Path | None) -> None:
 
 
 def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    """Written aside and renamed: complete, or not there. bimetal.Error with the path if that cannot be."""
+    """Written aside, brought to the disk and renamed: complete, or not there. bimetal.Error with the path if that cannot
+    be."""
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    try:
-        descriptor, aside = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text)
-            os.chmod(aside, 0o644)
-            os.replace(aside, path)
-        except BaseException:
-            os.unlink(aside)
-            raise
-    except OSError as bad:
-        raise Error(f"cannot write {path}: {bad}", "system") from bad
+    _C.write_file_atomically(str(path), text)
 
 
 def run_command(command: Callable[[], int]) -> int:

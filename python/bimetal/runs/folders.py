@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
 import pathlib
-import shutil
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 
+from bimetal import _C
 from bimetal._errors import error
 
 _CHUNK = 2 << 20  # bytes in one call
 
 
 def copy_whole(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Copies a folder so that its name appears when it is complete."""
-    with _whole(target) as aside:
-        shutil.copytree(source, aside, dirs_exist_ok=True)
-    return target
+    """Copies a folder: as receive_whole, from this machine."""
+    return receive_whole(listing(source), functools.partial(read, source), target)
 
 
 def listing(folder: pathlib.Path) -> list[tuple[str, int]]:
@@ -57,15 +56,16 @@ def pieces(folder: pathlib.Path, name: str) -> Iterator[tuple[int, bytes]]:
         offset += len(piece)
 
 
-def receive_whole(files: list[tuple[str, int]], fetch: Callable[[str, int], bytes],
-                  target: pathlib.Path) -> pathlib.Path:
-    """Fetches the files of a folder elsewhere, piece by piece; the folder's name appears when it is complete.
+def receive_whole(files: list[tuple[str, int]], fetch: Callable[[str, int], bytes], target: pathlib.Path,
+                  complete: Callable[[pathlib.Path], None] | None = None) -> pathlib.Path:
+    """Fetches the files of a folder elsewhere, piece by piece; the folder's name appears when all is on the disk.
 
     Args:
         files: names and sizes, as of ``listing``.
         fetch: gives the piece of a file that begins at an offset.
+        complete: is called with the folder before it gets its name; what it raises ends this.
     """
-    with _whole(target) as aside:
+    with whole(target) as aside:
         for name, size in files:
             offset = 0
             write(aside, name, 0, b"")
@@ -75,7 +75,28 @@ def receive_whole(files: list[tuple[str, int]], fetch: Callable[[str, int], byte
                     raise FileNotFoundError(name)  # somebody has shortened it
                 write(aside, name, offset, piece)
                 offset += len(piece)
+        if complete:
+            complete(aside)
     return target
+
+
+@contextlib.contextmanager
+def whole(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A hidden folder beside the target: brought to the disk and put into its place at the end, in one step, and
+    removed where it does not come to that. What killed processes left of targets of this kind is cleared away."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = Aside(target)
+    with made as folder:
+        yield folder
+        for path in folder.rglob("*"):
+            _C.sync_path(str(path))
+        made.move_into_place()
+
+
+def remove_whole(folder: pathlib.Path) -> None:
+    """Removes a folder so that its name never stands for a part of it."""
+    with Aside(folder) as grave:
+        folder.rename(grave)
 
 
 def inside(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -86,45 +107,39 @@ def inside(folder: pathlib.Path, name: str) -> pathlib.Path:
     return folder.joinpath(*parts.parts)
 
 
-def make_scratch(prefix: str) -> pathlib.Path:
-    """A folder for this process, in the system's temporary one; those of processes that are gone are removed.
+class Aside:
+    """A hidden folder beside a target, as the core's own under construction: locked while its process lives and removed
+    in the end, unless it has been moved into the target's place. What killed processes left of this target and others of
+    its kind (``step-00000001``, ``step-00000002``) is cleared away first.
 
     Args:
-        prefix: of its name, and of those that are looked through, such as ``bimetal-ray-``.
+        target: what it is to become, or is named after.
+
+    Attributes:
+        path: where it is.
     """
-    for old in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        owner = old.name.removeprefix(prefix).partition("-")[0]
-        if owner.isdigit() and not _alive(int(owner)):
-            shutil.rmtree(old, ignore_errors=True)
-    return pathlib.Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
+
+    def __init__(self, target: pathlib.Path):
+        _C.remove_leftovers(str(target.parent), re.split(r"\d", target.name)[0])
+        self._folder = _C.TemporaryFolder(str(target))
+        self.path = pathlib.Path(self._folder.path)
+
+    def move_into_place(self) -> None:
+        """All that is in it must be on the disk."""
+        self._folder.move_into_place()
+
+    def remove(self) -> None:
+        self._folder.remove()
+
+    def __enter__(self) -> pathlib.Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
-def keep_newest(folder: pathlib.Path, pattern: str, keep: int) -> None:
-    """Removes all but the ``keep`` folders of a pattern that were written last."""
-    for old in sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-@contextlib.contextmanager
-def _whole(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A hidden folder beside the target: takes its place at the end, and is removed where it does not come to that."""
-    aside = target.parent / f".{target.name}.{os.urandom(4).hex()}.tmp"
-    aside.mkdir(parents=True)
-    try:
-        yield aside
-        if target.exists():
-            shutil.rmtree(target)
-        os.utime(aside)  # its age counts from now, and not from that of what was copied
-        aside.rename(target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+def scratch(name: str) -> Aside:
+    """A folder for this process alone, in the system's temporary one. ``name``: part of its own, for those of a kind."""
+    made = Aside(pathlib.Path(tempfile.gettempdir(), name))
+    made.path.chmod(0o700)
+    return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +53,8 @@ def work(parcel: Parcel) -> Iterator[dict[str, Any]]:
                       "on all nodes", "protocol_mismatch")
         return
     yield {"kind": "started"}
-    scratch = folders.make_scratch("bimetal-run-")
+    made = folders.scratch("bimetal-run-task")
+    scratch = made.path
     try:
         for name, content in parcel.files:
             folders.write(scratch, name, 0, content)
@@ -68,7 +68,7 @@ def work(parcel: Parcel) -> Iterator[dict[str, Any]]:
     except Error as wrong:
         yield _failed(str(wrong), wrong.code)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        made.remove()
 
 
 def _run(parcel: Parcel, scratch: pathlib.Path) -> Iterator[dict[str, Any]]:

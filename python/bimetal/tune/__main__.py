@@ -15,7 +15,7 @@ from bimetal.runs.job import Job
 from bimetal.runs.pool import Pool
 from bimetal.runs.screen import Screen
 from bimetal.tune import _need_optuna, space
-from bimetal.tune.trial import METRICS
+from bimetal.tune.trial import is_metric
 
 _EXAMPLES = """Examples:
   bimetal tune job.toml --grid train.learning_rate=0.01,0.05,0.1 --grid train.momentum=0,0.9
@@ -37,8 +37,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--trials", type=_at_least(1), metavar="N", help="how many draws of --random")
     parser.add_argument("--sampler", choices=("random", "tpe"), default="random",
                         help="how --random draws: each time anew, or where results have been good (default: random)")
-    parser.add_argument("--metric", choices=tuple(METRICS), default="test_accuracy",
-                        help="what makes a trial good (default: test_accuracy)")
+    parser.add_argument("--metric", type=_metric, default="test_accuracy", metavar="NAME",
+                        help="what makes a trial good: test_accuracy (the default), another figure of the report that "
+                             "begins with test_, or train_loss")
     parser.add_argument("--asha", action="store_true",
                         help="stop most trials early: asynchronous successive halving, by train.steps if the job sets "
                              "it, else by train.epochs")
@@ -52,6 +53,13 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--save-best", type=pathlib.Path, metavar="DIR", help="put the best trial's checkpoint here")
     command.add_options(parser)
     return parser
+
+
+def _metric(text: str) -> str:
+    if not is_metric(text):
+        raise argparse.ArgumentTypeError(f"{text} is no figure of reports: take test_accuracy, another test_…, or "
+                                         "train_loss")
+    return text
 
 
 def _at_least(least: int) -> Any:
@@ -80,7 +88,7 @@ def _options(arguments: argparse.Namespace, job: Job, folder: pathlib.Path) -> A
             raise Error("--random needs --trials N", "invalid_argument")
         dimensions = space.random(arguments.random, job)
         sampler, trials = arguments.sampler, arguments.trials
-    if arguments.metric == "test_accuracy" and not job.value("train.evaluate"):
+    if arguments.metric.startswith("test_") and not job.value("train.evaluate"):
         raise Error("this job has train.evaluate = false: --set train.evaluate=true, or --metric train_loss",
                     "invalid_argument")
     return Options(dimensions, sampler, trials, arguments.metric, arguments.seed, folder,

@@ -18,7 +18,7 @@ from bimetal._errors import Error
 from bimetal.runs.job import Job, as_arguments
 from bimetal.runs.run import NOMINAL_EPOCH, Run
 from bimetal.tune.search import Options, Search
-from bimetal.tune.trial import METRICS, Trial
+from bimetal.tune.trial import Trial, more_is_better
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Halving(Search):
         return trial.state == "paused" and len(trial.rungs) == rung + 1
 
     def _worth(self, value: float) -> float:
-        return -value if METRICS[self.options.metric] else value
+        return -value if more_is_better(self.options.metric) else value
 
     def _samples(self, trial: Trial | None) -> float:
         reached = len(trial.rungs) if trial else 0

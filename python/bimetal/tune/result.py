@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from bimetal._errors import Error
-from bimetal.runs import folders
+from bimetal.runs import folders, saved
 from bimetal.runs.pool import Pool
 from bimetal.runs.screen import aligned, clock
 from bimetal.tune.search import Search
@@ -40,13 +40,13 @@ def repeat(search: Search, trial: Trial) -> str:
 
 def keep_checkpoint(trial: Trial, target: pathlib.Path) -> pathlib.Path:
     """Copies the trial's newest checkpoint into a folder. bimetal.Error with the path if that cannot be."""
-    found = sorted((trial.folder / "checkpoints").glob("step-*"))
-    if not found:
+    found = saved.newest(trial.folder / "checkpoints")
+    if found is None:
         raise Error(f"{trial.name} has left no checkpoint to keep", "internal")
     try:
-        return folders.copy_whole(found[-1], target / found[-1].name)
+        return folders.copy_whole(found, target / found.name)
     except OSError as bad:
-        raise Error(f"cannot keep the best checkpoint as {target / found[-1].name}: {bad}", "system") from bad
+        raise Error(f"cannot keep the best checkpoint as {target / found.name}: {bad}", "system") from bad
 
 
 def report(search: Search, pool: Pool, elapsed_s: float, interrupted: bool,

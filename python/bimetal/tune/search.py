@@ -17,7 +17,7 @@ from bimetal._errors import Error
 from bimetal.runs.job import Job, as_arguments
 from bimetal.runs.run import Outcome, Run
 from bimetal.tune.space import Dimension
-from bimetal.tune.trial import METRICS, Trial
+from bimetal.tune.trial import Trial, more_is_better
 
 _OF_THE_JOB = ("invalid_argument", "unsupported")  # errors that the next trial would meet as well
 
@@ -30,7 +30,7 @@ class Options:
         dimensions: what is searched.
         sampler: ``grid`` (every combination), ``random`` or ``tpe``.
         trials: how many; of a grid all there are.
-        metric: one of METRICS.
+        metric: of the reports, as is_metric has it.
         seed: of the sampler.
         folder: for the trials' folders.
         checkpoints: whether the best trial's are kept; ``every`` one's.
@@ -103,7 +103,7 @@ class Search:
 
     def rank(self, trial: Trial) -> tuple[bool, int, float]:
         """Sorts trials from best to worst."""
-        worth = math.inf if trial.value is None else -trial.value if METRICS[self.options.metric] else trial.value
+        worth = math.inf if trial.value is None else -trial.value if more_is_better(self.options.metric) else trial.value
         return (trial.state != "done", -len(trial.rungs), worth) if trial.state != "failed" else (True, 1, math.inf)
 
     def summary(self) -> str:
@@ -189,7 +189,7 @@ def _study(options: Options) -> optuna.Study:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # Trials at work count as poor ones, lest all devices try the same place.
             sampler = optuna.samplers.TPESampler(seed=options.seed, constant_liar=True)
-    study = optuna.create_study(direction="maximize" if METRICS[options.metric] else "minimize", sampler=sampler)
+    study = optuna.create_study(direction="maximize" if more_is_better(options.metric) else "minimize", sampler=sampler)
     if options.sampler == "grid":  # Optuna's own sampler of grids works under its optimize() alone
         keys = [dimension.key for dimension in options.dimensions]
         for values in itertools.product(*(dimension.ends() for dimension in options.dimensions)):

@@ -13,8 +13,16 @@ from bimetal.runs.run import Outcome
 if TYPE_CHECKING:
     import optuna
 
-# Every metric that a report has, and whether more of it is better.
-METRICS = {"test_accuracy": True, "train_loss": False}
+
+
+def is_metric(name: str) -> bool:
+    """Whether reports may have it: the training loss, or whatever the job's task tells of its evaluation data."""
+    return name == "train_loss" or (name.startswith("test_") and name.removeprefix("test_").isidentifier())
+
+
+def more_is_better(metric: str) -> bool:
+    """Of accuracies; of losses, perplexities and the like less is."""
+    return metric.endswith("accuracy")
 
 
 @dataclass

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bimetal/balance/balancer.h"
-#include "bimetal/data/dataset.h"
+#include "bimetal/task/dataset.h"
 
 namespace bimetal {
 
@@ -19,16 +19,18 @@ class BalancedSteps;
 struct BalancedOptions {
   std::int64_t global_batch = 512;  ///< samples per optimizer step over all ranks
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;  ///< > 0: stop after this many optimizer steps
-  std::uint64_t seed = 1;  ///< of the order of samples
-  torch::Dtype dtype = torch::kFloat32;
+  std::int64_t steps = 0;                ///< > 0: stop after this many optimizer steps
+  std::uint64_t seed = 1;                ///< of the order of samples
+  torch::Dtype dtype = torch::kFloat32;  ///< of images (data::ImageDataset); others have their own
   balance::Policy balance = balance::Policy::Auto;
   std::vector<double> weights = {};  ///< for Policy::Fixed, one per rank
 };
 
 /// This rank's share of one global batch, on the job's device. It may be empty, for a rank that is
 /// too slow to help; the loss of an empty batch is ignored, but the step must still be called.
-struct Batch : data::Batch {
+struct Batch {
+  task::Values values;     ///< as the data set gives them
+  torch::Tensor x, y;      ///< the first and the last of them: of images [b, C, H, W] and [b]
   std::int64_t epoch = 0;  ///< from 1
   std::int64_t step = 0;   ///< from 1
 };

@@ -1,38 +1,45 @@
 #include "bimetal/api/balanced_steps.h"
 
 #include "bimetal/base/error.h"
-#include "bimetal/train/job.h"
-#include "bimetal/train/starting_point.h"
+#include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/job/job_config.h"
 
 namespace bimetal::api {
 namespace {
 
-balance::Balancer make_balancer(const BalancedOptions& options, int ranks) {
-  return balance::Balancer({.policy = options.balance,
-                            .fixed_weights = options.weights,
-                            .global_batch = options.global_batch},
-                           std::vector<balance::Device>(static_cast<std::size_t>(ranks)));
+balance::Balancer make_balancer(const BalancedOptions& options, std::int64_t batch_weight,
+                                int ranks) {
+  return balance::Balancer(
+      {.policy = options.balance, .fixed_weights = options.weights, .global_batch = batch_weight},
+      std::vector<balance::Device>(static_cast<std::size_t>(ranks)));
 }
 
 std::int64_t steps_of(const BalancedOptions& options, std::int64_t dataset_size) {
-  train::TrainConfig config;
+  job::TrainConfig config;
   config.epochs = options.epochs;
   config.steps = options.steps;
   config.global_batch = options.global_batch;
-  return train::planned_steps(config, dataset_size, {});
+  return checkpoint::planned_steps(config, dataset_size, {});
 }
 
 }  // namespace
 
-BalancedSteps::BalancedSteps(const data::ImageDataset& dataset, const BalancedOptions& options,
+BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
+                             const BalancedOptions& options, const comm::Group& group,
+                             const torch::Device& device)
+    : BalancedSteps(dataset, data::make_sampler(*dataset, options.seed), options, group, device) {}
+
+BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
+                             const data::EpochSampler& sampler, const BalancedOptions& options,
                              const comm::Group& group, const torch::Device& device)
-    : planned_(steps_of(options, dataset.size())),
-      balancer_(make_balancer(options, group.size())),
-      feed_(dataset, data::EpochSampler(dataset.size(), options.seed), group.rank(), options.epochs,
-            options.dtype, device),
-      journal_(
-          group.size(),
-          {.epochs = options.epochs, .steps = planned_, .global_batch = options.global_batch}) {
+    : planned_(steps_of(options, dataset->size())),
+      balancer_(make_balancer(options, sampler.mean_weight(options.global_batch), group.size())),
+      feed_(std::move(dataset), sampler, group.rank(), options.global_batch, options.epochs,
+            device),
+      journal_(balancer_, options.balance,
+               {.epochs = options.epochs,
+                .steps = planned_,
+                .global_batch = sampler.mean_weight(options.global_batch)}) {
   feed_.draw(balancer_.shares());
 }
 
@@ -46,35 +53,29 @@ void BalancedSteps::advance() {
   if (finished_) return;
   open_ = *feed_.next();
   if (batch_.step == 0) journal_.start_clock();
-  static_cast<data::Batch&>(batch_) = feed_.take();
+  batch_.values = feed_.take();
+  batch_.x = batch_.values.front();
+  batch_.y = batch_.values.back();
   batch_.epoch = open_->samples.epoch + 1;
   ++batch_.step;
   feed_.draw(balancer_.shares());
   since_handed_out_ = Stopwatch();
 }
 
-const train::BatchFeed::Plan& BalancedSteps::open_plan() const {
+const data::BatchFeed::Plan& BalancedSteps::open_plan() const {
   if (open_) return *open_;
   throw Error(ErrorCode::InvalidArgument,
               "DataParallel::step belongs into a loop over Job::balanced, once for each batch");
 }
 
 void BalancedSteps::end_step(const train::StepResult& result) {
-  progress_ = journal_.add(batch_.step, *open_, result, alone_rates(), balancer_.shares());
+  progress_ = journal_.add(batch_.step, *open_, result);
   std::vector<balance::StepFigures> figures;
   for (const auto& rank : result.figures) {
     figures.push_back({.batch = rank.batch, .compute_seconds = rank.compute_seconds});
   }
   balancer_.observe(figures);
   open_.reset();
-}
-
-std::vector<double> BalancedSteps::alone_rates() const {
-  std::vector<double> rates;
-  for (std::size_t rank = 0; rank < balancer_.devices().size(); ++rank) {
-    rates.push_back(balancer_.alone_rate(static_cast<int>(rank)));
-  }
-  return rates;
 }
 
 }  // namespace bimetal::api

@@ -3,6 +3,7 @@
 // DataParallel that ends steps. Private to api.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -10,14 +11,14 @@
 #include "bimetal/balance/balancer.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/train/batch_feed.h"
-#include "bimetal/train/journal.h"
+#include "bimetal/data/batch_feed.h"
+#include "bimetal/train/rank_journal.h"
 
 namespace bimetal::api {
 
 class BalancedSteps {
  public:
-  BalancedSteps(const data::ImageDataset& dataset, const BalancedOptions& options,
+  BalancedSteps(std::shared_ptr<const task::Dataset> dataset, const BalancedOptions& options,
                 const comm::Group& group, const torch::Device& device);
 
   // For the range.
@@ -27,25 +28,27 @@ class BalancedSteps {
 
   // For DataParallel, once per batch.
   /// The step that the batch handed out belongs to. Error(InvalidArgument) if it has ended already.
-  const train::BatchFeed::Plan& open_plan() const;
+  const data::BatchFeed::Plan& open_plan() const;
   std::int64_t step() const noexcept { return batch_.step; }
   /// Seconds since the batch was handed out.
   double seconds() const { return since_handed_out_.seconds(); }
   void end_step(const train::StepResult& result);
 
-  const train::Progress& progress() const noexcept { return progress_; }
+  const progress::Progress& progress() const noexcept { return progress_; }
 
  private:
-  std::vector<double> alone_rates() const;
+  BalancedSteps(std::shared_ptr<const task::Dataset> dataset, const data::EpochSampler& sampler,
+                const BalancedOptions& options, const comm::Group& group,
+                const torch::Device& device);
 
   std::int64_t planned_;
   balance::Balancer balancer_;
-  train::BatchFeed feed_;
-  train::Journal journal_;
-  std::optional<train::BatchFeed::Plan> open_;
+  data::BatchFeed feed_;
+  train::RankJournal journal_;
+  std::optional<data::BatchFeed::Plan> open_;
   Batch batch_;
   Stopwatch since_handed_out_;
-  train::Progress progress_;
+  progress::Progress progress_;
   bool finished_ = false;
 };
 

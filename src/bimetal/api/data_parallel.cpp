@@ -1,10 +1,16 @@
 #include "bimetal/api/data_parallel.h"
 
+#include <functional>
+#include <optional>
 #include <utility>
 
 #include "bimetal/api/session.h"
+#include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
+#include "bimetal/predict/evaluate.h"
 #include "bimetal/train/collective_update.h"
+#include "bimetal/train/compute.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal {
 namespace {
@@ -15,46 +21,120 @@ std::shared_ptr<torch::nn::Module> moved(std::shared_ptr<torch::nn::Module> mode
   return model;
 }
 
+/// A task, and how this rank computes it.
+struct Computed {
+  Computed(std::shared_ptr<const task::Task> t, const ComputeOptions& options,
+           const torch::Device& device)
+      : task(std::move(t)),
+        model(train::make_seeded_model(*task, options.seed, {.device = device})),
+        compute(*task, model, device, options.micro_batch) {
+    model.train();
+  }
+
+  std::shared_ptr<const task::Task> task;
+  task::Model model;
+  train::Compute compute;
+};
+
 }  // namespace
 
 struct DataParallel::Impl {
-  Impl(std::shared_ptr<api::Session> s, std::shared_ptr<torch::nn::Module> model,
-       const parallel::DataParallelOptions& options)
+  Impl(std::shared_ptr<api::Session> s, std::shared_ptr<torch::nn::Module> module,
+       const parallel::ReplicatedModelOptions& options)
       : session(std::move(s)),
-        parallel(moved(std::move(model), session->device()), session->group(), options),
+        owner(moved(std::move(module), session->device())),
+        model(*owner),
+        parallel(model, session->group(), options),
         update(parallel, options.timeout) {}
 
-  train::RankFigures compute(const torch::Tensor& mean_loss, const api::BalancedSteps& steps,
-                             std::int64_t samples);
+  Impl(std::shared_ptr<api::Session> s, std::shared_ptr<const task::Task> task,
+       const ComputeOptions& options)
+      : session(std::move(s)),
+        computed(std::in_place, std::move(task), options, session->device()),
+        model(computed->model),
+        parallel(model, session->group(), options.parallel),
+        update(parallel, options.parallel.timeout) {}
+
+  using Work = std::function<double()>;  ///< forward and backward; the sum of the losses
+  void step(const Work& work, torch::optim::Optimizer& optimizer);
+  progress::RankFigures timed(const Work& work, const api::BalancedSteps& steps,
+                              std::int64_t weight);
+  Computed& need_task();
 
   std::shared_ptr<api::Session> session;
-  parallel::DataParallel parallel;
+  std::shared_ptr<torch::nn::Module> owner;
+  std::optional<Computed> computed;
+  task::ModelState model;
+  parallel::ReplicatedModel parallel;
   train::CollectiveUpdate update;
 };
 
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> model, const Job& job,
-                           parallel::DataParallelOptions options)
+                           parallel::ReplicatedModelOptions options)
     : impl_(std::make_unique<Impl>(job.session_, std::move(model), options)) {}
+
+DataParallel::DataParallel(std::shared_ptr<const task::Task> task, const Job& job,
+                           ComputeOptions options)
+    : impl_(std::make_unique<Impl>(job.session_, std::move(task), options)) {}
 
 DataParallel::~DataParallel() = default;
 
-void DataParallel::step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer) {
-  auto& steps = impl_->session->steps();
-  const auto& samples = steps.open_plan().samples;
-  impl_->parallel.begin_step(samples.total);
-  const auto rank = static_cast<std::size_t>(impl_->parallel.group().rank());
-  const auto mine = impl_->compute(mean_loss, steps, samples.counts[rank]);
-  steps.end_step(impl_->update.run(steps.step(), mine, optimizer));
+const task::ModelState& DataParallel::model() const noexcept {
+  return impl_->model;
 }
 
-train::RankFigures DataParallel::Impl::compute(const torch::Tensor& mean_loss,
-                                               const api::BalancedSteps& steps,
-                                               std::int64_t samples) {
-  train::RankFigures mine{.batch = samples};
-  if (samples == 0) return mine;
-  parallel.backward_last(mean_loss, samples);
-  device::synchronize(session->device());
-  mine.loss_sum = mean_loss.item<double>() * static_cast<double>(samples);
+std::vector<torch::Tensor> DataParallel::parameters() const {
+  return task::tensors_of(impl_->model.parameters);
+}
+
+void DataParallel::step(torch::optim::Optimizer& optimizer) {
+  auto& computed = impl_->need_task();
+  const auto& batch = impl_->session->steps().batch();
+  impl_->step(
+      [&] { return computed.compute.run(batch.values, train::backward_into(impl_->parallel)); },
+      optimizer);
+}
+
+void DataParallel::step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer) {
+  const auto& samples = impl_->session->steps().open_plan().samples;
+  const auto weight = samples.weights[static_cast<std::size_t>(impl_->parallel.group().rank())];
+  impl_->step(
+      [&] {
+        impl_->parallel.backward_last(mean_loss, weight);
+        device::synchronize(impl_->session->device());
+        return mean_loss.item<double>() * static_cast<double>(weight);
+      },
+      optimizer);
+}
+
+progress::Evaluation DataParallel::evaluate() {
+  const auto& computed = impl_->need_task();
+  const auto& group = impl_->parallel.group();
+  const std::vector<double> equally(static_cast<std::size_t>(group.size()), 0.0);
+  return predict::evaluate(*computed.task, computed.model, group, equally,
+                           {.device = impl_->session->device(), .speed = impl_->session->speed()});
+}
+
+Computed& DataParallel::Impl::need_task() {
+  if (computed) return *computed;
+  throw Error(ErrorCode::InvalidArgument,
+              "this DataParallel was made of a module: make it of a Task, or give step() the loss");
+}
+
+void DataParallel::Impl::step(const Work& work, torch::optim::Optimizer& optimizer) {
+  auto& steps = session->steps();
+  const auto& samples = steps.open_plan().samples;
+  parallel.begin_step(samples.weight());
+  const auto rank = static_cast<std::size_t>(parallel.group().rank());
+  const auto mine = timed(work, steps, samples.weights[rank]);
+  steps.end_step(update.run(steps.step(), mine, optimizer));
+}
+
+progress::RankFigures DataParallel::Impl::timed(const Work& work, const api::BalancedSteps& steps,
+                                                std::int64_t weight) {
+  progress::RankFigures mine{.batch = weight};
+  if (weight == 0) return mine;
+  mine.loss_sum = work();
   device::pause_for_speed(session->speed(), steps.seconds() + update.update_seconds());
   mine.compute_seconds = steps.seconds() + update.update_seconds();
   return mine;

@@ -5,33 +5,66 @@
 #include <torch/csrc/api/include/torch/nn/pimpl.h>
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "bimetal/api/job.h"
-#include "bimetal/parallel/data/data_parallel.h"
+#include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/progress/metrics.h"
+#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal {
+
+/// How DataParallel computes a Task's batches.
+struct ComputeOptions {
+  /// Samples that are computed at once: 0 takes what suits the device (64 on a CPU, the whole share
+  /// on an accelerator).
+  std::int64_t micro_batch = 0;
+  std::uint64_t seed = 1;  ///< of the model's parameters
+  parallel::ReplicatedModelOptions parallel = {};
+};
 
 /// Owns the gradient hooks of one model on this rank. Use from one thread.
 class DataParallel {
  public:
+  /// Makes the task's model on the job's device, with the same parameters on every rank.
+  /// Collective. Errors of Task::make_model and parallel::ReplicatedModel's constructor.
+  DataParallel(std::shared_ptr<const task::Task> task, const Job& job, ComputeOptions options = {});
+
   /// Moves `model` to the job's device and gives every rank rank 0's parameters. Make the optimizer
-  /// afterwards. Collective. Errors of parallel::DataParallel's constructor.
+  /// afterwards. Collective. Errors of parallel::ReplicatedModel's constructor.
   DataParallel(std::shared_ptr<torch::nn::Module> model, const Job& job,
-               parallel::DataParallelOptions options = {});
+               parallel::ReplicatedModelOptions options = {});
 
   /// The same for a module holder, such as TORCH_MODULE makes.
   template <typename Contained>
   DataParallel(const torch::nn::ModuleHolder<Contained>& model, const Job& job,
-               parallel::DataParallelOptions options = {})
+               parallel::ReplicatedModelOptions options = {})
       : DataParallel(std::static_pointer_cast<torch::nn::Module>(model.ptr()), job, options) {}
 
   ~DataParallel();
 
+  /// Of a task alone: forward, loss and backward of the batch that Job::balanced handed out last,
+  /// in micro-batches, then as below. Ranks hold the gradient of the mean over all samples of the
+  /// global batch, or over their tokens where samples have weights. Errors: InvalidArgument without
+  /// a task, and the task's own.
+  void step(torch::optim::Optimizer& optimizer);
+
+  /// The task's loss and metrics on its evaluation data, computed by all ranks together.
+  /// Collective. Error(InvalidArgument) without a task, or without such data.
+  progress::Evaluation evaluate();
+
+  /// For an optimizer, and for bimetal::save.
+  const task::ModelState& model() const noexcept;
+  std::vector<torch::Tensor> parameters() const;
+
   /// Ends the step of the batch that Job::balanced handed out last: backward of `mean_loss` (the
-  /// mean over this rank's batch), the exchange while it runs, then `optimizer`. All ranks hold the
-  /// gradient of the mean over the global batch. Collective. Errors: NotFinite, on every rank and
-  /// before anything is updated, naming step and rank; the fabric's.
+  /// mean over this rank's batch: over its samples' weight), the exchange while it runs, then
+  /// `optimizer`. All ranks hold the gradient of the mean over the global batch. Collective.
+  /// Errors: NotFinite, on every rank and before anything is updated, naming step and rank; the
+  /// fabric's.
   void step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer);
 
  private:

@@ -5,20 +5,20 @@
 #include <asio/ip/host_name.hpp>
 #include <exception>
 
+#include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/launch/fetch_url.h"
-#include "bimetal/train/shared_data.h"
 
 namespace bimetal::data {
 
 ImageDataset idx_images(const std::string& name, const Job& job,
                         const std::filesystem::path& path) {
-  train::DataConfig config;
+  job::DataConfig config;
   config.name = name;
   config.path = path.string();
-  train::Observer nobody;
+  progress::Observer nobody;
   auto group = job.group();
   try {
-    const auto files = train::share_dataset(
+    const auto files = data::share_dataset(
         group, config, {.host_name = asio::ip::host_name(), .fetch = launch::fetch_url}, nobody);
     return load_dataset(files).train;
   } catch (const std::exception& failure) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bimetal/api/job.h"
-#include "bimetal/data/dataset.h"
+#include "bimetal/data/images/dataset.h"
 
 namespace bimetal::data {
 

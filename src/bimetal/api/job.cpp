@@ -6,6 +6,7 @@
 
 #include "bimetal/api/session.h"
 #include "bimetal/base/error.h"
+#include "bimetal/data/images/image_set.h"
 #include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/join_world.h"
 
@@ -30,7 +31,7 @@ std::string worker_spec(int argc, const char* const* argv) {
 }  // namespace
 
 Job init(int argc, const char* const* argv) {
-  const auto worker = device::parse_worker_spec(worker_spec(argc, argv));
+  const auto worker = job::parse_worker_spec(worker_spec(argc, argv));
   const auto environment = launch::find_rank(comm::Transport::automatic,
                                              Deadline::after(launch::JoinOptions{}.join_timeout));
   if (!environment) {
@@ -59,11 +60,16 @@ comm::Group Job::group() const {
   return session_->group();
 }
 
-BalancedBatches Job::balanced(const data::ImageDataset& dataset, BalancedOptions options) const {
-  return BalancedBatches(session_->begin(dataset, options));
+BalancedBatches Job::balanced(std::shared_ptr<const task::Dataset> dataset,
+                              BalancedOptions options) const {
+  return BalancedBatches(session_->begin(std::move(dataset), options));
 }
 
-const train::Progress& Job::progress() const {
+BalancedBatches Job::balanced(const data::ImageDataset& images, BalancedOptions options) const {
+  return balanced(std::make_shared<data::ImageSet>(images, options.dtype), options);
+}
+
+const progress::Progress& Job::progress() const {
   return session_->steps().progress();
 }
 

@@ -8,8 +8,8 @@
 
 #include "bimetal/api/balanced_batches.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/data/dataset.h"
-#include "bimetal/train/observer.h"
+#include "bimetal/data/images/dataset.h"
+#include "bimetal/progress/observer.h"
 
 namespace bimetal {
 
@@ -31,12 +31,15 @@ class Job {
   comm::Group group() const;
 
   /// This rank's batches of `dataset`, in shares that follow the ranks' measured speed; every
-  /// sample exactly once an epoch over all ranks. For use in a range-for whose body computes the
-  /// loss and calls DataParallel::step. `dataset` must outlive it.
-  BalancedBatches balanced(const data::ImageDataset& dataset, BalancedOptions options = {}) const;
+  /// sample exactly once an epoch over all ranks. For use in a range-for whose body calls
+  /// DataParallel::step.
+  BalancedBatches balanced(std::shared_ptr<const task::Dataset> dataset,
+                           BalancedOptions options = {}) const;
+  /// The same of images, in batches of options.dtype.
+  BalancedBatches balanced(const data::ImageDataset& images, BalancedOptions options = {}) const;
 
   /// After a step: loss over the global batch, rate, efficiency, shares. The same on every rank.
-  const train::Progress& progress() const;
+  const progress::Progress& progress() const;
 
  private:
   explicit Job(std::shared_ptr<api::Session> session) : session_(std::move(session)) {}
@@ -50,7 +53,7 @@ class Job {
 /// or by mpirun; without them it is a job of one. Call once, before any tensor work; it returns
 /// when all ranks have joined. The device is that of "--worker SPEC" among the arguments, else of
 /// the variable BIMETAL_WORKER, else this machine's best ("cpu:threads=1", "cuda:0", "mps": see
-/// device/worker_spec.h); other arguments are the program's own. Errors: InvalidArgument for bad
+/// job/worker_spec.h); other arguments are the program's own. Errors: InvalidArgument for bad
 /// variables or specs, Unsupported for a device that is not there, those of launch::join_world.
 Job init(int argc = 0, const char* const* argv = nullptr);
 

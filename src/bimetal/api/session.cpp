@@ -7,16 +7,17 @@
 
 namespace bimetal::api {
 
-Session::Session(comm::Group group, const device::WorkerSpec& worker, int local_rank,
+Session::Session(comm::Group group, const job::WorkerSpec& worker, int local_rank,
                  int local_world_size)
     : group_(std::move(group)), speed_(worker.speed) {
   device::apply_worker_limits(worker, local_world_size);
   device_ = device::select_device(worker, local_rank);
 }
 
-std::shared_ptr<BalancedSteps> Session::begin(const data::ImageDataset& dataset,
+std::shared_ptr<BalancedSteps> Session::begin(std::shared_ptr<const task::Dataset> dataset,
                                               const BalancedOptions& options) {
-  steps_ = std::make_shared<BalancedSteps>(dataset, options, group_, device_);
+  if (!dataset) throw Error(ErrorCode::InvalidArgument, "Job::balanced needs a data set");
+  steps_ = std::make_shared<BalancedSteps>(std::move(dataset), options, group_, device_);
   return steps_;
 }
 

@@ -7,22 +7,21 @@
 
 #include "bimetal/api/balanced_steps.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/device/worker_spec.h"
+#include "bimetal/job/worker_spec.h"
 
 namespace bimetal::api {
 
 class Session {
  public:
   /// Applies the worker's limits to this process and picks its device.
-  Session(comm::Group group, const device::WorkerSpec& worker, int local_rank,
-          int local_world_size);
+  Session(comm::Group group, const job::WorkerSpec& worker, int local_rank, int local_world_size);
 
   const comm::Group& group() const noexcept { return group_; }
   const torch::Device& device() const noexcept { return device_; }
   double speed() const noexcept { return speed_; }
 
   /// Begins a loop; the one before it is over.
-  std::shared_ptr<BalancedSteps> begin(const data::ImageDataset& dataset,
+  std::shared_ptr<BalancedSteps> begin(std::shared_ptr<const task::Dataset> dataset,
                                        const BalancedOptions& options);
 
   /// The loop that runs. Error(InvalidArgument) if none was begun.

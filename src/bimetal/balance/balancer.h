@@ -15,6 +15,10 @@ struct StepFigures {
   std::int64_t batch = 0;      ///< samples it computed
   double compute_seconds = 0;  ///< its own compute, without waiting for others
   bool out_of_memory = false;  ///< the batch did not fit; the step is to be repeated
+  /// Of a rank without a share that has measured itself beside the others' work: see
+  /// Balancer::shadows. 0 where it has not.
+  std::int64_t shadow_batch = 0;
+  double shadow_seconds = 0;
 };
 
 enum class Policy { Auto, Equal, Fixed };
@@ -41,6 +45,12 @@ class Balancer {
   /// Shares of the next full global batch.
   const Shares& shares() const noexcept { return shares_; }
 
+  /// Samples with which each rank should measure itself beside the next step, and tell in
+  /// StepFigures when it is done; 0: it need not. Only ranks whose share is 0 are asked: soon and
+  /// often at first, then ever more rarely, so that coming back takes a small part of the time that
+  /// the rank was away. Ranks that cannot do that are judged by their probe again after long.
+  Shares shadows() const;
+
   /// Learns from one step; figures[r] is rank r's. Returns whether the shares changed. A rank that
   /// ran out of memory gets a cap of half of what it tried; the shares then change at once, under
   /// any policy, and nothing is learnt from that step's times. Error(OutOfMemory) naming the rank
@@ -59,13 +69,25 @@ class Balancer {
   void learn(std::span<const StepFigures> figures);
   std::vector<Device> planned_devices() const;
   Shares next_shares(std::span<const Device> planned) const;
-  bool take_if_better();
+  std::int64_t least_share(std::size_t rank) const;
+  double foothold() const;
+  void weigh_leaving(std::span<const StepFigures> figures, std::span<const Device> planned);
+  bool take_if_better(std::span<const Device> planned);
+
+  /// What is known of a rank besides its costs.
+  struct Member {
+    int idle_steps = 0;     ///< since it last computed
+    int silent_steps = 0;   ///< since it was last measured, shadows included
+    int next_shadow = 0;    ///< idle steps after which to measure it
+    double headroom = 0.0;  ///< relative time to plan beyond its mean
+    double seen = 0.0;      ///< the largest batch of late, fading
+    int leaving = 0;        ///< successive small batches that spoke for leaving it out
+  };
 
   BalancerOptions options_;
   std::vector<Device> devices_;
   std::vector<CostModel> probed_;  ///< as given, for ranks that are idle for long
-  std::vector<int> idle_steps_;    ///< per rank, since it last computed
-  std::vector<double> headroom_;   ///< per rank: relative time to plan beyond its mean
+  std::vector<Member> members_;
   Shares shares_;
   int steps_ = 0;
   double gain_on_offer_ = 0.0;  ///< Σ of the gains passed up since the last change

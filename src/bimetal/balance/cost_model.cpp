@@ -11,10 +11,13 @@ namespace bimetal::balance {
 namespace {
 
 // docs/balance.md, "Fitting", gives the reasons for these numbers.
-constexpr double kMemory = 0.98;       // what an observation weighs after one more step
-constexpr double kPriorWeight = 4.0;   // observations that a probe is worth
-constexpr double kPriorSpread = 0.15;  // batches varying by this part of their mean outweigh it
-constexpr double kLeastSlope = 0.05;   // of the prior's slope
+constexpr double kMemory = 0.98;      // what an observation weighs after one more step
+constexpr double kPriorWeight = 4.0;  // observations that a probe is worth
+
+constexpr double kShapeDoubt = 0.1;       // standard deviation of a probe's elasticity
+constexpr double kShapeCertainty = 0.04;  // and the least one: later evidence always counts
+constexpr double kLeastElasticity = 0.05;
+constexpr double kLeastNoise = 0.03;  // of a time, where it is weighed as evidence of the shape
 
 constexpr double kNoiseMemory = 0.95;   // as kMemory, for the usual noise
 constexpr double kLeastBound = 0.1;     // outliers are damped to this distance, or to
@@ -24,6 +27,10 @@ constexpr double kTolerance = 0.08;       // a distance that is never evidence o
 constexpr double kLargestEvidence = 0.2;  // of one observation
 constexpr double kProof = 0.55;           // so that two outliers never suffice but three do
 constexpr double kSuspicion = 0.25;
+constexpr double kDriftMemory = 0.5;  // as kMemory, for what is observed since a change began
+
+constexpr double kHeldFor = 15.0;    // observations after which a speed is worth remembering
+constexpr double kSameAgain = 0.25;  // a distance within which it is taken up again
 
 /// Relative distance on a scale on which twice as fast and twice as slow are equally far.
 double surprise(double seconds, double predicted) {
@@ -37,13 +44,15 @@ double surprising_time(double surprise, double predicted) {
 
 }  // namespace
 
-CostModel::CostModel(double alpha, double beta)
-    : alpha_(alpha), beta_(beta), prior_alpha_(alpha), prior_beta_(beta), known_(true) {
+CostModel::CostModel(double alpha, double beta) : alpha_(alpha), beta_(beta), known_(true) {
   if (!(std::isfinite(alpha) && std::isfinite(beta) && alpha >= 0.0 && beta >= 0.0 &&
         alpha + beta > 0.0)) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("a device cannot take {} s per step and {} s per sample", alpha, beta));
   }
+  state_.shape_alpha = alpha;
+  state_.shape_beta = beta;
+  state_.shape_evidence = 1.0 / (kShapeDoubt * kShapeDoubt);
 }
 
 double CostModel::rate(std::int64_t batch) const noexcept {
@@ -54,80 +63,126 @@ double CostModel::rate(std::int64_t batch) const noexcept {
 
 void CostModel::observe(std::int64_t batch, double seconds) {
   if (batch <= 0 || !std::isfinite(seconds) || seconds <= 0.0) return;
-  const auto b = static_cast<double>(batch);
+  const Observation observed{static_cast<double>(batch), seconds};
   if (!known_) {
-    known_ = true;
-    moments_.add(b, seconds, 1.0);
-    refit();
+    *this = CostModel(0.0, seconds / observed.batch);
+    state_.means.add(observed, 1.0);
+    last_ = observed;
     return;
   }
-  const double predicted = this->seconds(b);
-  if (moments_.weight == 0.0) moments_.add(b, predicted, kPriorWeight);
+  const double predicted = this->seconds(observed.batch);
+  if (state_.means.weight == 0.0) state_.means.add({observed.batch, predicted}, kPriorWeight);
 
+  if (!contradicted()) calm_ = state_;
   const double distance = surprise(seconds, predicted);
-  const double bound = std::max(kLeastBound, kNoisesToBound * noise_);
-  const double damped = std::clamp(distance, -bound, bound);
-  moments_.forget(kMemory);
-  moments_.add(b, surprising_time(damped, predicted), 1.0);
+  const double bound = std::max(kLeastBound, kNoisesToBound * state_.noise);
+  learn_shape(observed, bound);
+  const double damped = surprising_time(std::clamp(distance, -bound, bound), predicted);
+  state_.means.weight *= kMemory;
+  state_.means.add({observed.batch, damped}, 1.0);
 
-  const double tolerance = std::max(kTolerance, noise_);
-  slower_.add(std::min(distance - tolerance, kLargestEvidence), b, seconds);
-  faster_.add(std::min(-distance - tolerance, kLargestEvidence), b, seconds);
+  const double tolerance = std::max(kTolerance, state_.noise);
+  slower_.add(std::min(distance - tolerance, kLargestEvidence), observed);
+  faster_.add(std::min(-distance - tolerance, kLargestEvidence), observed);
   const double most = tolerance + kLargestEvidence;
-  noise_ += (1.0 - kNoiseMemory) * (std::min(std::abs(distance), most) - noise_);
+  state_.noise += (1.0 - kNoiseMemory) * (std::min(std::abs(distance), most) - state_.noise);
 
   for (const Drift& drift : {slower_, faster_}) {
     if (drift.sum < kProof) continue;
-    moments_ = drift.since;
+    change_to(drift);
     slower_ = faster_ = Drift{};
   }
+  last_ = observed;
   refit();
 }
 
+/// Goes on from the observations of a lasting change, or, if they agree with what was known before
+/// an earlier change, with that: what happened in between was a disturbance and has passed.
+void CostModel::change_to(const Drift& drift) noexcept {
+  const double expected = before_.seconds(drift.since.batch);
+  const double off = surprise(drift.since.seconds, expected);
+  if (before_.means.weight > 0.0 && std::abs(off) < kSameAgain) {
+    state_ = before_;
+  } else {
+    state_.means = drift.since;
+    state_.noise = std::min(state_.noise, drift.noise());
+  }
+  if (calm_.means.weight >= kHeldFor) before_ = calm_;
+}
+
 double CostModel::uncertainty() const noexcept {
-  return noise_ / std::sqrt(std::max(1.0, moments_.weight));
+  return state_.noise / std::sqrt(std::max(1.0, state_.means.weight));
 }
 
 bool CostModel::unsettled() const noexcept {
   return std::max(slower_.sum, faster_.sum) >= kSuspicion;
 }
 
+/// By how many per cent the time grows with a batch larger by 1 %: β·b ÷ (α + β·b), which no change
+/// of the device's speed changes.
+double CostModel::elasticity(double batch) const noexcept {
+  const double samples = state_.shape_beta * batch;
+  return samples / (state_.shape_alpha + samples);
+}
+
+/// One step of recursive least squares on the difference of two successive steps, in which the
+/// speed, whatever it is, cancels out. Batches that are alike have nothing to tell.
+void CostModel::learn_shape(Observation observed, double bound) noexcept {
+  if (last_.batch == 0.0 || last_.batch == observed.batch) return;
+  const double before = surprise(last_.seconds, seconds(last_.batch));
+  const double now = surprise(observed.seconds, seconds(observed.batch));
+  const double contradiction = std::clamp(now - before, -bound, bound);
+  // How the logarithm of the two times' quotient grows with the elasticity at their middle.
+  const double middle = (observed.batch + last_.batch) / 2;
+  const double e = std::max(elasticity(middle), kLeastElasticity);
+  const double constant = middle * (1.0 - e) / e;  // α ÷ β
+  const double leverage =
+      (1.0 / (constant + last_.batch) - 1.0 / (constant + observed.batch)) * middle / (e * e);
+  const double noise = std::max(state_.noise, kLeastNoise);
+  const double weight = 1.0 / (2.0 * noise * noise);
+  const double most = 1.0 / (kShapeCertainty * kShapeCertainty);
+  state_.shape_evidence = std::min(state_.shape_evidence + weight * leverage * leverage, most);
+  const double learnt = std::clamp(e + weight * leverage * contradiction / state_.shape_evidence,
+                                   kLeastElasticity, 1.0);
+  state_.shape_alpha = 1.0 - learnt;
+  state_.shape_beta = learnt / middle;
+}
+
 void CostModel::refit() noexcept {
-  // The line through the mean with the prior's proportion of α to β.
-  const double prior_seconds = prior_alpha_ + prior_beta_ * moments_.batch;
-  const double prior_slope = prior_beta_ * moments_.seconds / prior_seconds;
-  // Ridge regression towards it.
-  const double spread = kPriorSpread * moments_.batch;
-  const double trust = spread * spread * moments_.weight;
-  const double slope =
-      (moments_.covariance + trust * prior_slope) / (moments_.batch_variance + trust);
-  const double steepest = moments_.seconds / moments_.batch;  // α = 0
-  beta_ = std::clamp(slope, std::min(kLeastSlope * prior_slope, steepest), steepest);
-  alpha_ = std::max(0.0, moments_.seconds - beta_ * moments_.batch);
+  const double scale = state_.scale();
+  alpha_ = scale * state_.shape_alpha;
+  beta_ = scale * state_.shape_beta;
 }
 
-void CostModel::Moments::add(double b, double s, double w) noexcept {
+double CostModel::State::scale() const noexcept {
+  return means.seconds / (shape_alpha + shape_beta * means.batch);
+}
+
+double CostModel::State::seconds(double batch) const noexcept {
+  return scale() * (shape_alpha + shape_beta * batch);
+}
+
+void CostModel::Means::add(Observation observed, double w) noexcept {
   weight += w;
-  const double from_old_batch = b - batch;
-  batch += from_old_batch * (w / weight);
-  seconds += (s - seconds) * (w / weight);
-  batch_variance += w * from_old_batch * (b - batch);
-  covariance += w * from_old_batch * (s - seconds);
+  batch += (observed.batch - batch) * (w / weight);
+  seconds += (observed.seconds - seconds) * (w / weight);
 }
 
-void CostModel::Moments::forget(double factor) noexcept {
-  weight *= factor;
-  batch_variance *= factor;
-  covariance *= factor;
-}
-
-void CostModel::Drift::add(double evidence, double batch, double seconds) noexcept {
+void CostModel::Drift::add(double evidence, Observation observed) noexcept {
   sum += evidence;
   if (sum <= 0.0) {
     *this = Drift{};
     return;
   }
-  since.add(batch, seconds, 1.0);
+  since.weight *= kDriftMemory;
+  squares *= kDriftMemory;
+  const double from_old_mean = observed.seconds - since.seconds;
+  since.add(observed, 1.0);
+  squares += from_old_mean * (observed.seconds - since.seconds);
+}
+
+double CostModel::Drift::noise() const noexcept {
+  return std::sqrt(squares / since.weight) / since.seconds;
 }
 
 }  // namespace bimetal::balance

@@ -6,13 +6,14 @@
 
 namespace bimetal::balance {
 
-/// Exponentially forgetting least squares of seconds on batch size, with a prior.
+/// Two things are followed apart from each other. The *speed* is an exponentially forgetting mean
+/// of the times. The *shape*, α ÷ β, is what prior and earlier steps said until successive steps
+/// with batches of different sizes say otherwise (recursive least squares on their differences): a
+/// device that becomes slower, or one whose times vary, says nothing about it. α and β stay ≥ 0.
 ///
-/// While all observed batches are alike, α and β cannot be told apart; the prior's proportion of α
-/// to β is kept then and the speed follows. Both stay ≥ 0. An outlier (a paused process, a page-in)
-/// is damped: it counts as no more than a bound that grows with the device's usual noise.
-/// A lasting change is found by a cumulative sum (Page, "Continuous inspection schemes", 1954),
-/// which then forgets everything from before the change.
+/// An outlier (a paused process, a page-in) is damped: it counts as no more than a bound that grows
+/// with the device's usual noise. A lasting change of speed is found by a cumulative sum (Page,
+/// "Continuous inspection schemes", 1954), which then forgets the speed from before the change.
 class CostModel {
  public:
   CostModel() = default;
@@ -35,7 +36,7 @@ class CostModel {
   bool known() const noexcept { return known_; }
 
   /// Usual relative distance of an observation from its prediction.
-  double noise() const noexcept { return noise_; }
+  double noise() const noexcept { return state_.noise; }
 
   /// How far seconds() may be off by that noise, relative.
   double uncertainty() const noexcept;
@@ -44,31 +45,53 @@ class CostModel {
   /// few more tell.
   bool unsettled() const noexcept;
 
- private:
-  /// Weighted moments of (batch, seconds), updated without cancellation (West 1979).
-  struct Moments {
-    double weight = 0.0, batch = 0.0, seconds = 0.0;  ///< total weight and the means
-    double batch_variance = 0.0, covariance = 0.0;    ///< sums of weighted products
+  /// True as soon as the latest observation says "slower" or "faster" at all.
+  bool contradicted() const noexcept { return slower_.sum > 0.0 || faster_.sum > 0.0; }
 
-    void add(double b, double s, double w) noexcept;
-    void forget(double factor) noexcept;
+ private:
+  struct Observation {
+    double batch = 0.0, seconds = 0.0;
+  };
+
+  /// Weighted means of batch and seconds.
+  struct Means {
+    double weight = 0.0, batch = 0.0, seconds = 0.0;
+
+    void add(Observation observed, double w) noexcept;
   };
 
   /// Evidence that the device has become slower (or faster) than predicted.
   struct Drift {
     double sum = 0.0;
-    Moments since;  ///< what was observed since the evidence began
+    Means since;           ///< what was observed since the evidence began
+    double squares = 0.0;  ///< Σ (seconds − their mean)²
 
-    void add(double evidence, double batch, double seconds) noexcept;
+    void add(double evidence, Observation observed) noexcept;
+    double noise() const noexcept;  ///< relative, of the times since
   };
 
+  /// What a lasting change of speed replaces: the line through the means that has the shape.
+  struct State {
+    Means means;
+    double noise = 0.0;
+    double shape_alpha = 0.0, shape_beta = 1.0;  ///< only their proportion is used
+    double shape_evidence = 0.0;                 ///< 1 ÷ variance of that, see elasticity
+
+    double scale() const noexcept;
+    double seconds(double batch) const noexcept;
+  };
+
+  double elasticity(double batch) const noexcept;
+  void change_to(const Drift& drift) noexcept;
+  void learn_shape(Observation observed, double bound) noexcept;
   void refit() noexcept;
 
   double alpha_ = 0.0, beta_ = 0.0;
-  double prior_alpha_ = 0.0, prior_beta_ = 1.0;  ///< only their proportion is used
   bool known_ = false;
-  double noise_ = 0.0;
-  Moments moments_;
+  State state_;
+  State calm_;        ///< before the evidence of a change began
+  State before_;      ///< of the last speed that held for long
+  Observation last_;  ///< the observation before; none while its batch is 0
   Drift slower_, faster_;
 };
 

@@ -45,6 +45,14 @@ Shares weighted_shares(std::span<const double> weights, std::int64_t global_batc
 /// when batch ≤ Σ shares. `shares` may not all be 0 unless batch is.
 Shares scale_shares(std::span<const std::int64_t> shares, std::int64_t batch);
 
+/// The rank of each item of unequal weight, so that the ranks' weights come near the proportions of
+/// `shares`: heaviest first, each to the rank that would then be first through with what it has, at
+/// a speed of its share (Gonzalez, Ibarra and Sahni, "Bounds for LPT schedules on uniform
+/// processors", 1977). A share of 0 gets nothing. Weights are ≥ 0 and may not exceed kMaxBatch;
+/// shares may not all be 0.
+std::vector<int> deal_out(std::span<const std::int64_t> weights,
+                          std::span<const std::int64_t> shares);
+
 /// The slowest finish that these shares lead to, in seconds.
 double finish_seconds(std::span<const Device> devices, std::span<const std::int64_t> shares);
 

@@ -4,8 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace bimetal {
+
+/// Seconds as people write them, in options and job files.
+inline std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
 
 class Deadline {
  public:

@@ -1,5 +1,7 @@
 #include "bimetal/c10d/backend.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +17,8 @@ using ::c10d::OpType;
 BimetalBackend::BimetalBackend(comm::Group group, StorePtr store,
                                c10::intrusive_ptr<BackendOptions> options)
     : Backend(group.rank(), group.size()),
-      group_(std::move(group)),
+      process_(::getpid()),
+      calls_(GroupCalls::of(std::move(group), store)),
       store_(std::move(store)),
       options_(std::move(options)) {
   init();
@@ -24,6 +27,12 @@ BimetalBackend::BimetalBackend(comm::Group group, StorePtr store,
 
 BimetalBackend::~BimetalBackend() {
   worlds::remove(this);
+  if (::getpid() == process_) {
+    calls_.order->give_up();
+  } else {
+    // A forked child has the group without its threads: to end it would wait for them.
+    static_cast<void>(new GroupCalls(calls_));
+  }
 }
 
 BimetalBackend::Milliseconds BimetalBackend::timeout_or_default(Milliseconds timeout) const {
@@ -32,14 +41,44 @@ BimetalBackend::Milliseconds BimetalBackend::timeout_or_default(Milliseconds tim
 
 BimetalBackend::WorkPtr BimetalBackend::finish_start(BackendWork::Description description,
                                                      Issue issue) {
-  if (!::c10d::isP2POp(description.type)) description.sequence = ++sequence_;
-  auto work = c10::make_intrusive<BackendWork>(std::move(description));
-  if (issue.works.empty()) issue.works.emplace_back();  // nothing to do: done at once
-  work->follow(issue.works,
-               [tensors = std::move(issue.tensors)]() mutable { tensors.hand_back(); });
+  const bool message = ::c10d::isP2POp(description.type);
+  if (!message) description.sequence = ++sequence_;
+  auto work = c10::make_intrusive<BackendWork>(std::move(description), calls_, !message);
+  const Deadline deadline = issue.deadline;
+  CallOrder::Call call{.begin =
+                           [group = calls_.group, work, issue = std::move(issue)]() mutable {
+                             auto works = begin(group, issue);
+                             work->follow(works, [tensors = std::move(issue.tensors)]() mutable {
+                               tensors.hand_back();
+                             });
+                           },
+                       .fail = [work](const std::exception_ptr& error) { work->fail(error); },
+                       .deadline = deadline};
+  guarded([&] {
+    if (message) {
+      call.begin();  // matched by its tag
+    } else {
+      calls_.order->make(std::move(call));
+    }
+  });
   std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalescing_->push_back(work);
   return work;
+}
+
+std::vector<comm::Work> BimetalBackend::begin(comm::Group& group, const Issue& issue) {
+  std::vector<comm::Work> works;
+  try {
+    for (const auto& call : issue.calls) works.push_back(call(group, issue.deadline));
+  } catch (...) {
+    // What has begun already goes on, and needs its memory until it is done.
+    for (const auto& work : works) {
+      work.on_done([kept = issue.tensors](const std::exception_ptr&) {});
+    }
+    throw;
+  }
+  if (works.empty()) works.emplace_back();  // nothing to do: done at once
+  return works;
 }
 
 void BimetalBackend::startCoalescing() {
@@ -64,7 +103,8 @@ BimetalBackend::WorkPtr BimetalBackend::endCoalescing() {
     const auto outputs = part->result();
     description.outputs.insert(description.outputs.end(), outputs.begin(), outputs.end());
   }
-  auto work = c10::make_intrusive<BackendWork>(std::move(description));
+  const bool ordered = std::ranges::all_of(parts, [](const auto& part) { return part->ordered(); });
+  auto work = c10::make_intrusive<BackendWork>(std::move(description), calls_, ordered);
   if (parts.empty()) {
     work->follow({comm::Work()}, {});
   } else {
@@ -74,8 +114,9 @@ BimetalBackend::WorkPtr BimetalBackend::endCoalescing() {
 }
 
 BimetalBackend::WorkPtr BimetalBackend::barrier(const ::c10d::BarrierOptions& opts) {
-  return start(OpType::BARRIER, "bimetal:barrier", opts.timeout, {},
-               [&](Issue& issue) { issue.works.push_back(group_.barrier(issue.deadline)); });
+  return start(OpType::BARRIER, "bimetal:barrier", opts.timeout, {}, [](Issue& issue) {
+    issue.calls.push_back([](comm::Group& group, Deadline by) { return group.barrier(by); });
+  });
 }
 
 void BimetalBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool) {
@@ -104,11 +145,11 @@ c10::intrusive_ptr<::c10d::Backend> BimetalBackend::split(const StorePtr& store,
 }
 
 void BimetalBackend::abort() {
-  group_.abort("the process group was aborted");
+  calls_.abort("the process group was aborted");
 }
 
 void BimetalBackend::shutdown() {
-  group_.close(Deadline::after(options_->timeout));
+  calls_.close(Deadline::after(options_->timeout));
 }
 
 }  // namespace bimetal::c10d

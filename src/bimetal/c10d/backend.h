@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@ namespace bimetal::c10d {
 
 inline constexpr const char* kBackendName = "bimetal";
 
+/// An operation of the fabric, to be begun when the call's turn has come.
+using FabricCall = std::function<comm::Work(comm::Group&, Deadline)>;
+
 struct BackendOptions final : ::c10d::Backend::Options {
   explicit BackendOptions(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
       : Options(kBackendName, timeout) {}
@@ -29,24 +33,27 @@ struct BackendOptions final : ::c10d::Backend::Options {
 /// fabric uses its own as scratch.
 ///
 /// Works complete on the group's threads, in the order of their calls. Calls must come in the same
-/// order on all ranks; send and recv are matched by (peer, tag). Errors are BackendErrors: thrown
-/// by the call for arguments that can't work, by the work's wait() otherwise. Ranks in them are
-/// global. Thread-safe.
+/// order on all ranks; send and recv are matched by (peer, tag). Futures' callbacks run on threads
+/// of their own, where they may block and make calls: CallOrder has their order. Errors are
+/// BackendErrors: thrown by the call for arguments that can't work (by wait() where the call comes
+/// behind callbacks), by the work's wait() otherwise. Ranks in them are global. Thread-safe.
 class BimetalBackend final : public ::c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
   using StorePtr = c10::intrusive_ptr<::c10d::Store>;
   using Milliseconds = std::chrono::milliseconds;
 
-  /// `store` outlives the meeting: monitoredBarrier uses it, too. options->global_ranks_in_group
-  /// is empty for the default group, whose connections all others share. See make_backend.
+  /// `store` is the group's alone and outlives the meeting: monitoredBarrier and CallOrder use it,
+  /// too. options->global_ranks_in_group is empty for the default group, whose connections all
+  /// others share. See make_backend.
   BimetalBackend(comm::Group group, StorePtr store, c10::intrusive_ptr<BackendOptions> options);
   ~BimetalBackend() override;
 
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
-  const comm::Group& group() const noexcept { return group_; }
+  const comm::Group& group() const noexcept { return calls_.group; }
+  const GroupCalls& calls() const noexcept { return calls_; }
   const BackendOptions& options() const noexcept { return *options_; }
 
   WorkPtr allreduce(std::vector<at::Tensor>& tensors,
@@ -121,10 +128,11 @@ class BimetalBackend final : public ::c10d::Backend {
   /// One call in the making.
   struct Issue {
     HostTensors tensors;
-    std::vector<comm::Work> works;
+    std::vector<FabricCall> calls;
     Deadline deadline;
   };
-  /// Makes the work of a call whose operations `issue` begins.
+  static std::vector<comm::Work> begin(comm::Group& group, const Issue& issue);
+  /// Makes the work of a call whose operations `issue` names.
   template <typename Body>
   WorkPtr start(::c10d::OpType type, const char* title, Milliseconds timeout,
                 std::vector<at::Tensor> outputs, Body&& issue);
@@ -134,7 +142,8 @@ class BimetalBackend final : public ::c10d::Backend {
                        const at::Tensor& input);
   void check_list(const std::vector<at::Tensor>& list, const char* what) const;
 
-  comm::Group group_;
+  const int process_;  // that made it, not one forked from that
+  GroupCalls calls_;
   StorePtr store_;
   c10::intrusive_ptr<BackendOptions> options_;
   std::atomic<std::uint64_t> sequence_{0};

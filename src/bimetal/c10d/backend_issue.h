@@ -18,16 +18,8 @@ BimetalBackend::WorkPtr BimetalBackend::start(::c10d::OpType type, const char* t
                                        .title = title,
                                        .sequence = sequence_,
                                        .outputs = std::move(outputs)};
-  Issue issue{.tensors = {}, .works = {}, .deadline = Deadline::after(timeout_or_default(timeout))};
-  try {
-    guarded([&] { body(issue); });
-  } catch (...) {
-    // What has begun already goes on, and needs its memory until it is done.
-    for (const auto& work : issue.works) {
-      work.on_done([kept = issue.tensors](const std::exception_ptr&) {});
-    }
-    throw;
-  }
+  Issue issue{.tensors = {}, .calls = {}, .deadline = Deadline::after(timeout_or_default(timeout))};
+  guarded([&] { body(issue); });
   return finish_start(std::move(description), std::move(issue));
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bimetal/c10d/backend_issue.h"
 
@@ -55,6 +56,20 @@ std::vector<std::size_t> counts_of(const std::vector<at::Tensor>& parts, const a
   return counts;
 }
 
+FabricCall gathering(const at::Tensor& own, const at::Tensor& all) {
+  return [own = buffer_of(own), all = buffer_of(all)](comm::Group& group, Deadline by) {
+    return group.all_gather(own, all, by);
+  };
+}
+
+FabricCall exchanging(const at::Tensor& from, std::vector<std::size_t> send_counts,
+                      const at::Tensor& to, std::vector<std::size_t> recv_counts) {
+  return [from = buffer_of(from), to = buffer_of(to), send_counts = std::move(send_counts),
+          recv_counts = std::move(recv_counts)](comm::Group& group, Deadline by) {
+    return group.all_to_all(from, send_counts, to, recv_counts, by);
+  };
+}
+
 }  // namespace
 
 void BimetalBackend::check_list(const std::vector<at::Tensor>& list, const char* what) const {
@@ -70,7 +85,9 @@ BimetalBackend::WorkPtr BimetalBackend::broadcast(std::vector<at::Tensor>& tenso
   const auto root = static_cast<int>(opts.rootRank);
   return start(OpType::BROADCAST, "bimetal:broadcast", opts.timeout, tensors, [&](Issue& issue) {
     const auto host = issue.tensors.lend(tensor, rank_ == root ? Use::read : Use::write);
-    issue.works.push_back(group_.broadcast(buffer_of(host), root, issue.deadline));
+    issue.calls.push_back([data = buffer_of(host), root](comm::Group& group, Deadline by) {
+      return group.broadcast(data, root, by);
+    });
   });
 }
 
@@ -80,7 +97,7 @@ void BimetalBackend::all_gather_list(Issue& issue, const std::vector<at::Tensor>
   if (alike(outputs)) {
     const auto own = issue.tensors.lend(input, Use::read);
     const auto all = issue.tensors.divide(outputs);
-    issue.works.push_back(group_.all_gather(buffer_of(own), buffer_of(all), issue.deadline));
+    issue.calls.push_back(gathering(own, all));
     return;
   }
   // Unlike sizes: each rank tells its part to all others.
@@ -95,7 +112,9 @@ void BimetalBackend::all_gather_list(Issue& issue, const std::vector<at::Tensor>
       output.detach().copy_(input.detach().reshape(output.sizes()));
     }
     const auto host = issue.tensors.lend(output, root == rank_ ? Use::read : Use::write);
-    issue.works.push_back(group_.broadcast(buffer_of(host), root, issue.deadline));
+    issue.calls.push_back([data = buffer_of(host), root](comm::Group& group, Deadline by) {
+      return group.broadcast(data, root, by);
+    });
   }
 }
 
@@ -132,15 +151,14 @@ BimetalBackend::WorkPtr BimetalBackend::_allgather_base(at::Tensor& output, at::
 BimetalBackend::WorkPtr BimetalBackend::allgather_into_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const ::c10d::AllgatherOptions& opts) {
-  return start(
-      OpType::_ALLGATHER_BASE, "bimetal:all_gather_into_tensor", opts.timeout, outputs,
-      [&](Issue& issue) {
-        for (std::size_t i = 0; i < outputs.size(); ++i) {
-          const auto own = issue.tensors.lend(inputs.at(i), Use::read);
-          const auto all = issue.tensors.lend(outputs[i], Use::write);
-          issue.works.push_back(group_.all_gather(buffer_of(own), buffer_of(all), issue.deadline));
-        }
-      });
+  return start(OpType::_ALLGATHER_BASE, "bimetal:all_gather_into_tensor", opts.timeout, outputs,
+               [&](Issue& issue) {
+                 for (std::size_t i = 0; i < outputs.size(); ++i) {
+                   const auto own = issue.tensors.lend(inputs.at(i), Use::read);
+                   const auto all = issue.tensors.lend(outputs[i], Use::write);
+                   issue.calls.push_back(gathering(own, all));
+                 }
+               });
 }
 
 BimetalBackend::WorkPtr BimetalBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
@@ -156,7 +174,9 @@ BimetalBackend::WorkPtr BimetalBackend::gather(std::vector<std::vector<at::Tenso
       all = buffer_of(issue.tensors.divide(results));
     }
     const auto own = issue.tensors.lend(input, Use::read);
-    issue.works.push_back(group_.gather(buffer_of(own), all, root, issue.deadline));
+    issue.calls.push_back([own = buffer_of(own), all, root](comm::Group& group, Deadline by) {
+      return group.gather(own, all, root, by);
+    });
   });
 }
 
@@ -173,7 +193,9 @@ BimetalBackend::WorkPtr BimetalBackend::scatter(std::vector<at::Tensor>& outputs
       all = buffer_of(issue.tensors.join(parts));
     }
     const auto own = issue.tensors.lend(output, Use::write);
-    issue.works.push_back(group_.scatter(all, buffer_of(own), root, issue.deadline));
+    issue.calls.push_back([all, own = buffer_of(own), root](comm::Group& group, Deadline by) {
+      return group.scatter(all, own, root, by);
+    });
   });
 }
 
@@ -185,8 +207,7 @@ BimetalBackend::WorkPtr BimetalBackend::alltoall(std::vector<at::Tensor>& output
     check_list(outputs, "outputs");
     const auto from = issue.tensors.join(inputs);
     const auto to = issue.tensors.divide(outputs);
-    issue.works.push_back(group_.all_to_all(buffer_of(from), counts_of(inputs, from), buffer_of(to),
-                                            counts_of(outputs, to), issue.deadline));
+    issue.calls.push_back(exchanging(from, counts_of(inputs, from), to, counts_of(outputs, to)));
   });
 }
 
@@ -199,9 +220,8 @@ BimetalBackend::WorkPtr BimetalBackend::alltoall_base(at::Tensor& output, at::Te
       [&](Issue& issue) {
         const auto from = issue.tensors.lend(input, Use::read);
         const auto to = issue.tensors.lend(output, Use::write);
-        issue.works.push_back(group_.all_to_all(
-            buffer_of(from), counts_of(from, input_splits, size_, "the input"), buffer_of(to),
-            counts_of(to, output_splits, size_, "the output"), issue.deadline));
+        issue.calls.push_back(exchanging(from, counts_of(from, input_splits, size_, "the input"),
+                                         to, counts_of(to, output_splits, size_, "the output")));
       });
 }
 
@@ -209,8 +229,9 @@ BimetalBackend::WorkPtr BimetalBackend::send(std::vector<at::Tensor>& tensors, i
   const at::Tensor& tensor = only(tensors);
   return start(OpType::SEND, "bimetal:send", ::c10d::kUnsetTimeout, {}, [&](Issue& issue) {
     const auto host = issue.tensors.lend(tensor, Use::read);
-    issue.works.push_back(
-        group_.send(buffer_of(host), to, static_cast<std::uint64_t>(tag), issue.deadline));
+    issue.calls.push_back([data = buffer_of(host), to, tag](comm::Group& group, Deadline by) {
+      return group.send(data, to, static_cast<std::uint64_t>(tag), by);
+    });
   });
 }
 
@@ -218,8 +239,9 @@ BimetalBackend::WorkPtr BimetalBackend::recv(std::vector<at::Tensor>& tensors, i
   const at::Tensor& tensor = only(tensors);
   return start(OpType::RECV, "bimetal:recv", ::c10d::kUnsetTimeout, tensors, [&](Issue& issue) {
     const auto host = issue.tensors.lend(tensor, Use::write);
-    issue.works.push_back(
-        group_.recv(buffer_of(host), from, static_cast<std::uint64_t>(tag), issue.deadline));
+    issue.calls.push_back([data = buffer_of(host), from, tag](comm::Group& group, Deadline by) {
+      return group.recv(data, from, static_cast<std::uint64_t>(tag), by);
+    });
   });
 }
 

@@ -7,6 +7,22 @@ namespace bimetal::c10d {
 
 using ::c10d::OpType;
 
+namespace {
+
+FabricCall reducing(const at::Tensor& host, comm::ReduceOp op) {
+  return [data = buffer_of(host), op](comm::Group& group, Deadline by) {
+    return group.all_reduce(data, op, by);
+  };
+}
+
+FabricCall scattering(const at::Tensor& whole, const at::Tensor& part, comm::ReduceOp op) {
+  return [whole = buffer_of(whole), part = buffer_of(part), op](comm::Group& group, Deadline by) {
+    return group.reduce_scatter(whole, part, op, by);
+  };
+}
+
+}  // namespace
+
 BimetalBackend::WorkPtr BimetalBackend::allreduce(std::vector<at::Tensor>& tensors,
                                                   const ::c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = only(tensors);
@@ -14,22 +30,21 @@ BimetalBackend::WorkPtr BimetalBackend::allreduce(std::vector<at::Tensor>& tenso
     const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
     const auto host = issue.tensors.lend(tensor, Use::update);
     reduction.prepare(host);
-    issue.works.push_back(group_.all_reduce(buffer_of(host), reduction.op, issue.deadline));
+    issue.calls.push_back(reducing(host, reduction.op));
   });
 }
 
 BimetalBackend::WorkPtr BimetalBackend::allreduce_coalesced(
     std::vector<at::Tensor>& tensors, const ::c10d::AllreduceCoalescedOptions& opts) {
-  return start(
-      OpType::ALLREDUCE_COALESCED, "bimetal:all_reduce_coalesced", opts.timeout, tensors,
-      [&](Issue& issue) {
-        for (const auto& tensor : tensors) {
-          const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
-          const auto host = issue.tensors.lend(tensor, Use::update);
-          reduction.prepare(host);
-          issue.works.push_back(group_.all_reduce(buffer_of(host), reduction.op, issue.deadline));
-        }
-      });
+  return start(OpType::ALLREDUCE_COALESCED, "bimetal:all_reduce_coalesced", opts.timeout, tensors,
+               [&](Issue& issue) {
+                 for (const auto& tensor : tensors) {
+                   const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
+                   const auto host = issue.tensors.lend(tensor, Use::update);
+                   reduction.prepare(host);
+                   issue.calls.push_back(reducing(host, reduction.op));
+                 }
+               });
 }
 
 BimetalBackend::WorkPtr BimetalBackend::reduce(std::vector<at::Tensor>& tensors,
@@ -40,7 +55,10 @@ BimetalBackend::WorkPtr BimetalBackend::reduce(std::vector<at::Tensor>& tensors,
     const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
     const auto host = issue.tensors.lend(tensor, rank_ == root ? Use::update : Use::scratch);
     reduction.prepare(host);
-    issue.works.push_back(group_.reduce(buffer_of(host), root, reduction.op, issue.deadline));
+    issue.calls.push_back(
+        [data = buffer_of(host), root, op = reduction.op](comm::Group& group, Deadline by) {
+          return group.reduce(data, root, op, by);
+        });
   });
 }
 
@@ -48,17 +66,16 @@ BimetalBackend::WorkPtr BimetalBackend::reduce_scatter(std::vector<at::Tensor>& 
                                                        std::vector<std::vector<at::Tensor>>& inputs,
                                                        const ::c10d::ReduceScatterOptions& opts) {
   const at::Tensor& output = only(outputs);
-  return start(
-      OpType::REDUCE_SCATTER, "bimetal:reduce_scatter", opts.timeout, outputs, [&](Issue& issue) {
-        const auto& parts = inputs.at(0);
-        check_list(parts, "inputs");
-        const auto reduction = reduction_for(opts.reduceOp, output.scalar_type());
-        const auto whole = issue.tensors.join(parts);
-        reduction.prepare(whole);
-        const auto part = issue.tensors.lend(output, Use::write);
-        issue.works.push_back(
-            group_.reduce_scatter(buffer_of(whole), buffer_of(part), reduction.op, issue.deadline));
-      });
+  return start(OpType::REDUCE_SCATTER, "bimetal:reduce_scatter", opts.timeout, outputs,
+               [&](Issue& issue) {
+                 const auto& parts = inputs.at(0);
+                 check_list(parts, "inputs");
+                 const auto reduction = reduction_for(opts.reduceOp, output.scalar_type());
+                 const auto whole = issue.tensors.join(parts);
+                 reduction.prepare(whole);
+                 const auto part = issue.tensors.lend(output, Use::write);
+                 issue.calls.push_back(scattering(whole, part, reduction.op));
+               });
 }
 
 BimetalBackend::WorkPtr BimetalBackend::_reduce_scatter_base(
@@ -78,8 +95,7 @@ BimetalBackend::WorkPtr BimetalBackend::reduce_scatter_tensor_coalesced(
                    const auto whole = issue.tensors.lend(inputs.at(i), Use::scratch);
                    reduction.prepare(whole);
                    const auto part = issue.tensors.lend(outputs[i], Use::write);
-                   issue.works.push_back(group_.reduce_scatter(buffer_of(whole), buffer_of(part),
-                                                               reduction.op, issue.deadline));
+                   issue.calls.push_back(scattering(whole, part, reduction.op));
                  }
                });
 }

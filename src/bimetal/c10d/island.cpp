@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/work_state.h"
+#include "bimetal/comm/group/work_state.h"
 
 namespace bimetal::c10d {
 namespace {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/comm/executor.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/comm/group/executor.h"
 #include "bimetal/comm/topology.h"
 #include "bimetal/comm/work.h"
 #include "bimetal/device/staging.h"

@@ -11,8 +11,9 @@
 #include <utility>
 
 #include "bimetal/c10d/backend_error.h"
-#include "bimetal/c10d/torch_store.h"
+#include "bimetal/c10d/stores/torch_store.h"
 #include "bimetal/c10d/worlds.h"
+#include "bimetal/net/handshake.h"
 #include "bimetal/net/own_address.h"
 #include "bimetal/rendezvous/bootstrap.h"
 
@@ -20,6 +21,7 @@ namespace bimetal::c10d {
 namespace {
 
 constexpr const char* kTokenFromEnvironment = "environment";
+constexpr const char* kNoToken = "none";
 constexpr const char* kOwnConnections = "own";
 
 using StorePtr = c10::intrusive_ptr<::c10d::Store>;
@@ -61,29 +63,62 @@ std::string address_towards(const std::optional<net::Endpoint>& server) {
   return told != nullptr && *told != '\0' ? told : "127.0.0.1";
 }
 
-net::Token agree_on_token(rendezvous::Store& store, int rank, const std::string& key,
-                          Deadline deadline) {
-  const auto own = net::Token::from_environment();
-  if (rank == 0) {
-    const auto token = own.empty() ? net::Token::generate() : own;
-    store.set(key, own.empty() ? token.text() : kTokenFromEnvironment, deadline);
-    return token;
-  }
-  const std::string word = store.get(key, deadline);
-  const bool given = word == kTokenFromEnvironment;
-  if (given == own.empty()) {
+constexpr const char* kHowToGiveOne =
+    "make one with `bimetal token FILE`, copy it to every machine, and set BIMETAL_TOKEN_FILE=FILE "
+    "for every rank (with torchrun: on every host, before it starts)";
+
+/// Whoever reads torch's store knows what stands there. So the token comes from elsewhere, or there
+/// is none, which is enough where nobody but this machine's users can connect.
+void require_token(const rendezvous::Store& store, const net::Token& token, int rank,
+                   net::Encryption encryption) {
+  if (!token.empty()) return;
+  const std::string where = store.local_address();
+  if (!net::is_loopback(where)) {
     throw Error(ErrorCode::Unauthorized,
-                fmt::format("rank {} of the group has {} token from BIMETAL_TOKEN_FILE or "
-                            "BIMETAL_TOKEN, but rank 0 has {}; give all of them the same, or none",
-                            rank, own.empty() ? "no" : "a", own.empty() ? "one" : "none"));
+                fmt::format("rank {} of the group reaches the others beyond loopback, from {}, and "
+                            "has no token: anyone on the network could join. For ranks of several "
+                            "machines {}; for ranks of one, MASTER_ADDR=127.0.0.1 keeps them on it",
+                            rank, where, kHowToGiveOne));
   }
-  return given ? own : net::Token::from_text(word);
+  if (encryption == net::Encryption::on) {
+    throw Error(ErrorCode::Unauthorized,
+                fmt::format("rank {} of the group is to encrypt (BIMETAL_ENCRYPTION) and has no "
+                            "token to tell the other ranks from strangers by: {}",
+                            rank, kHowToGiveOne));
+  }
+}
+
+/// What rank 0 tells the others: whether it has a token, and the name of the group's connections,
+/// by which ranks of another job are found out although they may have the same token, or none
+/// either.
+void propose(rendezvous::Store& store, bool has_token, const std::string& prefix,
+             Deadline deadline) {
+  const net::Nonce name = net::fresh_nonce();
+  store.set(prefix + "token", has_token ? kTokenFromEnvironment : kNoToken, deadline);
+  store.set(prefix + "job", {reinterpret_cast<const char*>(name.data()), name.size()}, deadline);
+}
+
+/// That name. Error(Unauthorized) where rank 0 has a token and this rank none, or the reverse.
+std::string agreed_job(rendezvous::Store& store, bool has_token, int rank,
+                       const std::string& prefix, Deadline deadline) {
+  const bool given = store.get(prefix + "token", deadline) == kTokenFromEnvironment;
+  if (given == has_token) return store.get(prefix + "job", deadline);
+  throw Error(ErrorCode::Unauthorized,
+              fmt::format("rank {} of the group has {} token from BIMETAL_TOKEN_FILE or "
+                          "BIMETAL_TOKEN, but rank 0 has {}; give all of them the same, or none",
+                          rank, has_token ? "a" : "no", given ? "one" : "none"));
 }
 
 comm::Group connect(rendezvous::Store& store, int rank, int size, const std::string& prefix,
                     const BackendOptions& options, Deadline deadline) {
   rendezvous::BootstrapOptions bootstrap;
-  if (size > 1) bootstrap.token = agree_on_token(store, rank, prefix + "token", deadline);
+  if (size > 1) {
+    bootstrap.token = net::Token::from_environment();
+    const bool has_token = !bootstrap.token.empty();
+    if (rank == 0) propose(store, has_token, prefix, deadline);
+    require_token(store, bootstrap.token, rank, bootstrap.encryption);
+    bootstrap.job_id = agreed_job(store, has_token, rank, prefix, deadline);
+  }
   bootstrap.prefix = prefix + "mesh";
   comm::GroupOptions group;
   group.timeout = options.timeout;
@@ -113,13 +148,13 @@ comm::Group share_or_connect(rendezvous::Store& store, int rank, int size,
   return world->subgroup({members.begin(), members.end()}, number);
 }
 
-comm::Group meet(const StorePtr& store, int rank, int size, const BackendOptions& options) {
+comm::Group meet(const StorePtr& store, int rank, int size, const std::string& prefix,
+                 const BackendOptions& options) {
   const auto deadline = Deadline::after(options.timeout);
   const auto server = server_of(store);
   const std::string name =
       server ? fmt::format("torch's store at {}", net::to_string(*server)) : "torch's store";
   const auto adapted = adapt_store(store, name, address_towards(server));
-  const std::string prefix = fmt::format("bimetal/{}/", life_of(options.group_name, rank, size));
   return options.global_ranks_in_group.empty()
              ? connect(*adapted, rank, size, prefix, options, deadline)
              : share_or_connect(*adapted, rank, size, prefix, options, deadline);
@@ -129,8 +164,10 @@ comm::Group meet(const StorePtr& store, int rank, int size, const BackendOptions
 
 c10::intrusive_ptr<BimetalBackend> make_backend(StorePtr store, int rank, int size,
                                                 c10::intrusive_ptr<BackendOptions> options) {
-  auto group = guarded([&] { return meet(store, rank, size, *options); });
-  return c10::make_intrusive<BimetalBackend>(std::move(group), std::move(store),
+  const std::string prefix = fmt::format("bimetal/{}/", life_of(options->group_name, rank, size));
+  auto group = guarded([&] { return meet(store, rank, size, prefix, *options); });
+  auto own_store = c10::make_intrusive<::c10d::PrefixStore>(prefix, std::move(store));
+  return c10::make_intrusive<BimetalBackend>(std::move(group), std::move(own_store),
                                              std::move(options));
 }
 

@@ -50,11 +50,11 @@ std::optional<comm::Group> find(int rank, const std::vector<std::uint64_t>& glob
 }
 
 void close_all(Deadline deadline) {
-  std::vector<comm::Group> groups;
+  std::vector<GroupCalls> groups;
   {
     auto& all = the_register();
     std::lock_guard lock(all.mutex);
-    for (const auto* backend : all.living) groups.push_back(backend->group());
+    for (const auto* backend : all.living) groups.push_back(backend->calls());
   }
   for (auto& group : groups) group.close(deadline);
 }

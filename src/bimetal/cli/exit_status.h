@@ -2,7 +2,7 @@
 // The program's exit statuses; docs/errors.md lists them for users.
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/stop_request.h"
+#include "bimetal/launch/local/stop_request.h"
 
 namespace bimetal::cli {
 

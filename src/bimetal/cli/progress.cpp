@@ -34,7 +34,7 @@ std::string clock_text(double seconds) {
                    : fmt::format("{}:{:02}", minutes, rest);
 }
 
-std::string rate_line(const train::Progress& progress) {
+std::string rate_line(const progress::Progress& progress) {
   auto line = fmt::format("{:.0f} images/s", progress.samples_per_s);
   if (progress.shares.size() <= 1) return line;
   return line + fmt::format(" ({})  shares {}  efficiency {:.0f} %",
@@ -42,13 +42,13 @@ std::string rate_line(const train::Progress& progress) {
                             series(progress.shares, " : "), 100 * progress.efficiency);
 }
 
-std::string progress_line(const train::Progress& progress) {
+std::string progress_line(const progress::Progress& progress) {
   return fmt::format("epoch {}/{}  step {}/{}  loss {:.4f}  {}  {} left", progress.epoch,
                      progress.epochs, progress.step, progress.steps, progress.loss,
                      rate_line(progress), clock_text(progress.seconds_left));
 }
 
-std::string data_line(const train::DataProgress& progress) {
+std::string data_line(const progress::DataProgress& progress) {
   if (std::isnan(progress.part)) return progress.what;
   return fmt::format("{}: {:.0f} %, {} left", progress.what, 100 * progress.part,
                      clock_text(progress.seconds_left));
@@ -73,18 +73,21 @@ void ProgressPrinter::show_now_and_then(const std::function<std::string()>& line
   }
 }
 
-void ProgressPrinter::on_data(const train::DataProgress& progress) {
+void ProgressPrinter::on_data(const progress::DataProgress& progress) {
   show_now_and_then([&] { return data_line(progress); });
 }
 
-void ProgressPrinter::on_step(const train::Progress& progress) {
+void ProgressPrinter::on_step(const progress::Progress& progress) {
   show_now_and_then([&] { return line_(progress); });
 }
 
-void ProgressPrinter::on_evaluated(std::int64_t epoch, double accuracy, double loss) {
-  terminal_.print(fmt::format(
-      "epoch {}: test accuracy {}, test loss {:.4f}", epoch,
-      terminal_.coloured(Colour::green, fmt::format("{:.2f} %", 100 * accuracy)), loss));
+void ProgressPrinter::on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) {
+  auto line = fmt::format("epoch {}: ", epoch);
+  for (const auto& metric : evaluation.metrics) {
+    line += fmt::format("{} {}, ", progress::label_of(metric),
+                        terminal_.coloured(Colour::green, progress::text_of(metric)));
+  }
+  terminal_.print(line + fmt::format("test loss {:.4f}", evaluation.loss));
 }
 
 void ProgressPrinter::on_notice(const std::string& text) {

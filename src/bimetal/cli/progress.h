@@ -7,21 +7,21 @@
 #include <utility>
 
 #include "bimetal/cli/terminal.h"
-#include "bimetal/train/observer.h"
+#include "bimetal/progress/observer.h"
 
 namespace bimetal::cli {
 
 /// On a terminal one live line; elsewhere a plain line every few seconds. Ends of epochs and
 /// notices are lines that stay.
-class ProgressPrinter : public train::Observer {
+class ProgressPrinter : public progress::Observer {
  public:
-  using Line = std::function<std::string(const train::Progress&)>;
+  using Line = std::function<std::string(const progress::Progress&)>;
   ProgressPrinter(Terminal& terminal, Line line) : terminal_(terminal), line_(std::move(line)) {}
 
   void on_phase(const std::string& what) override;
-  void on_data(const train::DataProgress& progress) override;
-  void on_step(const train::Progress& progress) override;
-  void on_evaluated(std::int64_t epoch, double accuracy, double loss) override;
+  void on_data(const progress::DataProgress& progress) override;
+  void on_step(const progress::Progress& progress) override;
+  void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override;
   void on_notice(const std::string& text) override;
 
  private:
@@ -35,13 +35,13 @@ class ProgressPrinter : public train::Observer {
 };
 
 /// "epoch 2/5  step 340/590  loss 0.412  8412 images/s (6730 + 1682)  shares 410 : 102 …".
-std::string progress_line(const train::Progress& progress);
+std::string progress_line(const progress::Progress& progress);
 
 /// The same for a run that a clock will end: "8412 images/s (6730 + 1682)  shares 410 : 102".
-std::string rate_line(const train::Progress& progress);
+std::string rate_line(const progress::Progress& progress);
 
 /// "sending 29.5 MiB of data to 1 machine: 42 %, 0:07 left".
-std::string data_line(const train::DataProgress& progress);
+std::string data_line(const progress::DataProgress& progress);
 
 /// "0:42", "1:02:03".
 std::string clock_text(double seconds);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/process.h"
-#include "bimetal/launch/python_program.h"
+#include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/python_program.h"
 
 namespace bimetal::cli {
 namespace {

@@ -7,6 +7,12 @@
 namespace bimetal::comm {
 namespace {
 
+/// Gradients and parameters are, and what decides anything is not, or is short.
+bool is_floating(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 ||
+         dtype == DType::bfloat16;
+}
+
 net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t count) {
   net::FrameHeader result;
   result.kind = net::FrameKind::Data;
@@ -21,6 +27,7 @@ net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t cou
   result.compression = call.compression.code();
   result.compression_detail = call.compression.detail;
   result.algorithm = static_cast<std::uint8_t>(call.algorithm);
+  result.sealed = !is_floating(call.dtype);
   return result;
 }
 

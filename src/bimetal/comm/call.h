@@ -43,7 +43,9 @@ struct Call {
   bool point_to_point() const noexcept { return operation == Operation::send_recv; }
 
   /// Header of a frame of this call to rank `to`, and the one expected from rank `from` (ranks
-  /// within the group). part and payload_bytes are left 0.
+  /// within the group). part and payload_bytes are left 0. Bytes and integers are sealed
+  /// (net/frame.h): they may be texts, names, lengths or Python's pickles, where floating-point
+  /// numbers are numbers whatever happens to them.
   net::FrameHeader header_to(std::uint32_t group, int to) const;
   net::FrameHeader header_from(std::uint32_t group, int from) const;
 };

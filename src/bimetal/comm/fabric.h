@@ -8,9 +8,9 @@
 #include <string>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/comm/flight_recorder.h"
-#include "bimetal/comm/mailbox.h"
-#include "bimetal/comm/timer.h"
+#include "bimetal/comm/group/flight_recorder.h"
+#include "bimetal/comm/group/timer.h"
+#include "bimetal/comm/mailbox/mailbox.h"
 #include "bimetal/net/mesh.h"
 
 namespace bimetal::comm {

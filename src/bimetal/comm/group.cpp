@@ -7,8 +7,8 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/comm/arguments.h"
-#include "bimetal/comm/group_impl.h"
+#include "bimetal/comm/group/arguments.h"
+#include "bimetal/comm/group/group_impl.h"
 
 namespace bimetal::comm {
 namespace {

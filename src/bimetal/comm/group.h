@@ -144,7 +144,7 @@ class Group {
   std::uint64_t bytes_sent() const;
 
   /// The last 1000 calls of this process in all groups of the job, as JSON: see
-  /// comm/flight_recorder.h. Also after a failure or close().
+  /// comm/group/flight_recorder.h. Also after a failure or close().
   std::string flight_recorder() const;
 
  private:

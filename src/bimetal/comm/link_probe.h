@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "bimetal/comm/channel.h"
 #include "bimetal/comm/cost_model.h"
+#include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "bimetal/comm/work_state.h"
+#include "bimetal/comm/group/work_state.h"
 
 namespace bimetal::comm {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "bimetal/data/dataset.h"
+#include "bimetal/data/images/dataset.h"
 
 namespace bimetal::data {
 

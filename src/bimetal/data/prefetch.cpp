@@ -14,8 +14,8 @@
 namespace bimetal::data {
 
 struct Prefetcher::Impl {
-  Impl(ImageDataset set, torch::Dtype type, torch::Device place)
-      : dataset(std::move(set)), dtype(type), device(place), thread([this] { run(); }) {}
+  Impl(std::shared_ptr<const task::Dataset> set, torch::Device place)
+      : dataset(std::move(set)), device(place), thread([this] { run(); }) {}
 
   ~Impl() {
     {
@@ -27,19 +27,18 @@ struct Prefetcher::Impl {
   }
 
   void run();
-  Batch on_device(Batch batch) const;
+  task::Values on_device(task::Values batch) const;
 
-  const ImageDataset dataset;  // shares its tensors with the caller's
-  const torch::Dtype dtype;
+  const std::shared_ptr<const task::Dataset> dataset;
   const torch::Device device;
 
   std::mutex mutex;  // guards all below but the thread
   std::condition_variable changed;
   bool stopping = false;
-  bool requested = false;                ///< by the owner, neither taken nor discarded
-  bool building = false;                 ///< the thread is at work
-  std::optional<torch::Tensor> indices;  ///< not yet begun
-  std::optional<Batch> batch;
+  bool requested = false;                            ///< by the owner, neither taken nor discarded
+  bool building = false;                             ///< the thread is at work
+  std::optional<std::vector<std::int64_t>> samples;  ///< not yet begun
+  std::optional<task::Values> batch;
   std::exception_ptr error;
 
   std::thread thread;  // last: it uses all of the above
@@ -49,15 +48,15 @@ void Prefetcher::Impl::run() {
   torch::NoGradGuard no_grad;
   std::unique_lock lock(mutex);
   for (;;) {
-    changed.wait(lock, [this] { return stopping || indices.has_value(); });
+    changed.wait(lock, [this] { return stopping || samples.has_value(); });
     if (stopping) return;
-    const torch::Tensor wanted = *std::exchange(indices, std::nullopt);
+    const auto wanted = *std::exchange(samples, std::nullopt);
     building = true;
     lock.unlock();
-    std::optional<Batch> built;
+    std::optional<task::Values> built;
     std::exception_ptr failure;
     try {
-      built = on_device(make_batch(dataset, wanted, dtype));
+      built = on_device(dataset->batch(wanted));
     } catch (...) {
       failure = std::current_exception();
     }
@@ -71,19 +70,20 @@ void Prefetcher::Impl::run() {
 
 /// A CUDA copy from pageable memory blocks; from pinned memory it runs beside the computation, in
 /// order with later kernels because both use the device's default stream.
-Batch Prefetcher::Impl::on_device(Batch batch) const {
+task::Values Prefetcher::Impl::on_device(task::Values batch) const {
   if (device.is_cpu()) return batch;
-  if (device.is_cuda()) batch = {batch.x.pin_memory(), batch.y.pin_memory()};
-  return {batch.x.to(device, /*non_blocking=*/device.is_cuda()),
-          batch.y.to(device, /*non_blocking=*/device.is_cuda())};
+  if (device.is_cuda()) {
+    for (auto& values : batch) values = values.pin_memory();
+  }
+  return task::to_device(batch, device, /*non_blocking=*/device.is_cuda());
 }
 
-Prefetcher::Prefetcher(const ImageDataset& dataset, torch::Dtype dtype, torch::Device device)
-    : impl_(std::make_unique<Impl>(dataset, dtype, device)) {}
+Prefetcher::Prefetcher(std::shared_ptr<const task::Dataset> dataset, torch::Device device)
+    : impl_(std::make_unique<Impl>(std::move(dataset), device)) {}
 
 Prefetcher::~Prefetcher() = default;
 
-void Prefetcher::request(torch::Tensor indices) {
+void Prefetcher::request(std::vector<std::int64_t> samples) {
   {
     std::lock_guard lock(impl_->mutex);
     if (impl_->requested) {
@@ -91,12 +91,12 @@ void Prefetcher::request(torch::Tensor indices) {
                   "a batch is requested already; take() or discard() it first");
     }
     impl_->requested = true;
-    impl_->indices = std::move(indices);
+    impl_->samples = std::move(samples);
   }
   impl_->changed.notify_all();
 }
 
-Batch Prefetcher::take() {
+task::Values Prefetcher::take() {
   std::unique_lock lock(impl_->mutex);
   if (!impl_->requested) {
     throw Error(ErrorCode::InvalidArgument, "no batch was requested; call request() first");
@@ -109,7 +109,7 @@ Batch Prefetcher::take() {
 
 void Prefetcher::discard() {
   std::unique_lock lock(impl_->mutex);
-  impl_->indices.reset();
+  impl_->samples.reset();
   impl_->changed.wait(lock, [this] { return !impl_->building; });
   impl_->batch.reset();
   impl_->error = nullptr;

@@ -1,10 +1,11 @@
 #pragma once
 // Builds the next batch on a thread of its own while the device computes.
 
-#include <functional>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
-#include "bimetal/data/dataset.h"
+#include "bimetal/task/dataset.h"
 
 namespace bimetal::data {
 
@@ -12,18 +13,18 @@ namespace bimetal::data {
 /// owner. Building is computation alone, so that no wait here can last longer than its work.
 class Prefetcher {
  public:
-  Prefetcher(const ImageDataset& dataset, torch::Dtype dtype, torch::Device device);
+  Prefetcher(std::shared_ptr<const task::Dataset> dataset, torch::Device device);
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  /// indices: int64 [b]. Error(InvalidArgument) while an earlier request is neither taken nor
+  /// Error(InvalidArgument) while an earlier request is neither taken nor
   /// discarded.
-  void request(torch::Tensor indices);
+  void request(std::vector<std::int64_t> samples);
 
   /// The requested batch, on the device. Rethrows what went wrong while building it; after that
   /// the next request() works. Error(InvalidArgument) if nothing was requested.
-  Batch take();
+  task::Values take();
 
   /// Forgets a request, if there is one (the shares changed).
   void discard();

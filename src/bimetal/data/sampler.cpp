@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -22,37 +23,97 @@ std::mt19937_64 engine_of(std::uint64_t seed, std::int64_t epoch) {
   return std::mt19937_64(sequence);
 }
 
+void check_weights(std::span<const std::int64_t> weights, std::int64_t samples) {
+  if (weights.empty()) return;
+  if (static_cast<std::int64_t>(weights.size()) != samples) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} weights do not go with {} samples: each needs one", weights.size(),
+                            samples));
+  }
+  const auto wrong = std::ranges::find_if(weights, [](auto weight) { return weight < 1; });
+  if (wrong != weights.end()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("sample {} has a weight of {}; the least is 1", wrong - weights.begin(),
+                            *wrong));
+  }
+}
+
+std::int64_t samples_asked_for(std::span<const std::int64_t> shares) {
+  const bool valid = std::ranges::all_of(shares, [](auto share) { return share >= 0; });
+  const std::int64_t sum = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  if (valid && sum >= 1) return sum;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("a step needs at least one sample and no negative share; the {} shares "
+                          "add up to {}",
+                          shares.size(), sum));
+}
+
 }  // namespace
 
-EpochSampler::EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle)
-    : size_(dataset_size), seed_(seed), shuffle_(shuffle) {
+EpochSampler::EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle,
+                           std::vector<std::int64_t> weights)
+    : size_(dataset_size), seed_(seed), shuffle_(shuffle), weights_(std::move(weights)) {
   if (dataset_size < 1) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("a dataset of {} samples cannot be trained on", dataset_size));
   }
+  check_weights(weights_, dataset_size);
 }
 
 std::int64_t EpochSampler::remaining() const noexcept {
   return size_ - position_.offset;
 }
 
-EpochSampler::Step EpochSampler::next(std::span<const std::int64_t> shares) {
-  const bool valid = std::all_of(shares.begin(), shares.end(), [](auto s) { return s >= 0; });
-  const std::int64_t full = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
-  if (!valid || full < 1) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("a step needs at least one sample and no negative share; the {} shares "
-                            "add up to {}",
-                            shares.size(), full));
-  }
-  if (remaining() == 0) position_ = {position_.epoch + 1, 0};
-  order_epoch();
+std::int64_t EpochSampler::mean_weight(std::int64_t samples) const noexcept {
+  if (weights_.empty()) return samples;
+  const double sum = std::accumulate(weights_.begin(), weights_.end(), 0.0);
+  return std::llround(static_cast<double>(samples) * (sum / static_cast<double>(size_)));
+}
 
-  Step step;
-  step.epoch = position_.epoch;
-  step.total = std::min(full, remaining());
+EpochSampler::Step EpochSampler::next(std::span<const std::int64_t> shares) {
+  const std::int64_t full = samples_asked_for(shares);
+  Step step = take(full);
   step.counts = step.total == full ? std::vector<std::int64_t>(shares.begin(), shares.end())
                                    : balance::scale_shares(shares, step.total);
+  step.weights = step.counts;
+  return step;
+}
+
+EpochSampler::Step EpochSampler::deal(std::span<const std::int64_t> shares, std::int64_t samples) {
+  samples_asked_for(shares);
+  if (samples < 1) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("a step needs at least one sample, not {}", samples));
+  }
+  if (weights_.empty()) return next(balance::scale_shares(shares, samples));
+
+  Step step = take(samples);
+  std::vector<std::int64_t> weights;
+  for (const auto index : step.indices) {
+    weights.push_back(weights_[static_cast<std::size_t>(index)]);
+  }
+  const std::vector<int> owners = balance::deal_out(weights, shares);
+  const std::vector<std::int64_t> drawn = std::exchange(step.indices, {});
+  step.counts.assign(shares.size(), 0);
+  step.weights.assign(shares.size(), 0);
+  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      if (static_cast<std::size_t>(owners[i]) != rank) continue;
+      step.indices.push_back(drawn[i]);
+      ++step.counts[rank];
+      step.weights[rank] += weights[i];
+    }
+  }
+  return step;
+}
+
+/// Advances over `samples` samples, or what is left; whose they are is not decided yet.
+EpochSampler::Step EpochSampler::take(std::int64_t samples) {
+  if (remaining() == 0) position_ = {position_.epoch + 1, 0};
+  order_epoch();
+  Step step;
+  step.epoch = position_.epoch;
+  step.total = std::min(samples, remaining());
   const auto first = order_.begin() + position_.offset;
   step.indices.assign(first, first + step.total);
   position_.offset += step.total;
@@ -80,6 +141,10 @@ void EpochSampler::order_epoch() {
   for (std::size_t last = order_.size() - 1; last > 0; --last) {
     std::swap(order_[last], order_[uniform_below(last + 1, engine)]);
   }
+}
+
+std::int64_t EpochSampler::Step::weight() const {
+  return std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
 }
 
 std::span<const std::int64_t> EpochSampler::Step::of_rank(int rank) const {

@@ -18,8 +18,10 @@ struct SamplerPosition {
 class EpochSampler {
  public:
   /// The permutation depends on (dataset_size, seed, epoch) alone and is the same on every
-  /// platform. Error(InvalidArgument) if dataset_size < 1.
-  EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle = true);
+  /// platform. `weights`: what each sample costs to compute (its tokens), at least 1, the same on
+  /// all ranks; none: 1 each. Error(InvalidArgument) if dataset_size < 1 or the weights don't fit.
+  EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle = true,
+               std::vector<std::int64_t> weights = {});
 
   /// Samples left in the current epoch.
   std::int64_t remaining() const noexcept;
@@ -32,12 +34,24 @@ class EpochSampler {
     std::int64_t epoch = 0;
     std::int64_t total = 0;             ///< samples of this step over all ranks
     std::vector<std::int64_t> counts;   ///< per rank; Σ = total
+    std::vector<std::int64_t> weights;  ///< per rank: Σ of its samples'
     std::vector<std::int64_t> indices;  ///< this step's samples, rank after rank
 
+    /// Of all ranks' samples.
+    std::int64_t weight() const;
     /// Rank `rank`'s run of indices. Error(InvalidArgument) if there is no such rank.
     std::span<const std::int64_t> of_rank(int rank) const;
   };
   Step next(std::span<const std::int64_t> shares);
+
+  /// The next `samples` samples (or what is left of the epoch), whatever the shares, so dealt out
+  /// that the ranks' weights are as near to the shares' proportions as balance::deal_out comes.
+  /// Without weights it is next() with these shares scaled to `samples`. Errors as there, and for
+  /// samples < 1.
+  Step deal(std::span<const std::int64_t> shares, std::int64_t samples);
+
+  /// What so many samples weigh on average over the dataset, rounded.
+  std::int64_t mean_weight(std::int64_t samples) const noexcept;
 
   /// {epoch, offset}; the offset equals the dataset's size between two epochs.
   SamplerPosition position() const noexcept { return position_; }
@@ -46,10 +60,12 @@ class EpochSampler {
 
  private:
   void order_epoch();
+  Step take(std::int64_t samples);
 
   std::int64_t size_;
   std::uint64_t seed_;
   bool shuffle_;
+  std::vector<std::int64_t> weights_;  ///< per sample; empty: all are alike
   SamplerPosition position_;
   std::int64_t ordered_epoch_ = -1;  ///< the epoch that order_ is of
   std::vector<std::int64_t> order_;

@@ -50,7 +50,7 @@ DeviceInfo describe_accelerator(const torch::Device& device) {
   return info;
 }
 
-[[noreturn]] void no_such_device(const WorkerSpec& spec) {
+[[noreturn]] void no_such_device(const job::WorkerSpec& spec) {
   std::vector<std::string> present = {"cpu"};
   for (int i = 0; i < at::accelerator::deviceCount(); ++i) {
     present.push_back(accelerator(*accelerator_type(), i).str());
@@ -61,7 +61,8 @@ DeviceInfo describe_accelerator(const torch::Device& device) {
       ErrorCode::Unsupported,
       fmt::format("worker \"{}\": this machine has no such device that libtorch can use; "
                   "there {}: {}{}",
-                  to_string(spec), present.size() == 1 ? "is" : "are", fmt::join(present, ", "),
+                  job::to_string(spec), present.size() == 1 ? "is" : "are",
+                  fmt::join(present, ", "),
                   built ? "" : fmt::format(" (this libtorch is built without {})", spec.type)));
 }
 
@@ -75,7 +76,7 @@ std::vector<DeviceInfo> enumerate_devices() {
   return devices;
 }
 
-torch::Device select_device(const WorkerSpec& spec, int local_rank) {
+torch::Device select_device(const job::WorkerSpec& spec, int local_rank) {
   const int count = at::accelerator::deviceCount();
   const auto type = accelerator_type();
   if (spec.type == "cpu") return torch::kCPU;
@@ -87,7 +88,7 @@ torch::Device select_device(const WorkerSpec& spec, int local_rank) {
   return accelerator(*type, spec.index.value_or(local_rank % count));
 }
 
-void apply_worker_limits(const WorkerSpec& spec, int local_world_size) {
+void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size) {
   const int equal_part = std::max(1, usable_cores() / std::max(1, local_world_size));
   at::set_num_threads(spec.threads.value_or(equal_part));
   if (!spec.memory_bytes) {
@@ -98,7 +99,7 @@ void apply_worker_limits(const WorkerSpec& spec, int local_world_size) {
     throw Error(ErrorCode::Unsupported,
                 fmt::format("worker \"{}\": memory= limits what a worker of type cpu may allocate; "
                             "an accelerator's own memory can't be limited: leave memory= out",
-                            to_string(spec)));
+                            job::to_string(spec)));
   }
   limit_process_memory(*spec.memory_bytes);
 }

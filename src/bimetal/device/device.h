@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/device/worker_spec.h"
+#include "bimetal/job/worker_spec.h"
 
 namespace bimetal::device {
 
@@ -26,14 +26,14 @@ std::vector<DeviceInfo> enumerate_devices();
 /// local rank, counted round where there are fewer accelerators than workers; "auto" does so while
 /// there are accelerators enough and is the CPU for the ranks beyond. Error(Unsupported), listing
 /// those that exist, if the device does not; it also names what libtorch was built without.
-torch::Device select_device(const WorkerSpec& spec, int local_rank);
+torch::Device select_device(const job::WorkerSpec& spec, int local_rank);
 
 /// Prepares this process for one of `local_world_size` workers of this machine: CPU threads
 /// (threads=, else an equal part of the usable cores), and memory= (limit_process_memory in
 /// device/host.h) or, without such a limit, the keeping of freed memory for the next step
 /// (device/host_allocator.h). Call once, before any tensor work.
 /// Error(Unsupported): memory= with another type than cpu, or on a system that can't limit it.
-void apply_worker_limits(const WorkerSpec& spec, int local_world_size);
+void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size);
 
 /// Blocks until everything queued on `device` has run (no-op on the CPU).
 void synchronize(const torch::Device& device);

@@ -26,9 +26,14 @@ c10::Event record(const c10::Stream& stream) {
   return event;
 }
 
-// Devices without streams of their own (Metal) give their only one; copies are then ordered with
-// computation, which is right, only without overlap.
-c10::Stream copy_stream(const torch::Device& device) {
+torch::Device with_index(const torch::Device& device) {
+  if (device.is_cpu() || device.has_index()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+}  // namespace
+
+c10::Stream stream_of_its_own(const torch::Device& device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   try {
     return guard.getNewStream(device);
@@ -36,13 +41,6 @@ c10::Stream copy_stream(const torch::Device& device) {
     return guard.getStream(device);
   }
 }
-
-torch::Device with_index(const torch::Device& device) {
-  if (device.is_cpu() || device.has_index()) return device;
-  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
-}
-
-}  // namespace
 
 torch::Tensor host_buffer(std::int64_t count, torch::ScalarType dtype,
                           const torch::Device& device) {
@@ -75,7 +73,7 @@ void CopyMark::wait(Deadline deadline) const {
 }
 
 HostStaging::HostStaging(const torch::Device& device) : device_(with_index(device)) {
-  if (!device_.is_cpu()) to_host_ = copy_stream(device_);
+  if (!device_.is_cpu()) to_host_ = stream_of_its_own(device_);
 }
 
 void HostStaging::to_host(const torch::Tensor& source, torch::Tensor host) {

@@ -15,6 +15,10 @@
 
 namespace bimetal::device {
 
+/// A stream of an accelerator beside the current one. Devices without streams of their own (Metal)
+/// give their only one: work is then ordered with all other, which is right, only without overlap.
+c10::Stream stream_of_its_own(const torch::Device& device);
+
 /// `count` zeros in host memory: page-locked where `device` has such memory and the operating
 /// system grants it, else ordinary (copies are then right but not asynchronous).
 torch::Tensor host_buffer(std::int64_t count, torch::ScalarType dtype, const torch::Device& device);

@@ -62,9 +62,7 @@ class Timing {
   }
 
  private:
-  Deadline deadline() const {
-    return Deadline::after(std::chrono::milliseconds(std::llround(options_.timeout_s * 1000)));
-  }
+  Deadline deadline() const { return Deadline::after(milliseconds_of(options_.timeout_s)); }
 
   void agree(comm::Buffer figures, comm::ReduceOp op) const {
     comm::Group group = group_;

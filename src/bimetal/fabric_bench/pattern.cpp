@@ -7,29 +7,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "bimetal/base/error.h"
-#include "bimetal/comm/half.h"
+#include "bimetal/comm/reduce/reduce_operators.h"
 
 namespace bimetal::fabric_bench {
 namespace {
 
 using comm::DType;
-
-template <typename Function>
-void with_type(DType dtype, Function function) {
-  switch (dtype) {
-    case DType::float32: return function(float{});
-    case DType::float64: return function(double{});
-    case DType::float16: return function(comm::Float16{});
-    case DType::bfloat16: return function(comm::BFloat16{});
-    case DType::int8: return function(std::int8_t{});
-    case DType::int16: return function(std::int16_t{});
-    case DType::int32: return function(std::int32_t{});
-    case DType::int64: return function(std::int64_t{});
-    case DType::uint8: return function(std::uint8_t{});
-  }
-  throw Error(ErrorCode::Internal, "a pattern of an unknown element type");
-}
 
 template <typename T>
 T as(double value) {
@@ -43,7 +26,7 @@ T as(double value) {
 // One period of the pattern as the type holds it, beginning at element `first`.
 std::vector<std::byte> encoded(const Pattern& pattern, DType dtype, std::size_t first) {
   std::vector<std::byte> bytes(pattern.size() * size_of(dtype));
-  with_type(dtype, [&]<typename T>(T) {
+  comm::with_type(dtype, [&]<typename T>(T) {
     for (std::size_t i = 0; i < pattern.size(); ++i) {
       const T value = as<T>(pattern[(first + i) % pattern.size()]);
       std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
@@ -96,7 +79,7 @@ std::string difference(std::span<const std::byte> memory, DType dtype, const Pat
 double relative_error(std::span<const std::byte> memory, DType dtype, const Pattern& pattern,
                       double factor) {
   double errors = 0, all = 0;
-  with_type(dtype, [&]<typename T>(T) {
+  comm::with_type(dtype, [&]<typename T>(T) {
     for (std::size_t i = 0; i < memory.size() / sizeof(T); ++i) {
       T value;
       std::memcpy(&value, memory.data() + i * sizeof(T), sizeof(T));

@@ -3,20 +3,20 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <utility>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/fabric_bench/measure.h"
 #include "bimetal/fabric_bench/report.h"
 #include "bimetal/launch/find_rank.h"
-#include "bimetal/launch/lifeline.h"
-#include "bimetal/launch/local_launcher.h"
-#include "bimetal/launch/process.h"
-#include "bimetal/launch/status_pipe.h"
-#include "bimetal/launch/stop_request.h"
+#include "bimetal/launch/local/lifeline.h"
+#include "bimetal/launch/local/local_launcher.h"
+#include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/launch/local/stop_request.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::fabric_bench {
@@ -24,7 +24,7 @@ namespace {
 
 comm::GroupOptions group_options(const BenchOptions& options) {
   comm::GroupOptions group;
-  group.timeout = std::chrono::milliseconds(std::llround(options.timeout_s * 1000));
+  group.timeout = milliseconds_of(options.timeout_s);
   return group;
 }
 

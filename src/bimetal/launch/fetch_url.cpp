@@ -12,12 +12,12 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/data/url.h"
+#include "bimetal/base/url.h"
 #include "bimetal/launch/fetch_url_script.h"
-#include "bimetal/launch/find_program.h"
-#include "bimetal/launch/pipe.h"
-#include "bimetal/launch/process.h"
-#include "bimetal/launch/python_program.h"
+#include "bimetal/launch/local/find_program.h"
+#include "bimetal/launch/local/pipe.h"
+#include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/python_program.h"
 
 namespace bimetal::launch {
 namespace {
@@ -62,7 +62,7 @@ std::uint64_t bytes_in(const fs::path& folder) {
 /// The Python process and what it tells.
 class Fetcher {
  public:
-  Fetcher(const data::FetchRequest& request, data::Meter& meter)
+  Fetcher(const data::FetchRequest& request, progress::Meter& meter)
       : request_(request), meter_(meter), pipe_(Pipe::create()), process_(start()) {
     pipe_.write.close();  // the stream then ends with the process
     set_nonblocking(pipe_.read);
@@ -137,13 +137,13 @@ class Fetcher {
   std::string said() const { return words_.empty() ? "" : ": " + words_; }
 
   [[noreturn]] void fail(ErrorCode code, const std::string& why) const {
-    throw Error(code, fmt::format("cannot fetch the data from '{}': {}",
-                                  data::without_secrets(request_.url),
-                                  data::without_secrets_of(request_.url, why)));
+    throw Error(code,
+                fmt::format("cannot fetch the data from '{}': {}", without_secrets(request_.url),
+                            without_secrets_of(request_.url, why)));
   }
 
   const data::FetchRequest& request_;
-  data::Meter& meter_;
+  progress::Meter& meter_;
   Pipe pipe_;
   Process process_;
   std::string line_, words_;
@@ -153,7 +153,7 @@ class Fetcher {
 
 }  // namespace
 
-data::Fetched fetch_url(const data::FetchRequest& request, data::Meter& meter) {
+data::Fetched fetch_url(const data::FetchRequest& request, progress::Meter& meter) {
   return Fetcher(request, meter).run();
 }
 

@@ -2,7 +2,7 @@
 // Data sets at a URL, by Python's fsspec: s3://, gs://, https://, file:// and whatever else is
 // installed for it. A Python process does it, which ends with this one (POSIX).
 
-#include "bimetal/data/fetch.h"
+#include "bimetal/data/transfer/fetch.h"
 
 namespace bimetal::launch {
 
@@ -11,6 +11,6 @@ namespace bimetal::launch {
 /// it; InvalidArgument for an unknown protocol or files that are not there; Timeout if nothing
 /// comes for request.patience; System for all else that fails there, and if there is no Python;
 /// Aborted once the meter is stopped. Messages hold none of the URL's secrets.
-data::Fetched fetch_url(const data::FetchRequest& request, data::Meter& meter);
+data::Fetched fetch_url(const data::FetchRequest& request, progress::Meter& meter);
 
 }  // namespace bimetal::launch

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/slurm_environment.h"
+#include "bimetal/launch/slurm/slurm_environment.h"
 #include "bimetal/net/mpi/launch_environment.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
 

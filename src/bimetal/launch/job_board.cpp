@@ -5,6 +5,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "bimetal/rendezvous/failure_note.h"
+
 namespace bimetal::launch {
 namespace {
 
@@ -16,7 +18,6 @@ constexpr const char* kClaimed = "board/claimed";
 constexpr const char* kClaimedServers = "board/claimed_servers";
 constexpr const char* kStarted = "board/started";
 constexpr const char* kWithdrawn = "board/withdrawn";
-constexpr const char* kFailures = "board/failures";
 constexpr const char* kFailure = "board/failure";
 constexpr const char* kPresent = "board/present";
 
@@ -67,7 +68,7 @@ int JobBoard::claim_server(const JobOffer& offer, int servers) {
   }
   store_.add(kClaimedServers, -1, soon());
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("the job has all of its {} parameter servers (parallel.servers); its "
+              fmt::format("the job has all of its {} parameter servers (servers.count); its "
                           "first machine runs {}: see --servers-here there",
                           servers, offer.servers_here));
 }
@@ -93,25 +94,12 @@ std::optional<std::string> JobBoard::withdrawn() {
 }
 
 void JobBoard::fail(const Error& cause, const std::string& host_name) {
-  if (store_.add(kFailures, 1, soon()) > 1) return;
-  const Json json = {{"code", static_cast<int>(cause.code())},
-                     {"message", fmt::format("on {}: {}", host_name, cause.what())}};
-  store_.set(kFailure, json.dump(-1, ' ', false, Json::error_handler_t::replace), soon());
+  const Error told(cause.code(), fmt::format("on {}: {}", host_name, cause.what()), cause.rank());
+  rendezvous::note_failure(store_, kFailure, told, soon());
 }
 
 std::optional<Error> JobBoard::failure() {
-  const auto text = store_.try_get(kFailure, soon());
-  if (!text) return std::nullopt;
-  const auto json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.value("code", Json()).is_number_integer() ||
-      !json.value("message", Json()).is_string()) {
-    return std::nullopt;
-  }
-  const int code = json["code"];
-  return Error(code >= 0 && code <= static_cast<int>(ErrorCode::Internal)
-                   ? static_cast<ErrorCode>(code)
-                   : ErrorCode::Internal,
-               json["message"].get<std::string>());
+  return rendezvous::noted_failure(store_, kFailure, soon());
 }
 
 void JobBoard::leave() {

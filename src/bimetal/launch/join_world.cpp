@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "bimetal/c10d/tcp_store.h"
+#include "bimetal/c10d/stores/tcp_store.h"
 #include "bimetal/net/own_address.h"
 
 namespace bimetal::launch {

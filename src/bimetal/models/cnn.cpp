@@ -9,21 +9,22 @@ torch::nn::Conv2d same_size_conv(std::int64_t in, std::int64_t out) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, /*kernel_size=*/3).padding(1));
 }
 
+torch::Tensor pooled(torch::nn::Conv2dImpl& conv, const torch::Tensor& x) {
+  return torch::max_pool2d(conv.forward(x).relu_(), 2);
+}
+
 }  // namespace
 
-Cnn::Cnn(ImageShape shape, std::int64_t hidden)
-    : conv1_(register_module("conv1", same_size_conv(shape.channels, 32))),
-      conv2_(register_module("conv2", same_size_conv(32, 64))),
-      fc1_(register_module("fc1",
-                           torch::nn::Linear(64 * (shape.height / 4) * (shape.width / 4), hidden))),
-      fc2_(register_module("fc2", torch::nn::Linear(hidden, shape.classes))) {}
-
-torch::Tensor Cnn::forward(torch::Tensor x) {
-  x = torch::max_pool2d(ready(conv1_)->forward(x).relu_(), 2);
-  x = torch::max_pool2d(ready(conv2_)->forward(x).relu_(), 2);
+Cnn::Cnn(ImageShape shape, std::int64_t hidden) {
+  using torch::nn::Linear, torch::nn::LinearImpl;
+  add_layer("conv1", same_size_conv(shape.channels, 32), pooled);
+  add_layer("conv2", same_size_conv(32, 64), pooled);
   // flatten(1), not view({b, -1}): -1 has no meaning for an empty batch.
-  x = ready(fc1_)->forward(x.flatten(1)).relu_();
-  return ready(fc2_)->forward(x);
+  add_layer(
+      "fc1", Linear(64 * (shape.height / 4) * (shape.width / 4), hidden),
+      [](LinearImpl& fc, const torch::Tensor& x) { return fc.forward(x.flatten(1)).relu_(); });
+  add_layer("fc2", Linear(hidden, shape.classes),
+            [](LinearImpl& fc, const torch::Tensor& x) { return fc.forward(x); });
 }
 
 }  // namespace bimetal::models

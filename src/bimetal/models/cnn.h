@@ -1,9 +1,7 @@
 #pragma once
 // The reference convolutional network.
 
-#include <torch/csrc/api/include/torch/nn/modules/conv.h>
-#include <torch/csrc/api/include/torch/nn/modules/linear.h>
-
+#include "bimetal/models/classifier.h"
 #include "bimetal/models/registry.h"
 
 namespace bimetal::models {
@@ -15,11 +13,6 @@ inline constexpr std::int64_t kCnnHidden = 128;
 class Cnn final : public Classifier {
  public:
   explicit Cnn(ImageShape shape, std::int64_t hidden = kCnnHidden);
-  torch::Tensor forward(torch::Tensor x) override;
-
- private:
-  torch::nn::Conv2d conv1_, conv2_;
-  torch::nn::Linear fc1_, fc2_;
 };
 
 }  // namespace bimetal::models

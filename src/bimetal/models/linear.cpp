@@ -4,12 +4,10 @@
 
 namespace bimetal::models {
 
-Linear::Linear(ImageShape shape)
-    : fc_(register_module(
-          "fc", torch::nn::Linear(shape.channels * shape.height * shape.width, shape.classes))) {}
-
-torch::Tensor Linear::forward(torch::Tensor x) {
-  return ready(fc_)->forward(x.flatten(1));
+Linear::Linear(ImageShape shape) {
+  add_layer(
+      "fc", torch::nn::Linear(shape.channels * shape.height * shape.width, shape.classes),
+      [](torch::nn::LinearImpl& fc, const torch::Tensor& x) { return fc.forward(x.flatten(1)); });
 }
 
 }  // namespace bimetal::models

@@ -4,16 +4,15 @@
 
 namespace bimetal::models {
 
-Mlp::Mlp(ImageShape shape, std::int64_t hidden)
-    : fc1_(register_module("fc1",
-                           torch::nn::Linear(shape.channels * shape.height * shape.width, hidden))),
-      fc2_(register_module("fc2", torch::nn::Linear(hidden, hidden))),
-      fc3_(register_module("fc3", torch::nn::Linear(hidden, shape.classes))) {}
-
-torch::Tensor Mlp::forward(torch::Tensor x) {
-  x = ready(fc1_)->forward(x.flatten(1)).relu_();
-  x = ready(fc2_)->forward(x).relu_();
-  return ready(fc3_)->forward(x);
+Mlp::Mlp(ImageShape shape, std::int64_t hidden) {
+  using torch::nn::Linear, torch::nn::LinearImpl;
+  const auto with_relu = [](LinearImpl& fc, const torch::Tensor& x) {
+    return fc.forward(x.flatten(1)).relu_();
+  };
+  add_layer("fc1", Linear(shape.channels * shape.height * shape.width, hidden), with_relu);
+  add_layer("fc2", Linear(hidden, hidden), with_relu);
+  add_layer("fc3", Linear(hidden, shape.classes),
+            [](LinearImpl& fc, const torch::Tensor& x) { return fc.forward(x); });
 }
 
 }  // namespace bimetal::models

@@ -71,24 +71,24 @@ void Monitor::on_phase(const std::string& what) {
   recorder_.on_phase(what);
 }
 
-void Monitor::on_data(const train::DataProgress& progress) {
+void Monitor::on_data(const progress::DataProgress& progress) {
   recorder_.on_data(progress);
 }
 
-void Monitor::on_workers(const std::vector<train::WorkerPlace>& places) {
+void Monitor::on_workers(const std::vector<progress::WorkerPlace>& places) {
   recorder_.on_workers(places);
 }
 
-void Monitor::on_step(const train::Progress& progress) {
+void Monitor::on_step(const progress::Progress& progress) {
   recorder_.on_step(progress);
   step_ = progress.step;
   if (scalars_ && scalars_->wants_step()) log_step();
 }
 
-void Monitor::on_evaluated(std::int64_t epoch, double accuracy, double loss) {
-  recorder_.on_evaluated(epoch, accuracy, loss);
+void Monitor::on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) {
+  recorder_.on_evaluated(epoch, evaluation);
   log_step();
-  if (scalars_) scalars_->add_evaluation(step_, accuracy, loss);
+  if (scalars_) scalars_->add_evaluation(step_, evaluation);
 }
 
 void Monitor::on_notice(const std::string& text) {

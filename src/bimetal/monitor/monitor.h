@@ -13,7 +13,7 @@
 #include "bimetal/monitor/scalar_log.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
-#include "bimetal/train/observer.h"
+#include "bimetal/progress/observer.h"
 
 namespace bimetal::monitor {
 
@@ -33,7 +33,7 @@ void require_token_for_monitor(const net::Endpoint& listen, const net::Token& jo
 
 /// To be told what rank 0 is told. Its calls come from one thread and copy some numbers; who asks
 /// for a page is answered by another one.
-class Monitor final : public train::Observer {
+class Monitor final : public progress::Observer {
  public:
   /// Errors: Unauthorized for an address beyond loopback without a token; System for a port in use
   /// or a folder that cannot be written.
@@ -44,10 +44,10 @@ class Monitor final : public train::Observer {
   std::optional<net::Endpoint> endpoint() const;
 
   void on_phase(const std::string& what) override;
-  void on_data(const train::DataProgress& progress) override;
-  void on_workers(const std::vector<train::WorkerPlace>& places) override;
-  void on_step(const train::Progress& progress) override;
-  void on_evaluated(std::int64_t epoch, double accuracy, double loss) override;
+  void on_data(const progress::DataProgress& progress) override;
+  void on_workers(const std::vector<progress::WorkerPlace>& places) override;
+  void on_step(const progress::Progress& progress) override;
+  void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override;
   void on_notice(const std::string& text) override;
 
  private:

@@ -119,8 +119,13 @@ void add_job(Text& text, const Status& status) {
            "Samples trained on per second, over the last seconds.", status.samples_per_s);
   text.job("bimetal_efficiency_ratio", gauge,
            "The job's rate by the sum of what the devices would do alone.", status.efficiency);
-  text.job("bimetal_test_accuracy_ratio", gauge, "Test accuracy at the last evaluation.",
-           status.test_accuracy);
+  for (const auto& metric : status.test_metrics) {
+    auto label = progress::label_of(metric);
+    label.front() = 'T';
+    text.job(fmt::format("bimetal_test_{}{}", metric.name,
+                         progress::is_ratio(metric.name) ? "_ratio" : ""),
+             gauge, label + " at the last evaluation.", metric.value);
+  }
   text.job("bimetal_test_loss", gauge, "Test loss at the last evaluation.", status.test_loss);
 }
 

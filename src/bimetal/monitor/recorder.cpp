@@ -18,7 +18,7 @@ std::optional<double> if_finite(double value) {
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
-void add_totals(const train::WorkerTotals& now, WorkerStatus& worker) {
+void add_totals(const progress::WorkerTotals& now, WorkerStatus& worker) {
   worker.samples = now.samples;
   worker.compute_s = now.compute_s;
   worker.communicate_s = now.communicate_s;
@@ -27,14 +27,14 @@ void add_totals(const train::WorkerTotals& now, WorkerStatus& worker) {
   if (now.staleness) worker.staleness_max = now.staleness->max;
 }
 
-void add_rates(const train::WorkerTotals& before, const train::WorkerTotals& now, double seconds,
-               WorkerStatus& worker) {
+void add_rates(const progress::WorkerTotals& before, const progress::WorkerTotals& now,
+               double seconds, WorkerStatus& worker) {
   if (!(seconds > 0)) return;
   worker.samples_per_s = static_cast<double>(now.samples - before.samples) / seconds;
   worker.wait_part = std::min((now.wait_s - before.wait_s) / seconds, 1.0);
   worker.bytes_per_s = static_cast<double>(now.bytes_sent - before.bytes_sent) / seconds;
   if (!now.staleness) return;
-  const auto past = before.staleness.value_or(train::Staleness{});
+  const auto past = before.staleness.value_or(progress::Staleness{});
   const auto updates = now.staleness->updates - past.updates;
   if (updates > 0) {
     worker.staleness =
@@ -58,26 +58,26 @@ void Recorder::on_phase(const std::string& what) {
   set_phase(what);
 }
 
-void Recorder::on_data(const train::DataProgress& progress) {
+void Recorder::on_data(const progress::DataProgress& progress) {
   set_phase(progress.what);
 }
 
-void Recorder::on_workers(const std::vector<train::WorkerPlace>& places) {
+void Recorder::on_workers(const std::vector<progress::WorkerPlace>& places) {
   const std::scoped_lock lock(mutex_);
   places_ = places;
 }
 
-void Recorder::on_step(const train::Progress& progress) {
+void Recorder::on_step(const progress::Progress& progress) {
   const std::scoped_lock lock(mutex_);
   progress_ = progress;
   since_step_ = Stopwatch();
   remember(progress);
 }
 
-void Recorder::remember(const train::Progress& progress) {
+void Recorder::remember(const progress::Progress& progress) {
   // The first step's span began before it: what was done by then is nothing.
   if (marks_.empty()) {
-    marks_.push_back({0, std::vector<train::WorkerTotals>(progress.workers.size())});
+    marks_.push_back({0, std::vector<progress::WorkerTotals>(progress.workers.size())});
   }
   if (progress.elapsed_s - marks_.back().elapsed_s < kMarkEvery) return;
   marks_.push_back({progress.elapsed_s, progress.workers});
@@ -86,10 +86,13 @@ void Recorder::remember(const train::Progress& progress) {
   }
 }
 
-void Recorder::on_evaluated(std::int64_t, double accuracy, double loss) {
+void Recorder::on_evaluated(std::int64_t, const progress::Evaluation& evaluation) {
   const std::scoped_lock lock(mutex_);
-  status_.test_accuracy = if_finite(accuracy);
-  status_.test_loss = if_finite(loss);
+  status_.test_metrics.clear();
+  for (const auto& [name, value] : evaluation.metrics) {
+    if (const auto finite = if_finite(value)) status_.test_metrics.push_back({name, *finite});
+  }
+  status_.test_loss = if_finite(evaluation.loss);
 }
 
 void Recorder::on_notice(const std::string& text) {

@@ -9,21 +9,21 @@
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/monitor/status.h"
-#include "bimetal/train/observer.h"
+#include "bimetal/progress/observer.h"
 
 namespace bimetal::monitor {
 
 /// The observer's calls come from one thread and cost a copy of some numbers; status() may be
 /// called from any other.
-class Recorder final : public train::Observer {
+class Recorder final : public progress::Observer {
  public:
   Recorder();
 
   void on_phase(const std::string& what) override;
-  void on_data(const train::DataProgress& progress) override;
-  void on_workers(const std::vector<train::WorkerPlace>& places) override;
-  void on_step(const train::Progress& progress) override;
-  void on_evaluated(std::int64_t epoch, double accuracy, double loss) override;
+  void on_data(const progress::DataProgress& progress) override;
+  void on_workers(const std::vector<progress::WorkerPlace>& places) override;
+  void on_step(const progress::Progress& progress) override;
+  void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override;
   void on_notice(const std::string& text) override;
 
   Status status() const;
@@ -32,17 +32,17 @@ class Recorder final : public train::Observer {
   /// What has been done by a moment of training.
   struct Mark {
     double elapsed_s = 0;
-    std::vector<train::WorkerTotals> workers;
+    std::vector<progress::WorkerTotals> workers;
   };
 
   void set_phase(const std::string& what);
-  void remember(const train::Progress& progress);
+  void remember(const progress::Progress& progress);
   WorkerStatus worker(std::size_t rank) const;
 
   mutable std::mutex mutex_;
   Status status_;
-  std::vector<train::WorkerPlace> places_;
-  train::Progress progress_;
+  std::vector<progress::WorkerPlace> places_;
+  progress::Progress progress_;
   Stopwatch since_step_;
   std::deque<Mark> marks_;  ///< from the last seconds, for rates
 };

@@ -61,9 +61,11 @@ void ScalarLog::add_step(const Status& status) {
   add(status.step, scalars_of(status));
 }
 
-void ScalarLog::add_evaluation(std::int64_t step, double accuracy, double loss) {
-  add(step,
-      {{"test_accuracy", static_cast<float>(accuracy)}, {"test_loss", static_cast<float>(loss)}});
+void ScalarLog::add_evaluation(std::int64_t step, const progress::Evaluation& evaluation) {
+  std::vector<Scalar> scalars;
+  for (const auto& [name, value] : evaluation.metrics) add_known(scalars, "test_" + name, value);
+  add_known(scalars, "test_loss", evaluation.loss);
+  add(step, std::move(scalars));
 }
 
 void ScalarLog::add(std::int64_t step, std::vector<Scalar> scalars) {

@@ -33,7 +33,7 @@ class ScalarLog {
 
   /// The scalars of `status` at its step: docs/monitoring.md lists them.
   void add_step(const Status& status);
-  void add_evaluation(std::int64_t step, double accuracy, double loss);
+  void add_evaluation(std::int64_t step, const progress::Evaluation& evaluation);
 
  private:
   struct Point {

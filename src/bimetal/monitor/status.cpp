@@ -10,6 +10,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+const std::string kMetricPrefix = "test_";
+constexpr const char* kTestLoss = "test_loss";
+
 class JsonWriter {
  public:
   explicit JsonWriter(Json& json) : json_(json) {}
@@ -21,6 +24,11 @@ class JsonWriter {
   template <typename Value>
   void operator()(const char* name, const std::optional<Value>& value) {
     json_[name] = value ? Json(*value) : Json();
+  }
+  /// One field for each; without any, the most usual one is null.
+  void operator()(const char* otherwise, const progress::Metrics& metrics) {
+    if (metrics.empty()) json_[otherwise] = nullptr;
+    for (const auto& [name, value] : metrics) json_[kMetricPrefix + name] = value;
   }
 
  private:
@@ -44,6 +52,12 @@ class JsonReader {
   void operator()(const char* name, std::optional<Value>& value) {
     const auto& found = json_.at(name);
     value = found.is_null() ? std::nullopt : std::optional(found.get<Value>());
+  }
+  void operator()(const char*, progress::Metrics& metrics) {
+    for (const auto& [key, value] : json_.items()) {
+      if (!key.starts_with(kMetricPrefix) || key == kTestLoss || value.is_null()) continue;
+      metrics.push_back({key.substr(kMetricPrefix.size()), value.get<double>()});
+    }
   }
 
  private:
@@ -85,8 +99,8 @@ void visit_job(Visitor visit, AnyStatus& status) {
   visit("samples_per_s", status.samples_per_s);
   visit("efficiency", status.efficiency);
   visit("seconds_left", status.seconds_left);
-  visit("test_accuracy", status.test_accuracy);
-  visit("test_loss", status.test_loss);
+  visit("test_accuracy", status.test_metrics);
+  visit(kTestLoss, status.test_loss);
   visit("notices", status.notices);
 }
 

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "bimetal/progress/metrics.h"
+
 namespace bimetal::monitor {
 
 /// Rates and parts are those of the last seconds; an empty one is not known.
@@ -34,8 +36,9 @@ struct Status {
   double elapsed_s = 0;                     ///< time of the training steps alone
   std::optional<double> since_step_s = {};  ///< how long ago the last step ended
   std::optional<double> loss = {}, samples_per_s = {}, efficiency = {}, seconds_left = {};
-  std::optional<double> test_accuracy = {}, test_loss = {};  ///< of the last evaluation
-  std::vector<std::string> notices = {};                     ///< the last few
+  progress::Metrics test_metrics = {};    ///< of the last evaluation, in JSON "test_<name>"
+  std::optional<double> test_loss = {};   ///< likewise
+  std::vector<std::string> notices = {};  ///< the last few
   std::vector<WorkerStatus> workers = {};
 };
 

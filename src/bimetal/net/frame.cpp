@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/sodium.h"
 
 namespace bimetal::net {
 namespace {
@@ -27,10 +26,13 @@ constexpr std::size_t kCountAt = 32;
 constexpr std::size_t kPayloadBytesAt = 40;
 constexpr std::size_t kPartAt = 48;
 constexpr std::size_t kCompressionDetailAt = 52;
-constexpr std::size_t kChecksumAt = 56;
+constexpr std::size_t kPayloadSumAt = 56;
+constexpr std::size_t kChecksumAt = 64;
 
 static_assert(kChecksumAt + sizeof(std::uint64_t) == kFrameHeaderBytes);
-static_assert(sizeof(SessionKey) == crypto_shorthash_KEYBYTES);
+static_assert(kChecksumAt <= Seal::kMaxHeadBytes);
+
+constexpr std::uint8_t kSealed = 0x80;  // beside the kind
 
 template <typename Integer>
 void put(EncodedHeader& out, std::size_t at, Integer value) {
@@ -49,19 +51,6 @@ Integer take(std::span<const std::byte, kFrameHeaderBytes> bytes, std::size_t at
   return static_cast<Integer>(bits);
 }
 
-/// Over the header before its checksum and, in the checksum's place, the frame's number.
-std::array<std::byte, 8> checksum(std::span<const std::byte, kFrameHeaderBytes> bytes,
-                                  const SessionKey& key, std::uint64_t number) {
-  EncodedHeader covered;
-  std::copy(bytes.begin(), bytes.end(), covered.begin());
-  put(covered, kChecksumAt, number);
-  std::array<std::byte, crypto_shorthash_BYTES> sum;
-  crypto_shorthash(reinterpret_cast<unsigned char*>(sum.data()),
-                   reinterpret_cast<const unsigned char*>(covered.data()), covered.size(),
-                   reinterpret_cast<const unsigned char*>(key.data()));
-  return sum;
-}
-
 FrameKind checked_kind(std::uint8_t kind) {
   if (kind >= static_cast<std::uint8_t>(FrameKind::Data) &&
       kind <= static_cast<std::uint8_t>(FrameKind::Goodbye)) {
@@ -70,8 +59,7 @@ FrameKind checked_kind(std::uint8_t kind) {
   throw Error(ErrorCode::CorruptData, fmt::format("frame of unknown kind {}", kind));
 }
 
-void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes, const SessionKey& key,
-                  std::uint64_t number) {
+void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes, Seal& seal) {
   if (take<std::uint32_t>(bytes, kMagicAt) != kFrameMagic) {
     throw Error(ErrorCode::ProtocolMismatch, "these bytes are no Bimetal frame (wrong magic)");
   }
@@ -80,8 +68,7 @@ void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes, const Ses
                 fmt::format("frame of protocol version {}; this side speaks version {}", version,
                             kProtocolVersion));
   }
-  const auto sum = checksum(bytes, key, number);
-  if (sodium_memcmp(sum.data(), bytes.data() + kChecksumAt, sum.size()) != 0) {
+  if (seal.sum_next_head(bytes.first<kChecksumAt>()) != take<std::uint64_t>(bytes, kChecksumAt)) {
     throw Error(ErrorCode::CorruptData,
                 "frame header fails its checksum, or is not the one sent next");
   }
@@ -89,12 +76,12 @@ void check_origin(std::span<const std::byte, kFrameHeaderBytes> bytes, const Ses
 
 }  // namespace
 
-EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key,
-                            std::uint64_t number) {
+EncodedHeader encode_header(const FrameHeader& header, Seal& seal) {
   EncodedHeader out{};
   put(out, kMagicAt, kFrameMagic);
   put(out, kVersionAt, kProtocolVersion);
-  put(out, kKindAt, static_cast<std::uint8_t>(header.kind));
+  const auto kind = static_cast<std::uint8_t>(header.kind);
+  put(out, kKindAt, static_cast<std::uint8_t>(header.sealed ? kind | kSealed : kind));
   put(out, kOperationAt, header.operation);
   put(out, kDtypeAt, header.dtype);
   put(out, kReduceOpAt, header.reduce_op);
@@ -108,16 +95,17 @@ EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key,
   put(out, kPayloadBytesAt, header.payload_bytes);
   put(out, kPartAt, header.part);
   put(out, kCompressionDetailAt, header.compression_detail);
-  const auto sum = checksum(out, key, number);
-  std::copy(sum.begin(), sum.end(), out.begin() + kChecksumAt);
+  put(out, kPayloadSumAt, header.payload_sum);
+  put(out, kChecksumAt, seal.sum_next_head(std::span(out).first<kChecksumAt>()));
   return out;
 }
 
-FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
-                          const SessionKey& key, std::uint64_t number) {
-  check_origin(bytes, key, number);
+FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes, Seal& seal) {
+  check_origin(bytes, seal);
+  const auto kind = take<std::uint8_t>(bytes, kKindAt);
   FrameHeader header;
-  header.kind = checked_kind(take<std::uint8_t>(bytes, kKindAt));
+  header.kind = checked_kind(kind & ~kSealed);
+  header.sealed = (kind & kSealed) != 0;
   header.operation = take<std::uint8_t>(bytes, kOperationAt);
   header.dtype = take<std::uint8_t>(bytes, kDtypeAt);
   header.reduce_op = take<std::uint8_t>(bytes, kReduceOpAt);
@@ -131,7 +119,21 @@ FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
   header.payload_bytes = take<std::uint64_t>(bytes, kPayloadBytesAt);
   header.part = take<std::uint32_t>(bytes, kPartAt);
   header.compression_detail = take<std::uint32_t>(bytes, kCompressionDetailAt);
+  header.payload_sum = take<std::uint64_t>(bytes, kPayloadSumAt);
   return header;
+}
+
+void seal_payload(FrameHeader& header, std::span<const std::byte> payload, const Seal& seal) {
+  const bool wanted = header.sealed || header.kind == FrameKind::Abort;
+  header.sealed = !payload.empty() && (wanted || payload.size() <= kAlwaysSealedBytes);
+  header.payload_sum = header.sealed ? seal.sum_body(payload) : 0;
+}
+
+void check_payload(const FrameHeader& header, std::span<const std::byte> payload,
+                   const Seal& seal) {
+  if (!header.sealed || header.payload_sum == seal.sum_body(payload)) return;
+  throw Error(ErrorCode::CorruptData,
+              "a frame's payload fails its checksum: it is not what was sent");
 }
 
 }  // namespace bimetal::net

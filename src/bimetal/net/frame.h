@@ -1,23 +1,28 @@
 #pragma once
-// The header before every payload between two ranks. Fixed 64 bytes, little-endian, with a keyed
-// checksum (SipHash-2-4 under the connection's session key), so that damage, truncation and bytes
-// from elsewhere are noticed before a field is believed. Layout: docs/protocol.md.
+// The header before every payload between two ranks, and between servers and those they serve.
+// Fixed 72 bytes, little-endian, with a keyed sum (seal.h), so that damage, truncation and bytes
+// from elsewhere are noticed before a field is believed. A second sum, within it, covers the
+// payloads that are no bulk. Layout: docs/protocol.md.
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "bimetal/net/seal.h"
+
 namespace bimetal::net {
 
 inline constexpr std::uint32_t kFrameMagic = 0x4c544d42;  // "BMTL"
-inline constexpr std::uint16_t kProtocolVersion = 2;
-inline constexpr std::size_t kFrameHeaderBytes = 64;
+inline constexpr std::uint16_t kProtocolVersion = 3;
+inline constexpr std::size_t kFrameHeaderBytes = 72;
+/// Payloads up to this length are always sealed: that takes a tenth of a microsecond.
+inline constexpr std::size_t kAlwaysSealedBytes = 256;
 
 enum class FrameKind : std::uint8_t {
   Data = 1,       ///< part of a collective or a point-to-point message
   Heartbeat = 2,  ///< no payload; shows that the path to the peer works
-  Abort = 3,      ///< payload: why the group ends (see comm/abort_message.h)
+  Abort = 3,      ///< payload: why the group ends (see comm/mailbox/abort_message.h)
   Goodbye = 4,    ///< no payload; an orderly close, so that end-of-stream is no failure
 };
 
@@ -38,23 +43,29 @@ struct FrameHeader {
   std::uint32_t part = 0;        ///< which message of the call this is (algorithm's own numbering)
   std::uint64_t payload_bytes = 0;       ///< bytes that follow this header
   std::uint32_t compression_detail = 0;  ///< comm::CompressionTag::detail
+  /// Before sending: whether the payload is to be sealed however long it is, for all that is no
+  /// tensor. On arrival: whether it is.
+  bool sealed = false;
+  std::uint64_t payload_sum = 0;  ///< of a sealed payload: see seal_payload
 
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
 
-/// 128-bit key for header checksums; the handshake gives each direction of a connection its own.
-using SessionKey = std::array<std::byte, 16>;
-
 using EncodedHeader = std::array<std::byte, kFrameHeaderBytes>;
 
-/// `number`: how many frames have gone this way on the connection before. The checksum covers it,
-/// so that a frame which is repeated, left out or put elsewhere in the stream is noticed.
-EncodedHeader encode_header(const FrameHeader& header, const SessionKey& key,
-                            std::uint64_t number = 0);
+/// The next frame that goes this way.
+EncodedHeader encode_header(const FrameHeader& header, Seal& seal);
 
-/// Throws Error(ProtocolMismatch) for a wrong magic or version, Error(CorruptData) for a wrong
-/// checksum (or another number than the sender's) or an unknown kind.
-FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
-                          const SessionKey& key, std::uint64_t number = 0);
+/// The next frame that has come this way. Throws Error(ProtocolMismatch) for a wrong magic or
+/// version, Error(CorruptData) for a wrong checksum (or another frame than the one sent next) or an
+/// unknown kind.
+FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes, Seal& seal);
+
+/// Seals the payload in its header where the header asks for it, where it is short, or an Abort's.
+void seal_payload(FrameHeader& header, std::span<const std::byte> payload, const Seal& seal);
+
+/// Throws Error(CorruptData) unless `payload` is what a sealed frame was made with. Others are
+/// taken as they are.
+void check_payload(const FrameHeader& header, std::span<const std::byte> payload, const Seal& seal);
 
 }  // namespace bimetal::net

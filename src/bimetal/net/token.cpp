@@ -35,6 +35,14 @@ void require_private(const std::filesystem::path& path) {
 #endif
 }
 
+void require_length(std::size_t length, const std::string& of) {
+  if (length >= kMinimumLength) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{} has {} characters; a token needs at least {}: make one with `bimetal "
+                          "token FILE` (or `openssl rand -hex 32`)",
+                          of, length, kMinimumLength));
+}
+
 std::string_view without_blanks(std::string_view line) {
   constexpr std::string_view kBlanks = " \t\r\n";
   const auto first = line.find_first_not_of(kBlanks);
@@ -79,19 +87,18 @@ Token Token::from_file(const std::filesystem::path& path) {
   wipe(line);
   if (file.bad())
     throw system_error(fmt::format("cannot read token file {}", path.string()), errno);
-  if (token.secret_.size() < kMinimumLength) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("the first line of token file {} has {} characters; a token needs at "
-                            "least {}: make one with `openssl rand -hex 32`",
-                            path.string(), token.secret_.size(), kMinimumLength));
-  }
+  require_length(token.secret_.size(),
+                 fmt::format("the first line of token file {}", path.string()));
   return token;
 }
 
 Token Token::from_environment() {
   if (const char* path = std::getenv("BIMETAL_TOKEN_FILE"); path && *path) return from_file(path);
-  if (const char* text = std::getenv("BIMETAL_TOKEN"); text && *text) return from_text(text);
-  return {};
+  const char* text = std::getenv("BIMETAL_TOKEN");
+  if (text == nullptr || *text == '\0') return {};
+  Token token = from_text(text);
+  require_length(token.secret_.size(), "the value of BIMETAL_TOKEN");
+  return token;
 }
 
 Token Token::from_text(std::string_view text) {
@@ -104,8 +111,9 @@ void require_token_for(std::string_view host, const Token& token) {
   if (!token.empty() || is_loopback(host)) return;
   throw Error(ErrorCode::Unauthorized,
               fmt::format("{} is not a loopback address, and the job has no token: anyone on the "
-                          "network could join. Pass --token-file, or set BIMETAL_TOKEN_FILE or "
-                          "BIMETAL_TOKEN to the same secret on every machine",
+                          "network could join. Make one with `bimetal token FILE`, copy it to "
+                          "every machine, and pass --token-file FILE or set "
+                          "BIMETAL_TOKEN_FILE=FILE for every process",
                           host));
 }
 

@@ -25,7 +25,8 @@ class Token {
   /// it can't be read.
   static Token from_file(const std::filesystem::path& path);
 
-  /// From BIMETAL_TOKEN_FILE, else BIMETAL_TOKEN, else empty.
+  /// From BIMETAL_TOKEN_FILE, else BIMETAL_TOKEN, else empty. Error(InvalidArgument) if it is
+  /// shorter than a file's may be.
   static Token from_environment();
 
   static Token from_text(std::string_view text);

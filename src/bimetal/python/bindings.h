@@ -8,11 +8,17 @@ namespace bimetal::python {
 /// Errors of ours arrive in Python as instances of the class given to set_error_class().
 void bind_errors(pybind11::module_& module);
 
+/// Makes the interpreter know the threads of process groups.
+void bind_threads();
+
 /// Making process groups, and what torch's own classes do not show of them.
 void bind_process_groups(pybind11::module_& module);
 
 /// Balancer, EpochSampler.
 void bind_balance(pybind11::module_& module);
+
+/// TemporaryFolder, and what else files need to survive whatever ends a process or a machine.
+void bind_files(pybind11::module_& module);
 
 /// PredictionClient.
 void bind_serving(pybind11::module_& module);

@@ -6,6 +6,7 @@
 #include "bimetal/c10d/worlds.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
+#include "bimetal/launch/local/launcher_watch.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {
@@ -16,6 +17,7 @@ using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
 BackendPtr make_backend(const ::c10d::DistributedBackendOptions& place) {
   using std::chrono::milliseconds;
+  launch::end_with_launcher();
   auto options = c10::make_intrusive<c10d::BackendOptions>(
       std::chrono::duration_cast<milliseconds>(place.timeout));
   options->group_name = place.group_id;
@@ -34,7 +36,7 @@ const comm::Group& group_of(const BackendPtr& backend) {
 }
 
 std::string device_for(const std::string& spec, int local_rank) {
-  return device::select_device(device::parse_worker_spec(spec), local_rank).str();
+  return device::select_device(job::parse_worker_spec(spec), local_rank).str();
 }
 
 }  // namespace
@@ -42,6 +44,7 @@ std::string device_for(const std::string& spec, int local_rank) {
 void bind_process_groups(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   module.def("make_backend", make_backend, py::arg("place"), no_gil);
+  module.def("end_with_launcher", launch::end_with_launcher, no_gil);
   module.def(
       "close_all",
       [](double seconds) {

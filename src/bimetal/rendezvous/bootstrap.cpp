@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/net/solo_mesh.h"
 #include "bimetal/net/tcp/tcp_mesh.h"
+#include "bimetal/rendezvous/failure_note.h"
 #include "bimetal/rendezvous/member_record.h"
 
 namespace bimetal::rendezvous {
@@ -59,6 +61,7 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   mesh.token = options_.token;
   mesh.listen_hosts = listen_hosts();
   mesh.encryption = options_.encryption;
+  mesh.while_connecting = [this] { check_faults(); };
   net::TcpMeshBuilder builder(rank_, size_, mesh);
 
   MemberRecord self;
@@ -72,6 +75,8 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   publish(self);
   gather();
   check_reachable();
+  // Ranks that listen beyond loopback all do (see check_reachable): rank 0 speaks for them.
+  if (rank_ == 0) net::note_if_plain(self.listening.front().host, options_.encryption);
 
   std::vector<std::vector<net::Endpoint>> endpoints;
   std::vector<std::string> hosts;
@@ -183,14 +188,16 @@ void Meeting::check_reachable() const {
 }
 
 void Meeting::check_faults() {
-  if (const auto fault = store_.try_get(key("fault"), deadline_)) {
-    throw Error(ErrorCode::InvalidArgument, *fault);
-  }
+  const auto fault = noted_failure(store_, fault_key(options_.prefix), deadline_);
+  if (!fault) return;
+  log(LogLevel::info, "rank {} does not wait any longer: {}", rank_, fault->what());
+  throw *fault;
 }
 
 void Meeting::report_fault(const std::string& message) {
-  store_.set(key("fault"), message, deadline_);
-  throw Error(ErrorCode::InvalidArgument, message);
+  const Error fault(ErrorCode::InvalidArgument, message);
+  note_failure(store_, fault_key(options_.prefix), fault, deadline_);
+  throw fault;
 }
 
 void Meeting::report_missing() {
@@ -221,6 +228,10 @@ int Meeting::first_missing() const {
 }
 
 }  // namespace
+
+std::string fault_key(std::string_view prefix) {
+  return fmt::format("{}/fault", prefix);
+}
 
 std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
                                         const BootstrapOptions& options, Deadline deadline) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "bimetal/base/release.h"
 #include "bimetal/net/advertise.h"
@@ -13,6 +14,9 @@
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::rendezvous {
+
+/// Key prefix of the first membership epoch.
+inline constexpr std::string_view kFirstMesh = "mesh/0";
 
 struct BootstrapOptions {
   std::string job_id = "job";
@@ -25,15 +29,21 @@ struct BootstrapOptions {
   net::Encryption encryption = net::encryption_from_environment();
   /// Version of this process's Bimetal: all must have the same.
   std::string release = std::string(bimetal::release());
-  std::string prefix = "mesh/0";  ///< key prefix; a new one for each membership epoch
+  std::string prefix{kFirstMesh};  ///< of keys; a new one for each membership epoch
 };
 
-/// Collective. A world of one needs nobody: it opens no socket and leaves the store alone.
+/// Where to note_failure() of a rank that will not come any more, so that nobody waits for it:
+/// whoever started it, in the store at which it was to meet the others.
+std::string fault_key(std::string_view prefix = kFirstMesh);
+
+/// Collective. A world of one needs nobody: it opens no socket and leaves the store alone. Where
+/// plain connections go beyond loopback, rank 0 says so (net::note_if_plain).
 ///
 /// Errors: Timeout that names every rank that did not join and those that did; InvalidArgument
 /// when two processes claim one rank (names both) or disagree about the world size or encryption,
-/// on every rank that is still waiting; ProtocolMismatch if they run different versions of Bimetal
-/// (names both); those of TcpMeshBuilder::connect.
+/// on every rank that is still waiting; what has been noted under fault_key(), at once;
+/// ProtocolMismatch if they run different versions of Bimetal (names both); those of
+/// TcpMeshBuilder::connect.
 std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
                                         const BootstrapOptions& options, Deadline deadline);
 

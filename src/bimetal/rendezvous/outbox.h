@@ -21,7 +21,7 @@ class Outbox {
   Outbox(asio::ip::tcp::socket& socket, const net::SessionKey& key,
          const std::optional<net::noise::CipherState>& cipher)
       : writer_(socket, cipher),
-        key_(key),
+        seal_(key),
         filled_(socket.get_executor(), asio::steady_timer::time_point::max()),
         drained_(socket.get_executor(), asio::steady_timer::time_point::max()) {}
 
@@ -42,7 +42,7 @@ class Outbox {
       }
       const StoreMessage message = std::move(messages_.front());
       messages_.pop_front();
-      const StoreHeader header = encode_store_header(message, key_);
+      const StoreHeader header = encode_store_header(message, seal_);
       const std::array<asio::const_buffer, 3> buffers{
           asio::buffer(header), asio::buffer(message.key), asio::buffer(*message.value)};
       co_await writer_.write(buffers, error);
@@ -68,7 +68,7 @@ class Outbox {
 
  private:
   net::ByteWriter writer_;
-  net::SessionKey key_;
+  net::Seal seal_;
   std::deque<StoreMessage> messages_;
   std::size_t bytes_ = 0;
   bool closed_ = false;

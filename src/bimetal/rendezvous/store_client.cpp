@@ -44,11 +44,12 @@ class StoreClient final : public Store {
   asio::awaitable<void> read_replies();
   asio::awaitable<void> write_requests();
   void accept_reply(StoreMessage reply);
-  void lose(const std::string& why);
+  Error gone(const std::string& why) const;
+  void lose(const Error& error);
 
   std::unique_ptr<asio::io_context> io_;
   asio::ip::tcp::socket socket_;
-  const net::SessionKeys keys_;
+  net::Seal incoming_;
   const std::string server_;
   const std::string local_address_;
   net::ByteReader reader_;
@@ -58,7 +59,7 @@ class StoreClient final : public Store {
   std::condition_variable changed_;
   std::uint64_t last_request_ = 0;
   Pending pending_;
-  std::string lost_;  ///< why the server is gone; empty while it is there
+  std::optional<Error> lost_;  ///< how the connection has ended
 
   std::thread thread_;
 };
@@ -73,11 +74,11 @@ StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnec
                          std::string server)
     : io_(std::move(io)),
       socket_(std::move(connection.socket)),
-      keys_(connection.keys),
+      incoming_(connection.keys.server_to_client),
       server_(std::move(server)),
       local_address_(local_address_of(socket_)),
-      reader_(socket_, keys_.cipher_to_client()),
-      outbox_(socket_, keys_.client_to_server, keys_.cipher_to_server()) {
+      reader_(socket_, connection.keys.cipher_to_client()),
+      outbox_(socket_, connection.keys.client_to_server, connection.keys.cipher_to_server()) {
   std::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -88,7 +89,7 @@ StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnec
 }
 
 StoreClient::~StoreClient() {
-  asio::post(*io_, [this] { lose("this side has closed the connection"); });
+  asio::post(*io_, [this] { lose(gone("this side has closed the connection")); });
   thread_.join();
 }
 
@@ -147,7 +148,7 @@ StoreMessage StoreClient::call(StoreMessage request, Deadline deadline) {
   const std::uint64_t number = submit(std::move(request));
 
   std::unique_lock lock(mutex_);
-  const auto answered = [&] { return pending_.at(number).has_value() || !lost_.empty(); };
+  const auto answered = [&] { return pending_.at(number).has_value() || lost_; };
   changed_.wait_until(lock, deadline.time(), answered);
   std::optional<StoreMessage> reply = std::move(pending_.at(number));
   pending_.erase(number);
@@ -155,7 +156,7 @@ StoreMessage StoreClient::call(StoreMessage request, Deadline deadline) {
     check_status(*reply, key);
     return std::move(*reply);
   }
-  if (!lost_.empty()) throw Error(ErrorCode::PeerLost, lost_);
+  if (lost_) throw *lost_;
   lock.unlock();
   cancel(number);
   throw Error(ErrorCode::Timeout,
@@ -167,7 +168,7 @@ StoreMessage StoreClient::call(StoreMessage request, Deadline deadline) {
 /// Numbers grow in the order in which requests are sent, so one lock covers both.
 std::uint64_t StoreClient::submit(StoreMessage request) {
   std::lock_guard lock(mutex_);
-  if (!lost_.empty()) throw Error(ErrorCode::PeerLost, lost_);
+  if (lost_) throw *lost_;
   request.request = ++last_request_;
   pending_.emplace(request.request, std::nullopt);
   asio::post(*io_, [this, request]() mutable { outbox_.push(std::move(request)); });
@@ -182,20 +183,22 @@ void StoreClient::cancel(std::uint64_t request) {
 }
 
 asio::awaitable<void> StoreClient::read_replies() {
-  std::string why;
   try {
-    for (;;) accept_reply(co_await read_store_message(reader_, keys_.server_to_client));
+    for (;;) accept_reply(co_await read_store_message(reader_, incoming_));
   } catch (const std::system_error& error) {
-    why = error.code() == asio::error::eof ? "it closed the connection" : error.code().message();
+    lose(gone(error.code() == asio::error::eof ? "it closed the connection"
+                                               : error.code().message()));
+  } catch (const Error& error) {
+    lose(Error(error.code(), fmt::format("{} sent bad data: {}", server_, error.what())));
   } catch (const std::exception& error) {
-    why = error.what();
+    lose(Error(ErrorCode::Internal,
+               fmt::format("while receiving from {}: {}", server_, error.what())));
   }
-  lose(why);
 }
 
 asio::awaitable<void> StoreClient::write_requests() {
   co_await outbox_.run();
-  lose("it does not take requests any more");
+  lose(gone("it does not take requests any more"));
 }
 
 void StoreClient::accept_reply(StoreMessage reply) {
@@ -206,16 +209,19 @@ void StoreClient::accept_reply(StoreMessage reply) {
   changed_.notify_all();
 }
 
+Error StoreClient::gone(const std::string& why) const {
+  return Error(
+      ErrorCode::PeerLost,
+      fmt::format("{} is gone: {}; the process that serves it has probably ended", server_, why));
+}
+
 /// Ends every call, now and later; the thread then runs out of work.
-void StoreClient::lose(const std::string& why) {
+void StoreClient::lose(const Error& error) {
   std::error_code ignored;
   socket_.close(ignored);
   outbox_.close();
   std::lock_guard lock(mutex_);
-  if (lost_.empty()) {
-    lost_ =
-        fmt::format("{} is gone: {}; the process that serves it has probably ended", server_, why);
-  }
+  if (!lost_) lost_ = error;
   changed_.notify_all();
 }
 

@@ -7,28 +7,23 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
-#include "bimetal/net/sodium.h"
 
 namespace bimetal::rendezvous {
 namespace {
 
 constexpr std::size_t kHeaderSumAt = 40;
 
-std::uint64_t checksum(const void* data, std::size_t size, const net::SessionKey& key) {
-  std::array<std::byte, crypto_shorthash_BYTES> sum;
-  crypto_shorthash(reinterpret_cast<unsigned char*>(sum.data()),
-                   static_cast<const unsigned char*>(data), size,
-                   reinterpret_cast<const unsigned char*>(key.data()));
-  return WireReader(sum).u64();
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
 }
 
 /// Key and value are summed apart, and the header's sum covers both sums and both lengths.
 std::uint64_t body_checksum(const std::string& key, const std::string& value,
-                            const net::SessionKey& session) {
+                            const net::Seal& seal) {
   WireWriter sums;
-  sums.u64(checksum(key.data(), key.size(), session));
-  sums.u64(checksum(value.data(), value.size(), session));
-  return checksum(sums.bytes().data(), sums.bytes().size(), session);
+  sums.u64(seal.sum_body(bytes_of(key)));
+  sums.u64(seal.sum_body(bytes_of(value)));
+  return seal.sum_body(sums.bytes());
 }
 
 }  // namespace
@@ -38,7 +33,7 @@ const std::shared_ptr<const std::string>& StoreMessage::empty_value() {
   return empty;
 }
 
-StoreHeader encode_store_header(const StoreMessage& message, const net::SessionKey& key) {
+StoreHeader encode_store_header(const StoreMessage& message, net::Seal& seal) {
   WireWriter out;
   out.u32(kStoreMagic);
   out.u8(static_cast<std::uint8_t>(message.call));
@@ -48,14 +43,14 @@ StoreHeader encode_store_header(const StoreMessage& message, const net::SessionK
   out.i64(message.number);
   out.u32(static_cast<std::uint32_t>(message.key.size()));
   out.u32(static_cast<std::uint32_t>(message.value->size()));
-  out.u64(body_checksum(message.key, *message.value, key));
-  out.u64(checksum(out.bytes().data(), out.bytes().size(), key));
+  out.u64(body_checksum(message.key, *message.value, seal));
+  out.u64(seal.sum_next_head(out.bytes()));
   StoreHeader header;
   std::copy(out.bytes().begin(), out.bytes().end(), header.begin());
   return header;
 }
 
-StoreHeaderFields decode_store_header(const StoreHeader& bytes, const net::SessionKey& key) {
+StoreHeaderFields decode_store_header(const StoreHeader& bytes, net::Seal& seal) {
   WireReader in(bytes);
   if (in.u32() != kStoreMagic) throw Error(ErrorCode::CorruptData, "no store message (magic)");
   StoreHeaderFields header;
@@ -67,8 +62,9 @@ StoreHeaderFields decode_store_header(const StoreHeader& bytes, const net::Sessi
   header.key_bytes = in.u32();
   header.value_bytes = in.u32();
   header.body_sum = in.u64();
-  if (in.u64() != checksum(bytes.data(), kHeaderSumAt, key)) {
-    throw Error(ErrorCode::CorruptData, "a store message's header fails its checksum");
+  if (in.u64() != seal.sum_next_head(std::span(bytes).first<kHeaderSumAt>())) {
+    throw Error(ErrorCode::CorruptData,
+                "a store message's header fails its checksum, or is not the one sent next");
   }
   if (header.key_bytes > kMaxKeyBytes || header.value_bytes > kMaxValueBytes) {
     throw Error(ErrorCode::CorruptData,
@@ -79,8 +75,8 @@ StoreHeaderFields decode_store_header(const StoreHeader& bytes, const net::Sessi
 }
 
 StoreMessage complete_store_message(StoreHeaderFields fields, std::string key, std::string value,
-                                    const net::SessionKey& session) {
-  if (body_checksum(key, value, session) != fields.body_sum) {
+                                    const net::Seal& seal) {
+  if (body_checksum(key, value, seal) != fields.body_sum) {
     throw Error(ErrorCode::CorruptData, "a store message's key or value fails its checksum");
   }
   fields.message.key = std::move(key);

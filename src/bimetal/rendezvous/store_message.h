@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "bimetal/net/frame.h"
+#include "bimetal/net/seal.h"
 
 namespace bimetal::rendezvous {
 
@@ -47,7 +47,8 @@ struct StoreMessage {
 
 using StoreHeader = std::array<std::byte, kStoreHeaderBytes>;
 
-StoreHeader encode_store_header(const StoreMessage& message, const net::SessionKey& key);
+/// The next message that goes this way.
+StoreHeader encode_store_header(const StoreMessage& message, net::Seal& seal);
 
 /// A header that has passed its checks; key and value follow it on the wire.
 struct StoreHeaderFields {
@@ -57,11 +58,12 @@ struct StoreHeaderFields {
   std::uint64_t body_sum = 0;
 };
 
-/// Throws Error(CorruptData) for a wrong magic or checksum, or lengths beyond the limits.
-StoreHeaderFields decode_store_header(const StoreHeader& bytes, const net::SessionKey& key);
+/// The next message that has come this way. Throws Error(CorruptData) for a wrong magic or checksum
+/// (or another message than the one sent next), or lengths beyond the limits.
+StoreHeaderFields decode_store_header(const StoreHeader& bytes, net::Seal& seal);
 
 /// Throws Error(CorruptData) where key and value are not those that the header was made for.
 StoreMessage complete_store_message(StoreHeaderFields fields, std::string key, std::string value,
-                                    const net::SessionKey& session);
+                                    const net::Seal& seal);
 
 }  // namespace bimetal::rendezvous

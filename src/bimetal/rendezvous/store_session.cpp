@@ -65,10 +65,10 @@ void StoreTable::await(const std::string& key, std::weak_ptr<StoreSession> sessi
 StoreSession::StoreSession(asio::ip::tcp::socket socket, const net::SessionKeys& keys,
                            StoreTable& table)
     : socket_(std::move(socket)),
-      keys_(keys),
+      incoming_(keys.client_to_server),
       table_(table),
-      reader_(socket_, keys_.cipher_to_server()),
-      outbox_(socket_, keys_.server_to_client, keys_.cipher_to_client()),
+      reader_(socket_, keys.cipher_to_server()),
+      outbox_(socket_, keys.server_to_client, keys.cipher_to_client()),
       remote_(net::describe_remote(socket_)) {
   std::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -91,7 +91,7 @@ void StoreSession::close() {
 asio::awaitable<void> StoreSession::serve(std::shared_ptr<StoreSession> self) {
   try {
     while (!closed_) {
-      handle(co_await read_store_message(reader_, keys_.client_to_server));
+      handle(co_await read_store_message(reader_, incoming_));
       co_await outbox_.wait_below(kMaxUnreadReplies);
     }
   } catch (const Error& error) {

@@ -58,7 +58,7 @@ class StoreSession : public std::enable_shared_from_this<StoreSession> {
   void get(const StoreMessage& request, StoreMessage reply);
 
   asio::ip::tcp::socket socket_;
-  net::SessionKeys keys_;
+  net::Seal incoming_;
   StoreTable& table_;
   net::ByteReader reader_;
   Outbox outbox_;

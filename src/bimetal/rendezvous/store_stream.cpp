@@ -14,16 +14,15 @@ asio::awaitable<void> fill(net::ByteReader& reader, std::span<std::byte> bytes) 
 
 }  // namespace
 
-asio::awaitable<StoreMessage> read_store_message(net::ByteReader& reader,
-                                                 const net::SessionKey& key) {
+asio::awaitable<StoreMessage> read_store_message(net::ByteReader& reader, net::Seal& seal) {
   StoreHeader bytes;
   co_await fill(reader, bytes);
-  StoreHeaderFields fields = decode_store_header(bytes, key);
+  StoreHeaderFields fields = decode_store_header(bytes, seal);
   std::string name(fields.key_bytes, '\0');
   co_await fill(reader, std::as_writable_bytes(std::span(name)));
   std::string value(fields.value_bytes, '\0');
   co_await fill(reader, std::as_writable_bytes(std::span(value)));
-  co_return complete_store_message(std::move(fields), std::move(name), std::move(value), key);
+  co_return complete_store_message(std::move(fields), std::move(name), std::move(value), seal);
 }
 
 }  // namespace bimetal::rendezvous

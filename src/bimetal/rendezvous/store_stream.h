@@ -10,7 +10,6 @@ namespace bimetal::rendezvous {
 
 /// Reads one message. Throws Error(CorruptData) for bytes that fail the checks (before anything is
 /// allocated by their lengths), std::system_error when the connection ends.
-asio::awaitable<StoreMessage> read_store_message(net::ByteReader& reader,
-                                                 const net::SessionKey& key);
+asio::awaitable<StoreMessage> read_store_message(net::ByteReader& reader, net::Seal& seal);
 
 }  // namespace bimetal::rendezvous

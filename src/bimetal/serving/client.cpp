@@ -59,11 +59,27 @@ asio::awaitable<ServerMessage> next_message(Wire& wire) {
   } while (message.header.kind == net::FrameKind::Heartbeat);
   const bool answer = static_cast<MessageKind>(message.header.operation) == MessageKind::predicted;
   if (message.header.payload_bytes > (answer ? kMaxRequestBytes : kMaxBodyBytes)) {
-    throw Error(ErrorCode::CorruptData, "the server announces more bytes than an answer can have");
+    throw Error(ErrorCode::CorruptData, "it announces more bytes than an answer can have");
   }
   message.body.resize(message.header.payload_bytes);
   if (const auto error = co_await wire.receive(message.body)) throw std::system_error(error);
+  net::check_payload(message.header, message.body, wire.incoming);
   co_return message;
+}
+
+/// The next message, which is no refusal. `server` names it in errors.
+asio::awaitable<ServerMessage> next_answer(Wire& wire, std::string server) {
+  ServerMessage message;
+  try {
+    message = co_await next_message(wire);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{} sent bad data: {}", server, error.what()));
+  }
+  const auto kind = static_cast<MessageKind>(message.header.operation);
+  if (kind != MessageKind::refused) co_return message;
+  const Error refusal = decode_refused(message.body);
+  if (refusal.code() != ErrorCode::CorruptData) throw refusal;
+  throw Error(refusal.code(), fmt::format("{} received bad data: {}", server, refusal.what()));
 }
 
 /// A server says nothing to a client that asks nothing, unless it ends.
@@ -162,9 +178,8 @@ asio::awaitable<bool> Client::Impl::greet(Deadline deadline) {
   auto fresh = std::make_shared<Greeted>(std::move(dialed.socket), dialed.keys);
   wire = fresh;
   asio::co_spawn(io, write_frames(fresh), asio::detached);
-  const auto message = co_await next_message(*fresh);
+  const auto message = co_await next_answer(*fresh, name());
   const auto kind = static_cast<MessageKind>(message.header.operation);
-  if (kind == MessageKind::refused) throw decode_refused(message.body);
   if (kind != MessageKind::welcome) {
     throw Error(ErrorCode::CorruptData, fmt::format("{} does not greet", name()));
   }
@@ -231,6 +246,7 @@ void Client::Impl::ask(const Question& question, std::int64_t first, std::int64_
   header.sequence = ++sequence;
   header.dtype = static_cast<std::uint8_t>(question.dtype);
   header.count = static_cast<std::uint64_t>(count);
+  header.sealed = true;
   const auto each = question.values.size() / static_cast<std::size_t>(question.samples);
   wire->writer.push(header,
                     question.values.subspan(each * static_cast<std::size_t>(first),
@@ -253,9 +269,8 @@ asio::awaitable<Predicted> Client::Impl::exchange(Question question) {
     for (; sent < std::min(requests, answers + kAtOnce); ++sent) {
       ask(question, sent * most, std::min(most, samples - sent * most));
     }
-    const auto message = co_await next_message(*own);
+    const auto message = co_await next_answer(*own, name());
     const auto kind = static_cast<MessageKind>(message.header.operation);
-    if (kind == MessageKind::refused) throw decode_refused(message.body);
     const auto index = static_cast<std::int64_t>(message.header.sequence - before - 1);
     if (kind != MessageKind::predicted || index < 0 || index >= sent) {
       throw Error(ErrorCode::CorruptData, fmt::format("{} answers what was not asked", name()));
@@ -277,9 +292,8 @@ asio::awaitable<Figures> Client::Impl::fetch_figures() {
   header.sequence = ++sequence;
   own->heard = Clock::now();
   own->writer.push(header, {}, {});
-  const auto message = co_await next_message(*own);
+  const auto message = co_await next_answer(*own, name());
   const auto kind = static_cast<MessageKind>(message.header.operation);
-  if (kind == MessageKind::refused) throw decode_refused(message.body);
   if (kind != MessageKind::figures) {
     throw Error(ErrorCode::CorruptData, fmt::format("{} answers what was not asked", name()));
   }

@@ -52,6 +52,7 @@ void Session::send(MessageKind kind, std::uint64_t sequence, std::uint64_t count
   header.operation = static_cast<std::uint8_t>(kind);
   header.sequence = sequence;
   header.count = count;
+  header.sealed = true;
   if (unsent_++ == 0) sent_ = Clock::now();
   const auto kept = std::make_shared<const Body>(std::move(body));
   wire_.writer.push(header, *kept, [this, kept](const std::exception_ptr&) {
@@ -214,6 +215,7 @@ asio::awaitable<void> Session::take_request(net::FrameHeader header) {
     auto request = new_request(header);
     try {
       error = co_await wire_.receive(request->values);
+      if (!error) net::check_payload(header, request->values, wire_.incoming);
     } catch (...) {
       owner_.batcher().release(samples);
       throw;

@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kPathTimeout{3000};
 
 Wire::Wire(asio::ip::tcp::socket connected, const net::SessionKeys& keys, Side side)
     : socket(std::move(connected)),
-      incoming_key(side == Side::client ? keys.server_to_client : keys.client_to_server),
+      incoming(side == Side::client ? keys.server_to_client : keys.client_to_server),
       reader(socket, side == Side::client ? keys.cipher_to_client() : keys.cipher_to_server()),
       writer(socket, side == Side::client ? keys.client_to_server : keys.server_to_client,
              side == Side::client ? keys.cipher_to_server() : keys.cipher_to_client(), bytes_sent),
@@ -28,7 +28,7 @@ Wire::Wire(asio::ip::tcp::socket connected, const net::SessionKeys& keys, Side s
 asio::awaitable<net::FrameHeader> Wire::next_header() {
   net::EncodedHeader bytes;
   if (const auto error = co_await reader.read(bytes)) throw std::system_error(error);
-  const auto header = net::decode_header(bytes, incoming_key, frames_read++);
+  const auto header = net::decode_header(bytes, incoming);
   heard = std::chrono::steady_clock::now();
   co_return header;
 }

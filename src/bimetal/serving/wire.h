@@ -34,11 +34,10 @@ struct Wire {
   void close();
 
   asio::ip::tcp::socket socket;
-  const net::SessionKey incoming_key;
+  net::Seal incoming;
   std::atomic<std::uint64_t> bytes_sent{0};
   net::ByteReader reader;
   net::FrameWriter writer;
-  std::uint64_t frames_read = 0;
   std::chrono::steady_clock::time_point heard;  ///< when a frame or a part of one has last come
 };
 

@@ -15,7 +15,7 @@ namespace bimetal::train {
 namespace {
 
 // Every rank sees the same figures, so every rank throws the same error at the same step.
-void require_finite(std::span<const RankFigures> figures, std::int64_t step) {
+void require_finite(std::span<const progress::RankFigures> figures, std::int64_t step) {
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < figures.size(); ++rank) {
     if (!std::isfinite(figures[rank].loss_sum)) ranks.push_back(static_cast<int>(rank));
@@ -38,17 +38,18 @@ comm::Group group_of_its_own(const comm::Group& group) {
   return comm::Group(group).subgroup(everyone);
 }
 
-bool all_fit(std::span<const RankFigures> figures) {
-  return std::ranges::all_of(figures, [](const auto& rank) { return rank.fit == Fit::fits; });
+bool all_fit(std::span<const progress::RankFigures> figures) {
+  return std::ranges::all_of(figures,
+                             [](const auto& rank) { return rank.fit == progress::Fit::fits; });
 }
 
 }  // namespace
 
-CollectiveUpdate::CollectiveUpdate(parallel::DataParallel& parallel,
+CollectiveUpdate::CollectiveUpdate(parallel::ReplicatedModel& parallel,
                                    std::chrono::milliseconds timeout)
     : parallel_(parallel), timeout_(timeout), exchange_(group_of_its_own(parallel.group())) {}
 
-StepResult CollectiveUpdate::run(std::int64_t step, RankFigures mine,
+StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
                                  torch::optim::Optimizer& optimizer) {
   mine.communicate_seconds = communicate_seconds_;
   mine.wait_seconds = wait_seconds_;

@@ -7,15 +7,13 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/wire.h"
-#include "bimetal/data/dataset.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/data/batch_feed.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/probe.h"
-#include "bimetal/models/registry.h"
 #include "bimetal/parallel/data/bucket_plan.h"
-#include "bimetal/parallel/data/data_parallel.h"
-#include "bimetal/train/exchange.h"
-#include "bimetal/train/image_shape.h"
-#include "bimetal/train/link_probe.h"
+#include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/plan/link_probe.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/step_probe.h"
 
@@ -29,7 +27,7 @@ constexpr std::chrono::milliseconds kDeviceBudget{500};
 RankDevice describe(const torch::Device& device, const TrainerOptions& options) {
   RankDevice result;
   result.host = options.host_name;
-  result.worker = device::to_string(options.worker);
+  result.worker = job::to_string(options.worker);
   result.device = device.str();
   for (const auto& info : device::enumerate_devices()) {
     if (info.device != device) continue;
@@ -43,7 +41,7 @@ RankDevice describe(const torch::Device& device, const TrainerOptions& options) 
   return result;
 }
 
-Bytes encode_device(const RankDevice& device) {
+comm::Bytes encode_device(const RankDevice& device) {
   WireWriter writer;
   for (const auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
     writer.string(*text);
@@ -55,7 +53,7 @@ Bytes encode_device(const RankDevice& device) {
   return std::move(writer).take();
 }
 
-RankDevice decode_device(const Bytes& bytes) {
+RankDevice decode_device(const comm::Bytes& bytes) {
   WireReader reader(bytes);
   RankDevice device;
   for (auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
@@ -71,24 +69,23 @@ RankDevice decode_device(const Bytes& bytes) {
 
 std::vector<RankDevice> gather(comm::Group group, const RankDevice& mine, Deadline deadline) {
   std::vector<RankDevice> devices;
-  for (const Bytes& bytes : all_gather_bytes(group, encode_device(mine), deadline)) {
+  for (const comm::Bytes& bytes : comm::all_gather_bytes(group, encode_device(mine), deadline)) {
     devices.push_back(decode_device(bytes));
   }
   return devices;
 }
 
 // The buckets that data parallel training would send.
-std::vector<std::uint64_t> bucket_bytes(const Job& job, const data::ImageDataset& dataset,
+std::vector<std::uint64_t> bucket_bytes(const job::JobConfig& job, const task::Task& task,
                                         torch::Dtype dtype) {
   std::vector<parallel::ParameterSize> sizes;
-  for (const auto& parameter :
-       models::make_model(job.model.name, image_shape(dataset), job.model.hidden)->parameters()) {
+  for (const auto& parameter : task.make_model().parameters()) {
     sizes.push_back({dtype, parameter.numel()});
   }
   const auto later = static_cast<std::size_t>(job.parallel.bucket_mb * (1 << 20));
   std::vector<std::uint64_t> result;
-  for (const auto& bucket :
-       parallel::plan_buckets(sizes, parallel::DataParallelOptions{}.first_bucket_bytes, later)) {
+  for (const auto& bucket : parallel::plan_buckets(
+           sizes, parallel::ReplicatedModelOptions{}.first_bucket_bytes, later)) {
     result.push_back(static_cast<std::uint64_t>(bucket.count) * c10::elementSize(bucket.dtype));
   }
   return result;
@@ -105,12 +102,12 @@ std::string name_of(const RankDevice& device, const std::vector<RankDevice>& all
 
 }  // namespace
 
-MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOptions& options,
-                          Observer& observer) {
+MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
+                          const TrainerOptions& options, progress::Observer& observer) {
   const auto timeout = std::chrono::duration<double>(job.parallel.timeout_s);
   const auto step_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
-  const Place place = choose_place(job, options);
-  const auto data = load_shared_data(group, job, options, observer);
+  const device::Place place = choose_place(job, options);
+  const auto task = load_shared_task(group, job, options, observer);
 
   MeasuredPlan result;
   observer.on_phase("measuring devices");
@@ -118,7 +115,7 @@ MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOption
   result.devices = gather(group, describe(place.device, options), Deadline::after(step_timeout));
 
   observer.on_phase("measuring steps");
-  const auto steps = probe_devices(group, job, data.train,
+  const auto steps = probe_devices(group, job.train, *task,
                                    {.device = place.device,
                                     .dtype = place.dtype,
                                     .speed = options.worker.speed,
@@ -126,15 +123,16 @@ MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOption
 
   observer.on_phase("measuring the link");
   auto& input = result.input;
-  input.global_batch = job.train.global_batch;
-  input.servers = static_cast<int>(job.parallel.servers.size());
-  input.copies = static_cast<int>(job.parallel.replicas);
-  input.bucket_bytes = bucket_bytes(job, data.train, place.dtype);
-  input.link = probe_link(group, input.gradient_bytes());
+  input.global_batch =
+      data::make_sampler(*task->training(), job.train.seed).mean_weight(job.train.global_batch);
+  input.servers = static_cast<int>(job.servers.weights.size());
+  input.copies = static_cast<int>(job.servers.replicas);
+  input.bucket_bytes = bucket_bytes(job, *task, place.dtype);
+  input.link = plan::probe_link(group, input.gradient_bytes());
   for (std::size_t r = 0; r < result.devices.size(); ++r) {
     input.workers.push_back({name_of(result.devices[r], result.devices), steps[r].cost});
   }
-  result.plan = make_plan(input);
+  result.plan = plan::make_plan(input);
   return result;
 }
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/train/job.h"
-#include "bimetal/train/observer.h"
-#include "bimetal/train/plan.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/plan/plan.h"
+#include "bimetal/progress/observer.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
@@ -27,15 +27,15 @@ struct RankDevice {
 
 struct MeasuredPlan {
   std::vector<RankDevice> devices;  ///< one per rank
-  PlanInput input;
-  Plan plan;
+  plan::PlanInput input;
+  plan::Plan plan;
 };
 
 /// Measures as rank of `group` and predicts; every rank gets the same plan. All ranks measure their
 /// devices at the same time, as they will compute at the same time: workers that share one CPU get
 /// the part that is theirs. Of `options`, resume and stop_requested play no part. Collective.
 /// Errors: those of run_training before its first step, and of make_plan.
-MeasuredPlan measure_plan(const Job& job, comm::Group group, const TrainerOptions& options,
-                          Observer& observer);
+MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
+                          const TrainerOptions& options, progress::Observer& observer);
 
 }  // namespace bimetal::train

@@ -53,8 +53,19 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept {
   }
 }
 
-void release_cached_memory(const torch::Device& device) {
+std::exception_ptr without_memory_for(const torch::Device& device,
+                                      const std::function<void()>& work) {
+  std::exception_ptr error;
+  try {
+    work();
+    return nullptr;
+  } catch (...) {
+    error = std::current_exception();
+    if (!is_out_of_memory(error)) throw;
+  }
+  // Outside the handler: what the work had half built has been freed by now.
   if (!device.is_cpu()) at::accelerator::emptyCache();
+  return error;
 }
 
 }  // namespace bimetal::train

@@ -1,9 +1,11 @@
 #pragma once
-// Telling "the batch did not fit" from every other failure: libtorch reports it in many ways.
+// Telling "the batch did not fit" from every other failure, which libtorch reports in many ways,
+// and making room for the next try.
 
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <exception>
+#include <functional>
 
 namespace bimetal::train {
 
@@ -11,7 +13,10 @@ namespace bimetal::train {
 /// oneDNN's failures to allocate, and bimetal::Error(OutOfMemory).
 bool is_out_of_memory(const std::exception_ptr& error) noexcept;
 
-/// Gives memory that libtorch keeps for reuse back to the device, so that smaller tensors fit.
-void release_cached_memory(const torch::Device& device);
+/// Does `work`, and returns nothing; or, if there was no memory for it, what says so: then memory
+/// that libtorch keeps for reuse is given back to the device, so that smaller tensors fit. Rethrows
+/// all else.
+std::exception_ptr without_memory_for(const torch::Device& device,
+                                      const std::function<void()>& work);
 
 }  // namespace bimetal::train

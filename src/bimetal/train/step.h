@@ -6,15 +6,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/data/dataset.h"
 #include "bimetal/data/sampler.h"
-#include "bimetal/models/registry.h"
-#include "bimetal/parallel/data/data_parallel.h"
+#include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/task/task.h"
 #include "bimetal/train/collective_update.h"
-#include "bimetal/train/micro_batch.h"
+#include "bimetal/train/compute.h"
 
 namespace bimetal::train {
 
@@ -22,18 +20,20 @@ struct StepOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;            ///< emulated: see device::pause_for_speed
   std::int64_t micro_batch = 0;  ///< as train.micro_batch
-  parallel::DataParallelOptions parallel;
+  parallel::ReplicatedModelOptions parallel;
 };
 
 /// Use from one thread.
 class TrainingStep {
  public:
-  /// Collective: parallel::DataParallel's constructor compares and broadcasts the parameters.
-  TrainingStep(std::shared_ptr<models::Classifier> model, torch::optim::Optimizer& optimizer,
+  /// Collective: parallel::ReplicatedModel's constructor compares and broadcasts the parameters.
+  /// `task` and `optimizer` must outlive it.
+  TrainingStep(const task::Task& task, const task::Model& model, torch::optim::Optimizer& optimizer,
                comm::Group group, StepOptions options);
 
   /// Runs step number `step` over the samples of `plan`, the same on every rank. `fetch` gives this
-  /// rank's batch (0 samples: it takes part without computing). Collective.
+  /// rank's batch (0 samples: it takes part without computing). `shadow` is told to all.
+  /// Collective.
   ///
   /// When a share does not fit into its device's memory, that rank first computes it in smaller
   /// micro-batches (Fit::try_smaller_pieces); when they are as small as they get, or the batch
@@ -41,24 +41,24 @@ class TrainingStep {
   /// the step. Errors: those of CollectiveUpdate::run; whatever else `fetch` or the model throws,
   /// on this rank alone.
   StepResult run(std::int64_t step, const data::EpochSampler::Step& plan,
-                 const std::function<data::Batch()>& fetch, bool stop_requested);
+                 const std::function<task::Values()>& fetch, bool stop_requested,
+                 progress::ShadowFigures shadow = {});
 
   /// The gradients' exchange; used between steps alone.
-  parallel::DataParallel& parallel() noexcept { return parallel_; }
+  parallel::ReplicatedModel& parallel() noexcept { return parallel_; }
 
   /// Copies the buffers of rank `root` (running means and the like) to all. Collective.
   void broadcast_buffers(int root) { parallel_.broadcast_buffers(root); }
 
  private:
-  RankFigures compute_guarded(std::int64_t share, const std::function<data::Batch()>& fetch);
-  void compute(const data::Batch& batch, RankFigures& mine);
+  progress::RankFigures compute(std::int64_t samples, std::int64_t weight,
+                                const std::function<task::Values()>& fetch);
 
-  std::shared_ptr<models::Classifier> model_;
   torch::optim::Optimizer& optimizer_;
   StepOptions options_;
-  parallel::DataParallel parallel_;
+  parallel::ReplicatedModel parallel_;
   CollectiveUpdate update_;
-  MicroBatch micro_batch_;
+  Compute compute_;
 };
 
 }  // namespace bimetal::train

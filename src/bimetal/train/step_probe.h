@@ -10,8 +10,8 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/data/dataset.h"
-#include "bimetal/train/job.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::train {
 
@@ -22,17 +22,16 @@ struct ProbeOptions {
   std::chrono::milliseconds budget{800};
 };
 
-/// t(b) = α + β·b of one step (forward, backward, update) of `job` on this device, from steps of
-/// two sizes on the first samples of `dataset`. It trains a model of its own, thrown away
-/// afterwards. Draws from torch's default generator: seed it afterwards. Unknown
-/// (CostModel::known()) if not even the smallest batch fits into memory.
-balance::CostModel probe_step(const Job& job, const data::ImageDataset& dataset,
+/// t(b) = α + β·b of one step (forward, backward, update) of `task` on this device, b being the
+/// weight of its samples, from steps of two sizes on the first samples of the training data. It
+/// trains a model of its own, thrown away afterwards. Draws from torch's default generator: seed it
+/// afterwards. Unknown (CostModel::known()) if not even the smallest batch fits into memory.
+balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& task,
                               const ProbeOptions& options);
 
 /// Every rank probes at the same time, since they will compute at the same time, and learns every
 /// rank's result. Collective.
-std::vector<balance::Device> probe_devices(comm::Group group, const Job& job,
-                                           const data::ImageDataset& dataset,
-                                           const ProbeOptions& options);
+std::vector<balance::Device> probe_devices(comm::Group group, const job::TrainConfig& job,
+                                           const task::Task& task, const ProbeOptions& options);
 
 }  // namespace bimetal::train

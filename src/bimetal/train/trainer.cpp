@@ -10,98 +10,103 @@
 #include <vector>
 
 #include "bimetal/balance/balancer.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/form_islands.h"
-#include "bimetal/data/bootstrap.h"
-#include "bimetal/train/batch_feed.h"
-#include "bimetal/train/evaluate.h"
+#include "bimetal/checkpoint/shared_checkpoint.h"
+#include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/data/batch_feed.h"
+#include "bimetal/optim/optimizers.h"
+#include "bimetal/optim/schedule.h"
+#include "bimetal/predict/evaluate.h"
+#include "bimetal/progress/together.h"
+#include "bimetal/progress/worker_summary.h"
 #include "bimetal/train/gradient_compression.h"
-#include "bimetal/train/journal.h"
-#include "bimetal/train/optimizers.h"
 #include "bimetal/train/out_of_memory.h"
-#include "bimetal/train/schedule.h"
+#include "bimetal/train/rank_journal.h"
 #include "bimetal/train/setup.h"
-#include "bimetal/train/shared_checkpoint.h"
-#include "bimetal/train/starting_point.h"
+#include "bimetal/train/shadow_batch.h"
 #include "bimetal/train/step.h"
 #include "bimetal/train/step_probe.h"
-#include "bimetal/train/together.h"
-#include "bimetal/train/worker_summary.h"
 
 namespace bimetal::train {
 namespace {
-
-std::chrono::milliseconds step_timeout(const Job& job) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(job.parallel.timeout_s * 1000));
-}
 
 /// The whole of one rank's run. Its members are made in the order of their declaration, which is
 /// the order of a run's start.
 class TrainingRun {
  public:
-  TrainingRun(const Job& job, comm::Group group, const TrainerOptions& options, Observer& observer);
-  Report run();
+  TrainingRun(const job::JobConfig& job, comm::Group group, const TrainerOptions& options,
+              progress::Observer& observer);
+  progress::Report run();
 
  private:
-  data::TrainTest load_data();
+  ProbeOptions probe_options() const;
   balance::Balancer measure_devices();
   StepOptions step_options() const;
   std::shared_ptr<c10d::Island> find_island() const;
   data::EpochSampler sampler() const;
+  /// Of a global batch on average: what shares add up to.
+  std::int64_t batch_weight() const { return sampler_.mean_weight(job_.train.global_batch); }
 
   bool next_step();
-  void learn_shares(std::span<const RankFigures> figures);
-  void repeat(const BatchFeed::Plan& plan, const StepResult& result);
-  void record(const BatchFeed::Plan& plan, const StepResult& result);
+  progress::ShadowFigures measure_beside_work(const data::BatchFeed::Plan& plan);
+  void learn_shares(std::span<const progress::RankFigures> figures);
+  void repeat(const data::BatchFeed::Plan& plan, const StepResult& result);
+  void record(const data::BatchFeed::Plan& plan, const StepResult& result);
   void introduce_workers();
   void notice_idle_ranks();
   void evaluate_now();
   void save_now();
   void take_error_feedback();
-  std::vector<double> alone_rates() const;
 
-  const Job& job_;
+  const job::JobConfig& job_;
   const TrainerOptions& options_;
-  Observer& observer_;
+  progress::Observer& observer_;
   comm::Group group_;
-  Place place_;
-  data::TrainTest data_;
+  device::Place place_;
+  std::shared_ptr<const task::JobTask> task_;
+  data::EpochSampler sampler_;  ///< at the start of the first epoch
   balance::Balancer balancer_;
-  std::shared_ptr<models::Classifier> model_;
+  task::Model model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  TrainingState state_;
+  checkpoint::TrainingState state_;
   std::int64_t planned_steps_;
   TrainingStep step_;
-  BatchFeed feed_;
-  Journal journal_;
+  data::BatchFeed feed_;
+  RankJournal journal_;
+  ShadowBatch shadow_;
 
   std::int64_t saved_step_, evaluated_step_;
   std::vector<bool> idle_;
   bool interrupted_ = false;
 };
 
-TrainingRun::TrainingRun(const Job& job, comm::Group group, const TrainerOptions& options,
-                         Observer& observer)
+TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
+                         const TrainerOptions& options, progress::Observer& observer)
     : job_(job),
       options_(options),
       observer_(observer),
       group_(std::move(group)),
       place_(choose_place(job_, options_)),
-      data_(load_data()),
+      task_(load_shared_task(group_, job_, options_, observer_)),
+      sampler_(data::make_sampler(*task_->training(), job_.train.seed)),
       balancer_(measure_devices()),
-      model_(make_seeded_model(job_, data_.train, place_)),
-      optimizer_(make_optimizer(optimizer_config(job_, group_.size()), model_->parameters())),
-      state_(starting_point(group_, job_, options_.resume, *model_, *optimizer_, place_.device,
-                            observer_)),
-      planned_steps_(planned_steps(job_.train, data_.train.size(), state_)),
-      step_(model_, *optimizer_, group_, step_options()),
-      feed_(data_.train, sampler(), group_.rank(), job_.train.epochs, place_.dtype, place_.device),
-      journal_(group_.size(), {.epochs = job_.train.epochs,
-                               .steps = planned_steps_,
-                               .global_batch = job_.train.global_batch}),
+      model_(make_seeded_model(*task_, job_.train.seed, place_)),
+      optimizer_(optim::make_optimizer(optimizer_config(job_, group_.size()), model_.parameters())),
+      state_(checkpoint::starting_point(group_, job_, options_.resume, model_, *optimizer_,
+                                        observer_)),
+      planned_steps_(checkpoint::planned_steps(job_.train, task_->training()->size(), state_)),
+      step_(*task_, model_, *optimizer_, group_, step_options()),
+      feed_(task_->training(), sampler(), group_.rank(), job_.train.global_batch, job_.train.epochs,
+            place_.device),
+      journal_(
+          balancer_, job_.parallel.balance,
+          {.epochs = job_.train.epochs, .steps = planned_steps_, .global_batch = batch_weight()}),
+      shadow_(job_.train, *task_, probe_options()),
       saved_step_(state_.step),
       evaluated_step_(-1) {
-  state_.model = describe_model(job_, data_.train);
+  state_.model = task_->description();
   take_error_feedback();
 }
 
@@ -113,20 +118,16 @@ void TrainingRun::take_error_feedback() {
       "the checkpoint's error feedback is of other buckets or of a compressed job: it is dropped");
 }
 
-data::TrainTest TrainingRun::load_data() {
-  auto data = load_shared_data(group_, job_, options_, observer_);
-  if (const auto seed = job_.data.bootstrap_seed) data.train = data::bootstrap(data.train, seed);
-  return data;
+ProbeOptions TrainingRun::probe_options() const {
+  return {.device = place_.device, .dtype = place_.dtype, .speed = options_.worker.speed};
 }
 
 balance::Balancer TrainingRun::measure_devices() {
   observer_.on_phase("measuring devices");
-  const ProbeOptions options{
-      .device = place_.device, .dtype = place_.dtype, .speed = options_.worker.speed};
   return balance::Balancer({.policy = job_.parallel.balance,
                             .fixed_weights = job_.parallel.weights,
-                            .global_batch = job_.train.global_batch},
-                           probe_devices(group_, job_, data_.train, options));
+                            .global_batch = batch_weight()},
+                           probe_devices(group_, job_.train, *task_, probe_options()));
 }
 
 StepOptions TrainingRun::step_options() const {
@@ -135,7 +136,7 @@ StepOptions TrainingRun::step_options() const {
   options.speed = options_.worker.speed;
   options.micro_batch = job_.train.micro_batch;
   options.parallel.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20));
-  options.parallel.timeout = step_timeout(job_);
+  options.parallel.timeout = milliseconds_of(job_.parallel.timeout_s);
   options.parallel.compression = gradient_compression(job_, group_.size());
   options.parallel.island = find_island();
   return options;
@@ -143,20 +144,20 @@ StepOptions TrainingRun::step_options() const {
 
 /// A compressed exchange needs each rank's own gradients: it does without islands.
 std::shared_ptr<c10d::Island> TrainingRun::find_island() const {
-  if (job_.fabric.islands == "off" || job_.parallel.compression != "none") return nullptr;
-  return c10d::form_islands(group_, place_.device, step_timeout(job_));
+  if (job_.fabric.islands == "off" || job_.compression.gradients != "none") return nullptr;
+  return c10d::form_islands(group_, place_.device, milliseconds_of(job_.parallel.timeout_s));
 }
 
 data::EpochSampler TrainingRun::sampler() const {
-  data::EpochSampler sampler(data_.train.size(), job_.train.seed);
+  auto sampler = sampler_;
   sampler.seek(state_.position);
   return sampler;
 }
 
-Report TrainingRun::run() {
+progress::Report TrainingRun::run() {
   introduce_workers();
   observer_.on_phase("training");
-  model_->train();
+  model_.train();
   notice_idle_ranks();
   feed_.draw(balancer_.shares());
   journal_.start_clock();
@@ -165,7 +166,7 @@ Report TrainingRun::run() {
   save_now();
   if (!interrupted_) evaluate_now();
   auto report = journal_.report(group_, state_.step, options_.host_name, place_.device.str(),
-                                alone_rates(), step_timeout(job_));
+                                milliseconds_of(job_.parallel.timeout_s));
   report.interrupted = interrupted_;
   return report;
 }
@@ -181,47 +182,66 @@ bool TrainingRun::next_step() {
   };
   const bool stop = options_.stop_requested && options_.stop_requested();
   const auto step = state_.step + 1;
-  set_learning_rate(*optimizer_, learning_rate_at(job_.train, step, planned_steps_));
-  const auto result = step_.run(step, plan.samples, fetch, stop);
+  optim::set_learning_rate(*optimizer_, optim::learning_rate_at(job_.train, step, planned_steps_));
+  const auto shadow = measure_beside_work(plan);
+  const auto result = step_.run(step, plan.samples, fetch, stop, shadow);
   if (!result.applied) {
     repeat(plan, result);
     return true;
   }
   record(plan, result);
   learn_shares(result.figures);
-  interrupted_ = std::ranges::any_of(result.figures, &RankFigures::stop_requested);
+  interrupted_ = std::ranges::any_of(result.figures, &progress::RankFigures::stop_requested);
   const auto every = job_.checkpoint.every_steps;
   if (plan.ends_epoch || (every > 0 && state_.step % every == 0)) save_now();
   if (plan.ends_epoch && !interrupted_) evaluate_now();
   return true;
 }
 
-void TrainingRun::record(const BatchFeed::Plan& plan, const StepResult& result) {
+/// What this rank has measured since the last step, and the start of another shadow batch where it
+/// has nothing else to do.
+progress::ShadowFigures TrainingRun::measure_beside_work(const data::BatchFeed::Plan& plan) {
+  const auto rank = static_cast<std::size_t>(group_.rank());
+  const auto measured = shadow_.take();
+  const auto wanted = balancer_.shadows()[rank];
+  if (plan.samples.counts[rank] > 0) {
+    shadow_.rest();
+  } else if (wanted > 0) {
+    shadow_.begin(wanted);
+  }
+  return measured;
+}
+
+void TrainingRun::record(const data::BatchFeed::Plan& plan, const StepResult& result) {
   ++state_.step;
   state_.position = plan.after;
-  observer_.on_step(journal_.add(state_.step, plan, result, alone_rates(), balancer_.shares()));
+  observer_.on_step(journal_.add(state_.step, plan, result));
 }
 
 /// Every rank feeds its balancer with the same figures, and so holds the same shares.
-void TrainingRun::learn_shares(std::span<const RankFigures> figures) {
+void TrainingRun::learn_shares(std::span<const progress::RankFigures> figures) {
   std::vector<balance::StepFigures> learnt;
   for (const auto& rank : figures) {
     learnt.push_back({.batch = rank.batch,
                       .compute_seconds = rank.compute_seconds,
-                      .out_of_memory = rank.fit == Fit::too_large});
+                      .out_of_memory = rank.fit == progress::Fit::too_large,
+                      .shadow_batch = rank.shadow.batch,
+                      .shadow_seconds = rank.shadow.seconds});
   }
   if (balancer_.observe(learnt)) notice_idle_ranks();
 }
 
 /// The same samples again, after one rank or several ran out of memory. Only a rank that cannot
 /// compute in smaller pieces loses a part of its share.
-void TrainingRun::repeat(const BatchFeed::Plan& plan, const StepResult& result) {
+void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& result) {
   journal_.add_repeated(result);
-  const auto too_large = [](const RankFigures& rank) { return rank.fit == Fit::too_large; };
+  const auto too_large = [](const progress::RankFigures& rank) {
+    return rank.fit == progress::Fit::too_large;
+  };
   if (std::ranges::any_of(result.figures, too_large)) learn_shares(result.figures);
   for (std::size_t rank = 0; rank < result.figures.size(); ++rank) {
     const auto& figures = result.figures[rank];
-    if (figures.fit == Fit::fits) continue;
+    if (figures.fit == progress::Fit::fits) continue;
     observer_.on_notice(
         too_large(figures)
             ? fmt::format("rank {} ran out of memory on {} samples: its share is capped at {}",
@@ -235,9 +255,10 @@ void TrainingRun::repeat(const BatchFeed::Plan& plan, const StepResult& result) 
 }
 
 void TrainingRun::introduce_workers() {
-  const WorkerSummary mine{.host = options_.host_name, .device = place_.device.str()};
-  std::vector<WorkerPlace> places;
-  for (auto& summary : gather_summaries(group_, mine, step_timeout(job_))) {
+  const progress::WorkerSummary mine{.host = options_.host_name, .device = place_.device.str()};
+  std::vector<progress::WorkerPlace> places;
+  for (auto& summary :
+       progress::gather_summaries(group_, mine, milliseconds_of(job_.parallel.timeout_s))) {
     places.push_back({std::move(summary.host), std::move(summary.device)});
   }
   observer_.on_workers(places);
@@ -258,15 +279,14 @@ void TrainingRun::notice_idle_ranks() {
 }
 
 void TrainingRun::evaluate_now() {
-  if (!job_.train.evaluate || evaluated_step_ == state_.step) return;
+  if (!job_.train.evaluate || !task_->evaluation() || evaluated_step_ == state_.step) return;
   evaluated_step_ = state_.step;
-  const auto result = evaluate(*model_, data_.test, group_, alone_rates(),
-                               {.device = place_.device,
-                                .dtype = place_.dtype,
-                                .speed = options_.worker.speed,
-                                .timeout = step_timeout(job_)});
-  journal_.add_evaluation(state_.step, result.accuracy);
-  observer_.on_evaluated(state_.position.epoch + 1, result.accuracy, result.loss);
+  const auto result = predict::evaluate(*task_, model_, group_, alone_rates(balancer_),
+                                        {.device = place_.device,
+                                         .speed = options_.worker.speed,
+                                         .timeout = milliseconds_of(job_.parallel.timeout_s)});
+  journal_.add_evaluation(state_.step, result);
+  observer_.on_evaluated(state_.position.epoch + 1, result);
   journal_.start_clock();
 }
 
@@ -276,23 +296,19 @@ void TrainingRun::save_now() {
   state_.shares = balancer_.shares();
   const auto busiest = std::ranges::max_element(state_.shares) - state_.shares.begin();
   step_.broadcast_buffers(static_cast<int>(busiest));
-  require_finite_parameters(group_, *model_, state_.step, step_timeout(job_));
+  checkpoint::require_finite_parameters(group_, model_, state_.step,
+                                        milliseconds_of(job_.parallel.timeout_s));
   if (!job_.checkpoint.dir.empty()) {
-    state_.torch_rng = random_state();
+    state_.torch_rng = checkpoint::random_state();
     // The job's, not the last step's, which follows from the step's number.
-    set_learning_rate(*optimizer_, job_.train.learning_rate);
+    optim::set_learning_rate(*optimizer_, job_.train.learning_rate);
     state_.error_feedback = step_.parallel().error_feedback();
-    const auto path = save_shared_checkpoint(group_, job_.checkpoint, *model_, *optimizer_, state_);
+    const auto path =
+        checkpoint::save_shared_checkpoint(group_, job_.checkpoint, model_, *optimizer_, state_);
     state_.error_feedback.clear();
     observer_.on_checkpoint(path.string(), state_.step);
   }
   journal_.start_clock();
-}
-
-std::vector<double> TrainingRun::alone_rates() const {
-  std::vector<double> rates;
-  for (int rank = 0; rank < group_.size(); ++rank) rates.push_back(balancer_.alone_rate(rank));
-  return rates;
 }
 
 /// Whether all ranks throw this error by themselves, because they have seen the same figures.
@@ -309,12 +325,12 @@ std::string first_line(const std::exception& error) {
 
 }  // namespace
 
-Report run_training(const Job& job, comm::Group group, const TrainerOptions& options,
-                    Observer& observer) {
+progress::Report run_training(const job::JobConfig& job, comm::Group group,
+                              const TrainerOptions& options, progress::Observer& observer) {
   const int rank = group.rank();
   try {
     return TrainingRun(job, group, options, observer).run();
-  } catch (const Interrupted&) {  // by all ranks alike
+  } catch (const progress::Interrupted&) {  // by all ranks alike
     return {.world_size = group.size(), .interrupted = true};
   } catch (const Error& error) {
     // What went wrong here alone must not leave the others waiting.

@@ -9,16 +9,16 @@
 #include <string>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/data/fetch.h"
-#include "bimetal/device/worker_spec.h"
-#include "bimetal/train/job.h"
-#include "bimetal/train/observer.h"
-#include "bimetal/train/report.h"
+#include "bimetal/data/transfer/fetch.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/job/worker_spec.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/progress/report.h"
 
 namespace bimetal::train {
 
 struct TrainerOptions {
-  device::WorkerSpec worker;
+  job::WorkerSpec worker;
   int local_rank = 0;
   int local_world_size = 1;
   std::string host_name;
@@ -34,7 +34,7 @@ struct TrainerOptions {
 /// was interrupted before its first step, little more than that). Collective. Errors: those of
 /// share_dataset, NotFinite naming step and rank (the last checkpoint stays), OutOfMemory, and the
 /// fabric's; after one of them the group is unusable.
-Report run_training(const Job& job, comm::Group group, const TrainerOptions& options,
-                    Observer& observer);
+progress::Report run_training(const job::JobConfig& job, comm::Group group,
+                              const TrainerOptions& options, progress::Observer& observer);
 
 }  // namespace bimetal::train

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "bimetal/bimetal.h"
-#include "bimetal/train/safetensors.h"
+#include "bimetal/checkpoint/safetensors.h"
 #include "support/forked_child.h"
 #include "unit/train/training_job.h"
 
@@ -97,9 +97,9 @@ TEST(TrainingLoop, ThreeProcessesGiveTheResultOfOne) {
   uneven.balance = balance::Policy::Fixed;
   uneven.weights = {1, 0, 4};
   ASSERT_TRUE(train_on(3, images, uneven, folder / "uneven.safetensors", 20));
-  const auto one = train::read_safetensors(folder / "one.safetensors");
+  const auto one = checkpoint::read_safetensors(folder / "one.safetensors");
   for (const auto* name : {"three.safetensors", "uneven.safetensors"}) {
-    const auto several = train::read_safetensors(folder / name);
+    const auto several = checkpoint::read_safetensors(folder / name);
     EXPECT_LT(train::test::relative_difference(several, one), 1e-12) << name;
   }
 }
@@ -120,7 +120,7 @@ TEST(TrainingLoop, LearnsStopsEarlyAndReadsBackWhatItSaved) {
   auto model = Net();
   load(model, file);
   EXPECT_TRUE(model->named_parameters()["hidden.weight"].equal(
-      train::read_safetensors(file).at("hidden.weight")));
+      checkpoint::read_safetensors(file).at("hidden.weight")));
 }
 
 TEST(TrainingLoop, ForgottenStepIsAnErrorAndNoHang) {

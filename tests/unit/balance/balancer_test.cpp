@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <random>
-
 #include <utility>
 #include <vector>
 
@@ -207,6 +206,72 @@ TEST(Balancer, AnIdleRankIsJudgedByItsProbeAgainAfterLong) {
   EXPECT_LT(computed, 30) << "trying again must stay rare";
   for (int step = 0; step < 300; ++step) balancer.observe(figures(false));
   EXPECT_NEAR(static_cast<double>(balancer.shares()[1]), 95, 5);
+}
+
+TEST(Balancer, AnIdleRankWithoutProbeAndShadowsComesBackAfterLong) {
+  Balancer balancer(options(200), std::vector<Device>(2));
+  const auto figures = [&](double seconds) {
+    auto step = figures_of(balancer.shares(), {1e-3, 1e-3});
+    if (balancer.shares()[1] > 0) step[1].compute_seconds += seconds;
+    return step;
+  };
+  for (int step = 0; step < 60; ++step) balancer.observe(figures(5.0));
+  ASSERT_EQ(balancer.shares()[1], 0);
+  for (int step = 0; step < 240; ++step) balancer.observe(figures(0.01));
+  EXPECT_NEAR(static_cast<double>(balancer.shares()[1]), 95, 10);
+}
+
+/// Rank 1 takes `seconds` a step whatever it computes; shadows are measured when asked for.
+std::vector<StepFigures> figures_with_shadow(const Balancer& balancer, double seconds) {
+  auto figures = figures_of(balancer.shares(), {1e-3, 1e-3});
+  if (balancer.shares()[1] > 0) figures[1].compute_seconds += seconds;
+  const auto shadow = balancer.shadows()[1];
+  if (shadow == 0) return figures;
+  figures[1].shadow_batch = shadow;
+  figures[1].shadow_seconds = seconds + 1e-3 * static_cast<double>(shadow);
+  return figures;
+}
+
+TEST(Balancer, LeavesARankOutOnRepeatedEvidenceOfSmallBatchesOnly) {
+  Balancer balancer(options(200), {device(0, 1e-3), device(0.01, 1e-3)});
+  for (int step = 0; step < 20; ++step) balancer.observe(figures_with_shadow(balancer, 0.01));
+  int small = 0;
+  for (int step = 0; step < 40 && balancer.shares()[1] > 0; ++step) {
+    small += balancer.shares()[1] <= 12 ? 1 : 0;
+    balancer.observe(figures_with_shadow(balancer, 5.0));
+  }
+  EXPECT_EQ(balancer.shares()[1], 0);
+  EXPECT_GE(small, 3);
+}
+
+TEST(Balancer, AnIdleRankMeasuresItselfAndComesBackWhenItIsWorthIt) {
+  Balancer balancer(options(200), {device(0, 1e-3), device(0.01, 1e-3)});
+  for (int step = 0; step < 60; ++step) balancer.observe(figures_with_shadow(balancer, 5.0));
+  ASSERT_EQ(balancer.shares()[1], 0);
+  for (int step = 0; step < 15; ++step) balancer.observe(figures_with_shadow(balancer, 0.01));
+  EXPECT_NEAR(static_cast<double>(balancer.shares()[1]), 95, 10);
+}
+
+TEST(Balancer, ShadowsBecomeRareWhereTheyShowNothingNew) {
+  Balancer balancer(options(200), {device(0, 1e-3), device(5.0, 1e-3)});
+  ASSERT_EQ(balancer.shares()[1], 0);
+  int shadows = 0;
+  for (int step = 0; step < 1000; ++step) {
+    shadows += balancer.shadows()[1] > 0 ? 1 : 0;
+    EXPECT_EQ(balancer.shadows()[0], 0) << "it has work";
+    balancer.observe(figures_with_shadow(balancer, 5.0));
+  }
+  EXPECT_EQ(balancer.shares()[1], 0);
+  EXPECT_GE(shadows, 1000 / 50);
+  EXPECT_LE(shadows, 60);
+}
+
+TEST(Balancer, NoShadowsWhereSharesDoNotFollow) {
+  Balancer balancer(options(90, Policy::Fixed, {1, 0}), std::vector<Device>(2));
+  for (int step = 0; step < 300; ++step) {
+    ASSERT_EQ(balancer.shadows(), (Shares{0, 0}));
+    balancer.observe(figures_of(balancer.shares(), {1e-3, 1e-3}));
+  }
 }
 
 TEST(Balancer, TellsWhatEachRankDoesAlone) {

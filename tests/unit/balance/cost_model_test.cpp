@@ -70,6 +70,50 @@ TEST(CostModel, KeepsTheProbesProportionsWhileBatchesAreAlike) {
   EXPECT_NEAR(model.beta(), 1.2 * 0.001, 1e-8);
 }
 
+/// α's part of the time for 40 samples.
+double constant_part(const CostModel& model) {
+  return model.alpha() / model.seconds(40);
+}
+
+// Batches of one size say nothing of the proportion of α to β, however much their times vary.
+TEST(CostModel, JitterAtOneBatchSizeSaysNothingOfTheShape) {
+  std::mt19937_64 random(6);
+  CostModel model(0.004, 0.001);
+  const double before = constant_part(model);
+  for (int i = 0; i < 500; ++i) model.observe(40, 0.044 * std::exp(uniform(random, -0.5, 1.5)));
+  EXPECT_NEAR(constant_part(model), before, 1e-9);
+}
+
+// A balancer gives a slower device smaller batches: small ones then take as long as large ones did.
+TEST(CostModel, ADisturbanceIsNoCostPerStep) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    std::mt19937_64 random(seed);
+    CostModel model(0.004, 0.001);
+    const auto observe = [&](int batch, double factor) {
+      model.observe(batch, factor * (0.004 + 0.001 * batch) * uniform(random, 0.97, 1.03));
+    };
+    for (int i = 0; i < 50; ++i) observe(60, 1.0);
+    for (int batch = 60; batch > 30; --batch) observe(batch, 60.0 / batch);
+    EXPECT_LT(constant_part(model), 0.3) << seed;
+  }
+}
+
+// What was known of the device before is still true when the disturbance has passed.
+TEST(CostModel, KnowsItsOldSpeedAgainAfterADisturbance) {
+  std::mt19937_64 random(7);
+  CostModel model(0.004, 0.001);
+  const auto observe = [&](double factor) {
+    model.observe(40, factor * 0.044 * uniform(random, 0.97, 1.03));
+  };
+  for (int i = 0; i < 100; ++i) observe(1.0);
+  const double noise = model.noise();
+  for (int i = 0; i < 30; ++i) observe(uniform(random, 1.5, 3.5));
+  EXPECT_GT(model.noise(), 3 * noise);
+  for (int i = 0; i < 4; ++i) observe(1.0);
+  EXPECT_NEAR(model.seconds(40), 0.044, 0.02 * 0.044);
+  EXPECT_LT(model.noise(), 2 * noise);
+}
+
 TEST(CostModel, FindsBothParametersWhenBatchesVary) {
   std::mt19937_64 random(1);
   CostModel model(0.0, 0.002);  // a probe that missed the constant part

@@ -30,6 +30,29 @@ TEST(BackendGroups, AGroupOfSomeRanksSharesTheConnections) {
   });
 }
 
+/// What two ranks without a token are told, of the environment that `name` stands in.
+std::string refusal_with(const char* name, const char* value) {
+  ::setenv(name, value, 1);
+  std::string told;
+  try {
+    run_backends(2, [](const BackendPtr&) {});
+  } catch (const c10d::BackendError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unauthorized) << error.what();
+    told = error.what();
+  }
+  ::unsetenv(name);
+  return told;
+}
+
+// Whoever reads torch's store would know a token that stands there.
+TEST(BackendGroups, WithoutATokenNothingGoesBeyondLoopbackOrIsCalledEncrypted) {
+  for (const auto& told :
+       {refusal_with("BIMETAL_ADDRESS", "192.0.2.7"), refusal_with("BIMETAL_ENCRYPTION", "on")}) {
+    EXPECT_THAT(told, HasSubstr("bimetal token FILE"));
+    EXPECT_THAT(told, HasSubstr("BIMETAL_TOKEN_FILE=FILE"));
+  }
+}
+
 TEST(BackendGroups, ErrorsOfAPartNameGlobalRanks) {
   run_backends(3, [](const BackendPtr& world, const StorePtr& store) {
     if (world->getRank() == 0) return;

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bimetal/comm/call_log.h"
+#include "bimetal/comm/group/call_log.h"
 
 namespace bimetal::comm {
 namespace {
@@ -36,6 +36,16 @@ TEST(Call, BytesFromAStrangerAreDescribedToo) {
   auto header = reduction(7, 10);
   header.operation = header.dtype = header.reduce_op = 99;
   EXPECT_EQ(describe(header), "unknown operation(unknown reduction) of 10 unknown type");
+}
+
+// What may decide something; what only floats is left to TCP where it is long.
+TEST(Call, BytesAndIntegersAreSealed) {
+  for (const auto dtype : {DType::uint8, DType::int8, DType::int16, DType::int32, DType::int64}) {
+    EXPECT_TRUE(Call{.dtype = dtype}.header_to(0, 1).sealed) << to_string(dtype);
+  }
+  for (const auto dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
+    EXPECT_FALSE(Call{.dtype = dtype}.header_to(0, 1).sealed) << to_string(dtype);
+  }
 }
 
 TEST(Call, MismatchReadsTheSameOnBothSides) {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "bimetal/comm/work_state.h"
+#include "bimetal/comm/group/work_state.h"
 
 namespace bimetal::comm {
 namespace {

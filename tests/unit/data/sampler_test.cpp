@@ -162,12 +162,68 @@ TEST(EpochSampler, SeeksBackIntoAnEarlierEpoch) {
   EXPECT_EQ(sampler.next(Shares{20}).indices, first);
 }
 
+TEST(EpochSampler, DealsEverySampleOutOnceByWeight) {
+  std::mt19937_64 random(8);
+  std::vector<std::int64_t> weights(203);
+  for (auto& weight : weights) weight = static_cast<std::int64_t>(1 + random() % 100);
+  EpochSampler sampler(203, 3, true, weights), plain(203, 3);
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    Indices seen;
+    do {
+      const Shares shares = random_shares(random, 3);
+      const auto step = sampler.deal(shares, 32);
+      ASSERT_EQ(step.epoch, epoch);
+      // The same samples as any other shares would have given this step.
+      Indices drawn = step.indices, expected = plain.next(Shares{32}).indices;
+      std::sort(drawn.begin(), drawn.end());
+      std::sort(expected.begin(), expected.end());
+      ASSERT_EQ(drawn, expected);
+      for (int rank = 0; rank < 3; ++rank) {
+        const auto part = step.of_rank(rank);
+        const auto r = static_cast<std::size_t>(rank);
+        ASSERT_TRUE(shares[r] > 0 || part.empty());
+        std::int64_t sum = 0;
+        for (const auto index : part) sum += weights[static_cast<std::size_t>(index)];
+        ASSERT_EQ(step.weights[r], sum);
+        seen.insert(seen.end(), part.begin(), part.end());
+      }
+    } while (sampler.remaining() > 0);
+    std::sort(seen.begin(), seen.end());
+    ASSERT_EQ(seen, first_samples(203));
+  }
+}
+
+TEST(EpochSampler, WeightsOfRanksFollowTheShares) {
+  // 4 samples of 30 and 60 of 1: the larger share takes the long ones.
+  std::vector<std::int64_t> weights(64, 1);
+  for (const std::size_t i : {3u, 20u, 21u, 60u}) weights[i] = 30;
+  EpochSampler sampler(64, 1, true, weights);
+  const auto step = sampler.deal(Shares{120, 60}, 64);
+  EXPECT_EQ(step.weights, (Shares{120, 60}));
+  EXPECT_EQ(sampler.mean_weight(64), 180);
+  EXPECT_EQ(sampler.mean_weight(16), 45);
+}
+
+TEST(EpochSampler, WithoutWeightsDealingIsDrawing) {
+  EpochSampler dealt(100, 4), drawn(100, 4);
+  for (int step = 0; step < 10; ++step) {
+    const auto one = dealt.deal(Shares{20, 10}, 30), other = drawn.next(Shares{20, 10});
+    EXPECT_EQ(one.indices, other.indices);
+    EXPECT_EQ(one.counts, other.counts);
+    EXPECT_EQ(one.weights, one.counts);
+  }
+  EXPECT_EQ(dealt.mean_weight(30), 30);
+}
+
 TEST(EpochSampler, RefusesWhatCannotBe) {
   EXPECT_EQ(thrown_code([] { EpochSampler(0, 1); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([] { EpochSampler(3, 1, true, {1, 2}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([] { EpochSampler(2, 1, true, {1, 0}); }), ErrorCode::InvalidArgument);
   EpochSampler sampler(10, 1);
   EXPECT_EQ(thrown_code([&] { sampler.next({}); }), ErrorCode::InvalidArgument);
   EXPECT_EQ(thrown_code([&] { sampler.next(Shares{0, 0}); }), ErrorCode::InvalidArgument);
   EXPECT_EQ(thrown_code([&] { sampler.next(Shares{5, -1}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([&] { sampler.deal(Shares{5, 5}, 0); }), ErrorCode::InvalidArgument);
   EXPECT_EQ(thrown_code([&] { sampler.seek({0, 11}); }), ErrorCode::InvalidArgument);
   EXPECT_EQ(thrown_code([&] { sampler.seek({-1, 0}); }), ErrorCode::InvalidArgument);
   EXPECT_EQ(thrown_code([&] { sampler.next(Shares{5, 5}).of_rank(2); }), ErrorCode::InvalidArgument);

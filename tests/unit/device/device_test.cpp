@@ -32,7 +32,7 @@ TEST(Devices, TheCpuComesFirstAndIsDescribed) {
 TEST(Devices, EveryListedDeviceCanBeSelectedAndComputes) {
   const auto devices = enumerate_devices();
   for (const DeviceInfo& info : devices) {
-    WorkerSpec spec;
+    job::WorkerSpec spec;
     spec.type = c10::DeviceTypeName(info.device.type(), true);
     if (!info.device.is_cpu()) spec.index = info.device.index();
     const torch::Device device = select_device(spec, 0);
@@ -55,7 +55,7 @@ TEST(SelectDevice, AutoGivesEachLocalRankAnAcceleratorWhileTheyLast) {
 TEST(SelectDevice, AMissingDeviceIsUnsupportedAndThePresentOnesAreListed) {
   for (const char* text : {"cuda:100", "xpu:100", "mps:100"}) {
     try {
-      select_device(parse_worker_spec(text), 0);
+      select_device(job::parse_worker_spec(text), 0);
       FAIL() << text << " was found";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::Unsupported);
@@ -66,16 +66,16 @@ TEST(SelectDevice, AMissingDeviceIsUnsupportedAndThePresentOnesAreListed) {
 }
 
 TEST(WorkerLimits, ThreadsAreThoseOfTheSpecOrAnEqualPartOfTheCores) {
-  apply_worker_limits(parse_worker_spec("cpu:threads=1"), 1);
+  apply_worker_limits(job::parse_worker_spec("cpu:threads=1"), 1);
   EXPECT_EQ(at::get_num_threads(), 1);
-  apply_worker_limits(parse_worker_spec("cpu"), 1);
+  apply_worker_limits(job::parse_worker_spec("cpu"), 1);
   EXPECT_EQ(at::get_num_threads(), usable_cores());
-  apply_worker_limits(parse_worker_spec("cpu"), 1000);
+  apply_worker_limits(job::parse_worker_spec("cpu"), 1000);
   EXPECT_EQ(at::get_num_threads(), 1);
 }
 
 TEST(WorkerLimits, MemoryOfAnAcceleratorIsNotLimited) {
-  EXPECT_THROW(apply_worker_limits(parse_worker_spec("cuda:0,memory=1GiB"), 1), Error);
+  EXPECT_THROW(apply_worker_limits(job::parse_worker_spec("cuda:0,memory=1GiB"), 1), Error);
 }
 
 TEST(PauseForSpeed, SleepsInProportionAndMakesUpForOversleeping) {

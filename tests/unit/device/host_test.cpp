@@ -44,7 +44,7 @@ class MemoryLimitDeathTest : public ::testing::Test {
 };
 
 void limit_memory(std::uint64_t bytes) {
-  WorkerSpec spec = parse_worker_spec("cpu:threads=1");
+  job::WorkerSpec spec = job::parse_worker_spec("cpu:threads=1");
   spec.memory_bytes = bytes;
   apply_worker_limits(spec, 1);
 }

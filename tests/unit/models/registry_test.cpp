@@ -86,32 +86,44 @@ TEST(Models, EachTakesOtherShapesTypesAndEmptyBatches) {
 }
 
 // Parameters may come while forward runs already: until then they are not even numbers here.
-TEST(Models, EachWaitsForEveryChildBeforeItIsUsed) {
+TEST(Models, EachWaitsForEveryUnitBeforeItIsUsed) {
   const torch::NoGradGuard no_grad;
   for (const auto& name : model_names()) {
-    const auto model = make_model(name, {});
+    const auto classifier = make_model(name, {});
+    const auto model = classifier->units();
     const auto batch = torch::rand({3, 1, 28, 28});
-    const auto expected = model->forward(batch);
-    std::map<const torch::nn::Module*, std::vector<torch::Tensor>> to_come;
-    for (const auto& child : model->children()) {
-      for (auto& parameter : child->parameters()) {
-        to_come[child.get()].push_back(parameter.clone());
-        parameter.fill_(std::numeric_limits<float>::quiet_NaN());
+    const auto expected = classifier->forward(batch);
+    std::vector<std::vector<torch::Tensor>> to_come;
+    for (const auto& unit : model.units) {
+      auto& values = to_come.emplace_back();
+      for (auto [parameter, tensor] : unit.parameters) {
+        values.push_back(tensor.clone());
+        tensor.fill_(std::numeric_limits<float>::quiet_NaN());
       }
     }
-    std::vector<const torch::nn::Module*> order;
-    model->before_use([&](const torch::nn::Module& child) {
-      order.push_back(&child);
-      for (std::size_t i = 0; i < child.parameters().size(); ++i) {
-        child.parameters()[i].copy_(to_come.at(&child)[i]);
+    std::vector<std::string> order;
+    const auto before_use = [&](std::size_t unit) {
+      order.push_back(model.units[unit].name);
+      for (std::size_t i = 0; i < to_come[unit].size(); ++i) {
+        auto tensor = model.units[unit].parameters[i].tensor;
+        tensor.copy_(to_come[unit][i]);
       }
-    });
-    EXPECT_TRUE(torch::equal(model->forward(batch), expected)) << name;
-    std::vector<const torch::nn::Module*> registered;
-    for (const auto& child : model->children()) registered.push_back(child.get());
+    };
+    EXPECT_TRUE(torch::equal(task::run_units(model, {batch}, before_use).at(0), expected)) << name;
+    std::vector<std::string> registered;
+    for (const auto& child : classifier->named_children()) registered.push_back(child.key());
     EXPECT_EQ(order, registered) << name << ": servers send in the order of registration";
-    model->before_use({});
-    EXPECT_TRUE(torch::equal(model->forward(batch), expected)) << name;
+    EXPECT_TRUE(torch::equal(task::run_units(model, {batch}).at(0), expected)) << name;
+  }
+}
+
+TEST(Models, UnitsHaveTheModulesNames) {
+  for (const auto& name : model_names()) {
+    const auto classifier = make_model(name, {});
+    std::vector<std::string> of_module, of_units;
+    for (const auto& item : classifier->named_parameters()) of_module.push_back(item.key());
+    for (const auto& item : classifier->units().named_parameters()) of_units.push_back(item.name);
+    EXPECT_EQ(of_units, of_module);
   }
 }
 

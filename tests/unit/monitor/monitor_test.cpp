@@ -23,7 +23,7 @@ TEST(Monitor, ShowsWhatItIsTold) {
   monitor.on_phase("training");
   monitor.on_workers({{"pc", "cpu"}});
   monitor.on_step({.epoch = 1, .step = 7, .steps = 9, .samples_per_s = 100, .shares = {64}});
-  monitor.on_evaluated(1, 0.5, 1.5);
+  monitor.on_evaluated(1, {.loss = 1.5, .metrics = {{"accuracy", 0.5}}});
   monitor.on_notice("a note");
   const auto status = parse_status(fetch(monitor, kStatusPath));
   EXPECT_EQ(status.step, 7);

@@ -41,6 +41,8 @@ TEST(Prometheus, EveryFigureHasItsLine) {
         "\n# HELP bimetal_loss Mean loss over the last step's global batch.\n"
         "# TYPE bimetal_loss gauge\nbimetal_loss 0.412\n",
         "\nbimetal_samples_per_second 8412\n", "\nbimetal_test_accuracy_ratio 0.875\n",
+        "\n# HELP bimetal_test_accuracy_ratio Test accuracy at the last evaluation.\n",
+        "\nbimetal_test_perplexity 12.5\n",
         "\n# TYPE bimetal_worker_share_samples gauge\n"
         "bimetal_worker_share_samples{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 410\n"
         "bimetal_worker_share_samples{rank=\"1\",host=\"a \\\"mac\\\"\\\\\\n?\",device=\"mps\"} "
@@ -57,7 +59,7 @@ TEST(Prometheus, EveryFigureHasItsLine) {
 
 TEST(Prometheus, WhatIsNotKnownIsLeftOut) {
   auto status = test::some_status();
-  status.test_accuracy.reset();
+  status.test_metrics.clear();
   status.workers[0].staleness.reset();
   const auto text = to_prometheus(status);
   EXPECT_THAT(text, Not(HasSubstr("test_accuracy")));

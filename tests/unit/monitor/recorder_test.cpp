@@ -8,7 +8,7 @@ namespace bimetal::monitor {
 namespace {
 
 /// A job of two workers, the first three times as fast, that trains 100 samples in each 0.05 s.
-train::Progress after(std::int64_t steps) {
+progress::Progress after(std::int64_t steps) {
   const auto n = static_cast<double>(steps);
   return {.epoch = 1,
           .epochs = 2,
@@ -84,7 +84,7 @@ TEST(Recorder, StalenessIsTheMeanOverRecentUpdates) {
     auto progress = after(step);
     const auto late = std::max<std::int64_t>(step - 100, 0);
     progress.workers[1].staleness =
-        train::Staleness{.updates = step, .sum = step + 2 * late, .max = 9};
+        progress::Staleness{.updates = step, .sum = step + 2 * late, .max = 9};
     recorder.on_step(progress);
   }
   const auto workers = recorder.status().workers;
@@ -108,11 +108,11 @@ TEST(Recorder, AModeWithoutTotalsHasSharesAlone) {
 TEST(Recorder, KeepsTheLastNoticesAndTheLastEvaluation) {
   Recorder recorder;
   for (int i = 0; i < 100; ++i) recorder.on_notice(std::to_string(i));
-  recorder.on_evaluated(1, 0.5, 2);
-  recorder.on_evaluated(2, 0.75, 1);
+  recorder.on_evaluated(1, {.loss = 2, .metrics = {{"accuracy", 0.5}}});
+  recorder.on_evaluated(2, {.loss = 1, .metrics = {{"accuracy", 0.75}}});
   const auto status = recorder.status();
   EXPECT_EQ(status.notices, (std::vector<std::string>{"95", "96", "97", "98", "99"}));
-  EXPECT_EQ(status.test_accuracy, 0.75);
+  EXPECT_EQ(status.test_metrics, (progress::Metrics{{"accuracy", 0.75}}));
   EXPECT_EQ(status.test_loss, 1);
 }
 

@@ -25,10 +25,10 @@ void train(const std::filesystem::path& folder, std::int64_t first, std::int64_t
                      .elapsed_s = 0.1 * static_cast<double>(step - first + 1),
                      .shares = {48, 16},
                      .workers = {{.samples = 48 * (step - first + 1)},
-                                 {.samples = 16, .staleness = train::Staleness{4, 6, 3}}}});
+                                 {.samples = 16, .staleness = progress::Staleness{4, 6, 3}}}});
     std::this_thread::sleep_for(std::chrono::milliseconds(110));  // every step is written
   }
-  monitor.on_evaluated(1, 0.75, 0.5);
+  monitor.on_evaluated(1, {.loss = 0.5, .metrics = {{"accuracy", 0.75}}});
 }
 
 TEST(TensorBoard, ReadsWhatAJobAndItsResumedHalfHaveWritten) {

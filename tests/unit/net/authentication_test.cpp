@@ -272,7 +272,7 @@ TEST(FakeServers, AnotherVersionIsNamedWithOurs) {
   const Error error = failure_of_rank_one(newer.endpoint(), options_with(kToken));
   EXPECT_EQ(error.code(), ErrorCode::ProtocolMismatch);
   EXPECT_THAT(error.what(), HasSubstr("protocol version 7"));
-  EXPECT_THAT(error.what(), HasSubstr("this side version 2"));
+  EXPECT_THAT(error.what(), HasSubstr("this side version 3"));
 }
 
 TEST(FakeServers, SomethingElseIsTold) {

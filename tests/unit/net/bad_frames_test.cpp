@@ -41,6 +41,7 @@ class BadFrames : public ::testing::Test {
         [&](std::exception_ptr error) { failure = error; });
     io_.run();
     if (failure) std::rethrow_exception(failure);
+    seal_.emplace(peer_->keys.client_to_server);
   }
 
   void write(std::span<const std::byte> bytes) {
@@ -51,7 +52,13 @@ class BadFrames : public ::testing::Test {
     FrameHeader header;
     header.kind = kind;
     header.payload_bytes = payload;
-    return encode_header(header, peer_->keys.client_to_server, frames_++);
+    return encode_header(header, *seal_);
+  }
+  EncodedHeader sealed(const std::string& payload) {
+    FrameHeader header;
+    header.payload_bytes = payload.size();
+    seal_payload(header, bytes_of(payload), *seal_);
+    return encode_header(header, *seal_);
   }
 
   void expect_loss(ErrorCode code, const std::string& message) {
@@ -67,7 +74,7 @@ class BadFrames : public ::testing::Test {
 
   asio::io_context io_;
   std::optional<DialedConnection> peer_;
-  std::uint64_t frames_ = 0;  ///< made so far
+  std::optional<Seal> seal_;
   Recorder recorder_;
   std::unique_ptr<Mesh> mesh_;
 };
@@ -119,22 +126,55 @@ TEST_F(BadFrames, OnesInAnotherOrderAreNoticed) {
   EXPECT_TRUE(recorder_.arrivals().empty());
 }
 
+TEST_F(BadFrames, SealedPayloadsArriveAsTheyWereMade) {
+  write(sealed("what is worth it"));
+  write(bytes_of("what is worth it"));
+  ASSERT_TRUE(recorder_.wait_for(1));
+  EXPECT_EQ(recorder_.arrivals()[0].payload, "what is worth it");
+  write(sealed("what is worth it"));
+  write(bytes_of("what is w0rth it"));
+  expect_loss(ErrorCode::CorruptData, "payload fails its checksum");
+  EXPECT_EQ(recorder_.arrivals().size(), 1u);
+}
+
+// Both are what this side has sealed, under keys of this connection; only their places differ.
+TEST_F(BadFrames, PayloadsOfTwoFramesChangedRound) {
+  const auto first = sealed("lease 17: samples 0 to 63");
+  const auto second = sealed("lease 18: samples 64 to 9");
+  write(first);
+  write(bytes_of("lease 18: samples 64 to 9"));
+  write(second);
+  write(bytes_of("lease 17: samples 0 to 63"));
+  expect_loss(ErrorCode::CorruptData, "payload fails its checksum");
+  EXPECT_TRUE(recorder_.arrivals().empty());
+}
+
+TEST_F(BadFrames, ASealCannotBeTakenOff) {
+  auto bytes = sealed("what is worth it");
+  bytes[6] &= std::byte{0x7f};
+  write(bytes);
+  write(bytes_of("what is worth 1t"));
+  expect_loss(ErrorCode::CorruptData, "checksum");
+}
+
 TEST_F(BadFrames, AnotherVersion) {
   auto bytes = header(FrameKind::Data, 5);
   bytes[4] = std::byte{kProtocolVersion + 1};
   write(bytes);
-  expect_loss(ErrorCode::ProtocolMismatch, "version 3");
+  expect_loss(ErrorCode::ProtocolMismatch, "version 4");
 }
 
 TEST_F(BadFrames, SomethingElse) {
-  write(bytes_of("GET / HTTP/1.1\r\nHost: example.org\r\nAccept: everything at all\r\n\r\n"));
+  write(bytes_of(
+      "GET / HTTP/1.1\r\nHost: example.org\r\nAccept: everything there is at all\r\n\r\n"));
   expect_loss(ErrorCode::ProtocolMismatch, "no Bimetal frame");
 }
 
 TEST_F(BadFrames, OwnFramesSentBack) {
   FrameHeader own;
   own.kind = FrameKind::Goodbye;
-  write(encode_header(own, peer_->keys.server_to_client));
+  Seal theirs(peer_->keys.server_to_client);
+  write(encode_header(own, theirs));
   expect_loss(ErrorCode::CorruptData, "checksum");
 }
 

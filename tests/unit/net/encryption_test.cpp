@@ -15,6 +15,7 @@
 #include <mutex>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/tcp/byte_stream.h"
 #include "support/tcp_proxy.h"
@@ -116,6 +117,44 @@ TEST_F(Proxied, DamagedPayloadIsNoticedBeforeItIsDelivered) {
   EXPECT_EQ(loss->rank(), 1);
   EXPECT_EQ(at_zero_.arrivals().size(), 1u);
 }
+
+/// What is no bulk: something short, what its sender asks it for, and why a group ends.
+FrameHeader asked_for() {
+  FrameHeader header = data_header(1);
+  header.sealed = true;
+  return header;
+}
+FrameHeader aborting() {
+  FrameHeader header;
+  header.kind = FrameKind::Abort;
+  return header;
+}
+struct NoBulk {
+  FrameHeader header;
+  std::size_t more;  ///< bytes
+};
+class AlteredOnAPlainConnection : public Proxied, public ::testing::WithParamInterface<NoBulk> {};
+
+TEST_P(AlteredOnAPlainConnection, ItIsNoticedBeforeItIsDelivered) {
+  const std::string sent = patterned(GetParam().more) + "samples 64 to 127 are yours";
+  connect(Encryption::off);
+  one_->send(0, GetParam().header, bytes_of(sent), nullptr);
+  ASSERT_TRUE(at_zero_.wait_for(1));
+  EXPECT_EQ(at_zero_.arrivals()[0].payload, sent);
+  proxy_->alter("127 are yours");
+  one_->send(0, GetParam().header, bytes_of(sent), nullptr);
+  const auto loss = at_zero_.wait_for_loss(1);
+  ASSERT_TRUE(loss);
+  EXPECT_EQ(loss->code(), ErrorCode::CorruptData) << loss->what();
+  EXPECT_EQ(loss->rank(), 1);
+  EXPECT_THAT(loss->what(), HasSubstr("rank 1 ("));
+  EXPECT_EQ(at_zero_.arrivals().size(), 1u);
+  one_.reset();  // it may still be sending
+}
+
+INSTANTIATE_TEST_SUITE_P(Sealed, AlteredOnAPlainConnection,
+                         ::testing::Values(NoBulk{data_header(1), 0}, NoBulk{asked_for(), 100'000},
+                                           NoBulk{aborting(), 5000}));
 
 class DamagedLength : public Proxied, public ::testing::WithParamInterface<int> {};
 
@@ -342,6 +381,25 @@ TEST_F(Records, AnEndWithinOneIsAnEnd) {
   const auto outcome = read(10);
   EXPECT_EQ(outcome.error, asio::error::eof);
   EXPECT_EQ(outcome.bytes, std::vector<std::byte>(10));
+}
+
+TEST(PlainTraffic, IsSpokenOfOnceAndOnlyBeyondLoopback) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  set_log_sink(
+      [&](LogLevel, std::string_view text) {
+        std::lock_guard lock(mutex);
+        said.emplace_back(text);
+      },
+      LogLevel::warning);
+  note_if_plain("127.0.0.1", Encryption::off);
+  note_if_plain("10.0.0.2", Encryption::on);
+  EXPECT_TRUE(said.empty());
+  for (int i = 0; i < 3; ++i) note_if_plain("10.0.0.2", Encryption::off);
+  set_log_sink({});
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr("not encrypted"));
+  EXPECT_THAT(said[0], HasSubstr("BIMETAL_ENCRYPTION=on"));
 }
 
 }  // namespace

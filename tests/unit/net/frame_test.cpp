@@ -4,6 +4,8 @@
 
 #include <limits>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "bimetal/base/error.h"
 
@@ -32,12 +34,26 @@ FrameHeader some_header() {
   header.part = 0x1d1e1f20;
   header.compression_detail = 0x292a2b2c;
   header.payload_bytes = 0x2122232425262728;
+  header.sealed = true;
+  header.payload_sum = 0x3132333435363738;
   return header;
+}
+
+/// As the frame after `before` others.
+EncodedHeader encoded(const FrameHeader& header, const SessionKey& key, int before = 0) {
+  Seal seal(key);
+  while (before-- > 0) seal.sum_next_head({});
+  return encode_header(header, seal);
+}
+FrameHeader decoded(const EncodedHeader& bytes, const SessionKey& key, int before = 0) {
+  Seal seal(key);
+  while (before-- > 0) seal.sum_next_head({});
+  return decode_header(bytes, seal);
 }
 
 std::optional<ErrorCode> failure_of(const EncodedHeader& bytes, const SessionKey& key) {
   try {
-    decode_header(bytes, key);
+    decoded(bytes, key);
     return std::nullopt;
   } catch (const Error& error) {
     return error.code();
@@ -45,24 +61,24 @@ std::optional<ErrorCode> failure_of(const EncodedHeader& bytes, const SessionKey
 }
 
 TEST(Frame, ComesBackAsItWas) {
-  EXPECT_EQ(decode_header(encode_header(some_header(), some_key()), some_key()), some_header());
-  EXPECT_EQ(decode_header(encode_header({}, some_key()), some_key()), FrameHeader());
+  EXPECT_EQ(decoded(encoded(some_header(), some_key()), some_key()), some_header());
+  EXPECT_EQ(decoded(encoded({}, some_key()), some_key()), FrameHeader());
 }
 
 TEST(Frame, ExtremesComeBack) {
   FrameHeader header;
   header.sequence = header.count = header.payload_bytes = std::numeric_limits<std::uint64_t>::max();
   header.root = std::numeric_limits<std::int32_t>::min();
-  EXPECT_EQ(decode_header(encode_header(header, some_key()), some_key()), header);
+  EXPECT_EQ(decoded(encoded(header, some_key()), some_key()), header);
 }
 
 // The layout is a promise to other builds and languages: docs/protocol.md gives this table.
 TEST(Frame, LayoutIsTheDocumentedOne) {
-  const auto bytes = encode_header(some_header(), some_key());
+  const auto bytes = encoded(some_header(), some_key());
   const auto at = [&](std::size_t i) { return static_cast<int>(bytes[i]); };
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), 4), "BMTL");
   EXPECT_EQ(at(4), kProtocolVersion);
-  EXPECT_EQ(at(6), 3);      // kind
+  EXPECT_EQ(at(6), 0x83);   // kind, sealed
   EXPECT_EQ(at(7), 2);      // operation
   EXPECT_EQ(at(8), 3);      // dtype
   EXPECT_EQ(at(9), 4);      // reduce_op
@@ -76,10 +92,12 @@ TEST(Frame, LayoutIsTheDocumentedOne) {
   EXPECT_EQ(at(40), 0x28);  // payload_bytes
   EXPECT_EQ(at(48), 0x20);  // part
   EXPECT_EQ(at(52), 0x2c);  // compression_detail
+  EXPECT_EQ(at(56), 0x38);  // payload_sum
+  EXPECT_EQ(bytes.size(), 72u);
 }
 
 TEST(Frame, EveryDamagedBitIsNoticed) {
-  const auto good = encode_header(some_header(), some_key());
+  const auto good = encoded(some_header(), some_key());
   for (std::size_t i = 0; i < good.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       auto bad = good;
@@ -91,23 +109,70 @@ TEST(Frame, EveryDamagedBitIsNoticed) {
 }
 
 TEST(Frame, OnlyTheOneSentNextFits) {
-  const auto third = encode_header(some_header(), some_key(), 2);
-  EXPECT_EQ(decode_header(third, some_key(), 2), some_header());
-  for (const std::uint64_t number : {0u, 1u, 3u}) {
-    EXPECT_THROW(decode_header(third, some_key(), number), Error);
+  const auto third = encoded(some_header(), some_key(), 2);
+  EXPECT_EQ(decoded(third, some_key(), 2), some_header());
+  for (const int number : {0, 1, 3}) {
+    EXPECT_THROW(decoded(third, some_key(), number), Error);
   }
 }
 
 TEST(Frame, AnotherConnectionsKeyDoesNotFit) {
-  EXPECT_EQ(failure_of(encode_header(some_header(), some_key(1)), some_key(2)),
-            ErrorCode::CorruptData);
+  EXPECT_EQ(failure_of(encoded(some_header(), some_key(1)), some_key(2)), ErrorCode::CorruptData);
+}
+
+std::vector<std::byte> some_payload(std::size_t size) {
+  std::vector<std::byte> payload(size);
+  for (std::size_t i = 0; i < size; ++i) payload[i] = static_cast<std::byte>(i * 31 + size);
+  return payload;
+}
+
+TEST(SealedPayload, EveryDamagedBitIsNoticed) {
+  const Seal seal(some_key());
+  FrameHeader header;
+  auto payload = some_payload(kAlwaysSealedBytes);
+  seal_payload(header, payload, seal);
+  ASSERT_TRUE(header.sealed);
+  EXPECT_NO_THROW(check_payload(header, payload, seal));
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    payload[i] ^= static_cast<std::byte>(1 << (i % 8));
+    EXPECT_THROW(check_payload(header, payload, seal), Error) << "byte " << i;
+    payload[i] ^= static_cast<std::byte>(1 << (i % 8));
+  }
+  EXPECT_THROW(check_payload(header, payload, Seal(some_key(2))), Error);
+}
+
+TEST(SealedPayload, BulkIsLeftToTcpUnlessTheHeaderAsks) {
+  const Seal seal(some_key());
+  const auto bulk = some_payload(kAlwaysSealedBytes + 1);
+  FrameHeader tensor, text, abort, empty;
+  text.sealed = empty.sealed = true;
+  abort.kind = FrameKind::Abort;
+  for (auto* header : {&tensor, &text, &abort}) seal_payload(*header, bulk, seal);
+  seal_payload(empty, {}, seal);
+  EXPECT_FALSE(tensor.sealed);
+  EXPECT_TRUE(text.sealed);
+  EXPECT_TRUE(abort.sealed);
+  EXPECT_FALSE(empty.sealed);
+}
+
+// A body's sum is on the wire for all to see: it must be good for nothing but that body.
+TEST(SealedPayload, SumOfABodyIsNoSumOfAHeader) {
+  auto forged = encoded(some_header(), some_key());
+  std::vector<std::byte> body(forged.begin(), forged.begin() + 64);
+  body.resize(72);  // and the number 0, as a header is summed
+  FrameHeader carrier;
+  seal_payload(carrier, body, Seal(some_key()));
+  for (std::size_t i = 0; i < 8; ++i) {
+    forged[64 + i] = static_cast<std::byte>(carrier.payload_sum >> (8 * i));
+  }
+  EXPECT_EQ(failure_of(forged, some_key()), ErrorCode::CorruptData);
 }
 
 TEST(Frame, UnknownKindIsRefusedThoughSigned) {
   for (const int kind : {0, 5, 255}) {
     FrameHeader header;
     header.kind = static_cast<FrameKind>(kind);
-    EXPECT_EQ(failure_of(encode_header(header, some_key()), some_key()), ErrorCode::CorruptData);
+    EXPECT_EQ(failure_of(encoded(header, some_key()), some_key()), ErrorCode::CorruptData);
   }
 }
 

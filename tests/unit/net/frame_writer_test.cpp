@@ -32,12 +32,13 @@ struct Connected {
 
   asio::awaitable<void> read(std::size_t frames, std::vector<std::uint64_t>& order) {
     ByteReader reader(in);
+    Seal seal(kKey);
     std::vector<std::byte> payload(kPayload);
     for (std::size_t i = 0; i < frames; ++i) {
       EncodedHeader bytes_read;
       if (co_await reader.read(bytes_read)) co_return;
       // Throws unless the frames are numbered in the order in which they come.
-      const auto header = decode_header(bytes_read, kKey, i);
+      const auto header = decode_header(bytes_read, seal);
       order.push_back(header.sequence);
       if (co_await reader.read(std::span(payload).first(header.payload_bytes))) co_return;
     }

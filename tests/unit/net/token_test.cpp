@@ -101,6 +101,19 @@ TEST_F(TokenFile, EnvironmentPrefersTheFile) {
   EXPECT_EQ(Token::from_environment().text(), kSecret);
 }
 
+TEST_F(TokenFile, VariableIsNoShorterThanAFile) {
+  ::setenv("BIMETAL_TOKEN", "fifteen letters", 1);
+  try {
+    Token::from_environment();
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("BIMETAL_TOKEN has 15 characters"));
+    EXPECT_THAT(error.what(), HasSubstr("bimetal token FILE"));
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("fifteen letters")));
+  }
+}
+
 TEST(Token, NothingListensBeyondLoopbackWithoutOne) {
   EXPECT_NO_THROW(require_token_for("127.0.0.1", Token()));
   EXPECT_NO_THROW(require_token_for("0.0.0.0", Token::from_text(kSecret)));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/rendezvous/failure_note.h"
 #include "unit/rendezvous/soon.h"
 
 namespace bimetal::rendezvous {
@@ -42,6 +43,25 @@ class Bootstrap : public ::testing::Test {
     BootstrapOptions options;
     options.host_name = host;
     return options;
+  }
+
+  /// As the launcher of a rank that has died.
+  void tell_of_the_end_of(int rank) {
+    const auto store = connect_store(server_.endpoint(), token_, soon());
+    note_failure(*store, fault_key(),
+                 Error(ErrorCode::PeerLost, "rank " + std::to_string(rank) + " was killed", rank),
+                 soon());
+  }
+
+  /// Ended by what tell_of_the_end_of() has told, with most of the time to the deadline left.
+  static void expect_ended_by(int rank, std::future<Outcome>& waiting, Deadline deadline) {
+    const auto allowed = deadline.remaining();
+    const Outcome outcome = waiting.get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::PeerLost) << outcome.error->what();
+    EXPECT_EQ(outcome.error->rank(), rank);
+    EXPECT_THAT(outcome.error->what(), HasSubstr("rank " + std::to_string(rank) + " was killed"));
+    EXPECT_GT(deadline.remaining(), allowed / 2);
   }
 
   const net::Token token_ = net::Token::generate();
@@ -123,6 +143,26 @@ TEST_F(Bootstrap, MissingRanksAreNamedAndThoseWhoJoined) {
                 AllOf(HasSubstr("did not join in time: 1, 2, 4;"),
                       HasSubstr("joined: 0 on host0 ("), HasSubstr("3 on host3 (")));
   }
+}
+
+TEST_F(Bootstrap, NobodyWaitsForARankThatIsKnownToHaveDied) {
+  const Deadline deadline = soon();
+  auto zero = join(0, 3, {}, deadline);
+  auto two = join(2, 3, {}, deadline);
+  std::this_thread::sleep_for(100ms);
+  tell_of_the_end_of(1);
+  for (auto* rank : {&zero, &two}) expect_ended_by(1, *rank, deadline);
+}
+
+TEST_F(Bootstrap, NobodyCallsARankThatHasDiedSinceItToldItsAddress) {
+  // Gives up waiting for the others after a while, and leaves an address where nobody is any more.
+  EXPECT_TRUE(join(0, 3, {}, Deadline::after(1s)).get().error);
+  const Deadline deadline = soon();
+  auto one = join(1, 3, {}, deadline);
+  auto two = join(2, 3, {}, deadline);
+  std::this_thread::sleep_for(1s);  // they have all addresses by now, and call rank 0
+  tell_of_the_end_of(0);
+  for (auto* rank : {&one, &two}) expect_ended_by(0, *rank, deadline);
 }
 
 TEST_F(Bootstrap, TwoProcessesOfOneRankAreNamedToAllWhoWait) {

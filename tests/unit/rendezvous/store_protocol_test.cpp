@@ -30,6 +30,8 @@ class RuleBreaker : public ::testing::Test {
       request.hello.service = net::Service::Store;
       client_.emplace(co_await net::dial(std::move(request)));
     });
+    outgoing_.emplace(client_->keys.client_to_server);
+    incoming_.emplace(client_->keys.server_to_client);
   }
 
   template <typename Coroutine>
@@ -41,8 +43,8 @@ class RuleBreaker : public ::testing::Test {
     if (failure) std::rethrow_exception(failure);
   }
 
-  StoreHeader header(const StoreMessage& message) const {
-    return encode_store_header(message, client_->keys.client_to_server);
+  StoreHeader header(const StoreMessage& message) {
+    return encode_store_header(message, *outgoing_);
   }
   void write(const void* data, std::size_t size) {
     std::error_code ignored;
@@ -58,7 +60,7 @@ class RuleBreaker : public ::testing::Test {
     StoreMessage message;
     run([&]() -> asio::awaitable<void> {
       net::ByteReader reader(client_->socket);
-      message = co_await read_store_message(reader, client_->keys.server_to_client);
+      message = co_await read_store_message(reader, *incoming_);
     });
     return message;
   }
@@ -82,6 +84,7 @@ class RuleBreaker : public ::testing::Test {
   StoreServer server_;
   asio::io_context io_;
   std::optional<net::DialedConnection> client_;
+  std::optional<net::Seal> outgoing_, incoming_;
 };
 
 TEST_F(RuleBreaker, IsServedWhileItKeepsThem) {
@@ -117,10 +120,26 @@ TEST_F(RuleBreaker, TooLongAKey) {
   expect_cut_off();
 }
 
-TEST_F(RuleBreaker, ReplayedRequest) {
+TEST_F(RuleBreaker, RequestNumberUsedTwice) {
   write(set(3));
   reply();
   write(set(3));
+  expect_cut_off();
+}
+
+TEST_F(RuleBreaker, ReplayedCancel) {
+  StoreMessage cancel;
+  cancel.call = StoreCall::Cancel;
+  cancel.request = 1;
+  const StoreHeader bytes = header(cancel);
+  write(bytes.data(), bytes.size());
+  write(bytes.data(), bytes.size());
+  expect_cut_off();
+}
+
+TEST_F(RuleBreaker, OneLeftOut) {
+  header(set(1));  // never sent
+  write(set(2));
   expect_cut_off();
 }
 

@@ -6,10 +6,13 @@
 #include <atomic>
 #include <future>
 #include <list>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
+#include "support/tcp_proxy.h"
 #include "unit/net/raw_socket.h"
 #include "unit/rendezvous/soon.h"
 
@@ -50,6 +53,34 @@ TEST_F(StoreOfTwo, OneSeesWhatTheOtherSets) {
   b_->set("key", "second", soon());
   EXPECT_EQ(a_->try_get("key", soon()), "second");
   EXPECT_EQ(a_->try_get("Key", soon()), std::nullopt);
+}
+
+// What is said there decides who trains what: it may get lost on the way, but not changed.
+TEST_F(StoreOfTwo, WhatIsAlteredOnTheWayIsNeitherStoredNorRead) {
+  std::string warning;
+  std::mutex mutex;
+  set_log_sink(
+      [&](LogLevel, std::string_view text) {
+        std::lock_guard lock(mutex);
+        warning = text;
+      },
+      LogLevel::warning);
+  bimetal::testing::TcpProxy proxy(server_->endpoint());
+  const auto far = connect_store(proxy.endpoint(), kToken, soon());
+  far->set("rank/3", "10.0.0.3:4711", soon());
+  proxy.alter("10.0.0.4:471");
+  const Error unanswered = failure_of([&] { far->set("rank/4", "10.0.0.4:4711", soon()); });
+  EXPECT_EQ(unanswered.code(), ErrorCode::PeerLost) << unanswered.what();
+  EXPECT_EQ(a_->try_get("rank/4", soon()), std::nullopt);
+  set_log_sink({});
+  std::unique_lock lock(mutex);
+  EXPECT_THAT(warning, HasSubstr("store: closed the connection from 127.0.0.1"));
+
+  const auto again = connect_store(proxy.endpoint(), kToken, soon());
+  a_->set("rank/4", "10.0.0.4:4711", soon());
+  const Error altered = failure_of([&] { again->get("rank/4", soon()); });
+  EXPECT_EQ(altered.code(), ErrorCode::CorruptData) << altered.what();
+  EXPECT_THAT(altered.what(), HasSubstr("the rendezvous store at 127.0.0.1"));
 }
 
 TEST_F(StoreOfTwo, KeysAndValuesAreBytes) {

@@ -68,7 +68,8 @@ class RawClient {
     header.count = count;
     header.dtype = static_cast<std::uint8_t>(comm::DType::uint8);
     header.payload_bytes = bytes;
-    const auto encoded = net::encode_header(header, keys_.client_to_server);
+    net::Seal seal(keys_.client_to_server);
+    const auto encoded = net::encode_header(header, seal);
     asio::write(wire_->socket, asio::buffer(encoded));
     asio::write(wire_->socket, asio::buffer(Pixels(sent)));
   }

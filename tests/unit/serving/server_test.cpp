@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "bimetal/rendezvous/store.h"
+#include "support/tcp_proxy.h"
 #include "unit/serving/sum_server.h"
 
 namespace bimetal::serving {
@@ -12,6 +13,22 @@ namespace {
 using namespace testing;
 
 class Serving : public SumServer {};
+
+TEST_F(Serving, WhatIsAlteredOnTheWayIsNotAnswered) {
+  serve();
+  const Pixels pixels{'p', 'i', 'x', 'e', 'l', 's'};
+  const auto sum = sums_of(pixels)[0];
+  for (const bool question : {true, false}) {
+    bimetal::testing::TcpProxy proxy(server_->endpoint());
+    Client far({proxy.endpoint(), options_.token, options_.encryption});
+    EXPECT_EQ(ask(far, pixels).logits, sums_of(pixels));
+    proxy.alter(question ? std::string(pixels.begin(), pixels.end())
+                         : std::string(reinterpret_cast<const char*>(&sum), sizeof(sum)));
+    expect_error(ErrorCode::CorruptData, "the server of predictions at 127.0.0.1",
+                 [&] { ask(far, pixels); });
+    expect_served();
+  }
+}
 
 TEST_F(Serving, EachClientGetsItsOwnAnswersAndBatchesAreShared) {
   constexpr int kClients = 8, kRequests = 40;

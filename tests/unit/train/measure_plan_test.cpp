@@ -4,27 +4,27 @@
 
 #include <vector>
 
-#include "bimetal/train/link_probe.h"
+#include "bimetal/plan/link_probe.h"
 #include "support/thread_ranks.h"
-#include "training_job.h"
+#include "unit/train/training_job.h"
 
 namespace bimetal::train {
 namespace {
 
-MeasuredPlan measure_as(int rank, comm::Group group, const Job& job, double speed) {
+MeasuredPlan measure_as(int rank, comm::Group group, const job::JobConfig& job, double speed) {
   TrainerOptions options;
-  options.worker = device::parse_worker_spec("cpu:threads=1");
+  options.worker = job::parse_worker_spec("cpu:threads=1");
   options.worker.speed = speed;
   options.local_rank = rank;
   options.local_world_size = group.size();
   options.host_name = "host";
-  Observer observer;
+  progress::Observer observer;
   return measure_plan(job, group, options, observer);
 }
 
 TEST(MeasurePlan, EveryRankArrivesAtTheSamePlan) {
   const test::SyntheticImages images(256, 32);
-  Job job = test::small_job(images);
+  job::JobConfig job = test::small_job(images);
   job.train.global_batch = 128;
   std::vector<MeasuredPlan> plans(2);
   bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
@@ -51,20 +51,20 @@ TEST(MeasurePlan, EveryRankArrivesAtTheSamePlan) {
 
 TEST(MeasurePlan, WorksForOneWorker) {
   const test::SyntheticImages images(64, 32);
-  const Job job = test::small_job(images);
+  const job::JobConfig job = test::small_job(images);
   bimetal::testing::run_ranks(1, [&](int rank, comm::Group group) {
     const auto plan = measure_as(rank, group, job, 1.0);
     EXPECT_EQ(plan.plan.predictions.size(), 1u);
-    EXPECT_EQ(plan.plan.chosen().way, Way::Alone);
+    EXPECT_EQ(plan.plan.chosen().way, plan::Way::Alone);
   });
 }
 
 TEST(LinkProbe, RanksAgreeOnSaneFigures) {
-  std::vector<LinkSpeed> links(3);
+  std::vector<plan::LinkSpeed> links(3);
   bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
-    links[static_cast<std::size_t>(rank)] = probe_link(group, 2 << 20);
+    links[static_cast<std::size_t>(rank)] = plan::probe_link(group, 2 << 20);
   });
-  for (const LinkSpeed& link : links) {
+  for (const plan::LinkSpeed& link : links) {
     EXPECT_GT(link.latency_s, 0.0);
     EXPECT_GT(link.bytes_per_s, 1e3);
     EXPECT_LT(link.bytes_per_s, 1e13);
@@ -74,8 +74,9 @@ TEST(LinkProbe, RanksAgreeOnSaneFigures) {
 }
 
 TEST(LinkProbe, ThereIsNoLinkInAWorldOfOne) {
-  bimetal::testing::run_ranks(
-      1, [](int, comm::Group group) { EXPECT_EQ(probe_link(group, 2 << 20).bytes_per_s, 0.0); });
+  bimetal::testing::run_ranks(1, [](int, comm::Group group) {
+    EXPECT_EQ(plan::probe_link(group, 2 << 20).bytes_per_s, 0.0);
+  });
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace bimetal::train {
 namespace {
 
 /// Two steps of the CNN on 3000 images at once, whose activations take more than 1 GB.
-Job large_job(const test::SyntheticImages& images) {
+job::JobConfig large_job(const test::SyntheticImages& images) {
   auto job = test::small_job(images);
   job.model.name = "cnn";
   job.train.dtype = "float32";
@@ -22,12 +22,12 @@ Job large_job(const test::SyntheticImages& images) {
   return job;
 }
 
-int train_with(const Job& job, const std::string& worker, test::Recorder& recorder) {
+int train_with(const job::JobConfig& job, const std::string& worker, test::Recorder& recorder) {
   torch::set_num_threads(1);
   int steps = 0;
   bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
     TrainerOptions options;
-    options.worker = device::parse_worker_spec(worker);
+    options.worker = job::parse_worker_spec(worker);
     steps = static_cast<int>(run_training(job, group, options, recorder).steps);
   });
   return steps;

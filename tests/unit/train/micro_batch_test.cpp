@@ -1,8 +1,8 @@
-#include "bimetal/train/micro_batch.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "bimetal/train/compute.h"
 
 namespace bimetal::train {
 namespace {
@@ -12,11 +12,11 @@ using ::testing::ElementsAre;
 std::vector<std::int64_t> sizes_of_pieces(const MicroBatch& micro_batch, std::int64_t samples) {
   std::vector<std::int64_t> sizes, labels;
   int lasts = 0;
-  const data::Batch batch{torch::zeros({samples, 1, 2, 2}), torch::arange(samples)};
-  micro_batch.for_each(batch, [&](const data::Batch& piece, bool last) {
-    EXPECT_EQ(piece.x.size(0), piece.y.size(0));
-    sizes.push_back(piece.y.size(0));
-    for (const auto& label : piece.y.unbind()) labels.push_back(label.item<std::int64_t>());
+  const task::Values batch{torch::zeros({samples, 1, 2, 2}), torch::arange(samples)};
+  micro_batch.for_each(batch, [&](const task::Values& piece, bool last) {
+    EXPECT_EQ(piece[0].size(0), piece[1].size(0));
+    sizes.push_back(piece[1].size(0));
+    for (const auto& label : piece[1].unbind()) labels.push_back(label.item<std::int64_t>());
     lasts += last ? 1 : 0;
   });
   EXPECT_EQ(lasts, samples > 0 ? 1 : 0);

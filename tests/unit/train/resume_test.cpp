@@ -34,11 +34,11 @@ class Resume : public ::testing::Test {
 
   test::TemporaryFolder folder_;
   test::SyntheticImages images_;
-  Job job_;
+  job::JobConfig job_;
   test::Run last_;
 };
 
-void expect_equal_bits(const TensorMap& a, const TensorMap& b) {
+void expect_equal_bits(const checkpoint::TensorMap& a, const checkpoint::TensorMap& b) {
   for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
 }
 
@@ -117,9 +117,9 @@ TEST_F(Resume, TakesTheNewestOfAFolderAndAFinishedEpoch) {
 
 // What one rank owed is shared out to both, so that bits differ; without it, a hundred times more.
 TEST_F(Resume, GoesOnWithWhatCompressionOwes) {
-  job_.parallel.compression = "topk";
-  job_.parallel.compression_links = "all";
-  job_.parallel.topk_density = 0.2;
+  job_.compression.gradients = "topk";
+  job_.compression.links = "all";
+  job_.compression.topk_density = 0.2;
   job_.train.momentum = 0;
   const auto whole = parameters_of(train("whole", 2, 0));
   const auto part = train("part", 2, 13);
@@ -127,7 +127,7 @@ TEST_F(Resume, GoesOnWithWhatCompressionOwes) {
   EXPECT_THAT(last_.recorders[0].notices, ::testing::IsEmpty());
   EXPECT_LT(test::relative_difference(rest, whole), 0.05);
   EXPECT_TRUE(std::filesystem::exists(part / "error_feedback.safetensors"));
-  job_.parallel.compression = "none";
+  job_.compression.gradients = "none";
   train("other", 2, 0, part);
   EXPECT_THAT(last_.recorders[0].notices, ::testing::Contains(HasSubstr("error feedback")));
 }
@@ -138,9 +138,9 @@ TEST_F(Resume, OnlyRankZeroNeedsTheFiles) {
   job_.checkpoint.dir = (folder_ / "rest").string();
   bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
     TrainerOptions options;
-    options.worker = device::parse_worker_spec("cpu:threads=1");
+    options.worker = job::parse_worker_spec("cpu:threads=1");
     if (group.rank() == 0) options.resume = part;
-    Observer nobody;
+    progress::Observer nobody;
     run_training(job_, group, options, nobody);
   });
   expect_equal_bits(parameters_of(whole), parameters_of(folder_ / "rest" / "step-00000020"));

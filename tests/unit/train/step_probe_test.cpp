@@ -3,19 +3,24 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "bimetal/data/dataset.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal::train {
 namespace {
+
+/// In the type that probes compute in unless they are told otherwise.
+std::shared_ptr<const task::Task> task_in_float(job::JobConfig job) {
+  job.train.dtype = "float32";
+  return test::task_of(job);
+}
 
 TEST(StepProbe, MeasuresATimeThatGrowsWithTheBatch) {
   const test::SyntheticImages images(600, 10, 28);
   auto job = test::small_job(images);
   job.model.name = "mlp";
   job.train.global_batch = 256;
-  const auto set = data::load_dataset("mnist", images.path()).train;
-  const auto cost = probe_step(job, set, {.budget = std::chrono::milliseconds(300)});
+  const auto task = task_in_float(job);
+  const auto cost = probe_step(job.train, *task, {.budget = std::chrono::milliseconds(300)});
   EXPECT_TRUE(cost.known());
   EXPECT_GE(cost.alpha(), 0);
   EXPECT_GT(cost.beta(), 0);
@@ -27,12 +32,12 @@ TEST(StepProbe, EveryRankLearnsEveryRanksCost) {
   auto job = test::small_job(images);
   job.model.name = "mlp";
   job.train.global_batch = 256;
-  const auto set = data::load_dataset("mnist", images.path()).train;
+  const auto task = task_in_float(job);
   std::vector<std::vector<balance::Device>> known(2);
   bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
     const double speed = group.rank() == 0 ? 1.0 : 0.1;
     known[static_cast<std::size_t>(group.rank())] =
-        probe_devices(group, job, set, {.speed = speed});
+        probe_devices(group, job.train, *task, {.speed = speed});
   });
   for (int rank : {0, 1}) {
     EXPECT_EQ(known[0][rank].cost.alpha(), known[1][rank].cost.alpha());
@@ -44,8 +49,8 @@ TEST(StepProbe, EveryRankLearnsEveryRanksCost) {
 TEST(StepProbe, DoesNotNeedMoreSamplesThanThereAre) {
   const test::SyntheticImages images(3, 1);
   auto job = test::small_job(images);
-  const auto set = data::load_dataset("mnist", images.path()).train;
-  EXPECT_TRUE(probe_step(job, set, {.budget = std::chrono::milliseconds(10)}).known());
+  const auto task = task_in_float(job);
+  EXPECT_TRUE(probe_step(job.train, *task, {.budget = std::chrono::milliseconds(10)}).known());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/task/catalog/image_classification.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::train {
@@ -12,13 +13,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
+task::ImageClassification small_images() {
+  data::ImageDataset set;
+  set.images = torch::zeros({1, 1, 4, 4}, torch::kUInt8);
+  set.labels = torch::zeros({1}, torch::kInt64);
+  return {"linear", 0, {set, set}, "float32"};
+}
+
 /// One rank's model, optimizer and step.
 struct Worker {
   explicit Worker(comm::Group group, std::int64_t micro_batch = 0)
       : rank(group.rank()),
-        model(models::make_model("linear", {.height = 4, .width = 4})),
-        sgd(model->parameters(), torch::optim::SGDOptions(0.1)),
-        step(model, sgd, group, options(micro_batch)) {}
+        task(small_images()),
+        model(task.make_model()),
+        sgd(model.parameters(), torch::optim::SGDOptions(0.1)),
+        step(task, model, sgd, group, options(micro_batch)) {}
 
   static StepOptions options(std::int64_t micro_batch) {
     StepOptions options;
@@ -29,12 +38,13 @@ struct Worker {
 
   std::vector<torch::Tensor> parameters() const {
     std::vector<torch::Tensor> copies;
-    for (const auto& parameter : model->parameters()) copies.push_back(parameter.detach().clone());
+    for (const auto& parameter : model.parameters()) copies.push_back(parameter.detach().clone());
     return copies;
   }
 
   int rank;
-  std::shared_ptr<models::Classifier> model;
+  task::ImageClassification task;
+  task::Model model;
   torch::optim::SGD sgd;
   TrainingStep step;
 };
@@ -42,16 +52,16 @@ struct Worker {
 data::EpochSampler::Step plan_of(std::vector<std::int64_t> counts) {
   data::EpochSampler::Step plan;
   for (const auto count : counts) plan.total += count;
-  plan.counts = std::move(counts);
+  plan.weights = plan.counts = std::move(counts);
   return plan;
 }
 
-data::Batch ones(std::int64_t samples) {
+task::Values ones(std::int64_t samples) {
   return {torch::ones({samples, 1, 4, 4}), torch::zeros({samples}, torch::kInt64)};
 }
 
 /// More than any machine has: libtorch's allocator refuses it.
-data::Batch enormous() {
+task::Values enormous() {
   return {torch::empty({std::int64_t{1} << 50}), {}};
 }
 
@@ -84,8 +94,9 @@ TEST(TrainingStep, RankThatRunsOutOfMemoryMakesAllDiscardTheStep) {
     const auto failing = worker.step.run(
         1, plan_of({4, 4}), [&] { return worker.rank == 1 ? enormous() : ones(4); }, false);
     EXPECT_FALSE(failing.applied);
-    EXPECT_EQ(failing.figures[0].fit, Fit::fits);
-    EXPECT_EQ(failing.figures[1].fit, Fit::too_large) << "the batch itself cannot be held";
+    EXPECT_EQ(failing.figures[0].fit, progress::Fit::fits);
+    EXPECT_EQ(failing.figures[1].fit, progress::Fit::too_large)
+        << "the batch itself cannot be held";
     EXPECT_EQ(failing.figures[1].batch, 4);
     EXPECT_TRUE(equal(worker.parameters(), before));
 
@@ -100,23 +111,22 @@ TEST(TrainingStep, RankThatRunsOutOfMemoryMakesAllDiscardTheStep) {
 
 /// Computes as long as it is given few samples at once, and then runs out of memory as the
 /// allocator would.
-struct Narrow : models::Classifier {
-  explicit Narrow(std::int64_t most) : most_(most) {
-    weight_ = register_parameter("weight", torch::ones({16, 10}));
-  }
-  torch::Tensor forward(torch::Tensor x) override {
-    if (x.size(0) > most_) torch::empty({std::int64_t{1} << 50});
-    return x.flatten(1).matmul(weight_);
-  }
-  std::int64_t most_;
-  torch::Tensor weight_;
-};
+task::Model narrow(std::int64_t most) {
+  const auto weight = torch::ones({16, 10}, torch::requires_grad());
+  return {{{.name = "narrow",
+            .parameters = {{"weight", weight}},
+            .forward = [=](const task::Values& inputs) -> task::Values {
+              if (inputs[0].size(0) > most) torch::empty({std::int64_t{1} << 50});
+              return {inputs[0].flatten(1).matmul(weight)};
+            }}}};
+}
 
 TEST(TrainingStep, ComputesInSmallerPiecesUntilTheyFit) {
   bimetal::testing::run_ranks(2, [](int, comm::Group group) {
-    auto model = std::make_shared<Narrow>(group.rank() == 0 ? 1000 : 20);
-    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
-    TrainingStep step(model, sgd, group, Worker::options(64));
+    const auto task = small_images();
+    const auto model = narrow(group.rank() == 0 ? 1000 : 20);
+    torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1));
+    TrainingStep step(task, model, sgd, group, Worker::options(64));
     const auto run = [&] {
       return step.run(
           1, plan_of({64, 64}), [] { return ones(64); }, false);
@@ -124,7 +134,7 @@ TEST(TrainingStep, ComputesInSmallerPiecesUntilTheyFit) {
     for (int attempt = 0; attempt < 2; ++attempt) {  // 64 and 32 are too many, 16 are not
       const auto result = run();
       EXPECT_FALSE(result.applied);
-      EXPECT_EQ(result.figures[1].fit, Fit::try_smaller_pieces);
+      EXPECT_EQ(result.figures[1].fit, progress::Fit::try_smaller_pieces);
     }
     EXPECT_TRUE(run().applied);
     EXPECT_TRUE(run().applied) << "and it remembers";
@@ -133,15 +143,16 @@ TEST(TrainingStep, ComputesInSmallerPiecesUntilTheyFit) {
 
 TEST(TrainingStep, GivesUpOnAShareThatNoPieceOfFits) {
   bimetal::testing::run_ranks(1, [](int, comm::Group group) {
-    auto model = std::make_shared<Narrow>(2);
-    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
-    TrainingStep step(model, sgd, group, Worker::options(16));
+    const auto task = small_images();
+    const auto model = narrow(2);
+    torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1));
+    TrainingStep step(task, model, sgd, group, Worker::options(16));
     const auto run = [&] {
       return step.run(
           1, plan_of({16}), [] { return ones(16); }, false);
     };
-    EXPECT_EQ(run().figures[0].fit, Fit::try_smaller_pieces);
-    EXPECT_EQ(run().figures[0].fit, Fit::too_large);
+    EXPECT_EQ(run().figures[0].fit, progress::Fit::try_smaller_pieces);
+    EXPECT_EQ(run().figures[0].fit, progress::Fit::too_large);
   });
 }
 
@@ -151,7 +162,7 @@ TEST(TrainingStep, NotANumberOnOneRankStopsAllBeforeTheUpdate) {
     const auto before = worker.parameters();
     const auto fetch = [&] {
       auto batch = ones(2);
-      if (worker.rank == 2) batch.x.fill_(std::numeric_limits<float>::quiet_NaN());
+      if (worker.rank == 2) batch[0].fill_(std::numeric_limits<float>::quiet_NaN());
       return batch;
     };
     try {
@@ -170,7 +181,7 @@ TEST(TrainingStep, NotANumberOnOneRankStopsAllBeforeTheUpdate) {
 TEST(TrainingStep, OtherErrorsPassThrough) {
   bimetal::testing::run_ranks(1, [](int, comm::Group group) {
     Worker worker(group);
-    const auto fetch = []() -> data::Batch { throw Error(ErrorCode::CorruptData, "bad file"); };
+    const auto fetch = []() -> task::Values { throw Error(ErrorCode::CorruptData, "bad file"); };
     EXPECT_THROW(worker.step.run(1, plan_of({2}), fetch, false), Error);
   });
 }

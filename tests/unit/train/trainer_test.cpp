@@ -34,21 +34,21 @@ class Trainer : public ::testing::Test {
   }
 
   /// The parameters after training `job_` on `ranks` ranks, in a folder of their own.
-  TensorMap train(int ranks, const test::RunOptions& options = {}) {
+  checkpoint::TensorMap train(int ranks, const test::RunOptions& options = {}) {
     job_.checkpoint.dir = (folder_ / ("run" + std::to_string(++runs_))).string();
     return parameters_of(last_checkpoint(run_job(job_, ranks, options)));
   }
 
   test::TemporaryFolder folder_;
   SyntheticImages images_;
-  Job job_;
+  job::JobConfig job_;
   int runs_ = 0;
 };
 
-std::string without_history(Report report) {
+std::string without_history(progress::Report report) {
   report.history.clear();
   for (auto& point : report.evaluations) point.elapsed_s = 0;
-  return to_json(report);
+  return progress::to_json(report);
 }
 
 TEST_F(Trainer, TellsWhoWatchesWhatEachWorkerHasDone) {
@@ -58,7 +58,7 @@ TEST_F(Trainer, TellsWhoWatchesWhatEachWorkerHasDone) {
     ASSERT_THAT(recorder.workers, SizeIs(2));
     EXPECT_EQ(recorder.workers[1].host, "host1");
     EXPECT_EQ(recorder.workers[1].device, "cpu");
-    WorkerTotals before;
+    progress::WorkerTotals before;
     double elapsed = 0;
     for (const auto& step : recorder.steps) {
       ASSERT_THAT(step.workers, SizeIs(2));
@@ -90,7 +90,7 @@ TEST_F(Trainer, LearnsAndReportsTheSameOnEveryRank) {
   EXPECT_EQ(report.world_size, 2);
   EXPECT_EQ(report.steps, 40);  // 300 samples in batches of 32: 10 a epoch, the last of them short
   EXPECT_FALSE(report.interrupted);
-  EXPECT_GT(report.test_accuracy, 0.5);
+  EXPECT_GT(test::accuracy_of(report), 0.5);
   EXPECT_LT(report.train_loss, run.recorders[0].steps.front().loss / 2);
   ASSERT_THAT(report.workers, SizeIs(2));
   EXPECT_EQ(report.workers[0].samples + report.workers[1].samples, 4 * 300);
@@ -137,7 +137,7 @@ TEST_F(Trainer, LossDoesNotDependOnTheNumberOfRanks) {
   for (std::size_t i = 0; i < one.recorders[0].steps.size(); ++i) {
     EXPECT_NEAR(one.recorders[0].steps[i].loss, three.recorders[2].steps[i].loss, 1e-12);
   }
-  EXPECT_EQ(one.reports[0].test_accuracy, three.reports[0].test_accuracy);
+  EXPECT_EQ(test::accuracy_of(one.reports[0]), test::accuracy_of(three.reports[0]));
 }
 
 /// Through shared memory nothing goes over the wire, compressed or not.
@@ -153,10 +153,10 @@ TEST_F(Trainer, LearnsAsWellCompressed) {
   const auto exact = run_job(job_, 2);
   const double at_first = exact.recorders[0].steps.front().loss;
   for (const char* scheme : {"bfloat16", "int8", "int4", "topk", "powersgd", "sign"}) {
-    job_.parallel.compression = scheme;
-    job_.parallel.compression_links = "all";
-    job_.parallel.topk_density = 0.05;
-    job_.parallel.topk_warmup_steps = 8;
+    job_.compression.gradients = scheme;
+    job_.compression.links = "all";
+    job_.compression.topk_density = 0.05;
+    job_.compression.topk_warmup_steps = 8;
     const auto run = run_job(job_, 2);
     EXPECT_EQ(run.reports[0].train_loss, run.reports[1].train_loss) << scheme;
     // One bit per element wants a smaller learning rate than this job has: it learns, but later.
@@ -173,7 +173,7 @@ TEST_F(Trainer, LearnsAsWellCompressed) {
 TEST_F(Trainer, ARankAloneCompressesNothing) {
   const auto exact = train(1);
   for (const char* scheme : {"int8", "topk", "powersgd"}) {
-    job_.parallel.compression = scheme;
+    job_.compression.gradients = scheme;
     EXPECT_EQ(relative_difference(train(1), exact), 0) << scheme;
   }
 }
@@ -186,6 +186,26 @@ TEST_F(Trainer, SlowerRankGetsLess) {
   EXPECT_LT(workers[1].samples, workers[0].samples);
 }
 
+TEST_F(Trainer, ARankWithoutSamplesMeasuresItselfBesideTheWork) {
+  job_.train.epochs = 20;
+  const auto alone = train(1);
+  const auto run = run_job(job_, 2, {.speeds = {1, 2e-4}});
+  const auto& report = run.reports[0];
+  ASSERT_EQ(report.workers[1].samples, 0) << "far too slow for a single sample";
+  ASSERT_TRUE(report.balance && report.balance->complete);
+  EXPECT_THAT(report.balance->steps, SizeIs(200));
+  int measured = 0;
+  for (const auto& step : report.balance->steps) {
+    EXPECT_EQ(step.shadow_batch[0], 0) << "it has work";
+    if (step.shadow_batch[1] == 0) continue;
+    ++measured;
+    EXPECT_GT(step.shadow_s[1], 0);
+  }
+  EXPECT_GT(measured, 0);
+  EXPECT_EQ(relative_difference(parameters_of(last_checkpoint(run)), alone), 0)
+      << "rank 0 did it all";
+}
+
 TEST_F(Trainer, StopsAfterTheStepsAskedFor) {
   job_.train.steps = 7;
   const auto run = run_job(job_, 2);
@@ -193,7 +213,8 @@ TEST_F(Trainer, StopsAfterTheStepsAskedFor) {
   EXPECT_THAT(last_checkpoint(run).string(), HasSubstr("00000007"));
   ASSERT_EQ(run.reports[0].evaluations.size(), 1u) << "evaluated at the end";
   EXPECT_EQ(run.reports[0].evaluations[0].step, 7);
-  EXPECT_EQ(run.reports[0].evaluations[0].test_accuracy, run.reports[0].test_accuracy);
+  EXPECT_EQ(progress::value_of(run.reports[0].evaluations[0].metrics, "accuracy"),
+            test::accuracy_of(run.reports[0]));
   EXPECT_GT(run.reports[0].evaluations[0].elapsed_s, 0);
 }
 
@@ -248,7 +269,7 @@ TEST_F(Trainer, StopRequestOfAnyRankSavesAndEndsAllInOrder) {
   for (const auto& report : run.reports) {
     EXPECT_TRUE(report.interrupted);
     EXPECT_EQ(report.steps, 5);
-    EXPECT_TRUE(std::isnan(report.test_accuracy));
+    EXPECT_TRUE(std::isnan(test::accuracy_of(report)));
   }
   EXPECT_THAT(last_checkpoint(run).string(), HasSubstr("00000005"));
 }
@@ -258,8 +279,8 @@ TEST_F(Trainer, RanksWithUnlikeJobsFindOutBeforeTheFirstStep) {
     auto job = job_;
     if (group.rank() == 1) job.train.global_batch = 48;
     TrainerOptions options;
-    options.worker = device::parse_worker_spec("cpu:threads=1");
-    Observer nobody;
+    options.worker = job::parse_worker_spec("cpu:threads=1");
+    progress::Observer nobody;
     run_training(job, group, options, nobody);
   };
   try {
@@ -275,11 +296,11 @@ TEST_F(Trainer, AnErrorOfOneRankAloneEndsTheOthers) {
   std::vector<std::string> messages(2);
   bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
     auto job = job_;
-    job.data.serve = false;  // nor is it sent any
+    job.data.send = false;  // nor is it sent any
     if (group.rank() == 1) job.data.path = "/no/such/folder";
     TrainerOptions options;
-    options.worker = device::parse_worker_spec("cpu:threads=1");
-    Observer nobody;
+    options.worker = job::parse_worker_spec("cpu:threads=1");
+    progress::Observer nobody;
     try {
       run_training(job, group, options, nobody);
     } catch (const Error& error) {

@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/device/worker_spec.h"
-#include "bimetal/train/job.h"
-#include "bimetal/train/safetensors.h"
+#include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/job/worker_spec.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/trainer.h"
 #include "support/temporary_folder.h"
 #include "support/thread_ranks.h"
@@ -54,8 +55,8 @@ class SyntheticImages {
 };
 
 /// In float64, where the order of additions shows in the last digits alone.
-inline Job small_job(const SyntheticImages& images) {
-  Job job;
+inline job::JobConfig small_job(const SyntheticImages& images) {
+  job::JobConfig job;
   job.model.name = "linear";
   job.data.path = images.path().string();
   job.train.epochs = 2;
@@ -65,23 +66,32 @@ inline Job small_job(const SyntheticImages& images) {
   return job;
 }
 
+/// What such a job learns.
+inline std::shared_ptr<const task::JobTask> task_of(const job::JobConfig& job) {
+  return task::make_task(job, data::find_dataset(job.data.name, job.data.path));
+}
+
+inline double accuracy_of(const progress::Report& report) {
+  return progress::value_of(progress::last_metrics(report), "accuracy");
+}
+
 /// Keeps what it is told. One for each rank.
-struct Recorder : Observer {
-  std::vector<WorkerPlace> workers;
-  std::vector<Progress> steps;
+struct Recorder : progress::Observer {
+  std::vector<progress::WorkerPlace> workers;
+  std::vector<progress::Progress> steps;
   std::vector<std::string> notices;
   std::vector<std::string> checkpoints;
   std::vector<double> accuracies, losses;
 
-  void on_workers(const std::vector<WorkerPlace>& places) override { workers = places; }
-  void on_step(const Progress& progress) override { steps.push_back(progress); }
+  void on_workers(const std::vector<progress::WorkerPlace>& places) override { workers = places; }
+  void on_step(const progress::Progress& progress) override { steps.push_back(progress); }
   void on_notice(const std::string& text) override { notices.push_back(text); }
   void on_checkpoint(const std::string& path, std::int64_t) override {
     checkpoints.push_back(path);
   }
-  void on_evaluated(std::int64_t, double accuracy, double loss) override {
-    accuracies.push_back(accuracy);
-    losses.push_back(loss);
+  void on_evaluated(std::int64_t, const progress::Evaluation& evaluation) override {
+    accuracies.push_back(progress::value_of(evaluation.metrics, "accuracy"));
+    losses.push_back(evaluation.loss);
   }
 };
 
@@ -92,18 +102,18 @@ struct RunOptions {
 };
 
 struct Run {
-  std::vector<Report> reports;  ///< one per rank
+  std::vector<progress::Report> reports;  ///< one per rank
   std::vector<Recorder> recorders;
 };
 
 /// Runs `job` on `ranks` threads; an error of any rank is thrown here.
-inline Run run_job(const Job& job, int ranks, const RunOptions& options = {}) {
-  Run run{std::vector<Report>(static_cast<std::size_t>(ranks)),
+inline Run run_job(const job::JobConfig& job, int ranks, const RunOptions& options = {}) {
+  Run run{std::vector<progress::Report>(static_cast<std::size_t>(ranks)),
           std::vector<Recorder>(static_cast<std::size_t>(ranks))};
   bimetal::testing::run_ranks(ranks, [&](int, comm::Group group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     TrainerOptions mine;
-    mine.worker = device::parse_worker_spec("cpu:threads=1");
+    mine.worker = job::parse_worker_spec("cpu:threads=1");
     if (rank < options.speeds.size()) mine.worker.speed = options.speeds[rank];
     mine.local_rank = group.rank();
     mine.local_world_size = group.size();
@@ -118,12 +128,12 @@ inline Run run_job(const Job& job, int ranks, const RunOptions& options = {}) {
 }
 
 /// The parameters in a checkpoint's folder.
-inline TensorMap parameters_of(const std::filesystem::path& checkpoint) {
-  return read_safetensors(checkpoint / "model.safetensors");
+inline checkpoint::TensorMap parameters_of(const std::filesystem::path& checkpoint) {
+  return checkpoint::read_safetensors(checkpoint / "model.safetensors");
 }
 
 /// Largest difference of any element, relative to the largest element.
-inline double relative_difference(const TensorMap& a, const TensorMap& b) {
+inline double relative_difference(const checkpoint::TensorMap& a, const checkpoint::TensorMap& b) {
   double largest = 0;
   for (const auto& [name, tensor] : a) {
     const auto& other = b.at(name);

@@ -71,6 +71,10 @@ def end_with_the_process() -> None:
     atexit.register(shutdown)
 
 
+if hasattr(os, "register_at_fork"):  # a forked child, as DataLoader's workers are, leaves nobody when it ends
+    os.register_at_fork(after_in_child=lambda: atexit.unregister(shutdown))
+
+
 def enter(store: dist.Store, rank: int, size: int, generation: int, seconds: float | None = None) -> None:
     """Forms the world of that generation with the other ranks. Collective among them.
 
@@ -128,6 +132,7 @@ def meet() -> bool:
     global _meeting, _place
     if _meeting is not None:
         return True  # shutdown() and init() once more
+    _C.end_with_launcher()
     if dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()
         place = Place(dist.get_rank(), dist.get_world_size(), None, None, "torch.distributed")

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "bimetal/comm/algorithms/reduction.h"
-#include "bimetal/comm/channel.h"
+#include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
 

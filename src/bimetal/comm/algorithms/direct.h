@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "bimetal/comm/channel.h"
+#include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "bimetal/comm/parts.h"
-#include "bimetal/comm/reduce_kernels.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 
 namespace bimetal::comm {
 

@@ -3,7 +3,7 @@
 // barrier synchronization", 1988): after round k a rank has heard, at second hand, of 2^(k+1)
 // ranks.
 
-#include "bimetal/comm/channel.h"
+#include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
 

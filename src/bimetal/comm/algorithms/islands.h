@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bimetal/comm/algorithms/reduction.h"
-#include "bimetal/comm/channel.h"
+#include "bimetal/comm/mailbox/channel.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "bimetal/comm/algorithms/power_of_two.h"
-#include "bimetal/comm/reduce_kernels.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 
 namespace bimetal::comm {
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <span>
 
-#include "bimetal/comm/channel.h"
 #include "bimetal/comm/dtype.h"
+#include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
 

@@ -1,6 +1,6 @@
 #include "bimetal/comm/algorithms/reduction.h"
 
-#include "bimetal/comm/reduce_kernels.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 
 namespace bimetal::comm {
 

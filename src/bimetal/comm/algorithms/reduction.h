@@ -5,7 +5,7 @@
 #include <span>
 
 #include "bimetal/comm/dtype.h"
-#include "bimetal/comm/inbox.h"
+#include "bimetal/comm/mailbox/inbox.h"
 
 namespace bimetal::comm {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bimetal/comm/algorithms/reduction.h"
-#include "bimetal/comm/channel.h"
+#include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bimetal/comm/parts.h"
-#include "bimetal/comm/reduce_kernels.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 
 namespace bimetal::comm {
 namespace {

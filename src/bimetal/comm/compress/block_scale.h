@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "bimetal/comm/half.h"
+#include "bimetal/comm/reduce/half.h"
 
 namespace bimetal::comm {
 

@@ -6,7 +6,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/comm/compress/dense_codec.h"
 #include "bimetal/comm/compress/island_reduction.h"
-#include "bimetal/comm/half.h"
+#include "bimetal/comm/reduce/half.h"
 
 namespace bimetal::comm {
 namespace {

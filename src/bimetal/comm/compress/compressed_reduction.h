@@ -6,8 +6,8 @@
 
 #include "bimetal/comm/algorithms/islands.h"
 #include "bimetal/comm/buffer.h"
-#include "bimetal/comm/channel.h"
 #include "bimetal/comm/compress/compression.h"
+#include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "bimetal/comm/half.h"
+#include "bimetal/comm/reduce/half.h"
 
 namespace bimetal::comm {
 namespace {

@@ -1,8 +1,8 @@
 // Group's compressed all-reduce.
-#include "bimetal/comm/arguments.h"
 #include "bimetal/comm/compress/compressed_reduction.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/comm/group_impl.h"
+#include "bimetal/comm/group/arguments.h"
+#include "bimetal/comm/group/group_impl.h"
 
 namespace bimetal::comm {
 

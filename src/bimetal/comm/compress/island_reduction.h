@@ -7,8 +7,8 @@
 #include <span>
 
 #include "bimetal/comm/algorithms/islands.h"
-#include "bimetal/comm/channel.h"
 #include "bimetal/comm/compress/compression.h"
+#include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
 

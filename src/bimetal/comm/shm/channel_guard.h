@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "bimetal/comm/channel.h"
+#include "bimetal/comm/mailbox/channel.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

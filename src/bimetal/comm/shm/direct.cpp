@@ -3,7 +3,7 @@
 #include <array>
 #include <optional>
 
-#include "bimetal/comm/reduce_across.h"
+#include "bimetal/comm/reduce/reduce_across.h"
 #include "bimetal/comm/shm/pieces.h"
 
 namespace bimetal::comm {

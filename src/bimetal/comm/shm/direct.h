@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "bimetal/comm/call.h"
-#include "bimetal/comm/operands.h"
+#include "bimetal/comm/reduce/operands.h"
 #include "bimetal/comm/shm/arena.h"
 #include "bimetal/comm/shm/team.h"
 

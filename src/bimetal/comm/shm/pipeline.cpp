@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/reduce_across.h"
+#include "bimetal/comm/reduce/reduce_across.h"
 #include "bimetal/comm/shm/direct.h"
 #include "bimetal/comm/shm/pieces.h"
 

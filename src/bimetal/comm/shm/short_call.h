@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "bimetal/comm/call.h"
-#include "bimetal/comm/operands.h"
+#include "bimetal/comm/reduce/operands.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

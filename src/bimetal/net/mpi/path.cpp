@@ -17,8 +17,6 @@ constexpr int kSlots = 2;
 // synchronously; since messages are received in their order, its end tells of all before it.
 constexpr std::uint64_t kWindow = 16;
 constexpr std::uint64_t kSyncEvery = 8;
-// Nobody outside the job writes to this path: the checksum is there to find bugs and broken memory.
-constexpr SessionKey kKey{};
 
 }  // namespace
 
@@ -52,6 +50,7 @@ void Path::send(const FrameHeader& header, std::span<const std::byte> payload, S
   }
   queue_.push_back({header, payload, std::move(done)});
   queue_.back().header.payload_bytes = payload.size();
+  queue_.back().header.sealed = false;
   flush();
 }
 
@@ -99,7 +98,7 @@ void Path::send_chunk(Outgoing& frame) {
       frame.payload.subspan(frame.sent, std::min(kChunkBytes, frame.payload.size() - frame.sent));
   Memory memory(new std::byte[head + piece.size()]);
   if (!frame.begun) {
-    std::ranges::copy(encode_header(frame.header, kKey, frames_sent_++), memory.get());
+    std::ranges::copy(encode_header(frame.header, outgoing_seal_), memory.get());
   }
   std::ranges::copy(piece, memory.get() + head);
   frame.begun = true;
@@ -210,13 +209,14 @@ bool Path::begin_frame(std::span<const std::byte> message) {
   if (message.size() < kFrameHeaderBytes) {
     throw Error(ErrorCode::CorruptData, "a message too short for a frame's header");
   }
-  const auto header = decode_header(message.first<kFrameHeaderBytes>(), kKey, frames_received_);
+  Seal seal = incoming_seal_;  // a frame for which there is no room yet is looked at again
+  const auto header = decode_header(message.first<kFrameHeaderBytes>(), seal);
   Incoming frame{header, {}, state_ == State::leaving || receiver_ == nullptr};
   if (header.kind == FrameKind::Goodbye || header.kind == FrameKind::Heartbeat) {
     if (header.payload_bytes != 0) {
       throw Error(ErrorCode::CorruptData, "a frame without payload announces one");
     }
-    ++frames_received_;
+    incoming_seal_ = seal;
     if (header.kind == FrameKind::Goodbye) on_goodbye();
     return true;
   }
@@ -229,7 +229,7 @@ bool Path::begin_frame(std::span<const std::byte> message) {
     }
     frame.place = placement.bytes;
   }
-  ++frames_received_;
+  incoming_seal_ = seal;
   incoming_ = frame;
   fill(message.subspan(kFrameHeaderBytes));
   return true;

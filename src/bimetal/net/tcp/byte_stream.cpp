@@ -1,8 +1,10 @@
 #include "bimetal/net/tcp/byte_stream.h"
 
 #include <algorithm>
+#include <asio/error.hpp>
 #include <asio/read.hpp>
 #include <asio/redirect_error.hpp>
+#include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 #include <cstring>
@@ -46,16 +48,29 @@ ByteReader::ByteReader(asio::ip::tcp::socket& socket,
   buffer_.resize(kReadBytes);
 }
 
+std::size_t ByteReader::TellOfEach::operator()(const std::error_code& error,
+                                               std::size_t so_far) const {
+  reader->tell_of(so_far);
+  return as_much_as_fits(error, so_far);
+}
+
 asio::awaitable<std::error_code> ByteReader::read(std::span<std::byte> into) {
   std::error_code error;
   if (!cipher_) {
-    co_await asio::async_read(socket_, asio::buffer(into.data(), into.size()), as_much_as_fits,
-                              asio::redirect_error(asio::use_awaitable, error));
+    const TellOfEach condition{this};
+    const std::size_t size =
+        co_await asio::async_read(socket_, asio::buffer(into.data(), into.size()), condition,
+                                  asio::redirect_error(asio::use_awaitable, error));
+    tell_of(size);  // the condition is not asked about the last part
     co_return error;
   }
   while (!into.empty()) {
     if (plaintext_.empty()) {
       if (error = co_await next_record(); error) co_return error;
+      // It may have come before whoever reads was told to leave off, and told to since.
+      const auto told = co_await asio::this_coro::cancellation_state;
+      if (told.cancelled() != asio::cancellation_type::none)
+        co_return asio::error::operation_aborted;
       continue;
     }
     const std::size_t size = std::min(into.size(), plaintext_.size());
@@ -84,10 +99,12 @@ asio::awaitable<std::error_code> ByteReader::next_record() {
       end_ -= std::exchange(begin_, 0);
     }
     std::error_code error;
-    end_ +=
+    const std::size_t arrived =
         co_await socket_.async_read_some(asio::buffer(buffer_.data() + end_, buffer_.size() - end_),
                                          asio::redirect_error(asio::use_awaitable, error));
+    end_ += arrived;
     if (error) co_return error;
+    tell_of(arrived);
   }
   const std::size_t size = *whole_record();
   plaintext_ = cipher_->decrypt(std::span(buffer_).subspan(begin_, size).subspan(kLengthBytes));

@@ -9,6 +9,7 @@
 #include <asio/ip/tcp.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -44,6 +45,9 @@ class ByteReader {
   explicit ByteReader(asio::ip::tcp::socket& socket,
                       const std::optional<noise::CipherState>& cipher = {});
 
+  /// `told` is called whenever bytes have come, however few of what read() waits for.
+  void on_arrival(std::function<void()> told) { on_arrival_ = std::move(told); }
+
   /// Fills `into`; returns an error where the connection ends before. Throws Error(CorruptData) for
   /// a record that is not what the other side sent next: none of its bytes get to `into`.
   asio::awaitable<std::error_code> read(std::span<std::byte> into);
@@ -51,9 +55,18 @@ class ByteReader {
  private:
   asio::awaitable<std::error_code> next_record();
   std::optional<std::size_t> whole_record() const;
+  void tell_of(std::size_t bytes) const {
+    if (bytes > 0 && on_arrival_) on_arrival_();
+  }
+  /// Asio's completion condition of a read of everything, which hears of each part.
+  struct TellOfEach {
+    std::size_t operator()(const std::error_code& error, std::size_t so_far) const;
+    const ByteReader* reader;
+  };
 
   asio::ip::tcp::socket& socket_;
   std::optional<RecordCipher> cipher_;
+  std::function<void()> on_arrival_;
   std::vector<std::byte> buffer_;  ///< as the bytes came, from begin_ to end_
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

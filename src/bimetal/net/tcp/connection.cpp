@@ -20,6 +20,7 @@ Connection::Connection(tcp::socket socket, ConnectionOptions options,
                        std::atomic<std::uint64_t>& bytes_sent)
     : socket_(std::move(socket)),
       options_(std::move(options)),
+      incoming_(options_.receive_key),
       reader_(socket_, options_.receive_cipher),
       writer_(socket_, options_.send_key, options_.send_cipher, bytes_sent),
       path_(options_.peer_timeout),
@@ -144,9 +145,9 @@ asio::awaitable<void> Connection::read_loop(std::shared_ptr<Connection> self) {
 /// Returns when the peer has said goodbye (peer_left_) or the stream has ended otherwise.
 asio::awaitable<std::error_code> Connection::read_frames() {
   EncodedHeader bytes;
-  for (std::uint64_t number = 0;; ++number) {
+  for (;;) {
     if (const auto error = co_await reader_.read(bytes)) co_return error;
-    const FrameHeader header = decode_header(bytes, options_.receive_key, number);
+    const FrameHeader header = decode_header(bytes, incoming_);
     std::error_code error;
     switch (header.kind) {
       case FrameKind::Data:
@@ -168,7 +169,9 @@ asio::awaitable<std::error_code> Connection::deliver(const FrameHeader& header) 
     throw Error(ErrorCode::Internal, "the receiver's place does not fit the payload");
   }
   const std::error_code error = co_await reader_.read(placement.bytes);
-  if (!error && !discarding()) receiver_->on_payload(options_.peer, header);
+  if (error || discarding()) co_return error;
+  check_payload(header, placement.bytes, incoming_);
+  receiver_->on_payload(options_.peer, header);
   co_return error;
 }
 

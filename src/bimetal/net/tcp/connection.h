@@ -90,6 +90,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   asio::ip::tcp::socket socket_;
   ConnectionOptions options_;
+  Seal incoming_;
   ByteReader reader_;
   FrameWriter writer_;
   PathWatch path_;

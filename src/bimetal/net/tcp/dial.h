@@ -20,7 +20,8 @@ struct DialRequest {
   Token token;
   Hello hello;  ///< without nonce
   Deadline deadline;
-  /// Told why a try failed, when that differs from the try before. May be empty.
+  /// Told why a try failed, when that differs from the try before. May be empty. What it throws
+  /// ends the tries.
   std::function<void(const std::string& trouble)> on_trouble{};
 };
 

@@ -15,7 +15,8 @@ FrameWriter::FrameWriter(asio::ip::tcp::socket& socket, const SessionKey& key,
                          const std::optional<noise::CipherState>& cipher,
                          std::atomic<std::uint64_t>& bytes_sent, std::size_t batch_bytes)
     : bytes_(socket, cipher),
-      key_(key),
+      seal_(key),
+      encrypted_(cipher.has_value()),
       batch_bytes_(batch_bytes),
       bytes_sent_(bytes_sent),
       wake_(socket.get_executor(), asio::steady_timer::time_point::max()) {}
@@ -64,7 +65,12 @@ void FrameWriter::gather() {
   }
   buffers_.clear();
   for (Outgoing& frame : writing_) {
-    frame.encoded = encode_header(frame.header, key_, frames_++);
+    if (encrypted_) {
+      frame.header.sealed = false;  // every byte has a tag already
+    } else {
+      seal_payload(frame.header, frame.payload, seal_);
+    }
+    frame.encoded = encode_header(frame.header, seal_);
     buffers_.push_back(asio::buffer(frame.encoded));
     if (!frame.payload.empty()) {
       buffers_.push_back(asio::buffer(frame.payload.data(), frame.payload.size()));

@@ -1,6 +1,7 @@
 #pragma once
 // The queue of frames to one peer and the loop that puts them on its socket: header and payload of
-// several frames in one gathered write, payloads straight from the sender's memory.
+// several frames in one gathered write, payloads straight from the sender's memory. On a plain
+// connection it seals the payloads that are no bulk (frame.h).
 // Used on the mesh's thread alone.
 
 #include <asio/awaitable.hpp>
@@ -61,9 +62,9 @@ class FrameWriter {
   void end_all();
 
   ByteWriter bytes_;
-  SessionKey key_;
+  Seal seal_;
+  const bool encrypted_;
   const std::size_t batch_bytes_;
-  std::uint64_t frames_ = 0;
   std::atomic<std::uint64_t>& bytes_sent_;
   std::deque<Outgoing> queue_, urgent_;
   std::vector<Outgoing> writing_;

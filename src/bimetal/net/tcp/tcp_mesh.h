@@ -7,6 +7,7 @@
 // that is merely stopped still acknowledges, and is left to the callers' deadlines.
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct TcpMeshOptions {
   std::vector<std::string> listen_hosts{"127.0.0.1"};
   std::chrono::milliseconds heartbeat{200};
   std::chrono::milliseconds peer_timeout{800};
+  /// Called every now and then while connect() waits for peers; what it throws ends that.
+  std::function<void()> while_connecting = {};
 };
 
 /// Two-phase set-up: bind first, so that the address can be published; connect when all are known.

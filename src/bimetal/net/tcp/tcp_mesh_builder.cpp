@@ -21,6 +21,8 @@ namespace {
 constexpr int kTicksPerTimeout = 16;
 // How long a refusal may take to reach the rank that is refused.
 constexpr std::chrono::milliseconds kLastWords{250};
+// How often to see whether it is still worth waiting.
+constexpr std::chrono::milliseconds kLookEvery{250};
 
 void check_rank(int rank, int size) {
   if (size < 1 || rank < 0 || rank >= size) {
@@ -44,6 +46,7 @@ struct TcpMeshBuilder::Impl {
   void add(int peer, tcp::socket socket, ConnectionOptions connection);
   void give_up(const Hello& hello);
   void end_call(std::exception_ptr error);
+  void wait(Deadline deadline);
   std::string name_of(int peer, const std::string& address) const;
   Error missing_peers() const;
 
@@ -196,6 +199,16 @@ void TcpMeshBuilder::Impl::end_call(std::exception_ptr error) {
   }
 }
 
+/// Until all are connected, something has failed, or the deadline.
+void TcpMeshBuilder::Impl::wait(Deadline deadline) {
+  while (!complete() && !io->stopped() && !deadline.expired()) {
+    io->run_until(min(deadline, Deadline::after(kLookEvery)).time());
+    // The last moments are left to those who connect.
+    const bool going_on = !complete() && !failure && deadline.remaining() > kLookEvery;
+    if (going_on && options.while_connecting) options.while_connecting();
+  }
+}
+
 std::string TcpMeshBuilder::Impl::name_of(int peer, const std::string& address) const {
   const std::string& host = hosts[static_cast<std::size_t>(peer)];
   return host == address ? fmt::format("rank {} ({})", peer, address)
@@ -247,7 +260,7 @@ std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<std::vector<Endp
     asio::co_spawn(*impl.io, impl.call(peer, deadline),
                    [&impl](std::exception_ptr error) { impl.end_call(std::move(error)); });
   }
-  if (!impl.complete()) impl.io->run_until(deadline.time());
+  impl.wait(deadline);
   if (impl.failure) std::rethrow_exception(impl.failure);
   if (!impl.complete()) throw impl.missing_peers();
   // What belongs to the set-up ends here, before the mesh's own thread takes over.

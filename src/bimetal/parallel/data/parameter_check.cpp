@@ -27,13 +27,13 @@ std::string type_name(torch::ScalarType dtype) {
   return c10::toString(dtype);
 }
 
-std::string describe(std::string_view kind, const NamedTensor& item) {
+std::string describe(std::string_view kind, const task::NamedTensor& item) {
   const auto& [name, tensor] = item;
   return fmt::format("{} '{}' {} [{}]", kind, name, type_name(tensor.scalar_type()),
                      fmt::join(tensor.sizes(), ", "));
 }
 
-Description describe(const ModuleState& state) {
+Description describe(const task::ModelState& state) {
   Description lines;
   for (const auto& item : state.parameters) {
     lines.push_back(describe(item.tensor.requires_grad() ? "parameter" : "frozen parameter", item));
@@ -102,7 +102,7 @@ std::string first_difference(const Description& zero, const Description& other, 
 
 }  // namespace
 
-void check_same_on_all_ranks(const ModuleState& state, comm::Group group,
+void check_same_on_all_ranks(const task::ModelState& state, comm::Group group,
                              std::chrono::milliseconds timeout) {
   const auto deadline = Deadline::after(timeout);
   const auto mine = encode(describe(state));

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/parallel/data/module_state.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::parallel {
 
@@ -12,7 +12,7 @@ namespace bimetal::parallel {
 /// ranks. Throws the same Error(CallMismatch) on every rank when they differ: it names the lowest
 /// rank that differs from rank 0, and the first difference. The group stays usable. Collective;
 /// costs one exchange of 16 bytes when all agree. Devices may differ.
-void check_same_on_all_ranks(const ModuleState& state, comm::Group group,
+void check_same_on_all_ranks(const task::ModelState& state, comm::Group group,
                              std::chrono::milliseconds timeout);
 
 }  // namespace bimetal::parallel

@@ -131,9 +131,9 @@ void Coordinator::settle(std::uint64_t lease, const Pending& pending, TimePoint 
   const auto& samples = ledger_.out().at(lease);
   if (pending.finite) {
     results_[lease] = {*pending.done, worker, samples.count};
-    auto& [loss, count] = losses_[samples.step];
+    auto& [loss, weight] = losses_[samples.step];
     loss += pending.done->loss_sum;
-    count += samples.count;
+    weight += samples.weight;
   } else {
     port_.send_drop(lease);
     ++workers_.at(worker).figures.dropped;
@@ -143,13 +143,12 @@ void Coordinator::settle(std::uint64_t lease, const Pending& pending, TimePoint 
     notice(text);
     if (++not_finite_ >= options_.max_not_finite && !failed_) {
       failed_ = true;
-      tell_(FailedEvent{
-          Error(ErrorCode::NotFinite,
-                fmt::format(
-                    "{}; that was number {} (parallel.max_not_finite). A lower learning rate or a "
-                    "look at that worker's data may help. The last checkpoint is kept",
-                    text, not_finite_),
-                worker)});
+      tell_(FailedEvent{Error(
+          ErrorCode::NotFinite,
+          fmt::format("{}; that was number {} (servers.max_not_finite). A lower learning rate or a "
+                      "look at that worker's data may help. The last checkpoint is kept",
+                      text, not_finite_),
+          worker)});
     }
   }
   ledger_.complete(lease, pending.finite, pending.done->compute_seconds, now);
@@ -157,14 +156,17 @@ void Coordinator::settle(std::uint64_t lease, const Pending& pending, TimePoint 
 
 void Coordinator::settle_evaluation(const Pending& pending) {
   if (!evaluation_) return;
-  evaluation_->sums.correct += pending.done->correct;
-  evaluation_->sums.loss_sum += pending.done->loss_sum;
-  evaluation_->sums.samples += pending.done->samples;
+  auto& sums = evaluation_->sums;
+  const auto& metrics = pending.done->metrics;
+  sums.metrics.resize(std::max(sums.metrics.size(), metrics.size()));
+  for (std::size_t i = 0; i < metrics.size(); ++i) sums.metrics[i] += metrics[i];
+  sums.loss_sum += pending.done->loss_sum;
+  sums.weight += pending.done->weight;
   evaluation_->left -= pending.lease.count;
   if (evaluation_->left > 0) return;
-  const auto sums = evaluation_->sums;
+  const auto total = std::move(sums);
   evaluation_.reset();
-  tell_(sums);
+  tell_(total);
 }
 
 /// Turns what is complete into updates, and tells of steps that have ended.
@@ -174,7 +176,7 @@ void Coordinator::advance() {
     const auto loss = losses_.extract(step.number);
     StepEvent event{
         .step = step, .shares = ledger_.shares(options_.ledger.global_batch), .workers = figures()};
-    if (!loss.empty()) std::tie(event.loss_sum, event.samples) = loss.mapped();
+    if (!loss.empty()) std::tie(event.loss_sum, event.weight) = loss.mapped();
     port_.send_record(event);
     tell_(std::move(event));
   }

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/server/gradient_age.h"
-#include "bimetal/parallel/server/ledger.h"
-#include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/ledger/gradient_age.h"
+#include "bimetal/parallel/server/ledger/ledger.h"
+#include "bimetal/parallel/server/link/message.h"
 
 namespace bimetal::parallel::server {
 
@@ -45,7 +45,7 @@ struct JoinedEvent {
 struct StepEvent {
   EndedStep step;
   double loss_sum = 0;
-  std::int64_t samples = 0;            ///< that the loss is of
+  std::int64_t weight = 0;             ///< of the samples that the loss is of
   std::map<int, std::int64_t> shares;  ///< of the next step
   std::vector<WorkerFigures> workers;
 };
@@ -55,9 +55,11 @@ struct PauseEvent {
   std::uint64_t version = 0;
   bool at_end = false;
 };
+/// Sums over all chunks.
 struct EvaluatedEvent {
-  double correct = 0, loss_sum = 0;
-  std::int64_t samples = 0;
+  double loss_sum = 0;
+  std::vector<double> metrics = {};  ///< in the order of the task's
+  std::int64_t weight = 0;           ///< of the samples
 };
 struct NoticeEvent {
   std::string text;
@@ -189,7 +191,7 @@ class Coordinator {
     std::int64_t samples = 0;
   };
   std::map<std::uint64_t, Result> results_;  ///< complete leases that no update has used yet
-  std::map<std::int64_t, std::pair<double, std::int64_t>> losses_;  ///< per step: sum, samples
+  std::map<std::int64_t, std::pair<double, std::int64_t>> losses_;  ///< per step: sum, weight
   std::optional<Evaluation> evaluation_;
   std::uint32_t evaluations_;
   int not_finite_ = 0;

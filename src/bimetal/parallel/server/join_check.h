@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/parallel/server/message.h"
+#include "bimetal/parallel/server/link/message.h"
 
 namespace bimetal::parallel::server {
 

@@ -8,6 +8,7 @@
 
 #include "bimetal/parallel/server/server_node.h"
 #include "bimetal/parallel/server/shard_store.h"
+#include "bimetal/parallel/server/link/who_leads.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -137,9 +138,9 @@ void ParameterServer::finish(Deadline deadline) {
   }
 }
 
-bool ParameterServer::serve(const std::optional<net::Endpoint>& coordinator,
-                            const std::optional<net::Endpoint>& stand_in,
-                            const std::function<void(const Event&)>& tell, Deadline to_connect) {
+bool ParameterServer::follow(const std::optional<net::Endpoint>& coordinator,
+                             const std::optional<net::Endpoint>& stand_in,
+                             const std::function<void(const Event&)>& tell, Deadline to_connect) {
   node_
       ->ask([node = node_.get(), coordinator, stand_in, to_connect] {
         node->stand_in_at = stand_in;
@@ -157,10 +158,25 @@ bool ParameterServer::serve(const std::optional<net::Endpoint>& coordinator,
     look_for_the_lost();
     const auto event = node_->events.pop(Deadline::after(milliseconds(20)));
     if (!event) continue;
-    if (std::holds_alternative<TakeOverEvent>(*event)) return true;
+    if (std::holds_alternative<TakeOverEvent>(*event)) {
+      if (coordinator) require_that_nobody_leads(*coordinator);
+      return true;
+    }
     tell(*event);
   }
   return false;
+}
+
+/// Server 0 is out of reach. But it may live, and have given this server up, which was stopped.
+void ParameterServer::require_that_nobody_leads(const net::Endpoint& server0) {
+  if (node_->ask([node = node_.get()] { return node->has_deposed; }).get()) return;
+  const auto& own = node_->options;
+  if (who_leads(server0, "server 0", {own.token, own.encryption, own.job_id}) != 0) return;
+  throw Error(ErrorCode::Timeout,
+              fmt::format("server 0 had not heard of server {} for a while, and leads the job "
+                          "without it",
+                          own.server),
+              own.server);
 }
 
 void ParameterServer::lead(const CoordinatorOptions& options) {

@@ -37,7 +37,7 @@ struct ServerOptions {
   std::function<Body()> state;
   std::chrono::milliseconds timeout{60000};  ///< without a sign of life from server 0
   /// Whether a server has died, as others see it: asked about those that have not been met yet, on
-  /// the thread of serve() or next_event(), ten times per second. Empty: nobody knows.
+  /// the thread of follow() or next_event(), ten times per second. Empty: nobody knows.
   std::function<bool(int server)> lost = {};
 };
 
@@ -89,14 +89,14 @@ class ParameterServer {
   // ---- the other servers
   // -------------------------------------------------------------------------
 
-  /// Serves under server 0's orders until it says that the job is done. If server 0 dies and there
+  /// Follows server 0's orders until it says that the job is done. If server 0 dies and there
   /// are copies, its own (at `stand_in`) leads from then on: true, on that server, means that it is
   /// to call lead() now; the others follow it. An address is empty where that server has died
   /// already. `tell` gets server 0's StepEvents on the stand-in. Error(PeerLost) if nobody leads
-  /// any more.
-  bool serve(const std::optional<net::Endpoint>& coordinator,
-             const std::optional<net::Endpoint>& stand_in,
-             const std::function<void(const Event&)>& tell, Deadline to_connect);
+  /// any more; Timeout on a server that the others have given up meanwhile.
+  bool follow(const std::optional<net::Endpoint>& coordinator,
+              const std::optional<net::Endpoint>& stand_in,
+              const std::function<void(const Event&)>& tell, Deadline to_connect);
 
   /// Goes on with the job where server 0 left it; afterwards this is the coordinator. Of `options`
   /// the servers, the version and the ledger's start are filled in. Error(PeerLost) where no server
@@ -114,6 +114,7 @@ class ParameterServer {
 
  private:
   void look_for_the_lost();
+  void require_that_nobody_leads(const net::Endpoint& server0);
 
   std::unique_ptr<ServerNode> node_;
   Deadline next_look_ = Deadline::at({});

@@ -9,8 +9,8 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
-#include "bimetal/parallel/server/credentials.h"
 #include "bimetal/parallel/server/join_check.h"
+#include "bimetal/parallel/server/link/credentials.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/parallel/server/step_record.h"
 
@@ -261,6 +261,7 @@ void ServerNode::watch_leader() {
   follow_stand_in(Error(ErrorCode::PeerLost, why, before));
   if (leader == before) return silent->close();
   // It may only have been stopped, and would go on as if it led the job.
+  has_deposed = true;
   const Error deposed(kDeposed, fmt::format("{}; server {} leads the job", why, leader), before);
   silent->send(MessageKind::refused, {}, encode(deposed));
   silent->finish();
@@ -297,11 +298,7 @@ void ServerNode::on_message(const net::FrameHeader& header, std::span<const std:
     case MessageKind::refused: told_why = true; throw decode_refused(body);
     case MessageKind::apply: apply_here(header.sequence, decode_apply(body)); return;
     case MessageKind::drop: store.drop(header.sequence); return;
-    case MessageKind::snapshot: {
-      const auto state = std::make_shared<const Body>(options.state());
-      upstream->send_bulk(MessageKind::state, numbered(store.version()), *state, state);
-      return;
-    }
+    case MessageKind::snapshot: return send_state();
     case MessageKind::finish:
       finished = true;
       for (const auto& session : sessions) {
@@ -314,9 +311,25 @@ void ServerNode::on_message(const net::FrameHeader& header, std::span<const std:
   }
 }
 
+/// In pieces: heartbeats and orders pass between them.
+void ServerNode::send_state() {
+  const auto state = std::make_shared<const Body>(options.state());
+  std::span<const std::byte> rest = *state;
+  do {
+    const auto piece = rest.first(std::min(rest.size(), kMaxBodyBytes));
+    upstream->send_bulk(MessageKind::state, numbered(store.version(), state->size()), piece, state);
+    rest = rest.subspan(piece.size());
+  } while (!rest.empty());
+}
+
 void ServerNode::on_closed(const Error& why) {
   if (finished) return;
-  if (told_why || why.code() != ErrorCode::PeerLost) return fail(why);
+  if (told_why) return fail(why);
+  if (why.code() != ErrorCode::PeerLost) {
+    return fail(Error(
+        why.code(), fmt::format("the connection with server {} is broken: {}", leader, why.what()),
+        leader));
+  }
   follow_stand_in(
       Error(ErrorCode::PeerLost, fmt::format("server {} is lost: {}", leader, why.what()), leader));
 }

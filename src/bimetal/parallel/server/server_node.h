@@ -22,9 +22,9 @@
 
 #include "bimetal/net/tcp/listener.h"
 #include "bimetal/parallel/server/event_queue.h"
+#include "bimetal/parallel/server/link/silence.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/server_session.h"
-#include "bimetal/parallel/server/silence.h"
 
 namespace bimetal::parallel::server {
 
@@ -78,6 +78,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
 
   void apply_here(std::uint64_t version, const Apply& update);
   void note_order(std::uint64_t version, const Apply& update);
+  void send_state();
 
   // When server 0 dies: server_takeover.cpp.
   void follow_stand_in(const Error& why);
@@ -121,7 +122,12 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   void on_order(ServerSession& session, std::uint64_t version, const Apply& update) override;
   void on_caught_up(ServerSession& session, std::uint64_t version) override;
   void on_state(ServerSession& session, Body state) override;
-  void on_deposed(const Error& why) override { fail(why); }
+  /// What has led to it is told rather than that others go on.
+  void on_deposed(const Error& why) override {
+    fail(Error(ErrorCode::Timeout, why.what(), options.server));
+  }
+  /// The stand-in does not lead before it has begun to: until then it may find that it need not.
+  int leading() const override { return leader == options.server && !coordinator ? 0 : leader; }
   void on_gone(ServerSession& session, const std::string& why) override;
   // CoordinatorPort
   void send_lease(int worker, const Lease& lease) override;
@@ -162,6 +168,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   std::map<int, std::uint64_t> followers;              ///< of the stand-in: their versions
   std::vector<std::uint64_t> void_leases;              ///< of the stand-in: done before it leads
   std::optional<Deadline> lead_by;
+  bool has_deposed = false;  ///< server 0, which it may not know
   bool finished = false, stopped = false;
   Silence upstream_silence;
   std::map<int, Body> states;

@@ -5,8 +5,8 @@
 #include <bit>
 #include <utility>
 
-#include "bimetal/parallel/server/gradient_age.h"
-#include "bimetal/parallel/server/ledger.h"
+#include "bimetal/parallel/server/ledger/gradient_age.h"
+#include "bimetal/parallel/server/ledger/ledger.h"
 #include "bimetal/parallel/server/shard_store.h"
 
 namespace bimetal::parallel::server {
@@ -55,11 +55,20 @@ std::span<std::byte> ServerSession::place(const net::FrameHeader& header) {
                         header.payload_bytes);
   }
   if (kind != MessageKind::state || role_ != Role::server || !admitted()) out_of_place(kind);
-  if (header.payload_bytes > most_state_bytes(store_)) {
+  return place_of_state(header);
+}
+
+std::span<std::byte> ServerSession::place_of_state(const net::FrameHeader& header) {
+  const std::size_t so_far = state_.size();
+  if (header.count > most_state_bytes(store_)) {
     throw Error(ErrorCode::CorruptData, "a server's state is larger than any could be");
   }
-  state_.resize(header.payload_bytes);
-  return state_;
+  if (header.payload_bytes > kMaxBodyBytes || so_far + header.payload_bytes > header.count) {
+    throw Error(ErrorCode::CorruptData, "a piece of a server's state is longer than its rest");
+  }
+  state_.reserve(header.count);
+  state_.resize(so_far + header.payload_bytes);
+  return std::span(state_).subspan(so_far);
 }
 
 void ServerSession::on_message(const net::FrameHeader& header, std::span<const std::byte> body) {
@@ -70,6 +79,10 @@ void ServerSession::on_message(const net::FrameHeader& header, std::span<const s
     const auto why = decode_refused(body);
     if (role_ == Role::server && why.code() == kDeposed) owner_.on_deposed(why);
     throw why;
+  } else if (kind == MessageKind::ask_leader) {
+    net::FrameHeader answer;
+    answer.count = static_cast<std::uint64_t>(owner_.leading());
+    link_->send(MessageKind::leader, answer);
   } else if (!admitted()) {
     out_of_place(kind);
   } else if (role_ == Role::reader && !readers_may(kind)) {
@@ -129,7 +142,9 @@ void ServerSession::on_server_message(MessageKind kind, const net::FrameHeader& 
     case MessageKind::apply: owner_.on_order(*this, header.sequence, decode_apply(body)); return;
     case MessageKind::caught_up: owner_.on_caught_up(*this, header.sequence); return;
     case MessageKind::staged: owner_.on_staged(*this, header.sequence, header.count != 0); return;
-    case MessageKind::state: owner_.on_state(*this, std::exchange(state_, {})); return;
+    case MessageKind::state:
+      if (state_.size() == header.count) owner_.on_state(*this, std::exchange(state_, {}));
+      return;
     default: out_of_place(kind);
   }
 }

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "bimetal/comm/compress/compression.h"
-#include "bimetal/parallel/server/link.h"
-#include "bimetal/parallel/server/message.h"
-#include "bimetal/parallel/server/silence.h"
+#include "bimetal/parallel/server/link/link.h"
+#include "bimetal/parallel/server/link/message.h"
+#include "bimetal/parallel/server/link/silence.h"
 
 namespace bimetal::parallel::server {
 
@@ -37,6 +37,8 @@ class SessionOwner {
   virtual void on_state(ServerSession& session, Body state) = 0;
   /// Another server leads the job.
   virtual void on_deposed(const Error& why) = 0;
+  /// The server that leads the job, as far as this one knows.
+  virtual int leading() const = 0;
   /// `why` is empty where the other side has left in good order.
   virtual void on_gone(ServerSession& session, const std::string& why) = 0;
 };
@@ -76,6 +78,7 @@ class ServerSession final : public LinkHandler {
                          std::span<const std::byte> body);
   void on_server_message(MessageKind kind, const net::FrameHeader& header,
                          std::span<const std::byte> body);
+  std::span<std::byte> place_of_state(const net::FrameHeader& header);
   void on_pull(const net::FrameHeader& header);
   void require_own(std::uint64_t lease) const;
 
@@ -96,7 +99,7 @@ class ServerSession final : public LinkHandler {
   std::deque<Pull> pulls_;  ///< to be answered, in that order
   bool sending_ = false;    ///< the answer to the one before
   std::uint32_t term_ = 0;
-  Body state_;
+  Body state_;  ///< as far as it has come
   bool leaving_ = false;
 };
 

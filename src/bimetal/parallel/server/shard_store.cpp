@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/server/finite.h"
-#include "bimetal/parallel/server/ledger.h"
-#include "bimetal/parallel/server/part_of_step.h"
+#include "bimetal/optim/part_of_step.h"
+#include "bimetal/parallel/server/codec/finite.h"
+#include "bimetal/parallel/server/ledger/ledger.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::server {
@@ -222,7 +222,7 @@ void ShardStore::apply(std::uint64_t version, const Apply& update) {
                   : torch::Tensor();
     }
     learning_rate_scale_ = update.learning_rate_scale;
-    step_by_part(*optimizer_, update.learning_rate_scale, update.part);
+    optim::step_by_part(*optimizer_, update.learning_rate_scale, update.part);
     for (auto& tensor : tensors_) tensor.mutable_grad() = torch::Tensor();
   }
   for (const auto lease : leases) forget(lease);
@@ -249,7 +249,7 @@ std::shared_ptr<const torch::Tensor> ShardStore::values(double steps_ahead) {
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     const Piece& piece = plan_.pieces[pieces_[i]];
     auto own = later.narrow(0, piece.shard_offset, piece.count).view_as(tensors_[i]);
-    look_ahead(*optimizer_, tensors_[i], steps_ahead, learning_rate_scale_, own);
+    optim::look_ahead(*optimizer_, tensors_[i], steps_ahead, learning_rate_scale_, own);
   }
   return pool_->share(std::move(later));
 }

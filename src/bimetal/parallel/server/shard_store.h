@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "bimetal/comm/compress/compression.h"
-#include "bimetal/parallel/server/message.h"
-#include "bimetal/parallel/server/pull_codec.h"
-#include "bimetal/parallel/server/push_form.h"
+#include "bimetal/parallel/server/codec/pull_codec.h"
+#include "bimetal/parallel/server/codec/push_form.h"
+#include "bimetal/parallel/server/link/message.h"
 #include "bimetal/parallel/server/shard_plan.h"
 #include "bimetal/parallel/server/tensor_pool.h"
 

@@ -48,7 +48,7 @@ Body encode(const StepEvent& event) {
   out.i64(event.step.total);
   out.u8(event.step.ends_epoch ? 1 : 0);
   out.f64(event.loss_sum);
-  out.i64(event.samples);
+  out.i64(event.weight);
   out.u32(static_cast<std::uint32_t>(event.shares.size()));
   for (const auto& [worker, share] : event.shares) {
     out.i32(worker);
@@ -69,7 +69,7 @@ StepEvent decode_step_record(std::span<const std::byte> body) {
   event.step.total = in.i64();
   event.step.ends_epoch = in.u8() != 0;
   event.loss_sum = in.f64();
-  event.samples = in.i64();
+  event.weight = in.i64();
   for (auto left = in.u32(); left > 0; --left) {
     const auto worker = in.i32();
     event.shares[worker] = in.i64();

@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kCheckTimeout{60};
 
-ModuleState reference() {
-  ModuleState state;
+task::ModelState reference() {
+  task::ModelState state;
   state.parameters = {{"conv.weight", torch::zeros({4, 1, 3, 3}, torch::requires_grad())},
                       {"fc.weight", torch::zeros({10, 5}, torch::requires_grad())}};
   state.buffers = {{"norm.running_mean", torch::zeros({4})},
@@ -28,7 +28,7 @@ ModuleState reference() {
 }
 
 // The error that every rank gets when rank 2 of 3 holds the changed model.
-Error error_when_rank_2_has(const std::function<void(ModuleState&)>& change) {
+Error error_when_rank_2_has(const std::function<void(task::ModelState&)>& change) {
   std::vector<std::optional<Error>> errors(3);
   testing::run_ranks(3, [&](int rank, comm::Group group) {
     auto state = reference();
@@ -63,7 +63,7 @@ TEST(ParameterCheck, AcceptsAModelWithoutTensors) {
 }
 
 TEST(ParameterCheck, NamesADifferentShape) {
-  const auto error = error_when_rank_2_has([](ModuleState& state) {
+  const auto error = error_when_rank_2_has([](task::ModelState& state) {
     state.parameters[1].tensor = torch::zeros({10, 6}, torch::requires_grad());
   });
   EXPECT_THAT(error.what(),
@@ -73,12 +73,12 @@ TEST(ParameterCheck, NamesADifferentShape) {
 
 TEST(ParameterCheck, NamesADifferentName) {
   const auto error = error_when_rank_2_has(
-      [](ModuleState& state) { state.parameters[0].name = "convolution.weight"; });
+      [](task::ModelState& state) { state.parameters[0].name = "convolution.weight"; });
   EXPECT_THAT(error.what(), AllOf(HasSubstr("'conv.weight'"), HasSubstr("'convolution.weight'")));
 }
 
 TEST(ParameterCheck, NamesADifferentType) {
-  const auto error = error_when_rank_2_has([](ModuleState& state) {
+  const auto error = error_when_rank_2_has([](task::ModelState& state) {
     state.parameters[0].tensor = state.parameters[0].tensor.detach().to(torch::kFloat64);
     state.parameters[0].tensor.requires_grad_();
   });
@@ -88,25 +88,26 @@ TEST(ParameterCheck, NamesADifferentType) {
 
 TEST(ParameterCheck, NamesAParameterFrozenOnOneRank) {
   const auto error = error_when_rank_2_has(
-      [](ModuleState& state) { state.parameters[0].tensor.requires_grad_(false); });
+      [](task::ModelState& state) { state.parameters[0].tensor.requires_grad_(false); });
   EXPECT_THAT(error.what(), HasSubstr("frozen parameter 'conv.weight'"));
 }
 
 TEST(ParameterCheck, NamesAMissingTensorAndTheCounts) {
-  const auto error = error_when_rank_2_has([](ModuleState& state) { state.buffers.pop_back(); });
+  const auto error =
+      error_when_rank_2_has([](task::ModelState& state) { state.buffers.pop_back(); });
   EXPECT_THAT(error.what(), AllOf(HasSubstr("tensor 4 of 4 on rank 0 is buffer 'norm.steps'"),
                                   HasSubstr("tensor 4 of 3 on rank 2 is nothing more")));
 }
 
 TEST(ParameterCheck, NamesADifferentBuffer) {
   const auto error = error_when_rank_2_has(
-      [](ModuleState& state) { state.buffers[0].tensor = torch::zeros({8}); });
+      [](task::ModelState& state) { state.buffers[0].tensor = torch::zeros({8}); });
   EXPECT_THAT(error.what(), AllOf(HasSubstr("buffer 'norm.running_mean' float32 [4]"),
                                   HasSubstr("buffer 'norm.running_mean' float32 [8]")));
 }
 
 TEST(ParameterCheck, NamesTheFirstOfSeveralDifferences) {
-  const auto error = error_when_rank_2_has([](ModuleState& state) {
+  const auto error = error_when_rank_2_has([](task::ModelState& state) {
     state.parameters[0].name = "first";
     state.parameters[1].name = "second";
   });

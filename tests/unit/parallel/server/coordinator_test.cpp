@@ -97,7 +97,7 @@ TEST_F(CoordinatorTest, AnUpdateNeedsTheWorkerAndEveryServer) {
   const auto steps = events<StepEvent>();
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_EQ(steps[0].loss_sum, 64);
-  EXPECT_EQ(steps[0].samples, 32);
+  EXPECT_EQ(steps[0].weight, 32);
   EXPECT_EQ(lease_of(0).version, 1u);
 }
 
@@ -324,11 +324,11 @@ TEST_F(CoordinatorTest, EvaluatesEveryChunkOnceAlthoughAWorkerIsLost) {
     ASSERT_EQ(lease.work, Work::evaluate);
     for (std::int64_t i = 0; i < lease.count; ++i) chunks.insert(lease.offset + i);
     coordinator_->done(0, lease.id,
-                       {.correct = 2.0 * static_cast<double>(lease.count), .samples = lease.count},
+                       {.metrics = {2.0 * static_cast<double>(lease.count)}, .weight = lease.count},
                        now_);
   }
   EXPECT_EQ(chunks, (std::multiset<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  EXPECT_EQ(events<EvaluatedEvent>()[0].correct, 20);
+  EXPECT_EQ(events<EvaluatedEvent>()[0].metrics, std::vector<double>{20});
 }
 
 TEST_F(CoordinatorTest, EndsWhenNoWorkerComes) {

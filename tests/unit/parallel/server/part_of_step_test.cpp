@@ -1,4 +1,4 @@
-#include "bimetal/parallel/server/part_of_step.h"
+#include "bimetal/optim/part_of_step.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -14,8 +14,6 @@
 namespace bimetal::parallel::server {
 namespace {
 
-namespace optim = torch::optim;
-
 constexpr double kRate = 0.1, kMomentum = 0.9;
 
 torch::Tensor parameter() {
@@ -26,19 +24,19 @@ torch::Tensor gradient() {
   return torch::tensor({1.0, -2.0, 0.5, 3.0}, torch::kFloat64);
 }
 
-optim::SGD sgd(const torch::Tensor& tensor) {
-  return optim::SGD({tensor}, optim::SGDOptions(kRate).momentum(kMomentum));
+torch::optim::SGD sgd(const torch::Tensor& tensor) {
+  return torch::optim::SGD({tensor}, torch::optim::SGDOptions(kRate).momentum(kMomentum));
 }
 
-void step(optim::Optimizer& optimizer, torch::Tensor tensor, double part) {
+void step(torch::optim::Optimizer& optimizer, torch::Tensor tensor, double part) {
   tensor.mutable_grad() = gradient();
   const torch::NoGradGuard no_grad;
-  step_by_part(optimizer, 1, part);
+  optim::step_by_part(optimizer, 1, part);
 }
 
-torch::Tensor velocity(optim::Optimizer& optimizer, const torch::Tensor& tensor) {
+torch::Tensor velocity(torch::optim::Optimizer& optimizer, const torch::Tensor& tensor) {
   const auto& state = *optimizer.state().at(tensor.unsafeGetTensorImpl());
-  return dynamic_cast<const optim::SGDParamState&>(state).momentum_buffer();
+  return dynamic_cast<const torch::optim::SGDParamState&>(state).momentum_buffer();
 }
 
 TEST(PartOfStep, PartsLeaveTheVelocityOfTheWholeStep) {
@@ -74,7 +72,7 @@ TEST(PartOfStep, AllPartsOfAStepWeighTheirSamples) {
   for (int i = 0; i < 300; ++i) {
     for (const auto& [part, value] : {std::pair{0.8, 1.0}, std::pair{0.2, -1.0}}) {
       tensor.mutable_grad() = torch::full({1}, value, torch::kFloat64);
-      step_by_part(optimizer, 1, part);
+      optim::step_by_part(optimizer, 1, part);
     }
   }
   const double per_step = -tensor.item<double>() / 300;
@@ -85,7 +83,8 @@ TEST(PartOfStep, OptionsAreTheSameAfterwards) {
   auto tensor = parameter();
   auto optimizer = sgd(tensor);
   step(optimizer, tensor, 0.3);
-  const auto& options = static_cast<optim::SGDOptions&>(optimizer.param_groups()[0].options());
+  const auto& options =
+      static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options());
   EXPECT_EQ(options.lr(), kRate);
   EXPECT_EQ(options.momentum(), kMomentum);
   EXPECT_EQ(options.dampening(), 0);
@@ -95,20 +94,20 @@ TEST(LookAhead, IsWhereTheVelocityLeads) {
   auto tensor = parameter();
   auto optimizer = sgd(tensor);
   auto later = tensor.clone();
-  look_ahead(optimizer, tensor, 2, 0.5, later);
+  optim::look_ahead(optimizer, tensor, 2, 0.5, later);
   EXPECT_TRUE(torch::equal(later, tensor)) << "no step has been made yet";
   step(optimizer, tensor, 1);
   later = tensor.clone();
-  look_ahead(optimizer, tensor, 2, 0.5, later);
+  optim::look_ahead(optimizer, tensor, 2, 0.5, later);
   EXPECT_TRUE(torch::allclose(later, tensor - kRate * gradient(), 1e-12, 1e-12));
 }
 
 TEST(LookAhead, OfAdamIsItsNextStepWithoutANewGradient) {
   auto tensor = parameter();
-  optim::AdamW optimizer({tensor}, optim::AdamWOptions(kRate).weight_decay(0));
+  torch::optim::AdamW optimizer({tensor}, torch::optim::AdamWOptions(kRate).weight_decay(0));
   step(optimizer, tensor, 1);
   auto later = tensor.clone();
-  look_ahead(optimizer, tensor, 1, 1, later);
+  optim::look_ahead(optimizer, tensor, 1, 1, later);
   // After one step both means are the gradient's: a step of the rate in its direction.
   EXPECT_TRUE(torch::allclose(later, tensor - kRate * gradient().sign(), 1e-6, 1e-6));
 }
@@ -122,8 +121,8 @@ double left_with_old_gradients(double steps_ahead) {
   for (int i = 0; i < 400; ++i) {
     w.mutable_grad() = 2 * pulled;
     pulled = w.clone();
-    look_ahead(optimizer, w, steps_ahead, 1, pulled);
-    step_by_part(optimizer, 1, 1);
+    optim::look_ahead(optimizer, w, steps_ahead, 1, pulled);
+    optim::step_by_part(optimizer, 1, 1);
   }
   return std::abs(w.item<double>());
 }
@@ -135,17 +134,18 @@ TEST(LookAhead, OldGradientsNoLongerWorkAgainstMomentum) {
 
 TEST(LookAhead, WithoutAVelocityNothingIsKnownOfLater) {
   auto tensor = parameter();
-  optim::SGD optimizer({tensor}, optim::SGDOptions(kRate));
+  torch::optim::SGD optimizer({tensor}, torch::optim::SGDOptions(kRate));
   step(optimizer, tensor, 1);
   auto later = tensor.clone();
-  look_ahead(optimizer, tensor, 1, 1, later);
+  optim::look_ahead(optimizer, tensor, 1, 1, later);
   EXPECT_TRUE(torch::equal(later, tensor));
 }
 
 TEST(LookAhead, AStoreSendsOtherValuesThanItKeeps) {
   const auto plan = plan_shards(std::vector<std::int64_t>{4}, std::vector<double>{1});
   ShardStore store(plan, 0, {parameter()}, [](std::vector<torch::Tensor> tensors) {
-    return std::make_unique<optim::SGD>(tensors, optim::SGDOptions(kRate).momentum(kMomentum));
+    return std::make_unique<torch::optim::SGD>(tensors,
+                                               torch::optim::SGDOptions(kRate).momentum(kMomentum));
   });
   const std::uint64_t lease = 1;
   const auto g = gradient();

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/release.h"
-#include "bimetal/parallel/server/client.h"
+#include "bimetal/parallel/server/client/client.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
 
@@ -112,7 +112,7 @@ TEST(Pause, AServerThatDiesWhileItIsAskedForItsStateIsReplacedByItsCopy) {
   for (int server = 1; server < 4; ++server) {
     threads.emplace_back([&, server] {
       try {
-        keepers[static_cast<std::size_t>(server)]->server.serve(
+        keepers[static_cast<std::size_t>(server)]->server.follow(
             leader.endpoint(), keepers[2]->server.endpoint(), [](const Event&) {},
             Deadline::after(seconds(20)));
       } catch (const Error&) {

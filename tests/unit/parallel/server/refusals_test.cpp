@@ -9,9 +9,10 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
 #include "bimetal/comm/compress/dense_codec.h"
-#include "bimetal/parallel/server/client.h"
+#include "bimetal/parallel/server/client/client.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
+#include "bimetal/parallel/server/link/who_leads.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -211,6 +212,18 @@ TEST_F(Refusals, AReaderFetchesParametersAndTakesPartInNothingElse) {
   const auto worker = connect();
   EXPECT_EQ(worker->number(), 0) << "readers do not count";
   EXPECT_TRUE(worker->next(Deadline::after(seconds(10))));
+}
+
+TEST_F(Refusals, WhoHasTheTokenMayAskWhoLeads) {
+  const auto at = server_->endpoint();
+  const auto ask = [&at](const net::Token& token) {
+    return who_leads(at, "server 0", {token, net::Encryption::off, "job"});
+  };
+  EXPECT_EQ(ask(token_), 0);
+  EXPECT_EQ(ask(net::Token::generate()), std::nullopt);
+  EXPECT_EQ(connect()->number(), 0) << "who asks has not joined";
+  server_.reset();
+  EXPECT_EQ(ask(token_), std::nullopt) << "nobody listens";
 }
 
 TEST_F(Refusals, NothingListensBeyondLoopbackWithoutAToken) {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <limits>
 
-#include "bimetal/parallel/server/finite.h"
+#include "bimetal/parallel/server/codec/finite.h"
 #include "bimetal/parallel/server/tensor_pool.h"
 
 namespace bimetal::parallel::server {

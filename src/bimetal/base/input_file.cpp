@@ -1,0 +1,58 @@
+#include "bimetal/base/input_file.h"
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::FILE* open_to_read(const fs::path& path) {
+  return std::fopen(path.string().c_str(), "rb");
+}
+
+[[noreturn]] void fail(const fs::path& path, int cause) {
+  throw system_error("cannot read " + path.string(), cause);
+}
+
+}  // namespace
+
+bool is_missing(const std::error_code& error) noexcept {
+  return error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+}
+
+InputFile::InputFile(fs::path path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+
+InputFile::InputFile(const fs::path& path) : InputFile(path, open_to_read(path)) {
+  if (!file_) fail(path, errno);
+}
+
+std::optional<InputFile> InputFile::find(const fs::path& path) {
+  std::FILE* file = open_to_read(path);
+  if (file) return InputFile(path, file);
+  if (const int cause = errno; !is_missing({cause, std::generic_category()})) fail(path, cause);
+  return std::nullopt;
+}
+
+std::size_t InputFile::read(std::span<std::byte> out) {
+  if (out.empty()) return 0;  // its pointer may be null
+  errno = 0;
+  const auto count = std::fread(out.data(), 1, out.size(), file_.get());
+  if (count < out.size() && std::ferror(file_.get())) fail(path_, errno);
+  return count;
+}
+
+std::string InputFile::read_all() {
+  std::string text;
+  std::array<char, 1 << 14> piece;
+  while (const auto count = read(std::as_writable_bytes(std::span(piece)))) {
+    text.append(piece.data(), count);
+  }
+  return text;
+}
+
+}  // namespace bimetal

@@ -1,0 +1,87 @@
+#pragma once
+// Checkpoints: a folder `step-00001234/` with model.safetensors, optimizer.safetensors,
+// error_feedback.safetensors where gradients are compressed, and state.json, written beside its
+// final place and renamed into it; state.json holds each file's size and SHA-256. Nothing of a
+// checkpoint is ever executed (no pickle). Layout: docs/checkpoints.md.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/checkpoint/model_description.h"
+#include "bimetal/comm/compress/compressed_all_reduce.h"
+#include "bimetal/data/sampler.h"
+#include "bimetal/task/model_state.h"
+
+namespace bimetal::checkpoint {
+
+/// What a job needs beside parameters to go on as if it had not stopped.
+struct TrainingState {
+  std::int64_t step = 0;
+  data::SamplerPosition position = {};
+  std::uint64_t seed = 0;
+  std::int64_t global_batch = 0;
+  std::vector<std::int64_t> shares = {};
+  std::vector<std::uint8_t> torch_rng = {};  ///< state of the default CPU generator
+  /// Grows with each job that begins with a folder of checkpoints, and with each process that goes
+  /// on with such a job in the place of another: who comes later has the higher one.
+  std::uint64_t term = 0;
+  /// Of compressed gradients: parallel::ReplicatedModel::error_feedback().
+  std::vector<comm::NamedValues> error_feedback = {};
+  /// None in checkpoints of models that are no job's.
+  std::optional<ModelDescription> model = {};
+  bool operator==(const TrainingState&) const = default;
+};
+
+/// Saves and, once the new one is in place, removes all but the `keep` (at least 1) saved last.
+/// Returns its folder; one of the same step is replaced. On any error (disk full included) the
+/// temporary folder is removed, older checkpoints are untouched, and Error(System) names the path
+/// and the cause. A process killed meanwhile leaves older checkpoints untouched, too; the next save
+/// clears its temporary folder away. Error(Unsupported) for optimizers other than SGD, Adam, AdamW,
+/// LARS and LAMB.
+std::filesystem::path save_checkpoint(const std::filesystem::path& dir,
+                                      const task::ModelState& model,
+                                      const torch::optim::Optimizer& optimizer,
+                                      const TrainingState& state, std::int64_t keep);
+
+/// `path` is a checkpoint or a folder of them (the last saved that verifies is taken; damaged ones
+/// are skipped with a log message, but not those that the system does not let us read just now:
+/// Error(System)). Checks sizes, checksums, names, shapes and types before
+/// anything is changed. The optimizer keeps its own hyper-parameters; what differs from the
+/// checkpoint's is logged. Errors: CorruptData, InvalidArgument (nothing there; another model,
+/// naming the first difference; another kind of optimizer).
+TrainingState load_checkpoint(const std::filesystem::path& path, const task::ModelState& model,
+                              torch::optim::Optimizer& optimizer);
+
+/// The model alone of such a checkpoint, whatever optimizer it was trained with; returns the folder
+/// that it came from. The same checks and errors.
+std::filesystem::path load_checkpoint_model(const std::filesystem::path& path,
+                                            const task::ModelState& model);
+
+/// A trained model, for who has no job of it.
+struct SavedModel {
+  std::filesystem::path path;  ///< the checkpoint
+  std::uint64_t sequence = 0;  ///< its place among the saves into its folder
+  std::int64_t step = 0;
+  ModelDescription description;
+  task::Model model;  ///< on the CPU, in evaluation mode
+};
+
+/// The model of a checkpoint, or of the last saved of a folder of them. Errors of load_checkpoint;
+/// Unsupported for a checkpoint that does not say which model it holds.
+SavedModel load_saved_model(const std::filesystem::path& path);
+
+/// The checkpoint that was last saved into a folder; sequence 0: there is none.
+struct LastSave {
+  std::filesystem::path path = {};
+  std::uint64_t sequence = 0, term = 0;
+  std::int64_t step = 0;
+};
+LastSave last_save(const std::filesystem::path& dir);
+
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,87 @@
+#include "bimetal/checkpoint/checkpoint_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <system_error>
+#include <tuple>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/input_file.h"
+#include "bimetal/base/log.h"
+#include "bimetal/base/temporary_path.h"
+#include "bimetal/checkpoint/checkpoint_manifest.h"
+
+namespace bimetal::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+
+bool is_checkpoint_name(std::string_view name) {
+  return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
+         name.find_first_not_of("0123456789", kPrefix.size()) == std::string_view::npos;
+}
+
+CheckpointEntry entry_of(const fs::path& checkpoint) {
+  try {
+    const auto manifest = read_manifest(checkpoint);
+    return {checkpoint, manifest.sequence, manifest.state.term, manifest.state.step};
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::System) throw;  // it may be the newest
+    return {checkpoint};
+  }
+}
+
+void require_known(const std::error_code& error, const fs::path& path) {
+  if (error && !is_missing(error))
+    throw system_error("cannot read " + path.string(), error.value());
+}
+
+/// The folder is closed again before anything in it is opened: descriptors may be few.
+std::vector<fs::path> checkpoints_in(const fs::path& dir) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (!is_checkpoint_name(entry->path().filename().string())) continue;
+    std::error_code unknown;
+    if (entry->is_directory(unknown)) found.push_back(entry->path());
+    require_known(unknown, entry->path());
+  }
+  require_known(error, dir);  // no such folder: no checkpoints
+  return found;
+}
+
+/// Renamed first, so that a process killed meanwhile leaves a leftover and not half a checkpoint.
+void remove_checkpoint(const fs::path& path) {
+  TemporaryPath aside(path, TemporaryPath::Kind::folder);
+  fs::rename(path, aside.path());
+}
+
+}  // namespace
+
+fs::path checkpoint_path(const fs::path& dir, std::int64_t step) {
+  return dir / fmt::format("{}{:08}", kPrefix, step);
+}
+
+std::vector<CheckpointEntry> list_checkpoints(const fs::path& dir) {
+  std::vector<CheckpointEntry> found;
+  for (const fs::path& path : checkpoints_in(dir)) found.push_back(entry_of(path));
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.sequence, a.path) > std::tie(b.sequence, b.path);
+  });
+  return found;
+}
+
+void prune_checkpoints(const fs::path& dir, std::int64_t keep) noexcept try {
+  for (const CheckpointEntry& entry : list_checkpoints(dir)) {
+    if (entry.sequence != 0 && keep-- <= 0) remove_checkpoint(entry.path);
+  }
+} catch (const std::exception& error) {
+  log(LogLevel::warning, "cannot remove old checkpoints in {}: {}", dir.string(), error.what());
+}
+
+}  // namespace bimetal::checkpoint

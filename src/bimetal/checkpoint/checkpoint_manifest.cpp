@@ -1,0 +1,222 @@
+#include "bimetal/checkpoint/checkpoint_manifest.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <limits>
+#include <system_error>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/input_file.h"
+#include "bimetal/checkpoint/sha256.h"
+
+namespace bimetal::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormatVersion = 1;
+constexpr int kBase64 = sodium_base64_VARIANT_ORIGINAL;
+constexpr auto kChecksum = "sha256";
+
+[[noreturn]] void report_damage(const std::string& origin, const std::string& flaw) {
+  throw Error(ErrorCode::CorruptData, fmt::format("{} is damaged: {}", origin, flaw));
+}
+
+[[noreturn]] void damaged(const fs::path& path, const std::string& flaw) {
+  report_damage(path.string(), flaw);
+}
+
+std::string to_base64(const std::vector<std::uint8_t>& bytes) {
+  std::string text(sodium_base64_encoded_len(bytes.size(), kBase64), '\0');
+  sodium_bin2base64(text.data(), text.size(), bytes.data(), bytes.size(), kBase64);
+  text.pop_back();  // the terminating zero
+  return text;
+}
+
+/// Empty if `text` is no base64.
+std::vector<std::uint8_t> from_base64(const std::string& text) {
+  std::vector<std::uint8_t> bytes(text.size());
+  std::size_t size = 0;
+  const int failed = sodium_base642bin(bytes.data(), bytes.size(), text.data(), text.size(),
+                                       nullptr, &size, nullptr, kBase64);
+  bytes.resize(failed ? 0 : size);
+  return bytes;
+}
+
+Json state_json(const TrainingState& state) {
+  return {{"step", state.step},
+          {"epoch", state.position.epoch},
+          {"offset", state.position.offset},
+          {"seed", state.seed},
+          {"global_batch", state.global_batch},
+          {"shares", state.shares},
+          {"term", state.term},
+          {"torch_rng", to_base64(state.torch_rng)}};
+}
+
+TrainingState parse_state(const Json& json) {
+  TrainingState state;
+  json.at("step").get_to(state.step);
+  json.at("epoch").get_to(state.position.epoch);
+  json.at("offset").get_to(state.position.offset);
+  json.at("seed").get_to(state.seed);
+  json.at("global_batch").get_to(state.global_batch);
+  json.at("shares").get_to(state.shares);
+  state.term = json.value("term", std::uint64_t{0});  // none in those of earlier releases
+  state.torch_rng = from_base64(json.at("torch_rng").get<std::string>());
+  return state;
+}
+
+Json model_json(const ModelDescription& model) {
+  return {{"name", model.name},     {"hidden", model.hidden}, {"channels", model.channels},
+          {"height", model.height}, {"width", model.width},   {"classes", model.classes},
+          {"dtype", model.dtype},   {"mean", model.mean},     {"stddev", model.stddev}};
+}
+
+ModelDescription parse_model(const Json& json) {
+  ModelDescription model;
+  json.at("name").get_to(model.name);
+  json.at("hidden").get_to(model.hidden);
+  json.at("channels").get_to(model.channels);
+  json.at("height").get_to(model.height);
+  json.at("width").get_to(model.width);
+  json.at("classes").get_to(model.classes);
+  json.at("dtype").get_to(model.dtype);
+  json.at("mean").get_to(model.mean);
+  json.at("stddev").get_to(model.stddev);
+  return model;
+}
+
+void put_state(Json& json, const TrainingState& state) {
+  json["state"] = state_json(state);
+  if (state.model) json["model"] = model_json(*state.model);
+}
+
+TrainingState take_state(const Json& json) {
+  auto state = parse_state(json.at("state"));
+  if (json.contains("model")) state.model = parse_model(json.at("model"));
+  return state;
+}
+
+Json files_json(const std::map<std::string, FileRecord>& files) {
+  Json json = Json::object();
+  for (const auto& [name, file] : files) {
+    json[name] = {{"size", file.size}, {"sha256", file.sha256}};
+  }
+  return json;
+}
+
+std::map<std::string, FileRecord> parse_files(const Json& json) {
+  std::map<std::string, FileRecord> files;
+  for (const char* name : {kModelFile, kOptimizerFile, kFeedbackFile}) {
+    if (name == kFeedbackFile && !json.contains(name)) continue;
+    const Json& file = json.at(name);
+    files[name] = {file.at("size").get<std::uint64_t>(), file.at("sha256").get<std::string>()};
+  }
+  return files;
+}
+
+Manifest parse_manifest(Json json) {
+  Manifest manifest;
+  manifest.sequence = json.at("sequence").get<std::uint64_t>();
+  manifest.state = take_state(json);
+  manifest.optimizer = json.at("optimizer").at("kind").get<std::string>();
+  manifest.optimizer_groups = json.at("optimizer").at("groups");
+  manifest.files = parse_files(json.at("files"));
+  return manifest;
+}
+
+/// The checksum covers the text of everything before it, as this program would write it.
+void verify_checksum(Json& json, const fs::path& path) {
+  const auto found = json.find(kChecksum);
+  const std::string stored =
+      found == json.end() || !found->is_string() ? "" : found->get<std::string>();
+  json.erase(kChecksum);
+  if (stored != sha256_of(json.dump())) damaged(path, "its checksum is wrong");
+}
+
+FileRecord record_file(const fs::path& path) {
+  std::error_code error;
+  const std::uint64_t size = fs::file_size(path, error);
+  if (error) throw system_error("cannot read " + path.string(), error.value());
+  return {size, sha256_of_file(path)};
+}
+
+std::string manifest_text(const fs::path& path) {
+  auto file = InputFile::find(path);
+  if (!file) damaged(path, "it is missing");
+  return file->read_all();
+}
+
+}  // namespace
+
+std::string manifest_text(const Manifest& manifest) {
+  Json json = {{"format_version", kFormatVersion}, {"sequence", manifest.sequence}};
+  put_state(json, manifest.state);
+  json["optimizer"] = {{"kind", manifest.optimizer}, {"groups", manifest.optimizer_groups}};
+  json["files"] = files_json(manifest.files);
+  json[kChecksum] = sha256_of(json.dump());
+  return json.dump(2) + "\n";
+}
+
+std::string state_text(const TrainingState& state) {
+  Json json;
+  put_state(json, state);
+  return json.dump();
+}
+
+TrainingState parse_state_text(std::string_view text, const std::string& origin) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) report_damage(origin, "it is no JSON object");
+  try {
+    return take_state(json);
+  } catch (const nlohmann::json::exception& error) {
+    report_damage(origin, error.what());
+  }
+}
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kStateFile;
+  Json json = Json::parse(manifest_text(path), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) damaged(path, "it is no JSON object");
+  const auto version = json.value("format_version", Json());
+  if (version.is_number_integer() && version > kFormatVersion) {
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("{} is of format {}; this program reads up to {}", path.string(),
+                            version.get<std::int64_t>(), kFormatVersion));
+  }
+  verify_checksum(json, path);
+  try {
+    return parse_manifest(std::move(json));
+  } catch (const nlohmann::json::exception& error) {
+    damaged(path, error.what());
+  }
+}
+
+std::map<std::string, FileRecord> record_files(const fs::path& folder) {
+  std::map<std::string, FileRecord> files;
+  for (const char* name : {kModelFile, kOptimizerFile}) files[name] = record_file(folder / name);
+  if (fs::exists(folder / kFeedbackFile)) {
+    files[kFeedbackFile] = record_file(folder / kFeedbackFile);
+  }
+  return files;
+}
+
+void verify_files(const Manifest& manifest, const fs::path& folder) {
+  for (const auto& [name, expected] : manifest.files) {
+    const fs::path path = folder / name;
+    std::error_code error;
+    const std::uint64_t size = fs::file_size(path, error);
+    if (is_missing(error)) damaged(path, error.message());
+    if (error) throw system_error("cannot read " + path.string(), error.value());
+    if (size != expected.size) {
+      damaged(path, fmt::format("it is {} bytes long instead of {}", size, expected.size));
+    }
+    if (sha256_of_file(path) != expected.sha256) damaged(path, "its checksum is wrong");
+  }
+}
+
+}  // namespace bimetal::checkpoint

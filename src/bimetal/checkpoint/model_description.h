@@ -1,0 +1,28 @@
+#pragma once
+// Which model a checkpoint holds and what it takes, so that it can be used without its job.
+
+#include <cstdint>
+#include <string>
+
+#include "bimetal/task/unit.h"
+
+namespace bimetal::checkpoint {
+
+struct ModelDescription {
+  std::string name;         ///< as models::make_model takes it
+  std::int64_t hidden = 0;  ///< likewise
+  std::int64_t channels = 1, height = 28, width = 28, classes = 10;
+  std::string dtype = "float32";  ///< that it was trained in: "float32" or "float64"
+  double mean = 0, stddev = 1;    ///< pixels x become (x/255 − mean) ÷ stddev
+  bool operator==(const ModelDescription&) const = default;
+};
+
+/// Such a model on the CPU in float32, drawn from torch's default generator. Errors of
+/// models::make_model.
+task::Model draw_described_model(const ModelDescription& description);
+
+/// Such a model on the CPU in its own type, in evaluation mode. Its parameters are drawn, but
+/// torch's default generator is left as it was. Errors likewise.
+task::Model make_described_model(const ModelDescription& description);
+
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,37 @@
+#pragma once
+// What an optimizer has learnt, as named tensors: "<parameter>.momentum_buffer" and the like.
+// Private to what saves and hands on a training's state.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+
+#include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/task/model_state.h"
+
+namespace bimetal::checkpoint {
+
+/// libtorch's own container: parameter → state.
+using OptimizerStates =
+    std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
+
+/// "sgd", "adam", "adamw", "lars" or "lamb". Error(Unsupported) for others.
+std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
+
+/// The hyper-parameters of each parameter group, for people and for comparison.
+nlohmann::ordered_json optimizer_settings(const torch::optim::Optimizer& optimizer);
+
+/// The states that exist, keyed by the model's names of the parameters. Step counts are int64
+/// scalars. Error(InvalidArgument) if the optimizer has a parameter that the model has not.
+TensorMap optimizer_tensors(const torch::optim::Optimizer& optimizer,
+                            const task::ModelState& model);
+
+/// The way back, on each parameter's device; for optimizer.state(). Nothing is changed.
+/// Error(InvalidArgument), beginning with `origin`, if they don't fit.
+OptimizerStates optimizer_states(const TensorMap& tensors, const torch::optim::Optimizer& optimizer,
+                                 const task::ModelState& model, const std::string& origin);
+
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,166 @@
+#include "bimetal/checkpoint/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <system_error>
+#include <utility>
+
+#include "bimetal/base/atomic_file.h"
+#include "bimetal/base/error.h"
+#include "bimetal/base/input_file.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/checkpoint/safetensors_header.h"
+
+static_assert(std::endian::native == std::endian::little,
+              "tensor data is copied as it lies in memory, and the format is little-endian");
+
+namespace bimetal::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kLengthBytes = 8;
+
+void require_storable(const std::string& name, const torch::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != torch::kStrided) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("tensor '{}' is undefined or sparse", name));
+  }
+  if (!has_format_name(tensor.scalar_type())) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("tensor '{}' is of type {}, which safetensors files do not know", name,
+                            c10::toString(tensor.scalar_type())));
+  }
+}
+
+/// Largest elements first, so that each tensor is aligned to its own element size.
+std::vector<TensorEntry> lay_out(const TensorMap& tensors) {
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, tensor] : tensors) {
+    require_storable(name, tensor);
+    entries.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), 0, tensor.nbytes()});
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
+  });
+  std::uint64_t offset = 0;
+  for (TensorEntry& entry : entries) {
+    entry.begin += offset;
+    offset = entry.end += offset;
+  }
+  return entries;
+}
+
+/// Bytes whose number is known beforehand, so that no length in them is believed blindly.
+class Reader {
+ public:
+  /// Gives the next bytes; fewer than asked for at the end alone.
+  using Fill = std::function<std::size_t(std::span<std::byte>)>;
+
+  Reader(std::string origin, std::uint64_t size, Fill fill)
+      : origin_(std::move(origin)), left_(size), fill_(std::move(fill)) {}
+
+  const std::string& origin() const { return origin_; }
+  std::uint64_t left() const { return left_; }
+
+  void read(std::span<std::byte> out) {
+    if (out.size() > left_ || fill_(out) != out.size())
+      refuse_safetensors(origin_, "it ends early");
+    left_ -= out.size();
+  }
+
+ private:
+  const std::string origin_;
+  std::uint64_t left_;
+  const Fill fill_;
+};
+
+std::vector<TensorEntry> read_header(Reader& reader) {
+  std::array<std::byte, kLengthBytes> length_field;
+  reader.read(length_field);
+  const std::uint64_t length = WireReader(length_field).u64();
+  if (length > std::min(reader.left(), kMaxHeaderBytes)) {
+    refuse_safetensors(reader.origin(), fmt::format("its header cannot be {} bytes long", length));
+  }
+  std::string text(length, ' ');
+  reader.read(std::as_writable_bytes(std::span(text)));
+  return parse_header(text, reader.left(), reader.origin());
+}
+
+torch::Tensor read_tensor(Reader& reader, const TensorEntry& entry) {
+  auto tensor = torch::empty(entry.shape, torch::TensorOptions().dtype(entry.dtype));
+  const std::span bytes(static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes());
+  reader.read(bytes);
+  // Any other value in a bool is undefined behaviour for whoever computes with it.
+  const bool valid =
+      entry.dtype != torch::kBool ||
+      std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b <= std::byte{1}; });
+  if (!valid) {
+    refuse_safetensors(reader.origin(),
+                       fmt::format("tensor '{}' holds values that are no booleans", entry.name));
+  }
+  return tensor;
+}
+
+TensorMap read_tensors(Reader reader) {
+  TensorMap tensors;
+  for (const TensorEntry& entry : read_header(reader)) {
+    tensors.emplace(entry.name, read_tensor(reader, entry));
+  }
+  return tensors;
+}
+
+void write_tensors(const TensorMap& tensors,
+                   const std::function<void(std::span<const std::byte>)>& write) {
+  const auto entries = lay_out(tensors);
+  const std::string header = header_text(entries);
+  WireWriter length;
+  length.u64(header.size());
+  write(length.bytes());
+  write(std::as_bytes(std::span(header)));
+  for (const TensorEntry& entry : entries) {
+    const auto tensor = tensors.at(entry.name).detach().cpu().contiguous();
+    write(std::span(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()));
+  }
+}
+
+}  // namespace
+
+void write_safetensors(const fs::path& path, const TensorMap& tensors) {
+  AtomicFile file(path);
+  write_tensors(tensors, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  file.commit();
+}
+
+TensorMap read_safetensors(const fs::path& path) {
+  std::error_code error;
+  const std::uint64_t size = fs::file_size(path, error);
+  if (error) throw system_error("cannot read " + path.string(), error.value());
+  InputFile file(path);
+  return read_tensors(
+      {path.string(), size, [&](std::span<std::byte> out) { return file.read(out); }});
+}
+
+std::vector<std::byte> encode_safetensors(const TensorMap& tensors) {
+  std::vector<std::byte> all;
+  write_tensors(tensors, [&](std::span<const std::byte> bytes) {
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  });
+  return all;
+}
+
+TensorMap decode_safetensors(std::span<const std::byte> bytes, const std::string& origin) {
+  auto rest = bytes;
+  return read_tensors({origin, bytes.size(), [&](std::span<std::byte> out) {
+                         const auto next = rest.first(std::min(out.size(), rest.size()));
+                         std::ranges::copy(next, out.begin());
+                         rest = rest.subspan(next.size());
+                         return next.size();
+                       }});
+}
+
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,67 @@
+#include "bimetal/checkpoint/starting_point.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/shared_checkpoint.h"
+
+namespace bimetal::checkpoint {
+
+TrainingState starting_point(comm::Group group, const job::JobConfig& job,
+                             const std::optional<std::filesystem::path>& resume,
+                             const task::ModelState& model, torch::optim::Optimizer& optimizer,
+                             progress::Observer& observer) {
+  TrainingState start;
+  start.seed = job.train.seed;
+  start.global_batch = job.train.global_batch;
+  if (group.rank() == 0) start.term = last_save(job.checkpoint.dir).term + 1;
+  const auto saved = load_shared_checkpoint(group, resume, model, optimizer);
+  if (!saved) return start;
+  if (saved->seed != start.seed) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the checkpoint was made with train.seed = {} and this job has {}: the "
+                            "order of samples would change within the epoch; resume with "
+                            "train.seed = {}",
+                            saved->seed, start.seed, saved->seed));
+  }
+  if (saved->global_batch != start.global_batch) {
+    observer.on_notice(
+        fmt::format("the checkpoint was made with train.global_batch = {}; this job "
+                    "goes on with {}",
+                    saved->global_batch, start.global_batch));
+  }
+  start.step = saved->step;
+  start.position = saved->position;
+  start.error_feedback = saved->error_feedback;
+  set_random_state(saved->torch_rng);
+  return start;
+}
+
+std::int64_t planned_steps(const job::TrainConfig& config, std::int64_t dataset_size,
+                           const TrainingState& start) {
+  const auto steps_for = [&](std::int64_t samples) {
+    return (samples + config.global_batch - 1) / config.global_batch;
+  };
+  const auto epochs_left = config.epochs - start.position.epoch;
+  if (epochs_left <= 0) return start.step;
+  const auto all = start.step + steps_for(dataset_size - start.position.offset) +
+                   (epochs_left - 1) * steps_for(dataset_size);
+  return config.steps > 0 ? std::max(start.step, std::min(all, config.steps)) : all;
+}
+
+void set_random_state(const std::vector<std::uint8_t>& state) {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  generator.set_state(torch::tensor(torch::ArrayRef<std::uint8_t>(state), torch::kUInt8));
+}
+
+std::vector<std::uint8_t> random_state() {
+  const auto state = at::detail::getDefaultCPUGenerator().get_state();
+  const auto* bytes = state.data_ptr<std::uint8_t>();
+  return {bytes, bytes + state.numel()};
+}
+
+}  // namespace bimetal::checkpoint

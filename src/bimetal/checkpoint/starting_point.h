@@ -1,0 +1,34 @@
+#pragma once
+// Where a run begins: at the first sample, or where a checkpoint left off.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/progress/observer.h"
+
+namespace bimetal::checkpoint {
+
+/// Loads rank 0's checkpoint into the optimizer and the random numbers of every rank and into the
+/// parameters of rank 0; without one, the state of a fresh start. Another global batch than the
+/// checkpoint's is allowed and noted. Collective. Errors: InvalidArgument for another seed, since
+/// the order of samples would change within the epoch; those of load_shared_checkpoint.
+TrainingState starting_point(comm::Group group, const job::JobConfig& job,
+                             const std::optional<std::filesystem::path>& resume,
+                             const task::ModelState& model, torch::optim::Optimizer& optimizer,
+                             progress::Observer& observer);
+
+/// Optimizer steps that the job will have done at its end, those before `start` included.
+std::int64_t planned_steps(const job::TrainConfig& config, std::int64_t dataset_size,
+                           const TrainingState& start);
+
+/// The state of torch's default CPU generator, as checkpoints carry it.
+std::vector<std::uint8_t> random_state();
+void set_random_state(const std::vector<std::uint8_t>& state);
+
+}  // namespace bimetal::checkpoint

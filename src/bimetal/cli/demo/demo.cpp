@@ -1,0 +1,168 @@
+#include "bimetal/cli/demo/demo.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "bimetal/cli/demo/demo_job.h"
+#include "bimetal/cli/demo/demo_table.h"
+#include "bimetal/cli/demo/run_figures.h"
+#include "bimetal/cli/demo/temporary_folder.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/local_job.h"
+#include "bimetal/job/job_config.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kDemoExamples = R"(Examples:
+  bimetal demo
+  bimetal demo --quick
+  bimetal demo --worker cuda:0 --worker cpu:threads=4)";
+
+constexpr double kTrainingImages = 60'000;  // of Fashion-MNIST
+
+struct DemoArguments {
+  std::vector<std::string> workers;
+  std::string report;
+  bool quick = false;
+};
+
+/// How long the parts take. The real training is of whole epochs: as many as fit, but at least one
+/// and at most the job's.
+struct Pace {
+  double short_run_s = 0;
+  double balanced_run_s = 0;
+};
+
+constexpr Pace kFull{12, 130};
+constexpr Pace kQuick{5, 0};
+
+/// Thrown when the user has stopped one of the runs; carries the exit status.
+struct Stopped {
+  int status;
+};
+
+class Demo {
+ public:
+  explicit Demo(const DemoArguments& arguments)
+      : arguments_(arguments),
+        pace_(arguments.quick ? kQuick : kFull),
+        job_(job::parse_job(kDemoJob, "the demo's job")),
+        workers_(choose_workers(arguments.workers, job_)) {}
+
+  void run() {
+    introduce();
+    DemoFigures figures;
+    figures.workers = workers_;
+    for (const auto& worker : workers_) {
+      say(fmt::format("How fast is {} alone?", worker));
+      figures.alone.push_back(short_run({worker}));
+    }
+    say("All of them, each with the same part of every batch: the slowest sets the pace.");
+    figures.equal = short_run(workers_);
+    say("All of them, balanced: each gets the part that it can do in the same time.");
+    figures.balanced = balanced_run(figures.alone);
+    terminal_.print("");
+    print_demo_table(terminal_, figures);
+  }
+
+ private:
+  void introduce() {
+    terminal_.print(terminal_.coloured(Colour::bold, "One model, trained on unequal workers"));
+    terminal_.print(fmt::format("model {}, data {}, {} images per step; workers {}",
+                                job_.model.name, job_.data.name, job_.train.global_batch,
+                                fmt::join(workers_, " and ")));
+    terminal_.print(
+        "(A worker with speed=0.25 pauses after each piece of work, which makes it a "
+        "quarter as fast.)");
+  }
+
+  void say(const std::string& text) {
+    terminal_.print("");
+    terminal_.print(terminal_.coloured(Colour::bold, text));
+  }
+
+  RunFigures run_job(const LocalRanks& ranks) {
+    const int status = run_local_job(ranks, signals_);
+    if (status != kSuccess) throw Stopped{status};
+    return read_run_figures(ranks.report);
+  }
+
+  /// Some seconds with equal shares: no evaluation and no checkpoint, the figures alone matter.
+  RunFigures short_run(const std::vector<std::string>& workers) {
+    auto job = job_;
+    job.train.epochs = 1'000'000;
+    job.train.evaluate = false;
+    job.checkpoint.dir.clear();
+    job.parallel.balance = balance::Policy::Equal;
+    const auto figures = run_job({.job = job,
+                                  .workers = workers,
+                                  .report = folder_.path() / "report.json",
+                                  .summary = false,
+                                  .stop_after_s = pace_.short_run_s});
+    terminal_.print(fmt::format("{:.0f} images/s", figures.samples_per_s));
+    return figures;
+  }
+
+  RunFigures balanced_run(const std::vector<RunFigures>& alone) {
+    const double images_per_s = std::accumulate(
+        alone.begin(), alone.end(), 0.0,
+        [](double sum, const RunFigures& figures) { return sum + figures.samples_per_s; });
+    auto job = job_;
+    job.parallel.balance = balance::Policy::Auto;
+    job.train.epochs = std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(pace_.balanced_run_s * images_per_s / kTrainingImages), 1,
+        job_.train.epochs);
+    return run_job({.job = job, .workers = workers_, .report = report_of_balanced_run()});
+  }
+
+  std::filesystem::path report_of_balanced_run() const {
+    if (!arguments_.report.empty()) return arguments_.report;
+    return folder_.path() / "report.json";
+  }
+
+  const DemoArguments& arguments_;
+  Pace pace_;
+  job::JobConfig job_;
+  std::vector<std::string> workers_;
+  launch::SignalWatch signals_;
+  TemporaryFolder folder_;
+  Terminal terminal_;
+};
+
+int demo_command(const DemoArguments& arguments) {
+  try {
+    Demo(arguments).run();
+    return kSuccess;
+  } catch (const Stopped& stopped) {
+    return stopped.status;
+  }
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<DemoArguments>();
+  auto* command = app.add_subcommand(
+      "demo", "Show what balancing is worth: each worker alone, equal split, balanced split");
+  command->add_flag("--quick", arguments->quick, "One epoch and shorter runs");
+  command
+      ->add_option("--worker", arguments->workers,
+                   "A worker; may be repeated (default: one thread, and one at a quarter speed)")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
+  command->add_option("--report", arguments->report, "Write the balanced run's figures here")
+      ->type_name("FILE.json");
+  command->footer(kDemoExamples);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return demo_command(*arguments); }; });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,32 @@
+#include "bimetal/cli/fabric/bench.h"
+
+#include <memory>
+
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/fabric_bench/run_bench.h"
+#include "bimetal/launch/join_world.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kBenchExamples = R"(Examples:
+  bimetal bench allreduce --ranks 2
+  bimetal bench broadcast --ranks 4 --min 1mb --max 64mb --json
+Under mpirun, torchrun, srun or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
+run it on every rank. "alg" is size ÷ time; "bus" is what the busiest link carries at best.)";
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  auto options = std::make_shared<fabric_bench::BenchOptions>();
+  auto* command = app.add_subcommand("bench", "Measure the collectives between ranks");
+  fabric_bench::add_options(*command, *options);
+  command->footer(kBenchExamples);
+  command->callback([options, &action] {
+    action = [options] {
+      return fabric_bench::run_bench(*options, {{"bench"}, launch::join_world, exit_status});
+    };
+  });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,262 @@
+#include "bimetal/cli/fabric/launch.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/base/release.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/fabric/launch_task.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/launch/agent/host_agent.h"
+#include "bimetal/launch/ssh/host_launcher.h"
+
+extern char** environ;
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kLaunchExamples =
+    R"(COMMAND may be any program: it gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK,
+MASTER_ADDR and MASTER_PORT as under torchrun, and the job's token in BIMETAL_TOKEN.
+
+Examples:
+  bimetal launch -n 4 -- python train.py --epochs 3
+  bimetal launch -H pc1:2,pc2:2 -- bimetal train job.toml
+  bimetal launch -H localhost:1,me@mac.local:1 --remote-bimetal /opt/bimetal/bin/bimetal -- python3 train.py
+  srun -n 4 bimetal launch --slurm -- python train.py
+  mpirun -n 4 bimetal launch --mpi -- python train.py
+
+Exit status: 0 if every rank ended with 0, that of the first rank that failed (128 + N if signal N
+killed it), 130 after Ctrl-C. docs/launching.md tells more.)";
+
+struct LaunchArguments {
+  std::optional<int> ranks;
+  std::string hosts, host_file;
+  launch::SshOptions ssh;
+  std::vector<std::string> environment;
+  std::string directory, master_host;
+  int master_port = 0;
+  bool no_prefix = false, slurm = false, mpi = false;
+  double grace_s = 10, start_timeout_s = 60, silence_s = 60;
+  std::vector<std::string> command;
+};
+
+std::vector<launch::HostRanks> hosts_of(const LaunchArguments& arguments) {
+  if (!arguments.hosts.empty()) {
+    return launch::place_ranks(launch::parse_host_list(arguments.hosts), arguments.ranks);
+  }
+  if (!arguments.host_file.empty()) {
+    return launch::place_ranks(launch::read_host_file(arguments.host_file), arguments.ranks);
+  }
+  if (!arguments.ranks) {
+    throw Error(ErrorCode::InvalidArgument,
+                "how many ranks, and where? Say -n N for this machine, or -H host1:N,host2:N");
+  }
+  return {{"localhost", 0, *arguments.ranks}};
+}
+
+/// Settings of Bimetal that hold for the whole job. Not the token, which goes another way, nor what
+/// means something in this process alone.
+bool is_job_setting(std::string_view name) {
+  return name.starts_with("BIMETAL_") && !name.starts_with("BIMETAL_TOKEN") &&
+         !name.ends_with("_FD") && name != "BIMETAL_STORE" && name != "BIMETAL_JOB";
+}
+
+launch::NamedValues environment_of(const LaunchArguments& arguments) {
+  launch::NamedValues values;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const auto equals = text.find('=');
+    if (equals == std::string_view::npos || !is_job_setting(text.substr(0, equals))) continue;
+    values.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  for (const auto& wish : arguments.environment) {
+    const auto equals = wish.find('=');
+    const auto name = wish.substr(0, equals);
+    if (name.starts_with("BIMETAL_TOKEN")) {
+      throw Error(ErrorCode::InvalidArgument,
+                  "the ranks get the job's token in any case, and not by a command line: set "
+                  "BIMETAL_TOKEN_FILE here to choose it, and leave out --env " +
+                      name);
+    }
+    const char* here = std::getenv(name.c_str());
+    if (name.empty() || (equals == std::string::npos && here == nullptr)) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("--env {}: that variable is not set here; set it, or write "
+                              "NAME=VALUE",
+                              wish));
+    }
+    values.emplace_back(name, equals == std::string::npos ? here : wish.substr(equals + 1));
+  }
+  return values;
+}
+
+net::Token token_of_job() {
+  const auto own = net::Token::from_environment();
+  return own.empty() ? net::Token::generate() : own;
+}
+
+launch::HostsPlan plan_of_hosts(const LaunchArguments& arguments) {
+  launch::HostsPlan plan;
+  plan.hosts = hosts_of(arguments);
+  plan.command = arguments.command;
+  plan.directory_is_needed = !arguments.directory.empty();
+  plan.directory =
+      plan.directory_is_needed ? arguments.directory : std::filesystem::current_path().string();
+  plan.environment = environment_of(arguments);
+  plan.token = token_of_job();
+  plan.master_host = arguments.master_host;
+  plan.master_port = static_cast<std::uint16_t>(arguments.master_port);
+  plan.ssh = arguments.ssh;
+  plan.version = release();
+  plan.prefixed = !arguments.no_prefix;
+  plan.start_timeout = milliseconds_of(arguments.start_timeout_s);
+  plan.grace = milliseconds_of(arguments.grace_s);
+  plan.silence = milliseconds_of(arguments.silence_s);
+  plan.note = [](const std::string& text) { print_to_errors("bimetal: " + text); };
+  return plan;
+}
+
+int conclude(const launch::HostsResult& result, int ranks) {
+  if (result.interrupted) {
+    print_to_errors(result.killed ? "bimetal: the ranks were killed" : "bimetal: interrupted");
+    return kInterrupted;
+  }
+  if (!result.failure) return kSuccess;
+  const auto& [rank, host, pid, exit] = *result.failure;
+  const auto how = exit.signal != 0 ? fmt::format("was killed by signal {} ({})", exit.signal,
+                                                  launch::signal_name(exit.signal))
+                                    : fmt::format("ended with exit status {}", exit.status);
+  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}", rank, host, pid, how,
+                              ranks > 1 ? "; the other ranks were stopped" : ""));
+  return exit.signal != 0 ? 128 + exit.signal : exit.status;
+}
+
+int launch_command(const LaunchArguments& arguments) {
+  if (arguments.command.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                "what shall be launched? Put the command behind --, as in: bimetal launch -n 2 -- "
+                "python train.py");
+  }
+  if (arguments.slurm) return become_slurm_task(arguments.command);
+  if (arguments.mpi) return become_mpi_process(arguments.command);
+  const auto plan = plan_of_hosts(arguments);
+  launch::SignalWatch signals;
+  return conclude(launch::run_on_hosts(plan, signals),
+                  plan.hosts.back().first_rank + plan.hosts.back().count);
+}
+
+void add_place_options(CLI::App& command, LaunchArguments& arguments) {
+  auto* ranks = command
+                    .add_option("-n,--np", arguments.ranks,
+                                "Ranks over all hosts (default: every slot of the hosts)")
+                    ->type_name("N")
+                    ->check(CLI::PositiveNumber);
+  auto* hosts =
+      command.add_option("-H,--hosts", arguments.hosts, "Where: host1:4,user@host2:2,[fd00::2]:1")
+          ->type_name("HOST:SLOTS,…");
+  auto* file = command
+                   .add_option("--hostfile", arguments.host_file,
+                               "The same from a file, one \"HOST slots=N\" per line")
+                   ->type_name("FILE")
+                   ->excludes(hosts);
+  auto* slurm = command.add_flag("--slurm", arguments.slurm,
+                                 "This process is a task of srun: become the rank that it is");
+  auto* mpi = command.add_flag("--mpi", arguments.mpi,
+                               "The same for a process that mpirun or mpiexec has started");
+  slurm->excludes(mpi);
+  for (auto* engine : {slurm, mpi}) engine->excludes(ranks)->excludes(hosts)->excludes(file);
+}
+
+void add_host_options(CLI::App& command, LaunchArguments& arguments) {
+  constexpr const char* kGroup = "Other hosts";
+  command.add_option("--ssh-port", arguments.ssh.port, "Port of their sshd")
+      ->type_name("PORT")
+      ->check(CLI::Range(1, 65535))
+      ->group(kGroup);
+  command
+      .add_option("--ssh-option", arguments.ssh.options,
+                  "For ssh's -o, as in IdentityFile=KEY; may be repeated")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false)
+      ->group(kGroup);
+  command
+      .add_option("--remote-bimetal", arguments.ssh.remote_program,
+                  "Bimetal there (default: the same path as here, else the one in PATH)")
+      ->type_name("PATH")
+      ->group(kGroup);
+  command
+      .add_option("--env", arguments.environment,
+                  "Hand this variable on; BIMETAL_… are in any case. May be repeated")
+      ->type_name("NAME[=VALUE]")
+      ->allow_extra_args(false)
+      ->group(kGroup);
+  command
+      .add_option("--chdir", arguments.directory,
+                  "Start in this folder (default: as here, or home where there is none such)")
+      ->type_name("DIR")
+      ->group(kGroup);
+  command
+      .add_option("--master-addr", arguments.master_host,
+                  "Address of the first host that the others reach (default: found out)")
+      ->type_name("ADDR")
+      ->group(kGroup);
+  command.add_option("--master-port", arguments.master_port, "Port there (default: a free one)")
+      ->type_name("PORT")
+      ->check(CLI::Range(1, 65535))
+      ->group(kGroup);
+}
+
+void add_time_options(CLI::App& command, LaunchArguments& arguments) {
+  const auto add = [&](const char* name, double& seconds, const char* meaning) {
+    command.add_option(name, seconds, meaning)
+        ->type_name("SECONDS")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber)
+        ->group("How long to wait");
+  };
+  add("--start-timeout", arguments.start_timeout_s, "For all hosts to be ready");
+  add("--grace", arguments.grace_s,
+      "For the other ranks to end by themselves when one has failed, before they are killed");
+  add("--silence", arguments.silence_s,
+      "Without a word from a host, until it counts as lost; the same the other way round");
+}
+
+void add_agent(CLI::App& app, Action& action) {
+  auto* command = app.add_subcommand("launch-agent", "What `launch` starts on each host");
+  command->group("");  // not for people
+  command->callback(
+      [&action] { action = [] { return launch::run_host_agent(std::string(release())); }; });
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<LaunchArguments>();
+  auto* command = app.add_subcommand(
+      "launch", "Run any command as the ranks of a job: here, by ssh, under Slurm or mpirun");
+  add_place_options(*command, *arguments);
+  command->add_flag("--no-prefix", arguments->no_prefix, "Show lines without \"[RANK] \" in front");
+  add_host_options(*command, *arguments);
+  add_time_options(*command, *arguments);
+  command->add_option("command", arguments->command, "What every rank runs, behind --")
+      ->type_name("-- COMMAND ARGS…");
+  command->footer(kLaunchExamples);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return launch_command(*arguments); }; });
+  add_agent(app, action);
+  add_mpi_meeting(app, action);
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,164 @@
+#include "bimetal/cli/predict/evaluate.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/atomic_file.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
+#include "bimetal/cli/status_line.h"
+#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/rank_process.h"
+#include "bimetal/job/worker_spec.h"
+#include "bimetal/launch/fetch_url.h"
+#include "bimetal/launch/meet.h"
+#include "bimetal/predict/predict.h"
+#include "bimetal/train/setup.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kEvaluateExamples = R"(Examples:
+  bimetal evaluate examples/fashion_mnist.toml --checkpoint runs/fashion_mnist
+  bimetal evaluate job.toml --checkpoint runs/a --checkpoint runs/b --predictions both.safetensors
+
+Several checkpoints are evaluated one by one and as an ensemble: the mean of what they predict.
+A folder of checkpoints stands for its newest one.)";
+
+struct EvaluateArguments {
+  std::string job;
+  std::vector<std::string> set, checkpoints;
+  std::string worker = "auto", predictions, report;
+};
+
+struct EvaluatedModel {
+  std::string checkpoint;
+  progress::Evaluation evaluation;
+};
+
+/// What all of the models say, one after the other: only their sum is kept.
+struct Evaluated {
+  std::vector<EvaluatedModel> models;
+  progress::Evaluation ensemble;  ///< of the mean; with one model that model's
+  torch::Tensor probabilities;    ///< the mean, float64 [N, classes]
+  torch::Tensor labels;           ///< int64 [N]
+};
+
+Evaluated evaluate_models(const EvaluateArguments& arguments) {
+  const auto job = read_job(arguments.job, arguments.set);
+  train::TrainerOptions options;
+  options.worker = job::parse_worker_spec(arguments.worker);
+  options.fetch = launch::fetch_url;
+  const auto place = train::choose_place(job, options);
+  StatusLine status;
+  status.show("loading data …");
+  progress::Observer silent;
+  const auto task = train::load_shared_task(launch::single_process_world(), job, options, silent);
+  const auto model = train::make_seeded_model(*task, job.train.seed, place);
+  Evaluated all;
+  all.labels = predict::labels_of(*task);
+  for (const auto& named : arguments.checkpoints) {
+    status.show(fmt::format("evaluating {} …", named));
+    const auto checkpoint = checkpoint::load_checkpoint_model(named, model);
+    const auto probabilities =
+        predict::predict(*task, model, {.device = place.device, .speed = options.worker.speed});
+    all.models.push_back({checkpoint.string(), predict::score(probabilities, all.labels)});
+    all.probabilities =
+        all.probabilities.defined() ? all.probabilities + probabilities : probabilities;
+  }
+  all.probabilities /= static_cast<double>(all.models.size());
+  all.ensemble = predict::score(all.probabilities, all.labels);
+  return all;
+}
+
+void print_table(const Evaluated& all) {
+  std::vector<TableRow> rows = {{"checkpoint"}};
+  for (const auto& metric : all.ensemble.metrics) {
+    rows.front().push_back(progress::label_of(metric));
+  }
+  rows.front().push_back("loss");
+  const auto add = [&rows](const std::string& name, const progress::Evaluation& evaluation) {
+    TableRow row = {name};
+    for (const auto& metric : evaluation.metrics) row.push_back(progress::text_of(metric));
+    row.push_back(fmt::format("{:.4f}", evaluation.loss));
+    rows.push_back(std::move(row));
+  };
+  for (const auto& model : all.models) add(model.checkpoint, model.evaluation);
+  if (all.models.size() > 1) {
+    add(fmt::format("ensemble of {}", all.models.size()), all.ensemble);
+  }
+  Terminal terminal;
+  const auto lines = aligned(rows, 1);
+  terminal.print(terminal.coloured(Colour::bold, lines[0]));
+  for (std::size_t i = 1; i < lines.size(); ++i) terminal.print(lines[i]);
+}
+
+nlohmann::ordered_json figures(const progress::Evaluation& evaluation) {
+  nlohmann::ordered_json json;
+  for (const auto& [name, value] : evaluation.metrics) json["test_" + name] = value;
+  json["test_loss"] = evaluation.loss;
+  return json;
+}
+
+std::string report_text(const Evaluated& all) {
+  nlohmann::ordered_json json = {{"samples", all.labels.size(0)},
+                                 {"checkpoints", nlohmann::ordered_json::array()},
+                                 {"ensemble", figures(all.ensemble)}};
+  for (const auto& model : all.models) {
+    auto entry = figures(model.evaluation);
+    entry["checkpoint"] = model.checkpoint;
+    json["checkpoints"].push_back(entry);
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+int evaluate_command(const EvaluateArguments& arguments) {
+  const auto all = evaluate_models(arguments);
+  if (!arguments.predictions.empty()) {
+    checkpoint::write_safetensors(
+        arguments.predictions,
+        {{"labels", all.labels}, {"probabilities", all.probabilities.to(torch::kFloat32)}});
+  }
+  if (!arguments.report.empty()) write_file_atomically(arguments.report, report_text(all));
+  print_table(all);
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_evaluate(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<EvaluateArguments>();
+  auto* command = app.add_subcommand("evaluate", "Test trained models: each, and their ensemble");
+  add_job_options(*command, arguments->job, arguments->set);
+  command
+      ->add_option("--checkpoint", arguments->checkpoints,
+                   "A checkpoint, or a folder of them; repeat it for an ensemble")
+      ->required()
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  command->add_option("--worker", arguments->worker, "What to compute on (default: auto)")
+      ->type_name("SPEC");
+  command
+      ->add_option("--predictions", arguments->predictions,
+                   "Write each test sample's probabilities and labels here")
+      ->type_name("FILE.safetensors");
+  command->add_option("--report", arguments->report, "Write the figures here")
+      ->type_name("FILE.json");
+  command->footer(kEvaluateExamples);
+  command->callback([arguments, &action] {
+    action = [arguments] {
+      return run_rank_process(
+          [&](launch::StatusReporter&) { return evaluate_command(*arguments); });
+    };
+  });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,226 @@
+#include "bimetal/cli/predict/serve.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/rank_process.h"
+#include "bimetal/cli/train/shared_job.h"
+#include "bimetal/job/worker_spec.h"
+#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/predict/checkpoint_weights.h"
+#include "bimetal/serving/server.h"
+#include "bimetal/train/setup.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kServeExamples = R"(Examples:
+  bimetal serve runs/fashion_mnist
+  bimetal serve runs/fashion_mnist --listen 192.168.1.10:29600 --token-file bimetal.token --worker cuda:0
+  bimetal predict 127.0.0.1:29600 t10k-images-idx3-ubyte.gz --labels t10k-labels-idx1-ubyte.gz
+
+A folder of checkpoints stands for its newest one; when a training saves another, that one answers.
+A job of parameter servers answers by itself: bimetal predict takes its --listen address.
+Ctrl-C ends.)";
+
+struct ServeArguments {
+  std::string checkpoint, listen = "127.0.0.1:0", token_file, worker = "auto";
+  std::int64_t max_batch = serving::BatcherOptions{}.max_batch;
+  std::int64_t max_waiting = serving::BatcherOptions{}.max_waiting;
+  double max_delay_ms = 0, refresh_s = 1, interval_s = 10;
+  bool json = false;
+};
+
+serving::ServerOptions server_options(const ServeArguments& arguments) {
+  serving::ServerOptions options;
+  options.listen = net::parse_endpoint(arguments.listen);
+  options.token = read_token(arguments.token_file);
+  options.encryption = net::encryption_from_environment();
+  options.batching.max_batch = arguments.max_batch;
+  options.batching.max_waiting = arguments.max_waiting;
+  options.batching.max_delay =
+      std::chrono::microseconds(static_cast<std::int64_t>(arguments.max_delay_ms * 1000));
+  return options;
+}
+
+/// What has happened between two looks at a server.
+class Progress {
+ public:
+  explicit Progress(const serving::Server& server) : server_(server) {}
+
+  /// A line about the time since the last call.
+  std::string line(bool json, std::int64_t step) {
+    const auto now = server_.figures();
+    const double seconds = std::max(watch_.seconds(), 1e-9);
+    watch_ = Stopwatch();
+    const auto rate = [&](auto field) {
+      return static_cast<double>(now.*field - before_.*field) / seconds;
+    };
+    const double requests = rate(&serving::Figures::requests);
+    const double samples = rate(&serving::Figures::samples);
+    const double batches = rate(&serving::Figures::batches);
+    before_ = now;
+    if (json) {
+      return nlohmann::ordered_json{{"step", step},
+                                    {"requests", now.requests},
+                                    {"samples", now.samples},
+                                    {"batches", now.batches},
+                                    {"refused", now.refused},
+                                    {"clients", now.clients},
+                                    {"requests_per_s", requests},
+                                    {"samples_per_s", samples},
+                                    {"latency_median_s", now.latency_median_s},
+                                    {"latency_p99_s", now.latency_p99_s}}
+          .dump();
+    }
+    return fmt::format(
+        "step {}  {} client{}  {:.0f} requests/s  {:.0f} images/s  mean batch {:.1f}  latency "
+        "{:.1f} "
+        "ms, 99th {:.1f} ms{}",
+        step, now.clients, now.clients == 1 ? "" : "s", requests, samples,
+        batches > 0 ? samples / batches : 0.0, 1000 * now.latency_median_s,
+        1000 * now.latency_p99_s, now.refused ? fmt::format("  {} refused", now.refused) : "");
+  }
+
+  /// All of it.
+  std::string summary() const {
+    const auto now = server_.figures();
+    return fmt::format("answered {} requests of {} images in {} batches; refused {}", now.requests,
+                       now.samples, now.batches, now.refused);
+  }
+
+  bool busy() const { return server_.figures().requests != before_.requests; }
+
+ private:
+  const serving::Server& server_;
+  serving::Figures before_;
+  Stopwatch watch_;
+};
+
+void announce(Terminal& terminal, const ServeArguments& arguments, const serving::Server& server,
+              const predict::CheckpointWeights& weights) {
+  const auto at = net::to_string(server.endpoint());
+  if (arguments.json) {
+    terminal.print(
+        nlohmann::ordered_json{{"address", at}, {"checkpoint", weights.origin().string()}}.dump(
+            -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    return;
+  }
+  terminal.print(fmt::format("serving {} at {}; ask it with: bimetal predict {} IMAGES",
+                             weights.origin().string(), at, at));
+}
+
+int serve_until_stopped(const ServeArguments& arguments, const serving::Server& server,
+                        predict::CheckpointWeights& weights, launch::SignalWatch& signals) {
+  Terminal terminal;
+  announce(terminal, arguments, server, weights);
+  Progress progress(server);
+  const auto every =
+      milliseconds_of(terminal.live() && !arguments.json ? 1.0 : arguments.interval_s);
+  auto origin = weights.origin();
+  auto next = Deadline::after(every);
+  while (signals.stop_requests() == 0 && !std::ferror(stdout)) {
+    signals.pause(milliseconds_of(0.1));
+    if (const auto now = weights.origin(); now != origin) {
+      origin = now;
+      if (!arguments.json) terminal.print(fmt::format("{} answers now", now.string()));
+    }
+    if (!next.expired()) continue;
+    next = Deadline::after(every);
+    const bool quiet = !progress.busy();
+    const auto line = progress.line(arguments.json, weights.newest().version.newest);
+    if (terminal.live() && !arguments.json) {
+      terminal.rewrite(line);
+    } else if (!quiet) {
+      terminal.print(line);
+    }
+  }
+  terminal.print(arguments.json ? progress.line(true, weights.newest().version.newest)
+                                : progress.summary());
+  return kInterrupted;
+}
+
+int serve_command(const ServeArguments& arguments) {
+  launch::SignalWatch signals;
+  const auto options = server_options(arguments);
+  net::require_token_for(options.listen.host, options.token);
+  net::note_if_plain(options.listen.host, options.encryption);
+  predict::CheckpointWeights weights(arguments.checkpoint, milliseconds_of(arguments.refresh_s));
+  job::JobConfig job;
+  job.train.dtype = weights.description().dtype;
+  train::TrainerOptions trainer;
+  trainer.worker = job::parse_worker_spec(arguments.worker);
+  const auto place = train::choose_place(job, trainer);
+  weights.move_to(place.device);
+  predict::PredictionModel model(weights.description(), place, trainer.worker.speed, weights);
+  const serving::Server server(options, model);
+  return serve_until_stopped(arguments, server, weights, signals);
+}
+
+void add_serve_options(CLI::App& command, ServeArguments& arguments) {
+  command.add_option("checkpoint", arguments.checkpoint, "A checkpoint, or a folder of them")
+      ->required()
+      ->type_name("DIR");
+  command
+      .add_option("--listen", arguments.listen,
+                  "Where to answer; beyond loopback with a token alone; port 0 takes a free one")
+      ->type_name("ADDR:PORT")
+      ->capture_default_str();
+  command
+      .add_option("--token-file", arguments.token_file,
+                  "A shared secret, see `bimetal token`; needed beyond loopback")
+      ->type_name("FILE");
+  add_encrypt(command, "OPTIONS");
+  command.add_option("--worker", arguments.worker, "What to compute on (default: auto)")
+      ->type_name("SPEC");
+  command.add_option("--max-batch", arguments.max_batch, "Images that are computed at once")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option(
+          "--max-delay-ms", arguments.max_delay_ms,
+          "How long a request waits for others to share its batch, beside the time in which "
+          "the last batch is computed")
+      ->type_name("T")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 10000.0));
+  command
+      .add_option("--max-waiting", arguments.max_waiting,
+                  "Images that may wait; beyond it requests are turned away")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 30));
+  command.add_option("--refresh", arguments.refresh_s, "How often to look for a newer checkpoint")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->check(CLI::Range(0.05, 86400.0));
+  command
+      .add_option("--interval", arguments.interval_s,
+                  "How often to print figures where output is no terminal")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 86400.0));
+  command.add_flag("--json", arguments.json, "Print JSON, one line each time");
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<ServeArguments>();
+  auto* command = app.add_subcommand("serve", "Answer what a trained model predicts, in batches");
+  add_serve_options(*command, *arguments);
+  command->footer(kServeExamples);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return serve_command(*arguments); }; });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,147 @@
+#include "bimetal/cli/train/host.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/release.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/failed_ranks.h"
+#include "bimetal/cli/train/rank_process.h"
+#include "bimetal/cli/train/shared_job.h"
+#include "bimetal/net/own_address.h"
+#include "bimetal/rendezvous/store.h"
+#include "bimetal/train/server/server_job.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{100};
+
+/// The host's part in the rendezvous.
+class Host {
+ public:
+  Host(const LocalRanks& ranks, const HostOptions& options, launch::SignalWatch& signals)
+      : ranks_(ranks),
+        options_(options),
+        signals_(signals),
+        token_(read_token(options.token_file)),
+        server_(net::parse_endpoint(options.listen), token_),
+        // The ranks here go by the address that others use, too: it is what they publish.
+        address_{net::reachable_address(server_.endpoint().host), server_.endpoint().port},
+        store_(
+            rendezvous::connect_store(address_, token_, Deadline::after(std::chrono::seconds(10)))),
+        board_(*store_) {}
+
+  ~Host() { wait_until_others_left(); }
+
+  int run() {
+    const auto servers_here = static_cast<int>(ranks_.servers.size());
+    board_.offer(
+        {std::string(release()), job::to_toml(ranks_.job), options_.world_size, servers_here},
+        own_workers());
+    const bool with_servers = ranks_.job.parallel.mode == "server";
+    if (with_servers) {
+      Terminal terminal;
+      const int elsewhere = train::server_processes(ranks_.job.servers) - servers_here;
+      if (elsewhere > 0) {
+        terminal.print(fmt::format("waiting for {} parameter server{} from elsewhere; {}",
+                                   elsewhere, elsewhere == 1 ? "" : "s", how_to_join(" --server")));
+      }
+      terminal.print(fmt::format("workers may come and go: {}", how_to_join()));
+      terminal.print(
+          fmt::format("ask the newest weights, once it trains: bimetal predict {} IMAGES",
+                      net::to_string(address_)));
+    } else if (!wait_for_workers()) {
+      board_.withdraw(own_host_name());
+      return conclude({.interrupted = true});
+    }
+    board_.start();
+    auto plan = plan_of(ranks_);
+    plan.world_size = with_servers ? static_cast<int>(plan.ranks.size()) : options_.world_size;
+    plan.only_these = !with_servers;
+    plan.store = address_;
+    plan.token = token_;
+    tell_of_failed_ranks(plan, ranks_, *store_);
+    return run_shared_job(plan, board_, signals_);
+  }
+
+ private:
+  int own_workers() const { return static_cast<int>(ranks_.workers.size()); }
+
+  std::string how_to_join(std::string_view as = "") const {
+    return fmt::format("on the other machine run: bimetal join {}{}{}", net::to_string(address_),
+                       as, token_.empty() ? "" : " --token-file FILE (the same token)");
+  }
+
+  void require_everyone(int claimed, Deadline deadline) {
+    if (const auto who = board_.withdrawn()) {
+      throw Error(ErrorCode::Aborted, fmt::format("{} left before the job began", *who));
+    }
+    if (!deadline.expired()) return;
+    board_.withdraw(own_host_name());
+    throw Error(ErrorCode::Timeout,
+                fmt::format("{} of {} workers were there after {:g} s (cluster.join_timeout_s); {}",
+                            claimed, options_.world_size, ranks_.job.cluster.join_timeout_s,
+                            how_to_join()));
+  }
+
+  /// False if the user gave up.
+  bool wait_for_workers() {
+    const auto deadline = Deadline::after(milliseconds_of(ranks_.job.cluster.join_timeout_s));
+    Terminal terminal;
+    for (int last_missing = 0;;) {
+      const int claimed = board_.claimed();
+      const int missing = options_.world_size - claimed;
+      if (missing <= 0) return true;
+      if (missing != last_missing) {
+        terminal.print(fmt::format("waiting for {} more worker{}; {}", missing,
+                                   missing == 1 ? "" : "s", how_to_join()));
+        last_missing = missing;
+      }
+      require_everyone(claimed, deadline);
+      signals_.pause(kLookEvery);
+      if (signals_.stop_requests() > 0) return false;
+    }
+  }
+
+  /// Others may still want to read why the job failed.
+  void wait_until_others_left() noexcept {
+    try {
+      const auto deadline = Deadline::after(std::chrono::seconds(5));
+      board_.leave();
+      while (!board_.everyone_left() && !deadline.expired())
+        signals_.pause(std::chrono::milliseconds(20));
+    } catch (const std::exception&) {
+      // Courtesy only: nothing is lost when it fails.
+    }
+  }
+
+  const LocalRanks& ranks_;
+  const HostOptions& options_;
+  launch::SignalWatch& signals_;
+  net::Token token_;
+  rendezvous::StoreServer server_;
+  net::Endpoint address_;
+  std::unique_ptr<rendezvous::Store> store_;
+  launch::JobBoard board_;
+};
+
+}  // namespace
+
+int run_host_job(const LocalRanks& ranks, const HostOptions& options,
+                 launch::SignalWatch& signals) {
+  const bool with_servers = ranks.job.parallel.mode == "server";
+  if (!with_servers && options.world_size < static_cast<int>(ranks.workers.size())) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("--world-size {} counts the workers of all machines, and this one "
+                            "alone has {}",
+                            options.world_size, ranks.workers.size()));
+  }
+  return Host(ranks, options, signals).run();
+}
+
+}  // namespace bimetal::cli

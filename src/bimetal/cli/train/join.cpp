@@ -1,0 +1,211 @@
+#include "bimetal/cli/train/join.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/release.h"
+#include "bimetal/base/url.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/failed_ranks.h"
+#include "bimetal/cli/train/local_ranks.h"
+#include "bimetal/cli/train/rank_process.h"
+#include "bimetal/cli/train/shared_job.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/net/own_address.h"
+#include "bimetal/rendezvous/store.h"
+#include "bimetal/train/server/server_job.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kJoinExamples = R"(Examples:
+  bimetal join 192.168.1.5:29400 --token-file token
+  bimetal join mac.local:29400 --token-file token --worker cuda:0 --worker cuda:1
+  bimetal join mac.local:29400 --token-file token --server                          (no worker)
+  bimetal join mac.local:29400 --token-file token --server --worker cpu:threads=3   (both))";
+
+struct JoinArguments {
+  std::string host, token_file, data_path, resume;
+  std::vector<std::string> workers;
+  double join_timeout_s = 60;
+  bool server = false;
+};
+
+Deadline deadline_after(double seconds) {
+  return Deadline::after(milliseconds_of(seconds));
+}
+
+void require_same_version(const launch::JobOffer& offer, const std::string& host) {
+  if (offer.version == release()) return;
+  throw Error(
+      ErrorCode::ProtocolMismatch,
+      fmt::format("{} runs Bimetal {} and this machine {}; install the same version on both", host,
+                  offer.version, release()));
+}
+
+/// The job as this machine runs it: paths may differ here.
+job::JobConfig job_here(const launch::JobOffer& offer, const JoinArguments& arguments) {
+  auto job = job::parse_job(offer.job_toml, fmt::format("the job of {}", arguments.host));
+  if (!arguments.data_path.empty()) job.data.path = arguments.data_path;
+  return job;
+}
+
+/// A folder that was named here and is not there is a mistake, and none that is mended by sending
+/// data from elsewhere.
+void require_data_path(const std::string& path) {
+  if (path.empty() || is_url(path) || std::filesystem::is_directory(path)) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("--data-path '{}' is no folder; leave it out to be sent the data by the "
+                          "job's first machine",
+                          path));
+}
+
+/// Waits for the host's sign. False if the user gave up.
+bool wait_for_start(launch::JobBoard& board, launch::SignalWatch& signals,
+                    const JoinArguments& arguments, double timeout_s) {
+  const auto deadline = deadline_after(timeout_s);
+  while (!board.started()) {
+    if (signals.stop_requests() > 0) {
+      board.withdraw(own_host_name());
+      return false;
+    }
+    if (board.withdrawn()) {
+      throw Error(ErrorCode::Aborted,
+                  fmt::format("{} gave up before the job began", arguments.host));
+    }
+    if (deadline.expired()) {
+      board.withdraw(own_host_name());
+      throw Error(ErrorCode::Timeout,
+                  fmt::format("the job of {} did not begin within {:g} s: workers are missing",
+                              arguments.host, timeout_s));
+    }
+    signals.pause(std::chrono::milliseconds(100));
+  }
+  return true;
+}
+
+/// Says goodbye to the host, however the job ends.
+class Leaving {
+ public:
+  explicit Leaving(launch::JobBoard& board) : board_(board) {}
+  ~Leaving() {
+    try {
+      board_.leave();
+    } catch (const std::exception&) {
+      // The host is gone already.
+    }
+  }
+
+ private:
+  launch::JobBoard& board_;
+};
+
+/// One of the job's parameter servers is to run here.
+void take_server(LocalRanks& ranks, launch::JobBoard& board, const launch::JobOffer& offer,
+                 const net::Endpoint& host, const JoinArguments& arguments) {
+  if (!ranks.joined) {
+    throw Error(ErrorCode::InvalidArgument,
+                "--server: this job has none (parallel.mode = \"server\")");
+  }
+  ranks.servers = {board.claim_server(offer, train::server_processes(ranks.job.servers))};
+  ranks.server_address = net::address_towards(host);
+  ranks.resume = arguments.resume;
+}
+
+std::string as_what(const LocalRanks& ranks) {
+  if (ranks.servers.empty()) return "";
+  return fmt::format(" as parameter server {}{}", ranks.servers[0],
+                     ranks.workers.empty() ? "" : " and with workers");
+}
+
+int join_command(const JoinArguments& arguments) {
+  require_data_path(arguments.data_path);
+  launch::SignalWatch signals;
+  const auto host = net::parse_endpoint(arguments.host);
+  const auto token = read_token(arguments.token_file);
+  // A machine that gives a parameter server gives workers if that is said, too.
+  const auto workers = arguments.server && arguments.workers.empty()
+                           ? std::vector<std::string>()
+                           : choose_workers(arguments.workers, {});
+  Terminal terminal;
+  terminal.print(fmt::format("connecting to {}", arguments.host));
+  const auto deadline = deadline_after(arguments.join_timeout_s);
+  const auto store = rendezvous::connect_store(host, token, deadline);
+  launch::JobBoard board(*store);
+  const auto offer = board.read_offer(deadline);
+  require_same_version(offer, arguments.host);
+
+  auto ranks = LocalRanks{.job = job_here(offer, arguments), .workers = workers};
+  ranks.joined = ranks.job.parallel.mode == "server";
+  if (arguments.server) take_server(ranks, board, offer, host, arguments);
+  auto plan = plan_of(ranks);
+  plan.world_size = offer.world_size;
+  plan.store = host;
+  plan.token = token;
+  if (ranks.joined) {
+    plan.world_size = static_cast<int>(plan.ranks.size());
+    terminal.print(fmt::format("joining {}{}; the job's progress is shown there", arguments.host,
+                               as_what(ranks)));
+    if (ranks.servers.empty()) return conclude(launch::run_ranks(plan, signals, announce_stop));
+    const Leaving leaving(board);
+    tell_of_failed_ranks(plan, ranks, *store);
+    return run_shared_job(plan, board, signals);
+  }
+  plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
+  const Leaving leaving(board);
+  terminal.print(fmt::format("joined {} as rank {} of {}; the job's progress is shown there",
+                             arguments.host, plan.first_rank, offer.world_size));
+  if (!wait_for_start(board, signals, arguments, ranks.job.cluster.join_timeout_s)) {
+    return conclude({.interrupted = true});
+  }
+  tell_of_failed_ranks(plan, ranks, *store);
+  return run_shared_job(plan, board, signals);
+}
+
+}  // namespace
+
+void add_join(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<JoinArguments>();
+  auto* command = app.add_subcommand("join", "Join a job that waits on another machine");
+  command->add_option("host", arguments->host, "Where the job waits: see `bimetal train --listen`")
+      ->required()
+      ->type_name("ADDR:PORT");
+  command->add_option("--token-file", arguments->token_file, "The job's shared secret")
+      ->type_name("FILE");
+  command
+      ->add_option("--worker", arguments->workers,
+                   "A worker of this machine; may be repeated (default: one on the best device; "
+                   "with --server none)")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--data-path", arguments->data_path,
+                   "Folder or URL of the data for this machine, where it differs from the job's")
+      ->type_name("DIR");
+  auto* server =
+      command->add_flag("--server", arguments->server,
+                        "Run one of the job's parameter servers here, which its first machine "
+                        "leaves to others (train --servers-here)");
+  command
+      ->add_option("--resume", arguments->resume,
+                   "The checkpoint that the job goes on from, as this machine's server sees it")
+      ->type_name("DIR")
+      ->needs(server);
+  add_encrypt(*command, "OPTIONS");
+  command->add_option("--join-timeout", arguments->join_timeout_s, "How long to look for the job")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->footer(kJoinExamples);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return join_command(*arguments); }; });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,95 @@
+#include "bimetal/cli/train/rank.h"
+
+#include <fmt/format.h>
+
+#include <asio/ip/host_name.hpp>
+#include <memory>
+
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/train/rank_monitor.h"
+#include "bimetal/cli/train/rank_observer.h"
+#include "bimetal/cli/train/rank_process.h"
+#include "bimetal/cli/train/server_rank.h"
+#include "bimetal/launch/fetch_url.h"
+#include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/monitor/monitor.h"
+#include "bimetal/progress/observers.h"
+#include "bimetal/progress/report.h"
+#include "bimetal/train/trainer.h"
+
+namespace bimetal::cli {
+namespace {
+
+train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {
+  train::TrainerOptions options;
+  options.worker = run.worker;
+  options.local_rank = run.env.local_rank;
+  options.local_world_size = run.env.local_world_size;
+  options.host_name = asio::ip::host_name();
+  if (!run.resume.empty()) options.resume = run.resume;
+  options.stop_requested = [&stop] { return stop(); };
+  options.interrupt_requested = [&stop] { return stop.by_user(); };
+  options.fetch = launch::fetch_url;
+  return options;
+}
+
+progress::Report train_in(comm::Group group, const RankRun& run, progress::Observer& observer) {
+  StopWhen stop(run.stop_after_s);
+  auto report = train::run_training(run.job, group, trainer_options(run, stop), observer);
+  if (run.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
+  return report;
+}
+
+int train_and_report(const RankRun& run, launch::StatusReporter& status) {
+  if (run.env.rank != 0) {
+    progress::Observer silent;
+    const auto report = train_in(join_group(run.env, run.job), run, silent);
+    return report.interrupted ? kInterrupted : kSuccess;
+  }
+  Terminal terminal;
+  RankObserver observer(terminal, run.stop_after_s > 0 ? rate_line : progress_line, status);
+  // Before the others are met: a port in use ends the job at once, and waiting can be watched, too.
+  monitor::Monitor monitor(monitor_options(run.job.monitor));
+  announce(monitor, terminal);
+  progress::Observers observers({&observer, &monitor});
+  const auto report = train_in(join_group(run.env, run.job), run, observers);
+  terminal.clear();
+  if (!run.report.empty()) progress::write_report(report, run.report);
+  if (run.summary) print_end(terminal, report, observer.last_checkpoint());
+  return report.interrupted ? kInterrupted : kSuccess;
+}
+
+}  // namespace
+
+int run_rank(const RankRun& run) {
+  if (run.job.parallel.mode == "server") return run_worker_rank(run);
+  return run_rank_process(
+      [&](launch::StatusReporter& status) { return train_and_report(run, status); });
+}
+
+void add_worker(CLI::App& app, Action& action) {
+  struct Options {
+    std::string worker = "auto", report, resume;
+    bool no_summary = false, joined = false;
+    double stop_after_s = 0;
+  };
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("worker", "One rank of a job; started by train and join");
+  command->group("");  // not for people: left out of --help
+  command->add_option("--worker", options->worker);
+  command->add_option("--report", options->report);
+  command->add_option("--resume", options->resume);
+  command->add_flag("--no-summary", options->no_summary);
+  command->add_option("--stop-after", options->stop_after_s);
+  command->add_flag("--joined", options->joined);
+  command->callback([options, &action] {
+    action = [options] {
+      const auto [env, job] = launched_rank();
+      return run_rank({env, job, job::parse_worker_spec(options->worker), options->report,
+                       options->resume, !options->no_summary, options->stop_after_s,
+                       options->joined});
+    };
+  });
+}
+
+}  // namespace bimetal::cli

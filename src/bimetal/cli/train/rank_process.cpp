@@ -1,0 +1,78 @@
+#include "bimetal/cli/train/rank_process.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "bimetal/base/error.h"
+#include "bimetal/cli/error_text.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/train/local_ranks.h"
+#include "bimetal/launch/find_rank.h"
+#include "bimetal/launch/join_world.h"
+#include "bimetal/launch/local/lifeline.h"
+
+namespace bimetal::cli {
+namespace {
+
+comm::Transport transport_of(const job::JobConfig& job) {
+  return comm::transport_of(job.fabric.transport, "[fabric] transport");
+}
+
+}  // namespace
+
+LaunchedRank launched_rank() {
+  const auto env = launch::rank_from_environment();
+  const char* job = std::getenv(kJobVariable);
+  if (!env || job == nullptr) {
+    throw Error(ErrorCode::InvalidArgument,
+                "this subcommand is for the ranks that `bimetal train` and `bimetal plan` start; "
+                "run those");
+  }
+  return {*env, job::parse_job(job, "the launcher's job")};
+}
+
+job::WorkerSpec worker_of_rank(const launch::RankEnvironment& env,
+                               const std::vector<std::string>& from_command_line,
+                               const job::JobConfig& job) {
+  const auto workers = choose_workers(from_command_line, job);
+  const bool by_default = from_command_line.empty() && job.cluster.workers.empty();
+  if (!by_default && env.local_rank >= static_cast<int>(workers.size())) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("LOCAL_RANK={}, but only {} workers are listed for this machine (by "
+                            "--worker or cluster.workers); list one for each local rank, or none",
+                            env.local_rank, workers.size()),
+                env.rank);
+  }
+  return job::parse_worker_spec(workers[by_default ? 0 : env.local_rank]);
+}
+
+int run_rank_process(const std::function<int(launch::StatusReporter&)>& work) {
+  launch::watch_lifeline(exit_status(ErrorCode::Aborted));
+  launch::StatusReporter status;
+  try {
+    return work(status);
+  } catch (const std::exception& failure) {
+    if (!status.connected()) throw;
+    const Error error = as_error(failure);
+    status.failed(error);
+    return exit_status(error.code());
+  }
+}
+
+std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job) {
+  return launch::find_rank(transport_of(job),
+                           Deadline::after(milliseconds_of(job.cluster.join_timeout_s)));
+}
+
+comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job) {
+  launch::JoinOptions options;
+  options.token = net::Token::from_environment();
+  options.join_timeout = milliseconds_of(job.cluster.join_timeout_s);
+  options.group.timeout = milliseconds_of(job.parallel.timeout_s);
+  options.group.transport = transport_of(job);
+  return launch::join_world(env, options);
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,47 @@
+#pragma once
+// What every process that is one rank does, whatever the work: it ends with its launcher, tells it
+// of errors, and finds its group.
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/job/worker_spec.h"
+#include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/launch/rank_environment.h"
+
+namespace bimetal::cli {
+
+/// The variable in which a launcher hands the whole job to its ranks, as TOML.
+inline constexpr const char* kJobVariable = "BIMETAL_JOB";
+
+/// The job as the launcher handed it on. Error(InvalidArgument) where there is no launcher.
+struct LaunchedRank {
+  launch::RankEnvironment env;
+  job::JobConfig job;
+};
+LaunchedRank launched_rank();
+
+/// As torchrun runs it: `from_command_line`, else the job's, are this machine's workers, and the
+/// rank takes the one of its local number (or the best device if none is listed).
+job::WorkerSpec worker_of_rank(const launch::RankEnvironment& env,
+                               const std::vector<std::string>& from_command_line,
+                               const job::JobConfig& job);
+
+/// Does `work` and returns its exit status. Errors go to the launcher if there is one, and are
+/// thrown otherwise.
+int run_rank_process(const std::function<int(launch::StatusReporter&)>& work);
+
+/// This process's place in the job, if something has started it as a rank: see launch/find_rank.h.
+std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job);
+
+/// The group of all ranks, with the job's timeouts and transport and the token of the environment.
+/// Collective.
+comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,53 @@
+#include "bimetal/cli/train/summary.h"
+
+#include <fmt/format.h>
+
+#include "bimetal/cli/progress.h"
+#include "bimetal/progress/fastest_alone.h"
+
+namespace bimetal::cli {
+namespace {
+
+void print_workers(Terminal& terminal, const progress::Report& report) {
+  terminal.print(terminal.coloured(
+      Colour::bold, fmt::format("{:>4}  {:<36} {:>7} {:>15} {:>9} {:>14} {:>9}", "rank", "worker",
+                                "share", "images/s alone", "compute", "communication", "waiting")));
+  for (const auto& worker : report.workers) {
+    const auto where = fmt::format("{} on {}", worker.device, worker.host);
+    terminal.print(
+        fmt::format("{:>4}  {:<36} {:>5.1f} % {:>15.0f} {:>7.1f} s {:>12.1f} s {:>7.1f} s",
+                    worker.rank, where, 100 * worker.share, worker.samples_per_s_alone,
+                    worker.compute_s, worker.communicate_s, worker.wait_s));
+  }
+}
+
+/// The contract is: never worse than the best device alone without saying so.
+void print_if_slower(Terminal& terminal, const progress::Report& report) {
+  const auto fastest = progress::fastest_alone(report);
+  if (!fastest || fastest->job_relative >= 1) return;
+  terminal.print(fmt::format(
+      "note: slower than rank {} alone: {:.2f} × the {:.0f} images/s at which it computed in this "
+      "run (a run by itself would tell for sure); {}",
+      fastest->rank, fastest->job_relative, fastest->samples_per_s_alone, fastest->time));
+}
+
+}  // namespace
+
+void print_summary(Terminal& terminal, const progress::Report& report) {
+  std::string line =
+      fmt::format("{} {} steps in {}: {:.0f} images/s, loss {:.4f}",
+                  report.interrupted ? "stopped after" : "trained", report.steps,
+                  clock_text(report.elapsed_s), report.samples_per_s, report.train_loss);
+  for (const auto& metric : progress::last_metrics(report)) {
+    line += fmt::format(", {} {}", progress::label_of(metric), progress::text_of(metric));
+  }
+  if (report.world_size > 1) {
+    line +=
+        fmt::format(", efficiency {:.0f} % of what they compute alone", 100 * report.efficiency);
+  }
+  terminal.print(terminal.coloured(Colour::bold, line));
+  if (report.world_size > 1) print_workers(terminal, report);
+  print_if_slower(terminal, report);
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,117 @@
+#include "bimetal/cli/watch/top_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "bimetal/cli/progress.h"
+#include "bimetal/cli/table.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kUnknown = "–";
+// Of a job that goes on, however slowly: longer than most steps take.
+constexpr double kLongStep = 10.0;
+
+/// Escape sequences of a stranger's could do anything to the terminal.
+std::string printable(const std::string& text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool c1 =
+        byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if (c1) ++i;
+    out += c1 || byte < 0x20 || byte == 0x7f ? '?' : text[i];
+  }
+  return out;
+}
+
+template <typename Value>
+std::string text_or_unknown(const char* format, const std::optional<Value>& value) {
+  return value ? fmt::format(fmt::runtime(format), *value) : kUnknown;
+}
+
+std::string part_text(const std::optional<double>& part, int digits = 1) {
+  return part ? fmt::format("{:.{}f} %", 100 * *part, digits) : kUnknown;
+}
+
+std::string bytes_text(const std::optional<double>& bytes_per_s) {
+  constexpr std::array<const char*, 5> kUnits = {"B/s", "KiB/s", "MiB/s", "GiB/s", "TiB/s"};
+  if (!bytes_per_s) return kUnknown;
+  double value = *bytes_per_s;
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return fmt::format("{:.{}f} {}", value, unit > 0 && value < 100 ? 1 : 0, kUnits[unit]);
+}
+
+std::string progress_of(const monitor::Status& status) {
+  auto line = printable(status.phase);
+  if (status.step == 0) return line;
+  line += fmt::format("  epoch {}/{}  step {}/{}", status.epoch, status.epochs, status.step,
+                      status.steps);
+  if (status.loss) line += fmt::format("  loss {:.4f}", *status.loss);
+  if (status.seconds_left) line += fmt::format("  {} left", clock_text(*status.seconds_left));
+  if (status.since_step_s.value_or(0) > kLongStep) {
+    line += fmt::format("  no step for {}", clock_text(*status.since_step_s));
+  }
+  return line;
+}
+
+std::string rates_of(const monitor::Status& status) {
+  auto line =
+      fmt::format("{} images/s  efficiency {}", text_or_unknown("{:.0f}", status.samples_per_s),
+                  part_text(status.efficiency, 0));
+  for (const auto& metric : status.test_metrics) {
+    line += fmt::format("  {} {}", progress::label_of(metric), progress::text_of(metric));
+  }
+  if (status.test_loss) line += fmt::format("  test loss {:.4f}", *status.test_loss);
+  return line;
+}
+
+bool any_staleness(const monitor::Status& status) {
+  return std::ranges::any_of(status.workers,
+                             [](const auto& worker) { return worker.staleness_max.has_value(); });
+}
+
+TableRow worker_row(const monitor::WorkerStatus& worker, double batch, bool with_staleness) {
+  const auto share = static_cast<double>(worker.share);
+  TableRow row = {fmt::format("{}", worker.rank),
+                  printable(fmt::format("{} on {}", worker.device, worker.host)),
+                  fmt::format("{}", worker.share),
+                  batch > 0 ? part_text(share / batch) : kUnknown,
+                  text_or_unknown("{:.0f}", worker.samples_per_s),
+                  fmt::format("{:.0f}", worker.samples_per_s_alone),
+                  part_text(worker.wait_part),
+                  bytes_text(worker.bytes_per_s)};
+  if (with_staleness) {
+    row.push_back(text_or_unknown("{:.1f}", worker.staleness));
+    row.push_back(text_or_unknown("{}", worker.staleness_max));
+  }
+  return row;
+}
+
+}  // namespace
+
+std::vector<std::string> status_lines(const monitor::Status& status) {
+  std::vector<std::string> lines = {progress_of(status)};
+  if (status.step > 0) lines.push_back(rates_of(status));
+  if (!status.workers.empty()) {
+    const bool staleness = any_staleness(status);
+    const auto batch = std::accumulate(
+        status.workers.begin(), status.workers.end(), 0.0,
+        [](double sum, const auto& worker) { return sum + static_cast<double>(worker.share); });
+    std::vector<TableRow> rows = {
+        {"rank", "worker", "share", "of batch", "images/s", "alone", "waiting", "sent"}};
+    if (staleness) rows[0].insert(rows[0].end(), {"staleness", "most"});
+    for (const auto& worker : status.workers) rows.push_back(worker_row(worker, batch, staleness));
+    for (auto& line : aligned(rows, 2)) lines.push_back(std::move(line));
+  }
+  for (const auto& notice : status.notices) lines.push_back("note: " + printable(notice));
+  return lines;
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,116 @@
+#pragma once
+// One group's share of the mailbox: its streams of frames and what is known about its members.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/call.h"
+#include "bimetal/comm/failure.h"
+#include "bimetal/comm/group/call_log.h"
+#include "bimetal/net/frame.h"
+
+namespace bimetal::comm {
+
+/// Told what befalls a group. Called without any lock held, on the mesh's thread or on the one
+/// that entered the mailbox.
+class GroupListener {
+ public:
+  virtual ~GroupListener() = default;
+
+  /// The group cannot go on. `tell_others`: they may not know yet.
+  virtual void on_failure(const Failure& failure, bool tell_others) = 0;
+
+  /// World rank `peer` has made collective call `sequence`.
+  virtual void on_sign(int peer, std::uint64_t sequence) = 0;
+};
+
+/// Makes one of what is there already and of bytes that have arrived, of the same length.
+using Combine = std::function<void(std::span<std::byte> there, std::span<const std::byte> arrived)>;
+
+/// Memory that the frames of one stream fill in their order, from the first byte to the last.
+struct PostedReceive {
+  std::span<std::byte> into;
+  net::FrameHeader expected;   ///< the call that the frames must belong to
+  std::function<void()> done;  ///< when filled, or given up after the group has failed
+  std::size_t claimed = 0;     ///< bytes that frames have been assigned to
+  std::size_t landed = 0;      ///< bytes that have arrived
+  bool cancelled = false;      ///< given up while the mesh still writes to it
+  Combine combine = {};        ///< takes in what arrives in place of a copy
+
+  bool full() const noexcept { return landed == into.size(); }
+
+  /// Takes in bytes that arrived elsewhere and belong at `offset`; they fit.
+  void take(std::size_t offset, std::span<const std::byte> bytes) const {
+    const auto there = into.subspan(offset, bytes.size());
+    if (combine) {
+      combine(there, bytes);
+    } else {
+      std::ranges::copy(bytes, there.begin());
+    }
+  }
+};
+
+/// A frame that came before its receive.
+struct ArrivedFrame {
+  net::FrameHeader header;
+  std::vector<std::byte> payload;
+};
+
+/// A fingerprint that came before this rank made the call (see kProbePart).
+struct EarlySign {
+  int peer;
+  net::FrameHeader header;
+};
+
+/// Frames that belong together and are matched in their order: those of one collective call from
+/// one peer, or the point-to-point messages of one tag from one peer.
+struct Stream {
+  struct Key {
+    bool point_to_point;
+    std::uint64_t sequence;  ///< or tag
+    int peer;                ///< world rank
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+
+  static Key key_of(int peer, const net::FrameHeader& header) {
+    const bool message = header.operation == static_cast<std::uint8_t>(Operation::send_recv);
+    return {message, header.sequence, peer};
+  }
+
+  std::deque<std::shared_ptr<PostedReceive>> posted;  ///< not yet claimed to their end
+  std::deque<ArrivedFrame> arrived;                   ///< only while nothing is posted
+};
+
+/// Not thread-safe: the mailbox's lock guards it.
+struct Inbox {
+  std::weak_ptr<GroupListener> listener;  ///< empty until the group exists on this rank
+  std::map<int, int> rank_of;             ///< world rank → rank within the group
+  CallLog calls;
+  std::map<Stream::Key, Stream> streams;
+  std::multimap<std::uint64_t, EarlySign> early_signs;  ///< by sequence
+  std::set<int> departed;                ///< world ranks that have left in good order
+  std::optional<Failure> early_failure;  ///< came before the group existed on this rank
+  bool failed = false;                   ///< frames are thrown away
+
+  /// Whether this rank has joined the group; its frames may come earlier.
+  bool exists() const noexcept { return !rank_of.empty(); }
+
+  /// Assigns the next bytes of a stream's first receive, which leaves the queue when none are left.
+  void claim(std::map<Stream::Key, Stream>::iterator stream, std::size_t bytes) {
+    auto& posted = stream->second.posted;
+    posted.front()->claimed += bytes;
+    if (posted.front()->claimed == posted.front()->into.size()) posted.pop_front();
+    if (posted.empty() && stream->second.arrived.empty()) streams.erase(stream);
+  }
+};
+
+}  // namespace bimetal::comm

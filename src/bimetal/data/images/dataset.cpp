@@ -1,0 +1,142 @@
+#include "bimetal/data/images/dataset.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/data/images/idx.h"
+
+namespace bimetal::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void throw_mismatch(const std::string& what) {
+  throw Error(ErrorCode::CorruptData, what + "; fetch the files again");
+}
+
+ImageDataset read_set(const fs::path& image_file, const fs::path& label_file) {
+  ImageDataset set;
+  const torch::Tensor images = read_idx(image_file);
+  const torch::Tensor labels = read_idx(label_file);
+  if (images.dim() != 3 || images.numel() == 0) {
+    throw_mismatch(fmt::format("'{}' holds no images: its dimensions are {}, not N x H x W",
+                               image_file.string(), fmt::join(images.sizes(), "x")));
+  }
+  if (labels.dim() != 1) {
+    throw_mismatch(fmt::format("'{}' holds no labels: its dimensions are {}, not N",
+                               label_file.string(), fmt::join(labels.sizes(), "x")));
+  }
+  if (images.size(0) != labels.size(0)) {
+    throw_mismatch(fmt::format("'{}' holds {} images but '{}' {} labels", image_file.string(),
+                               images.size(0), label_file.string(), labels.size(0)));
+  }
+  const auto largest = labels.max().item<std::int64_t>();
+  if (largest >= set.classes) {
+    throw_mismatch(fmt::format("'{}' holds a label {}, but there are {} classes",
+                               label_file.string(), largest, set.classes));
+  }
+  set.images = images.unsqueeze(1);
+  set.labels = labels.to(torch::kInt64);
+  return set;
+}
+
+/// Mean and deviation of pixel ÷ 255, exact to rounding: from the counts of the 256 values.
+void set_normalisation(ImageDataset& set) {
+  const auto counts = torch::bincount(set.images.flatten(), {}, 256).to(torch::kFloat64);
+  const auto values = torch::arange(256, torch::kFloat64) / 255.0;
+  const double pixels = counts.sum().item<double>();
+  set.mean = (counts * values).sum().item<double>() / pixels;
+  const double variance = (counts * (values - set.mean).square()).sum().item<double>() / pixels;
+  set.stddev = variance > 0.0 ? std::sqrt(variance) : 1.0;
+}
+
+/// Copies with each pixel replaced by its normalised value: gather, conversion and arithmetic in
+/// one pass, on the calling thread alone (a prefetch thread must not wake a second OpenMP team).
+template <typename Element>
+void gather(const ImageDataset& set, const torch::Tensor& indices, const torch::Tensor& values,
+            torch::Tensor& x) {
+  const std::int64_t pixels = c10::multiply_integers(set.images.sizes().slice(1));
+  const auto* from = set.images.const_data_ptr<std::uint8_t>();
+  const auto* value_of = static_cast<const Element*>(values.const_data_ptr());
+  auto* to = static_cast<Element*>(x.mutable_data_ptr());
+  const auto* index = indices.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < indices.size(0); ++i) {
+    const std::uint8_t* image = from + index[i] * pixels;
+    for (std::int64_t p = 0; p < pixels; ++p) *to++ = value_of[image[p]];
+  }
+}
+
+void check_request(const ImageDataset& dataset, const torch::Tensor& indices, torch::Dtype dtype) {
+  if (indices.dim() != 1 || indices.scalar_type() != torch::kInt64) {
+    throw Error(ErrorCode::InvalidArgument, "a batch is chosen by int64 indices in one dimension");
+  }
+  if (!torch::isFloatingType(dtype) || torch::elementSize(dtype) < 2) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("images cannot be normalised as {}", torch::toString(dtype)));
+  }
+  if (indices.numel() == 0) return;
+  const auto [least, greatest] = torch::aminmax(indices);
+  if (least.item<std::int64_t>() < 0 || greatest.item<std::int64_t>() >= dataset.size()) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("indices {}…{} reach outside a dataset of {} samples",
+                    least.item<std::int64_t>(), greatest.item<std::int64_t>(), dataset.size()));
+  }
+}
+
+}  // namespace
+
+Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torch::Dtype dtype) {
+  check_request(dataset, indices, dtype);
+  std::vector<std::int64_t> shape = dataset.images.sizes().vec();
+  shape[0] = indices.size(0);
+  Batch batch{torch::empty(shape, dtype), dataset.labels.index_select(0, indices)};
+  const torch::Tensor values = torch::arange(256, torch::kFloat64)
+                                   .div_(255.0)
+                                   .sub_(dataset.mean)
+                                   .div_(dataset.stddev)
+                                   .to(dtype);
+  const torch::Tensor contiguous = indices.contiguous();
+  switch (torch::elementSize(dtype)) {
+    case 2: gather<std::uint16_t>(dataset, contiguous, values, batch.x); break;
+    case 4: gather<std::uint32_t>(dataset, contiguous, values, batch.x); break;
+    default: gather<std::uint64_t>(dataset, contiguous, values, batch.x); break;
+  }
+  return batch;
+}
+
+torch::Tensor normalised(const torch::Tensor& pixels, double mean, double stddev,
+                         torch::Dtype dtype) {
+  ImageDataset set;
+  set.images = pixels;
+  set.labels = torch::zeros({pixels.size(0)}, torch::kInt64);
+  set.mean = mean;
+  set.stddev = stddev;
+  return make_batch(set, torch::arange(pixels.size(0)), dtype).x;
+}
+
+TrainTest load_dataset(const DatasetFiles& dataset) {
+  const auto& files = dataset.files;
+  TrainTest sets{read_set(files.at(0), files.at(1)), read_set(files.at(2), files.at(3))};
+  if (sets.train.images.sizes().slice(1) != sets.test.images.sizes().slice(1)) {
+    throw_mismatch(fmt::format("in '{}' the images for training are {} and those for testing {}",
+                               dataset.folder.string(),
+                               fmt::join(sets.train.images.sizes().slice(1), "x"),
+                               fmt::join(sets.test.images.sizes().slice(1), "x")));
+  }
+  set_normalisation(sets.train);
+  sets.test.mean = sets.train.mean;
+  sets.test.stddev = sets.train.stddev;
+  return sets;
+}
+
+TrainTest load_dataset(const std::string& name, const fs::path& path) {
+  return load_dataset(find_dataset(name, path));
+}
+
+}  // namespace bimetal::data

@@ -1,0 +1,52 @@
+#pragma once
+// A labelled image set held in memory, and how to find one by name.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "bimetal/data/images/dataset_files.h"
+
+namespace bimetal::data {
+
+/// images: uint8 [N, C, H, W]; labels: int64 [N]. Immutable after construction; share freely.
+struct ImageDataset {
+  torch::Tensor images;
+  torch::Tensor labels;
+  std::int64_t classes = 10;
+  double mean = 0.0;  ///< of pixel ÷ 255 over the training set; batches are (x/255 − mean) ÷ stddev
+  double stddev = 1.0;
+
+  std::int64_t size() const { return labels.size(0); }
+};
+
+struct Batch {
+  torch::Tensor x;  ///< [b, C, H, W] of the job's dtype, normalised
+  torch::Tensor y;  ///< [b] int64
+};
+
+/// Gathers, converts and normalises samples; indices: int64 [b] (b may be 0). All tensors are on
+/// the CPU. Error(InvalidArgument) for an index outside the dataset or a type that is no floating
+/// point.
+Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torch::Dtype dtype);
+
+/// Images as batches have them, of pixels uint8 [N, C, H, W]: (x/255 − mean) ÷ stddev.
+torch::Tensor normalised(const torch::Tensor& pixels, double mean, double stddev,
+                         torch::Dtype dtype);
+
+struct TrainTest {
+  ImageDataset train;
+  ImageDataset test;
+};
+
+/// Reads what find_dataset() has found. Both sets are normalised by the training set's mean and
+/// deviation. Error(CorruptData) for damaged or mismatched files.
+TrainTest load_dataset(const DatasetFiles& dataset);
+
+/// The same in one call. Names known: "fashion-mnist", "mnist". Errors: those of find_dataset, too.
+TrainTest load_dataset(const std::string& name, const std::filesystem::path& path);
+
+}  // namespace bimetal::data

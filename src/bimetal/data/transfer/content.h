@@ -1,0 +1,37 @@
+#pragma once
+// What a file holds, in short: by this, copies on different machines are compared.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "bimetal/progress/meter.h"
+
+namespace bimetal::data {
+
+/// BLAKE2b of 256 bits (RFC 7693, by libsodium).
+using Digest = std::array<std::byte, 32>;
+
+/// Of bytes in memory.
+Digest digest_of(std::span<const std::byte> bytes);
+Digest digest_of(const std::string& text);
+
+/// Hexadecimal digits; the whole digest has 64.
+std::string hex(const Digest& digest, std::size_t digits = 64);
+
+/// Size and digest of what a file holds. A gzipped file counts as what it was before: a compressed
+/// and a plain copy are the same.
+struct Content {
+  std::uint64_t size = 0;  ///< bytes, uncompressed
+  Digest digest{};
+  bool operator==(const Content&) const = default;
+};
+
+/// Reads the whole file, in pieces; `meter` advances by the bytes of the file. Errors: System if it
+/// cannot be read, CorruptData for damaged compression, Aborted once the meter is stopped.
+Content content_of(const std::filesystem::path& file, progress::Meter& meter);
+
+}  // namespace bimetal::data

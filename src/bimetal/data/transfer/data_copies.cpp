@@ -1,0 +1,146 @@
+#include "bimetal/data/transfer/data_copies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "bimetal/base/wire.h"
+
+namespace bimetal::data {
+namespace {
+
+constexpr std::size_t kShownDigits = 16;  // enough to tell two copies apart by eye
+
+void put_content(WireWriter& writer, const std::optional<Content>& content) {
+  writer.u8(content.has_value() ? 1 : 0);
+  if (!content) return;
+  writer.u64(content->size);
+  writer.raw(content->digest);
+}
+
+std::optional<Content> take_content(WireReader& reader) {
+  if (reader.u8() == 0) return std::nullopt;
+  Content content;
+  content.size = reader.u64();
+  std::ranges::copy(reader.raw(content.digest.size()), content.digest.begin());
+  return content;
+}
+
+std::string describe_file(const FileFact& file) {
+  return fmt::format("{} bytes with checksum {} ({})", file.content->size,
+                     hex(file.content->digest, kShownDigits), file.path);
+}
+
+}  // namespace
+
+comm::Bytes encode_copy(const Copy& copy) {
+  WireWriter writer;
+  writer.string(copy.host);
+  writer.string(copy.missing);
+  writer.u32(static_cast<std::uint32_t>(copy.code));
+  writer.u32(static_cast<std::uint32_t>(copy.files.size()));
+  for (const auto& file : copy.files) {
+    writer.string(file.path);
+    writer.string(file.identity);
+    writer.u64(file.stored_size);
+    put_content(writer, file.content);
+  }
+  return std::move(writer).take();
+}
+
+Copy decode_copy(const comm::Bytes& bytes) {
+  WireReader reader(bytes);
+  Copy copy;
+  copy.host = reader.string();
+  copy.missing = reader.string();
+  copy.code = static_cast<ErrorCode>(
+      std::min(reader.u32(), static_cast<std::uint32_t>(ErrorCode::Internal)));
+  for (auto files = reader.u32(); files > 0; --files) {
+    auto& file = copy.files.emplace_back();
+    file.path = reader.string();
+    file.identity = reader.string();
+    file.stored_size = reader.u64();
+    file.content = take_content(reader);
+  }
+  reader.expect_end();
+  return copy;
+}
+
+std::string rank_on_host(int rank, std::span<const Copy> copies) {
+  return fmt::format("rank {} on {}", rank, copies[static_cast<std::size_t>(rank)].host);
+}
+
+int reference_rank(std::span<const Copy> copies) {
+  const auto first = std::ranges::find_if(copies, &Copy::there);
+  if (first == copies.end()) throw Error(copies.front().code, copies.front().missing);
+  return static_cast<int>(first - copies.begin());
+}
+
+std::vector<std::size_t> files_to_read(std::span<const Copy> copies, int rank) {
+  const auto seen_before = [&](const FileFact& file) {
+    if (file.identity.empty()) return false;
+    const auto same = [&](const FileFact& other) { return other.identity == file.identity; };
+    return std::ranges::any_of(copies.first(static_cast<std::size_t>(rank)), [&](const Copy& copy) {
+      return std::ranges::any_of(copy.files, same);
+    });
+  };
+  std::vector<std::size_t> mine;
+  const auto& files = copies[static_cast<std::size_t>(rank)].files;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (!files[i].content && !seen_before(files[i])) mine.push_back(i);
+  }
+  return mine;
+}
+
+void share_contents(std::vector<Copy>& copies) {
+  std::map<std::string, Content> known;
+  for (const auto& copy : copies) {
+    for (const auto& file : copy.files) {
+      if (file.content && !file.identity.empty()) known.emplace(file.identity, *file.content);
+    }
+  }
+  for (auto& copy : copies) {
+    for (auto& file : copy.files) {
+      const auto found = known.find(file.identity);
+      if (!file.content && found != known.end()) file.content = found->second;
+    }
+  }
+}
+
+void require_equal_copies(std::span<const Copy> copies, const std::string& dataset) {
+  const auto reference = reference_rank(copies);
+  const auto& expected = copies[static_cast<std::size_t>(reference)].files;
+  for (std::size_t rank = 0; rank < copies.size(); ++rank) {
+    const auto& found = copies[rank].files;
+    if (!copies[rank].there()) continue;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (i < expected.size() && found[i].content == expected[i].content) continue;
+      throw Error(
+          ErrorCode::CallMismatch,
+          fmt::format("{0} has another copy of the data set '{1}' than {2}: a file is {3} on rank "
+                      "{4}, but {5} on rank {6}. Copy the right files to the other machine; or "
+                      "move the wrong ones away there, and it is sent the right ones "
+                      "([data] send = true)",
+                      rank_on_host(static_cast<int>(rank), copies), dataset,
+                      rank_on_host(reference, copies), describe_file(expected.at(i)), reference,
+                      describe_file(found[i]), rank),
+          static_cast<int>(rank));
+    }
+  }
+}
+
+Digest digest_of_copy(const Copy& copy) {
+  WireWriter writer;
+  for (const auto& file : copy.files) put_content(writer, file.content);
+  return digest_of(writer.bytes());
+}
+
+std::uint64_t stored_bytes(const Copy& copy) {
+  const auto add = [](std::uint64_t sum, const FileFact& file) { return sum + file.stored_size; };
+  return std::accumulate(copy.files.begin(), copy.files.end(), std::uint64_t{0}, add);
+}
+
+}  // namespace bimetal::data

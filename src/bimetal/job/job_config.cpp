@@ -1,0 +1,231 @@
+#include "bimetal/job/job_config.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/nearest_name.h"
+#include "bimetal/base/url.h"
+#include "bimetal/job/job_keys.h"
+
+namespace bimetal::job {
+namespace {
+
+/// Where a value stands: "job.toml:12", or "--set train.epochs=3".
+using Where = std::string;
+
+[[noreturn]] void refuse(const Where& place, const std::string& problem) {
+  throw Error(ErrorCode::InvalidArgument, fmt::format("{}: {}", place, problem));
+}
+
+Where place_of(const std::string& origin, const toml::source_region& source) {
+  return fmt::format("{}:{}", origin, source.begin.line);
+}
+
+std::vector<std::string_view> section_names(const std::vector<JobKey>& keys) {
+  std::vector<std::string_view> names;
+  for (const JobKey& key : keys) {
+    if (names.empty() || names.back() != key.section) names.push_back(key.section);
+  }
+  return names;
+}
+
+void require_section(const Where& place, const std::vector<JobKey>& keys,
+                     std::string_view section) {
+  const auto known = section_names(keys);
+  if (std::find(known.begin(), known.end(), section) != known.end()) return;
+  refuse(place, fmt::format("unknown section [{}]; did you mean [{}]?", section,
+                            nearest_name(section, known)));
+}
+
+/// The section that a key of this name belongs to; empty if there is none.
+std::string_view home_of(const std::vector<JobKey>& keys, std::string_view name) {
+  const auto found =
+      std::find_if(keys.begin(), keys.end(), [&](const JobKey& key) { return key.name == name; });
+  return found == keys.end() ? std::string_view() : found->section;
+}
+
+const JobKey* key_named(const std::vector<JobKey>& keys, std::string_view section,
+                        std::string_view name) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const JobKey& key) {
+    return key.section == section && key.name == name;
+  });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+/// The key that had this name in the release before, whose use `notify` is told of.
+const JobKey* renamed_key(const Where& place, const std::vector<JobKey>& keys,
+                          std::string_view section, std::string_view name, const Notify& notify) {
+  for (const RenamedKey& renamed : renamed_keys()) {
+    if (renamed.old_section != section || renamed.old_name != name) continue;
+    if (notify) {
+      notify(fmt::format("{}: '{}' in [{}] is now '{}' in [{}]; the next release knows that alone",
+                         place, name, section, renamed.name, renamed.section));
+    }
+    return key_named(keys, renamed.section, renamed.name);
+  }
+  return nullptr;
+}
+
+const JobKey& find_key(const Where& place, const std::vector<JobKey>& keys,
+                       std::string_view section, std::string_view name, const Notify& notify) {
+  if (const auto* key = key_named(keys, section, name)) return *key;
+  if (const auto* key = renamed_key(place, keys, section, name, notify)) return *key;
+  std::vector<std::string_view> known;
+  for (const JobKey& key : keys) {
+    if (key.section == section) known.push_back(key.name);
+  }
+  const auto home = home_of(keys, name);
+  const auto hint = home.empty() ? fmt::format("did you mean '{}'?", nearest_name(name, known))
+                                 : fmt::format("it belongs in [{}]", home);
+  refuse(place, fmt::format("unknown key '{}' in [{}]; {}", name, section, hint));
+}
+
+void assign(const Where& place, const JobKey& key, const toml::node& value) {
+  if (const auto problem = key.value.read(value)) {
+    refuse(place, fmt::format("'{}' in [{}]: {}", key.name, key.section, *problem));
+  }
+}
+
+/// The entries of a table in the order of their lines, so that the first mistake is reported first.
+std::vector<std::pair<const toml::key*, const toml::node*>> in_order(const toml::table& table) {
+  std::vector<std::pair<const toml::key*, const toml::node*>> entries;
+  for (auto&& [key, node] : table) entries.emplace_back(&key, &node);
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return a.first->source().begin.line < b.first->source().begin.line;
+  });
+  return entries;
+}
+
+toml::table parse_toml(std::string_view text, const std::string& origin) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    refuse(place_of(origin, error.source()), std::string(error.description()));
+  }
+}
+
+void apply_file(const toml::table& file, const std::string& origin, const std::vector<JobKey>& keys,
+                const Notify& notify) {
+  for (const auto& [section, node] : in_order(file)) {
+    const Where place = place_of(origin, section->source());
+    const toml::table* table = node->as_table();
+    if (!table) {
+      const auto home = home_of(keys, section->str());
+      if (!home.empty()) {
+        refuse(place, fmt::format("'{}' stands outside its section [{}]", section->str(), home));
+      }
+      refuse(place, fmt::format("expected a section, found {} named '{}'", type_name(*node),
+                                section->str()));
+    }
+    require_section(place, keys, section->str());
+    for (const auto& [name, value] : in_order(*table)) {
+      const Where line = place_of(origin, name->source());
+      assign(line, find_key(line, keys, section->str(), name->str(), notify), *value);
+    }
+  }
+}
+
+/// What follows the '=' of an override, as `value` of a table of its own. TOML where it parses as
+/// one; otherwise, and for text keys unless it is in quotes, the words as they stand.
+toml::table override_value(const Where& place, const JobKey& key, std::string_view words) {
+  try {
+    auto table = toml::parse(fmt::format("value = {}", words));
+    const bool literal = key.value.is_text && !table["value"].is_string();
+    if (table.size() == 1 && !literal) return table;
+  } catch (const toml::parse_error& error) {
+    // As text, [::1]:9100 is an address.
+    const bool meant_as_toml =
+        words.starts_with('"') || (words.starts_with('[') && !key.value.is_text);
+    if (meant_as_toml) refuse(place, std::string(error.description()));
+  }
+  return parse_toml("value = " + toml_string(words), place);
+}
+
+/// An override as messages show it: a URL may hold a password, wherever the mistake is.
+Where place_of_override(const std::string& text) {
+  auto value = text.substr(std::min(text.find('=') + 1, text.size()));
+  std::erase(value, '"');
+  return "--set " + (is_url(value) ? without_secrets_of(value, text) : text);
+}
+
+void apply_override(const std::string& text, const std::vector<JobKey>& keys,
+                    const Notify& notify) {
+  const Where place = place_of_override(text);
+  const auto equals = text.find('=');
+  const auto dot = text.find('.');
+  if (equals == std::string::npos || dot >= equals) refuse(place, "expected section.key=value");
+  const std::string_view view = text;
+  const auto section = view.substr(0, dot);
+  require_section(place, keys, section);
+  const auto name = view.substr(dot + 1, equals - dot - 1);
+  const JobKey& key = find_key(place, keys, section, name, notify);
+  const auto table = override_value(place, key, view.substr(equals + 1));
+  assign(place, key, *table.get("value"));
+}
+
+std::string job_text(const std::filesystem::path& file) {
+  const auto fail_to_read = [&](int cause) {
+    refuse(file.string(), "cannot read the job file: " + std::system_category().message(cause));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) fail_to_read(EISDIR);
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream.is_open()) fail_to_read(errno);
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  if (stream.bad()) fail_to_read(EIO);
+  return text;
+}
+
+}  // namespace
+
+JobConfig load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const Notify& notify) {
+  return parse_job(job_text(file), file.string(), overrides, notify);
+}
+
+JobConfig parse_job(std::string_view toml, const std::string& origin,
+                    const std::vector<std::string>& overrides, const Notify& notify) {
+  JobConfig job;
+  const auto keys = job_keys(job);
+  apply_file(parse_toml(toml, origin), origin, keys, notify);
+  for (const std::string& text : overrides) apply_override(text, keys, notify);
+  return job;
+}
+
+std::string to_toml(const JobConfig& job) {
+  JobConfig copy = job;  // the table binds to members that could be written
+  std::string out;
+  std::string_view section;
+  for (const JobKey& key : job_keys(copy)) {
+    if (key.section != section)
+      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", key.section);
+    section = key.section;
+    out += fmt::format("{} = {}\n", key.name, key.value.write());
+  }
+  return out;
+}
+
+std::string to_json(const JobConfig& job) {
+  std::ostringstream out;
+  out << toml::json_formatter(toml::parse(to_toml(job)));
+  return std::move(out).str();
+}
+
+std::vector<std::string> job_key_names() {
+  JobConfig job;
+  std::vector<std::string> names;
+  for (const JobKey& key : job_keys(job))
+    names.push_back(fmt::format("{}.{}", key.section, key.name));
+  return names;
+}
+
+}  // namespace bimetal::job

@@ -1,0 +1,150 @@
+#pragma once
+// The job file (TOML) as a value. Every key is listed here and in docs/job_file.md; unknown keys
+// and wrong types are errors that give the line and the nearest valid name.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bimetal/balance/balancer.h"
+
+namespace bimetal::job {
+
+struct ModelConfig {
+  std::string name = "cnn";
+  std::int64_t hidden = 0;  ///< width of the hidden layers; 0: the model's own
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct DataConfig {
+  std::string name = "fashion-mnist";
+  std::string path;                  ///< folder or URL; empty: the usual places
+  bool send = true;                  ///< ranks that have no copy are sent one
+  double send_max_gb = 10.0;         ///< GiB; no more than that is sent unasked
+  std::uint64_t bootstrap_seed = 0;  ///< > 0: train on samples drawn with replacement
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct TrainConfig {
+  std::int64_t epochs = 1;
+  std::int64_t steps = 0;           ///< > 0: stop after this many optimizer steps
+  std::int64_t global_batch = 512;  ///< samples per optimizer step over all workers
+  std::int64_t micro_batch = 0;     ///< most samples a device computes at once; 0: what suits it
+  std::uint64_t seed = 1;           ///< below 2^63, TOML's largest whole number
+  std::string dtype = "float32";    ///< "float32" or "float64"
+  std::string optimizer = "sgd";    ///< "sgd", "adam", "adamw", "lars", "lamb"
+  double learning_rate = 0.05;
+  double momentum = 0.9;  ///< sgd, lars
+  double weight_decay = 0.0;
+  double beta1 = 0.9, beta2 = 0.999;     ///< adam, adamw, lamb
+  double epsilon = 0.0;                  ///< likewise; 0: the optimizer's own
+  double trust_coefficient = 0.001;      ///< lars
+  std::int64_t warmup_steps = 0;         ///< over which the rate grows to learning_rate
+  std::string schedule = "constant";     ///< "constant" or "cosine"; schedule.h
+  std::int64_t decay_steps = 0;          ///< cosine: the last step that it takes; 0: the job's
+  double min_learning_rate_ratio = 0.0;  ///< cosine: the last rate as a part of learning_rate
+  bool evaluate = true;                  ///< test accuracy at the end of each epoch
+  bool operator==(const TrainConfig&) const = default;
+};
+
+struct ParallelConfig {
+  std::string mode = "all_reduce";  ///< or "server": docs/parameter_server.md
+  balance::Policy balance = balance::Policy::Auto;
+  std::vector<double> weights;  ///< balance = [3, 1]; empty for the other policies
+  double bucket_mb = 25.0;
+  double timeout_s = 60.0;  ///< deadline of one step's communication
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+/// Parameter servers, for parallel.mode "server": docs/parameter_server.md.
+struct ServersConfig {
+  std::vector<double> weights = {1};  ///< one for each: a share of the parameters
+  bool weigh = true;                  ///< they were counted only: bandwidth decides on the weights
+  std::int64_t replicas = 1;          ///< 2: each part is kept by two servers
+  std::string consistency = "sync";   ///< "sync", "async" or "bounded"
+  std::int64_t staleness = 2;         ///< bounded: steps that a worker may be ahead
+  std::string prefetch = "auto";      ///< async, bounded: a name of parallel::server::Prefetch
+  bool staleness_aware = false;       ///< smaller steps along old gradients
+  bool weight_prediction = true;      ///< workers get parameters as they will be
+  std::int64_t max_not_finite = 10;   ///< so many dropped gradients end the job
+  bool operator==(const ServersConfig&) const = default;
+};
+
+/// What is shortened on the wire: docs/compression.md.
+struct CompressionConfig {
+  std::string gradients = "none";         ///< a name of comm::Scheme
+  std::string parameters = "none";        ///< likewise, from parameter servers to workers
+  std::string links = "between_islands";  ///< a name of comm::CompressedLinks
+  double topk_density = 0.001;            ///< topk: share of elements that are sent
+  std::int64_t topk_warmup_steps = 0;     ///< topk: over which the density falls to that
+  std::int64_t powersgd_rank = 4;         ///< powersgd: columns of the factors
+  bool operator==(const CompressionConfig&) const = default;
+};
+
+struct CheckpointConfig {
+  std::string dir;               ///< empty: no checkpoints
+  std::int64_t every_steps = 0;  ///< 0: only at the ends of epochs and of the job
+  std::int64_t keep = 2;         ///< newest ones kept
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct ClusterConfig {
+  std::vector<std::string> workers;  ///< local workers when no --worker is given
+  double join_timeout_s = 60.0;
+  bool operator==(const ClusterConfig&) const = default;
+};
+
+struct FabricConfig {
+  std::string transport = "auto";  ///< a name of comm::Transport
+  std::string islands = "auto";    ///< "auto" or "off": use vendor libraries where there are any
+  bool operator==(const FabricConfig&) const = default;
+};
+
+struct MonitorConfig {
+  std::string listen;           ///< ADDR:PORT of the monitor; empty: none
+  std::string tensorboard_dir;  ///< empty: no scalars for TensorBoard
+  bool operator==(const MonitorConfig&) const = default;
+};
+
+struct JobConfig {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  ParallelConfig parallel;
+  ServersConfig servers;
+  CompressionConfig compression;
+  CheckpointConfig checkpoint;
+  ClusterConfig cluster;
+  FabricConfig fabric;
+  MonitorConfig monitor;
+  bool operator==(const JobConfig&) const = default;
+};
+
+/// Is told what the user should change although it still works, as keys by their former names.
+using Notify = std::function<void(const std::string& notice)>;
+
+/// Reads `file` and then applies `overrides`, each "section.key=value" (value in TOML syntax; a
+/// bare word is taken as a string). Errors are InvalidArgument "FILE:LINE: …", or "--set …: …" for
+/// an override. A file that cannot be read is InvalidArgument, too.
+JobConfig load_job(const std::filesystem::path& file,
+                   const std::vector<std::string>& overrides = {}, const Notify& notify = {});
+
+/// The same from text, for jobs that came over the network; `origin` stands for the file name.
+JobConfig parse_job(std::string_view toml, const std::string& origin,
+                    const std::vector<std::string>& overrides = {}, const Notify& notify = {});
+
+/// Every key with its value, so that parse_job(to_toml(job)) == job: what a launcher sends to
+/// machines that have no file.
+std::string to_toml(const JobConfig& job);
+
+/// The same as a JSON object of sections: whole numbers, numbers (always with a point or an
+/// exponent) and texts keep their types.
+std::string to_json(const JobConfig& job);
+
+/// All valid keys, as "section.key", in the order of docs/job_file.md.
+std::vector<std::string> job_key_names();
+
+}  // namespace bimetal::job

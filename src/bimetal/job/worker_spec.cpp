@@ -1,0 +1,160 @@
+#include "bimetal/job/worker_spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <locale>
+#include <sstream>
+#include <vector>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::job {
+namespace {
+
+constexpr std::array<std::string_view, 5> kTypes = {"auto", "cpu", "cuda", "mps", "xpu"};
+
+struct Unit {
+  std::string_view name;
+  std::uint64_t bytes;
+};
+
+// Binary units first and descending: to_string takes the first that divides the size.
+constexpr std::array<Unit, 9> kUnits = {{{"TiB", 1ull << 40},
+                                         {"GiB", 1ull << 30},
+                                         {"MiB", 1ull << 20},
+                                         {"KiB", 1ull << 10},
+                                         {"TB", 1'000'000'000'000},
+                                         {"GB", 1'000'000'000},
+                                         {"MB", 1'000'000},
+                                         {"KB", 1'000},
+                                         {"B", 1}}};
+
+[[noreturn]] void fail(std::string_view spec, const std::string& flaw) {
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("worker \"{}\": {}; write TYPE[:INDEX][,KEY=VALUE]… as in \"cuda:0\" or "
+                          "\"cpu:threads=1,speed=0.25,memory=2GiB\" (types: {}; keys: threads, "
+                          "speed, memory)",
+                          spec, flaw, fmt::join(kTypes, ", ")));
+}
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::ranges::equal(a, b, {}, lower, lower);
+}
+
+std::optional<int> to_int(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// std::from_chars for double is missing from some standard libraries, and strtod obeys the
+// program's locale; a stream with the classic one does neither.
+std::optional<double> to_double(std::string_view text) {
+  std::istringstream stream{std::string(text)};
+  stream.imbue(std::locale::classic());
+  double value = 0;
+  stream >> std::noskipws >> value;
+  if (stream.fail() || stream.peek() != std::istringstream::traits_type::eof() ||
+      !std::isfinite(value))
+    return std::nullopt;
+  return value;
+}
+
+std::optional<std::uint64_t> to_bytes(std::string_view text) {
+  const auto digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const auto number = to_double(text.substr(0, digits));
+  const auto unit = std::ranges::find_if(
+      kUnits, [&](const Unit& u) { return equal_ignoring_case(u.name, text.substr(digits)); });
+  if (!number || unit == kUnits.end()) return std::nullopt;
+  const double bytes = *number * static_cast<double>(unit->bytes);
+  if (bytes < 1 || bytes > static_cast<double>(std::numeric_limits<std::int64_t>::max()))
+    return std::nullopt;
+  return static_cast<std::uint64_t>(bytes);
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  for (const Unit& unit : kUnits) {
+    if (bytes % unit.bytes == 0) return fmt::format("{}{}", bytes / unit.bytes, unit.name);
+  }
+  return fmt::format("{}B", bytes);
+}
+
+void parse_option(std::string_view spec, std::string_view key, std::string_view value,
+                  WorkerSpec& result) {
+  if (key == "threads") {
+    result.threads = to_int(value);
+    if (!result.threads || *result.threads < 1)
+      fail(spec, fmt::format("threads=\"{}\" is not a whole number of at least 1", value));
+  } else if (key == "speed") {
+    const auto speed = to_double(value);
+    if (!speed || *speed <= 0 || *speed > 1)
+      fail(spec, fmt::format("speed=\"{}\" is not a number above 0 and at most 1", value));
+    result.speed = *speed;
+  } else if (key == "memory") {
+    result.memory_bytes = to_bytes(value);
+    if (!result.memory_bytes)
+      fail(spec, fmt::format("memory=\"{}\" is not a size with a unit, such as 2GiB", value));
+  } else {
+    fail(spec, fmt::format("unknown key \"{}\"", key));
+  }
+}
+
+void parse_index(std::string_view spec, std::string_view item, WorkerSpec& result) {
+  if (result.type == "auto" || result.type == "cpu")
+    fail(spec, fmt::format("\"{}\" takes no index, but \"{}\" follows it", result.type, item));
+  result.index = to_int(item);
+  if (!result.index || *result.index < 0 || *result.index > 127)
+    fail(spec, fmt::format("\"{}\" is no index of a device (0 to 127)", item));
+}
+
+}  // namespace
+
+WorkerSpec parse_worker_spec(std::string_view text) {
+  WorkerSpec result;
+  const auto colon = std::min(text.find(':'), text.size());
+  result.type = text.substr(0, colon);
+  if (std::ranges::find(kTypes, result.type) == kTypes.end())
+    fail(text, fmt::format("unknown type \"{}\"", result.type));
+  if (colon == text.size()) return result;
+
+  std::vector<std::string_view> keys;
+  std::string_view rest = text.substr(colon + 1);
+  for (bool first = true;; first = false) {
+    const auto comma = std::min(rest.find(','), rest.size());
+    const std::string_view item = rest.substr(0, comma);
+    const auto equals = item.find('=');
+    if (item.empty()) fail(text, "an item is empty");
+    if (equals != std::string_view::npos) {
+      const std::string_view key = item.substr(0, equals);
+      if (std::ranges::find(keys, key) != keys.end())
+        fail(text, fmt::format("\"{}\" is given twice", key));
+      keys.push_back(key);
+      parse_option(text, key, item.substr(equals + 1), result);
+    } else if (first) {
+      parse_index(text, item, result);
+    } else {
+      fail(text, fmt::format("\"{}\" is neither an index after the type nor KEY=VALUE", item));
+    }
+    if (comma == rest.size()) return result;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+std::string to_string(const WorkerSpec& spec) {
+  std::vector<std::string> items;
+  if (spec.index) items.push_back(fmt::format("{}", *spec.index));
+  if (spec.threads) items.push_back(fmt::format("threads={}", *spec.threads));
+  if (spec.speed != 1.0) items.push_back(fmt::format("speed={}", spec.speed));
+  if (spec.memory_bytes) items.push_back(fmt::format("memory={}", bytes_text(*spec.memory_bytes)));
+  return items.empty() ? spec.type : fmt::format("{}:{}", spec.type, fmt::join(items, ","));
+}
+
+}  // namespace bimetal::job

@@ -1,0 +1,36 @@
+#pragma once
+// What one worker runs on, as typed after --worker. Part of the job's configuration, so it parses
+// without libtorch being initialised.
+//
+//   spec   = type [ ":" item { "," item } ]
+//   type   = "auto" | "cpu" | "cuda" | "mps" | "xpu"      (AMD cards are "cuda" to libtorch)
+//   item   = index | key "=" value                        (an index comes first, accelerators only)
+//   key    = "threads" | "speed" | "memory"               (each at most once)
+//   memory = number unit, unit one of B, KB, MB, GB, TB (powers of 1000), KiB … TiB (of 1024)
+//
+// For example: cpu · cuda:1 · cpu:threads=1,speed=0.25,memory=2GiB · cuda:0,speed=0.5
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace bimetal::job {
+
+struct WorkerSpec {
+  std::string type = "auto";
+  std::optional<int> index;    ///< cuda:1 → 1
+  std::optional<int> threads;  ///< CPU threads; default: cores ÷ workers on this host
+  double speed = 1.0;          ///< (0, 1]: emulates a slower device by pausing after compute
+  std::optional<std::uint64_t> memory_bytes;  ///< memory=2GiB: what the worker may allocate
+
+  friend bool operator==(const WorkerSpec&, const WorkerSpec&) = default;
+};
+
+/// Error(InvalidArgument) quotes the spec, names the part that is wrong and lists the valid keys.
+WorkerSpec parse_worker_spec(std::string_view text);
+
+/// The shortest spec that parses back to an equal one; default values are left out.
+std::string to_string(const WorkerSpec& spec);
+
+}  // namespace bimetal::job

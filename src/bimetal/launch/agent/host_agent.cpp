@@ -1,0 +1,268 @@
+#include "bimetal/launch/agent/host_agent.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <asio/ip/host_name.hpp>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/launch/agent/agent_message.h"
+#include "bimetal/launch/agent/outgoing_bytes.h"
+#include "bimetal/launch/local/find_program.h"
+#include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/port_check.h"
+
+namespace bimetal::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAgentLooksEvery{200};
+constexpr milliseconds kPatienceToReach{5000};
+/// With so much on its way to the launcher, the ranks' output stays where it is.
+constexpr std::size_t kMostOnTheWay = 4 << 20;
+/// More than a pipe holds: what a rank has left behind is read whole.
+constexpr std::size_t kMostAtOnce = 1 << 20;
+/// For the launcher to say what is to be run.
+constexpr milliseconds kPatienceForJob{600'000};
+
+/// At which of its addresses this host was reached by ssh: the third word of SSH_CONNECTION. One
+/// with a zone means something on this host alone.
+std::string address_reached() {
+  const char* connection = std::getenv("SSH_CONNECTION");
+  std::istringstream words(connection ? connection : "");
+  std::string client, client_port, server;
+  words >> client >> client_port >> server;
+  return server.find('%') == std::string::npos ? server : std::string();
+}
+
+/// One rank of this host.
+class HostedRank {
+ public:
+  HostedRank(int rank, const std::vector<std::string>& command, const NamedValues& environment)
+      : rank_(rank) {
+    auto out = Pipe::create(), errors = Pipe::create();
+    for (auto* pipe : {&out, &errors}) set_nonblocking(pipe->read);
+    process_ = Process::start(
+        {command,
+         environment,
+         {{STDOUT_FILENO, out.write.number()}, {STDERR_FILENO, errors.write.number()}},
+         true});
+    out_ = std::move(out.read);
+    errors_ = std::move(errors.read);
+  }
+
+  int rank() const noexcept { return rank_; }
+  bool running() const noexcept { return !exit_; }
+  FileDescriptor& out() noexcept { return out_; }
+  FileDescriptor& errors() noexcept { return errors_; }
+  int pid() const noexcept { return process_->pid(); }
+  const ProcessExit& exit() const { return *exit_; }
+
+  /// Notices its end, after which all that it has printed can be read.
+  void look() { exit_ = process_->poll(); }
+
+  void send(int signal) {
+    // As a terminal does: Ctrl-C is for whatever the command has started, too.
+    if (signal == SIGINT) {
+      process_->send_to_group(signal);
+    } else {
+      process_->send(signal);
+    }
+  }
+  void kill() { process_->send_to_group(SIGKILL); }
+
+ private:
+  int rank_;
+  FileDescriptor out_, errors_;
+  std::optional<Process> process_;
+  std::optional<ProcessExit> exit_;
+};
+
+class HostAgent {
+ public:
+  explicit HostAgent(std::string version) : version_(std::move(version)), input_(STDIN_FILENO) {
+    set_nonblocking(input_);
+    on_the_way_.push(kAgentGreeting);
+    say({AgentMessage::hello, -1,
+         encode_hello({version_, asio::ip::host_name(), address_reached()})});
+  }
+
+  int run() {
+    while (!(begun_ && ranks_.empty() && on_the_way_.empty())) {
+      wait_for_news();
+      if (!hear() || gone_) return leave();
+      pass_on_own_signals();
+      look_after_ranks();
+      send_beat();
+      gone_ = gone_ || !on_the_way_.write_some(STDOUT_FILENO);
+    }
+    return 0;
+  }
+
+ private:
+  void say(const Message& message) { on_the_way_.push(encode_message(message)); }
+
+  /// The launcher is gone: nobody waits for these ranks any more.
+  int leave() {
+    for (auto& rank : ranks_) rank->kill();
+    return 1;
+  }
+
+  void wait_for_news() {
+    std::vector<pollfd> entries{{input_.number(), POLLIN, 0},
+                                {signals_.descriptor().number(), POLLIN, 0}};
+    if (!on_the_way_.empty()) entries.push_back({STDOUT_FILENO, POLLOUT, 0});
+    for (const auto& rank : ranks_) {
+      if (on_the_way_.size() >= kMostOnTheWay) break;
+      if (rank->out()) entries.push_back({rank->out().number(), POLLIN, 0});
+      if (rank->errors()) entries.push_back({rank->errors().number(), POLLIN, 0});
+    }
+    ::poll(entries.data(), static_cast<nfds_t>(entries.size()),
+           static_cast<int>(kAgentLooksEvery.count()));
+    signals_.drain();
+  }
+
+  /// False if the launcher is gone, or has been silent for too long.
+  bool hear() {
+    std::string bytes;
+    const bool open = read_available(input_, bytes);
+    if (!bytes.empty()) last_heard_ = Deadline::Clock::now();
+    reader_.feed(bytes);
+    while (const auto message = reader_.next()) obey(*message);
+    const auto silent_for = Deadline::Clock::now() - last_heard_;
+    const auto patience = job_.command.empty() ? kPatienceForJob : milliseconds(job_.silence_ms);
+    return open && (patience == milliseconds(0) || silent_for < patience);
+  }
+
+  /// What goes wrong is told to the launcher, which ends the job.
+  void obey(const Message& message) {
+    try {
+      switch (message.kind) {
+        case AgentMessage::job: return prepare(decode_job(message.text));
+        case AgentMessage::reach:
+          require_reachable(net::parse_endpoint(message.text), kPatienceToReach);
+          return say({AgentMessage::reached});
+        case AgentMessage::start: return start(static_cast<int>(decode_number(message.text)));
+        case AgentMessage::signal:
+          for (auto& rank : ranks_) rank->send(static_cast<int>(decode_number(message.text)));
+          return;
+        case AgentMessage::kill:
+          for (auto& rank : ranks_) rank->kill();
+          return;
+        default: return;
+      }
+    } catch (const Error& error) {
+      say({AgentMessage::failed, error.rank().value_or(-1), encode_error(error)});
+    }
+  }
+
+  void prepare(AgentJob job) {
+    job_ = std::move(job);
+    for (const auto& [name, value] : job_.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    set_defaults();
+    enter_directory();
+    job_.command.at(0) = find_program(job_.command.at(0));
+    if (job_.is_first_host) held_port_ = std::make_unique<HeldPort>(job_.master);
+    say({AgentMessage::ready, -1, encode_number(held_port_ ? held_port_->port() : 0)});
+  }
+
+  /// What nearly everybody would have to set by hand. Neither takes the place of a value that is
+  /// there.
+  void set_defaults() {
+    ::setenv("PYTHONUNBUFFERED", "1", 0);  // Python keeps what it prints into a pipe to itself
+    const auto cores = std::max(1u, std::thread::hardware_concurrency());
+    const auto threads =
+        std::max<std::size_t>(1, cores / std::max<std::size_t>(1, job_.ranks.size()));
+    if (job_.ranks.size() > 1) ::setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 0);
+  }
+
+  void enter_directory() {
+    if (::chdir(job_.directory.c_str()) == 0) return;
+    if (job_.directory_is_needed) {
+      throw system_error(
+          fmt::format("{} cannot enter folder {}", asio::ip::host_name(), job_.directory), errno);
+    }
+    const char* home = std::getenv("HOME");
+    const bool moved = home != nullptr && ::chdir(home) == 0;
+    say({AgentMessage::errors, -1,
+         fmt::format("there is no folder {} here: the ranks start in {} (--chdir DIR chooses)\n",
+                     job_.directory, moved ? home : "the folder that ssh begins in")});
+  }
+
+  void start(int master_port) {
+    held_port_.reset();
+    const auto master = master_variables(job_.master.host, master_port);
+    for (auto& [rank, environment] : job_.ranks) {
+      environment.insert(environment.end(), master.begin(), master.end());
+      ranks_.push_back(std::make_unique<HostedRank>(rank, job_.command, environment));
+      say({AgentMessage::started, rank, encode_number(ranks_.back()->pid())});
+    }
+    job_.ranks.clear();
+    begun_ = true;
+  }
+
+  /// Somebody ends this agent alone: its ranks go first.
+  void pass_on_own_signals() {
+    const int requests = signals_.stop_requests();
+    if (requests > own_signals_) {
+      for (auto& rank : ranks_) requests > 1 ? rank->kill() : rank->send(SIGTERM);
+    }
+    own_signals_ = requests;
+    gone_ = gone_ || (requests > 0 && ranks_.empty());
+  }
+
+  void look_after_ranks() {
+    for (auto& rank : ranks_) {
+      rank->look();
+      if (rank->running() && on_the_way_.size() >= kMostOnTheWay) continue;
+      hand_on(rank->rank(), AgentMessage::output, rank->out());
+      hand_on(rank->rank(), AgentMessage::errors, rank->errors());
+      if (rank->running()) continue;
+      say({AgentMessage::ended, rank->rank(), encode_end({rank->pid(), rank->exit()})});
+    }
+    std::erase_if(ranks_, [](const auto& rank) { return !rank->running(); });
+  }
+
+  void hand_on(int rank, AgentMessage kind, FileDescriptor& stream) {
+    if (!stream) return;
+    std::string bytes;
+    if (!read_some(stream, bytes, kMostAtOnce)) stream.close();
+    if (!bytes.empty()) say({kind, rank, std::move(bytes)});
+  }
+
+  void send_beat() {
+    if (job_.silence_ms == 0 || !next_beat_.expired()) return;
+    say({AgentMessage::beat});
+    next_beat_ = Deadline::after(milliseconds(job_.silence_ms / 4));
+  }
+
+  const std::string version_;
+  SignalWatch signals_;
+  FileDescriptor input_;
+  MessageReader reader_;
+  OutgoingBytes on_the_way_;
+  AgentJob job_;
+  std::unique_ptr<HeldPort> held_port_;
+  std::vector<std::unique_ptr<HostedRank>> ranks_;
+  bool begun_ = false, gone_ = false;
+  int own_signals_ = 0;
+  Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
+  Deadline next_beat_ = Deadline::after({});
+};
+
+}  // namespace
+
+int run_host_agent(const std::string& version) {
+  return HostAgent(version).run();
+}
+
+}  // namespace bimetal::launch

@@ -1,0 +1,274 @@
+#include "bimetal/launch/local/local_launcher.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/launch/local/lifeline.h"
+#include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/launch/local/stop_request.h"
+
+namespace bimetal::launch {
+namespace {
+
+// The numbers under which a rank finds its ends of the pipes.
+constexpr int kLifelineInRank = 3;
+constexpr int kStatusInRank = 4;
+
+/// Signals wake the launcher; this is how often it looks in any case.
+constexpr std::chrono::milliseconds kLookEvery{200};
+constexpr std::chrono::seconds kAskWhetherOverEvery{1};
+
+/// One rank of this machine, from its start to its end.
+class RankProcess {
+ public:
+  RankProcess(const LaunchPlan& plan, int local_rank, const FileDescriptor& lifeline)
+      : rank_(plan.first_rank + local_rank),
+        name_(plan.ranks[local_rank].name),
+        expendable_(plan.ranks[local_rank].expendable),
+        copy_(plan.ranks[local_rank].copy) {
+    auto status = Pipe::create();
+    set_nonblocking(status.read);
+    status_pipe_ = std::move(status.read);
+    process_ = Process::start(
+        {plan.ranks[local_rank].command,
+         environment(plan, local_rank),
+         {{kLifelineInRank, lifeline.number()}, {kStatusInRank, status.write.number()}}});
+  }
+
+  bool running() const noexcept { return !exit_; }
+  bool expendable() const noexcept { return expendable_; }
+  int copy() const noexcept { return copy_; }
+  /// It has failed, and another one has gone on in its place: what ends the job later is not that.
+  void pass_over() noexcept { passed_over_ = true; }
+  bool passed_over() const noexcept { return passed_over_; }
+  /// The job is done, and it does not end: it is killed, and that is no failure.
+  void leave_behind() {
+    left_behind_ = running();
+    kill();
+  }
+  bool left_behind() const noexcept { return left_behind_; }
+  const std::string& name() const noexcept { return name_; }
+  bool ended_well() const noexcept {
+    return exit_ && exit_->signal == 0 &&
+           (exit_->status == 0 || exit_->status == kInterruptedStatus);
+  }
+  bool done() const noexcept { return exit_ && exit_->signal == 0 && exit_->status == 0; }
+  bool interrupted() const noexcept { return exit_ && exit_->status == kInterruptedStatus; }
+  const FileDescriptor& status_pipe() const noexcept { return status_pipe_; }
+  const RankStatus& status() const noexcept { return status_; }
+
+  /// Takes in what the rank has said, and notices its end.
+  void look() {
+    if (!running()) return;
+    exit_ = process_->poll();  // before reading: what it said last is then in the pipe
+    std::string bytes;
+    read_available(status_pipe_, bytes);
+    status_.feed(bytes);
+  }
+
+  void ask_to_stop() { process_->send(SIGINT); }
+
+  void kill() {
+    if (!running()) return;
+    killed_by_us_ = true;
+    process_->send_to_group(SIGKILL);
+  }
+
+  RankOutcome outcome() const {
+    return {rank_, name_, process_->pid(), *exit_, killed_by_us_, status_.error()};
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> environment(const LaunchPlan& plan,
+                                                               int local_rank) const {
+    auto variables = plan.environment;
+    variables.insert(variables.end(), {{"RANK", std::to_string(rank_)},
+                                       {"WORLD_SIZE", std::to_string(plan.world_size)},
+                                       {"LOCAL_RANK", std::to_string(local_rank)},
+                                       {"LOCAL_WORLD_SIZE", std::to_string(plan.ranks.size())},
+                                       {"MASTER_ADDR", plan.store.host},
+                                       {"MASTER_PORT", std::to_string(plan.store.port)},
+                                       {"BIMETAL_STORE", "launcher"},
+                                       {"BIMETAL_TOKEN", std::string(plan.token.text())},
+                                       {"BIMETAL_TOKEN_FILE", ""},
+                                       {kLifelineVariable, std::to_string(kLifelineInRank)},
+                                       {kStatusVariable, std::to_string(kStatusInRank)}});
+    return variables;
+  }
+
+  int rank_;
+  std::string name_;
+  bool expendable_;
+  int copy_;
+  FileDescriptor status_pipe_;
+  std::optional<Process> process_;
+  RankStatus status_;
+  std::optional<ProcessExit> exit_;
+  bool killed_by_us_ = false, passed_over_ = false, left_behind_ = false;
+};
+
+/// One call of run_ranks.
+class Launch {
+ public:
+  Launch(const LaunchPlan& plan, SignalWatch& signals, const std::function<void()>& on_stop_request)
+      : plan_(plan),
+        signals_(signals),
+        on_stop_request_(on_stop_request),
+        lifeline_(Pipe::create()) {}
+
+  LaunchResult run() {
+    for (int i = 0; i < static_cast<int>(plan_.ranks.size()); ++i) {
+      ranks_.emplace_back(plan_, i, lifeline_.read);
+    }
+    while (any_running()) {
+      hand_on_stop_requests();
+      limit_the_wait();
+      wait_for_news();
+      look();
+    }
+    conclude();
+    return result_;
+  }
+
+ private:
+  bool any_running() const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank.running(); });
+  }
+
+  void look() {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (!ranks_[i].running()) continue;
+      ranks_[i].look();
+      const bool failed =
+          !ranks_[i].running() && !ranks_[i].ended_well() && !ranks_[i].left_behind();
+      if (failed && plan_.on_failure) {
+        plan_.on_failure(static_cast<int>(i), error_of(ranks_[i].outcome(), plan_.world_size));
+      }
+      if (stood_in_for(ranks_[i])) ranks_[i].pass_over();
+    }
+  }
+
+  void kill_all() {
+    for (auto& rank : ranks_) rank.kill();
+  }
+
+  void hand_on_stop_requests() {
+    const int requests = signals_.stop_requests();
+    if (requests >= 1 && !result_.interrupted) {
+      result_.interrupted = true;
+      for (auto& rank : ranks_) {
+        if (rank.running()) rank.ask_to_stop();
+      }
+      if (on_stop_request_) on_stop_request_();
+    }
+    if (requests >= 2 && !result_.killed) {
+      result_.killed = true;
+      kill_all();
+    }
+  }
+
+  /// It has failed, but another one does its work.
+  bool stood_in_for(const RankProcess& rank) const {
+    if (rank.running() || rank.ended_well() || rank.copy() == kNoCopy) return false;
+    const auto goes_on = [](const RankProcess& other) {
+      return other.running() || other.ended_well();
+    };
+    if (rank.copy() == kCopyElsewhere) return std::ranges::any_of(ranks_, goes_on);
+    return goes_on(ranks_[static_cast<std::size_t>(rank.copy())]);
+  }
+
+  /// The first rank that ends starts the clock for the others; a failure shortens it.
+  void limit_the_wait() {
+    // A job of ranks that come and go is without hope when the last of them has failed.
+    const bool hopeless = std::none_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+      return rank.expendable() && (rank.running() || rank.ended_well());
+    });
+    for (const auto& rank : ranks_) {
+      // One that may leave, and has not left but ended, has been told that the job is done.
+      if (rank.done() && !first_end_) first_end_ = Deadline::after(plan_.grace_after_finish);
+      if (rank.running() || (rank.expendable() && !hopeless) || stood_in_for(rank)) continue;
+      if (rank.expendable() && !plan_.only_these) continue;
+      const bool failed = !rank.ended_well() && !result_.interrupted;
+      if (failed && !first_failure_) first_failure_ = Deadline::after(plan_.grace_after_failure);
+      if (!failed && !first_end_) first_end_ = Deadline::after(plan_.grace_after_finish);
+    }
+    end_what_is_left();
+    overdue_ = first_end_ && first_end_->expired();
+    if (overdue_ || (first_failure_ && first_failure_->expired())) kill_all();
+  }
+
+  /// Of a job that is done elsewhere, as far as what runs here goes.
+  void end_what_is_left() {
+    if (!over_by_ && plan_.over && next_question_.expired()) {
+      next_question_ = Deadline::after(kAskWhetherOverEvery);
+      if (plan_.over()) over_by_ = Deadline::after(plan_.grace_after_over);
+    }
+    if (!over_by_ || !over_by_->expired()) return;
+    for (auto& rank : ranks_) {
+      if (rank.running() && !rank.left_behind()) rank.leave_behind();
+    }
+  }
+
+  void wait_for_news() {
+    std::vector<pollfd> entries{{signals_.descriptor().number(), POLLIN, 0}};
+    for (const auto& rank : ranks_) {
+      if (rank.running()) entries.push_back({rank.status_pipe().number(), POLLIN, 0});
+    }
+    ::poll(entries.data(), static_cast<nfds_t>(entries.size()),
+           static_cast<int>(kLookEvery.count()));
+    signals_.drain();
+  }
+
+  void conclude() {
+    std::vector<RankOutcome> outcomes, to_blame;
+    const bool any_essential = std::any_of(ranks_.begin(), ranks_.end(),
+                                           [](const auto& rank) { return !rank.expendable(); });
+    for (const auto& rank : ranks_) {
+      outcomes.push_back(rank.outcome());
+      if (rank.left_behind()) result_.left_behind.push_back(rank.name());
+      if (!rank.passed_over()) to_blame.push_back(outcomes.back());
+      // Also at a request that did not pass through this launcher: one of another machine's.
+      result_.interrupted |= rank.interrupted() && (!rank.expendable() || !any_essential);
+      const auto& checkpoint = rank.status().last_checkpoint();
+      if (!checkpoint.empty()) result_.last_checkpoint = checkpoint;
+    }
+    if (result_.killed) return;
+    const auto essential_failed = [this](const auto& rank) {
+      return !rank.expendable() && !rank.ended_well() && !rank.left_behind() && !stood_in_for(rank);
+    };
+    if (any_essential && std::none_of(ranks_.begin(), ranks_.end(), essential_failed)) return;
+    auto cause = root_cause(to_blame, plan_.world_size, result_.interrupted);
+    if (!cause) cause = root_cause(outcomes, plan_.world_size, result_.interrupted);
+    if (!cause && overdue_) {
+      cause = {Error(ErrorCode::Timeout,
+                     "some ranks did not end after the others had, and were killed")};
+    }
+    if (cause) throw JobFailed(*cause, result_.last_checkpoint);
+  }
+
+  const LaunchPlan& plan_;
+  SignalWatch& signals_;
+  const std::function<void()>& on_stop_request_;
+  Pipe lifeline_;
+  std::vector<RankProcess> ranks_;
+  std::optional<Deadline> first_end_, first_failure_, over_by_;
+  Deadline next_question_ = Deadline::at({});
+  bool overdue_ = false;
+  LaunchResult result_;
+};
+
+}  // namespace
+
+LaunchResult run_ranks(const LaunchPlan& plan, SignalWatch& signals,
+                       const std::function<void()>& on_stop_request) {
+  return Launch(plan, signals, on_stop_request).run();
+}
+
+}  // namespace bimetal::launch

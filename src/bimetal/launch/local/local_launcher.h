@@ -1,0 +1,89 @@
+#pragma once
+// Starts the ranks of this machine as child processes, watches over them, and says why a job
+// failed.
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/launch/local/root_cause.h"
+#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+
+namespace bimetal::launch {
+
+/// For LocalRank::copy: there is none; it is on another machine.
+inline constexpr int kNoCopy = -1, kCopyElsewhere = -2;
+
+struct LocalRank {
+  std::string name;                  ///< for messages: what it runs on
+  std::vector<std::string> command;  ///< command[0] is the path of the program
+  /// The job goes on without it: its end, good or bad, ends nobody else. The job fails for want of
+  /// such ranks only when none of them ended well and no other rank did.
+  bool expendable = false;
+  /// Index in the plan of another rank that can do this one's work: while that one runs, or if it
+  /// ends well, this one's failure is none of the job's. kCopyElsewhere: what
+  /// becomes of it is seen by what becomes of the other ranks here, which fail without it.
+  int copy = kNoCopy;
+};
+
+struct LaunchPlan {
+  std::vector<LocalRank> ranks;  ///< of this machine, in the order of their rank numbers
+  int first_rank = 0;            ///< number of the first of them
+  int world_size = 1;            ///< over all machines
+  bool only_these = true;        ///< no expendable rank can come from elsewhere
+  net::Endpoint store;           ///< where the launcher's store is served
+  net::Token token;              ///< handed on by environment variable, never on a command line
+  std::vector<std::pair<std::string, std::string>>
+      environment;  ///< for every rank, beside RANK etc.
+  /// Told at once, and once, of each rank that has failed or been killed, by its index in `ranks`,
+  /// so that others need not wait for it. Must not throw.
+  std::function<void(int index, const Error& how)> on_failure = {};
+  /// Whether the job is done, which ranks elsewhere may know before those here: asked now and then.
+  /// Empty: the ranks here tell by their ends. Must not throw.
+  std::function<bool()> over = {};
+
+  /// How long ranks may take to end by themselves when another one has failed, or has finished,
+  /// before they are killed.
+  std::chrono::milliseconds grace_after_failure{std::chrono::seconds(10)};
+  std::chrono::milliseconds grace_after_finish{std::chrono::seconds(120)};
+  /// The same once the job is over: everybody has been told to end by then.
+  std::chrono::milliseconds grace_after_over{std::chrono::seconds(10)};
+};
+
+struct LaunchResult {
+  bool interrupted = false;          ///< ended by the user's (or the system's) request
+  bool killed = false;               ///< at the second request: without a last checkpoint
+  std::string last_checkpoint = {};  ///< newest that a rank reported; empty where there is none
+  std::vector<std::string> left_behind = {};  ///< names of those killed for being there when it was
+                                              ///< over: stopped, for one
+};
+
+/// A failed job: the root cause, as an Error, and where to go on from.
+class JobFailed : public Error {
+ public:
+  JobFailed(const RootCause& cause, std::string last_checkpoint)
+      : Error(cause.error),
+        first_hand_(cause.first_hand),
+        last_checkpoint_(std::move(last_checkpoint)) {}
+
+  bool first_hand() const noexcept { return first_hand_; }  ///< see RootCause
+  const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
+
+ private:
+  bool first_hand_;
+  std::string last_checkpoint_;
+};
+
+/// Runs the ranks and returns when the last one has ended; none is left behind, whatever happens.
+/// The first request to stop (see SignalWatch) is handed on to the ranks, which save a checkpoint
+/// and end; `on_stop_request` is called then. A second one kills them. A rank whose launcher is
+/// itself killed ends at once (lifeline.h). Throws JobFailed.
+LaunchResult run_ranks(const LaunchPlan& plan, SignalWatch& signals,
+                       const std::function<void()>& on_stop_request = {});
+
+}  // namespace bimetal::launch

@@ -1,0 +1,77 @@
+#include "bimetal/launch/local/pipe.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <limits>
+#include <string_view>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::launch {
+namespace {
+
+/// Descriptors of the launcher stay above the low numbers that its children get them under.
+constexpr int kLowest = 10;
+
+FileDescriptor moved_up(const FileDescriptor& low) {
+  const int moved = ::fcntl(low.number(), F_DUPFD_CLOEXEC, kLowest);
+  if (moved < 0) throw system_error("cannot make a pipe", errno);
+  return FileDescriptor(moved);
+}
+
+}  // namespace
+
+void FileDescriptor::close() noexcept {
+  if (number_ >= 0) ::close(std::exchange(number_, -1));
+}
+
+Pipe Pipe::create() {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0) throw system_error("cannot make a pipe", errno);
+  const FileDescriptor read_end(ends[0]), write_end(ends[1]);
+  return {moved_up(read_end), moved_up(write_end)};
+}
+
+void set_nonblocking(const FileDescriptor& descriptor) {
+  const int flags = ::fcntl(descriptor.number(), F_GETFL);
+  ::fcntl(descriptor.number(), F_SETFL, flags | O_NONBLOCK);
+}
+
+void set_close_on_exec(const FileDescriptor& descriptor) {
+  ::fcntl(descriptor.number(), F_SETFD, FD_CLOEXEC);
+}
+
+bool read_available(const FileDescriptor& descriptor, std::string& text) {
+  return read_some(descriptor, text, std::numeric_limits<std::size_t>::max());
+}
+
+bool read_some(const FileDescriptor& descriptor, std::string& text, std::size_t most) {
+  std::array<char, 4096> chunk{};
+  const std::size_t before = text.size();
+  while (text.size() - before < most) {
+    const auto count = ::read(descriptor.number(), chunk.data(), chunk.size());
+    if (count > 0) {
+      text.append(chunk.data(), static_cast<std::size_t>(count));
+    } else if (count == 0) {
+      return false;
+    } else if (errno != EINTR) {
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+    }
+  }
+  return true;
+}
+
+bool write_all(const FileDescriptor& descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const auto count = ::write(descriptor.number(), text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+}  // namespace bimetal::launch

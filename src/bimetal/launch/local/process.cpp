@@ -1,0 +1,159 @@
+#include "bimetal/launch/local/process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef __APPLE__
+#include <mach-o/dyld.h>
+#endif
+
+#include <cerrno>
+#include <map>
+
+#include "bimetal/base/error.h"
+#include "bimetal/launch/local/bound_spawn.h"
+
+extern char** environ;
+
+namespace bimetal::launch {
+namespace {
+
+std::vector<std::string> environment_with(
+    const std::vector<std::pair<std::string, std::string>>& added) {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    const auto equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  for (const auto& [name, value] : added) variables[name] = value;
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+/// The null-terminated array of C strings that exec wants; points into `strings`.
+std::vector<char*> c_array(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (auto& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+struct SpawnAttributes {
+  SpawnAttributes() {
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_init(&value);
+    posix_spawnattr_setflags(
+        &value, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setpgroup(&value, 0);
+    posix_spawnattr_setsigdefault(&value, &all);
+    posix_spawnattr_setsigmask(&value, &none);
+  }
+  ~SpawnAttributes() { posix_spawnattr_destroy(&value); }
+  posix_spawnattr_t value;
+};
+
+struct SpawnFiles {
+  explicit SpawnFiles(const std::vector<std::pair<int, int>>& descriptors) {
+    posix_spawn_file_actions_init(&value);
+    posix_spawn_file_actions_addopen(&value, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    for (const auto& [child, ours] : descriptors) {
+      posix_spawn_file_actions_adddup2(&value, ours, child);
+    }
+  }
+  ~SpawnFiles() { posix_spawn_file_actions_destroy(&value); }
+  posix_spawn_file_actions_t value;
+};
+
+}  // namespace
+
+Process Process::start(const ProcessCommand& command) {
+  auto arguments = command.argv;
+  auto variables = environment_with(command.environment);
+  const auto argv = c_array(arguments), envp = c_array(variables);
+  pid_t pid = -1;
+  int error = 0;
+  if (command.dies_with_starter) {
+    error = spawn_bound(pid, argv.data(), envp.data(), command.descriptors);
+  } else {
+    const SpawnFiles files(command.descriptors);
+    const SpawnAttributes attributes;
+    error = ::posix_spawn(&pid, arguments.at(0).c_str(), &files.value, &attributes.value,
+                          argv.data(), envp.data());
+  }
+  if (error != 0) throw system_error(fmt::format("cannot start {}", arguments[0]), error);
+  return Process(pid);
+}
+
+Process::~Process() {
+  kill_and_reap();
+}
+
+Process::Process(Process&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), exit_(other.exit_) {}
+
+Process& Process::operator=(Process&& other) noexcept {
+  std::swap(pid_, other.pid_);
+  std::swap(exit_, other.exit_);
+  return *this;
+}
+
+std::optional<ProcessExit> Process::poll() {
+  if (exit_ || pid_ < 0) return exit_;
+  siginfo_t info{};
+  // Looked at before it is reaped: until then nothing else can get its number, and killing its
+  // group cannot hit a stranger.
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid == 0) {
+    return std::nullopt;
+  }
+  ::kill(-pid_, SIGKILL);
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  exit_ =
+      WIFSIGNALED(status) ? ProcessExit{0, WTERMSIG(status)} : ProcessExit{WEXITSTATUS(status), 0};
+  return exit_;
+}
+
+void Process::send(int signal) {
+  if (pid_ > 0 && !exit_) ::kill(pid_, signal);
+}
+
+void Process::send_to_group(int signal) {
+  if (pid_ > 0 && !exit_) ::kill(-pid_, signal);
+}
+
+void Process::kill_and_reap() noexcept {
+  if (pid_ < 0 || exit_) return;
+  ::kill(-pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+std::filesystem::path own_program() {
+#ifdef __APPLE__
+  std::string path(4096, '\0');
+  std::uint32_t size = static_cast<std::uint32_t>(path.size());
+  if (_NSGetExecutablePath(path.data(), &size) != 0) {
+    throw Error(ErrorCode::System, "cannot find this program's own path");
+  }
+  return std::filesystem::canonical(path.c_str());
+#else
+  return std::filesystem::read_symlink("/proc/self/exe");
+#endif
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::strsignal(signal);
+  return name ? name : "unknown";
+}
+
+}  // namespace bimetal::launch

@@ -1,0 +1,66 @@
+#pragma once
+// What a rank tells its launcher while it runs and why it fails, so that the launcher can print one
+// message for the whole job. JSON lines over a pipe: {"event":"checkpoint","path":…,"step":…},
+// {"event":"error","code":…,"message":…,"rank":…}, and for engines that show how a job gets on
+// {"event":"progress","epoch":…,"epochs":…,"step":…,"steps":…,"loss":…,"samples_per_s":…,
+// "efficiency":…,"shares":[…]} and {"event":"evaluated","epoch":…,"accuracy":…,"loss":…}.
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "bimetal/base/error.h"
+#include "bimetal/launch/local/pipe.h"
+#include "bimetal/progress/observer.h"
+
+namespace bimetal::launch {
+
+/// The variable that tells a rank which descriptor to write to.
+inline constexpr const char* kStatusVariable = "BIMETAL_STATUS_FD";
+
+/// Takes over the descriptor named by an environment variable, and removes the variable, so that
+/// neither reaches a process that the rank may start. Empty where the variable is not set.
+FileDescriptor inherited_descriptor(const char* variable);
+
+/// The rank's end. Thread-safe; does nothing where no launcher listens.
+class StatusReporter {
+ public:
+  /// Takes the descriptor from the environment. Make one per process.
+  StatusReporter();
+
+  /// Whether a launcher listens: it then prints errors in this rank's place.
+  bool connected() const noexcept { return static_cast<bool>(pipe_); }
+
+  void checkpoint(const std::string& path, std::int64_t step);
+  void failed(const Error& error);
+  void progress(const progress::Progress& progress);
+  /// A metric is a field under its name.
+  void evaluated(std::int64_t epoch, const progress::Evaluation& evaluation);
+
+ private:
+  void write_line(const std::string& line);
+
+  std::mutex mutex_;
+  FileDescriptor pipe_;
+};
+
+/// What the launcher has heard from one rank.
+class RankStatus {
+ public:
+  /// Takes in bytes of the pipe; lines that make no sense are passed over.
+  void feed(std::string_view bytes);
+
+  const std::optional<Error>& error() const noexcept { return error_; }
+  const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
+
+ private:
+  void take_line(std::string_view line);
+
+  std::string partial_;
+  std::optional<Error> error_;
+  std::string last_checkpoint_;
+};
+
+}  // namespace bimetal::launch

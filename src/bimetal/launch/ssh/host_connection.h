@@ -1,0 +1,68 @@
+#pragma once
+// The launcher's end of the way to one host: a process here (the agent itself, or ssh, which starts
+// it there) and the messages that go through it (POSIX).
+
+#include <poll.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/launch/agent/agent_message.h"
+#include "bimetal/launch/agent/outgoing_bytes.h"
+#include "bimetal/launch/local/pipe.h"
+#include "bimetal/launch/ssh/ssh_command.h"
+
+namespace bimetal::launch {
+
+/// Use from one thread. When it is destroyed, the agent learns that its launcher is gone and kills
+/// its ranks.
+class HostConnection {
+ public:
+  /// Starts the agent: directly if the host is this machine, else by ssh. Error(System) if that is
+  /// not possible at all; what goes wrong later shows in ended().
+  HostConnection(const std::string& host, bool here, const SshOptions& ssh);
+
+  const std::string& host() const noexcept { return host_; }
+  bool here() const noexcept { return here_; }
+
+  void say(const Message& message) { outgoing_.push(encode_message(message)); }
+
+  /// What to wait for; not the agent's words, unless they are wanted (there is room for output).
+  void add_to(std::vector<pollfd>& entries, bool wanted) const;
+
+  /// Sends what can be sent, and returns what the agent has said since. Error(CorruptData).
+  std::vector<Message> exchange(bool wanted);
+
+  /// What ssh, or what it started, has printed to standard error since, once the agent has greeted.
+  std::string take_errors();
+
+  std::chrono::nanoseconds silent_for() const { return Deadline::Clock::now() - last_heard_; }
+
+  /// Whether nothing more will come: the process has ended and all of its words have been read.
+  bool ended() const noexcept { return exit_ && !from_agent_; }
+
+  /// Why it ended too early. Only after ended().
+  Error explain() const;
+
+  /// The agent is to kill its ranks and end.
+  void hang_up() { to_agent_.close(); }
+
+ private:
+  void find_greeting(std::string& bytes);
+
+  std::string host_;
+  bool here_;
+  SshOptions ssh_;
+  FileDescriptor to_agent_, from_agent_, errors_;
+  std::optional<Process> process_;
+  std::optional<ProcessExit> exit_;
+  OutgoingBytes outgoing_;
+  MessageReader reader_;
+  bool greeted_ = false;
+  std::string before_greeting_, said_;
+  Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
+};
+
+}  // namespace bimetal::launch

@@ -1,0 +1,40 @@
+#include "bimetal/launch/ssh/host_jobs.h"
+
+namespace bimetal::launch {
+namespace {
+
+NamedValues environment_of_rank(const HostsPlan& plan, const std::vector<int>& counts, int host,
+                                int local_rank) {
+  auto variables = rank_variables(place_of(counts, host, local_rank));
+  const auto& name = plan.hosts[static_cast<std::size_t>(host)].name;
+  variables.insert(variables.end(), {{"HOROVOD_HOSTNAME", without_user(name)},
+                                     {"BIMETAL_TOKEN", std::string(plan.token.text())},
+                                     {"BIMETAL_TOKEN_FILE", ""}});
+  return variables;
+}
+
+}  // namespace
+
+std::vector<AgentJob> jobs_of_hosts(const HostsPlan& plan, const net::Endpoint& master,
+                                    const std::vector<bool>& here) {
+  std::vector<int> counts;
+  for (const auto& host : plan.hosts) counts.push_back(host.count);
+  std::vector<AgentJob> jobs;
+  for (int number = 0; const auto& host : plan.hosts) {
+    AgentJob& job = jobs.emplace_back();
+    job.command = plan.command;
+    job.directory = plan.directory;
+    job.directory_is_needed = plan.directory_is_needed;
+    job.environment = plan.environment;
+    job.is_first_host = number == 0;
+    job.master = master;
+    job.silence_ms = here[static_cast<std::size_t>(number)] ? 0 : plan.silence.count();
+    for (int i = 0; i < host.count; ++i) {
+      job.ranks.push_back({host.first_rank + i, environment_of_rank(plan, counts, number, i)});
+    }
+    ++number;
+  }
+  return jobs;
+}
+
+}  // namespace bimetal::launch

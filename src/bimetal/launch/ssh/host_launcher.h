@@ -1,0 +1,63 @@
+#pragma once
+// Runs one command as the ranks of a job on any number of hosts: `bimetal launch`.
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/rank_variables.h"
+#include "bimetal/launch/ssh/host_list.h"
+#include "bimetal/launch/ssh/ssh_command.h"
+#include "bimetal/net/token.h"
+
+namespace bimetal::launch {
+
+struct HostsPlan {
+  std::vector<HostRanks> hosts;      ///< at least one; those that are this machine need no ssh
+  std::vector<std::string> command;  ///< of every rank; command[0] is looked for on each host
+  std::string directory;             ///< to start in
+  bool directory_is_needed = false;  ///< else the home folder where a host does not have it
+  NamedValues environment;           ///< for all ranks, beside RANK etc.
+  net::Token token;                  ///< BIMETAL_TOKEN of the ranks; travels through ssh's input
+  std::string master_host;           ///< where the ranks meet; empty: an address of the first host
+  std::uint16_t master_port = 0;     ///< 0: a free one
+  SshOptions ssh;
+  std::string version;   ///< of this Bimetal; all hosts must have the same
+  bool prefixed = true;  ///< each line begins with its rank
+  std::chrono::milliseconds start_timeout{std::chrono::seconds(60)};  ///< for all hosts to be ready
+  std::chrono::milliseconds grace{std::chrono::seconds(10)};  ///< between SIGTERM and SIGKILL
+  /// After so long without a word from a host it counts as lost, and so does the launcher there.
+  std::chrono::milliseconds silence{std::chrono::seconds(60)};
+  std::function<void(const std::string&)> note;  ///< gets what the user may want to know
+};
+
+/// A rank that did not end with exit status 0.
+struct RankFailure {
+  int rank = 0;
+  std::string host;
+  int pid = 0;
+  ProcessExit exit;
+};
+
+struct HostsResult {
+  bool interrupted = false;            ///< ended by the user's request
+  bool killed = false;                 ///< at the second request
+  std::optional<RankFailure> failure;  ///< the first one; all others were ended because of it
+};
+
+/// Returns when the last rank has ended; none is left behind, whatever happens, also on other
+/// hosts. Ranks' output goes to standard output and standard error. The first request to stop is
+/// handed on to all ranks as the signal that it was, a second one kills them. When a rank fails,
+/// the others get SIGTERM, and SIGKILL after `grace`.
+///
+/// Errors, after which nothing runs any more: those of ssh (Unauthorized, Timeout, System), a
+/// program or folder that a host does not have (InvalidArgument), another version there
+/// (ProtocolMismatch), a meeting point that cannot be reached (Timeout, System), a host that is
+/// lost (PeerLost).
+HostsResult run_on_hosts(const HostsPlan& plan, SignalWatch& signals);
+
+}  // namespace bimetal::launch

@@ -1,0 +1,156 @@
+#include "bimetal/launch/ssh/host_list.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <set>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::launch {
+namespace {
+
+constexpr int kMostSlots = 65536;
+constexpr std::string_view kHostBlanks = " \t\r\n";
+
+Error not_a_host(std::string_view part, std::string_view why) {
+  return {ErrorCode::InvalidArgument,
+          fmt::format("\"{}\" is no host: {}; write HOST:SLOTS, as in host1:4,host2:2", part, why)};
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(kHostBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kHostBlanks) - first + 1);
+}
+
+int slot_count(std::string_view text, std::string_view part) {
+  int slots = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), slots);
+  if (error != std::errc() || end != text.data() + text.size() || slots < 1 || slots > kMostSlots) {
+    throw not_a_host(part,
+                     fmt::format("\"{}\" is not a number of slots from 1 to {}", text, kMostSlots));
+  }
+  return slots;
+}
+
+/// What ssh and the resolver get to see. A leading dash would be an option to ssh.
+std::string host_name(std::string_view text, std::string_view part) {
+  const auto allowed = [](unsigned char c) {
+    return std::isalnum(c) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%' || c == '@';
+  };
+  if (text.empty()) throw not_a_host(part, "the name is missing");
+  if (text.front() == '-' || text.front() == '@' || text.back() == '@' ||
+      !std::all_of(text.begin(), text.end(), allowed)) {
+    throw not_a_host(part, fmt::format("\"{}\" is no name or address", text));
+  }
+  return std::string(text);
+}
+
+/// HOST, HOST:SLOTS, [ADDRESS] or [ADDRESS]:SLOTS; an address in brackets may have colons.
+HostSlots parse_host(std::string_view part) {
+  const auto bracket = part.find('[');
+  const auto closing = part.find(']');
+  if (bracket != std::string_view::npos && closing != std::string_view::npos) {
+    const auto user = part.substr(0, bracket);
+    const auto rest = part.substr(closing + 1);
+    if (!rest.empty() && rest.front() != ':') throw not_a_host(part, "\":SLOTS\" follows \"]\"");
+    const auto address = part.substr(bracket + 1, closing - bracket - 1);
+    return {host_name(std::string(user) + std::string(address), part),
+            rest.empty() ? 1 : slot_count(rest.substr(1), part)};
+  }
+  const auto colon = part.find(':');
+  if (colon == std::string_view::npos) return {host_name(part, part), 1};
+  if (part.find(':', colon + 1) != std::string_view::npos) {
+    throw not_a_host(part, "an IPv6 address needs brackets, as in [fd00::2]:4");
+  }
+  return {host_name(part.substr(0, colon), part), slot_count(part.substr(colon + 1), part)};
+}
+
+void refuse_repeats(const std::vector<HostSlots>& hosts) {
+  std::set<std::string> seen;
+  for (const auto& host : hosts) {
+    if (seen.insert(host.name).second) continue;
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("host {} is listed twice; list it once, with all of its slots", host.name));
+  }
+}
+
+/// "host1 slots=4" as "host1:4".
+std::string as_list_entry(std::string_view line) {
+  const auto blank = line.find_first_of(kHostBlanks);
+  if (blank == std::string_view::npos) return std::string(line);
+  constexpr std::string_view kSlots = "slots=";
+  const auto rest = trimmed(line.substr(blank));
+  if (!rest.starts_with(kSlots)) {
+    throw not_a_host(line, "after the name comes \"slots=N\", or nothing");
+  }
+  return fmt::format("{}:{}", line.substr(0, blank), trimmed(rest.substr(kSlots.size())));
+}
+
+}  // namespace
+
+std::vector<HostSlots> parse_host_list(std::string_view text) {
+  std::vector<HostSlots> hosts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const auto comma = std::min(text.find(',', begin), text.size());
+    hosts.push_back(parse_host(trimmed(text.substr(begin, comma - begin))));
+    begin = comma + 1;
+  }
+  refuse_repeats(hosts);
+  return hosts;
+}
+
+std::vector<HostSlots> read_host_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw system_error(fmt::format("cannot read host file {}", path.string()), errno);
+  std::vector<HostSlots> hosts;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const auto text = trimmed(std::string_view(line).substr(0, line.find('#')));
+    if (text.empty()) continue;
+    try {
+      hosts.push_back(parse_host(as_list_entry(text)));
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}:{}: {}", path.string(), number, error.what()));
+    }
+  }
+  if (hosts.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("host file {} names no host; write one per line, as in "
+                            "\"host1 slots=4\"",
+                            path.string()));
+  }
+  refuse_repeats(hosts);
+  return hosts;
+}
+
+std::vector<HostRanks> place_ranks(const std::vector<HostSlots>& hosts, std::optional<int> ranks) {
+  std::int64_t slots = 0;
+  for (const auto& host : hosts) slots += host.slots;
+  const std::int64_t wanted = ranks.value_or(static_cast<int>(slots));
+  if (wanted > slots) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} ranks are asked for, but the hosts have {} slots in all; add "
+                            "hosts, or raise their slots",
+                            wanted, slots));
+  }
+  std::vector<HostRanks> placed;
+  for (int next = 0; const auto& host : hosts) {
+    const int count = static_cast<int>(std::min<std::int64_t>(host.slots, wanted - next));
+    if (count == 0) break;
+    placed.push_back({host.name, next, count});
+    next += count;
+  }
+  return placed;
+}
+
+std::string without_user(const std::string& host) {
+  return host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
+}
+
+}  // namespace bimetal::launch

@@ -1,0 +1,26 @@
+#pragma once
+// The optimizer that a job file asks for. Safe from any thread, an optimizer itself from one.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
+#include <memory>
+#include <vector>
+
+#include "bimetal/job/job_config.h"
+
+namespace bimetal::optim {
+
+/// train.optimizer: "sgd" (with momentum), "adam", "adamw", "lars" (lars.h) or "lamb" (lamb.h), at
+/// the full rate train.learning_rate. Error(InvalidArgument) otherwise.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::TrainConfig& config,
+                                                        std::vector<torch::Tensor> parameters);
+
+/// Whether the update of an element depends on the rest of its tensor, or on the tensor's shape, so
+/// that make_optimizer must be given the model's whole tensors: LARS and LAMB. The others work
+/// element by element, on any parts of tensors alike. Error as make_optimizer's.
+bool needs_whole_tensors(const job::TrainConfig& config);
+
+/// Sets the learning rate of all groups of parameters.
+void set_learning_rate(torch::optim::Optimizer& optimizer, double rate);
+
+}  // namespace bimetal::optim

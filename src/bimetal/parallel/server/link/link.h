@@ -1,0 +1,132 @@
+#pragma once
+// One connection between a worker and a server, or between servers: frames both ways, heartbeats,
+// and an end that the other side is told the reason of. Everything happens on the thread that runs
+// the socket's io_context.
+
+#include <asio/awaitable.hpp>
+#include <asio/cancellation_signal.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/net/encryption.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/handshake.h"
+#include "bimetal/net/tcp/byte_stream.h"
+#include "bimetal/net/tcp/frame_writer.h"
+#include "bimetal/net/token.h"
+#include "bimetal/parallel/server/link/message.h"
+#include "bimetal/parallel/server/link/shared_path.h"
+
+namespace bimetal::parallel::server {
+
+/// Sent on an idle connection that often.
+inline constexpr std::chrono::milliseconds kHeartbeat{250};
+
+class LinkHandler {
+ public:
+  virtual ~LinkHandler() = default;
+
+  /// Where a bulk message's payload goes: exactly header.payload_bytes, valid until on_message or
+  /// on_closed, or until the connection's refuse(), finish() or close() is called: nothing is
+  /// written there any more from then on. An Error thrown here or by on_message ends the
+  /// connection; the other side is told.
+  virtual std::span<std::byte> place(const net::FrameHeader& header) = 0;
+
+  /// A whole message has arrived; `body` is a control message's, else what place() gave.
+  virtual void on_message(const net::FrameHeader& header, std::span<const std::byte> body) = 0;
+
+  /// The connection has ended, for whatever reason but close(). Called once.
+  virtual void on_closed(const Error& why) = 0;
+};
+
+/// Tensors and bodies on their way out: whatever keeps the bytes alive.
+using Keep = std::shared_ptr<const void>;
+
+class Link : public std::enable_shared_from_this<Link> {
+ public:
+  enum class Side { client, server };
+
+  Link(asio::ip::tcp::socket socket, const net::SessionKeys& keys, Side side,
+       std::atomic<std::uint64_t>& bytes_sent);
+
+  /// `handler` must outlive the connection or close().
+  void start(LinkHandler& handler);
+
+  void send(MessageKind kind, net::FrameHeader fields, Body body = {});
+  /// The same, past all that is queued: what it says must not depend on that.
+  void send_urgent(MessageKind kind, net::FrameHeader fields, Body body = {});
+  /// The same as send(); `gone` is called when it and all before it have been handed to the system,
+  /// unless the connection ends before.
+  void send_then(MessageKind kind, net::FrameHeader fields, std::function<void()> gone);
+  void send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const std::byte> payload,
+                 Keep keep);
+
+  /// Client: offers memory for tensors, a ring of so many bytes for each direction. Where the
+  /// server sees it, tensors go that way from then on; where it does not, nothing changes.
+  void offer_memory(std::size_t ring_bytes);
+  /// Server: the other side's MessageKind::memory.
+  void on_memory(std::span<const std::byte> offer);
+  /// Client: its answer.
+  void on_memory_opened(bool opened);
+
+  /// Tells the other side why, then ends the connection; on_closed follows with `error`.
+  void refuse(const Error& error);
+
+  /// Sends what is queued, then ends the connection. The handler is not called any more.
+  void finish();
+
+  /// Ends it at once. The handler is not called any more.
+  void close();
+
+  /// When something, a heartbeat for one or a part of a long message, has last arrived.
+  std::chrono::steady_clock::time_point heard() const noexcept { return heard_; }
+  const std::string& remote() const noexcept { return remote_; }
+  /// What has been given to send() has been written out.
+  bool idle() const noexcept { return writer_.idle() && waiting_.empty(); }
+
+ private:
+  asio::awaitable<void> read(std::shared_ptr<Link> self);
+  asio::awaitable<void> write(std::shared_ptr<Link> self);
+  asio::awaitable<void> beat(std::shared_ptr<Link> self);
+  asio::awaitable<void> read_messages();
+  asio::awaitable<void> discard_rest();
+  std::span<std::byte> place_of(const net::FrameHeader& header);
+  asio::awaitable<void> read_payload(std::span<std::byte> into, bool in_memory);
+  struct Waiting {
+    net::FrameHeader header;
+    std::span<const std::byte> payload;
+    net::SendDone done;  ///< keeps the payload alive
+  };
+  void send_frame(MessageKind kind, Waiting frame);
+  bool put_out(Waiting& frame);
+  void put_out_waiting();
+  void end(const Error& why);
+  void stop_socket();
+
+  asio::ip::tcp::socket socket_;
+  net::Seal incoming_;
+  const std::string remote_;
+  net::ByteReader reader_;
+  net::FrameWriter writer_;
+  asio::steady_timer timer_;
+  std::unique_ptr<SharedPath> offered_, memory_;  ///< until it is opened; from then on
+  std::deque<Waiting> waiting_;                   ///< for room there, and what comes behind
+  LinkHandler* handler_ = nullptr;
+  Body body_;
+  asio::cancellation_signal leave_off_;  ///< what is read into the handler's memory
+  std::chrono::steady_clock::time_point heard_;
+  bool leaving_ = false;  ///< nothing that arrives counts any more
+  bool closed_ = false;
+};
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,33 @@
+#pragma once
+// How fast bytes go between a worker and a server, measured on a connection like those of the job,
+// before there is a plan of the shards: the weights of the servers follow from it
+// (shard_weights.h).
+
+#include <string>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/parallel/server/link/credentials.h"
+#include "bimetal/parallel/server/link/link_server.h"
+#include "bimetal/parallel/server/shard_weights.h"
+
+namespace bimetal::parallel::server {
+
+/// Answers those who measure, from a thread of its own, until it is destroyed. Whoever measures
+/// must show the job's token, and can make it keep 4 MiB at most per connection.
+class RateServer {
+ public:
+  /// Errors of net::Listener; port 0: any.
+  RateServer(const net::Endpoint& listen, const Credentials& credentials);
+  net::Endpoint endpoint() const { return server_.endpoint(); }
+
+ private:
+  LinkServer server_;
+};
+
+/// Sends and fetches growing messages, one direction after the other, until one has taken a tenth
+/// of a second or had 4 MiB. `name` is for messages. Errors of net::dial; PeerLost, Timeout.
+LinkRate measure_rate(const net::Endpoint& server, const std::string& name,
+                      const Credentials& credentials, Deadline deadline);
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,83 @@
+#pragma once
+// A small service beside a job's servers, at an address of its own: whoever has shown the job's
+// token talks to it by a Link. And its other side, for a thread that has nothing else to do.
+
+#include <asio/io_context.hpp>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/parallel/server/link/credentials.h"
+#include "bimetal/parallel/server/link/link.h"
+
+namespace bimetal::parallel::server {
+
+/// Serves from a thread of its own until it is destroyed.
+class LinkServer {
+ public:
+  /// What answers one client, on the service's thread; lives as long as its connection. Whether
+  /// that has ended is the service's affair.
+  class Session {
+   public:
+    virtual ~Session() = default;
+    virtual std::span<std::byte> place(const net::FrameHeader& header) = 0;
+    virtual void on_message(const net::FrameHeader& header, std::span<const std::byte> body) = 0;
+    /// Several times per second.
+    virtual void on_tick() {}
+  };
+  using Open = std::function<std::unique_ptr<Session>(Link&)>;
+
+  /// Clients from which nothing, no heartbeat either, has come for `silence` are given up. Port 0:
+  /// any. Errors of net::Listener.
+  LinkServer(const net::Endpoint& listen, const Credentials& credentials,
+             std::chrono::milliseconds silence, Open open);
+  ~LinkServer();
+  LinkServer(const LinkServer&) = delete;
+  LinkServer& operator=(const LinkServer&) = delete;
+
+  net::Endpoint endpoint() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Runs an io_context of its own while it waits. Use from one thread.
+class LinkClient : public LinkHandler {
+ public:
+  /// `name` is the server's, for messages.
+  explicit LinkClient(std::string name) : name_(std::move(name)) {}
+  ~LinkClient() override;
+
+  /// Errors of net::dial. `on_trouble`: net::DialRequest's.
+  void connect(net::Endpoint server, Credentials credentials, Deadline deadline,
+               std::function<void(const std::string& trouble)> on_trouble = {});
+
+  void on_message(const net::FrameHeader& header, std::span<const std::byte> body) final;
+  void on_closed(const Error& why) final;
+
+ protected:
+  virtual void on_answer(const net::FrameHeader& header, std::span<const std::byte> body) = 0;
+
+  Link& link() { return *link_; }
+  const std::string& name() const noexcept { return name_; }
+
+  /// Until the condition holds, which is asked several times per second. Errors: what the server
+  /// has refused, or how the connection has ended; Timeout; those of the condition.
+  void wait(Deadline deadline, const std::function<bool()>& condition);
+
+ private:
+  const std::string name_;
+  asio::io_context io_{1};
+  std::atomic<std::uint64_t> bytes_sent_{0};
+  std::shared_ptr<Link> link_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,16 @@
+#pragma once
+// Measures the link between a group's ranks by what training does on it: all-reduces.
+
+#include <cstdint>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/plan/plan.h"
+
+namespace bimetal::plan {
+
+/// Latency from the smallest all-reduces, bandwidth from ones of up to `gradient_bytes` (a slow
+/// link is measured with less, so that it takes seconds at most). Medians of repeated runs as the
+/// slowest rank saw them: the same figures on every rank. Zeros in a world of one. Collective.
+LinkSpeed probe_link(comm::Group group, std::uint64_t gradient_bytes);
+
+}  // namespace bimetal::plan

@@ -1,0 +1,121 @@
+#include "bimetal/predict/evaluate.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "bimetal/balance/shares.h"
+#include "bimetal/base/error.h"
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/device/device.h"
+
+namespace bimetal::predict {
+namespace {
+
+constexpr std::int64_t kChunk = 250;
+
+std::shared_ptr<const task::Dataset> data_of(const task::Task& task) {
+  if (auto data = task.evaluation()) return data;
+  throw Error(ErrorCode::InvalidArgument, "the task has no data to evaluate its model with");
+}
+
+/// The loss and then the metrics of one chunk.
+std::vector<double> evaluate_chunk(const task::Task& task, const task::Model& model,
+                                   std::int64_t chunk, const EvaluateOptions& options) {
+  const auto data = data_of(task);
+  const Stopwatch watch;
+  const auto begin = chunk * kChunk, end = std::min(begin + kChunk, data->size());
+  const auto batch = task::to_device(task::batch_of(*data, begin, end), options.device);
+  const auto outputs = task::run_units(model, task.inputs(batch));
+  const auto loss = task.loss_sum(outputs, batch);
+  std::vector<torch::Tensor> sums = {loss};
+  for (const auto& metric : task.metrics()) {
+    sums.push_back(metric.sum ? metric.sum(outputs, batch) : loss);
+  }
+  std::vector<double> numbers;
+  for (const auto& sum : sums) numbers.push_back(sum.item<double>());
+  device::pause_for_speed(options.speed, watch.seconds());
+  return numbers;
+}
+
+balance::Shares deal(std::span<const double> speeds, std::int64_t chunks) {
+  const auto all_zero = std::ranges::all_of(speeds, [](double speed) { return speed <= 0; });
+  return all_zero ? balance::equal_shares(static_cast<int>(speeds.size()), chunks)
+                  : balance::weighted_shares(speeds, chunks);
+}
+
+void add(std::span<const double> numbers, EvaluationSums& sums) {
+  sums.loss += numbers.front();
+  sums.metrics.resize(numbers.size() - 1);
+  for (std::size_t i = 0; i < sums.metrics.size(); ++i) sums.metrics[i] += numbers[i + 1];
+}
+
+}  // namespace
+
+std::int64_t test_chunks(const task::Dataset& test) {
+  return (test.size() + kChunk - 1) / kChunk;
+}
+
+EvaluationSums evaluate_chunks(const task::Task& task, const task::Model& model, std::int64_t first,
+                               std::int64_t count, const EvaluateOptions& options) {
+  EvaluationSums sums;
+  model.eval();
+  const torch::NoGradGuard no_grad;
+  for (auto chunk = first; chunk < first + count; ++chunk) {
+    add(evaluate_chunk(task, model, chunk, options), sums);
+  }
+  const auto data = data_of(task);
+  sums.weight =
+      task::weight_of(*data, first * kChunk, std::min((first + count) * kChunk, data->size()));
+  model.train();
+  return sums;
+}
+
+progress::Evaluation evaluation_of(const task::Task& task, const EvaluationSums& sums) {
+  const auto weight = static_cast<double>(sums.weight);
+  progress::Evaluation result{.loss = sums.loss / weight};
+  const auto metrics = task.metrics();
+  for (std::size_t i = 0; i < metrics.size(); ++i) {
+    const auto mean = sums.metrics.at(i) / weight;
+    result.metrics.push_back(
+        {metrics[i].name, metrics[i].of_mean ? metrics[i].of_mean(mean) : mean});
+  }
+  return result;
+}
+
+progress::Evaluation evaluate(const task::Task& task, const task::Model& model, comm::Group group,
+                              std::span<const double> speeds, const EvaluateOptions& options) {
+  const auto data = data_of(task);
+  const auto chunks = test_chunks(*data);
+  const auto shares = deal(speeds, chunks);
+  const auto first =
+      std::accumulate(shares.begin(), shares.begin() + group.rank(), std::int64_t{0});
+  const auto last = first + shares[static_cast<std::size_t>(group.rank())];
+
+  // Some numbers per chunk, 0 in all ranks but one: their sum over the ranks is exact, and the sum
+  // over the chunks has the same order however they were dealt out.
+  const auto width = 1 + task.metrics().size();
+  std::vector<double> results(width * static_cast<std::size_t>(chunks));
+  model.eval();
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto chunk = first; chunk < last; ++chunk) {
+      std::ranges::copy(evaluate_chunk(task, model, chunk, options),
+                        results.begin() + chunk * static_cast<std::ptrdiff_t>(width));
+    }
+  }
+  model.train();
+  group
+      .all_reduce(comm::buffer(std::span(results)), comm::ReduceOp::sum,
+                  Deadline::after(options.timeout))
+      .wait();
+
+  EvaluationSums total{.weight = task::weight_of(*data, 0, data->size())};
+  for (std::size_t i = 0; i < results.size(); i += width) {
+    add(std::span(results).subspan(i, width), total);
+  }
+  return evaluation_of(task, total);
+}
+
+}  // namespace bimetal::predict

@@ -1,0 +1,48 @@
+#pragma once
+// Loss and metrics on the data that a task judges its model by, computed by all ranks together.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/progress/metrics.h"
+#include "bimetal/task/task.h"
+
+namespace bimetal::predict {
+
+struct EvaluateOptions {
+  torch::Device device{torch::kCPU};
+  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+};
+
+/// The data set is visited in chunks of that many samples, the last one shorter.
+std::int64_t test_chunks(const task::Dataset& test);
+
+/// What evaluation adds up: the loss, and each of the task's metrics, over samples of that weight.
+struct EvaluationSums {
+  double loss = 0;
+  std::vector<double> metrics;  ///< in the order of Task::metrics()
+  std::int64_t weight = 0;
+};
+
+/// Of chunks `first` … `first + count - 1` of the task's evaluation data, by this process alone.
+/// Leaves the model in training mode.
+EvaluationSums evaluate_chunks(const task::Task& task, const task::Model& model, std::int64_t first,
+                               std::int64_t count, const EvaluateOptions& options);
+
+/// What the sums over the whole data set say.
+progress::Evaluation evaluation_of(const task::Task& task, const EvaluationSums& sums);
+
+/// Visits each sample exactly once; rank r takes a part in proportion to speeds[r] (samples/s; all
+/// 0: equal parts). The data is cut into the same chunks whatever the ranks are, and the chunks are
+/// dealt out, so that on like devices the result is the same to the last bit for any split. Leaves
+/// the model in training mode. Collective. Thread-compatible. Error(InvalidArgument) for a task
+/// without evaluation data.
+progress::Evaluation evaluate(const task::Task& task, const task::Model& model, comm::Group group,
+                              std::span<const double> speeds, const EvaluateOptions& options);
+
+}  // namespace bimetal::predict

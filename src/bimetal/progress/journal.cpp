@@ -1,0 +1,82 @@
+#include "bimetal/progress/journal.h"
+
+#include <algorithm>
+
+namespace bimetal::progress {
+namespace {
+
+/// NaN of nothing.
+double mean(double sum, std::int64_t count) {
+  return sum / static_cast<double>(count);
+}
+
+}  // namespace
+
+Progress Journal::add(const StepDone& step, std::span<const WorkerState> workers) {
+  meter_.count(workers);
+  if (step.epoch != epoch_) {
+    epoch_ = step.epoch;
+    epoch_loss_sum_ = 0;
+    epoch_weight_ = 0;
+  }
+  epoch_loss_sum_ += step.loss_sum;
+  epoch_weight_ += step.weight;
+
+  const auto rates = meter_.recent(workers);
+  const auto samples_left = static_cast<double>((plan_.steps - step.number) * plan_.global_batch);
+  Progress progress{.epoch = step.epoch + 1,
+                    .epochs = plan_.epochs,
+                    .step = step.number,
+                    .steps = plan_.steps,
+                    .loss = mean(step.loss_sum, step.weight),
+                    .samples_per_s = rates.samples_per_s,
+                    .efficiency = rates.efficiency,
+                    .seconds_left = samples_left / std::max(rates.samples_per_s, 1e-9),
+                    .elapsed_s = elapsed_seconds(),
+                    .shares = step.shares,
+                    .rank_samples_per_s = rates.alone};
+  for (const auto& worker : workers) progress.workers.push_back(worker.totals);
+  history_.add({.step = progress.step,
+                .elapsed_s = progress.elapsed_s,
+                .loss = progress.loss,
+                .samples_per_s = progress.samples_per_s,
+                .efficiency = progress.efficiency,
+                .shares = progress.shares});
+  return progress;
+}
+
+Report Journal::report(std::int64_t steps, std::span<const WorkerAtEnd> workers,
+                       double elapsed_s) const {
+  Report report{.world_size = static_cast<int>(workers.size()),
+                .steps = steps,
+                .elapsed_s = elapsed_s,
+                .train_loss = mean(epoch_loss_sum_, epoch_weight_),
+                .history = history_.points(),
+                .evaluations = evaluations_};
+  std::vector<WorkerState> states;
+  std::int64_t samples = 0;
+  for (const auto& worker : workers) {
+    states.push_back(worker.state);
+    samples += worker.state.totals.samples;
+  }
+  const auto rates = rates_over(elapsed_s, states);
+  report.samples_per_s = rates.samples_per_s;
+  report.efficiency = rates.efficiency;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    const auto& totals = states[i].totals;
+    report.bytes_sent += static_cast<std::int64_t>(totals.bytes_sent);
+    report.workers.push_back({.rank = workers[i].number,
+                              .host = workers[i].place.host,
+                              .device = workers[i].place.device,
+                              .share = static_cast<double>(totals.samples) /
+                                       static_cast<double>(std::max<std::int64_t>(samples, 1)),
+                              .samples = totals.samples,
+                              .compute_s = totals.compute_s,
+                              .communicate_s = totals.communicate_s,
+                              .wait_s = totals.wait_s,
+                              .samples_per_s_alone = rates.alone[i]});
+  }
+  return report;
+}
+
+}  // namespace bimetal::progress

@@ -1,0 +1,68 @@
+#pragma once
+// What training tells whoever watches: the library itself prints nothing.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/progress/metrics.h"
+
+namespace bimetal::progress {
+
+/// Where a worker computes.
+struct WorkerPlace {
+  std::string host;
+  std::string device;
+};
+
+/// Of the gradients that a worker of a parameter server has given (docs/parameter_server.md).
+struct Staleness {
+  std::int64_t updates = 0;  ///< that its gradients became a part of
+  std::int64_t sum = 0;      ///< over them, in updates
+  std::int64_t max = 0;
+};
+
+/// What a worker has done since the run's start. Only grows.
+struct WorkerTotals {
+  std::int64_t samples = 0;
+  double compute_s = 0;
+  double communicate_s = 0, wait_s = 0;     ///< up to the step before
+  std::uint64_t bytes_sent = 0;             ///< over the network or loopback; up to the step before
+  std::optional<Staleness> staleness = {};  ///< none in all-reduce mode
+};
+
+/// State after a step; the vectors have one entry per rank. Valid on every rank.
+struct Progress {
+  std::int64_t epoch = 0, epochs = 0;  ///< epoch counts from 1
+  std::int64_t step = 0, steps = 0;    ///< optimizer steps done, and planned in all
+  double loss = 0;                     ///< mean over this step's global batch
+  double samples_per_s = 0;            ///< over the last seconds
+  double efficiency = 0;               ///< see docs/balance.md
+  double seconds_left = 0;
+  double elapsed_s = 0;  ///< time of the training steps alone
+  std::vector<std::int64_t> shares = {};
+  std::vector<double> rank_samples_per_s = {};  ///< each one's compute rate
+  std::vector<WorkerTotals> workers = {};       ///< empty where they are not known
+};
+
+/// How far the ranks are with data that must be read, fetched or sent before training.
+struct DataProgress {
+  std::string what;         ///< "sending 29.5 MiB of data to 1 machine"
+  double part = 0;          ///< done, 0…1; NaN where it is not known how much there is
+  double seconds_left = 0;  ///< NaN where it is not known
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_phase(const std::string& /*what*/) {}  ///< "loading data", "waiting for 1 rank"…
+  virtual void on_data(const DataProgress&) {}
+  virtual void on_workers(const std::vector<WorkerPlace>&) {}  ///< by rank; before the first step
+  virtual void on_step(const Progress&) {}
+  virtual void on_evaluated(std::int64_t /*epoch*/, const Evaluation&) {}
+  virtual void on_checkpoint(const std::string& /*path*/, std::int64_t /*step*/) {}
+  virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
+};
+
+}  // namespace bimetal::progress

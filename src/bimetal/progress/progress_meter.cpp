@@ -1,0 +1,84 @@
+#include "bimetal/progress/progress_meter.h"
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace bimetal::progress {
+namespace {
+
+// "Recent" weighs a step e times less for each such span that has passed since.
+constexpr double kRecentSeconds = 3.0;
+
+double rate(double samples, double seconds) {
+  return seconds > 0 ? samples / seconds : 0;
+}
+
+Rates rates_of(double samples, double seconds, std::vector<double> alone) {
+  Rates rates{.samples_per_s = rate(samples, seconds), .alone = std::move(alone)};
+  rates.efficiency =
+      rate(rates.samples_per_s, std::accumulate(rates.alone.begin(), rates.alone.end(), 0.0));
+  return rates;
+}
+
+}  // namespace
+
+Rates rates_over(double seconds, std::span<const WorkerState> workers) {
+  double all = 0;
+  std::vector<double> alone;
+  for (const auto& [totals, here, expected] : workers) {
+    const auto samples = static_cast<double>(totals.samples);
+    all += samples;
+    alone.push_back(totals.compute_s > 0 ? samples / totals.compute_s : expected);
+  }
+  return rates_of(all, seconds, std::move(alone));
+}
+
+void ProgressMeter::start() {
+  running_ = true;
+  since_last_ = Stopwatch();
+}
+
+void ProgressMeter::stop() {
+  pass_time();
+  running_ = false;
+}
+
+void ProgressMeter::pass_time() {
+  const auto seconds = running_ ? since_last_.seconds() : 0;
+  since_last_ = Stopwatch();
+  elapsed_ += seconds;
+  const auto fade = std::exp(-seconds / kRecentSeconds);
+  recent_seconds_ = recent_seconds_ * fade + seconds;
+  for (auto& worker : recent_) {
+    worker.samples *= fade;
+    worker.compute_seconds *= fade;
+  }
+}
+
+void ProgressMeter::count(std::span<const WorkerState> workers) {
+  pass_time();
+  recent_.resize(workers.size());
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    auto& [samples, compute_seconds, counted] = recent_[i];
+    const auto& totals = workers[i].totals;
+    samples += static_cast<double>(totals.samples - counted.samples);
+    compute_seconds += totals.compute_s - counted.compute_s;
+    counted = totals;
+  }
+}
+
+Rates ProgressMeter::recent(std::span<const WorkerState> workers) const {
+  double all = 0;
+  std::vector<double> alone;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    const auto recent = i < recent_.size() ? recent_[i] : Recent();
+    all += recent.samples;
+    const auto own = recent.compute_seconds > 0 ? recent.samples / recent.compute_seconds
+                                                : workers[i].expected_alone;
+    alone.push_back(workers[i].here ? own : 0);
+  }
+  return rates_of(all, recent_seconds_, std::move(alone));
+}
+
+}  // namespace bimetal::progress

@@ -1,0 +1,51 @@
+#include "bimetal/progress/rank_figures.h"
+
+#include <utility>
+
+namespace bimetal::progress {
+namespace {
+
+// Every figure travels as a float64: exact for counts up to 2^53, and one array for the fabric.
+RankFigures decode(std::span<const double> numbers) {
+  return {.batch = static_cast<std::int64_t>(numbers[0]),
+          .compute_seconds = numbers[1],
+          .loss_sum = numbers[2],
+          .fit = static_cast<Fit>(static_cast<std::uint8_t>(numbers[3])),
+          .stop_requested = numbers[4] != 0,
+          .communicate_seconds = numbers[5],
+          .wait_seconds = numbers[6],
+          .bytes_sent = static_cast<std::uint64_t>(numbers[7]),
+          .shadow = {.batch = static_cast<std::int64_t>(numbers[8]), .seconds = numbers[9]}};
+}
+
+}  // namespace
+
+FigureExchange::FigureExchange(comm::Group group)
+    : group_(std::move(group)),
+      gathered_(kNumbers * static_cast<std::size_t>(group_.size())),
+      figures_(static_cast<std::size_t>(group_.size())) {}
+
+void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
+  mine_ = {static_cast<double>(mine.batch),
+           mine.compute_seconds,
+           mine.loss_sum,
+           static_cast<double>(mine.fit),
+           mine.stop_requested ? 1.0 : 0.0,
+           mine.communicate_seconds,
+           mine.wait_seconds,
+           static_cast<double>(mine.bytes_sent),
+           static_cast<double>(mine.shadow.batch),
+           mine.shadow.seconds};
+  work_ = group_.all_gather(comm::buffer(std::span<const double>(mine_)),
+                            comm::buffer(std::span<double>(gathered_)), deadline);
+}
+
+std::span<const RankFigures> FigureExchange::wait() {
+  work_.wait();
+  for (std::size_t rank = 0; rank < figures_.size(); ++rank) {
+    figures_[rank] = decode(std::span(gathered_).subspan(rank * kNumbers, kNumbers));
+  }
+  return figures_;
+}
+
+}  // namespace bimetal::progress

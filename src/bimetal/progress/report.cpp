@@ -1,0 +1,115 @@
+#include "bimetal/progress/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bimetal/base/atomic_file.h"
+#include "bimetal/progress/fastest_alone.h"
+
+namespace bimetal::progress {
+
+using Json = nlohmann::ordered_json;
+
+// Found by nlohmann/json by their names.
+static void to_json(Json& json, const WorkerReport& worker) {
+  json = {{"rank", worker.rank},
+          {"host", worker.host},
+          {"device", worker.device},
+          {"share", worker.share},
+          {"samples", worker.samples},
+          {"compute_s", worker.compute_s},
+          {"communicate_s", worker.communicate_s},
+          {"wait_s", worker.wait_s},
+          {"samples_per_s_alone", worker.samples_per_s_alone}};
+}
+
+static void to_json(Json& json, const HistoryPoint& point) {
+  json = {{"step", point.step},
+          {"elapsed_s", point.elapsed_s},
+          {"loss", point.loss},
+          {"samples_per_s", point.samples_per_s},
+          {"efficiency", point.efficiency},
+          {"shares", point.shares}};
+}
+
+static void to_json(Json& json, const EvaluationPoint& point) {
+  json = {{"step", point.step}, {"elapsed_s", point.elapsed_s}};
+  for (const auto& [name, value] : point.metrics) json["test_" + name] = value;
+}
+
+static void to_json(Json& json, const ServerWorkerReport& worker) {
+  json = {{"rank", worker.rank},
+          {"updates", worker.updates},
+          {"staleness_mean", worker.staleness_mean},
+          {"staleness_max", worker.staleness_max},
+          {"dropped", worker.dropped},
+          {"state", worker.state}};
+}
+
+static void to_json(Json& json, const ServerReport& server) {
+  json = {{"servers", server.servers},
+          {"consistency", server.consistency},
+          {"updates", server.updates},
+          {"staleness_mean", server.staleness_mean},
+          {"staleness_max", server.staleness_max},
+          {"samples_repeated", server.samples_repeated},
+          {"workers", server.workers}};
+}
+
+static void to_json(Json& json, const BalanceRecord::Probe& probe) {
+  json = {{"alpha_s", probe.alpha_s}, {"beta_s", probe.beta_s}};
+}
+
+static void to_json(Json& json, const BalanceRecord::Step& step) {
+  json = {{"batch", step.batch}, {"compute_s", step.compute_s}};
+  if (std::ranges::count(step.out_of_memory, true) > 0) json["out_of_memory"] = step.out_of_memory;
+  if (std::ranges::all_of(step.shadow_batch, [](auto batch) { return batch == 0; })) return;
+  json["shadow_batch"] = step.shadow_batch;
+  json["shadow_s"] = step.shadow_s;
+}
+
+static void to_json(Json& json, const BalanceRecord& record) {
+  json = {{"policy", record.policy},
+          {"global_batch", record.global_batch},
+          {"probes", record.probes},
+          {"complete", record.complete},
+          {"steps", record.steps}};
+}
+
+static void to_json(Json& json, const FastestAlone& fastest) {
+  json = {{"rank", fastest.rank},
+          {"samples_per_s_alone", fastest.samples_per_s_alone},
+          {"job_relative", fastest.job_relative},
+          {"time", fastest.time}};
+}
+
+Metrics last_metrics(const Report& report) {
+  return report.evaluations.empty() ? Metrics() : report.evaluations.back().metrics;
+}
+
+std::string to_json(const Report& report) {
+  Json json = {{"world_size", report.world_size}, {"steps", report.steps},
+               {"elapsed_s", report.elapsed_s},   {"samples_per_s", report.samples_per_s},
+               {"efficiency", report.efficiency}, {"alone_from", kAloneFrom},
+               {"train_loss", report.train_loss}};
+  const auto metrics = last_metrics(report);
+  if (metrics.empty()) json["test_accuracy"] = nullptr;
+  for (const auto& [name, value] : metrics) json["test_" + name] = value;
+  json["bytes_sent"] = report.bytes_sent;
+  json["interrupted"] = report.interrupted;
+  json["workers"] = report.workers;
+  json["history"] = report.history;
+  json["evaluations"] = report.evaluations;
+  if (report.server) json["server"] = *report.server;
+  if (const auto fastest = fastest_alone(report)) json["fastest_alone"] = *fastest;
+  if (report.balance) json["balance"] = *report.balance;
+  // Numbers that are not finite become null here; a host name in no known encoding is no reason to
+  // lose the report.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void write_report(const Report& report, const std::filesystem::path& path) {
+  write_file_atomically(path, to_json(report));
+}
+
+}  // namespace bimetal::progress

@@ -1,0 +1,104 @@
+#pragma once
+// The figures of a finished run, and their JSON form (docs/report.md describes each field).
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/progress/metrics.h"
+
+namespace bimetal::progress {
+
+struct WorkerReport {
+  int rank = 0;
+  std::string host = {};
+  std::string device = {};
+  double share = 0;  ///< of the samples trained on, 0…1
+  std::int64_t samples = 0;
+  double compute_s = 0, communicate_s = 0, wait_s = 0;
+  double samples_per_s_alone = 0;
+};
+
+/// A run by way of parameter servers (docs/parameter_server.md).
+struct ServerWorkerReport {
+  int rank = 0;
+  std::int64_t updates = 0;   ///< leases of its that went into updates
+  double staleness_mean = 0;  ///< of these
+  std::int64_t staleness_max = 0;
+  std::int64_t dropped = 0;  ///< leases whose gradients were not finite
+  std::string state = {};    ///< at the end: here, left (in good order), lost
+};
+struct ServerReport {
+  int servers = 1;
+  std::string consistency = {};
+  std::int64_t updates = 0;   ///< changes of the parameters in this run
+  double staleness_mean = 0;  ///< over all leases, in updates
+  std::int64_t staleness_max = 0;
+  std::int64_t samples_repeated = 0;  ///< leased out again after a loss
+  std::vector<ServerWorkerReport> workers = {};
+};
+
+/// One point of the run's history, for pictures.
+struct HistoryPoint {
+  std::int64_t step = 0;
+  double elapsed_s = 0, loss = 0, samples_per_s = 0, efficiency = 0;
+  std::vector<std::int64_t> shares = {};
+};
+
+/// Everything that the balancer saw, for replaying it (bench/replay_balance.py): the probes' t(b) =
+/// alpha + beta·b of each rank, and each step's figures from the first one on.
+struct BalanceRecord {
+  static constexpr std::size_t kMost = 10'000;  ///< steps; later ones are not kept
+
+  struct Probe {
+    double alpha_s = 0, beta_s = 0;  ///< both 0: unknown
+  };
+  struct Step {
+    std::vector<std::int64_t> batch = {};
+    std::vector<double> compute_s = {};
+    std::vector<bool> out_of_memory = {};
+    std::vector<std::int64_t> shadow_batch = {};  ///< as balance::StepFigures
+    std::vector<double> shadow_s = {};
+  };
+
+  std::string policy = {};  ///< auto, equal, fixed
+  std::int64_t global_batch = 0;
+  std::vector<Probe> probes = {};
+  std::vector<Step> steps = {};
+  bool complete = true;
+};
+
+/// One evaluation with the test data.
+struct EvaluationPoint {
+  std::int64_t step = 0;
+  double elapsed_s = 0;  ///< as Report::elapsed_s, up to then
+  Metrics metrics = {};
+};
+
+struct Report {
+  int world_size = 1;
+  std::int64_t steps = 0;
+  double elapsed_s = 0;  ///< training steps alone: no start-up, probing, evaluation
+  double samples_per_s = 0;
+  double efficiency = 0;
+  double train_loss = 0;        ///< mean over the last epoch's (or part's) samples
+  std::int64_t bytes_sent = 0;  ///< by all ranks
+  bool interrupted = false;
+  std::vector<WorkerReport> workers = {};
+  std::vector<HistoryPoint> history = {};
+  std::vector<EvaluationPoint> evaluations = {};  ///< the last one's are the report's own metrics
+  std::optional<ServerReport> server = {};
+  std::optional<BalanceRecord> balance = {};  ///< none with parameter servers
+};
+
+/// Of the last evaluation; none if there was none.
+Metrics last_metrics(const Report& report);
+
+std::string to_json(const Report& report);
+
+/// Atomic (written aside and renamed). Error(System) names the path and the cause.
+void write_report(const Report& report, const std::filesystem::path& path);
+
+}  // namespace bimetal::progress

@@ -1,0 +1,36 @@
+#pragma once
+// Work of unknown length that some ranks must do before the others can go on: reading, fetching and
+// sending data. Nobody waits in silence for it.
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "bimetal/base/error.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/progress/running_task.h"
+
+namespace bimetal::progress {
+
+/// The user has asked for the end before training began. Thrown on every rank.
+class Interrupted : public Error {
+ public:
+  Interrupted() : Error(ErrorCode::Aborted, "interrupted before training began") {}
+};
+
+struct TogetherOptions {
+  std::string what;                   ///< for DataProgress
+  std::chrono::milliseconds timeout;  ///< longest time without progress on any rank
+  std::function<bool()> interrupt_requested = {};
+  std::function<void()> cancel = {};  ///< wakes this rank's task when the others have failed
+};
+
+/// Runs each rank's task (an empty one: nothing) and returns on all ranks when all are done.
+/// Meanwhile the ranks exchange how far they are, so that each wait is short and a rank that is
+/// lost or stuck is found out. Collective. Errors: the task's own, on its rank (which must then end
+/// the group); Timeout, if it makes no progress; Interrupted; and the fabric's.
+void run_together(comm::Group group, const Task& task, const TogetherOptions& options,
+                  Observer& observer);
+
+}  // namespace bimetal::progress

@@ -1,0 +1,70 @@
+#include "bimetal/task/catalog/image_classification.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <span>
+#include <utility>
+
+#include "bimetal/data/transfer/content.h"
+#include "bimetal/device/place.h"
+
+namespace bimetal::task {
+namespace {
+
+std::string digest_of_tensor(const torch::Tensor& tensor) {
+  const auto whole = tensor.contiguous();
+  const std::span bytes(static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes());
+  return data::hex(data::digest_of(bytes), 16);
+}
+
+std::string fact(const char* name, const data::ImageDataset& set) {
+  return fmt::format("{} data = {} samples, digests {} {}", name, set.size(),
+                     digest_of_tensor(set.images), digest_of_tensor(set.labels));
+}
+
+checkpoint::ModelDescription describe(const std::string& model, std::int64_t hidden,
+                                      const data::ImageDataset& set, const std::string& dtype) {
+  return {.name = model,
+          .hidden = hidden,
+          .channels = set.images.size(1),
+          .height = set.images.size(2),
+          .width = set.images.size(3),
+          .classes = set.classes,
+          .dtype = dtype,
+          .mean = set.mean,
+          .stddev = set.stddev};
+}
+
+std::shared_ptr<const data::ImageSet> as_samples(data::ImageDataset set, const std::string& dtype) {
+  return std::make_shared<data::ImageSet>(std::move(set), device::dtype_named(dtype));
+}
+
+}  // namespace
+
+ImageClassification::ImageClassification(const std::string& model, std::int64_t hidden,
+                                         data::TrainTest data, const std::string& dtype)
+    : description_(describe(model, hidden, data.train, dtype)),
+      training_(as_samples(std::move(data.train), dtype)),
+      evaluation_(as_samples(std::move(data.test), dtype)) {}
+
+Model ImageClassification::make_model() const {
+  return checkpoint::draw_described_model(description_);
+}
+
+torch::Tensor ImageClassification::loss_sum(const Values& outputs, const Values& batch) const {
+  return torch::cross_entropy_loss(outputs.front(), batch.back(), {}, at::Reduction::Sum);
+}
+
+std::vector<Metric> ImageClassification::metrics() const {
+  const auto right = [](const Values& outputs, const Values& batch) {
+    return outputs.front().argmax(1).eq(batch.back()).sum();
+  };
+  return {{.name = "accuracy", .sum = right}};
+}
+
+std::vector<std::string> ImageClassification::facts() const {
+  return {fact("training", training_->images()), fact("test", evaluation_->images())};
+}
+
+}  // namespace bimetal::task

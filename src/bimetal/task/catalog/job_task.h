@@ -1,0 +1,25 @@
+#pragma once
+// A task that a job file names.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include "bimetal/checkpoint/model_description.h"
+#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/task/task.h"
+
+namespace bimetal::task {
+
+class JobTask : public Task {
+ public:
+  /// What checkpoints say of its model.
+  virtual const checkpoint::ModelDescription& description() const = 0;
+};
+
+/// The task of a job whose data set share_dataset or find_job_data has found: loads it. Its batches
+/// are of train.dtype. Errors: CorruptData for damaged files; from make_model() those of
+/// models::make_model.
+std::shared_ptr<const JobTask> make_task(const job::JobConfig& job,
+                                         const data::DatasetFiles& files);
+
+}  // namespace bimetal::task

@@ -1,0 +1,35 @@
+#include "bimetal/task/model_state.h"
+
+namespace bimetal::task {
+namespace {
+
+Model as_one_unit(const torch::nn::Module& module) {
+  Unit unit;
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().defined()) unit.parameters.push_back({item.key(), item.value()});
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) unit.buffers.push_back({item.key(), item.value()});
+  }
+  return {{std::move(unit)}};
+}
+
+}  // namespace
+
+ModelState::ModelState(const Model& model)
+    : parameters(model.named_parameters()), buffers(model.named_buffers()) {
+  for (const auto& names : model.tied()) {
+    other_names.insert(other_names.end(), names.begin() + 1, names.end());
+  }
+}
+
+ModelState::ModelState(const torch::nn::Module& module) : ModelState(as_one_unit(module)) {}
+
+std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<torch::Tensor> tensors;
+  tensors.reserve(named.size());
+  for (const auto& item : named) tensors.push_back(item.tensor);
+  return tensors;
+}
+
+}  // namespace bimetal::task

@@ -1,0 +1,54 @@
+#pragma once
+// What is learnt: a model, the data that it learns from and is judged by, and the loss. With
+// nothing distributed in it.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/task/dataset.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal::task {
+
+/// A figure by which people judge a model beside its loss.
+struct Metric {
+  std::string name;  ///< lower case with underscores, as in reports: "accuracy", "perplexity"
+  /// Summed over a batch, one number: the metric is the mean over all samples' weight. Empty: the
+  /// loss itself.
+  std::function<torch::Tensor(const Values& outputs, const Values& batch)> sum = {};
+  /// From that mean to the metric; empty: it is the mean.
+  std::function<double(double mean)> of_mean = {};
+};
+
+/// Called by several threads at once: a rank may measure itself beside its own work.
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  /// A new model on the CPU in float32. What it draws comes from torch's default generator, which
+  /// the caller has seeded, so that ranks draw alike.
+  virtual Model make_model() const = 0;
+
+  virtual std::shared_ptr<const Dataset> training() const = 0;
+  /// What the model is judged by; nullptr: it is not.
+  virtual std::shared_ptr<const Dataset> evaluation() const { return nullptr; }
+
+  /// Which tensors of a batch the model takes: all but the last, the targets.
+  virtual Values inputs(const Values& batch) const;
+
+  /// The sum over the batch's targets, one number, whose gradient is backward's start. Outputs and
+  /// batch are on the computing device. Not a mean: the step divides by the weight of all samples
+  /// of the global batch, so that any split of it gives the same gradient.
+  virtual torch::Tensor loss_sum(const Values& outputs, const Values& batch) const = 0;
+
+  /// The same list on every call and every rank.
+  virtual std::vector<Metric> metrics() const { return {}; }
+
+  /// What all ranks of a job must have alike beside the model, one thing in each line, for people
+  /// to read: digests of the data.
+  virtual std::vector<std::string> facts() const { return {}; }
+};
+
+}  // namespace bimetal::task

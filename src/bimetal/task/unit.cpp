@@ -1,0 +1,121 @@
+#include "bimetal/task/unit.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "bimetal/task/model_state.h"
+
+namespace bimetal::task {
+namespace {
+
+using Tensors = std::vector<NamedTensor> Unit::*;
+
+std::vector<NamedTensor> distinct(const std::vector<Unit>& units, Tensors tensors) {
+  std::vector<NamedTensor> found;
+  for (const auto& unit : units) {
+    for (const auto& named : unit.*tensors) {
+      const bool known = std::ranges::any_of(
+          found, [&](const NamedTensor& other) { return other.tensor.is_same(named.tensor); });
+      if (!known) found.push_back(named);
+    }
+  }
+  return found;
+}
+
+std::vector<NamedTensor> named_with(const torch::OrderedDict<std::string, torch::Tensor>& named,
+                                    const std::string& prefix) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& item : named) {
+    if (item.value().defined()) tensors.push_back({prefix + item.key(), item.value()});
+  }
+  return tensors;
+}
+
+// set_data, as torch::nn::Module::to has it: who holds the tensor holds the moved one.
+void move(const Model& model, const std::function<torch::Tensor(const torch::Tensor&)>& moved) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& tensors : {model.named_parameters(), model.named_buffers()}) {
+    for (const auto& named : tensors) {
+      auto tensor = named.tensor;
+      tensor.set_data(moved(tensor.detach()));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<NamedTensor> Model::named_parameters() const {
+  return distinct(units, &Unit::parameters);
+}
+
+std::vector<NamedTensor> Model::named_buffers() const {
+  return distinct(units, &Unit::buffers);
+}
+
+std::vector<torch::Tensor> Model::parameters() const {
+  return tensors_of(named_parameters());
+}
+
+std::vector<std::vector<std::string>> Model::tied() const {
+  std::vector<std::vector<std::string>> names;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> places;
+  for (const auto& unit : units) {
+    for (const auto* tensors : {&unit.parameters, &unit.buffers}) {
+      for (const auto& named : *tensors) {
+        const auto [place, fresh] =
+            places.emplace(named.tensor.unsafeGetTensorImpl(), names.size());
+        if (fresh) names.emplace_back();
+        names[place->second].push_back(named.name);
+      }
+    }
+  }
+  std::erase_if(names, [](const auto& of_one) { return of_one.size() == 1; });
+  return names;
+}
+
+void Model::train(bool on) const {
+  for (const auto& unit : units) {
+    if (unit.set_training) unit.set_training(on);
+  }
+}
+
+void Model::to(const torch::Device& device, torch::Dtype dtype) const {
+  move(*this, [&](const torch::Tensor& tensor) {
+    return tensor.is_floating_point() ? tensor.to(device, dtype) : tensor.to(device);
+  });
+}
+
+void Model::to(const torch::Device& device) const {
+  move(*this, [&](const torch::Tensor& tensor) { return tensor.to(device); });
+}
+
+Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
+               std::function<Values(const Values& inputs)> forward) {
+  const auto prefix = name.empty() ? name : name + ".";
+  Unit unit;
+  unit.name = name.empty() ? "model" : std::move(name);
+  unit.parameters = named_with(module->named_parameters(), prefix);
+  unit.buffers = named_with(module->named_buffers(), prefix);
+  unit.forward = std::move(forward);
+  unit.set_training = [module = std::move(module)](bool training) { module->train(training); };
+  return unit;
+}
+
+Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
+               std::function<torch::Tensor(torch::Tensor input)> forward) {
+  return make_unit(std::move(name), std::move(module),
+                   [forward = std::move(forward)](const Values& inputs) {
+                     return Values{forward(inputs.front())};
+                   });
+}
+
+Values run_units(const Model& model, Values inputs, const BeforeUse& before_use) {
+  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
+    if (before_use) before_use(unit);
+    inputs = model.units[unit].forward(inputs);
+  }
+  return inputs;
+}
+
+}  // namespace bimetal::task

@@ -1,0 +1,74 @@
+#pragma once
+// A model as an ordered list of units. A unit is what parameters are waited for, gathered and
+// recomputed by, and where a model may be cut: whatever happens between the parts of a model hangs
+// on the boundaries of its units, since libtorch has no hooks on modules.
+
+#include <torch/csrc/api/include/torch/nn/module.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/task/values.h"
+
+namespace bimetal::task {
+
+struct NamedTensor {
+  std::string name;  ///< in the whole model, as checkpoints have it: "conv1.weight"
+  torch::Tensor tensor;
+};
+
+/// A part of a model. A cheap handle: copies share the tensors. Use from one thread.
+struct Unit {
+  std::string name;  ///< "conv1"; for messages
+  /// Leaves. One that another unit has, too (GPT-2's embedding and head), is the same tensor there.
+  std::vector<NamedTensor> parameters;
+  std::vector<NamedTensor> buffers = {};  ///< running means and the like
+  /// From the outputs of the unit before, or the model's inputs. A function of these, the
+  /// parameters and the buffers: it may be called again for the same inputs.
+  std::function<Values(const Values& inputs)> forward;
+  std::function<void(bool training)> set_training = {};  ///< empty: it makes no difference
+};
+
+/// One that nobody has cut is one unit. A cheap handle, as its units are. Use from one thread.
+struct Model {
+  std::vector<Unit> units;
+
+  /// Each tensor once, under its first name, in the order of the units.
+  std::vector<NamedTensor> named_parameters() const;
+  std::vector<NamedTensor> named_buffers() const;
+  /// For an optimizer; in the order of named_parameters().
+  std::vector<torch::Tensor> parameters() const;
+  /// Names of one tensor each: its first, and those under which it comes again. Tensors with one
+  /// name are left out.
+  std::vector<std::vector<std::string>> tied() const;
+
+  void train(bool on = true) const;
+  void eval() const { train(false); }
+  /// Floating-point parameters and buffers become `dtype`; all move to `device`. Handles stay
+  /// valid, tied tensors stay tied.
+  void to(const torch::Device& device, torch::Dtype dtype) const;
+  void to(const torch::Device& device) const;
+};
+
+/// A module as a unit. Its tensors are called "<name>.<their name in it>", or without a name as in
+/// it. It is kept alive.
+Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
+               std::function<Values(const Values& inputs)> forward);
+
+/// The same for one tensor in, one tensor out.
+Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
+               std::function<torch::Tensor(torch::Tensor input)> forward);
+
+/// Told before each use of a unit's parameters (the unit's place in the model): returns when they
+/// are there.
+using BeforeUse = std::function<void(std::size_t unit)>;
+
+/// The forward pass: the units in their order. The one place that walks them. Errors: whatever a
+/// unit or `before_use` throws.
+Values run_units(const Model& model, Values inputs, const BeforeUse& before_use = {});
+
+}  // namespace bimetal::task

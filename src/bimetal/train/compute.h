@@ -1,0 +1,113 @@
+#pragma once
+// What a device does with its share of a batch: forward and backward, in pieces, and again in
+// smaller ones where they do not fit into its memory. The one place for it, whatever becomes of the
+// gradients.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "bimetal/progress/rank_figures.h"
+#include "bimetal/task/task.h"
+
+namespace bimetal::train {
+
+/// Most samples that a rank computes at once.
+class MicroBatch {
+ public:
+  /// `configured`: train.micro_batch; 0 takes what suits the device (kCpuDefault on a CPU, the
+  /// whole share on an accelerator, whose kernels want large batches).
+  MicroBatch(std::int64_t configured, const torch::Device& device);
+
+  /// What a CPU computes fastest; bench figures in docs/balance.md.
+  static constexpr std::int64_t kCpuDefault = 64;
+  /// Smaller pieces are of no use: the per-call cost outweighs the samples.
+  static constexpr std::int64_t kSmallest = 8;
+
+  std::int64_t limit() const noexcept { return limit_; }
+
+  /// After an allocation failed for a share of `batch`: halves the pieces. False if they are as
+  /// small as they get.
+  bool halve(std::int64_t batch);
+
+  /// Number of pieces for a share, and the size of the largest: they differ by one at most.
+  std::int64_t pieces(std::int64_t batch) const;
+
+  /// Calls `compute(piece, last)` for each piece in order.
+  void for_each(const task::Values& batch,
+                const std::function<void(const task::Values& piece, bool last)>& compute) const;
+
+ private:
+  std::int64_t limit_;
+};
+
+/// Backward of the sum of the losses of some of a share's samples, divided by the weight of all of
+/// the step's; `last`: no more of the share follow, so that gradients may leave while it runs.
+using Backward = std::function<void(const torch::Tensor& loss_sum, bool last)>;
+
+/// The backward of something that has a backward for the last piece and one for those before, and
+/// knows the step's weight.
+template <typename Gradients>
+Backward backward_into(Gradients& gradients) {
+  return [&gradients](const torch::Tensor& loss_sum, bool last) {
+    if (last) {
+      gradients.backward_last(loss_sum);
+    } else {
+      gradients.backward(loss_sum);
+    }
+  };
+}
+
+/// A share's pieces, forward of which is somebody else's.
+class Pieces {
+ public:
+  explicit Pieces(Backward backward) : backward_(std::move(backward)) {}
+  /// Error(InvalidArgument) for a loss that is not one number.
+  void add(const torch::Tensor& loss_sum, bool last);
+  /// The sum of all samples' losses. Waits for `device`, which adding a piece does not.
+  double loss_sum(const torch::Device& device) const;
+
+ private:
+  Backward backward_;
+  std::vector<torch::Tensor> sums_;
+};
+
+/// Use from one thread.
+class Compute {
+ public:
+  /// `task` must outlive it; `micro_batch`: as train.micro_batch; `before_use`: as run_units() has
+  /// it.
+  Compute(const task::Task& task, task::Model model, const torch::Device& device,
+          std::int64_t micro_batch, task::BeforeUse before_use = {});
+
+  /// The sum of the losses of a share's samples, after forward and backward; waits for the device.
+  /// `share` is on it. Errors: those of Pieces::add, and whatever the model, the task and
+  /// `backward` throw.
+  double run(const task::Values& share, const Backward& backward) const;
+
+  struct Outcome {
+    progress::Fit fit = progress::Fit::fits;
+    double loss_sum = 0;            ///< 0 unless it fits
+    std::exception_ptr error = {};  ///< what there was no memory for
+  };
+
+  /// The same for a share of so many samples that `fetch` gives. If it does not fit into memory,
+  /// what libtorch keeps of that is given back, and the next try takes smaller pieces
+  /// (Fit::try_smaller_pieces), unless the share itself cannot be held or its pieces are as small
+  /// as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory.
+  Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
+                  const Backward& backward);
+
+ private:
+  const task::Task& task_;
+  const task::Model model_;
+  const torch::Device device_;
+  MicroBatch micro_batch_;
+  const task::BeforeUse before_use_;
+};
+
+}  // namespace bimetal::train

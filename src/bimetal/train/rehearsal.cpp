@@ -1,0 +1,35 @@
+#include "bimetal/train/rehearsal.h"
+
+#include <torch/torch.h>
+
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/device/device.h"
+#include "bimetal/optim/optimizers.h"
+
+namespace bimetal::train {
+
+Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task,
+                     const torch::Device& device, torch::Dtype dtype)
+    : data_(task.training()),
+      device_(device),
+      model_(task.make_model()),
+      compute_(task, model_, device, job.micro_batch) {
+  model_.to(device, dtype);
+  optimizer_ = optim::make_optimizer(job, model_.parameters());
+}
+
+double Rehearsal::step(std::int64_t samples) {
+  const auto batch = task::to_device(task::batch_of(*data_, 0, samples), device_);
+  const double part = 1 / static_cast<double>(weight(samples));
+  device::synchronize(device_);
+  const Stopwatch watch;
+  optimizer_->zero_grad();
+  compute_.run(batch, [&](const torch::Tensor& loss_sum, bool) {
+    loss_sum.backward(torch::full_like(loss_sum, part));
+  });
+  optimizer_->step();
+  device::synchronize(device_);
+  return watch.seconds();
+}
+
+}  // namespace bimetal::train

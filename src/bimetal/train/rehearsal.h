@@ -1,0 +1,37 @@
+#pragma once
+// Steps of a job that train nothing: for measuring how long they take.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/compute.h"
+
+namespace bimetal::train {
+
+/// A task's model and a job's optimizer, to be worn out. Use from one thread at a time.
+class Rehearsal {
+ public:
+  /// Draws from torch's default generator. `task` must outlive it.
+  Rehearsal(const job::TrainConfig& job, const task::Task& task, const torch::Device& device,
+            torch::Dtype dtype);
+
+  /// Seconds of one step (forward, backward, update) on the first `samples` samples of the training
+  /// data; emulated slowness is not in them.
+  double step(std::int64_t samples);
+
+  /// Of these samples.
+  std::int64_t weight(std::int64_t samples) const { return task::weight_of(*data_, 0, samples); }
+
+ private:
+  std::shared_ptr<const task::Dataset> data_;
+  torch::Device device_;
+  task::Model model_;
+  Compute compute_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+}  // namespace bimetal::train

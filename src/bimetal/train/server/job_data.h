@@ -1,0 +1,34 @@
+#pragma once
+// The data set of a process of a job with parameter servers: found on its machine, fetched from a
+// URL, or sent by the process that leads the job. docs/data.md.
+
+#include <functional>
+#include <optional>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/parallel/server/link/credentials.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/train/trainer.h"
+
+namespace bimetal::train {
+
+/// Who sends the data set to a process that has none.
+struct DataSender {
+  /// Where it listens (data_link.h), waited for; nothing: it has no data either. Empty: there is
+  /// no such process.
+  std::function<std::optional<net::Endpoint>()> find;
+  parallel::server::Credentials credentials;
+};
+
+/// Where this process finds the files. One process of each cache is sent them; the others of that
+/// cache wait for it. What is sent is told to `observer`. Errors: those of share_dataset by a rank
+/// alone, where nobody sends; InvalidArgument where the job forbids it; PeerLost, Timeout, System,
+/// CorruptData if it goes wrong: nothing is then left under a name that anyone reads. Interrupted.
+data::DatasetFiles find_job_data(comm::Group alone, const job::JobConfig& job,
+                                 const TrainerOptions& options, const DataSender& sender,
+                                 progress::Observer& observer);
+
+}  // namespace bimetal::train

@@ -1,0 +1,160 @@
+// What the process that leads a job does while it trains: reports, saves, evaluates, ends.
+#include <fmt/format.h>
+
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/shared_checkpoint.h"
+#include "bimetal/progress/together.h"
+#include "bimetal/train/server/server_process.h"
+#include "bimetal/train/server/shard_state.h"
+
+namespace bimetal::train {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{100};
+/// For workers and servers to read that the job is done.
+constexpr std::chrono::seconds kToSayGoodbye{5};
+
+}  // namespace
+
+progress::Report ServerProcess::follow_events() {
+  try {
+    for (bool going_on = true; going_on;) {
+      tell_notes();
+      if (!stopping_ && stop_requested()) {
+        stopping_ = true;
+        server_.request_pause();
+      }
+      if (const auto event = server_.next_event(Deadline::after(kLook))) going_on = handle(*event);
+    }
+  } catch (const Error& error) {
+    server_.abort(error);
+    throw;
+  }
+  predictions_.reset();
+  if (!interrupted_) tell_all_that_it_is_over();
+  const auto workers = server_.figures();
+  const auto repeated = server_.samples_repeated();
+  server_.finish(Deadline::after(kToSayGoodbye));
+  if (run_.finished) run_.finished();
+  auto report = report_of_servers(journal_, job_.servers, state_.step, workers,
+                                  {.updates = static_cast<std::int64_t>(version_) - start_step_,
+                                   .samples_repeated = repeated,
+                                   .bytes_sent = server_.bytes_sent()});
+  report.interrupted = interrupted_;
+  return report;
+}
+
+/// A job that is resumed at its end is over at once: servers that are still to come are waited for,
+/// workers find it told.
+void ServerProcess::tell_all_that_it_is_over() {
+  if (run_.over) run_.over();
+  const auto deadline = Deadline::after(milliseconds_of(job_.cluster.join_timeout_s));
+  while (!server_.complete() && !deadline.expired() && !stop_requested()) {
+    server_.next_event(Deadline::after(kLook));
+  }
+}
+
+/// False when the job is done.
+bool ServerProcess::handle(const ps::Event& event) {
+  if (const auto* joined = std::get_if<ps::JoinedEvent>(&event)) {
+    if (!begun_) {
+      begun_ = true;
+      observer_.on_phase("training");
+      journal_.start_clock();
+    } else {
+      observer_.on_notice(joined->name + " has joined");
+    }
+  } else if (const auto* step = std::get_if<ps::StepEvent>(&event)) {
+    if (!predictions_) serve_predictions();  // all servers are there
+    if (has_copies() && run_.server == 0 && !std::exchange(knows_stand_in_, true)) {
+      stand_in_ = run_.find(shards());
+    }
+    state_.step = step->step.number;
+    if (step->workers.size() != workers_told_) {
+      workers_told_ = step->workers.size();
+      observer_.on_workers(places_of(step->workers));
+    }
+    observer_.on_step(note_step(journal_, *step));
+  } else if (const auto* told = std::get_if<ps::NoticeEvent>(&event)) {
+    observer_.on_notice(told->text);
+  } else if (const auto* lost = std::get_if<ps::ServerLostEvent>(&event)) {
+    if (lost->server == shards()) require_lead();
+    run_.withdraw(lost->server);
+  } else if (const auto* pause = std::get_if<ps::PauseEvent>(&event)) {
+    return on_pause(*pause);
+  }
+  return true;
+}
+
+bool ServerProcess::on_pause(const ps::PauseEvent& pause) {
+  journal_.stop_clock();
+  version_ = pause.version;
+  state_.step = pause.steps_done;
+  state_.position = {.epoch = pause.epoch, .offset = pause.offset};
+  const bool ends_epoch = pause.offset == 0 && pause.steps_done > start_step_;
+  const auto every = job_.checkpoint.every_steps;
+  if (stopping_) require_lead();
+  interrupted_ = stopping_ && !pause.at_end;
+  if (ends_epoch || pause.at_end || stopping_ || (every > 0 && state_.step % every == 0)) {
+    save_now();
+  }
+  if ((ends_epoch || pause.at_end) && !stopping_) {
+    evaluate_now(pause.offset == 0 ? pause.epoch : pause.epoch + 1);
+  }
+  if (pause.at_end || stopping_) return false;
+  journal_.start_clock();
+  server_.resume();
+  return true;
+}
+
+void ServerProcess::save_now() {
+  if (saved_step_ == state_.step) return;
+  saved_step_ = state_.step;
+  const auto states = server_.snapshot(Deadline::after(checkpoint::kFileTimeout));
+  assemble_state(states, plan_, model_, *optimizer_);
+  checkpoint::require_finite_parameters(alone_, model_, state_.step,
+                                        milliseconds_of(job_.parallel.timeout_s));
+  if (job_.checkpoint.dir.empty()) return;
+  require_right_to_save();
+  state_.torch_rng = checkpoint::random_state();
+  const auto path =
+      checkpoint::save_shared_checkpoint(alone_, job_.checkpoint, model_, *optimizer_, state_);
+  observer_.on_checkpoint(path.string(), state_.step);
+}
+
+void ServerProcess::serve_predictions() {
+  if (!run_.publish_predictions || predictions_failed_) return;
+  try {
+    const JobParts parts{job_, run_, server_, plan_, facts_};
+    predictions_ = std::make_unique<JobPredictions>(parts, *state_.model);
+    run_.publish_predictions(predictions_->endpoint());
+  } catch (const Error& error) {
+    predictions_.reset();
+    predictions_failed_ = true;
+    observer_.on_notice(fmt::format("the job serves no predictions: {}", error.what()));
+  }
+}
+
+/// By the workers, while nothing changes.
+void ServerProcess::evaluate_now(std::int64_t epoch) {
+  const auto data = task_->evaluation();
+  if (!job_.train.evaluate || !data || evaluated_step_ == state_.step) return;
+  evaluated_step_ = state_.step;
+  server_.evaluate(predict::test_chunks(*data));
+  while (!stop_requested()) {
+    const auto event = server_.next_event(Deadline::after(kLook));
+    if (!event) continue;
+    if (const auto* result = std::get_if<ps::EvaluatedEvent>(&*event)) {
+      const auto evaluation = predict::evaluation_of(
+          *task_, {.loss = result->loss_sum, .metrics = result->metrics, .weight = result->weight});
+      journal_.add_evaluation(state_.step, evaluation);
+      observer_.on_evaluated(epoch, evaluation);
+      return;
+    }
+    handle(*event);
+  }
+}
+
+}  // namespace bimetal::train

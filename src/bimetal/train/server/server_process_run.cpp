@@ -1,0 +1,199 @@
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/solo_mesh.h"
+#include "bimetal/optim/optimizers.h"
+#include "bimetal/optim/schedule.h"
+#include "bimetal/progress/together.h"
+#include "bimetal/train/server/server_process.h"
+#include "bimetal/train/server/server_setup.h"
+#include "bimetal/train/server/shard_state.h"
+
+namespace bimetal::train {
+
+ServerProcess::ServerProcess(const job::JobConfig& job, const ServerRun& run,
+                             progress::Observer& observer)
+    : job_(job),
+      run_(run),
+      observer_(observer),
+      alone_(comm::make_group(net::make_solo_mesh(run.trainer.host_name), {})),
+      place_{torch::kCPU, device::dtype_named(job.train.dtype)},
+      files_(find_data()),
+      data_server_(run.server == 0 ? send_data() : nullptr),
+      task_(task::make_task(job_, files_)),
+      model_(make_seeded_model(*task_, job_.train.seed, place_)),
+      optimizer_(optim::make_optimizer(job_.train, model_.parameters())),
+      state_(start()),
+      plan_(plan_of_model(job_, model_)),
+      facts_(common_facts(job_, *task_, model_)),
+      store_(
+          plan_, run_.server % shards(), model_.parameters(),
+          [&job](std::vector<torch::Tensor> pieces) {
+            return optim::make_optimizer(job.train, std::move(pieces));
+          },
+          static_cast<std::uint64_t>(state_.step)),
+      server_(server_options(), store_),
+      journal_({.epochs = job_.train.epochs,
+                .steps = checkpoint::planned_steps(job_.train, task_->training()->size(), state_),
+                .global_batch = job_.train.global_batch}),
+      start_step_(state_.step),
+      saved_step_(state_.step),
+      first_sequence_(checkpoint::last_save(job_.checkpoint.dir).sequence),
+      version_(store_.version()) {
+  state_.model = task_->description();
+  if (run_.server > 0) watching_data().on_phase("keeping parameters");
+  restore_shard(store_, *optimizer_, model_);
+  run_.publish(server_.endpoint());
+}
+
+data::DatasetFiles ServerProcess::find_data() {
+  torch::set_num_threads(1);  // the workers of this machine need the others
+  if (run_.server > 0) {
+    const DataSender sender{run_.find_data, credentials_of(run_.network)};
+    return find_job_data(alone_, job_, run_.trainer, sender, watching_data());
+  }
+  try {
+    return find_job_data(alone_, job_, run_.trainer, {}, observer_);
+  } catch (const progress::Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    if (run_.publish_data) run_.publish_data(std::nullopt);
+    throw Error(
+        error.code(),
+        fmt::format("{}; parameter server 0 needs a copy, and sends it to the machines that "
+                    "have none",
+                    error.what()),
+        error.rank());
+  }
+}
+
+std::unique_ptr<data::DataServer> ServerProcess::send_data() {
+  if (!run_.publish_data) return nullptr;
+  auto server = std::make_unique<data::DataServer>(
+      net::Endpoint{run_.listen_host, 0}, credentials_of(run_.network), files_,
+      run_.trainer.host_name, milliseconds_of(job_.parallel.timeout_s));
+  run_.publish_data(server->endpoint());
+  return server;
+}
+
+checkpoint::TrainingState ServerProcess::start() {
+  return checkpoint::starting_point(alone_, job_, run_.trainer.resume, model_, *optimizer_,
+                                    starting());
+}
+
+ps::ServerOptions ServerProcess::server_options() {
+  ps::ServerOptions options;
+  options.server = run_.server;
+  options.servers = server_processes(job_.servers);
+  options.shards = shards();
+  options.start = {state_.step, state_.position.epoch, state_.position.offset, {}};
+  options.listen = {run_.listen_host, 0};
+  options.token = run_.network.token;
+  options.encryption = run_.network.encryption;
+  options.job_id = run_.network.job_id;
+  options.host = run_.trainer.host_name;
+  options.facts = facts_;
+  options.state = [this] { return shard_state(store_); };
+  options.timeout = milliseconds_of(job_.parallel.timeout_s);
+  options.lost = run_.lost;
+  return options;
+}
+
+ps::CoordinatorOptions ServerProcess::coordinator_options() const {
+  ps::CoordinatorOptions options;
+  auto& ledger = options.ledger;
+  ledger.consistency = ps::consistency_of(job_.servers.consistency);
+  ledger.staleness = job_.servers.staleness;
+  ledger.prefetch = ps::prefetch_of(job_.servers.prefetch);
+  ledger.dataset_size = task_->training()->size();
+  ledger.weight = weights_in_order(*task_->training(), job_.train.seed);
+  ledger.global_batch = job_.train.global_batch;
+  ledger.epochs = job_.train.epochs;
+  ledger.last_step = job_.train.steps;
+  const bool saves = !job_.checkpoint.dir.empty();
+  ledger.pause_every = saves ? job_.checkpoint.every_steps : 0;
+  ledger.pause_at_epochs = saves || job_.train.evaluate;
+  ledger.start = {state_.step, state_.position.epoch, state_.position.offset, {}};
+  for (int server = 1; server < server_processes(job_.servers); ++server) {
+    options.servers.insert(server);
+  }
+  options.shards = shards();
+  options.staleness_aware = job_.servers.staleness_aware;
+  options.weight_prediction = job_.servers.weight_prediction;
+  const auto steps = checkpoint::planned_steps(job_.train, task_->training()->size(), state_);
+  options.learning_rate_factor = [train = job_.train, steps](std::int64_t step) {
+    return optim::learning_rate_at(train, step, steps) / train.learning_rate;
+  };
+  options.max_not_finite = static_cast<int>(job_.servers.max_not_finite);
+  options.version = store_.version();
+  options.join_timeout = milliseconds_of(job_.cluster.join_timeout_s);
+  options.lease_timeout = milliseconds_of(job_.parallel.timeout_s);
+  return options;
+}
+
+progress::Report ServerProcess::follow() {
+  std::optional<net::Endpoint> stand_in;
+  if (job_.servers.replicas > 1) {
+    stand_in = run_.server == shards() ? server_.endpoint() : run_.find(shards());
+  }
+  const auto note = [this](const ps::Event& event) {
+    const auto* step = std::get_if<ps::StepEvent>(&event);
+    if (!step) return;
+    if (!std::exchange(begun_, true)) journal_.start_clock();
+    workers_ = step->workers;
+    note_step(journal_, *step);
+  };
+  const bool leads = server_.follow(run_.find(0), stand_in, note,
+                                    Deadline::after(milliseconds_of(job_.cluster.join_timeout_s)));
+  return leads ? lead() : progress::Report{};
+}
+
+/// Server 0 is dead; the job goes on here, where it was.
+progress::Report ServerProcess::lead() {
+  const auto [position, version] = server_.position();
+  ++state_.term;
+  state_.step = position.steps_done;
+  require_newest_here();  // or the job may be done, and this process have slept
+  run_.withdraw(0);
+  data_server_ = send_data();
+  observer_.on_phase("training");
+  observer_.on_notice(
+      fmt::format("server 0 is lost; server {} leads the job from now on, and "
+                  "there is no copy of what it keeps",
+                  run_.server));
+  auto options = coordinator_options();
+  options.workers = workers_;
+  // Server 0 may have died before it saved or evaluated what it had paused for.
+  const auto every = job_.checkpoint.every_steps;
+  options.ledger.pause_first = position.steps_done > start_step_ && position.visited.empty() &&
+                               ((position.offset == 0 && options.ledger.pause_at_epochs) ||
+                                (every > 0 && position.steps_done % every == 0));
+  begun_ = true;
+  journal_.start_clock();
+  server_.lead(options);
+  serve_predictions();
+  return follow_events();
+}
+
+progress::Report ServerProcess::coordinate() {
+  observer_.on_phase("waiting for workers");
+  server_.coordinate(coordinator_options());
+  return follow_events();
+}
+
+int server_processes(const job::ServersConfig& servers) {
+  return static_cast<int>(servers.weights.size()) * static_cast<int>(servers.replicas);
+}
+
+progress::Report run_parameter_server(const job::JobConfig& job, const ServerRun& run,
+                                      progress::Observer& observer) {
+  ServerProcess server(job, run, observer);
+  return run.server == 0 ? server.coordinate() : server.follow();
+}
+
+}  // namespace bimetal::train

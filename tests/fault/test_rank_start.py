@@ -1,0 +1,85 @@
+"""A rank is killed before all ranks have met: the others end at once, on its machine and on others, and say which it was.
+
+cluster.join_timeout_s is longer than the test's patience: whoever waits for the dead rank in vain fails the test. On one
+machine the launcher would end the others in any case, after a while: that they have done so by themselves is in their log.
+"""
+
+import os
+import signal
+
+import harness
+from harness import TwoMachines, connected, wait_until
+
+ONE = "cpu:threads=1"
+GIVES_UP = "does not wait any longer"
+
+
+class RankStart(TwoMachines):
+    def setUp(self):
+        super().setUp()
+        self.environment["BIMETAL_DEBUG"] = "info"
+        self.job_file = self.write_job(checkpoint__dir="", cluster__join_timeout_s=600, parallel__timeout_s=600)
+
+    def rank(self, job, number):
+        """A rank's process as soon as there is one: it is at its very beginning."""
+        found = {}
+
+        def there():
+            found.update(harness.ranks_below(job.pid, self.processes()))
+            return number in found or job.process.poll() is not None
+
+        wait_until(there, f"rank {number}", job)
+        return found[number]
+
+    # ---- two moments -----------------------------------------------------------------------------
+
+    def at_its_very_beginning(self, victim, other, port):
+        os.kill(victim, signal.SIGKILL)
+
+    def while_it_waits_for_another(self, victim, other, port):
+        """The other one is held, so that they cannot have met when the victim is killed."""
+        os.kill(other, signal.SIGSTOP)
+        wait_until(lambda: connected(victim, port), "the victim at the store")
+        os.kill(victim, signal.SIGKILL)
+        os.kill(other, signal.SIGCONT)
+
+    MOMENTS = (at_its_very_beginning, while_it_waits_for_another)
+
+    # ---- what must come of it --------------------------------------------------------------------
+
+    def assert_named(self, job, victim, pid):
+        self.assertEqual(job.wait().status, harness.PEER_LOST, f"{job.out}\n{job.err}")
+        self.assertIn(f"rank {victim} ", job.error())
+        self.assertIn(f"pid {pid}", job.error())
+        self.assertIn("signal 9", job.error())
+
+    def test_on_one_machine(self):
+        for moment in self.MOMENTS:
+            for victim, other in ((0, 1), (1, 0), (2, 0)):
+                with self.subTest(moment=moment.__name__, victim=victim):
+                    job = self.train(self.job_file, workers=(ONE,) * 3)
+                    pids = {rank: self.rank(job, rank) for rank in (other, victim)}
+                    port = int(harness.variable_of(pids[victim], "MASTER_PORT"))
+                    moment(self, pids[victim], pids[other], port)
+                    self.assert_named(job, victim, pids[victim])
+                    for rank in {0, 1, 2} - {victim}:
+                        self.assertRegex(job.err, rf"rank {rank} {GIVES_UP}.*rank {victim} .*signal 9")
+                    self.assert_nothing_left()
+
+    def test_on_two_machines(self):
+        for moment in self.MOMENTS:
+            for victim, other in ((0, 2), (1, 0), (2, 1)):  # rank 0 is the host's, the others are the guest's
+                with self.subTest(moment=moment.__name__, victim=victim):
+                    host = self.host(self.job_file, world_size=3)
+                    guest = self.join(host, workers=(ONE, ONE))
+                    at = {rank: host if rank == 0 else guest for rank in range(3)}
+                    pids = {rank: self.rank(at[rank], rank) for rank in (other, victim)}
+                    moment(self, pids[victim], pids[other], int(host.address.rpartition(":")[2]))
+                    for job in (host, guest):
+                        self.assert_named(job, victim, pids[victim])
+                    self.assertRegex(at[other].err, rf"rank {other} {GIVES_UP}.*rank {victim} .*signal 9")
+                    self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,48 @@
+#pragma once
+// What the golden trainings learn: small, made for the test, and hard enough to move every
+// parameter.
+
+#include <memory>
+
+#include "bimetal/task/task.h"
+
+namespace bimetal::golden {
+
+constexpr std::int64_t sample_count = 200;
+constexpr std::uint64_t seed = 3;
+
+/// The reference CNN on images of 8×8: noise in which the label's own six pixels are brighter,
+/// learnt within a few dozen steps. Drawn in double whatever the type, so that all types see the
+/// same images.
+class ImageTask final : public task::Task {
+ public:
+  explicit ImageTask(torch::ScalarType dtype = torch::kFloat64);
+
+  task::Model make_model() const override;
+  std::shared_ptr<const task::Dataset> training() const override { return data_; }
+  torch::Tensor loss_sum(const task::Values& outputs, const task::Values& batch) const override;
+
+ private:
+  std::shared_ptr<const task::Dataset> data_;
+};
+
+/// The next of twelve tokens from the one before, on sequences of 1 to 40 of them: embedding,
+/// hidden layer, and a head that is tied to the embedding. A sample weighs as many as it has
+/// targets.
+class TokenTask final : public task::Task {
+ public:
+  TokenTask();
+
+  task::Model make_model() const override;
+  std::shared_ptr<const task::Dataset> training() const override { return data_; }
+  torch::Tensor loss_sum(const task::Values& outputs, const task::Values& batch) const override;
+
+ private:
+  std::shared_ptr<const task::Dataset> data_;
+};
+
+/// A model from `from` in `dtype`.
+task::Model make_start(const task::Task& task, std::uint64_t from,
+                       torch::ScalarType dtype = torch::kFloat64);
+
+}  // namespace bimetal::golden

@@ -1,0 +1,151 @@
+#include "bimetal/checkpoint/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "bimetal/base/error.h"
+#include "support/temporary_folder.h"
+
+namespace bimetal::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+TensorMap all_types() {
+  const auto base = torch::arange(-4, 8).reshape({3, 4});
+  TensorMap tensors;
+  for (const auto dtype :
+       {torch::kFloat64, torch::kFloat32, torch::kFloat16, torch::kBFloat16, torch::kInt64,
+        torch::kInt32, torch::kInt16, torch::kInt8, torch::kUInt8, torch::kBool}) {
+    tensors[c10::toString(dtype)] = base.to(dtype);
+  }
+  return tensors;
+}
+
+void expect_equal(const TensorMap& a, const TensorMap& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    ASSERT_TRUE(b.contains(name)) << name;
+    EXPECT_EQ(b.at(name).scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_TRUE(torch::equal(b.at(name), tensor)) << name;
+  }
+}
+
+void expect_refused(const TensorMap& tensors, const std::string& words) {
+  const test::TemporaryFolder folder;
+  try {
+    write_safetensors(folder / "file", tensors);
+    FAIL() << "accepted: " << words;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr(words));
+  }
+  EXPECT_TRUE(test::names_in(folder.path()).empty());
+}
+
+TEST(Safetensors, KeepsEveryTypeAndShape) {
+  const test::TemporaryFolder folder;
+  TensorMap tensors = all_types();
+  tensors["scalar"] = torch::tensor(3.5);
+  tensors["empty"] = torch::empty({2, 0, 3});
+  tensors["not contiguous"] = torch::arange(12.0).reshape({3, 4}).t();
+  tensors["a view"] = torch::arange(12.0).slice(0, 3, 9, 2);
+  tensors["with gradient"] = torch::ones({2}).requires_grad_();
+  tensors["strange \"name\" \\ \n €"] = torch::ones({1});
+  tensors["special"] = torch::tensor({0.0, -0.0, 1e308, 5e-324}, torch::kFloat64);
+  write_safetensors(folder / "file", tensors);
+  expect_equal(tensors, read_safetensors(folder / "file"));
+}
+
+TEST(Safetensors, KeepsTheBitsOfNaN) {
+  const test::TemporaryFolder folder;
+  const auto bits = torch::tensor({0x7ff8dead0000beef, 0x7ff0000000000001}, torch::kInt64);
+  write_safetensors(folder / "file", {{"x", bits.view(torch::kFloat64)}});
+  EXPECT_TRUE(torch::equal(read_safetensors(folder / "file")["x"].view(torch::kInt64), bits));
+}
+
+TEST(Safetensors, AnEmptyMapIsAFile) {
+  const test::TemporaryFolder folder;
+  write_safetensors(folder / "file", {});
+  EXPECT_TRUE(read_safetensors(folder / "file").empty());
+}
+
+TEST(Safetensors, EqualTensorsGiveEqualFiles) {
+  const test::TemporaryFolder folder;
+  write_safetensors(folder / "a", all_types());
+  write_safetensors(folder / "b", all_types());
+  EXPECT_EQ(test::contents_of(folder / "a"), test::contents_of(folder / "b"));
+}
+
+// The layout that the format's description asks for, read without our own reader.
+TEST(Safetensors, PadsTheHeaderAndAlignsTheTensors) {
+  const test::TemporaryFolder folder;
+  write_safetensors(folder / "file", all_types());
+  const std::string file = test::contents_of(folder / "file");
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  EXPECT_EQ(length % 8, 0u);
+  const auto header = nlohmann::json::parse(file.substr(8, length));
+  EXPECT_EQ(header["__metadata__"], (nlohmann::json{{"format", "pt"}}));
+  std::size_t largest_end = 0;
+  for (const auto& [name, tensor] : all_types()) {
+    const std::size_t begin = header[name]["data_offsets"][0],
+                      end = header[name]["data_offsets"][1];
+    EXPECT_EQ(begin % tensor.element_size(), 0u) << name;
+    EXPECT_EQ(std::memcmp(file.data() + 8 + length + begin, tensor.const_data_ptr(), end - begin),
+              0);
+    largest_end = std::max(largest_end, end);
+  }
+  EXPECT_EQ(8 + length + largest_end, file.size());
+}
+
+TEST(Safetensors, RefusesWhatTheFormatCannotHold) {
+  expect_refused({{"x", torch::ones({2}, torch::kComplexFloat)}}, "'x' is of type ComplexFloat");
+  expect_refused({{"x", torch::Tensor()}}, "'x' is undefined or sparse");
+  expect_refused({{"x", torch::ones({2, 2}).to_sparse()}}, "'x' is undefined or sparse");
+  expect_refused({{"__metadata__", torch::ones({2})}}, "__metadata__");
+  expect_refused({{"\xff", torch::ones({2})}}, "no valid UTF-8");
+}
+
+TEST(Safetensors, NamesWhatCannotBeOpened) {
+  const test::TemporaryFolder folder;
+  for (const auto& path : {folder / "none", folder.path()}) {
+    try {
+      read_safetensors(path);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::System);
+      EXPECT_THAT(error.what(), HasSubstr("cannot read " + path.string()));
+    }
+  }
+}
+
+TEST(Safetensors, AreTheSameBytesInMemory) {
+  const test::TemporaryFolder folder;
+  write_safetensors(folder / "file", all_types());
+  const auto bytes = encode_safetensors(all_types());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+            test::contents_of(folder / "file"));
+  expect_equal(decode_safetensors(bytes, "memory"), all_types());
+  EXPECT_TRUE(decode_safetensors(encode_safetensors({}), "memory").empty());
+}
+
+TEST(Safetensors, APartOfThemIsRefusedInMemory) {
+  const auto bytes = encode_safetensors(all_types());
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    try {
+      decode_safetensors(std::span(bytes).first(size), "what has come");
+      FAIL() << "accepted " << size << " bytes";
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::CorruptData);
+      ASSERT_THAT(error.what(), HasSubstr("what has come"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,116 @@
+// What rank 0 reads from a checkpoint and hands to the others.
+
+#include "bimetal/checkpoint/shared_checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <sstream>
+
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint_manifest.h"
+#include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/comm/exchange.h"
+#include "support/temporary_folder.h"
+#include "support/thread_ranks.h"
+#include "unit/checkpoint/small_net.h"
+
+namespace bimetal::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+TrainingState some_state() {
+  return {.step = 7,
+          .position = {.epoch = 2, .offset = 1536},
+          .seed = 18446744073709551615u,
+          .global_batch = 512,
+          .shares = {410, 0, 102},
+          .torch_rng = {0, 1, 2, 254, 255},
+          .error_feedback = {{"bucket 0.residual", {1.5f, -2, 0}}, {"bucket 1.basis", {3}}},
+          .model = ModelDescription{.name = "mlp"}};
+}
+
+/// A model and an optimizer that has learnt something, or nothing yet.
+struct Trained {
+  explicit Trained(int steps) : adam(net.parameters(), torch::optim::AdamOptions(0.1)) {
+    run_steps(net, adam, 1, steps);
+  }
+  SmallNet net;
+  torch::optim::Adam adam;
+};
+
+TEST(SharedCheckpoint, GivesEveryRankAllOfIt) {
+  const test::TemporaryFolder folder;
+  Trained saved(3);
+  const auto path = save_checkpoint(folder.path(), saved.net, saved.adam, some_state(), 1);
+  std::vector<TensorMap> learnt(3);
+  testing::run_ranks(3, [&](int rank, comm::Group group) {
+    Trained mine(0);
+    // Others' paths are ignored: their machines may not have the folder.
+    const auto from = rank == 0 ? path : std::filesystem::path("nowhere");
+    const auto state = load_shared_checkpoint(group, from, mine.net, mine.adam);
+    ASSERT_TRUE(state);
+    EXPECT_EQ(*state, some_state()) << "rank " << rank;
+    learnt[static_cast<std::size_t>(rank)] = optimizer_tensors(mine.adam, mine.net);
+  });
+  const auto expected = optimizer_tensors(saved.adam, saved.net);
+  ASSERT_FALSE(expected.empty());
+  for (const auto& own : learnt) {
+    ASSERT_EQ(own.size(), expected.size());
+    for (const auto& [name, tensor] : expected) EXPECT_TRUE(tensor.equal(own.at(name))) << name;
+  }
+}
+
+TEST(SharedCheckpoint, WithoutOneEveryRankBeginsAnew) {
+  testing::run_ranks(2, [](int, comm::Group group) {
+    Trained mine(0);
+    EXPECT_FALSE(load_shared_checkpoint(group, std::nullopt, mine.net, mine.adam));
+    EXPECT_TRUE(mine.adam.state().empty());
+  });
+}
+
+/// libtorch's archive of an optimizer, which its loading hands to an interpreter of code.
+comm::Bytes archive_of(const torch::optim::Optimizer& optimizer) {
+  std::ostringstream stream;
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  archive.save_to(stream);
+  const auto text = std::move(stream).str();
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(SharedCheckpoint, NothingButDataIsTakenFromRank0) {
+  const comm::Bytes hostile[] = {archive_of(Trained(2).adam), comm::Bytes(100, std::byte{0x80}),
+                                 comm::Bytes()};
+  for (const auto& learnt : hostile) {
+    testing::run_ranks(2, [&](int rank, comm::Group group) {
+      Trained mine(1);
+      const auto before = optimizer_tensors(mine.adam, mine.net);
+      if (rank == 0) {
+        const auto text = state_text(some_state());
+        const auto state = std::as_bytes(std::span(text));
+        for (const comm::Bytes& part :
+             {comm::Bytes(state.begin(), state.end()), encode_safetensors({}), learnt}) {
+          comm::broadcast_bytes(group, part, 0, Deadline::after(kFileTimeout));
+        }
+        return;
+      }
+      try {
+        load_shared_checkpoint(group, std::nullopt, mine.net, mine.adam);
+        ADD_FAILURE() << "taken";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::CorruptData);
+        EXPECT_THAT(error.what(), HasSubstr("rank 0 has sent"));
+      }
+      for (const auto& [name, tensor] : optimizer_tensors(mine.adam, mine.net)) {
+        EXPECT_TRUE(tensor.equal(before.at(name))) << name;
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,177 @@
+#include "bimetal/data/transfer/data_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "bimetal/base/error.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/net/solo_mesh.h"
+#include "bimetal/train/server/job_data.h"
+#include "support/environment.h"
+#include "support/temporary_folder.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::data {
+namespace {
+
+namespace fs = std::filesystem;
+namespace ps = parallel::server;
+using bimetal::test::contents_of;
+using bimetal::test::names_in;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ps::Credentials own(net::Encryption encryption = net::Encryption::off,
+                    const char* token = "the token of this test") {
+  return {net::Token::from_text(token), encryption, "job"};
+}
+
+class DataLink : public ::testing::Test {
+ protected:
+  DataLink() {
+    job_.data.path = (folder_ / "none").string();
+    job_.parallel.timeout_s = 20;
+    send();
+  }
+
+  void send(net::Encryption encryption = net::Encryption::off) {
+    server_.reset();
+    server_ =
+        std::make_unique<DataServer>(net::Endpoint{"127.0.0.1", 0}, own(encryption),
+                                     find_dataset("mnist", images_.path()), "pc", seconds(20));
+  }
+
+  DatasetFiles find(const ps::Credentials& with = own()) {
+    auto alone = comm::make_group(net::make_solo_mesh("mac"), {});
+    train::TrainerOptions options;
+    options.host_name = "mac";
+    const train::DataSender sender{[this] { return at_; }, with};
+    return train::find_job_data(alone, job_, options, sender, told_);
+  }
+  Error error_of_find(const ps::Credentials& with = own()) {
+    try {
+      find(with);
+    } catch (const Error& error) {
+      return error;
+    }
+    return {ErrorCode::Internal, "found"};
+  }
+
+  void expect_same_files(const fs::path& folder) {
+    EXPECT_EQ(names_in(folder), names_in(images_.path()));
+    for (const auto& name : names_in(folder)) {
+      EXPECT_EQ(contents_of(folder / name), contents_of(images_.path() / name)) << name;
+    }
+  }
+  fs::path sent() const { return folder_ / "cache" / "data"; }
+
+  train::test::SyntheticImages images_{150'000, 10};  // three pieces
+  bimetal::test::TemporaryFolder folder_;
+  bimetal::test::Environment cache_{"BIMETAL_CACHE", (folder_ / "cache").string()};
+  job::JobConfig job_ = [] {
+    job::JobConfig job;
+    job.data.name = "mnist";
+    return job;
+  }();
+  std::unique_ptr<DataServer> server_;
+  std::optional<net::Endpoint> at_ = net::Endpoint{};
+  train::test::Recorder told_;
+};
+
+TEST_F(DataLink, KeepsWhatItIsSentPlainAndEncrypted) {
+  for (const auto encryption : {net::Encryption::off, net::Encryption::on}) {
+    send(encryption);
+    at_ = server_->endpoint();
+    const auto files = find(own(encryption));
+    expect_same_files(files.folder);
+    EXPECT_THAT(server_->take_notes(), ElementsAre(HasSubstr("no data on mac (")));
+    find(own(encryption));
+    EXPECT_THAT(server_->take_notes(), IsEmpty()) << "it is in the cache";
+    EXPECT_EQ(names_in(sent()).size(), 1u);
+    fs::remove_all(sent());
+  }
+  EXPECT_THAT(told_.notices.front(), HasSubstr("MiB to be kept there"));
+  EXPECT_EQ(told_.notices.size(), 2u);
+}
+
+TEST_F(DataLink, ManyOfOneCacheAreSentItOnce) {
+  at_ = server_->endpoint();
+  std::array<std::thread, 3> receivers;
+  for (auto& receiver : receivers) {
+    receiver = std::thread([this] {
+      train::test::Recorder told;
+      train::TrainerOptions options;
+      options.host_name = "mac";
+      const auto files = train::find_job_data(comm::make_group(net::make_solo_mesh("mac"), {}),
+                                              job_, options, {[this] { return at_; }, own()}, told);
+      expect_same_files(files.folder);
+    });
+  }
+  for (auto& receiver : receivers) receiver.join();
+  EXPECT_EQ(server_->take_notes().size(), 1u);
+}
+
+TEST_F(DataLink, WhatIsForbiddenOrNowhereIsSaid) {
+  at_ = server_->endpoint();
+  job_.data.send_max_gb = 0.001;
+  EXPECT_THAT(error_of_find().what(), HasSubstr("send_max_gb = 0.001"));
+  job_.data.send = false;
+  EXPECT_THAT(error_of_find().what(), HasSubstr("[data] send = false"));
+  job_.data = {.name = "mnist", .path = job_.data.path};
+  at_.reset();
+  const auto nowhere = error_of_find();
+  EXPECT_EQ(nowhere.code(), ErrorCode::InvalidArgument);
+  EXPECT_THAT(nowhere.what(), HasSubstr("has none either"));
+  EXPECT_THAT(nowhere.what(), HasSubstr(job_.data.path));
+}
+
+TEST_F(DataLink, StrangersGetNothing) {
+  at_ = server_->endpoint();
+  EXPECT_EQ(error_of_find(own(net::Encryption::off, "another token, of a stranger")).code(),
+            ErrorCode::Unauthorized);
+  EXPECT_THAT(server_->take_notes(), IsEmpty());
+}
+
+TEST_F(DataLink, ASenderThatIsGoneLeavesNothingHalf) {
+  progress::Meter meter;
+  DataClient client("server 0", seconds(20), meter);
+  client.connect(server_->endpoint(), own());
+  const auto offer = client.ask({.host = "mac", .missing = "nothing there"});
+  ASSERT_EQ(offer.files.size(), 4u);
+  EXPECT_EQ(offer.host, "pc");
+  server_.reset();
+  try {
+    client.receive({{"a", offer.files[0].stored_size}}, folder_.path());
+    FAIL() << "received";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::PeerLost);
+    EXPECT_THAT(error.what(), HasSubstr("server 0"));
+  }
+}
+
+TEST_F(DataLink, AFileThatIsNotWhatItWasIsNotKept) {
+  at_ = server_->endpoint();
+  find();
+  fs::remove_all(sent());
+  // The server has read it before.
+  std::fstream labels(images_.path() / "t10k-labels-idx1-ubyte",
+                      std::ios::binary | std::ios::in | std::ios::out);
+  labels.seekp(8);
+  labels.put('\x09').put('\x08').put('\x07');
+  labels.close();
+  const auto error = error_of_find();
+  EXPECT_EQ(error.code(), ErrorCode::CorruptData) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("t10k-labels-idx1-ubyte"));
+  EXPECT_THAT(names_in(sent()), IsEmpty());
+}
+
+}  // namespace
+}  // namespace bimetal::data

@@ -1,0 +1,71 @@
+#include "bimetal/launch/agent/agent_message.h"
+
+#include <gtest/gtest.h>
+
+namespace bimetal::launch {
+namespace {
+
+TEST(AgentMessage, ComesOutAsItWentInHoweverItIsCut) {
+  const std::string text("some\0bytes\n", 11);
+  const auto bytes =
+      encode_message({AgentMessage::output, 3, text}) + encode_message({AgentMessage::beat});
+  for (std::size_t cut = 0; cut <= bytes.size(); ++cut) {
+    MessageReader reader;
+    std::vector<Message> messages;
+    for (const auto& part : {bytes.substr(0, cut), bytes.substr(cut)}) {
+      reader.feed(part);
+      while (auto message = reader.next()) messages.push_back(*message);
+    }
+    ASSERT_EQ(messages.size(), 2u) << cut;
+    EXPECT_EQ(messages[0].rank, 3);
+    EXPECT_EQ(messages[0].text, text);
+    EXPECT_EQ(messages[1].kind, AgentMessage::beat);
+  }
+}
+
+TEST(AgentMessage, RefusesStrangeBytes) {
+  MessageReader reader;
+  reader.feed("Welcome to host7!\n");
+  EXPECT_THROW(reader.next(), Error);
+}
+
+TEST(AgentMessage, TheJobArrivesWhole) {
+  AgentJob job;
+  job.command = {"python", "train.py", ""};
+  job.directory = "/work";
+  job.directory_is_needed = true;
+  job.environment = {{"A", "b=c\n"}};
+  job.ranks = {{4, {{"RANK", "4"}}}, {5, {}}};
+  job.is_first_host = true;
+  job.master = {"fd00::2", 29500};
+  job.silence_ms = 60'000;
+  const auto read = decode_job(encode_job(job));
+  EXPECT_EQ(read.command, job.command);
+  EXPECT_EQ(read.directory, job.directory);
+  EXPECT_TRUE(read.directory_is_needed);
+  EXPECT_EQ(read.environment, job.environment);
+  ASSERT_EQ(read.ranks.size(), 2u);
+  EXPECT_EQ(read.ranks[0].environment, job.ranks[0].environment);
+  EXPECT_EQ(read.ranks[1].rank, 5);
+  EXPECT_TRUE(read.is_first_host);
+  EXPECT_EQ(read.master, job.master);
+  EXPECT_EQ(read.silence_ms, 60'000);
+  EXPECT_THROW(decode_job(encode_job(job).substr(1)), Error);
+}
+
+TEST(AgentMessage, ErrorsKeepTheirCodeAndRank) {
+  const auto error = decode_error(encode_error({ErrorCode::Timeout, "too late", 7}));
+  EXPECT_EQ(error.code(), ErrorCode::Timeout);
+  EXPECT_STREQ(error.what(), "too late");
+  EXPECT_EQ(error.rank(), 7);
+  EXPECT_FALSE(decode_error(encode_error({ErrorCode::System, "x"})).rank());
+}
+
+TEST(AgentMessage, AnotherVersionsGreetingCanBeRead) {
+  const auto hello = decode_hello(encode_hello({"9.1", "host7", ""}) + "what comes later");
+  EXPECT_EQ(hello.version, "9.1");
+  EXPECT_EQ(hello.host_name, "host7");
+}
+
+}  // namespace
+}  // namespace bimetal::launch

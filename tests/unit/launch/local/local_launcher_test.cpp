@@ -1,0 +1,202 @@
+// The launcher with shell scripts in place of ranks: real processes, real signals.
+
+#include "bimetal/launch/local/local_launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+namespace bimetal::launch {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+LaunchPlan plan_of(const std::vector<std::string>& scripts) {
+  LaunchPlan plan;
+  for (const auto& script : scripts) {
+    plan.ranks.push_back({"shell", {"/bin/sh", "-c", script}});
+  }
+  plan.world_size = static_cast<int>(scripts.size());
+  plan.store = {"127.0.0.1", 4711};
+  plan.token = net::Token::from_text("a secret of the job");
+  plan.grace_after_failure = milliseconds(300);
+  return plan;
+}
+
+/// Sends SIGINT to this process when the ranks have made `count` files in `folder`.
+class InterruptWhenReady {
+ public:
+  InterruptWhenReady(const std::filesystem::path& folder, int count)
+      : thread_([folder, count] {
+          using Iterator = std::filesystem::directory_iterator;
+          while (std::distance(Iterator(folder), Iterator()) < count) {
+            std::this_thread::sleep_for(milliseconds(5));
+          }
+          ::kill(::getpid(), SIGINT);
+        }) {}
+  ~InterruptWhenReady() { thread_.join(); }
+
+ private:
+  std::thread thread_;
+};
+
+class LocalLauncher : public ::testing::Test {
+ protected:
+  LocalLauncher()
+      : folder_(std::filesystem::path(::testing::TempDir()) /
+                ("launcher-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~LocalLauncher() override { std::filesystem::remove_all(folder_); }
+
+  std::string content(const std::string& name) const {
+    std::ifstream file(folder_ / name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::string in_folder(const std::string& name) const { return (folder_ / name).string(); }
+
+  std::filesystem::path folder_;
+  SignalWatch signals_;
+};
+
+TEST_F(LocalLauncher, TellsEachRankItsPlace) {
+  const std::string script =
+      "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT "
+      "$BIMETAL_STORE $EXTRA > " +
+      in_folder("rank-$RANK");
+  auto plan = plan_of({script, script});
+  plan.first_rank = 3;
+  plan.world_size = 7;
+  plan.environment = {{"EXTRA", "more"}};
+  const auto result = run_ranks(plan, signals_);
+  EXPECT_FALSE(result.interrupted);
+  EXPECT_EQ(content("rank-3"), "3 7 0 2 127.0.0.1 4711 launcher more\n");
+  EXPECT_EQ(content("rank-4"), "4 7 1 2 127.0.0.1 4711 launcher more\n");
+}
+
+TEST_F(LocalLauncher, HandsTheTokenOnByEnvironmentAlone) {
+  const auto plan = plan_of({"echo $BIMETAL_TOKEN > " + in_folder("token") +
+                             "; tr '\\0' ' ' < /proc/$$/cmdline > " + in_folder("cmdline")});
+  run_ranks(plan, signals_);
+  EXPECT_EQ(content("token"), "a secret of the job\n");
+  EXPECT_THAT(content("cmdline"), ::testing::Not(HasSubstr("a secret of the job")));
+}
+
+TEST_F(LocalLauncher, SaysWhoWasKilledAndEndsTheOthers) {
+  try {
+    run_ranks(plan_of({"sleep 600", "kill -9 $$"}), signals_);
+    FAIL() << "no error";
+  } catch (const JobFailed& failure) {
+    EXPECT_EQ(failure.code(), ErrorCode::PeerLost);
+    EXPECT_EQ(failure.rank(), 1);
+    EXPECT_TRUE(failure.first_hand());
+    EXPECT_THAT(failure.what(), HasSubstr("rank 1 (shell, pid "));
+  }
+}
+
+TEST_F(LocalLauncher, DoesNotBlameARankThatAnotherStoodInFor) {
+  auto plan = plan_of({"kill -9 $$", "sleep 0.5; kill -6 $$", "sleep 30"});
+  plan.ranks[0].copy = 1;
+  try {
+    run_ranks(plan, signals_);
+    FAIL() << "the job has failed";
+  } catch (const JobFailed& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+    EXPECT_THAT(error.what(), HasSubstr("signal 6"));
+  }
+}
+
+TEST_F(LocalLauncher, AJobGoesOnWhileAnotherStandsIn) {
+  auto plan = plan_of({"kill -9 $$", "sleep 1; exit 0"});
+  plan.ranks[0].copy = 1;
+  EXPECT_NO_THROW(run_ranks(plan, signals_));
+}
+
+TEST_F(LocalLauncher, KnowsTheLastCheckpointAndTheError) {
+  const std::string says =
+      R"(echo '{"event":"checkpoint","path":"runs/step-5","step":5}' >&4; )"
+      R"(echo '{"event":"error","code":"not_finite","message":"loss is NaN"}' >&4; exit 12)";
+  try {
+    run_ranks(plan_of({says}), signals_);
+    FAIL() << "no error";
+  } catch (const JobFailed& failure) {
+    EXPECT_EQ(failure.code(), ErrorCode::NotFinite);
+    EXPECT_STREQ(failure.what(), "loss is NaN");
+    EXPECT_EQ(failure.last_checkpoint(), "runs/step-5");
+  }
+}
+
+TEST_F(LocalLauncher, TheFirstRequestAsksForAnOrderlyEnd) {
+  // As ranks do: finish something, then end with the status for it.
+  const std::string script = "trap 'echo saved > " + in_folder("saved-$RANK") +
+                             "; exit 130' INT; touch " + in_folder("ready-$RANK") +
+                             "; while :; do sleep 0.05; done";
+  std::atomic<int> announced = 0;
+  const InterruptWhenReady interrupt(folder_, 2);
+  const auto result = run_ranks(plan_of({script, script}), signals_, [&] { ++announced; });
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_FALSE(result.killed);
+  EXPECT_EQ(announced, 1);
+  EXPECT_EQ(content("saved-0"), "saved\n");
+  EXPECT_EQ(content("saved-1"), "saved\n");
+}
+
+TEST_F(LocalLauncher, TheSecondRequestKills) {
+  const std::string deaf =
+      "trap '' INT TERM; touch " + in_folder("ready-$RANK") + "; while :; do sleep 0.05; done";
+  const InterruptWhenReady interrupt(folder_, 2);
+  const auto result =
+      run_ranks(plan_of({deaf, deaf}), signals_, [] { ::kill(::getpid(), SIGINT); });
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_TRUE(result.killed);
+}
+
+/// Workers may still come from elsewhere; the other one that leads is elsewhere.
+LaunchPlan plan_with_a_stopped_server() {
+  auto plan = plan_of({"exit 0", "kill -STOP $$"});
+  plan.only_these = false;
+  plan.ranks[0].expendable = true;
+  plan.ranks[1].copy = kCopyElsewhere;
+  return plan;
+}
+
+TEST_F(LocalLauncher, ARankThatIsStoppedWhenTheJobIsOverIsKilled) {
+  auto plan = plan_with_a_stopped_server();
+  plan.ranks.erase(plan.ranks.begin());
+  plan.ranks[0].name = "server";
+  std::atomic<bool> failed = false;
+  plan.on_failure = [&](int, const Error&) { failed = true; };
+  plan.over = [asked = 0]() mutable { return ++asked > 1; };
+  plan.grace_after_over = milliseconds(300);
+  EXPECT_EQ(run_ranks(plan, signals_).left_behind, std::vector<std::string>{"server"});
+  EXPECT_FALSE(failed) << "nobody is to go on without it: there is nothing left to do";
+}
+
+TEST_F(LocalLauncher, AWorkerThatHasEndedKnowsThatTheJobIsOver) {
+  auto plan = plan_with_a_stopped_server();
+  plan.grace_after_finish = milliseconds(300);
+  EXPECT_NO_THROW(run_ranks(plan, signals_));
+}
+
+TEST_F(LocalLauncher, ARankThatNeverEndsIsKilledInTheEnd) {
+  auto plan = plan_of({"exit 0", "sleep 600"});
+  plan.grace_after_finish = milliseconds(300);
+  try {
+    run_ranks(plan, signals_);
+    FAIL() << "no error";
+  } catch (const JobFailed& failure) {
+    EXPECT_EQ(failure.code(), ErrorCode::Timeout);
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::launch

@@ -1,0 +1,129 @@
+#include "bimetal/launch/local/process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "bimetal/base/error.h"
+#include "bimetal/launch/local/pipe.h"
+
+namespace bimetal::launch {
+namespace {
+
+using ::testing::HasSubstr;
+
+ProcessExit wait_for(Process& process) {
+  for (;;) {
+    if (const auto exit = process.poll()) return *exit;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+/// What a shell command writes to its descriptor 4.
+std::string output_of(const std::string& script, ProcessCommand command = {}) {
+  auto pipe = Pipe::create();
+  command.argv = {"/bin/sh", "-c", script};
+  command.descriptors.push_back({4, pipe.write.number()});
+  auto process = Process::start(command);
+  pipe.write.close();
+  wait_for(process);
+  std::string text;
+  read_available(pipe.read, text);
+  return text;
+}
+
+bool exists(int pid) {
+  return ::kill(pid, 0) == 0;
+}
+
+TEST(Process, TellsStatusAndSignalApart) {
+  auto by_itself = Process::start({{"/bin/sh", "-c", "exit 7"}, {}, {}});
+  const auto status = wait_for(by_itself);
+  EXPECT_EQ(status.status, 7);
+  EXPECT_EQ(status.signal, 0);
+
+  auto killed = Process::start({{"/bin/sh", "-c", "kill -9 $$"}, {}, {}});
+  EXPECT_EQ(wait_for(killed).signal, SIGKILL);
+}
+
+TEST(Process, IsNothingWhileItRuns) {
+  auto process = Process::start({{"/bin/sleep", "60"}, {}, {}});
+  EXPECT_FALSE(process.poll());
+  process.send(SIGTERM);
+  EXPECT_EQ(wait_for(process).signal, SIGTERM);
+}
+
+TEST(Process, HandsOnVariablesAndDescriptors) {
+  ProcessCommand command;
+  command.environment = {{"BIMETAL_TEST_WORD", "hello world"}};
+  EXPECT_EQ(output_of("printf '%s' \"$BIMETAL_TEST_WORD\" >&4", command), "hello world");
+}
+
+TEST(Process, HandsOnNothingElse) {
+  const auto pipe = Pipe::create();
+  const auto script = "[ -e /dev/fd/" + std::to_string(pipe.read.number()) + " ] && echo open >&4";
+  EXPECT_EQ(output_of(script), "");
+}
+
+TEST(Process, HasAnEmptyStandardInput) {
+  EXPECT_EQ(output_of("cat >&4"), "");
+}
+
+TEST(Process, HasAGroupOfItsOwn) {
+  auto process = Process::start({{"/bin/sleep", "60"}, {}, {}});
+  EXPECT_EQ(::getpgid(process.pid()), process.pid());
+}
+
+TEST(Process, TakesItsWholeGroupWithIt) {
+  auto pipe = Pipe::create();
+  int grandchild = 0;
+  {
+    auto process = Process::start(
+        {{"/bin/sh", "-c", "sleep 60 & echo $! >&4; wait"}, {}, {{4, pipe.write.number()}}});
+    std::string text;
+    set_nonblocking(pipe.read);
+    while (text.find('\n') == std::string::npos) read_available(pipe.read, text);
+    grandchild = std::stoi(text);
+    EXPECT_TRUE(exists(grandchild));
+  }
+  // The grandchild's own reaper is init, or this process's subreaper: give it a moment.
+  for (int i = 0; i < 500 && exists(grandchild); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(!exists(grandchild) ||
+              output_of("sed -n 's/^State:.//p' /proc/" + std::to_string(grandchild) +
+                        "/status >&4")[0] == 'Z');
+}
+
+TEST(Process, WhatItLeavesInItsGroupDiesWithIt) {
+  auto pipe = Pipe::create();
+  auto process =
+      Process::start({{"/bin/sh", "-c", "sleep 60 & exit 0"}, {}, {{4, pipe.write.number()}}});
+  pipe.write.close();
+  EXPECT_EQ(wait_for(process).status, 0);
+  std::string text;
+  // The end of the stream shows that nobody holds the other end any more.
+  EXPECT_FALSE(read_available(pipe.read, text));
+}
+
+TEST(Process, NamesAProgramThatCannotBeStarted) {
+  try {
+    Process::start({{"/no/such/program"}, {}, {}});
+    FAIL() << "started";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::System);
+    EXPECT_THAT(error.what(), HasSubstr("/no/such/program"));
+  }
+}
+
+TEST(Process, KnowsItsOwnProgram) {
+  EXPECT_THAT(own_program().filename().string(), HasSubstr("unit_launch"));
+}
+
+}  // namespace
+}  // namespace bimetal::launch

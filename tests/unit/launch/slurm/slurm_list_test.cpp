@@ -1,0 +1,45 @@
+#include "bimetal/launch/slurm/slurm_list.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::launch {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(SlurmNodeList, OneName) {
+  EXPECT_THAT(expand_node_list("gpu1"), ElementsAre("gpu1"));
+  EXPECT_THAT(expand_node_list("a,b-2.local"), ElementsAre("a", "b-2.local"));
+}
+
+TEST(SlurmNodeList, RangesKeepTheirZeros) {
+  EXPECT_THAT(expand_node_list("node[01-03,07],gpu1"),
+              ElementsAre("node01", "node02", "node03", "node07", "gpu1"));
+  EXPECT_THAT(expand_node_list("n[9-11]"), ElementsAre("n9", "n10", "n11"));
+  EXPECT_THAT(expand_node_list("n[099-101]-ib"), ElementsAre("n099-ib", "n100-ib", "n101-ib"));
+}
+
+TEST(SlurmNodeList, SeveralBracketsMultiply) {
+  EXPECT_THAT(expand_node_list("r[1-2]n[5,7]"), ElementsAre("r1n5", "r1n7", "r2n5", "r2n7"));
+}
+
+TEST(SlurmNodeList, RefusesWhatIsNone) {
+  for (const auto* text :
+       {"", "a,,b", "n[1-", "n[]", "n[a-b]", "n[3-1]", "n]1", "n[1-2", "n[-3]", "n[0-99999999]"}) {
+    EXPECT_THROW(expand_node_list(text), Error) << text;
+  }
+}
+
+TEST(SlurmTasksPerNode, CountsAndRepeats) {
+  EXPECT_THAT(expand_tasks_per_node("4(x2),1"), ElementsAre(4, 4, 1));
+  EXPECT_THAT(expand_tasks_per_node("2"), ElementsAre(2));
+  for (const auto* text : {"", "0", "2(x", "2(x0)", "x", "2(x99999999)", "2(y3)"}) {
+    EXPECT_THROW(expand_tasks_per_node(text), Error) << text;
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::launch

@@ -1,0 +1,99 @@
+#include "bimetal/launch/ssh/host_list.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "bimetal/base/error.h"
+#include "support/temporary_folder.h"
+
+namespace bimetal::launch {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string shown(const std::vector<HostSlots>& hosts) {
+  std::string text;
+  for (const auto& [name, slots] : hosts) text += name + "=" + std::to_string(slots) + " ";
+  return text;
+}
+
+std::string complaint(const std::string& list) {
+  try {
+    parse_host_list(list);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "no complaint";
+}
+
+TEST(HostList, ReadsHostsAndSlots) {
+  EXPECT_EQ(shown(parse_host_list("host1:4,host2:2")), "host1=4 host2=2 ");
+  EXPECT_EQ(shown(parse_host_list("me@mac.local , 10.0.0.7:3")), "me@mac.local=1 10.0.0.7=3 ");
+  EXPECT_EQ(shown(parse_host_list("[fd00::2]:4,me@[fd00::3]")), "fd00::2=4 me@fd00::3=1 ");
+}
+
+TEST(HostList, SaysWhatMakesNoSense) {
+  EXPECT_THAT(complaint("host1:x"), HasSubstr("\"x\" is not a number of slots"));
+  EXPECT_THAT(complaint("host1:0"), HasSubstr("\"0\" is not a number of slots"));
+  EXPECT_THAT(complaint("host1,,host2"), HasSubstr("the name is missing"));
+  EXPECT_THAT(complaint("fd00::2"), HasSubstr("brackets"));
+  EXPECT_THAT(complaint("host1:2,host2,host1:1"), HasSubstr("host1 is listed twice"));
+}
+
+TEST(HostList, LetsNoOptionOfSshThrough) {
+  EXPECT_THAT(complaint("-oProxyCommand=x:1"), HasSubstr("no name or address"));
+  EXPECT_THAT(complaint("a b:1"), HasSubstr("no name or address"));
+  EXPECT_THAT(complaint("a;b"), HasSubstr("no name or address"));
+}
+
+TEST(HostList, ReadsFilesOfOtherLaunchers) {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "hosts";
+  std::ofstream(path) << "# machines\nhost1 slots=4\n\nhost2:2   # the small one\nhost3\n";
+  EXPECT_EQ(shown(read_host_file(path)), "host1=4 host2=2 host3=1 ");
+}
+
+TEST(HostList, NamesTheLineOfAFile) {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "hosts";
+  std::ofstream(path) << "host1 slots=4\nhost2 cores=2\n";
+  try {
+    read_host_file(path);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("hosts:2: "));
+    EXPECT_THAT(error.what(), HasSubstr("slots=N"));
+  }
+  std::ofstream(path) << "# nothing\n";
+  EXPECT_THROW(read_host_file(path), Error);
+  EXPECT_THROW(read_host_file(folder.path() / "none"), Error);
+}
+
+TEST(HostList, FillsOneHostAfterTheOther) {
+  const auto hosts = parse_host_list("a:2,b:3,c:1");
+  const auto all = place_ranks(hosts, std::nullopt);
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[1].first_rank, 2);
+  EXPECT_EQ(all[2].first_rank, 5);
+  const auto some = place_ranks(hosts, 3);
+  ASSERT_EQ(some.size(), 2u);
+  EXPECT_EQ(some[1].name, "b");
+  EXPECT_EQ(some[1].count, 1);
+}
+
+TEST(HostList, RefusesMoreRanksThanSlots) {
+  try {
+    place_ranks(parse_host_list("a:2,b"), 4);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("4 ranks"));
+    EXPECT_THAT(error.what(), HasSubstr("3 slots"));
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::launch

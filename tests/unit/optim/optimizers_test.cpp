@@ -1,0 +1,88 @@
+#include "bimetal/optim/optimizers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/optimizer_state.h"
+
+namespace bimetal::optim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+job::TrainConfig config_of(const std::string& optimizer) {
+  job::TrainConfig config;
+  config.optimizer = optimizer;
+  config.learning_rate = 0.25;
+  config.momentum = 0.5;
+  config.weight_decay = 0.125;
+  config.beta1 = 0.75;
+  config.beta2 = 0.875;
+  config.epsilon = 0.0625;
+  config.trust_coefficient = 2;
+  return config;
+}
+
+Json settings_of(const job::TrainConfig& config) {
+  return checkpoint::optimizer_settings(*make_optimizer(config, {torch::ones({2, 2})}))[0];
+}
+
+TEST(Optimizers, GetEveryKeyThatIsMeantForThem) {
+  for (const std::string name : {"sgd", "lars"}) {
+    const auto settings = settings_of(config_of(name));
+    EXPECT_EQ(settings["learning_rate"], 0.25) << name;
+    EXPECT_EQ(settings["momentum"], 0.5) << name;
+    EXPECT_EQ(settings["weight_decay"], 0.125) << name;
+  }
+  EXPECT_EQ(settings_of(config_of("lars"))["trust_coefficient"], 2);
+  for (const std::string name : {"adam", "adamw", "lamb"}) {
+    const auto settings = settings_of(config_of(name));
+    EXPECT_EQ(settings["learning_rate"], 0.25) << name;
+    EXPECT_EQ(settings["beta1"], 0.75) << name;
+    EXPECT_EQ(settings["beta2"], 0.875) << name;
+    EXPECT_EQ(settings["epsilon"], 0.0625) << name;
+    EXPECT_EQ(settings["weight_decay"], 0.125) << name;
+  }
+}
+
+TEST(Optimizers, HaveTheUsualDefaults) {
+  job::TrainConfig config;
+  for (const std::string name : {"adam", "adamw", "lamb"}) {
+    config.optimizer = name;
+    const auto settings = settings_of(config);
+    EXPECT_EQ(settings["beta1"], 0.9) << name;
+    EXPECT_EQ(settings["beta2"], 0.999) << name;
+    EXPECT_EQ(settings["epsilon"], name == "lamb" ? 1e-6 : 1e-8);
+    EXPECT_EQ(settings["weight_decay"], 0) << name;
+  }
+  config.optimizer = "lars";
+  EXPECT_EQ(settings_of(config)["momentum"], 0.9);
+  EXPECT_EQ(settings_of(config)["trust_coefficient"], 0.001);
+}
+
+TEST(Optimizers, SayWhetherTheyNeedWholeTensors) {
+  for (const std::string name : {"sgd", "adam", "adamw"}) {
+    EXPECT_FALSE(needs_whole_tensors(config_of(name))) << name;
+  }
+  for (const std::string name : {"lars", "lamb"}) {
+    EXPECT_TRUE(needs_whole_tensors(config_of(name))) << name;
+  }
+}
+
+TEST(Optimizers, RefuseUnknownNames) {
+  EXPECT_THROW(make_optimizer(config_of("lion"), {torch::ones({2, 2})}), Error);
+  EXPECT_THROW(needs_whole_tensors(config_of("lion")), Error);
+}
+
+TEST(Optimizers, ChangeTheirRateInAllGroups) {
+  const auto optimizer = make_optimizer(config_of("lamb"), {torch::ones({2, 2})});
+  optimizer->add_param_group(std::vector{torch::ones({3})});
+  set_learning_rate(*optimizer, 0.01);
+  for (const auto& group : optimizer->param_groups()) {
+    EXPECT_EQ(group.options().get_lr(), 0.01);
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::optim

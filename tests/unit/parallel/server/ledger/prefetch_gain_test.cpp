@@ -1,0 +1,87 @@
+#include "bimetal/parallel/server/ledger/prefetch_gain.h"
+
+#include <gtest/gtest.h>
+
+namespace bimetal::parallel::server {
+namespace {
+
+constexpr std::int64_t kSamples = 8;
+
+/// A worker that takes leases as it is told to, and what they take it.
+struct Worker {
+  double compute = 0.1, alone = 2.1, ahead = 1.0;
+  PrefetchGain gain{};
+  int leases_alone = 0, leases_ahead = 0;
+
+  void compute_leases(int count) {
+    for (int i = 0; i < count; ++i) {
+      const bool now = gain.worthwhile();
+      ++(now ? leases_ahead : leases_alone);
+      gain.observe(kSamples, now ? ahead : alone, compute, now);
+    }
+  }
+};
+
+TEST(PrefetchGain, IsTriedWhereTheExchangeIsLongAndKeptWhereItPays) {
+  Worker worker;
+  worker.compute_leases(3);
+  EXPECT_EQ(worker.leases_ahead, 0) << "nothing is known yet";
+  worker.compute_leases(100);
+  EXPECT_EQ(worker.leases_ahead, 100);
+}
+
+TEST(PrefetchGain, IsNotEvenTriedWhereTheExchangeIsShort) {
+  Worker worker{.compute = 2.0};
+  worker.compute_leases(1000);
+  EXPECT_EQ(worker.leases_ahead, 0);
+}
+
+TEST(PrefetchGain, IsGivenUpWhereItDoesNotPay) {
+  Worker worker{.ahead = 2.05};
+  worker.compute_leases(100);
+  EXPECT_LE(worker.leases_ahead, 10);
+  EXPECT_FALSE(worker.gain.worthwhile());
+}
+
+TEST(PrefetchGain, IsReconsidered) {
+  Worker worker{.ahead = 2.05};
+  worker.compute_leases(150);
+  worker.ahead = 1.0;  // what was in the way is gone
+  worker.compute_leases(300);
+  EXPECT_TRUE(worker.gain.worthwhile());
+  worker.alone = 0.11, worker.ahead = 0.1;  // the link has become fast
+  worker.compute_leases(500);
+  EXPECT_FALSE(worker.gain.worthwhile());
+}
+
+// Leases that were granted before it said no still come in.
+TEST(PrefetchGain, WaitsForALeaseAloneBeforeItGoesOn) {
+  Worker worker;
+  while (worker.leases_ahead < 50 || worker.gain.worthwhile()) worker.compute_leases(1);
+  for (int i = 0; i < 2; ++i) worker.gain.observe(kSamples, 1.0, 0.1, /*ahead=*/true);
+  EXPECT_FALSE(worker.gain.worthwhile());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(worker.gain.worthwhile());
+    worker.gain.observe(kSamples, 2.1, 0.1, /*ahead=*/false);
+  }
+  EXPECT_TRUE(worker.gain.worthwhile());
+}
+
+// A worker that is the first has whole steps for itself until the others come.
+TEST(PrefetchGain, ComparesLeasesOfOneSize) {
+  PrefetchGain gain;
+  for (int i = 0; i < 3; ++i) gain.observe(8 * kSamples, 2.8, 0.8, /*ahead=*/false);
+  for (int i = 0; i < 8; ++i) gain.observe(kSamples, 1.1, 0.1, /*ahead=*/true);
+  EXPECT_TRUE(gain.worthwhile());
+}
+
+// What computes and what sends may be one processor.
+TEST(PrefetchGain, CountsWhatOverlapCostsTheComputation) {
+  Worker worker;
+  worker.compute_leases(3);
+  for (int i = 0; i < 8; ++i) worker.gain.observe(kSamples, 2.0, 1.9, /*ahead=*/true);
+  EXPECT_FALSE(worker.gain.worthwhile());
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::server

@@ -1,0 +1,76 @@
+#include "bimetal/predict/evaluate.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "bimetal/models/registry.h"
+#include "bimetal/task/catalog/image_classification.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::predict {
+namespace {
+
+struct Evaluated {
+  progress::Evaluation result;
+  bool training_mode = false;
+};
+
+double accuracy_of(const progress::Evaluation& evaluation) {
+  return progress::value_of(evaluation.metrics, "accuracy");
+}
+
+Evaluated evaluate_on(const task::Task& task, int ranks, std::vector<double> speeds) {
+  std::vector<Evaluated> all(static_cast<std::size_t>(ranks));
+  bimetal::testing::run_ranks(ranks, [&](int, comm::Group group) {
+    // The same values on every rank, without the generator that the threads share.
+    const auto module = models::make_model("linear", {.height = 8, .width = 8});
+    const auto model = module->units();
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model.parameters()) {
+      parameter.copy_(torch::linspace(-1, 1, parameter.numel()).sin().mul(7).view_as(parameter));
+    }
+    auto& mine = all[static_cast<std::size_t>(group.rank())];
+    mine.result = evaluate(task, model, group, speeds, {});
+    mine.training_mode = module->children().front()->is_training();
+  });
+  for (const auto& other : all) {
+    EXPECT_EQ(accuracy_of(other.result), accuracy_of(all[0].result));
+    EXPECT_EQ(other.result.loss, all[0].result.loss);
+    EXPECT_TRUE(other.training_mode);
+  }
+  return all[0];
+}
+
+TEST(Evaluate, IsTheSameToTheLastBitForAnySplit) {
+  const train::test::SyntheticImages images(10, 1130);  // five chunks, the last of them short
+  const task::ImageClassification task("linear", 0, data::load_dataset("mnist", images.path()),
+                                       "float32");
+  const auto alone = evaluate_on(task, 1, {1.0}).result;
+  EXPECT_GT(accuracy_of(alone), 0);
+  EXPECT_LT(accuracy_of(alone), 1);
+  for (const auto& speeds : {std::vector<double>{1, 1, 1}, {9, 0, 1}, {0, 0, 0}}) {
+    const auto split = evaluate_on(task, 3, speeds).result;
+    EXPECT_EQ(accuracy_of(split), accuracy_of(alone));
+    EXPECT_EQ(split.loss, alone.loss);
+  }
+}
+
+TEST(Evaluate, CountsWhatTheModelGetsRight) {
+  const train::test::SyntheticImages images(10, 300);
+  const task::ImageClassification task("linear", 0, data::load_dataset("mnist", images.path()),
+                                       "float32");
+  const auto set = data::load_dataset("mnist", images.path()).test;
+  auto model = models::make_model("linear", {.height = 8, .width = 8});
+  const auto batch = data::make_batch(set, torch::arange(300), torch::kFloat32);
+  const auto logits = model->forward(batch.x);
+  const auto expected = logits.argmax(1).eq(batch.y).to(torch::kFloat64).mean().item<double>();
+  const auto loss = torch::nn::functional::cross_entropy(logits, batch.y).item<double>();
+  bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
+    const auto result = evaluate(task, model->units(), group, std::vector<double>{1}, {});
+    EXPECT_NEAR(accuracy_of(result), expected, 1e-12);
+    EXPECT_NEAR(result.loss, loss, 1e-5);
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::predict
