@@ -14,8 +14,11 @@ case ${SANITIZERS:-on} in
 esac
 
 suite "unit and structure" "$build" -LE 'fault|serial|engines' -j "$cores"
+rerun_failed "$build" 0
+before=$failed
 # These start whole jobs and watch processes come and go: one at a time, so that they don't starve.
 suite "faults and whole jobs" "$build" -L 'fault|serial'
+rerun_failed "$build" "$before"
 
 if [ "${SANITIZERS:-on}" = on ]; then
   counts=$(mktemp)
