@@ -38,6 +38,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, required=True, help="images per step of this rank")
     parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--warmup", type=int, default=2, help="steps before the clock starts")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     args = parser.parse_args()
@@ -54,6 +55,7 @@ def main():
         dist.init_process_group("gloo")
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    autocast = torch.autocast("cpu", getattr(torch, args.precision), enabled=args.precision != "float32")
     order = torch.randperm(len(images))
     cursor = 0
 
@@ -63,7 +65,9 @@ def main():
         cursor = cursor + args.batch if cursor + 2 * args.batch <= len(order) else 0
         x = (images[index].float() / 255 - 0.286) / 0.353
         optimizer.zero_grad(set_to_none=True)
-        nn.functional.cross_entropy(model(x), labels[index]).backward()
+        with autocast:
+            loss = nn.functional.cross_entropy(model(x), labels[index])
+        loss.backward()
         optimizer.step()
 
     for _ in range(args.warmup):

@@ -9,13 +9,13 @@ cd "$(dirname "$0")/.."
 TORCH_VERSION=2.13.0
 APT_PACKAGES=(g++ cmake ninja-build ccache git python3-dev python3-venv
   libasio-dev libsodium-dev libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-  zlib1g-dev libgtest-dev libgmock-dev dataset-fashion-mnist)
+  zlib1g-dev libjpeg-dev libpng-dev libgtest-dev libgmock-dev dataset-fashion-mnist)
 # Both kinds of MPI: nothing else can stand in for them.
 APT_TEST_PACKAGES=(openmpi-bin mpich)
 # What reads our files back with their own library and draws the README's picture; what the Python package,
 # searches, and data at a URL are used with.
 PIP_TEST_PACKAGES=(safetensors tensorboard matplotlib transformers accelerate lightning "optuna>=4" "fsspec[http]")
-BREW_PACKAGES=(cmake ninja ccache asio libsodium fmt cli11 tomlplusplus nlohmann-json googletest)
+BREW_PACKAGES=(cmake ninja ccache asio libsodium fmt cli11 tomlplusplus nlohmann-json jpeg-turbo libpng googletest)
 
 for_tests=
 case ${1:-} in

@@ -63,13 +63,29 @@ const ServerCase exact_cases[] = {
      .consistency = Consistency::bounded,
      .overlaps = true,
      .prefetch = Prefetch::on},
+    {.name = "ClippedByNorm", .rates = {300, 100}, .servers = {1}, .limits = {.norm = 0.5}},
+    {.name = "ClippedByValueTwoServers",
+     .rates = {300, 100, 40},
+     .servers = {3, 1},
+     .limits = {.value = 0.01}},
+    {.name = "ForwardBeginsEarlyAndIsRecomputed",
+     .rates = {300, 100, 40},
+     .servers = {1, 1},
+     .overlaps = true,
+     .recompute = 1},
+    {.name = "RecomputedAndAWorkerIsLost",
+     .rates = {300, 100},
+     .servers = {2, 1},
+     .lost_after = 3,
+     .overlaps = true,
+     .recompute = 2},
 };
 
 class ServerTraining : public ::testing::TestWithParam<ServerCase> {};
 
 TEST_P(ServerTraining, ParametersAgreeWithOneDevice) {
   const auto data = ImageTask();
-  const auto alone = train_alone(data, GetParam().adam);
+  const auto alone = train_alone(data, GetParam().adam, 0, {}, torch::kFloat64, GetParam().limits);
   ServerJob job(GetParam(), data);
   job.run();
   const auto steps = epochs * ((sample_count + global_batch - 1) / global_batch);

@@ -94,6 +94,54 @@ INSTANTIATE_TEST_SUITE_P(Shares, SampleExact,
                                   ::testing::PrintToString(std::get<1>(param.param));
                          });
 
+/// How gradients are limited before the update.
+struct Limits {
+  std::string name;
+  optim::GradientLimits limits;
+};
+
+void PrintTo(const Limits& limits, std::ostream* out) {
+  *out << limits.name;
+}
+
+class ClippedExact : public ::testing::TestWithParam<std::tuple<Case, Limits>> {};
+
+// The norm is that of the mean over all ranks' samples, whatever the micro-batches.
+TEST_P(ClippedExact, ParametersAgreeInDouble) {
+  const auto& [shared, how] = GetParam();
+  const auto alone = train({.shares = one_worker, .update = {.limits = how.limits}});
+  auto plan = plan_of(shared, torch::kFloat64, Optimizer::sgd_momentum);
+  plan.update.limits = how.limits;
+  const auto together = train(plan);
+  const auto free = train({.shares = one_worker});
+  EXPECT_GT(relative_difference(alone.parameters[0], free.parameters[0]), 1e-3) << "never clipped";
+  for (std::size_t i = 0; i < alone.parameters.size(); ++i) {
+    EXPECT_LE(relative_difference(together.parameters[i], alone.parameters[i]), 1e-12)
+        << "parameter " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shares, ClippedExact,
+    ::testing::Combine(::testing::ValuesIn(cases),
+                       ::testing::Values(Limits{"Norm", {.norm = 0.5}},
+                                         Limits{"Value", {.value = 0.01}},
+                                         Limits{"Both", {.norm = 0.2, .value = 0.02}})),
+    [](const auto& param) {
+      return std::get<0>(param.param).name + std::get<1>(param.param).name;
+    });
+
+// A scale that is a power of two changes no bit, and without an overflow no decision.
+TEST(SampleExactness, ALossScaleLeavesNoTrace) {
+  const auto plain = train({.dtype = torch::kFloat32, .shares = {{17, 7}}});
+  const auto scaled = train({.dtype = torch::kFloat32,
+                             .shares = {{17, 7}},
+                             .update = {.scaler = precision::LossScalerOptions{.interval = 9}}});
+  for (std::size_t i = 0; i < plain.parameters.size(); ++i) {
+    EXPECT_TRUE(scaled.parameters[i].equal(plain.parameters[i])) << "parameter " << i;
+  }
+}
+
 // The test itself must be able to fail: the training moves the parameters far more than the
 // tolerance, and learns.
 TEST(SampleExactness, TheTrainingIsNotTrivial) {

@@ -23,6 +23,8 @@
 #include "bimetal/parallel/server/client/remote_gradients.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
+#include "bimetal/task/draws.h"
+#include "bimetal/task/segments.h"
 #include "bimetal/train/server/server_setup.h"
 #include "golden/tasks.h"
 
@@ -50,6 +52,8 @@ struct ServerCase {
   torch::ScalarType dtype = torch::kFloat64;
   std::size_t ring_bytes = ClientOptions().ring_bytes;  ///< of shared memory
   Prefetch prefetch = Prefetch::off;
+  optim::GradientLimits limits = {};
+  std::size_t recompute = 0;  ///< units at once
 };
 
 inline void PrintTo(const ServerCase& shown, std::ostream* out) {
@@ -66,12 +70,12 @@ inline MakeOptimizer optimizer_of(bool adam) {
   };
 }
 
-/// Of samples by number.
-inline torch::Tensor loss_sum(const task::Task& task, const task::Model& model,
-                              std::span<const std::int64_t> samples,
-                              const task::BeforeUse& before_use = {}) {
+/// Of samples by number, in an epoch.
+inline torch::Tensor loss_sum(const task::Task& task, const task::Segments& segments,
+                              std::int64_t epoch, std::span<const std::int64_t> samples) {
+  const task::DrawScope scope(task::Draws::of(seed, epoch, samples));
   const auto batch = task.training()->batch(samples);
-  return task.loss_sum(task::run_units(model, task.inputs(batch), before_use), batch);
+  return task.loss_sum(segments.run(task.inputs(batch)), batch);
 }
 
 inline std::int64_t weight_of(const task::Task& task, std::span<const std::int64_t> samples) {
@@ -80,9 +84,9 @@ inline std::int64_t weight_of(const task::Task& task, std::span<const std::int64
   return sum;
 }
 
-inline torch::Tensor mean_loss(const task::Task& task, const task::Model& model,
+inline torch::Tensor mean_loss(const task::Task& task, const task::Model& model, std::int64_t epoch,
                                std::span<const std::int64_t> samples) {
-  return loss_sum(task, model, samples) / weight_of(task, samples);
+  return loss_sum(task, task::Segments(model, 0), epoch, samples) / weight_of(task, samples);
 }
 
 inline void copy_values(const std::vector<torch::Tensor>& from,
@@ -106,7 +110,8 @@ using Rounding = std::function<void(const std::vector<torch::Tensor>&)>;
 /// One device. With a delay each gradient is that of the parameters of so many steps ago.
 inline std::vector<torch::Tensor> train_alone(const task::Task& task, bool adam,
                                               std::size_t delay = 0, const Rounding& round = {},
-                                              torch::ScalarType dtype = torch::kFloat64) {
+                                              torch::ScalarType dtype = torch::kFloat64,
+                                              const optim::GradientLimits& limits = {}) {
   auto model = make_start(task, seed, dtype), stale = make_start(task, seed, dtype);
   auto optimizer = optimizer_of(adam)(model.parameters());
   std::deque<std::vector<torch::Tensor>> versions;
@@ -119,11 +124,13 @@ inline std::vector<torch::Tensor> train_alone(const task::Task& task, bool adam,
     copy_values(versions.front(), stale.parameters());
     if (round) round(stale.parameters());
     for (auto parameter : stale.parameters()) parameter.mutable_grad() = torch::Tensor();
-    mean_loss(task, stale, step.indices).backward();
+    mean_loss(task, stale, step.epoch, step.indices).backward();
     for (std::size_t i = 0; i < model.parameters().size(); ++i) {
       auto parameter = model.parameters()[i];
       parameter.mutable_grad() = stale.parameters()[i].grad().clone();
     }
+    if (limits.value > 0) torch::nn::utils::clip_grad_value_(model.parameters(), limits.value);
+    if (limits.norm > 0) torch::nn::utils::clip_grad_norm_(model.parameters(), limits.norm);
     optimizer->step();
   }
   return model.parameters();
@@ -135,7 +142,7 @@ inline double loss_with(const std::vector<torch::Tensor>& parameters, const task
   std::vector<std::int64_t> everything(sample_count);
   std::iota(everything.begin(), everything.end(), 0);
   const torch::NoGradGuard no_grad;
-  return mean_loss(task, model, everything).item<double>();
+  return mean_loss(task, model, 0, everything).item<double>();
 }
 
 /// A job of servers and workers, all threads of this process, over loopback.
@@ -147,8 +154,8 @@ class ServerJob {
     for (const auto& parameter : model_.parameters()) sizes.push_back(parameter.numel());
     plan_ = plan_shards(sizes, case_.servers, 500);
     for (int i = 0; i < servers(); ++i) {
-      stores_.push_back(
-          std::make_unique<ShardStore>(plan_, i, model_.parameters(), optimizer_of(case_.adam)));
+      stores_.push_back(std::make_unique<ShardStore>(plan_, i, model_.parameters(),
+                                                     optimizer_of(case_.adam), 0, case_.limits));
       ServerOptions options;
       options.server = i;
       options.servers = options.shards = servers();
@@ -246,6 +253,7 @@ class ServerJob {
     if (case_.overlaps) {
       before_use = [&](std::size_t unit) { gradients.wait_for(model.units[unit]); };
     }
+    const task::Segments segments(model, case_.recompute, before_use);
     data::EpochSampler sampler(sample_count, seed);
     for (int leases = 0;; ++leases) {
       const auto lease = client.next(Deadline::after(seconds(60)));
@@ -258,7 +266,7 @@ class ServerJob {
       const auto half = indices.size() / 2;
       Done done;
       const auto backward = [&](std::span<const std::int64_t> part, bool last) {
-        const auto loss = loss_sum(task_, model, part, before_use);
+        const auto loss = loss_sum(task_, segments, lease->epoch, part);
         last ? gradients.backward_last(loss) : gradients.backward(loss);
         done.loss_sum += loss.item<double>();
       };

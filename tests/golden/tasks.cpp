@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "bimetal/models/language/language_model.h"
 #include "bimetal/models/registry.h"
 
 namespace bimetal::golden {
@@ -77,12 +78,19 @@ class Sequences final : public task::Dataset {
   std::vector<std::vector<std::int64_t>> sequences_;
 };
 
+/// Over the tokens that have a target.
+torch::Tensor token_loss_sum(const task::Values& outputs, const task::Values& batch) {
+  return torch::cross_entropy_loss(outputs.front().flatten(0, 1), batch.back().flatten(), {},
+                                   at::Reduction::Sum, no_target);
+}
+
 }  // namespace
 
-ImageTask::ImageTask(torch::ScalarType dtype) : data_(std::make_shared<Images>(dtype)) {}
+ImageTask::ImageTask(torch::ScalarType dtype, std::string model, std::int64_t hidden)
+    : model_(std::move(model)), hidden_(hidden), data_(std::make_shared<Images>(dtype)) {}
 
 task::Model ImageTask::make_model() const {
-  return models::make_model("cnn", shape)->units();
+  return models::make_model(model_, shape, hidden_)->units();
 }
 
 torch::Tensor ImageTask::loss_sum(const task::Values& outputs, const task::Values& batch) const {
@@ -109,8 +117,27 @@ task::Model TokenTask::make_model() const {
 }
 
 torch::Tensor TokenTask::loss_sum(const task::Values& outputs, const task::Values& batch) const {
-  return torch::cross_entropy_loss(outputs.front().flatten(0, 1), batch.back().flatten(), {},
-                                   at::Reduction::Sum, no_target);
+  return token_loss_sum(outputs, batch);
+}
+
+LanguageTask::LanguageTask(const std::string& model, double dropout)
+    : config_(models::resized(models::language_preset(model), {.layers = 2,
+                                                               .width = width,
+                                                               .heads = 4,
+                                                               .kv_heads = model == "gpt2" ? 4 : 2,
+                                                               .hidden = 2 * width,
+                                                               .context = longest,
+                                                               .vocabulary = vocabulary})),
+      data_(std::make_shared<Sequences>()) {
+  config_.dropout = dropout;
+}
+
+task::Model LanguageTask::make_model() const {
+  return models::make_language_model(config_);
+}
+
+torch::Tensor LanguageTask::loss_sum(const task::Values& outputs, const task::Values& batch) const {
+  return token_loss_sum(outputs, batch);
 }
 
 task::Model make_start(const task::Task& task, std::uint64_t from, torch::ScalarType dtype) {

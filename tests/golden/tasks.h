@@ -3,7 +3,9 @@
 // parameter.
 
 #include <memory>
+#include <string>
 
+#include "bimetal/models/language/language_config.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::golden {
@@ -11,18 +13,22 @@ namespace bimetal::golden {
 constexpr std::int64_t sample_count = 200;
 constexpr std::uint64_t seed = 3;
 
-/// The reference CNN on images of 8×8: noise in which the label's own six pixels are brighter,
+/// A model of images (the reference CNN, or a ResNet with a first stage of 32 channels) on 8×8 of
+/// them: noise in which the label's own six pixels are brighter,
 /// learnt within a few dozen steps. Drawn in double whatever the type, so that all types see the
 /// same images.
 class ImageTask final : public task::Task {
  public:
-  explicit ImageTask(torch::ScalarType dtype = torch::kFloat64);
+  explicit ImageTask(torch::ScalarType dtype = torch::kFloat64, std::string model = "cnn",
+                     std::int64_t hidden = 0);
 
   task::Model make_model() const override;
   std::shared_ptr<const task::Dataset> training() const override { return data_; }
   torch::Tensor loss_sum(const task::Values& outputs, const task::Values& batch) const override;
 
  private:
+  std::string model_;
+  std::int64_t hidden_;
   std::shared_ptr<const task::Dataset> data_;
 };
 
@@ -38,6 +44,21 @@ class TokenTask final : public task::Task {
   torch::Tensor loss_sum(const task::Values& outputs, const task::Values& batch) const override;
 
  private:
+  std::shared_ptr<const task::Dataset> data_;
+};
+
+/// The same sequences, by a language model of two blocks.
+class LanguageTask final : public task::Task {
+ public:
+  /// `model`: a name of models::language_preset.
+  LanguageTask(const std::string& model, double dropout);
+
+  task::Model make_model() const override;
+  std::shared_ptr<const task::Dataset> training() const override { return data_; }
+  torch::Tensor loss_sum(const task::Values& outputs, const task::Values& batch) const override;
+
+ private:
+  models::LanguageModelConfig config_;
   std::shared_ptr<const task::Dataset> data_;
 };
 

@@ -17,11 +17,6 @@ namespace bimetal::golden {
 
 namespace {
 
-std::unique_ptr<task::Task> make_task(const TrainingPlan& plan) {
-  if (plan.learns == Learns::tokens) return std::make_unique<TokenTask>();
-  return std::make_unique<ImageTask>(plan.dtype);
-}
-
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
                                                         std::vector<torch::Tensor> parameters) {
   if (kind == Optimizer::adam) {
@@ -41,6 +36,9 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
 train::StepOptions step_options(const TrainingPlan& plan, comm::Group group) {
   train::StepOptions options;
   options.micro_batch = plan.micro_batch;
+  options.seed = seed;
+  options.update = plan.update;
+  options.recompute = plan.recompute;
   options.parallel.bucket_bytes = 16 << 10;
   options.parallel.first_bucket_bytes = 1 << 10;
   if (plan.form_island) options.parallel.island = plan.form_island(std::move(group));
@@ -63,7 +61,7 @@ class Worker {
     const auto& first = plan_.shares.front();
     const auto global_batch = std::accumulate(first.begin(), first.end(), std::int64_t{0});
     std::vector<double> losses;
-    for (int number = 1; number <= training_steps; ++number) {
+    for (int number = 1; number <= plan_.steps; ++number) {
       const auto& shares = plan_.shares[(number - 1) % plan_.shares.size()];
       losses.push_back(step(number, sampler.deal(shares, global_batch)));
     }
@@ -89,6 +87,17 @@ class Worker {
 };
 
 }  // namespace
+
+std::unique_ptr<task::Task> make_task(const TrainingPlan& plan) {
+  switch (plan.learns) {
+    case Learns::images: return std::make_unique<ImageTask>(plan.dtype);
+    case Learns::resnet: return std::make_unique<ImageTask>(plan.dtype, "resnet18", 32);
+    case Learns::tokens: return std::make_unique<TokenTask>();
+    case Learns::gpt2: return std::make_unique<LanguageTask>("gpt2", plan.dropout);
+    case Learns::llama: return std::make_unique<LanguageTask>("llama", plan.dropout);
+  }
+  return nullptr;
+}
 
 TrainingResult train(const TrainingPlan& plan) {
   const int world_size = static_cast<int>(plan.shares.front().size());

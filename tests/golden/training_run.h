@@ -6,25 +6,34 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/gradient_stages.h"
 
 namespace bimetal::golden {
 
 enum class Optimizer { sgd_momentum, adam, lars, lamb };
 
-enum class Learns { images, tokens };
+enum class Learns { images, resnet, tokens, gpt2, llama };
+
+constexpr int training_steps = 50;
 
 struct TrainingPlan {
   Learns learns = Learns::images;
+  double dropout = 0;  ///< of language models
   torch::ScalarType dtype = torch::kFloat64;
   Optimizer optimizer = Optimizer::sgd_momentum;
   /// Samples per rank of each step, used in turn; all of one sum, the global batch. Of tokens:
   /// parts of its weight. Its width is the world size.
-  std::vector<std::vector<std::int64_t>> shares;
+  std::vector<std::vector<std::int64_t>> shares = {};
+  int steps = training_steps;
   std::int64_t micro_batch = 1000;  ///< samples per backward pass at most
+  train::UpdateOptions update = {};
+  std::string recompute = "none";  ///< as train.recompute
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };
@@ -34,11 +43,12 @@ struct TrainingResult {
   std::vector<double> losses;  ///< of each step: the mean over its global batch or its tokens
 };
 
-constexpr int training_steps = 50;
-
-/// Trains ImageTask or TokenTask by train::TrainingStep, reshuffled each epoch, for training_steps
-/// steps. Data and start are the same in every call; ranks but the first start from elsewhere and
-/// have to be brought there.
+/// Trains ImageTask, TokenTask or LanguageTask by train::TrainingStep, reshuffled each epoch, for
+/// plan.steps steps. Data and start are the same in every call; ranks but the first start from
+/// elsewhere and have to be brought there.
 TrainingResult train(const TrainingPlan& plan);
+
+/// What such a plan learns.
+std::unique_ptr<task::Task> make_task(const TrainingPlan& plan);
 
 }  // namespace bimetal::golden

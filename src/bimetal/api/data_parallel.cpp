@@ -27,14 +27,25 @@ struct Computed {
            const torch::Device& device)
       : task(std::move(t)),
         model(train::make_seeded_model(*task, options.seed, {.device = device})),
-        compute(*task, model, device, options.micro_batch) {
+        compute(*task, model, device,
+                {.micro_batch = options.micro_batch,
+                 .precision = options.precision,
+                 .recompute = options.recompute}),
+        seed(options.seed) {
     model.train();
   }
 
   std::shared_ptr<const task::Task> task;
   task::Model model;
   train::Compute compute;
+  std::uint64_t seed;
 };
+
+train::UpdateOptions update_options(const ComputeOptions& options) {
+  train::UpdateOptions update{.limits = options.limits};
+  if (options.precision == precision::Precision::float16) update.scaler.emplace();
+  return update;
+}
 
 }  // namespace
 
@@ -53,7 +64,7 @@ struct DataParallel::Impl {
         computed(std::in_place, std::move(task), options, session->device()),
         model(computed->model),
         parallel(model, session->group(), options.parallel),
-        update(parallel, options.parallel.timeout) {}
+        update(parallel, options.parallel.timeout, update_options(options)) {}
 
   using Work = std::function<double()>;  ///< forward and backward; the sum of the losses
   void step(const Work& work, torch::optim::Optimizer& optimizer);
@@ -88,11 +99,15 @@ std::vector<torch::Tensor> DataParallel::parameters() const {
 }
 
 void DataParallel::step(torch::optim::Optimizer& optimizer) {
-  auto& computed = impl_->need_task();
-  const auto& batch = impl_->session->steps().batch();
-  impl_->step(
-      [&] { return computed.compute.run(batch.values, train::backward_into(impl_->parallel)); },
-      optimizer);
+  const auto& computed = impl_->need_task();
+  auto& steps = impl_->session->steps();
+  const auto compute = [&] {
+    const auto& samples = steps.open_plan().samples;
+    const auto mine = samples.of_rank(impl_->parallel.group().rank());
+    return computed.compute.run(steps.batch().values, train::backward_into(impl_->parallel),
+                                task::Draws::of(computed.seed, samples.epoch, mine));
+  };
+  impl_->step(compute, optimizer);
 }
 
 void DataParallel::step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer) {
@@ -124,7 +139,7 @@ Computed& DataParallel::Impl::need_task() {
 void DataParallel::Impl::step(const Work& work, torch::optim::Optimizer& optimizer) {
   auto& steps = session->steps();
   const auto& samples = steps.open_plan().samples;
-  parallel.begin_step(samples.weight());
+  parallel.begin_step(samples.weight(), update.stages().loss_scale());
   const auto rank = static_cast<std::size_t>(parallel.group().rank());
   const auto mine = timed(work, steps, samples.weights[rank]);
   steps.end_step(update.run(steps.step(), mine, optimizer));

@@ -7,10 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "bimetal/api/job.h"
+#include "bimetal/optim/clip.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/precision/precision.h"
 #include "bimetal/progress/metrics.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/task.h"
@@ -22,7 +25,13 @@ struct ComputeOptions {
   /// Samples that are computed at once: 0 takes what suits the device (64 on a CPU, the whole share
   /// on an accelerator).
   std::int64_t micro_batch = 0;
+  /// Activations that are dropped and computed again: as train.recompute (docs/recompute.md).
+  std::string recompute = "none";
   std::uint64_t seed = 1;  ///< of the model's parameters
+  /// The same on every rank; with float16 the loss is scaled, and steps that overflow are skipped
+  /// by all ranks: docs/precision.md.
+  precision::Precision precision = precision::Precision::float32;
+  optim::GradientLimits limits = {};  ///< of the mean gradient, before each update
   parallel::ReplicatedModelOptions parallel = {};
 };
 

@@ -41,12 +41,13 @@ std::optional<LogLevel> log_level_from_environment() {
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
   }
   if (word.empty() || word == "off") return std::nullopt;
+  if (word == "detail") return LogLevel::trace;  // as TORCH_DISTRIBUTED_DEBUG has it
   for (std::size_t level = 0; level < kNames.size(); ++level) {
     if (word == kNames[level]) return static_cast<LogLevel>(level);
   }
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("BIMETAL_DEBUG is '{}'; it must be off, error, warning, info, debug or "
-                          "trace",
+              fmt::format("BIMETAL_DEBUG is '{}'; it must be off, error, warning, info, debug, "
+                          "trace or detail",
                           variable));
 }
 

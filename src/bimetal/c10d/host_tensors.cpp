@@ -1,8 +1,8 @@
 #include "bimetal/c10d/host_tensors.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/element_type.h"
@@ -16,7 +16,7 @@ void check_layout(const at::Tensor& tensor) {
   if (tensor.layout() == at::kStrided && !tensor.is_quantized()) return;
   throw Error(ErrorCode::Unsupported,
               fmt::format("tensors of layout {} cannot be exchanged; make them dense first",
-                          fmt::streamed(tensor.layout())));
+                          c10::str(tensor.layout())));
 }
 
 bool can_be_lent(const at::Tensor& tensor) {

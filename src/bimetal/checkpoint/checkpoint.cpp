@@ -155,6 +155,12 @@ fs::path load_checkpoint_model(const fs::path& path, const task::ModelState& mod
   return checkpoint;
 }
 
+SavedWeights load_saved_weights(const fs::path& path) {
+  const Intact checkpoint = find_checkpoint(path);
+  return {checkpoint.path, checkpoint.manifest.state.step,
+          read_safetensors(checkpoint.path / kModelFile)};
+}
+
 SavedModel load_saved_model(const fs::path& path) {
   const Intact checkpoint = find_checkpoint(path);
   const auto& state = checkpoint.manifest.state;

@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "bimetal/checkpoint/model_description.h"
+#include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/data/sampler.h"
+#include "bimetal/precision/loss_scaler.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::checkpoint {
@@ -33,6 +35,8 @@ struct TrainingState {
   std::uint64_t term = 0;
   /// Of compressed gradients: parallel::ReplicatedModel::error_feedback().
   std::vector<comm::NamedValues> error_feedback = {};
+  /// Where a worker computed in float16.
+  std::optional<precision::LossScalerState> loss_scaler = {};
   /// None in checkpoints of models that are no job's.
   std::optional<ModelDescription> model = {};
   bool operator==(const TrainingState&) const = default;
@@ -62,6 +66,17 @@ TrainingState load_checkpoint(const std::filesystem::path& path, const task::Mod
 /// that it came from. The same checks and errors.
 std::filesystem::path load_checkpoint_model(const std::filesystem::path& path,
                                             const task::ModelState& model);
+
+/// A checkpoint's parameters and buffers by their names, whatever model they are of.
+struct SavedWeights {
+  std::filesystem::path path;  ///< the checkpoint
+  std::int64_t step = 0;
+  TensorMap tensors;
+};
+
+/// Of a checkpoint, or of the last saved of a folder of them. Errors of load_checkpoint, but those
+/// of another model.
+SavedWeights load_saved_weights(const std::filesystem::path& path);
 
 /// A trained model, for who has no job of it.
 struct SavedModel {

@@ -70,10 +70,37 @@ TrainingState parse_state(const Json& json) {
   return state;
 }
 
+Json language_json(const models::LanguageModelConfig& model) {
+  return {{"family", model.family},   {"layers", model.layers},         {"width", model.width},
+          {"heads", model.heads},     {"kv_heads", model.kv_heads},     {"hidden", model.hidden},
+          {"context", model.context}, {"vocabulary", model.vocabulary}, {"dropout", model.dropout},
+          {"epsilon", model.epsilon}, {"rope_theta", model.rope_theta}, {"tied", model.tied}};
+}
+
+models::LanguageModelConfig parse_language(const Json& json) {
+  models::LanguageModelConfig model;
+  json.at("family").get_to(model.family);
+  json.at("layers").get_to(model.layers);
+  json.at("width").get_to(model.width);
+  json.at("heads").get_to(model.heads);
+  json.at("kv_heads").get_to(model.kv_heads);
+  json.at("hidden").get_to(model.hidden);
+  json.at("context").get_to(model.context);
+  json.at("vocabulary").get_to(model.vocabulary);
+  json.at("dropout").get_to(model.dropout);
+  json.at("epsilon").get_to(model.epsilon);
+  json.at("rope_theta").get_to(model.rope_theta);
+  json.at("tied").get_to(model.tied);
+  return model;
+}
+
+/// A language model's has all keys, too: an earlier release then says that it does not know it.
 Json model_json(const ModelDescription& model) {
-  return {{"name", model.name},     {"hidden", model.hidden}, {"channels", model.channels},
-          {"height", model.height}, {"width", model.width},   {"classes", model.classes},
-          {"dtype", model.dtype},   {"mean", model.mean},     {"stddev", model.stddev}};
+  Json json = {{"name", model.name},     {"hidden", model.hidden}, {"channels", model.channels},
+               {"height", model.height}, {"width", model.width},   {"classes", model.classes},
+               {"dtype", model.dtype},   {"mean", model.mean},     {"stddev", model.stddev}};
+  if (model.language) json["language"] = language_json(*model.language);
+  return json;
 }
 
 ModelDescription parse_model(const Json& json) {
@@ -87,16 +114,32 @@ ModelDescription parse_model(const Json& json) {
   json.at("dtype").get_to(model.dtype);
   json.at("mean").get_to(model.mean);
   json.at("stddev").get_to(model.stddev);
+  if (json.contains("language")) model.language = parse_language(json.at("language"));
   return model;
+}
+
+Json scaler_json(const precision::LossScalerState& scaler) {
+  return {
+      {"scale", scaler.scale}, {"growth_steps", scaler.growth_steps}, {"skipped", scaler.skipped}};
+}
+
+precision::LossScalerState parse_scaler(const Json& json) {
+  precision::LossScalerState scaler;
+  json.at("scale").get_to(scaler.scale);
+  json.at("growth_steps").get_to(scaler.growth_steps);
+  json.at("skipped").get_to(scaler.skipped);
+  return scaler;
 }
 
 void put_state(Json& json, const TrainingState& state) {
   json["state"] = state_json(state);
+  if (state.loss_scaler) json["loss_scaler"] = scaler_json(*state.loss_scaler);
   if (state.model) json["model"] = model_json(*state.model);
 }
 
 TrainingState take_state(const Json& json) {
   auto state = parse_state(json.at("state"));
+  if (json.contains("loss_scaler")) state.loss_scaler = parse_scaler(json.at("loss_scaler"));
   if (json.contains("model")) state.model = parse_model(json.at("model"));
   return state;
 }

@@ -2,11 +2,13 @@
 
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/device/place.h"
+#include "bimetal/models/language/language_model.h"
 #include "bimetal/models/registry.h"
 
 namespace bimetal::checkpoint {
 
 task::Model draw_described_model(const ModelDescription& description) {
+  if (description.language) return models::make_language_model(*description.language);
   return models::make_model(description.name,
                             {.channels = description.channels,
                              .height = description.height,

@@ -2,23 +2,27 @@
 // Which model a checkpoint holds and what it takes, so that it can be used without its job.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "bimetal/models/language/language_config.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::checkpoint {
 
 struct ModelDescription {
-  std::string name;         ///< as models::make_model takes it
+  std::string name;         ///< as models::make_model takes it, or a language model's
   std::int64_t hidden = 0;  ///< likewise
   std::int64_t channels = 1, height = 28, width = 28, classes = 10;
   std::string dtype = "float32";  ///< that it was trained in: "float32" or "float64"
   double mean = 0, stddev = 1;    ///< pixels x become (x/255 − mean) ÷ stddev
+  /// Of a language model, for which the numbers of images say nothing.
+  std::optional<models::LanguageModelConfig> language = {};
   bool operator==(const ModelDescription&) const = default;
 };
 
 /// Such a model on the CPU in float32, drawn from torch's default generator. Errors of
-/// models::make_model.
+/// models::make_model or models::make_language_model.
 task::Model draw_described_model(const ModelDescription& description);
 
 /// Such a model on the CPU in its own type, in evaluation mode. Its parameters are drawn, but

@@ -37,6 +37,7 @@ TrainingState starting_point(comm::Group group, const job::JobConfig& job,
   start.step = saved->step;
   start.position = saved->position;
   start.error_feedback = saved->error_feedback;
+  start.loss_scaler = saved->loss_scaler;
   set_random_state(saved->torch_rng);
   return start;
 }

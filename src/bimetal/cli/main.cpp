@@ -19,6 +19,8 @@
 #include "bimetal/cli/fabric/launch.h"
 #include "bimetal/cli/fabric/token.h"
 #include "bimetal/cli/predict/evaluate.h"
+#include "bimetal/cli/predict/export.h"
+#include "bimetal/cli/predict/generate.h"
 #include "bimetal/cli/predict/predict.h"
 #include "bimetal/cli/predict/serve.h"
 #include "bimetal/cli/python_command.h"
@@ -64,6 +66,8 @@ int run(int argc, char** argv) {
   add_evaluate(app, action);
   add_serve(app, action);
   add_predict(app, action);
+  add_generate(app, action);
+  add_export(app, action);
   add_show_job(app, action);
   add_plan(app, action);
   add_devices(app, action);

@@ -35,7 +35,7 @@ std::string clock_text(double seconds) {
 }
 
 std::string rate_line(const progress::Progress& progress) {
-  auto line = fmt::format("{:.0f} images/s", progress.samples_per_s);
+  auto line = fmt::format("{:.0f} {}/s", progress.samples_per_s, progress.counts);
   if (progress.shares.size() <= 1) return line;
   return line + fmt::format(" ({})  shares {}  efficiency {:.0f} %",
                             series(progress.rank_samples_per_s, " + "),

@@ -1,15 +1,20 @@
 #include "bimetal/cli/python_command.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/local/find_program.h"
+#include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/python_program.h"
 
@@ -29,6 +34,11 @@ void prefer_package_of(const fs::path& build) {
            /*overwrite=*/1);
 }
 
+std::string no_python(const std::string& python) {
+  return fmt::format("cannot run {} (BIMETAL_PYTHON names another Python; see docs/python.md)",
+                     python);
+}
+
 /// Becomes `python -m MODULE ARGUMENTS`; returns by an error alone.
 int become(const std::string& module, const std::vector<std::string>& arguments) {
   const auto build = launch::own_program().parent_path();
@@ -41,10 +51,7 @@ int become(const std::string& module, const std::vector<std::string>& arguments)
   for (auto& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   ::execvp(python.c_str(), pointers.data());
-  throw system_error(
-      fmt::format("cannot run {} (BIMETAL_PYTHON names another Python; see docs/python.md)",
-                  python),
-      errno);
+  throw system_error(no_python(python), errno);
 }
 
 void add(CLI::App& app, Action& action, const char* name, const char* what) {
@@ -58,9 +65,51 @@ void add(CLI::App& app, Action& action, const char* name, const char* what) {
   });
 }
 
+std::string last_line(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);  // npos + 1 is 0
+}
+
+/// All that comes until the other side closes.
+std::string read_to_end(const launch::FileDescriptor& from) {
+  std::string text;
+  pollfd wait{from.number(), POLLIN, 0};
+  launch::set_nonblocking(from);
+  while (launch::read_available(from, text)) ::poll(&wait, 1, /*milliseconds=*/-1);
+  return text;
+}
+
+launch::ProcessExit end_of(launch::Process& process) {
+  constexpr auto kLookAgain = std::chrono::milliseconds(5);
+  while (true) {
+    if (const auto exit = process.poll()) return *exit;
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
 }  // namespace
 
+std::string ask_python(const std::string& module, const std::string& question) {
+  prefer_package_of(launch::own_program().parent_path());
+  auto input = launch::Pipe::create(), output = launch::Pipe::create();
+  launch::ProcessCommand command;
+  command.argv = {launch::find_program(launch::python_program()), "-m", module};
+  command.descriptors = {
+      {0, input.read.number()}, {1, output.write.number()}, {2, output.write.number()}};
+  command.dies_with_starter = true;
+  auto process = launch::Process::start(command);
+  input.read.close();
+  output.write.close();  // the stream then ends with the process
+  launch::write_all(input.write, question);
+  input.write.close();
+  const auto answer = last_line(read_to_end(output.read));
+  const auto exit = end_of(process);
+  if (exit.status == 0 && exit.signal == 0) return answer;
+  throw Error(ErrorCode::System, fmt::format("python -m {} has failed: {}", module, answer));
+}
+
 void add_python_commands(CLI::App& app, Action& action) {
+  add(app, action, "data", "Make data sets: tokenize turns text into token files");
   add(app, action, "ray", "Start nodes of a Ray cluster: up, join (python -m bimetal.ray)");
   add(app, action, "tune", "Search hyper-parameters: many short trainings, packed onto devices");
   add(app, action, "ensemble",

@@ -26,8 +26,8 @@ void BatchFeed::draw(std::span<const std::int64_t> shares) {
   plan.samples = sampler_.deal(shares, global_batch_);
   plan.after = sampler_.position();
   plan.ends_epoch = sampler_.remaining() == 0;
-  const auto mine = plan.samples.of_rank(rank_);
-  prefetcher_.request({mine.begin(), mine.end()});
+  prefetcher_.request(
+      task::Draws::of(sampler_.seed(), plan.samples.epoch, plan.samples.of_rank(rank_)));
   next_ = std::move(plan);
 }
 

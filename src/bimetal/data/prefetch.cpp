@@ -35,9 +35,9 @@ struct Prefetcher::Impl {
   std::mutex mutex;  // guards all below but the thread
   std::condition_variable changed;
   bool stopping = false;
-  bool requested = false;                            ///< by the owner, neither taken nor discarded
-  bool building = false;                             ///< the thread is at work
-  std::optional<std::vector<std::int64_t>> samples;  ///< not yet begun
+  bool requested = false;             ///< by the owner, neither taken nor discarded
+  bool building = false;              ///< the thread is at work
+  std::optional<task::Draws> wanted;  ///< not yet begun
   std::optional<task::Values> batch;
   std::exception_ptr error;
 
@@ -48,15 +48,16 @@ void Prefetcher::Impl::run() {
   torch::NoGradGuard no_grad;
   std::unique_lock lock(mutex);
   for (;;) {
-    changed.wait(lock, [this] { return stopping || samples.has_value(); });
+    changed.wait(lock, [this] { return stopping || wanted.has_value(); });
     if (stopping) return;
-    const auto wanted = *std::exchange(samples, std::nullopt);
+    const auto draws = std::make_shared<const task::Draws>(*std::exchange(wanted, std::nullopt));
     building = true;
     lock.unlock();
     std::optional<task::Values> built;
     std::exception_ptr failure;
     try {
-      built = on_device(dataset->batch(wanted));
+      const task::DrawScope scope(draws);
+      built = on_device(dataset->batch(draws->samples));
     } catch (...) {
       failure = std::current_exception();
     }
@@ -83,7 +84,7 @@ Prefetcher::Prefetcher(std::shared_ptr<const task::Dataset> dataset, torch::Devi
 
 Prefetcher::~Prefetcher() = default;
 
-void Prefetcher::request(std::vector<std::int64_t> samples) {
+void Prefetcher::request(task::Draws draws) {
   {
     std::lock_guard lock(impl_->mutex);
     if (impl_->requested) {
@@ -91,7 +92,7 @@ void Prefetcher::request(std::vector<std::int64_t> samples) {
                   "a batch is requested already; take() or discard() it first");
     }
     impl_->requested = true;
-    impl_->samples = std::move(samples);
+    impl_->wanted = std::move(draws);
   }
   impl_->changed.notify_all();
 }
@@ -109,7 +110,7 @@ task::Values Prefetcher::take() {
 
 void Prefetcher::discard() {
   std::unique_lock lock(impl_->mutex);
-  impl_->samples.reset();
+  impl_->wanted.reset();
   impl_->changed.wait(lock, [this] { return !impl_->building; });
   impl_->batch.reset();
   impl_->error = nullptr;

@@ -1,11 +1,10 @@
 #pragma once
 // Builds the next batch on a thread of its own while the device computes.
 
-#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "bimetal/task/dataset.h"
+#include "bimetal/task/draws.h"
 
 namespace bimetal::data {
 
@@ -18,9 +17,9 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  /// Error(InvalidArgument) while an earlier request is neither taken nor
-  /// discarded.
-  void request(std::vector<std::int64_t> samples);
+  /// A batch of the samples of `draws`, built in their scope. Error(InvalidArgument) while an
+  /// earlier request is neither taken nor discarded.
+  void request(task::Draws draws);
 
   /// The requested batch, on the device. Rethrows what went wrong while building it; after that
   /// the next request() works. Error(InvalidArgument) if nothing was requested.

@@ -23,6 +23,8 @@ class EpochSampler {
   EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle = true,
                std::vector<std::int64_t> weights = {});
 
+  std::uint64_t seed() const noexcept { return seed_; }
+
   /// Samples left in the current epoch.
   std::int64_t remaining() const noexcept;
 

@@ -15,7 +15,17 @@ namespace bimetal::job {
 
 struct ModelConfig {
   std::string name = "cnn";
-  std::int64_t hidden = 0;  ///< width of the hidden layers; 0: the model's own
+  std::int64_t hidden = 0;     ///< width of the hidden layers; 0: the model's own
+  std::string norm = "group";  ///< resnets: "group"; "batch" is refused, with advice
+  // Language models; 0: that of the preset.
+  std::int64_t layers = 0;
+  std::int64_t width = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t context = 0;     ///< most tokens that it looks at
+  std::int64_t vocabulary = 0;  ///< 0: the data's
+  double dropout = 0;
+  std::string weights;  ///< folder of Hugging Face's kind that training starts from
   bool operator==(const ModelConfig&) const = default;
 };
 
@@ -25,24 +35,38 @@ struct DataConfig {
   bool send = true;                  ///< ranks that have no copy are sent one
   double send_max_gb = 10.0;         ///< GiB; no more than that is sent unasked
   std::uint64_t bootstrap_seed = 0;  ///< > 0: train on samples drawn with replacement
+  std::int64_t image_size = 0;       ///< folders of images: height and width that they get
+  bool augment = false;              ///< training images are cropped and flipped at random
+  bool skip_broken = false;          ///< files that are no images are left out
+  std::int64_t block = 0;            ///< tokens: how many a sample has; 0: the model's context
+  std::string documents = "join";    ///< tokens: "join", or "separate": blocks end where they end
   bool operator==(const DataConfig&) const = default;
 };
 
 struct TrainConfig {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;           ///< > 0: stop after this many optimizer steps
-  std::int64_t global_batch = 512;  ///< samples per optimizer step over all workers
-  std::int64_t micro_batch = 0;     ///< most samples a device computes at once; 0: what suits it
-  std::uint64_t seed = 1;           ///< below 2^63, TOML's largest whole number
-  std::string dtype = "float32";    ///< "float32" or "float64"
-  std::string optimizer = "sgd";    ///< "sgd", "adam", "adamw", "lars", "lamb"
+  std::int64_t steps = 0;             ///< > 0: stop after this many optimizer steps
+  std::int64_t global_batch = 512;    ///< samples per optimizer step over all workers
+  std::int64_t micro_batch = 0;       ///< most samples a device computes at once; 0: what suits it
+  std::uint64_t seed = 1;             ///< below 2^63, TOML's largest whole number
+  std::string dtype = "float32";      ///< "float32" or "float64"
+  std::string precision = "float32";  ///< of the computation: a name of precision::Precision
+  double loss_scale = 0;              ///< float16: 0 finds it out
+  std::string recompute = "none";     ///< "none", "all", "sqrt", "auto" or every how many units
+  bool deterministic = false;         ///< the same bits in every run, or an error
+  std::string optimizer = "sgd";      ///< "sgd", "adam", "adamw", "lars", "lamb"
   double learning_rate = 0.05;
   double momentum = 0.9;  ///< sgd, lars
   double weight_decay = 0.0;
+  std::string decay_on = "all";          ///< or "matrices": not on biases and normalizations
+  double clip_norm = 0;                  ///< most that the gradient's norm may be; 0: any
+  double clip_value = 0;                 ///< most that one of its elements may be; 0: any
+  std::int64_t base_batch = 0;           ///< > 0: learning_rate is for that many samples a step
   double beta1 = 0.9, beta2 = 0.999;     ///< adam, adamw, lamb
   double epsilon = 0.0;                  ///< likewise; 0: the optimizer's own
   double trust_coefficient = 0.001;      ///< lars
   std::int64_t warmup_steps = 0;         ///< over which the rate grows to learning_rate
+  double warmup_from = 0;                ///< the rate that it grows from
   std::string schedule = "constant";     ///< "constant" or "cosine"; schedule.h
   std::int64_t decay_steps = 0;          ///< cosine: the last step that it takes; 0: the job's
   double min_learning_rate_ratio = 0.0;  ///< cosine: the last rate as a part of learning_rate
@@ -110,16 +134,16 @@ struct MonitorConfig {
 };
 
 struct JobConfig {
-  ModelConfig model;
-  DataConfig data;
-  TrainConfig train;
-  ParallelConfig parallel;
-  ServersConfig servers;
-  CompressionConfig compression;
-  CheckpointConfig checkpoint;
-  ClusterConfig cluster;
-  FabricConfig fabric;
-  MonitorConfig monitor;
+  ModelConfig model = {};
+  DataConfig data = {};
+  TrainConfig train = {};
+  ParallelConfig parallel = {};
+  ServersConfig servers = {};
+  CompressionConfig compression = {};
+  CheckpointConfig checkpoint = {};
+  ClusterConfig cluster = {};
+  FabricConfig fabric = {};
+  MonitorConfig monitor = {};
   bool operator==(const JobConfig&) const = default;
 };
 

@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kTypes = {"auto", "cpu", "cuda", "mps", "xpu"};
 
+constexpr std::array<std::string_view, 4> kPrecisions = {"float32", "bfloat16", "float16", "auto"};
+
 struct Unit {
   std::string_view name;
   std::uint64_t bytes;
@@ -39,7 +41,7 @@ constexpr std::array<Unit, 9> kUnits = {{{"TiB", 1ull << 40},
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("worker \"{}\": {}; write TYPE[:INDEX][,KEY=VALUE]… as in \"cuda:0\" or "
                           "\"cpu:threads=1,speed=0.25,memory=2GiB\" (types: {}; keys: threads, "
-                          "speed, memory)",
+                          "speed, memory, precision)",
                           spec, flaw, fmt::join(kTypes, ", ")));
 }
 
@@ -102,6 +104,11 @@ void parse_option(std::string_view spec, std::string_view key, std::string_view 
     result.memory_bytes = to_bytes(value);
     if (!result.memory_bytes)
       fail(spec, fmt::format("memory=\"{}\" is not a size with a unit, such as 2GiB", value));
+  } else if (key == "precision") {
+    if (std::ranges::find(kPrecisions, value) == kPrecisions.end())
+      fail(spec,
+           fmt::format("precision=\"{}\" is none of {}", value, fmt::join(kPrecisions, ", ")));
+    result.precision = value;
   } else {
     fail(spec, fmt::format("unknown key \"{}\"", key));
   }
@@ -128,7 +135,8 @@ WorkerSpec parse_worker_spec(std::string_view text) {
   std::vector<std::string_view> keys;
   std::string_view rest = text.substr(colon + 1);
   for (bool first = true;; first = false) {
-    const auto comma = std::min(rest.find(','), rest.size());
+    const bool index_first = first && rest.find_first_not_of("0123456789") == rest.find(':');
+    const auto comma = std::min(rest.find(index_first ? ':' : ','), rest.size());
     const std::string_view item = rest.substr(0, comma);
     const auto equals = item.find('=');
     if (item.empty()) fail(text, "an item is empty");
@@ -154,6 +162,7 @@ std::string to_string(const WorkerSpec& spec) {
   if (spec.threads) items.push_back(fmt::format("threads={}", *spec.threads));
   if (spec.speed != 1.0) items.push_back(fmt::format("speed={}", spec.speed));
   if (spec.memory_bytes) items.push_back(fmt::format("memory={}", bytes_text(*spec.memory_bytes)));
+  if (!spec.precision.empty()) items.push_back(fmt::format("precision={}", spec.precision));
   return items.empty() ? spec.type : fmt::format("{}:{}", spec.type, fmt::join(items, ","));
 }
 

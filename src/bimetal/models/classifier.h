@@ -40,7 +40,13 @@ class Classifier : public torch::nn::Module {
   template <typename Contained, typename Compute>
   void add_layer(const std::string& name, const torch::nn::ModuleHolder<Contained>& layer,
                  Compute compute) {
-    const std::shared_ptr<Contained> module = register_module(name, layer.ptr());
+    add_registered(name, register_module(name, layer.ptr()), compute);
+  }
+
+  /// The same for one that is registered in a module of this one; `name` is its whole name.
+  template <typename Contained, typename Compute>
+  void add_registered(const std::string& name, const std::shared_ptr<Contained>& module,
+                      Compute compute) {
     layers_.push_back({name, module, [module, compute](torch::Tensor x) {
                          return compute(*module, std::move(x));
                        }});

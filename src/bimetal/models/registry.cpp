@@ -11,11 +11,13 @@
 #include "bimetal/models/cnn.h"
 #include "bimetal/models/linear.h"
 #include "bimetal/models/mlp.h"
+#include "bimetal/models/resnet.h"
 
 namespace bimetal::models {
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames = {"cnn", "mlp", "linear"};
+constexpr std::array<std::string_view, 6> kNames = {"cnn",      "mlp",      "linear",
+                                                    "resnet18", "resnet34", "resnet50"};
 
 constexpr std::int64_t kMostHidden = 65536;  // more would be a mistake, of 16 GiB at least
 
@@ -28,6 +30,12 @@ void check_hidden(const std::string& name, std::int64_t hidden) {
   if (hidden != 0 && name == "linear") {
     throw Error(ErrorCode::InvalidArgument,
                 "model 'linear' has no hidden layer: leave model.hidden out, or use 'mlp'");
+  }
+  if (resnet_depth(name) && hidden % kNormGroups != 0) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("model.hidden = {} are the channels of the first stage of '{}', which "
+                            "are normalised in {} groups: take a multiple of {}",
+                            hidden, name, kNormGroups, kNormGroups));
   }
 }
 
@@ -44,6 +52,12 @@ void check_shape(const std::string& name, const ImageShape& shape) {
                             "not {}x{}; use 'mlp' or 'linear'",
                             shape.height, shape.width));
   }
+  if (resnet_depth(name) && (shape.height < kLeastResNetSize || shape.width < kLeastResNetSize)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("model '{}' halves its images three times and needs at least {}x{} "
+                            "pixels, not {}x{}; use 'cnn' or 'mlp'",
+                            name, kLeastResNetSize, kLeastResNetSize, shape.height, shape.width));
+  }
 }
 
 }  // namespace
@@ -55,6 +69,9 @@ std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape
   if (name == "cnn") return std::make_shared<Cnn>(shape, hidden > 0 ? hidden : kCnnHidden);
   if (name == "mlp") return std::make_shared<Mlp>(shape, hidden > 0 ? hidden : kMlpHidden);
   if (name == "linear") return std::make_shared<Linear>(shape);
+  if (const auto depth = resnet_depth(name)) {
+    return std::make_shared<ResNet>(*depth, shape, hidden > 0 ? hidden : kResNetWidth);
+  }
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("no model is called '{}'; did you mean '{}'? Known: {}", name,
                           nearest_name(name, kNames), fmt::join(kNames, ", ")));

@@ -3,41 +3,66 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/optim/fused.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
+#include "bimetal/optim/schedule.h"
 
 namespace bimetal::optim {
 namespace {
 
 using Parameters = std::vector<torch::Tensor>;
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 using MadeOptimizer = std::unique_ptr<torch::optim::Optimizer>;
+
+/// Weight decay is for what multiplies, as is usual for GPT: not for biases and normalizations,
+/// whose tensors have one dimension.
+template <typename Made, typename Options>
+MadeOptimizer make_with(const job::TrainConfig& config, Parameters parameters,
+                        const Options& options) {
+  if (config.decay_on == "all") return std::make_unique<Made>(std::move(parameters), options);
+  const auto vectors = std::stable_partition(parameters.begin(), parameters.end(),
+                                             [](const auto& tensor) { return tensor.dim() >= 2; });
+  Groups groups;
+  if (vectors != parameters.begin()) groups.emplace_back(Parameters(parameters.begin(), vectors));
+  if (vectors != parameters.end()) groups.emplace_back(Parameters(vectors, parameters.end()));
+  auto made = std::make_unique<Made>(std::move(groups), options);
+  if (vectors != parameters.end()) {
+    // Afterwards, since libtorch takes a 0 that is given to it for the lack of a value.
+    auto undecayed = options;
+    undecayed.weight_decay(0);
+    made->param_groups().back().set_options(std::make_unique<Options>(undecayed));
+  }
+  return made;
+}
 
 /// Of Adam, AdamW and LAMB; each has an epsilon of its own unless the job gives one.
 template <typename Made, typename Options>
 MadeOptimizer make_adam_like(const job::TrainConfig& config, Parameters parameters) {
-  Options options(config.learning_rate);
+  Options options(full_rate(config));
   options.betas({config.beta1, config.beta2}).weight_decay(config.weight_decay);
   if (config.epsilon > 0) options.eps(config.epsilon);
-  return std::make_unique<Made>(std::move(parameters), options);
+  return make_with<Made>(config, std::move(parameters), options);
 }
 
 MadeOptimizer make_sgd(const job::TrainConfig& config, Parameters parameters) {
-  return std::make_unique<torch::optim::SGD>(std::move(parameters),
-                                             torch::optim::SGDOptions(config.learning_rate)
-                                                 .momentum(config.momentum)
-                                                 .weight_decay(config.weight_decay));
+  return make_with<FusedSgd>(config, std::move(parameters),
+                             torch::optim::SGDOptions(full_rate(config))
+                                 .momentum(config.momentum)
+                                 .weight_decay(config.weight_decay));
 }
 
 MadeOptimizer make_lars(const job::TrainConfig& config, Parameters parameters) {
-  return std::make_unique<Lars>(std::move(parameters),
-                                LarsOptions(config.learning_rate)
-                                    .momentum(config.momentum)
-                                    .weight_decay(config.weight_decay)
-                                    .trust_coefficient(config.trust_coefficient));
+  return make_with<Lars>(config, std::move(parameters),
+                         LarsOptions(full_rate(config))
+                             .momentum(config.momentum)
+                             .weight_decay(config.weight_decay)
+                             .trust_coefficient(config.trust_coefficient));
 }
 
 struct OptimizerEntry {
@@ -48,8 +73,8 @@ struct OptimizerEntry {
 
 constexpr OptimizerEntry kOptimizers[] = {
     {"sgd", make_sgd, false},
-    {"adam", make_adam_like<torch::optim::Adam, torch::optim::AdamOptions>, false},
-    {"adamw", make_adam_like<torch::optim::AdamW, torch::optim::AdamWOptions>, false},
+    {"adam", make_adam_like<FusedAdam, torch::optim::AdamOptions>, false},
+    {"adamw", make_adam_like<FusedAdamW, torch::optim::AdamWOptions>, false},
     {"lars", make_lars, true},
     {"lamb", make_adam_like<Lamb, LambOptions>, true},
 };
@@ -70,7 +95,7 @@ MadeOptimizer make_optimizer(const job::TrainConfig& config, Parameters paramete
 }
 
 bool needs_whole_tensors(const job::TrainConfig& config) {
-  return find_optimizer(config).whole_tensors;
+  return find_optimizer(config).whole_tensors || config.decay_on == "matrices";
 }
 
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {

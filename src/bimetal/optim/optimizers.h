@@ -10,14 +10,16 @@
 
 namespace bimetal::optim {
 
-/// train.optimizer: "sgd" (with momentum), "adam", "adamw", "lars" (lars.h) or "lamb" (lamb.h), at
-/// the full rate train.learning_rate. Error(InvalidArgument) otherwise.
+/// train.optimizer: "sgd" (with momentum), "adam", "adamw" (all three: fused.h), "lars" (lars.h) or
+/// "lamb" (lamb.h), at the full rate. With train.decay_on = "matrices" the tensors of fewer than
+/// two dimensions are a group of their own, without weight decay. Error(InvalidArgument) otherwise.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::TrainConfig& config,
                                                         std::vector<torch::Tensor> parameters);
 
 /// Whether the update of an element depends on the rest of its tensor, or on the tensor's shape, so
-/// that make_optimizer must be given the model's whole tensors: LARS and LAMB. The others work
-/// element by element, on any parts of tensors alike. Error as make_optimizer's.
+/// that make_optimizer must be given the model's whole tensors: LARS, LAMB, and any with
+/// train.decay_on = "matrices". The others work element by element, on any parts of tensors alike.
+/// Error as make_optimizer's.
 bool needs_whole_tensors(const job::TrainConfig& config);
 
 /// Sets the learning rate of all groups of parameters.

@@ -8,11 +8,16 @@
 
 namespace bimetal::optim {
 
+/// train.learning_rate; with train.base_batch that many times as much as global_batch has base
+/// batches (the linear scaling rule: Goyal et al., 2017, §2.1).
+double full_rate(const job::TrainConfig& config);
+
 /// The learning rate of step number `step`, counted from 1, in a job of `job_steps` steps.
 ///
-/// Up to step W = train.warmup_steps the rate grows linearly, to the full rate in step W (Goyal et
-/// al., "Accurate, Large Minibatch SGD", 2017, §2.2). With train.schedule = "cosine" it then falls
-/// from the full rate γ in step W + 1 towards r·γ, r = train.min_learning_rate_ratio:
+/// Up to step W = train.warmup_steps the rate grows linearly from train.warmup_from, to the full
+/// rate in step W (Goyal et al., "Accurate, Large Minibatch SGD", 2017, §2.2). With
+/// train.schedule = "cosine" it then falls from the full rate γ in step W + 1 towards r·γ, r =
+/// train.min_learning_rate_ratio:
 ///
 ///     γ · (r + (1 − r) / 2 · (1 + cos(π (step − 1 − W) / (T − W))))
 ///

@@ -14,6 +14,12 @@ namespace bimetal::predict {
 namespace {
 
 constexpr std::int64_t kChunk = 250;
+constexpr std::int64_t kChunkWeight = 2048;  // tokens, each of which has logits of a vocabulary
+
+/// Samples of a chunk: the same for all ranks, since it hangs on the data alone.
+std::int64_t chunk_size(const task::Dataset& data) {
+  return std::clamp<std::int64_t>(kChunkWeight / task::typical_weight(data), 1, kChunk);
+}
 
 std::shared_ptr<const task::Dataset> data_of(const task::Task& task) {
   if (auto data = task.evaluation()) return data;
@@ -25,7 +31,8 @@ std::vector<double> evaluate_chunk(const task::Task& task, const task::Model& mo
                                    std::int64_t chunk, const EvaluateOptions& options) {
   const auto data = data_of(task);
   const Stopwatch watch;
-  const auto begin = chunk * kChunk, end = std::min(begin + kChunk, data->size());
+  const auto size = chunk_size(*data);
+  const auto begin = chunk * size, end = std::min(begin + size, data->size());
   const auto batch = task::to_device(task::batch_of(*data, begin, end), options.device);
   const auto outputs = task::run_units(model, task.inputs(batch));
   const auto loss = task.loss_sum(outputs, batch);
@@ -54,7 +61,8 @@ void add(std::span<const double> numbers, EvaluationSums& sums) {
 }  // namespace
 
 std::int64_t test_chunks(const task::Dataset& test) {
-  return (test.size() + kChunk - 1) / kChunk;
+  const auto size = chunk_size(test);
+  return (test.size() + size - 1) / size;
 }
 
 EvaluationSums evaluate_chunks(const task::Task& task, const task::Model& model, std::int64_t first,
@@ -66,8 +74,9 @@ EvaluationSums evaluate_chunks(const task::Task& task, const task::Model& model,
     add(evaluate_chunk(task, model, chunk, options), sums);
   }
   const auto data = data_of(task);
+  const auto size = chunk_size(*data);
   sums.weight =
-      task::weight_of(*data, first * kChunk, std::min((first + count) * kChunk, data->size()));
+      task::weight_of(*data, first * size, std::min((first + count) * size, data->size()));
   model.train();
   return sums;
 }

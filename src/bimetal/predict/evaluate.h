@@ -19,7 +19,8 @@ struct EvaluateOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
 
-/// The data set is visited in chunks of that many samples, the last one shorter.
+/// The data set is visited in that many chunks of equally many samples, the last one shorter. How
+/// many a chunk has follows from what they weigh.
 std::int64_t test_chunks(const task::Dataset& test);
 
 /// What evaluation adds up: the loss, and each of the task's metrics, over samples of that weight.

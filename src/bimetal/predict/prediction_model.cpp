@@ -1,5 +1,6 @@
 #include "bimetal/predict/prediction_model.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <cstring>
@@ -15,7 +16,14 @@ namespace bimetal::predict {
 
 PredictionModel::PredictionModel(const checkpoint::ModelDescription& description,
                                  const device::Place& place, double speed, WeightsSource& weights)
-    : description_(description), place_(place), speed_(speed), weights_(weights) {}
+    : description_(description), place_(place), speed_(speed), weights_(weights) {
+  if (description_.language) {
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("'{}' is a language model, and predictions are served of images alone: "
+                            "evaluate it, or go on with its text by bimetal generate",
+                            description_.name));
+  }
+}
 
 serving::ModelFacts PredictionModel::facts() const {
   serving::ModelFacts facts;

@@ -33,6 +33,7 @@ Progress Journal::add(const StepDone& step, std::span<const WorkerState> workers
                     .efficiency = rates.efficiency,
                     .seconds_left = samples_left / std::max(rates.samples_per_s, 1e-9),
                     .elapsed_s = elapsed_seconds(),
+                    .counts = plan_.counts,
                     .shares = step.shares,
                     .rank_samples_per_s = rates.alone};
   for (const auto& worker : workers) progress.workers.push_back(worker.totals);
@@ -50,6 +51,7 @@ Report Journal::report(std::int64_t steps, std::span<const WorkerAtEnd> workers,
   Report report{.world_size = static_cast<int>(workers.size()),
                 .steps = steps,
                 .elapsed_s = elapsed_s,
+                .counts = plan_.counts,
                 .train_loss = mean(epoch_loss_sum_, epoch_weight_),
                 .history = history_.points(),
                 .evaluations = evaluations_};

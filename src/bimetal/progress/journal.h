@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/progress/history.h"
@@ -34,11 +36,12 @@ class Journal {
  public:
   struct Plan {
     std::int64_t epochs = 0;
-    std::int64_t steps = 0;         ///< optimizer steps planned in all
-    std::int64_t global_batch = 0;  ///< its weight on average
+    std::int64_t steps = 0;          ///< optimizer steps planned in all
+    std::int64_t global_batch = 0;   ///< its weight on average
+    std::string counts = "samples";  ///< what weights count: "images", "tokens"
   };
 
-  explicit Journal(Plan plan) : plan_(plan) {}
+  explicit Journal(Plan plan) : plan_(std::move(plan)) {}
 
   /// See ProgressMeter.
   void start_clock() { meter_.start(); }

@@ -40,7 +40,8 @@ struct Progress {
   double samples_per_s = 0;            ///< over the last seconds
   double efficiency = 0;               ///< see docs/balance.md
   double seconds_left = 0;
-  double elapsed_s = 0;  ///< time of the training steps alone
+  double elapsed_s = 0;            ///< time of the training steps alone
+  std::string counts = "samples";  ///< what rates and shares count: "images", "tokens"
   std::vector<std::int64_t> shares = {};
   std::vector<double> rank_samples_per_s = {};  ///< each one's compute rate
   std::vector<WorkerTotals> workers = {};       ///< empty where they are not known

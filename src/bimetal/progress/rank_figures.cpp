@@ -12,10 +12,11 @@ RankFigures decode(std::span<const double> numbers) {
           .loss_sum = numbers[2],
           .fit = static_cast<Fit>(static_cast<std::uint8_t>(numbers[3])),
           .stop_requested = numbers[4] != 0,
-          .communicate_seconds = numbers[5],
-          .wait_seconds = numbers[6],
-          .bytes_sent = static_cast<std::uint64_t>(numbers[7]),
-          .shadow = {.batch = static_cast<std::int64_t>(numbers[8]), .seconds = numbers[9]}};
+          .gradient_norm = numbers[5],
+          .communicate_seconds = numbers[6],
+          .wait_seconds = numbers[7],
+          .bytes_sent = static_cast<std::uint64_t>(numbers[8]),
+          .shadow = {.batch = static_cast<std::int64_t>(numbers[9]), .seconds = numbers[10]}};
 }
 
 }  // namespace
@@ -31,6 +32,7 @@ void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
            mine.loss_sum,
            static_cast<double>(mine.fit),
            mine.stop_requested ? 1.0 : 0.0,
+           mine.gradient_norm,
            mine.communicate_seconds,
            mine.wait_seconds,
            static_cast<double>(mine.bytes_sent),

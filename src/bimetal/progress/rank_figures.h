@@ -17,6 +17,7 @@ enum class Fit : std::uint8_t {
   fits,
   try_smaller_pieces,  ///< it did not, but will be computed in smaller micro-batches next time
   too_large,           ///< it did not, and micro-batches cannot be made smaller: less work, please
+  try_recomputing,     ///< it did not, but will be with activations computed again next time
 };
 
 /// What a rank without samples has measured beside the others' work; 0 samples: nothing.
@@ -31,6 +32,8 @@ struct RankFigures {
   double loss_sum = 0;         ///< of its samples
   Fit fit = Fit::fits;
   bool stop_requested = false;
+  /// Of the summed gradients, where the step asks for it; not finite where they are not.
+  double gradient_norm = 0;
   /// Of this rank since the run's start, up to the step before: for those who watch.
   double communicate_seconds = 0, wait_seconds = 0;
   std::uint64_t bytes_sent = 0;
@@ -49,7 +52,7 @@ class FigureExchange {
   std::span<const RankFigures> wait();
 
  private:
-  static constexpr std::size_t kNumbers = 10;
+  static constexpr std::size_t kNumbers = 11;
 
   comm::Group group_;
   std::array<double, kNumbers> mine_{};

@@ -21,6 +21,11 @@ static void to_json(Json& json, const WorkerReport& worker) {
           {"communicate_s", worker.communicate_s},
           {"wait_s", worker.wait_s},
           {"samples_per_s_alone", worker.samples_per_s_alone}};
+  if (!worker.precision.empty()) json["precision"] = worker.precision;
+}
+
+static void to_json(Json& json, const LossScaleReport& report) {
+  json = {{"scale", report.scale}, {"skipped_steps", report.skipped_steps}};
 }
 
 static void to_json(Json& json, const HistoryPoint& point) {
@@ -88,9 +93,13 @@ Metrics last_metrics(const Report& report) {
 }
 
 std::string to_json(const Report& report) {
-  Json json = {{"world_size", report.world_size}, {"steps", report.steps},
-               {"elapsed_s", report.elapsed_s},   {"samples_per_s", report.samples_per_s},
-               {"efficiency", report.efficiency}, {"alone_from", kAloneFrom},
+  Json json = {{"world_size", report.world_size},
+               {"steps", report.steps},
+               {"elapsed_s", report.elapsed_s},
+               {"counts", report.counts},
+               {"samples_per_s", report.samples_per_s},
+               {"efficiency", report.efficiency},
+               {"alone_from", kAloneFrom},
                {"train_loss", report.train_loss}};
   const auto metrics = last_metrics(report);
   if (metrics.empty()) json["test_accuracy"] = nullptr;
@@ -101,6 +110,7 @@ std::string to_json(const Report& report) {
   json["history"] = report.history;
   json["evaluations"] = report.evaluations;
   if (report.server) json["server"] = *report.server;
+  if (report.loss_scale) json["loss_scale"] = *report.loss_scale;
   if (const auto fastest = fastest_alone(report)) json["fastest_alone"] = *fastest;
   if (report.balance) json["balance"] = *report.balance;
   // Numbers that are not finite become null here; a host name in no known encoding is no reason to

@@ -15,7 +15,8 @@ struct WorkerReport {
   int rank = 0;
   std::string host = {};
   std::string device = {};
-  double share = 0;  ///< of the samples trained on, 0…1
+  std::string precision = {};  ///< that it computed in; empty: not known
+  double share = 0;            ///< of the samples trained on, 0…1
   std::int64_t samples = 0;
   double compute_s = 0, communicate_s = 0, wait_s = 0;
   double samples_per_s_alone = 0;
@@ -45,6 +46,12 @@ struct HistoryPoint {
   std::int64_t step = 0;
   double elapsed_s = 0, loss = 0, samples_per_s = 0, efficiency = 0;
   std::vector<std::int64_t> shares = {};
+};
+
+/// Of a run in which a worker computed in float16 (docs/precision.md).
+struct LossScaleReport {
+  double scale = 0;                ///< at the end
+  std::int64_t skipped_steps = 0;  ///< since the job's start
 };
 
 /// Everything that the balancer saw, for replaying it (bench/replay_balance.py): the probes' t(b) =
@@ -80,7 +87,8 @@ struct EvaluationPoint {
 struct Report {
   int world_size = 1;
   std::int64_t steps = 0;
-  double elapsed_s = 0;  ///< training steps alone: no start-up, probing, evaluation
+  double elapsed_s = 0;            ///< training steps alone: no start-up, probing, evaluation
+  std::string counts = "samples";  ///< what rates and shares count: "images", "tokens"
   double samples_per_s = 0;
   double efficiency = 0;
   double train_loss = 0;        ///< mean over the last epoch's (or part's) samples
@@ -90,6 +98,7 @@ struct Report {
   std::vector<HistoryPoint> history = {};
   std::vector<EvaluationPoint> evaluations = {};  ///< the last one's are the report's own metrics
   std::optional<ServerReport> server = {};
+  std::optional<LossScaleReport> loss_scale = {};
   std::optional<BalanceRecord> balance = {};  ///< none with parameter servers
 };
 

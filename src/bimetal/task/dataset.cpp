@@ -20,6 +20,12 @@ std::int64_t weight_of(const Dataset& dataset, std::int64_t begin, std::int64_t 
   return sum;
 }
 
+std::int64_t typical_weight(const Dataset& dataset) {
+  constexpr std::int64_t kSome = 64;
+  const auto some = std::min(kSome, dataset.size());
+  return std::max<std::int64_t>(1, weight_of(dataset, 0, some) / some);
+}
+
 Values batch_of(const Dataset& dataset, std::int64_t begin, std::int64_t end) {
   std::vector<std::int64_t> samples(static_cast<std::size_t>(end - begin));
   std::iota(samples.begin(), samples.end(), begin);

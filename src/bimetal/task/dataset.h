@@ -25,6 +25,8 @@ class Dataset {
 
   /// The samples in that order, on the CPU: each tensor's first dimension is theirs (there may be
   /// none of them). Sequences are padded to one length; what is padded must not count in the loss.
+  /// Built for training, it is so in a DrawScope (draws.h), from which a data set that changes its
+  /// samples at random draws; outside of one it gives them as they are.
   virtual Values batch(std::span<const std::int64_t> samples) const = 0;
 };
 
@@ -33,6 +35,9 @@ std::vector<std::int64_t> weights_of(const Dataset& dataset);
 
 /// Of samples `begin` … `end - 1`.
 std::int64_t weight_of(const Dataset& dataset, std::int64_t begin, std::int64_t end);
+
+/// About what a sample weighs, by the first of them. At least 1.
+std::int64_t typical_weight(const Dataset& dataset);
 
 /// Samples `begin` … `end - 1` in a batch.
 Values batch_of(const Dataset& dataset, std::int64_t begin, std::int64_t end);

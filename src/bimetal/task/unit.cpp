@@ -111,9 +111,14 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
 }
 
 Values run_units(const Model& model, Values inputs, const BeforeUse& before_use) {
-  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    if (before_use) before_use(unit);
-    inputs = model.units[unit].forward(inputs);
+  return run_units(model.units, std::move(inputs), before_use, 0);
+}
+
+Values run_units(std::span<const Unit> units, Values inputs, const BeforeUse& before_use,
+                 std::size_t first) {
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (before_use) before_use(first + i);
+    inputs = units[i].forward(inputs);
   }
   return inputs;
 }

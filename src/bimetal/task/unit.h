@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,12 +64,15 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
 Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
                std::function<torch::Tensor(torch::Tensor input)> forward);
 
-/// Told before each use of a unit's parameters (the unit's place in the model): returns when they
-/// are there.
+/// Told before each use of a unit's parameters (the unit's place in the model), also where backward
+/// computes the unit again: returns when they are there.
 using BeforeUse = std::function<void(std::size_t unit)>;
 
 /// The forward pass: the units in their order. The one place that walks them. Errors: whatever a
 /// unit or `before_use` throws.
 Values run_units(const Model& model, Values inputs, const BeforeUse& before_use = {});
+/// The same of a part of a model, whose first unit has the place `first` in it.
+Values run_units(std::span<const Unit> units, Values inputs, const BeforeUse& before_use,
+                 std::size_t first);
 
 }  // namespace bimetal::task

@@ -10,6 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
 namespace {
@@ -46,20 +47,30 @@ bool all_fit(std::span<const progress::RankFigures> figures) {
 }  // namespace
 
 CollectiveUpdate::CollectiveUpdate(parallel::ReplicatedModel& parallel,
-                                   std::chrono::milliseconds timeout)
-    : parallel_(parallel), timeout_(timeout), exchange_(group_of_its_own(parallel.group())) {}
+                                   std::chrono::milliseconds timeout, const UpdateOptions& options)
+    : parallel_(parallel),
+      timeout_(timeout),
+      exchange_(group_of_its_own(parallel.group())),
+      stages_(options) {}
 
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
                                  torch::optim::Optimizer& optimizer) {
   mine.communicate_seconds = communicate_seconds_;
   mine.wait_seconds = wait_seconds_;
   mine.bytes_sent = parallel_.group().bytes_sent();
-  // Travels beside the gradients and has arrived by the time that they have.
-  exchange_.start(mine, Deadline::after(timeout_));
-  parallel_.finish_step();
+  // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
+  // of them.
+  const bool ahead = !stages_.needs_agreement();
+  if (ahead) exchange_.start(mine, Deadline::after(timeout_));
+  in_phase(Phase::kWait, [&] { parallel_.finish_step(); });
+  const Stopwatch inspecting;
+  const auto gradients = optim::gradients_of(optimizer);
+  mine.gradient_norm = in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients); });
+  const double inspect_seconds = inspecting.seconds();
+  if (!ahead) exchange_.start(mine, Deadline::after(timeout_));
   const Stopwatch waiting;
   StepResult result;
-  result.figures = exchange_.wait();
+  result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
   result.communicate_seconds = parallel_.communicate_seconds();
   result.wait_seconds = parallel_.wait_seconds() + waiting.seconds();
   communicate_seconds_ += result.communicate_seconds;
@@ -69,8 +80,10 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
 
   require_finite(result.figures, step);
   const Stopwatch updating;
-  optimizer.step();
-  update_seconds_ = updating.seconds();
+  const Phase phase(Phase::kUpdate);
+  result.skipped = !stages_.decide(step, result.figures, gradients);
+  if (!result.skipped) optimizer.step();
+  update_seconds_ = inspect_seconds + updating.seconds();
   return result;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The second half of every step, which all ranks do together: the gradients are summed, the ranks
-// agree that the step is sound, and only then the parameters change.
+// The second half of every step, which all ranks do together, in stages: the gradients are summed,
+// inspected, the ranks agree on what is to become of the step, and only then the parameters change.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -10,6 +10,7 @@
 
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/progress/rank_figures.h"
+#include "bimetal/train/gradient_stages.h"
 
 namespace bimetal::train {
 
@@ -17,6 +18,7 @@ struct StepResult {
   std::span<const progress::RankFigures> figures;  ///< one per rank; valid until the next step
   bool applied =
       false;  ///< false: a share did not fit, nothing changed, the step is to be repeated
+  bool skipped = false;  ///< applied, but for the update: float16 could not hold the gradients
   double communicate_seconds = 0;
   double wait_seconds = 0;
 };
@@ -25,21 +27,26 @@ struct StepResult {
 class CollectiveUpdate {
  public:
   /// `parallel` must outlive it.
-  CollectiveUpdate(parallel::ReplicatedModel& parallel, std::chrono::milliseconds timeout);
+  CollectiveUpdate(parallel::ReplicatedModel& parallel, std::chrono::milliseconds timeout,
+                   const UpdateOptions& options = {});
 
   /// Ends step number `step`, in which this rank has done `mine`, whose totals of all steps so far
   /// are filled in here. Collective. Errors: NotFinite, on
   /// every rank and with the parameters unchanged, naming the step and the ranks whose loss is no
-  /// number; the fabric's.
+  /// number, or as GradientStages::decide has it; the fabric's.
   StepResult run(std::int64_t step, progress::RankFigures mine, torch::optim::Optimizer& optimizer);
 
-  /// Seconds of the last update by the optimizer; a lone device would spend them too.
+  /// Whose loss_scale() the step's gradients are multiplied by.
+  GradientStages& stages() noexcept { return stages_; }
+
+  /// Seconds of the last update, inspection included; a lone device would spend them too.
   double update_seconds() const noexcept { return update_seconds_; }
 
  private:
   parallel::ReplicatedModel& parallel_;
   std::chrono::milliseconds timeout_;
   progress::FigureExchange exchange_;
+  GradientStages stages_;
   double update_seconds_ = 0;
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };

@@ -8,7 +8,10 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
+#include "bimetal/precision/autocast.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/profile/phase.h"
+#include "bimetal/train/recomputation.h"
 
 namespace bimetal::train {
 namespace {
@@ -19,17 +22,26 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0 ? 1 : 0);
 }
 
+/// A task without data of its own is given its batches; a sample counts once then.
+std::int64_t weight_of_a_sample(const task::Task& task) {
+  const auto data = task.training();
+  return data ? task::typical_weight(*data) : 1;
+}
+
 }  // namespace
 
-MicroBatch::MicroBatch(std::int64_t configured, const torch::Device& device)
-    : limit_(configured > 0    ? configured
-             : device.is_cpu() ? kCpuDefault
-                               : kWholeShare) {}
+MicroBatch::MicroBatch(std::int64_t configured, const torch::Device& device,
+                       std::int64_t sample_weight)
+    : smallest_(std::max<std::int64_t>(1, kSmallest / sample_weight)),
+      limit_(configured > 0 ? configured
+             : device.is_cpu()
+                 ? std::clamp<std::int64_t>(kCpuWeight / sample_weight, 1, kCpuDefault)
+                 : kWholeShare) {}
 
 bool MicroBatch::halve(std::int64_t batch) {
   const auto largest = std::min(limit_, batch);
-  if (largest <= kSmallest) return false;
-  limit_ = std::max(kSmallest, largest / 2);
+  if (largest <= smallest_) return false;
+  limit_ = std::max(smallest_, largest / 2);
   return true;
 }
 
@@ -55,7 +67,7 @@ void Pieces::add(const torch::Tensor& loss_sum, bool last) {
     throw Error(ErrorCode::InvalidArgument,
                 "Task::loss_sum must give a single number, the sum over the batch");
   }
-  backward_(loss_sum, last);
+  in_phase(Phase::kBackward, [&] { backward_(loss_sum, last); });
   sums_.push_back(loss_sum.detach());
 }
 
@@ -67,35 +79,65 @@ double Pieces::loss_sum(const torch::Device& device) const {
 }
 
 Compute::Compute(const task::Task& task, task::Model model, const torch::Device& device,
-                 std::int64_t micro_batch, task::BeforeUse before_use)
+                 ComputeOptions options)
     : task_(task),
       model_(std::move(model)),
       device_(device),
-      micro_batch_(micro_batch, device),
-      before_use_(std::move(before_use)) {}
+      micro_batch_(options.micro_batch, device, weight_of_a_sample(task)),
+      options_(std::move(options)),
+      segments_(model_, recomputed_at_once(options_.recompute, model_.units.size()),
+                options_.before_use) {}
 
-double Compute::run(const task::Values& share, const Backward& backward) const {
+torch::Tensor Compute::loss_of(const task::Values& piece) const {
+  const Phase phase(Phase::kForward);
+  const precision::Autocast cast(device_.type(), options_.precision);
+  const auto outputs = segments_.run(task_.inputs(piece));
+  auto loss_sum = task_.loss_sum(outputs, piece);
+  // A sum over samples, and what it is scaled by, may exceed what float16 can hold.
+  const bool low = options_.precision != precision::Precision::float32;
+  return low && loss_sum.defined() ? loss_sum.to(torch::kFloat32) : loss_sum;
+}
+
+double Compute::run(const task::Values& share, const Backward& backward,
+                    const task::Draws& draws) const {
+  const precision::CastCache cache;
   Pieces pieces(backward);
+  const auto whole =
+      draws.samples.empty() ? task::Draws::of_nobody(task::samples_of(share)) : draws;
+  std::int64_t begin = 0;
   micro_batch_.for_each(share, [&](const task::Values& piece, bool last) {
-    const auto outputs = task::run_units(model_, task_.inputs(piece), before_use_);
-    pieces.add(task_.loss_sum(outputs, piece), last);
+    const auto end = begin + task::samples_of(piece);
+    const task::DrawScope scope(whole.slice(begin, end));
+    begin = end;
+    pieces.add(loss_of(piece), last);
   });
   return pieces.loss_sum(device_);
 }
 
 Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
-                                  const Backward& backward) {
+                                  const Backward& backward, const task::Draws& draws) {
   bool fetched = false;
   Outcome outcome;
   outcome.error = without_memory_for(device_, [&] {
     const auto share = fetch();
     fetched = true;
-    if (samples > 0) outcome.loss_sum = run(share, backward);
+    if (samples > 0) outcome.loss_sum = run(share, backward, draws);
   });
   if (!outcome.error) return outcome;
-  outcome.fit = fetched && micro_batch_.halve(samples) ? progress::Fit::try_smaller_pieces
-                                                       : progress::Fit::too_large;
+  outcome.fit = fetched ? next_try(samples) : progress::Fit::too_large;
   return outcome;
+}
+
+/// Smaller pieces cost the device its speed for good, and recomputation a third more work at most.
+progress::Fit Compute::next_try(std::int64_t samples) {
+  if (begin_recomputing()) return progress::Fit::try_recomputing;
+  return micro_batch_.halve(samples) ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
+}
+
+bool Compute::begin_recomputing() {
+  if (options_.recompute != "auto" || segments_.recomputed() > 0) return false;
+  segments_ = task::Segments(model_, 1, options_.before_use);
+  return segments_.recomputed() > 0;
 }
 
 }  // namespace bimetal::train

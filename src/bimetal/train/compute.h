@@ -8,10 +8,14 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "bimetal/precision/precision.h"
 #include "bimetal/progress/rank_figures.h"
+#include "bimetal/task/draws.h"
+#include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::train {
@@ -19,13 +23,17 @@ namespace bimetal::train {
 /// Most samples that a rank computes at once.
 class MicroBatch {
  public:
-  /// `configured`: train.micro_batch; 0 takes what suits the device (kCpuDefault on a CPU, the
-  /// whole share on an accelerator, whose kernels want large batches).
-  MicroBatch(std::int64_t configured, const torch::Device& device);
+  /// `configured`: train.micro_batch; 0 takes what suits the device (on a CPU kCpuDefault samples,
+  /// or as many as weigh kCpuWeight; the whole share on an accelerator, whose kernels want large
+  /// batches). `sample_weight`: what a sample weighs, at least 1.
+  MicroBatch(std::int64_t configured, const torch::Device& device, std::int64_t sample_weight = 1);
 
   /// What a CPU computes fastest; bench figures in docs/balance.md.
   static constexpr std::int64_t kCpuDefault = 64;
-  /// Smaller pieces are of no use: the per-call cost outweighs the samples.
+  /// Tokens that keep a CPU as busy as more would, and whose logits are still small.
+  static constexpr std::int64_t kCpuWeight = 1024;
+  /// Smaller pieces are of no use: the per-call cost outweighs the samples. Of heavier ones, that
+  /// much weight.
   static constexpr std::int64_t kSmallest = 8;
 
   std::int64_t limit() const noexcept { return limit_; }
@@ -42,6 +50,7 @@ class MicroBatch {
                 const std::function<void(const task::Values& piece, bool last)>& compute) const;
 
  private:
+  std::int64_t smallest_;
   std::int64_t limit_;
 };
 
@@ -76,18 +85,25 @@ class Pieces {
   std::vector<torch::Tensor> sums_;
 };
 
+struct ComputeOptions {
+  std::int64_t micro_batch = 0;                                    ///< as train.micro_batch
+  task::BeforeUse before_use = {};                                 ///< as run_units() has it
+  precision::Precision precision = precision::Precision::float32;  ///< of forward and backward
+  std::string recompute = "none";                                  ///< as train.recompute
+};
+
 /// Use from one thread.
 class Compute {
  public:
-  /// `task` must outlive it; `micro_batch`: as train.micro_batch; `before_use`: as run_units() has
-  /// it.
+  /// `task` must outlive it. Error(InvalidArgument) for a `recompute` that is not known.
   Compute(const task::Task& task, task::Model model, const torch::Device& device,
-          std::int64_t micro_batch, task::BeforeUse before_use = {});
+          ComputeOptions options = {});
 
   /// The sum of the losses of a share's samples, after forward and backward; waits for the device.
-  /// `share` is on it. Errors: those of Pieces::add, and whatever the model, the task and
-  /// `backward` throw.
-  double run(const task::Values& share, const Backward& backward) const;
+  /// `share` is on it; `draws`: of its samples, left out where the result counts for nothing.
+  /// Errors: those of Pieces::add, and whatever the model, the task and `backward` throw.
+  double run(const task::Values& share, const Backward& backward,
+             const task::Draws& draws = {}) const;
 
   struct Outcome {
     progress::Fit fit = progress::Fit::fits;
@@ -96,18 +112,24 @@ class Compute {
   };
 
   /// The same for a share of so many samples that `fetch` gives. If it does not fit into memory,
-  /// what libtorch keeps of that is given back, and the next try takes smaller pieces
-  /// (Fit::try_smaller_pieces), unless the share itself cannot be held or its pieces are as small
-  /// as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory.
+  /// what libtorch keeps of that is given back, and the next try recomputes activations
+  /// (Fit::try_recomputing) if that is left to it ("auto") and of any use, or else takes smaller
+  /// pieces (Fit::try_smaller_pieces), unless the share itself cannot be held or its pieces are as
+  /// small as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory.
   Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
-                  const Backward& backward);
+                  const Backward& backward, const task::Draws& draws = {});
 
  private:
+  torch::Tensor loss_of(const task::Values& piece) const;
+  bool begin_recomputing();
+  progress::Fit next_try(std::int64_t samples);
+
   const task::Task& task_;
   const task::Model model_;
   const torch::Device device_;
   MicroBatch micro_batch_;
-  const task::BeforeUse before_use_;
+  const ComputeOptions options_;
+  task::Segments segments_;
 };
 
 }  // namespace bimetal::train

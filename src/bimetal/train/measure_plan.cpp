@@ -14,6 +14,7 @@
 #include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/plan/link_probe.h"
+#include "bimetal/train/choose_precision.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/step_probe.h"
 
@@ -115,9 +116,11 @@ MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
   result.devices = gather(group, describe(place.device, options), Deadline::after(step_timeout));
 
   observer.on_phase("measuring steps");
+  const auto precision = choose_precision(job, options.worker, place, *task);
   const auto steps = probe_devices(group, job.train, *task,
                                    {.device = place.device,
                                     .dtype = place.dtype,
+                                    .precision = precision,
                                     .speed = options.worker.speed,
                                     .budget = kStepBudget});
 

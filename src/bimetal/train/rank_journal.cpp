@@ -23,7 +23,7 @@ std::vector<double> alone_rates(const balance::Balancer& balancer) {
 }
 
 RankJournal::RankJournal(const balance::Balancer& balancer, balance::Policy policy,
-                         progress::Journal::Plan plan)
+                         const progress::Journal::Plan& plan)
     : balancer_(balancer), journal_(plan), totals_(balancer.devices().size()) {
   record_.policy = policy_name(policy);
   record_.global_batch = plan.global_batch;

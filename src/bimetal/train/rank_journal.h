@@ -24,7 +24,7 @@ class RankJournal {
  public:
   /// `balancer` must outlive it, and has observed nothing yet.
   RankJournal(const balance::Balancer& balancer, balance::Policy policy,
-              progress::Journal::Plan plan);
+              const progress::Journal::Plan& plan);
 
   /// See ProgressMeter::start.
   void start_clock() { journal_.start_clock(); }

@@ -9,11 +9,14 @@
 namespace bimetal::train {
 
 Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task,
-                     const torch::Device& device, torch::Dtype dtype)
+                     const torch::Device& device, torch::Dtype dtype,
+                     precision::Precision precision)
     : data_(task.training()),
       device_(device),
       model_(task.make_model()),
-      compute_(task, model_, device, job.micro_batch) {
+      compute_(
+          task, model_, device,
+          {.micro_batch = job.micro_batch, .precision = precision, .recompute = job.recompute}) {
   model_.to(device, dtype);
   optimizer_ = optim::make_optimizer(job, model_.parameters());
 }

@@ -17,7 +17,7 @@ class Rehearsal {
  public:
   /// Draws from torch's default generator. `task` must outlive it.
   Rehearsal(const job::TrainConfig& job, const task::Task& task, const torch::Device& device,
-            torch::Dtype dtype);
+            torch::Dtype dtype, precision::Precision precision);
 
   /// Seconds of one step (forward, backward, update) on the first `samples` samples of the training
   /// data; emulated slowness is not in them.

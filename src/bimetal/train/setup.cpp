@@ -9,11 +9,13 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/device/device.h"
+#include "bimetal/job/combinations.h"
 #include "bimetal/job/same_job.h"
 
 namespace bimetal::train {
 
 device::Place choose_place(const job::JobConfig& job, const TrainerOptions& options) {
+  job::require_possible(job, {&options.worker, 1});
   device::apply_worker_limits(options.worker, options.local_world_size);
   device::Place place;
   place.device = device::select_device(options.worker, options.local_rank);
@@ -32,13 +34,15 @@ std::shared_ptr<const task::JobTask> load_shared_task(comm::Group group, const j
   observer.on_phase("loading data");
   const auto timeout = milliseconds_of(job.parallel.timeout_s);
   job::require_same_job(group, job, timeout);
-  return task::make_task(job,
-                         data::share_dataset(group, job.data,
-                                             {.host_name = options.host_name,
-                                              .fetch = options.fetch,
-                                              .timeout = timeout,
-                                              .interrupt_requested = options.interrupt_requested},
-                                             observer));
+  auto task =
+      task::make_task(job, data::share_dataset(group, job.data,
+                                               {.host_name = options.host_name,
+                                                .fetch = options.fetch,
+                                                .timeout = timeout,
+                                                .interrupt_requested = options.interrupt_requested},
+                                               observer));
+  for (const auto& notice : task->notices()) observer.on_notice(notice);
+  return task;
 }
 
 task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,

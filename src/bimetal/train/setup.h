@@ -12,7 +12,7 @@
 namespace bimetal::train {
 
 /// Applies the worker's limits to this process and picks its device. Errors: Unsupported for a
-/// device that is not there or that does not know the job's dtype.
+/// device that is not there or that does not know the job's dtype, and job::require_possible()'s.
 device::Place choose_place(const job::JobConfig& job, const TrainerOptions& options);
 
 /// The job's task with its data, the same on every rank, loaded. Collective; tells the observer of

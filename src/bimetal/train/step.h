@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "bimetal/comm/group.h"
 #include "bimetal/data/sampler.h"
@@ -20,6 +21,10 @@ struct StepOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;            ///< emulated: see device::pause_for_speed
   std::int64_t micro_batch = 0;  ///< as train.micro_batch
+  std::uint64_t seed = 0;        ///< of what units draw: task/draws.h
+  precision::Precision precision = precision::Precision::float32;
+  std::string recompute = "none";  ///< as train.recompute
+  UpdateOptions update = {};
   parallel::ReplicatedModelOptions parallel;
 };
 
@@ -35,14 +40,17 @@ class TrainingStep {
   /// rank's batch (0 samples: it takes part without computing). `shadow` is told to all.
   /// Collective.
   ///
-  /// When a share does not fit into its device's memory, that rank first computes it in smaller
-  /// micro-batches (Fit::try_smaller_pieces); when they are as small as they get, or the batch
-  /// itself cannot be held, its share must shrink (Fit::too_large). Either way every rank discards
-  /// the step. Errors: those of CollectiveUpdate::run; whatever else `fetch` or the model throws,
-  /// on this rank alone.
+  /// When a share does not fit into its device's memory, that rank first recomputes activations
+  /// (Fit::try_recomputing), then computes it in smaller micro-batches (Fit::try_smaller_pieces);
+  /// when they are as small as they get, or the batch itself cannot be held, its share must shrink
+  /// (Fit::too_large). Either way every rank discards the step. Errors: those of
+  /// CollectiveUpdate::run; whatever else `fetch` or the model throws, on this rank alone.
   StepResult run(std::int64_t step, const data::EpochSampler::Step& plan,
                  const std::function<task::Values()>& fetch, bool stop_requested,
                  progress::ShadowFigures shadow = {});
+
+  /// What becomes of the summed gradients; used between steps alone.
+  GradientStages& stages() noexcept { return update_.stages(); }
 
   /// The gradients' exchange; used between steps alone.
   parallel::ReplicatedModel& parallel() noexcept { return parallel_; }
@@ -51,7 +59,7 @@ class TrainingStep {
   void broadcast_buffers(int root) { parallel_.broadcast_buffers(root); }
 
  private:
-  progress::RankFigures compute(std::int64_t samples, std::int64_t weight,
+  progress::RankFigures compute(const data::EpochSampler::Step& plan,
                                 const std::function<task::Values()>& fetch);
 
   torch::optim::Optimizer& optimizer_;

@@ -11,6 +11,7 @@
 #include "bimetal/balance/shares.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
+#include "bimetal/precision/precision.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::train {
@@ -18,6 +19,7 @@ namespace bimetal::train {
 struct ProbeOptions {
   torch::Device device{torch::kCPU};
   torch::Dtype dtype = torch::kFloat32;
+  precision::Precision precision = precision::Precision::float32;
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   std::chrono::milliseconds budget{800};
 };

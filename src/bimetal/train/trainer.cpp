@@ -21,8 +21,11 @@
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/progress/worker_summary.h"
+#include "bimetal/train/choose_precision.h"
+#include "bimetal/train/deterministic.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/profile/step_profiler.h"
 #include "bimetal/train/rank_journal.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/shadow_batch.h"
@@ -59,14 +62,17 @@ class TrainingRun {
   void evaluate_now();
   void save_now();
   void take_error_feedback();
+  void go_on_scaling();
 
   const job::JobConfig& job_;
   const TrainerOptions& options_;
   progress::Observer& observer_;
   comm::Group group_;
+  Deterministic deterministic_;
   device::Place place_;
   std::shared_ptr<const task::JobTask> task_;
   data::EpochSampler sampler_;  ///< at the start of the first epoch
+  RankPrecisions precisions_;
   balance::Balancer balancer_;
   task::Model model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
@@ -76,6 +82,7 @@ class TrainingRun {
   data::BatchFeed feed_;
   RankJournal journal_;
   ShadowBatch shadow_;
+  StepProfiler profiler_;
 
   std::int64_t saved_step_, evaluated_step_;
   std::vector<bool> idle_;
@@ -88,9 +95,11 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       options_(options),
       observer_(observer),
       group_(std::move(group)),
+      deterministic_(job_.train),
       place_(choose_place(job_, options_)),
       task_(load_shared_task(group_, job_, options_, observer_)),
       sampler_(data::make_sampler(*task_->training(), job_.train.seed)),
+      precisions_(group_, job_, options_.worker, place_, *task_, observer_),
       balancer_(measure_devices()),
       model_(make_seeded_model(*task_, job_.train.seed, place_)),
       optimizer_(optim::make_optimizer(optimizer_config(job_, group_.size()), model_.parameters())),
@@ -100,14 +109,25 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       step_(*task_, model_, *optimizer_, group_, step_options()),
       feed_(task_->training(), sampler(), group_.rank(), job_.train.global_batch, job_.train.epochs,
             place_.device),
-      journal_(
-          balancer_, job_.parallel.balance,
-          {.epochs = job_.train.epochs, .steps = planned_steps_, .global_batch = batch_weight()}),
+      journal_(balancer_, job_.parallel.balance,
+               {.epochs = job_.train.epochs,
+                .steps = planned_steps_,
+                .global_batch = batch_weight(),
+                .counts = task::counts_of(*task_)}),
       shadow_(job_.train, *task_, probe_options()),
+      profiler_(group_, options_.profile, place_.device,
+                fmt::format("{}, {}", options_.host_name, place_.device.str()),
+                milliseconds_of(job_.parallel.timeout_s)),
       saved_step_(state_.step),
       evaluated_step_(-1) {
   state_.model = task_->description();
   take_error_feedback();
+  go_on_scaling();
+}
+
+void TrainingRun::go_on_scaling() {
+  auto& scaler = step_.stages().scaler();
+  if (scaler && state_.loss_scaler) scaler->restore(*state_.loss_scaler);
 }
 
 void TrainingRun::take_error_feedback() {
@@ -119,7 +139,10 @@ void TrainingRun::take_error_feedback() {
 }
 
 ProbeOptions TrainingRun::probe_options() const {
-  return {.device = place_.device, .dtype = place_.dtype, .speed = options_.worker.speed};
+  return {.device = place_.device,
+          .dtype = place_.dtype,
+          .precision = precisions_.mine(),
+          .speed = options_.worker.speed};
 }
 
 balance::Balancer TrainingRun::measure_devices() {
@@ -135,6 +158,11 @@ StepOptions TrainingRun::step_options() const {
   options.device = place_.device;
   options.speed = options_.worker.speed;
   options.micro_batch = job_.train.micro_batch;
+  options.seed = job_.train.seed;
+  options.precision = precisions_.mine();
+  options.update.limits = optim::limits_of(job_.train);
+  options.update.scaler = precisions_.scaler();
+  options.recompute = job_.train.recompute;
   options.parallel.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20));
   options.parallel.timeout = milliseconds_of(job_.parallel.timeout_s);
   options.parallel.compression = gradient_compression(job_, group_.size());
@@ -163,11 +191,17 @@ progress::Report TrainingRun::run() {
   journal_.start_clock();
   while (!interrupted_ && next_step()) {
   }
+  if (!profiler_.finish()) {
+    observer_.on_notice(
+        "none of the steps that were to be profiled was made: this run ended before, or went on "
+        "after them");
+  }
   save_now();
   if (!interrupted_) evaluate_now();
   auto report = journal_.report(group_, state_.step, options_.host_name, place_.device.str(),
                                 milliseconds_of(job_.parallel.timeout_s));
   report.interrupted = interrupted_;
+  precisions_.report(report, step_.stages().scaler());
   return report;
 }
 
@@ -184,7 +218,9 @@ bool TrainingRun::next_step() {
   const auto step = state_.step + 1;
   optim::set_learning_rate(*optimizer_, optim::learning_rate_at(job_.train, step, planned_steps_));
   const auto shadow = measure_beside_work(plan);
+  profiler_.begin(step);
   const auto result = step_.run(step, plan.samples, fetch, stop, shadow);
+  if (profiler_.end(step)) journal_.start_clock();
   if (!result.applied) {
     repeat(plan, result);
     return true;
@@ -215,6 +251,9 @@ progress::ShadowFigures TrainingRun::measure_beside_work(const data::BatchFeed::
 void TrainingRun::record(const data::BatchFeed::Plan& plan, const StepResult& result) {
   ++state_.step;
   state_.position = plan.after;
+  if (const auto text = result.skipped ? step_.stages().notice() : std::nullopt) {
+    observer_.on_notice(*text);
+  }
   observer_.on_step(journal_.add(state_.step, plan, result));
 }
 
@@ -231,6 +270,17 @@ void TrainingRun::learn_shares(std::span<const progress::RankFigures> figures) {
   if (balancer_.observe(learnt)) notice_idle_ranks();
 }
 
+/// What is done about a rank's lack of memory.
+std::string remedy(const progress::RankFigures& rank, std::int64_t cap) {
+  switch (rank.fit) {
+    case progress::Fit::try_recomputing: return "it computes activations again for backward";
+    case progress::Fit::try_smaller_pieces: return "it computes them in smaller micro-batches";
+    case progress::Fit::too_large: return fmt::format("its share is capped at {}", cap);
+    case progress::Fit::fits: break;
+  }
+  return {};
+}
+
 /// The same samples again, after one rank or several ran out of memory. Only a rank that cannot
 /// compute in smaller pieces loses a part of its share.
 void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& result) {
@@ -242,13 +292,8 @@ void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& re
   for (std::size_t rank = 0; rank < result.figures.size(); ++rank) {
     const auto& figures = result.figures[rank];
     if (figures.fit == progress::Fit::fits) continue;
-    observer_.on_notice(
-        too_large(figures)
-            ? fmt::format("rank {} ran out of memory on {} samples: its share is capped at {}",
-                          rank, figures.batch, balancer_.devices()[rank].cap)
-            : fmt::format("rank {} ran out of memory on {} samples: it computes them in smaller "
-                          "micro-batches",
-                          rank, figures.batch));
+    observer_.on_notice(fmt::format("rank {} ran out of memory on {} samples: {}", rank,
+                                    figures.batch, remedy(figures, balancer_.devices()[rank].cap)));
   }
   feed_.rewind(plan.before);
   feed_.draw(balancer_.shares());
@@ -301,7 +346,8 @@ void TrainingRun::save_now() {
   if (!job_.checkpoint.dir.empty()) {
     state_.torch_rng = checkpoint::random_state();
     // The job's, not the last step's, which follows from the step's number.
-    optim::set_learning_rate(*optimizer_, job_.train.learning_rate);
+    optim::set_learning_rate(*optimizer_, optim::full_rate(job_.train));
+    if (const auto& scaler = step_.stages().scaler()) state_.loss_scaler = scaler->state();
     state_.error_feedback = step_.parallel().error_feedback();
     const auto path =
         checkpoint::save_shared_checkpoint(group_, job_.checkpoint, model_, *optimizer_, state_);
@@ -329,6 +375,7 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
                               const TrainerOptions& options, progress::Observer& observer) {
   const int rank = group.rank();
   try {
+    require_deterministic(job, group.size());
     return TrainingRun(job, group, options, observer).run();
   } catch (const progress::Interrupted&) {  // by all ranks alike
     return {.world_size = group.size(), .interrupted = true};
@@ -338,10 +385,14 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
     throw;
   } catch (const std::exception& error) {
     const bool memory = is_out_of_memory(std::current_exception());
-    const auto message =
-        fmt::format("rank {}{}: {}", rank, memory ? " ran out of memory" : "", first_line(error));
+    const auto refused = nondeterministic_operation(first_line(error));
+    const auto message = fmt::format("rank {}{}: {}", rank, memory ? " ran out of memory" : "",
+                                     refused ? *refused : first_line(error));
     group.abort(message);
-    throw Error(memory ? ErrorCode::OutOfMemory : ErrorCode::Internal, message, rank);
+    throw Error(memory    ? ErrorCode::OutOfMemory
+                : refused ? ErrorCode::Unsupported
+                          : ErrorCode::Internal,
+                message, rank);
   }
 }
 

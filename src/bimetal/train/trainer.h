@@ -14,6 +14,7 @@
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/report.h"
+#include "bimetal/train/profile/profile.h"
 
 namespace bimetal::train {
 
@@ -27,7 +28,8 @@ struct TrainerOptions {
   std::function<bool()> stop_requested;
   /// Polled while data is read, fetched or sent; true ends the run there, on every rank.
   std::function<bool()> interrupt_requested = {};
-  data::Fetch fetch = {};  ///< for data at a URL; empty: that is Unsupported
+  data::Fetch fetch = {};                      ///< for data at a URL; empty: that is Unsupported
+  std::optional<ProfileRequest> profile = {};  ///< rank 0's counts
 };
 
 /// Runs `job` as this group's rank and returns the report (complete on every rank; of a run that

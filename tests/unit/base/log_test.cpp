@@ -39,6 +39,7 @@ TEST_F(Log, LevelIsReadFromTheEnvironment) {
   EXPECT_EQ(level("info"), LogLevel::info);
   EXPECT_EQ(level("INFO"), LogLevel::info);
   EXPECT_EQ(level("trace"), LogLevel::trace);
+  EXPECT_EQ(level("DETAIL"), LogLevel::trace);
   EXPECT_EQ(level("off"), std::nullopt);
   EXPECT_EQ(level(""), std::nullopt);
   EXPECT_THROW(level("loud"), Error);

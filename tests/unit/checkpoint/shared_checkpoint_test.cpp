@@ -32,6 +32,18 @@ TrainingState some_state() {
           .model = ModelDescription{.name = "mlp"}};
 }
 
+TEST(SharedCheckpoint, DescribesLanguageModels) {
+  auto state = some_state();
+  state.error_feedback.clear();
+  auto config = models::resized(models::language_preset("llama"), {.kv_heads = 2, .hidden = 7});
+  config.dropout = 0.25;
+  config.epsilon = 1e-6;
+  config.rope_theta = 5e5;
+  config.tied = true;
+  state.model = ModelDescription{.name = "llama", .dtype = "float64", .language = config};
+  EXPECT_EQ(parse_state_text(state_text(state), "here"), state);
+}
+
 /// A model and an optimizer that has learnt something, or nothing yet.
 struct Trained {
   explicit Trained(int steps) : adam(net.parameters(), torch::optim::AdamOptions(0.1)) {

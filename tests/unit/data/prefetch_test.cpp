@@ -38,7 +38,7 @@ TEST(Prefetcher, BuildsWhatWasRequested) {
   Prefetcher prefetcher(set, torch::kCPU);
   for (std::int64_t i = 0; i < 50; ++i) {
     const std::vector<std::int64_t> indices = {i % 20, (i * 7) % 20};
-    prefetcher.request(indices);
+    prefetcher.request({.samples = indices});
     const auto batch = prefetcher.take();
     const Batch expected = make_batch(set->images(), torch::tensor(indices), torch::kFloat64);
     EXPECT_TRUE(torch::equal(batch.at(0), expected.x));
@@ -50,15 +50,15 @@ TEST(Prefetcher, OutlivesTheCallersHandleOnTheData) {
   auto set = counting_set(20);
   Prefetcher prefetcher(set, torch::kCPU);
   set.reset();
-  prefetcher.request({3});
+  prefetcher.request({.samples = {3}});
   EXPECT_EQ(prefetcher.take().at(1).item<std::int64_t>(), 3);
 }
 
 TEST(Prefetcher, RethrowsInTakeAndThenGoesOn) {
   Prefetcher prefetcher(counting_set(20), torch::kCPU);
-  prefetcher.request({20});
+  prefetcher.request({.samples = {20}});
   EXPECT_EQ(code_of([&] { prefetcher.take(); }), ErrorCode::InvalidArgument);
-  prefetcher.request({19});
+  prefetcher.request({.samples = {19}});
   EXPECT_EQ(prefetcher.take().at(1).item<std::int64_t>(), 9);
 }
 
@@ -66,9 +66,9 @@ TEST(Prefetcher, DiscardForgetsBatchesAndErrors) {
   Prefetcher prefetcher(counting_set(20), torch::kCPU);
   prefetcher.discard();  // of nothing
   for (std::int64_t i = 0; i < 200; ++i) {
-    prefetcher.request({i % 40});  // every second one fails
+    prefetcher.request({.samples = {i % 40}});  // every second one fails
     prefetcher.discard();
-    prefetcher.request({7});
+    prefetcher.request({.samples = {7}});
     EXPECT_EQ(prefetcher.take().at(1).item<std::int64_t>(), 7);
   }
 }
@@ -76,8 +76,8 @@ TEST(Prefetcher, DiscardForgetsBatchesAndErrors) {
 TEST(Prefetcher, RefusesCallsOutOfTurn) {
   Prefetcher prefetcher(counting_set(20), torch::kCPU);
   EXPECT_EQ(code_of([&] { prefetcher.take(); }), ErrorCode::InvalidArgument);
-  prefetcher.request({1});
-  EXPECT_EQ(code_of([&] { prefetcher.request({2}); }), ErrorCode::InvalidArgument);
+  prefetcher.request({.samples = {1}});
+  EXPECT_EQ(code_of([&] { prefetcher.request({.samples = {2}}); }), ErrorCode::InvalidArgument);
   EXPECT_EQ(prefetcher.take().at(1).item<std::int64_t>(), 1);
   EXPECT_EQ(code_of([&] { prefetcher.take(); }), ErrorCode::InvalidArgument);
 }
@@ -86,7 +86,7 @@ TEST(Prefetcher, EndsAtOnceWithARequestOutstanding) {
   const auto set = counting_set(20);
   for (int i = 0; i < 50; ++i) {
     Prefetcher prefetcher(set, torch::kCPU);
-    if (i % 2 == 0) prefetcher.request(std::vector<std::int64_t>(20, 3));
+    if (i % 2 == 0) prefetcher.request({.samples = std::vector<std::int64_t>(20, 3)});
   }
 }
 

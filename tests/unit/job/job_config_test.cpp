@@ -197,6 +197,22 @@ TEST(JobConfig, RefusesValuesOutOfRange) {
             "\"float16\"");
 }
 
+TEST(JobConfig, RecomputeTakesAWordOrANumber) {
+  const auto recompute = [](const std::string& value) {
+    return parse("[train]\nrecompute = " + value).train.recompute;
+  };
+  EXPECT_EQ(recompute("'sqrt'"), "sqrt");
+  EXPECT_EQ(recompute("3"), "3");
+  EXPECT_EQ(parse("", {"train.recompute=auto"}).train.recompute, "auto");
+  EXPECT_EQ(parse("", {"train.recompute=2"}).train.recompute, "2");
+  EXPECT_EQ(
+      error_of("[train]\nrecompute = 'every'"),
+      "job.toml:2: 'recompute' in [train]: expected \"none\", \"all\", \"sqrt\", \"auto\" or a "
+      "whole number of at least 1, found \"every\"");
+  EXPECT_THAT(error_of("[train]\nrecompute = 0"), HasSubstr("at least 1, found 0"));
+  EXPECT_THAT(error_of("[train]\nrecompute = true"), HasSubstr("found a boolean"));
+}
+
 TEST(JobConfig, RefusesSharesThatNobodyCanTake) {
   for (const char* shares : {"[]", "[0, 0]", "[1, -1]", "[1, nan]", "[inf]", "'half'"}) {
     EXPECT_THAT(error_of(fmt::format("[parallel]\nbalance = {}", shares)),
@@ -267,6 +283,7 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   job.train.seed = 9223372036854775807u;
   job.train.learning_rate = 0.1 + 0.2;
   job.train.weight_decay = 1e-300;
+  job.train.recompute = "4";
   job.train.evaluate = false;
   job.parallel.balance = balance::Policy::Fixed;
   job.parallel.weights = {1.0 / 3, 1e20, 0};
@@ -275,6 +292,7 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   EXPECT_EQ(parse(to_toml(job)), job) << to_toml(job);
   job.parallel.balance = balance::Policy::Equal;
   job.parallel.weights.clear();
+  job.train.recompute = "all";
   EXPECT_EQ(parse(to_toml(job)), job);
 }
 

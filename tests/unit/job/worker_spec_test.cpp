@@ -35,6 +35,17 @@ TEST(WorkerSpec, OptionsMayFollowTheTypeDirectly) {
   EXPECT_EQ(parse_worker_spec("mps:speed=.5").speed, 0.5);
 }
 
+TEST(WorkerSpec, HasAPrecisionOfItsOwn) {
+  EXPECT_EQ(parse_worker_spec("cuda:1").precision, "");
+  for (const char* text : {"cuda:0,precision=float16", "cuda:0:precision=float16"}) {
+    const auto spec = parse_worker_spec(text);
+    EXPECT_EQ(spec.index, 0) << text;
+    EXPECT_EQ(spec.precision, "float16") << text;
+    EXPECT_EQ(to_string(spec), "cuda:0,precision=float16");
+  }
+  EXPECT_EQ(parse_worker_spec("cpu:threads=2,precision=auto").precision, "auto");
+}
+
 TEST(WorkerSpec, SizesKnowBinaryAndDecimalUnits) {
   EXPECT_EQ(parse_worker_spec("cpu:memory=512MiB").memory_bytes, 512ull << 20);
   EXPECT_EQ(parse_worker_spec("cpu:memory=512MB").memory_bytes, 512'000'000ull);

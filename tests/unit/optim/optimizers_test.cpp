@@ -70,6 +70,23 @@ TEST(Optimizers, SayWhetherTheyNeedWholeTensors) {
   }
 }
 
+TEST(Optimizers, DecayMatricesAloneWhereAskedTo) {
+  for (const std::string name : {"sgd", "lars", "adam", "adamw", "lamb"}) {
+    auto config = config_of(name);
+    config.decay_on = "matrices";
+    EXPECT_TRUE(needs_whole_tensors(config)) << name;
+    const auto matrix = torch::ones({2, 2}), bias = torch::ones({2});
+    const auto optimizer = make_optimizer(config, {bias, matrix});
+    const auto settings = checkpoint::optimizer_settings(*optimizer);
+    ASSERT_EQ(settings.size(), 2u) << name;
+    EXPECT_EQ(settings[0]["weight_decay"], 0.125) << name;
+    EXPECT_EQ(settings[1]["weight_decay"], 0) << name;
+    EXPECT_EQ(settings[1]["learning_rate"], 0.25) << name;
+    EXPECT_TRUE(optimizer->param_groups()[0].params()[0].is_same(matrix)) << name;
+    EXPECT_TRUE(optimizer->param_groups()[1].params()[0].is_same(bias)) << name;
+  }
+}
+
 TEST(Optimizers, RefuseUnknownNames) {
   EXPECT_THROW(make_optimizer(config_of("lion"), {torch::ones({2, 2})}), Error);
   EXPECT_THROW(needs_whole_tensors(config_of("lion")), Error);

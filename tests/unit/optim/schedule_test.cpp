@@ -32,6 +32,26 @@ TEST(Schedule, WarmsUpLinearly) {
   EXPECT_EQ(learning_rate_at(config_of("constant", 4), 100, 100), 0.8);
 }
 
+TEST(Schedule, WarmsUpFromAnotherRateThanNone) {
+  auto config = config_of("constant", 4);
+  config.warmup_from = 0.4;
+  EXPECT_DOUBLE_EQ(learning_rate_at(config, 1, 100), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate_at(config, 2, 100), 0.6);
+  EXPECT_DOUBLE_EQ(learning_rate_at(config, 4, 100), 0.8);
+  EXPECT_EQ(learning_rate_at(config, 5, 100), 0.8);
+}
+
+TEST(Schedule, TheFullRateGrowsWithTheBatch) {
+  auto config = config_of("constant", 4);
+  EXPECT_EQ(full_rate(config), 0.8);
+  config.base_batch = 256;
+  config.global_batch = 1024;
+  EXPECT_DOUBLE_EQ(full_rate(config), 3.2);
+  EXPECT_DOUBLE_EQ(learning_rate_at(config, 5, 100), 3.2);
+  config.warmup_from = 0.8;  // from the base rate to the full one, as Goyal et al. do
+  EXPECT_DOUBLE_EQ(learning_rate_at(config, 2, 100), 2.0);
+}
+
 TEST(Schedule, FallsAsACosine) {
   auto config = config_of("cosine", 4);
   // Steps 5 to 104 are the cosine: step 30 is a quarter of the way, 55 half.

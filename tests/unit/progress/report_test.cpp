@@ -23,8 +23,8 @@ Report example() {
                 .train_loss = 0.31,
                 .bytes_sent = 5'000'000'000,
                 .interrupted = true};
-  report.workers.push_back({0, "attic", "cpu", 0.8, 48000, 25.0, 3.0, 0.5, 1520.0});
-  report.workers.push_back({1, "cellar", "cuda:0", 0.2, 12000, 24.0, 4.0, 1.5, 380.0});
+  report.workers.push_back({0, "attic", "cpu", "", 0.8, 48000, 25.0, 3.0, 0.5, 1520.0});
+  report.workers.push_back({1, "cellar", "cuda:0", "float16", 0.2, 12000, 24.0, 4.0, 1.5, 380.0});
   report.history.push_back({10, 2.5, 1.9, 1800.0, 0.9, {410, 102}});
   report.evaluations.push_back({118, 31.5, {{"accuracy", 0.905}}});
   return report;
@@ -33,7 +33,8 @@ Report example() {
 TEST(Report, HoldsEveryFieldUnderItsName) {
   const Json json = Json::parse(to_json(example()));
   const Json expected = Json::parse(R"json({
-    "world_size": 2, "steps": 118, "elapsed_s": 31.5, "samples_per_s": 1900.0,
+    "world_size": 2, "steps": 118, "elapsed_s": 31.5,
+    "counts": "samples", "samples_per_s": 1900.0,
     "efficiency": 0.97,
     "alone_from": "each worker's own compute time in this run, beside the others; not a run by itself",
     "train_loss": 0.31, "test_accuracy": 0.905, "bytes_sent": 5000000000,
@@ -42,7 +43,8 @@ TEST(Report, HoldsEveryFieldUnderItsName) {
       {"rank": 0, "host": "attic", "device": "cpu", "share": 0.8, "samples": 48000,
        "compute_s": 25.0, "communicate_s": 3.0, "wait_s": 0.5, "samples_per_s_alone": 1520.0},
       {"rank": 1, "host": "cellar", "device": "cuda:0", "share": 0.2, "samples": 12000,
-       "compute_s": 24.0, "communicate_s": 4.0, "wait_s": 1.5, "samples_per_s_alone": 380.0}],
+       "compute_s": 24.0, "communicate_s": 4.0, "wait_s": 1.5, "samples_per_s_alone": 380.0,
+       "precision": "float16"}],
     "history": [{"step": 10, "elapsed_s": 2.5, "loss": 1.9, "samples_per_s": 1800.0,
                  "efficiency": 0.9, "shares": [410, 102]}],
     "evaluations": [{"step": 118, "elapsed_s": 31.5, "test_accuracy": 0.905}],

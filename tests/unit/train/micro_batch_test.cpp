@@ -40,6 +40,17 @@ TEST(MicroBatch, DefaultSuitsTheDevice) {
   EXPECT_EQ(MicroBatch(100, torch::kCUDA).pieces(1000), 10);
 }
 
+TEST(MicroBatch, LongSequencesAreFewAtOnce) {
+  EXPECT_EQ(MicroBatch(0, torch::kCPU, 4).limit(), MicroBatch::kCpuDefault);
+  EXPECT_EQ(MicroBatch(0, torch::kCPU, 256).limit(), 4);
+  EXPECT_EQ(MicroBatch(0, torch::kCPU, 4096).limit(), 1);
+  MicroBatch three(3, torch::kCPU, 1024);
+  EXPECT_EQ(three.limit(), 3) << "as configured";
+  EXPECT_TRUE(three.halve(3));
+  EXPECT_EQ(three.limit(), 1);
+  EXPECT_FALSE(three.halve(3));
+}
+
 TEST(MicroBatch, HalvesUntilThereIsNoUseInIt) {
   MicroBatch micro_batch(0, torch::kCUDA);
   EXPECT_TRUE(micro_batch.halve(100));

@@ -52,6 +52,7 @@ struct Worker {
 data::EpochSampler::Step plan_of(std::vector<std::int64_t> counts) {
   data::EpochSampler::Step plan;
   for (const auto count : counts) plan.total += count;
+  plan.indices.resize(static_cast<std::size_t>(plan.total));
   plan.weights = plan.counts = std::move(counts);
   return plan;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/atomic_file.h"
+#include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/cli/exit_status.h"
@@ -20,6 +21,7 @@
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/meet.h"
+#include "bimetal/predict/evaluate.h"
 #include "bimetal/predict/predict.h"
 #include "bimetal/train/setup.h"
 
@@ -48,9 +50,43 @@ struct EvaluatedModel {
 struct Evaluated {
   std::vector<EvaluatedModel> models;
   progress::Evaluation ensemble;  ///< of the mean; with one model that model's
-  torch::Tensor probabilities;    ///< the mean, float64 [N, classes]
-  torch::Tensor labels;           ///< int64 [N]
+  std::int64_t samples = 0;
+  torch::Tensor probabilities;  ///< of classifiers: the mean, float64 [N, classes]
+  torch::Tensor labels;         ///< likewise, int64 [N]
 };
+
+/// What probabilities of classes tell: each model's figures, and those of their mean.
+void evaluate_classifiers(const EvaluateArguments& arguments, const task::Task& task,
+                          const task::Model& model, const predict::EvaluateOptions& options,
+                          StatusLine& status, Evaluated& all) {
+  all.labels = predict::labels_of(task);
+  for (const auto& named : arguments.checkpoints) {
+    status.show(fmt::format("evaluating {} …", named));
+    const auto checkpoint = checkpoint::load_checkpoint_model(named, model);
+    const auto probabilities = predict::predict(task, model, options);
+    all.models.push_back({checkpoint.string(), predict::score(probabilities, all.labels)});
+    all.probabilities =
+        all.probabilities.defined() ? all.probabilities + probabilities : probabilities;
+  }
+  all.probabilities /= static_cast<double>(all.models.size());
+  all.ensemble = predict::score(all.probabilities, all.labels);
+}
+
+/// Each by itself: every token has probabilities of a whole vocabulary, too many to be kept.
+void evaluate_language_models(const EvaluateArguments& arguments, const task::Task& task,
+                              const task::Model& model, const predict::EvaluateOptions& options,
+                              StatusLine& status, Evaluated& all) {
+  if (!arguments.predictions.empty() || arguments.checkpoints.size() > 1) {
+    throw Error(ErrorCode::InvalidArgument,
+                "language models are evaluated one at a time, without --predictions: give one "
+                "--checkpoint");
+  }
+  status.show(fmt::format("evaluating {} …", arguments.checkpoints.front()));
+  const auto checkpoint = checkpoint::load_checkpoint_model(arguments.checkpoints.front(), model);
+  all.ensemble =
+      predict::evaluate(task, model, launch::single_process_world(), std::vector{0.0}, options);
+  all.models.push_back({checkpoint.string(), all.ensemble});
+}
 
 Evaluated evaluate_models(const EvaluateArguments& arguments) {
   const auto job = read_job(arguments.job, arguments.set);
@@ -63,19 +99,12 @@ Evaluated evaluate_models(const EvaluateArguments& arguments) {
   progress::Observer silent;
   const auto task = train::load_shared_task(launch::single_process_world(), job, options, silent);
   const auto model = train::make_seeded_model(*task, job.train.seed, place);
+  const predict::EvaluateOptions how{.device = place.device, .speed = options.worker.speed};
   Evaluated all;
-  all.labels = predict::labels_of(*task);
-  for (const auto& named : arguments.checkpoints) {
-    status.show(fmt::format("evaluating {} …", named));
-    const auto checkpoint = checkpoint::load_checkpoint_model(named, model);
-    const auto probabilities =
-        predict::predict(*task, model, {.device = place.device, .speed = options.worker.speed});
-    all.models.push_back({checkpoint.string(), predict::score(probabilities, all.labels)});
-    all.probabilities =
-        all.probabilities.defined() ? all.probabilities + probabilities : probabilities;
-  }
-  all.probabilities /= static_cast<double>(all.models.size());
-  all.ensemble = predict::score(all.probabilities, all.labels);
+  if (const auto data = task->evaluation()) all.samples = data->size();
+  const auto evaluate =
+      task->description().language ? evaluate_language_models : evaluate_classifiers;
+  evaluate(arguments, *task, model, how, status, all);
   return all;
 }
 
@@ -109,7 +138,7 @@ nlohmann::ordered_json figures(const progress::Evaluation& evaluation) {
 }
 
 std::string report_text(const Evaluated& all) {
-  nlohmann::ordered_json json = {{"samples", all.labels.size(0)},
+  nlohmann::ordered_json json = {{"samples", all.samples},
                                  {"checkpoints", nlohmann::ordered_json::array()},
                                  {"ensemble", figures(all.ensemble)}};
   for (const auto& model : all.models) {

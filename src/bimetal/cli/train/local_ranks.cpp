@@ -23,6 +23,10 @@ constexpr const char* kFlightVariable = "BIMETAL_FLIGHT_RECORDER";
 void add_lead_options(const LocalRanks& ranks, std::vector<std::string>& command) {
   if (!ranks.report.empty()) command.insert(command.end(), {"--report", ranks.report.string()});
   if (!ranks.resume.empty()) command.insert(command.end(), {"--resume", ranks.resume.string()});
+  if (!ranks.profile.empty()) {
+    command.insert(command.end(), {"--profile", ranks.profile});
+    command.insert(command.end(), {"--profile-trace", ranks.profile_trace});
+  }
   if (!ranks.summary) command.push_back("--no-summary");
   if (ranks.stop_after_s > 0) {
     command.insert(command.end(), {"--stop-after", fmt::format("{}", ranks.stop_after_s)});

@@ -16,11 +16,12 @@ struct LocalRanks {
   std::vector<std::string> workers;  ///< one rank each; see choose_workers
   /// How `bimetal` is called for each rank, before --worker SPEC.
   std::vector<std::string> rank_command = {"worker"};
-  std::filesystem::path report = {};  ///< for rank 0; empty: none
-  std::filesystem::path resume = {};  ///< for rank 0; empty: none
-  net::Token token = {};              ///< the job's; empty: one is made for it
-  bool summary = true;                ///< rank 0 prints the closing table
-  double stop_after_s = 0;            ///< > 0: seconds of training after which the job ends well
+  std::filesystem::path report = {};             ///< for rank 0; empty: none
+  std::filesystem::path resume = {};             ///< for rank 0; empty: none
+  std::string profile = {}, profile_trace = {};  ///< for rank 0, as RankRun has them
+  net::Token token = {};                         ///< the job's; empty: one is made for it
+  bool summary = true;                           ///< rank 0 prints the closing table
+  double stop_after_s = 0;  ///< > 0: seconds of training after which the job ends well
   /// parallel.mode = "server": numbers of the parameter servers that run here.
   std::vector<int> servers = {};
   bool joined = false;              ///< of a job whose server 0 is elsewhere

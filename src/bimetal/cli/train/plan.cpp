@@ -14,6 +14,7 @@
 #include "bimetal/cli/train/local_job.h"
 #include "bimetal/cli/train/plan_output.h"
 #include "bimetal/cli/train/rank_process.h"
+#include "bimetal/job/combinations.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/train/measure_plan.h"
 
@@ -83,6 +84,7 @@ int run_plan_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
 
 int plan_command(const PlanArguments& arguments) {
   const auto job = read_job(arguments.job, arguments.set);
+  job::require_possible(job, {});
   if (const auto env = launch::rank_from_environment()) {
     return run_plan_rank(*env, job, worker_of_rank(*env, arguments.workers, job), arguments.json);
   }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/train/profile_output.h"
 #include "bimetal/cli/train/rank_monitor.h"
 #include "bimetal/cli/train/rank_observer.h"
 #include "bimetal/cli/train/rank_process.h"
@@ -33,9 +34,14 @@ train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {
   return options;
 }
 
-progress::Report train_in(comm::Group group, const RankRun& run, progress::Observer& observer) {
+progress::Report train_in(comm::Group group, const RankRun& run, progress::Observer& observer,
+                          Terminal* terminal = nullptr) {
   StopWhen stop(run.stop_after_s);
-  auto report = train::run_training(run.job, group, trainer_options(run, stop), observer);
+  auto options = trainer_options(run, stop);
+  if (!run.profile.empty() && terminal) {
+    options.profile = profile_request(run.profile, run.profile_trace, *terminal);
+  }
+  auto report = train::run_training(run.job, group, options, observer);
   if (run.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
   return report;
 }
@@ -52,7 +58,7 @@ int train_and_report(const RankRun& run, launch::StatusReporter& status) {
   monitor::Monitor monitor(monitor_options(run.job.monitor));
   announce(monitor, terminal);
   progress::Observers observers({&observer, &monitor});
-  const auto report = train_in(join_group(run.env, run.job), run, observers);
+  const auto report = train_in(join_group(run.env, run.job), run, observers, &terminal);
   terminal.clear();
   if (!run.report.empty()) progress::write_report(report, run.report);
   if (run.summary) print_end(terminal, report, observer.last_checkpoint());
@@ -69,7 +75,7 @@ int run_rank(const RankRun& run) {
 
 void add_worker(CLI::App& app, Action& action) {
   struct Options {
-    std::string worker = "auto", report, resume;
+    std::string worker = "auto", report, resume, profile, profile_trace;
     bool no_summary = false, joined = false;
     double stop_after_s = 0;
   };
@@ -79,6 +85,8 @@ void add_worker(CLI::App& app, Action& action) {
   command->add_option("--worker", options->worker);
   command->add_option("--report", options->report);
   command->add_option("--resume", options->resume);
+  command->add_option("--profile", options->profile);
+  command->add_option("--profile-trace", options->profile_trace);
   command->add_flag("--no-summary", options->no_summary);
   command->add_option("--stop-after", options->stop_after_s);
   command->add_flag("--joined", options->joined);
@@ -86,8 +94,8 @@ void add_worker(CLI::App& app, Action& action) {
     action = [options] {
       const auto [env, job] = launched_rank();
       return run_rank({env, job, job::parse_worker_spec(options->worker), options->report,
-                       options->resume, !options->no_summary, options->stop_after_s,
-                       options->joined});
+                       options->resume, options->profile, options->profile_trace,
+                       !options->no_summary, options->stop_after_s, options->joined});
     };
   });
 }

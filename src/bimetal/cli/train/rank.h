@@ -16,11 +16,12 @@ struct RankRun {
   launch::RankEnvironment env;
   job::JobConfig job;
   job::WorkerSpec worker;
-  std::filesystem::path report;  ///< rank 0 writes it; empty: none
-  std::filesystem::path resume;  ///< rank 0 reads it; empty: from the beginning
-  bool summary = true;           ///< rank 0 prints the closing table
-  double stop_after_s = 0;       ///< > 0: seconds of training after which the job ends well
-  bool joined = false;           ///< parallel.mode = "server": came from another machine, later
+  std::filesystem::path report;             ///< rank 0 writes it; empty: none
+  std::filesystem::path resume;             ///< rank 0 reads it; empty: from the beginning
+  std::string profile, profile_trace = {};  ///< rank 0's: profile_output.h; empty: none
+  bool summary = true;                      ///< rank 0 prints the closing table
+  double stop_after_s = 0;  ///< > 0: seconds of training after which the job ends well
+  bool joined = false;      ///< parallel.mode = "server": came from another machine, later
 };
 
 /// Runs the rank to its end and returns its exit status. Errors go to the launcher if there is one,

@@ -10,8 +10,9 @@ namespace {
 
 void print_workers(Terminal& terminal, const progress::Report& report) {
   terminal.print(terminal.coloured(
-      Colour::bold, fmt::format("{:>4}  {:<36} {:>7} {:>15} {:>9} {:>14} {:>9}", "rank", "worker",
-                                "share", "images/s alone", "compute", "communication", "waiting")));
+      Colour::bold,
+      fmt::format("{:>4}  {:<36} {:>7} {:>15} {:>9} {:>14} {:>9}", "rank", "worker", "share",
+                  report.counts + "/s alone", "compute", "communication", "waiting")));
   for (const auto& worker : report.workers) {
     const auto where = fmt::format("{} on {}", worker.device, worker.host);
     terminal.print(
@@ -26,18 +27,19 @@ void print_if_slower(Terminal& terminal, const progress::Report& report) {
   const auto fastest = progress::fastest_alone(report);
   if (!fastest || fastest->job_relative >= 1) return;
   terminal.print(fmt::format(
-      "note: slower than rank {} alone: {:.2f} × the {:.0f} images/s at which it computed in this "
-      "run (a run by itself would tell for sure); {}",
-      fastest->rank, fastest->job_relative, fastest->samples_per_s_alone, fastest->time));
+      "note: slower than rank {} alone: {:.2f} × the {:.0f} {}/s at which it computed in this run "
+      "(a run by itself would tell for sure); {}",
+      fastest->rank, fastest->job_relative, fastest->samples_per_s_alone, report.counts,
+      fastest->time));
 }
 
 }  // namespace
 
 void print_summary(Terminal& terminal, const progress::Report& report) {
-  std::string line =
-      fmt::format("{} {} steps in {}: {:.0f} images/s, loss {:.4f}",
-                  report.interrupted ? "stopped after" : "trained", report.steps,
-                  clock_text(report.elapsed_s), report.samples_per_s, report.train_loss);
+  std::string line = fmt::format("{} {} steps in {}: {:.0f} {}/s, loss {:.4f}",
+                                 report.interrupted ? "stopped after" : "trained", report.steps,
+                                 clock_text(report.elapsed_s), report.samples_per_s, report.counts,
+                                 report.train_loss);
   for (const auto& metric : progress::last_metrics(report)) {
     line += fmt::format(", {} {}", progress::label_of(metric), progress::text_of(metric));
   }

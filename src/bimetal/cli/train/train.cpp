@@ -9,9 +9,11 @@
 #include "bimetal/cli/train/host.h"
 #include "bimetal/cli/train/local_job.h"
 #include "bimetal/cli/train/local_ranks.h"
+#include "bimetal/cli/train/profile_output.h"
 #include "bimetal/cli/train/rank.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"
+#include "bimetal/job/combinations.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/monitor/monitor.h"
@@ -26,6 +28,7 @@ constexpr const char* kTrainExamples = R"(Examples:
   bimetal train job.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
   bimetal train job.toml --set train.epochs=3 --set train.learning_rate=0.1 --report run.json
   bimetal train job.toml --resume runs/fashion
+  bimetal train job.toml --profile 10:20
   bimetal train job.toml --monitor 127.0.0.1:9100 --tensorboard runs/scalars
   torchrun --no-python --nproc-per-node 2 bimetal train job.toml
   mpirun -n 4 bimetal train job.toml
@@ -37,6 +40,7 @@ Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them)
 
 job::JobConfig load(const TrainArguments& arguments) {
   auto job = read_job(arguments.job, arguments.set);
+  job::require_possible(job, {});
   if (arguments.join_timeout_s) job.cluster.join_timeout_s = *arguments.join_timeout_s;
   if (!arguments.monitor.empty()) {
     job.monitor.listen = net::to_string(net::parse_endpoint(arguments.monitor));
@@ -75,8 +79,9 @@ int run_as_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
         "--token-file is for the process that starts a job, and this one is a rank of a job "
         "that another launcher has started: set BIMETAL_TOKEN_FILE for all of its ranks");
   }
-  return run_rank(
-      {env, job, worker_of_rank(env, arguments.workers, job), arguments.report, arguments.resume});
+  return run_rank({env, job, worker_of_rank(env, arguments.workers, job), arguments.report,
+                   arguments.resume, arguments.profile,
+                   trace_of(arguments.profile_trace, arguments.report, job)});
 }
 
 void add_options(CLI::App& command, TrainArguments& arguments) {
@@ -97,6 +102,15 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       .add_option("--resume", arguments.resume,
                   "Go on from a checkpoint, or from the newest one of a folder")
       ->type_name("DIR");
+  command
+      .add_option("--profile", arguments.profile,
+                  "Tell where the time of these steps goes, on all ranks")
+      ->type_name("FIRST:LAST");
+  command
+      .add_option("--profile-trace", arguments.profile_trace,
+                  "Write their trace here (default: trace.json beside the report or the "
+                  "checkpoints)")
+      ->type_name("FILE.json");
   command
       .add_option("--join-timeout", arguments.join_timeout_s, "How long to wait for all workers")
       ->type_name("SECONDS")
@@ -168,6 +182,7 @@ void require_work(const LocalRanks& ranks, const TrainArguments& arguments) {
 int train_command(const TrainArguments& arguments) {
   LocalRanks ranks;
   ranks.job = load(arguments);
+  if (!arguments.profile.empty()) require_profile(arguments.profile, ranks.job);
   if (const auto env = find_rank(ranks.job)) return run_as_rank(*env, ranks.job, arguments);
   ranks.token = token_for_monitor(arguments, ranks.job);
   ranks.workers = choose_workers_or_none(arguments.workers, ranks.job);
@@ -180,6 +195,8 @@ int train_command(const TrainArguments& arguments) {
   require_work(ranks, arguments);
   ranks.report = arguments.report;
   ranks.resume = arguments.resume;
+  ranks.profile = arguments.profile;
+  ranks.profile_trace = trace_of(arguments.profile_trace, arguments.report, ranks.job);
   launch::SignalWatch signals;
   if (arguments.listen.empty()) return run_local_job(ranks, signals);
   if (arguments.world_size == 0 && ranks.job.parallel.mode != "server") {

@@ -15,6 +15,7 @@ struct TrainArguments {
   std::vector<std::string> set;      ///< "section.key=value"
   std::vector<std::string> workers;  ///< worker specs
   std::string report, resume;
+  std::string profile, profile_trace;  ///< "FIRST:LAST", and where the trace goes
   std::optional<double> join_timeout_s;
   std::string monitor, tensorboard;  ///< monitor.listen and monitor.tensorboard_dir
   std::string listen, token_file;    ///< a job of several machines

@@ -5,10 +5,13 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/images/cifar.h"
 #include "bimetal/data/images/idx.h"
+#include "bimetal/data/images/image_folders.h"
 
 namespace bimetal::data {
 namespace {
@@ -71,13 +74,27 @@ void gather(const ImageDataset& set, const torch::Tensor& indices, const torch::
   }
 }
 
-void check_request(const ImageDataset& dataset, const torch::Tensor& indices, torch::Dtype dtype) {
+void check_type(torch::Dtype dtype) {
+  if (torch::isFloatingType(dtype) && torch::elementSize(dtype) >= 2) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("images cannot be normalised as {}", torch::toString(dtype)));
+}
+
+TrainTest read_sets(const DatasetFiles& dataset, const LoadOptions& options) {
+  const auto& files = dataset.files;
+  if (dataset.name == kImageFolders) return read_image_folders(dataset.folder, options);
+  if (dataset.name == "cifar-10") {
+    const std::span all(files);
+    return {read_cifar10(all.first(all.size() - 1)), read_cifar10(all.last(1))};
+  }
+  return {read_set(files.at(0), files.at(1)), read_set(files.at(2), files.at(3))};
+}
+
+}  // namespace
+
+void check_indices(const ImageDataset& dataset, const torch::Tensor& indices) {
   if (indices.dim() != 1 || indices.scalar_type() != torch::kInt64) {
     throw Error(ErrorCode::InvalidArgument, "a batch is chosen by int64 indices in one dimension");
-  }
-  if (!torch::isFloatingType(dtype) || torch::elementSize(dtype) < 2) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("images cannot be normalised as {}", torch::toString(dtype)));
   }
   if (indices.numel() == 0) return;
   const auto [least, greatest] = torch::aminmax(indices);
@@ -89,10 +106,9 @@ void check_request(const ImageDataset& dataset, const torch::Tensor& indices, to
   }
 }
 
-}  // namespace
-
 Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torch::Dtype dtype) {
-  check_request(dataset, indices, dtype);
+  check_indices(dataset, indices);
+  check_type(dtype);
   std::vector<std::int64_t> shape = dataset.images.sizes().vec();
   shape[0] = indices.size(0);
   Batch batch{torch::empty(shape, dtype), dataset.labels.index_select(0, indices)};
@@ -120,9 +136,8 @@ torch::Tensor normalised(const torch::Tensor& pixels, double mean, double stddev
   return make_batch(set, torch::arange(pixels.size(0)), dtype).x;
 }
 
-TrainTest load_dataset(const DatasetFiles& dataset) {
-  const auto& files = dataset.files;
-  TrainTest sets{read_set(files.at(0), files.at(1)), read_set(files.at(2), files.at(3))};
+TrainTest load_dataset(const DatasetFiles& dataset, const LoadOptions& options) {
+  auto sets = read_sets(dataset, options);
   if (sets.train.images.sizes().slice(1) != sets.test.images.sizes().slice(1)) {
     throw_mismatch(fmt::format("in '{}' the images for training are {} and those for testing {}",
                                dataset.folder.string(),

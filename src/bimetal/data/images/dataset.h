@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/data/dataset_files.h"
 
 namespace bimetal::data {
 
@@ -37,16 +37,27 @@ Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torc
 torch::Tensor normalised(const torch::Tensor& pixels, double mean, double stddev,
                          torch::Dtype dtype);
 
+/// Errors of make_batch for indices.
+void check_indices(const ImageDataset& dataset, const torch::Tensor& indices);
+
 struct TrainTest {
   ImageDataset train;
   ImageDataset test;
+  std::vector<std::string> left_out = {};  ///< files that were skipped, and what is wrong with them
+};
+
+/// How folders of images are read (image_folders.h).
+struct LoadOptions {
+  std::int64_t image_size = 224;
+  bool skip_broken = false;
 };
 
 /// Reads what find_dataset() has found. Both sets are normalised by the training set's mean and
-/// deviation. Error(CorruptData) for damaged or mismatched files.
-TrainTest load_dataset(const DatasetFiles& dataset);
+/// deviation. Error(CorruptData) for damaged or mismatched files; those of read_image_folders.
+TrainTest load_dataset(const DatasetFiles& dataset, const LoadOptions& options = {});
 
-/// The same in one call. Names known: "fashion-mnist", "mnist". Errors: those of find_dataset, too.
+/// The same in one call. Names known: "fashion-mnist", "mnist", "cifar-10", "images". Errors: those
+/// of find_dataset, too.
 TrainTest load_dataset(const std::string& name, const std::filesystem::path& path);
 
 }  // namespace bimetal::data

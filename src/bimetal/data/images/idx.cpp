@@ -33,8 +33,8 @@ class Reader {
   }
 
   Error corrupt(const std::string& found) const {
-    return Error(ErrorCode::CorruptData, fmt::format("'{}' is no sound IDX file: {}; fetch it again",
-                                                     file_.name(), found));
+    return Error(ErrorCode::CorruptData,
+                 fmt::format("'{}' is no sound IDX file: {}; fetch it again", file_.name(), found));
   }
 
  private:

@@ -8,11 +8,15 @@
 
 namespace bimetal::data {
 
+enum class Augment { No, Yes };
+
 /// A batch is {x, y} of make_batch(): [b, C, H, W] of `dtype`, normalised, and the labels, int64
-/// [b].
+/// [b]. With Augment::Yes the images are cropped and flipped (augment.h) where a task::DrawScope
+/// says for which seed and epoch.
 class ImageSet final : public task::Dataset {
  public:
-  ImageSet(ImageDataset images, torch::Dtype dtype) : images_(std::move(images)), dtype_(dtype) {}
+  ImageSet(ImageDataset images, torch::Dtype dtype, Augment augment = Augment::No)
+      : images_(std::move(images)), dtype_(dtype), augment_(augment) {}
 
   std::int64_t size() const override { return images_.size(); }
   task::Values batch(std::span<const std::int64_t> samples) const override;
@@ -22,6 +26,7 @@ class ImageSet final : public task::Dataset {
  private:
   ImageDataset images_;
   torch::Dtype dtype_;
+  Augment augment_;
 };
 
 }  // namespace bimetal::data

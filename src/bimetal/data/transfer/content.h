@@ -1,26 +1,13 @@
 #pragma once
 // What a file holds, in short: by this, copies on different machines are compared.
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <span>
-#include <string>
 
+#include "bimetal/data/digest.h"
 #include "bimetal/progress/meter.h"
 
 namespace bimetal::data {
-
-/// BLAKE2b of 256 bits (RFC 7693, by libsodium).
-using Digest = std::array<std::byte, 32>;
-
-/// Of bytes in memory.
-Digest digest_of(std::span<const std::byte> bytes);
-Digest digest_of(const std::string& text);
-
-/// Hexadecimal digits; the whole digest has 64.
-std::string hex(const Digest& digest, std::size_t digits = 64);
 
 /// Size and digest of what a file holds. A gzipped file counts as what it was before: a compressed
 /// and a plain copy are the same.

@@ -116,8 +116,16 @@ void require_equal_copies(std::span<const Copy> copies, const std::string& datas
   for (std::size_t rank = 0; rank < copies.size(); ++rank) {
     const auto& found = copies[rank].files;
     if (!copies[rank].there()) continue;
+    if (found.size() != expected.size()) {
+      throw Error(ErrorCode::CallMismatch,
+                  fmt::format("{} has {} files of the data set '{}', and {} has {}. Copy what is "
+                              "missing to the other machine",
+                              rank_on_host(static_cast<int>(rank), copies), found.size(), dataset,
+                              rank_on_host(reference, copies), expected.size()),
+                  static_cast<int>(rank));
+    }
     for (std::size_t i = 0; i < found.size(); ++i) {
-      if (i < expected.size() && found[i].content == expected[i].content) continue;
+      if (found[i].content == expected[i].content) continue;
       throw Error(
           ErrorCode::CallMismatch,
           fmt::format("{0} has another copy of the data set '{1}' than {2}: a file is {3} on rank "

@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
-#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/data/dataset_files.h"
 #include "bimetal/data/transfer/checksums.h"
 
 namespace bimetal::data {
@@ -37,11 +38,13 @@ Delivery delivery_of(const Copy& copy, const std::string& dataset, const Cache* 
   delivery.dataset = dataset;
   delivery.receiver = std::move(receiver);
   const auto names = dataset_file_names(dataset);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (copy.files.size() != names.size() || !copy.files[i].content) {
-      throw Error(ErrorCode::CorruptData,
-                  fmt::format("{} was offered no whole data set", delivery.receiver));
-    }
+  const auto whole = [](const FileFact& file) { return file.content.has_value(); };
+  if (copy.files.size() < required_dataset_files(dataset) || copy.files.size() > names.size() ||
+      !std::ranges::all_of(copy.files, whole)) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("{} was offered no whole data set", delivery.receiver));
+  }
+  for (std::size_t i = 0; i < copy.files.size(); ++i) {
     const bool compressed = fs::path(copy.files[i].path).extension() == ".gz";
     delivery.files.push_back({names[i] + (compressed ? ".gz" : ""), copy.files[i].stored_size});
     delivery.contents.push_back(*copy.files[i].content);
@@ -53,6 +56,7 @@ Delivery delivery_of(const Copy& copy, const std::string& dataset, const Cache* 
 bool in_cache(const Delivery& delivery, progress::Meter& meter) {
   try {
     const auto found = find_dataset(delivery.dataset, delivery.target);
+    if (found.files.size() != delivery.files.size()) return false;
     for (std::size_t i = 0; i < found.files.size(); ++i) {
       if (known_content(found.files[i], meter) == delivery.contents[i]) continue;
       log(LogLevel::warning, "'{}' has been changed: it is sent anew", found.files[i].string());
@@ -98,6 +102,10 @@ void keep_delivery(const Delivery& delivery, progress::Meter& meter,
 }
 
 std::optional<std::string> forbidden(const job::DataConfig& config) {
+  if (config.name == kImageFolders) {
+    return "folders of images are not sent: copy the folder there, or mount it, and name it as "
+           "[data] path or with --data-path";
+  }
   if (config.send) return std::nullopt;
   return "[data] send = false";
 }

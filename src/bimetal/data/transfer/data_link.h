@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/data/dataset_files.h"
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/net/endpoint.h"

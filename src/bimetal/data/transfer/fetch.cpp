@@ -18,6 +18,13 @@ std::filesystem::path fetch_dataset(const Cache& cache, const std::string& url,
                 fmt::format("'{}' is a URL, which this program does not fetch: name a folder",
                             without_secrets(url)));
   }
+  if (names.empty()) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("folders of images are not fetched from a URL such as '{}': unpack them "
+                    "into a folder, and name that as [data] path",
+                    without_secrets(url)));
+  }
   const auto folder = cache.url_folder(digest_of(url));
   CacheLock turn(cache, folder.filename().string(), patience, meter);
   if (turn.done_meanwhile() && std::filesystem::exists(folder)) return folder;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/data/dataset_files.h"
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/progress/observer.h"

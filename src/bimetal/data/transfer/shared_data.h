@@ -8,7 +8,7 @@
 #include <string>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/data/dataset_files.h"
 #include "bimetal/data/transfer/fetch.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/progress/observer.h"

@@ -66,6 +66,7 @@ struct ReplicatedModel::Impl {
   std::unique_ptr<GradientReducer> reducer;
   Phase phase = Phase::idle;
   std::int64_t weight = 0;
+  double scale = 1;
   std::int64_t done = 0;  ///< of it
 };
 
@@ -84,7 +85,7 @@ ReplicatedModel::ReplicatedModel(const task::ModelState& model, comm::Group grou
 
 ReplicatedModel::~ReplicatedModel() = default;
 
-void ReplicatedModel::begin_step(std::int64_t weight) {
+void ReplicatedModel::begin_step(std::int64_t weight, double scale) {
   if (weight <= 0) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("the weight of a step's samples must be positive, not {}", weight));
@@ -96,6 +97,7 @@ void ReplicatedModel::begin_step(std::int64_t weight) {
   impl_->reducer->begin();
   impl_->phase = Impl::Phase::open;
   impl_->weight = weight;
+  impl_->scale = scale;
   impl_->done = 0;
 }
 
@@ -164,7 +166,7 @@ void ReplicatedModel::Impl::check_backward(const torch::Tensor& loss, std::int64
 // part/W enters as the gradient of the loss itself: backward is linear in it, so this is the
 // weighted loss's gradient without another pass over anything.
 void ReplicatedModel::Impl::run_backward(const torch::Tensor& loss, std::int64_t part) const {
-  const double counts = static_cast<double>(part) / static_cast<double>(weight);
+  const double counts = scale * static_cast<double>(part) / static_cast<double>(weight);
   loss.backward(torch::full_like(loss, counts));
 }
 

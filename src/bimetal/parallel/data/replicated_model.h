@@ -57,8 +57,9 @@ class ReplicatedModel {
   ReplicatedModel(const ReplicatedModel&) = delete;
   ReplicatedModel& operator=(const ReplicatedModel&) = delete;
 
-  /// Clears the gradients. Error(InvalidArgument) unless weight > 0.
-  void begin_step(std::int64_t weight);
+  /// Clears the gradients. They become `scale` times what they are said to be: for float16, whose
+  /// small numbers are none; the same on every rank. Error(InvalidArgument) unless weight > 0.
+  void begin_step(std::int64_t weight, double scale = 1);
 
   /// `loss`: one number, of this rank's samples. Adds the gradient of loss · part / W to the
   /// gradients without any communication. Error(InvalidArgument) unless 0 < part, and if the parts

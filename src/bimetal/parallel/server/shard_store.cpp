@@ -35,8 +35,9 @@ torch::ScalarType type_of(const std::vector<torch::Tensor>& parameters) {
 
 ShardStore::ShardStore(const ShardPlan& plan, int server,
                        const std::vector<torch::Tensor>& parameters,
-                       const MakeOptimizer& make_optimizer, std::uint64_t version)
-    : plan_(plan), version_(version) {
+                       const MakeOptimizer& make_optimizer, std::uint64_t version,
+                       optim::GradientLimits limits)
+    : plan_(plan), limits_(limits), version_(version) {
   const auto type = type_of(parameters);
   const torch::NoGradGuard no_grad;
   const auto elements = plan.shard_elements[static_cast<std::size_t>(server)];
@@ -221,6 +222,7 @@ void ShardStore::apply(std::uint64_t version, const Apply& update) {
           used[i] ? sum.narrow(0, piece.shard_offset, piece.count).view_as(tensors_[i])
                   : torch::Tensor();
     }
+    optim::clip(optim::gradients_of(*optimizer_), limits_);
     learning_rate_scale_ = update.learning_rate_scale;
     optim::step_by_part(*optimizer_, update.learning_rate_scale, update.part);
     for (auto& tensor : tensors_) tensor.mutable_grad() = torch::Tensor();

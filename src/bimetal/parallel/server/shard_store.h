@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bimetal/comm/compress/compression.h"
+#include "bimetal/optim/clip.h"
 #include "bimetal/parallel/server/codec/pull_codec.h"
 #include "bimetal/parallel/server/codec/push_form.h"
 #include "bimetal/parallel/server/link/message.h"
@@ -29,9 +30,11 @@ using MakeOptimizer =
 class ShardStore {
  public:
   /// `parameters`: the model's, in the plan's order, with the values to start from; all of one
-  /// type, float32 or float64 (Error(Unsupported) otherwise). They are copied.
+  /// type, float32 or float64 (Error(Unsupported) otherwise). They are copied. `limits` are kept by
+  /// each update's gradients; a norm is this shard's.
   ShardStore(const ShardPlan& plan, int server, const std::vector<torch::Tensor>& parameters,
-             const MakeOptimizer& make_optimizer, std::uint64_t version = 0);
+             const MakeOptimizer& make_optimizer, std::uint64_t version = 0,
+             optim::GradientLimits limits = {});
 
   // ---- pushes
   // ------------------------------------------------------------------------------------
@@ -105,6 +108,7 @@ class ShardStore {
   std::map<std::uint32_t, std::size_t> index_;
   std::vector<torch::Tensor> tensors_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  optim::GradientLimits limits_;
   std::uint64_t version_;
   double learning_rate_scale_ = 1;  ///< of the newest update
   PullCodec pull_codec_;

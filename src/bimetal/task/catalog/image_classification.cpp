@@ -36,17 +36,20 @@ checkpoint::ModelDescription describe(const std::string& model, std::int64_t hid
           .stddev = set.stddev};
 }
 
-std::shared_ptr<const data::ImageSet> as_samples(data::ImageDataset set, const std::string& dtype) {
-  return std::make_shared<data::ImageSet>(std::move(set), device::dtype_named(dtype));
+std::shared_ptr<const data::ImageSet> as_samples(data::ImageDataset set, const std::string& dtype,
+                                                 data::Augment augment) {
+  return std::make_shared<data::ImageSet>(std::move(set), device::dtype_named(dtype), augment);
 }
 
 }  // namespace
 
 ImageClassification::ImageClassification(const std::string& model, std::int64_t hidden,
-                                         data::TrainTest data, const std::string& dtype)
+                                         data::TrainTest data, const std::string& dtype,
+                                         data::Augment augment)
     : description_(describe(model, hidden, data.train, dtype)),
-      training_(as_samples(std::move(data.train), dtype)),
-      evaluation_(as_samples(std::move(data.test), dtype)) {}
+      left_out_(std::move(data.left_out)),
+      training_(as_samples(std::move(data.train), dtype, augment)),
+      evaluation_(as_samples(std::move(data.test), dtype, data::Augment::No)) {}
 
 Model ImageClassification::make_model() const {
   return checkpoint::draw_described_model(description_);
@@ -61,6 +64,12 @@ std::vector<Metric> ImageClassification::metrics() const {
     return outputs.front().argmax(1).eq(batch.back()).sum();
   };
   return {{.name = "accuracy", .sum = right}};
+}
+
+std::vector<std::string> ImageClassification::notices() const {
+  if (left_out_.empty()) return {};
+  const auto more = left_out_.size() > 1 ? fmt::format(" and {} more", left_out_.size() - 1) : "";
+  return {fmt::format("left out of the data: {}{}", left_out_.front(), more)};
 }
 
 std::vector<std::string> ImageClassification::facts() const {

@@ -15,9 +15,9 @@ namespace bimetal::task {
 class ImageClassification final : public JobTask {
  public:
   /// `model` and `hidden`: as models::make_model takes them; `dtype`: "float32" or "float64", of
-  /// the images in batches.
+  /// the images in batches; `augment`: of those that are trained on.
   ImageClassification(const std::string& model, std::int64_t hidden, data::TrainTest data,
-                      const std::string& dtype);
+                      const std::string& dtype, data::Augment augment = data::Augment::No);
 
   Model make_model() const override;
   std::shared_ptr<const Dataset> training() const override { return training_; }
@@ -26,9 +26,11 @@ class ImageClassification final : public JobTask {
   std::vector<Metric> metrics() const override;
   std::vector<std::string> facts() const override;
   const checkpoint::ModelDescription& description() const override { return description_; }
+  std::vector<std::string> notices() const override;
 
  private:
   checkpoint::ModelDescription description_;
+  std::vector<std::string> left_out_;
   std::shared_ptr<const data::ImageSet> training_, evaluation_;
 };
 

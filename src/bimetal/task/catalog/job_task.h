@@ -3,8 +3,11 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <memory>
+#include <string>
+
 #include "bimetal/checkpoint/model_description.h"
-#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/data/dataset_files.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/task/task.h"
 
@@ -14,10 +17,17 @@ class JobTask : public Task {
  public:
   /// What checkpoints say of its model.
   virtual const checkpoint::ModelDescription& description() const = 0;
+
+  /// What the user should know of the data although it works: images that were left out.
+  virtual std::vector<std::string> notices() const { return {}; }
 };
 
+/// What its samples' weights count, for people to read: "images" or "tokens".
+std::string counts_of(const JobTask& task);
+
 /// The task of a job whose data set share_dataset or find_job_data has found: loads it. Its batches
-/// are of train.dtype. Errors: CorruptData for damaged files; from make_model() those of
+/// are of train.dtype. Errors: CorruptData for damaged files; InvalidArgument for a model and data
+/// that do not fit each other, and those of data::load_tokens; from make_model() those of
 /// models::make_model.
 std::shared_ptr<const JobTask> make_task(const job::JobConfig& job,
                                          const data::DatasetFiles& files);

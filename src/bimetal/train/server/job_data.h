@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/data/images/dataset_files.h"
+#include "bimetal/data/dataset_files.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/link/credentials.h"

@@ -36,11 +36,12 @@ ServerProcess::ServerProcess(const job::JobConfig& job, const ServerRun& run,
           [&job](std::vector<torch::Tensor> pieces) {
             return optim::make_optimizer(job.train, std::move(pieces));
           },
-          static_cast<std::uint64_t>(state_.step)),
+          static_cast<std::uint64_t>(state_.step), optim::limits_of(job_.train)),
       server_(server_options(), store_),
       journal_({.epochs = job_.train.epochs,
                 .steps = checkpoint::planned_steps(job_.train, task_->training()->size(), state_),
-                .global_batch = job_.train.global_batch}),
+                .global_batch = job_.train.global_batch,
+                .counts = task::counts_of(*task_)}),
       start_step_(state_.step),
       saved_step_(state_.step),
       first_sequence_(checkpoint::last_save(job_.checkpoint.dir).sequence),
@@ -127,7 +128,7 @@ ps::CoordinatorOptions ServerProcess::coordinator_options() const {
   options.weight_prediction = job_.servers.weight_prediction;
   const auto steps = checkpoint::planned_steps(job_.train, task_->training()->size(), state_);
   options.learning_rate_factor = [train = job_.train, steps](std::int64_t step) {
-    return optim::learning_rate_at(train, step, steps) / train.learning_rate;
+    return optim::learning_rate_at(train, step, steps) / optim::full_rate(train);
   };
   options.max_not_finite = static_cast<int>(job_.servers.max_not_finite);
   options.version = store_.version();

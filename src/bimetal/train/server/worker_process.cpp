@@ -18,7 +18,9 @@
 #include "bimetal/parallel/server/client/client.h"
 #include "bimetal/parallel/server/client/remote_gradients.h"
 #include "bimetal/predict/evaluate.h"
+#include "bimetal/train/choose_precision.h"
 #include "bimetal/train/compute.h"
+#include "bimetal/train/deterministic.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/server/job_data.h"
@@ -43,18 +45,20 @@ class WorkerProcess {
 
  private:
   std::shared_ptr<const task::Task> load_task(progress::Observer& observer) const;
+  ComputeOptions compute_options();
   balance::CostModel measure_cost() const;
   ps::PushCompression push_compression() const;
   ps::ClientOptions client_options() const;
   ps::Done train(const ps::Lease& lease);
-  double compute(const task::Values& batch);
+  double compute(const task::Values& batch, const task::Draws& draws);
   ps::Done evaluate(const ps::Lease& lease);
-  task::Values batch_of(const ps::Lease& lease);
+  data::EpochSampler::Step samples_of(const ps::Lease& lease);
 
   const job::JobConfig& job_;
   const WorkerRun& run_;
   device::Place place_;
   std::shared_ptr<const task::Task> task_;
+  precision::Precision precision_;
   balance::CostModel cost_;
   task::Model model_;
   ps::Client client_;
@@ -69,30 +73,41 @@ WorkerProcess::WorkerProcess(const job::JobConfig& job, const WorkerRun& run,
       run_(run),
       place_(choose_place(job_, run_.trainer)),
       task_(load_task(observer)),
+      precision_(choose_precision(job_, run_.trainer.worker, place_, *task_)),
       cost_(measure_cost()),
       model_(make_seeded_model(*task_, job_.train.seed, place_)),
       client_(client_options(), plan_of_model(job_, model_), model_.parameters(),
               Deadline::after(milliseconds_of(job_.cluster.join_timeout_s))),
       gradients_(client_, model_.parameters()),
       sampler_(task_->training()->size(), job_.train.seed),
-      compute_(*task_, model_, place_.device, job_.train.micro_batch,
-               [this](std::size_t unit) { gradients_.wait_for(model_.units[unit]); }) {
+      compute_(*task_, model_, place_.device, compute_options()) {
   observer.on_phase("training");
   model_.train();
+}
+
+ComputeOptions WorkerProcess::compute_options() {
+  return {.micro_batch = job_.train.micro_batch,
+          .before_use = [this](std::size_t unit) { gradients_.wait_for(model_.units[unit]); },
+          .precision = precision_,
+          .recompute = job_.train.recompute};
 }
 
 std::shared_ptr<const task::Task> WorkerProcess::load_task(progress::Observer& observer) const {
   auto alone = comm::make_group(net::make_solo_mesh(run_.trainer.host_name), {});
   const DataSender sender{run_.find_data, credentials_of(run_.network)};
-  return task::make_task(job_,
-                         find_job_data(std::move(alone), job_, run_.trainer, sender, observer));
+  auto task =
+      task::make_task(job_, find_job_data(std::move(alone), job_, run_.trainer, sender, observer));
+  for (const auto& notice : task->notices()) observer.on_notice(notice);
+  return task;
 }
 
 /// So that already the first leases fit this device.
 balance::CostModel WorkerProcess::measure_cost() const {
-  return probe_step(
-      job_.train, *task_,
-      {.device = place_.device, .dtype = place_.dtype, .speed = run_.trainer.worker.speed});
+  return probe_step(job_.train, *task_,
+                    {.device = place_.device,
+                     .dtype = place_.dtype,
+                     .precision = precision_,
+                     .speed = run_.trainer.worker.speed});
 }
 
 ps::PushCompression WorkerProcess::push_compression() const {
@@ -131,29 +146,29 @@ ps::ClientOptions WorkerProcess::client_options() const {
   return options;
 }
 
-task::Values WorkerProcess::batch_of(const ps::Lease& lease) {
+data::EpochSampler::Step WorkerProcess::samples_of(const ps::Lease& lease) {
   sampler_.seek({.epoch = lease.epoch, .offset = lease.offset});
   const std::array counts{lease.count};
-  const auto step = sampler_.next(counts);
+  auto step = sampler_.next(counts);
   if (step.epoch != lease.epoch || step.total != lease.count) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("server 0 has leased samples {} … {} of epoch {}, which do not exist",
                             lease.offset, lease.offset + lease.count, lease.epoch));
   }
-  return task::to_device(task_->training()->batch(step.indices), place_.device);
+  return step;
 }
 
 /// The sum of the samples' losses.
-double WorkerProcess::compute(const task::Values& batch) {
+double WorkerProcess::compute(const task::Values& batch, const task::Draws& draws) {
   const auto backward = [this](const torch::Tensor& loss_sum, bool last) {
     backward_into(gradients_)(loss_sum, last);
     if (last) gradients_.finish();
   };
   for (;;) {
     const auto outcome = compute_.try_run(
-        task::samples_of(batch), [&batch] { return batch; }, backward);
+        task::samples_of(batch), [&batch] { return batch; }, backward, draws);
     if (outcome.fit == progress::Fit::fits) return outcome.loss_sum;
-    const bool again = outcome.fit == progress::Fit::try_smaller_pieces;
+    const bool again = outcome.fit != progress::Fit::too_large;
     if (!gradients_.start_over() || !again) std::rethrow_exception(outcome.error);
   }
 }
@@ -163,11 +178,16 @@ ps::Done WorkerProcess::train(const ps::Lease& lease) {
                    job_.train.global_batch);
   gradients_.begin(lease);
   const Stopwatch preparing;
-  const auto batch = batch_of(lease);
+  const auto samples = samples_of(lease);
+  const auto draws = task::Draws::of(job_.train.seed, samples.epoch, samples.indices);
+  const auto batch = [&] {
+    const task::DrawScope scope(draws);
+    return task::to_device(task_->training()->batch(samples.indices), place_.device);
+  }();
   const double prepared = preparing.seconds();
   ps::Done done;
   const Stopwatch watch;  // of computing, and of what forward waits for parameters
-  done.loss_sum = compute(batch);
+  done.loss_sum = compute(batch, draws);
   const double waited = gradients_.pull_seconds();
   device::pause_for_speed(run_.trainer.worker.speed, watch.seconds() - waited + prepared);
   done.compute_seconds = watch.seconds() - waited + prepared;
@@ -221,6 +241,7 @@ std::string first_line_of(const std::exception& error) {
 
 bool run_worker(const job::JobConfig& job, const WorkerRun& run, progress::Observer& observer) {
   try {
+    require_deterministic(job, 1);
     return WorkerProcess(job, run, observer).work();
   } catch (const Error&) {
     throw;

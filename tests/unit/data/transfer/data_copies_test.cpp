@@ -78,6 +78,23 @@ TEST(DataCopies, TheFirstDifferenceIsNamed) {
   }
 }
 
+TEST(DataCopies, AFileThatOneLacksIsADifference) {
+  std::vector<Copy> copies = {
+      {.host = "pc0", .files = {file("/0/x", "", content("x")), file("/0/y", "", content("y"))}},
+      {.host = "pc1", .files = {file("/1/x", "", content("x"))}}};
+  for (const char* what : {"fewer", "more"}) {
+    try {
+      require_equal_copies(copies, "tokens");
+      FAIL() << "the difference went unnoticed: " << what;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("has 1"), HasSubstr("has 2"), HasSubstr("pc1")));
+    }
+    std::swap(copies[0].files, copies[1].files);
+  }
+}
+
 TEST(DataCopies, NobodyHavingAnyIsTheFirstRanksReason) {
   const std::vector<Copy> copies = {{.code = ErrorCode::Unsupported, .missing = "no fsspec"},
                                     {.missing = "no folder"}};

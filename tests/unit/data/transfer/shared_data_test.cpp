@@ -6,8 +6,10 @@
 #include <filesystem>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/text/token_set.h"
 #include "bimetal/progress/together.h"
 #include "support/environment.h"
+#include "unit/data/text/token_files.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal::data {
@@ -83,6 +85,26 @@ TEST_F(SharedData, RanksOfOneCacheAreSentItOnce) {
   share(again);
   EXPECT_THAT(again[0].told.notices, IsEmpty()) << "it was kept";
   EXPECT_EQ(again[2].files.folder, ranks[2].files.folder);
+}
+
+TEST_F(SharedData, TokensAreSentWithAndWithoutATestFile) {
+  for (const bool tested : {true, false}) {
+    const test::TemporaryFolder tokens;
+    test::write_file(tokens / "train.tokens", test::token_bytes(test::counted(tested ? 9 : 8)));
+    if (tested) test::write_file(tokens / "test.tokens", test::token_bytes(test::counted(4)));
+    std::vector<Rank> ranks = {{tokens.path().string()}, {no_folder()}};
+    job::DataConfig config;
+    config.name = "tokens";
+    share(ranks, config);
+    for (const auto& rank : ranks) {
+      ASSERT_EQ(rank.error, "");
+      EXPECT_EQ(rank.files.files.size(), tested ? 2u : 1u);
+    }
+    EXPECT_NE(ranks[0].files.folder, ranks[1].files.folder);
+    const auto sent = load_tokens(ranks[1].files, 4, "join");
+    EXPECT_EQ(sent.train->file().size(), tested ? 9 : 8);
+    EXPECT_EQ(sent.test != nullptr, tested);
+  }
 }
 
 TEST_F(SharedData, ADifferentCopyIsNamedOnEveryRank) {

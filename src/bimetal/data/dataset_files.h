@@ -1,6 +1,7 @@
 #pragma once
 // Where a dataset's files lie on this machine.
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -8,15 +9,24 @@
 
 namespace bimetal::data {
 
-/// The files of a dataset that was found: one for each of dataset_file_names(), in that order.
+/// The files of a dataset that was found: one for each of dataset_file_names(), in that order;
+/// those that need not be there may be missing at the end.
 struct DatasetFiles {
   std::filesystem::path folder;
   std::vector<std::filesystem::path> files;
+  std::string name = {};  ///< as find_dataset knows it
 };
 
-/// What a dataset is made of. Each may also lie there compressed, as NAME.gz.
+/// A folder train/<class>/… and test/<class>/… of images.
+inline constexpr std::string_view kImageFolders = "images";
+
+/// What a dataset is made of. Each may also lie there compressed, as NAME.gz. None of
+/// kImageFolders, whose files nobody can name before: those are neither fetched nor sent.
 /// Error(InvalidArgument) for an unknown dataset, with the nearest known name.
 std::vector<std::string> dataset_file_names(const std::string& dataset);
+
+/// So many of them, the first ones, must be there. Errors likewise.
+std::size_t required_dataset_files(const std::string& dataset);
 
 /// `path` is the folder with the files; empty: the first of the usual places that exists
 /// ($BIMETAL_DATA/<name>, ~/.cache/bimetal/<name>, Debian's package at /usr/share/datasets/<name>).

@@ -1,0 +1,1 @@
+"""Data sets for language models: text as token files (docs/text.md)."""

@@ -1,0 +1,28 @@
+#pragma once
+// Folders as Hugging Face's transformers has them: config.json, and the weights as
+// model.safetensors or in shards that model.safetensors.index.json lists. Names and shapes are
+// those of our language models, so that nothing is transposed.
+
+#include <filesystem>
+
+#include "bimetal/checkpoint/huggingface_config.h"
+#include "bimetal/task/model_state.h"
+
+namespace bimetal::checkpoint {
+
+/// Reads the folder's weights (float16, bfloat16, float32, float64) into a model of its
+/// config.json, in the model's own type. Names may lack the prefix of the model within
+/// (`transformer.`, `model.`); masks and the like that old files hold, and further names of tied
+/// tensors, are passed over. Everything is checked before anything is changed. Errors:
+/// InvalidArgument if there are no weights, and for tensors that are missing, too many, of another
+/// shape or no floating-point numbers, all of them named; CorruptData for damaged files.
+void load_huggingface(const task::ModelState& model, const std::filesystem::path& folder);
+
+/// Writes a folder that transformers loads: it appears whole, and takes the place of an empty one.
+/// `tokenizer`: a tokenizer.json to copy; empty: none. Errors: InvalidArgument if something lies in
+/// `folder`; System.
+void save_huggingface(const task::ModelState& model, const models::LanguageModelConfig& config,
+                      const std::filesystem::path& folder,
+                      const std::filesystem::path& tokenizer = {});
+
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,43 @@
+#pragma once
+// Text to tokens and back, as the text was tokenized that a model has learnt from.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace bimetal::cli {
+
+/// The tokenizer.json of Hugging Face's library that `tokenizer` names: itself, or in that folder.
+/// Empty for "bytes" and for what `bimetal data tokenize` keeps for it. Error(System) if it cannot
+/// be read.
+std::filesystem::path tokenizer_file(const std::string& tokenizer);
+
+/// The tokenizer of what lies in `run`, a checkpoint, a folder of them or a Hugging Face folder:
+/// the tokenizer.json there or beside it, else "bytes" for a vocabulary of 256.
+/// Error(InvalidArgument) asks for --tokenizer.
+std::string tokenizer_of(const std::filesystem::path& run, std::int64_t vocabulary);
+
+class TextCodec {
+ public:
+  /// `tokenizer`: as for tokenizer_file(), with its errors; for all but bytes Python does the work.
+  /// `vocabulary`: the model's.
+  TextCodec(const std::string& tokenizer, std::int64_t vocabulary);
+
+  /// Each byte is a token: pieces of text may be shown as they come.
+  bool bytes() const noexcept { return file_.empty(); }
+
+  /// Errors: InvalidArgument if the tokenizer is none, or has tokens that the model does not know;
+  /// System and Unsupported if there is no Python with Hugging Face's tokenizers.
+  std::vector<std::int64_t> encode(const std::string& text) const;
+  /// Tokens that no text has become U+FFFD. Errors likewise.
+  std::string decode(const std::vector<std::int64_t>& tokens) const;
+
+ private:
+  void require_known(std::int64_t vocabulary) const;
+
+  std::filesystem::path file_;
+  std::int64_t vocabulary_;
+};
+
+}  // namespace bimetal::cli

@@ -1,0 +1,84 @@
+#include "bimetal/job/combinations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::job {
+namespace {
+
+/// What is asked for, whoever asks.
+struct Asked {
+  const JobConfig& job;
+  bool low, float16;  ///< precision of any worker
+
+  bool servers() const { return job.parallel.mode == "server"; }
+};
+
+struct Combination {
+  bool (*asked)(const Asked&);
+  std::string_view why;
+};
+
+constexpr Combination kImpossible[] = {
+    {[](const Asked& asked) { return asked.low && asked.job.train.dtype == "float64"; },
+     "train.precision does not go with train.dtype = \"float64\": it stands for computing in less "
+     "than float32 what is kept in float32; leave one of them out"},
+    {[](const Asked& asked) { return asked.float16 && asked.servers(); },
+     "train.precision = \"float16\" does not go with parallel.mode = \"server\": its loss scale is "
+     "agreed by all ranks in every step, and a server's workers do not wait for each other; take "
+     "\"bfloat16\", or parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) { return asked.job.model.norm == "batch"; },
+     "model.norm = \"batch\" is not possible yet: what a sample is normalised by would hang on "
+     "which "
+     "others are beside it, so on the split of the batch; take \"group\", which looks at one "
+     "sample "
+     "alone"},
+    {[](const Asked& asked) { return asked.float16 && asked.job.compression.gradients != "none"; },
+     "train.precision = \"float16\" does not go with compression.gradients: what is shortened is "
+     "remembered for the next step, and an overflow, which skips one step, would stay in that "
+     "memory; take \"bfloat16\", or compression.gradients = \"none\""},
+    {[](const Asked& asked) {
+       return asked.job.train.clip_norm > 0 && asked.servers() &&
+              asked.job.servers.weights.size() > 1;
+     },
+     "train.clip_norm does not go with more than one parameter server: each sees the norm of its "
+     "own "
+     "shard alone; take servers.count = 1, train.clip_value, or parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) {
+       const auto& train = asked.job.train;
+       return train.clip_norm + train.clip_value > 0 && !asked.servers() &&
+              asked.job.compression.gradients == "topk" && train.optimizer == "sgd" &&
+              train.momentum > 0;
+     },
+     "train.clip_norm and clip_value do not go with the momentum of sgd and compression.gradients "
+     "= "
+     "\"topk\": that momentum is added before the exchange, so that what would be clipped is no "
+     "gradient any more; take train.momentum = 0, another optimizer, or another compression"},
+};
+
+}  // namespace
+
+const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker) {
+  return worker.precision.empty() ? job.train.precision : worker.precision;
+}
+
+void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers) {
+  const auto computes_in = [&](std::string_view precision) {
+    if (workers.empty()) return job.train.precision == precision;
+    return std::ranges::any_of(
+        workers, [&](const WorkerSpec& worker) { return precision_of(job, worker) == precision; });
+  };
+  const bool float16 = computes_in("float16");
+  const Asked asked{job, float16 || computes_in("bfloat16"), float16};
+  for (const auto& combination : kImpossible) {
+    if (combination.asked(asked)) {
+      throw Error(ErrorCode::Unsupported, std::string(combination.why));
+    }
+  }
+}
+
+}  // namespace bimetal::job

@@ -1,0 +1,18 @@
+#pragma once
+// Which settings cannot work together: the one place that refuses them.
+
+#include <span>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/job/worker_spec.h"
+
+namespace bimetal::job {
+
+/// What a worker computes in: its own precision, or else the job's.
+const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker);
+
+/// Error(Unsupported) that names the two settings and says why they do not go together, and what
+/// does. `workers`: those that are known here; none stands for one that takes all from the job.
+void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers);
+
+}  // namespace bimetal::job

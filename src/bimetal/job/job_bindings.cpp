@@ -1,0 +1,295 @@
+#include "bimetal/job/job_bindings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/job/worker_spec.h"
+#include "bimetal/net/endpoint.h"
+
+namespace bimetal::job {
+namespace {
+
+using Problem = std::optional<std::string>;
+
+std::string unexpected_type(std::string_view expected, const toml::node& node) {
+  return fmt::format("expected {}, found {}", expected, type_name(node));
+}
+
+template <typename Integer>
+Binding whole_number(Integer& to, std::int64_t min, std::int64_t max) {
+  const auto read = [&to, min, max](const toml::node& node) -> Problem {
+    const auto* number = node.as_integer();
+    if (!number) return unexpected_type("a whole number", node);
+    if (number->get() < min) {
+      return fmt::format("expected a whole number of at least {}, found {}", min, number->get());
+    }
+    if (number->get() > max) {
+      return fmt::format("expected a whole number of at most {}, found {}", max, number->get());
+    }
+    to = static_cast<Integer>(number->get());
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("{}", to); }};
+}
+
+/// Whole numbers are numbers, too: learning_rate = 1 is fine.
+std::optional<double> as_number(const toml::node& node) {
+  if (const auto* number = node.as_floating_point()) return number->get();
+  if (const auto* number = node.as_integer()) return static_cast<double>(number->get());
+  return std::nullopt;
+}
+
+/// "1.0" and not "1": whoever reads it without the table can tell it from a whole number.
+std::string number_text(double value) {
+  const auto text = fmt::format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+/// What is wrong with one entry of cluster.workers.
+Problem check_worker(const toml::node& node) {
+  const auto* spec = node.as_string();
+  if (!spec) return unexpected_type("an array of strings", node) + " in it";
+  try {
+    parse_worker_spec(spec->get());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+Problem read_weights(const toml::array& array, std::vector<double>& to) {
+  std::vector<double> weights;
+  for (const toml::node& element : array) {
+    const auto weight = as_number(element);
+    if (!weight) return unexpected_type("an array of numbers", element) + " in it";
+    if (!kNotNegative.contains(*weight)) {
+      return fmt::format("expected shares of at least 0, found {}", *weight);
+    }
+    weights.push_back(*weight);
+  }
+  if (std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == 0; })) {
+    return "expected at least one share above 0";
+  }
+  to = std::move(weights);
+  return std::nullopt;
+}
+
+constexpr std::size_t kMostServers = 64;
+
+}  // namespace
+
+std::string Range::text() const {
+  const auto words = fmt::format(" {} {}", above_min ? "greater than" : "of at least", min);
+  if (max == kMaxNumber) return words;
+  return words + fmt::format(" and {} {}", below_max ? "less than" : "at most", max);
+}
+
+Binding whole(std::int64_t& to, std::int64_t min, std::int64_t max) {
+  return whole_number(to, min, max);
+}
+
+Binding whole(std::uint64_t& to, std::int64_t min, std::int64_t max) {
+  return whole_number(to, min, max);
+}
+
+Binding number(double& to, Range range) {
+  const auto read = [&to, range](const toml::node& node) -> Problem {
+    const auto value = as_number(node);
+    if (!value) return unexpected_type("a number", node);
+    if (!range.contains(*value)) {
+      return fmt::format("expected a number{}, found {}", range.text(), *value);
+    }
+    to = *value;
+    return std::nullopt;
+  };
+  return {read, [&to] { return number_text(to); }};
+}
+
+Binding flag(bool& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* value = node.as_boolean();
+    if (!value) return unexpected_type("true or false", node);
+    to = value->get();
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("{}", to); }};
+}
+
+Binding text(std::string& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* value = node.as_string();
+    if (!value) return unexpected_type("a string", node);
+    to = value->get();
+    return std::nullopt;
+  };
+  return {read, [&to] { return toml_string(to); }, true};
+}
+
+Binding one_of(std::string& to, std::vector<std::string> choices) {
+  Binding binding = text(to);
+  binding.read = [&to, choices = std::move(choices)](const toml::node& node) -> Problem {
+    const auto* value = node.as_string();
+    if (!value) return unexpected_type("a string", node);
+    if (std::find(choices.begin(), choices.end(), value->get()) == choices.end()) {
+      return fmt::format("expected \"{}\", found {}", fmt::join(choices, "\" or \""),
+                         toml_string(value->get()));
+    }
+    to = value->get();
+    return std::nullopt;
+  };
+  return binding;
+}
+
+Binding endpoint(std::string& to) {
+  Binding binding = text(to);
+  binding.read = [&to](const toml::node& node) -> Problem {
+    const auto* value = node.as_string();
+    if (!value) return unexpected_type("a string", node);
+    try {
+      if (!value->get().empty()) net::parse_endpoint(value->get());
+    } catch (const Error& error) {
+      return error.what();
+    }
+    to = value->get();
+    return std::nullopt;
+  };
+  return binding;
+}
+
+Binding worker_specs(std::vector<std::string>& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* array = node.as_array();
+    if (!array) return unexpected_type("an array of strings", node);
+    std::vector<std::string> specs;
+    for (const toml::node& element : *array) {
+      if (auto problem = check_worker(element)) return problem;
+      specs.push_back(element.as_string()->get());
+    }
+    to = std::move(specs);
+    return std::nullopt;
+  };
+  const auto write = [&to] {
+    std::vector<std::string> parts;
+    for (const std::string& value : to) parts.push_back(toml_string(value));
+    return fmt::format("[{}]", fmt::join(parts, ", "));
+  };
+  return {read, write};
+}
+
+Binding balance_policy(ParallelConfig& to) {
+  constexpr auto kExpected = R"("auto", "equal" or an array of shares like [3, 1])";
+  const auto read = [&to, kExpected](const toml::node& node) -> Problem {
+    if (const auto* array = node.as_array()) {
+      if (auto problem = read_weights(*array, to.weights)) return problem;
+      to.balance = balance::Policy::Fixed;
+      return std::nullopt;
+    }
+    const auto* word = node.as_string();
+    if (!word) return unexpected_type(kExpected, node);
+    if (word->get() != "auto" && word->get() != "equal") {
+      return fmt::format("expected {}, found {}", kExpected, toml_string(word->get()));
+    }
+    to.balance = word->get() == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
+    to.weights.clear();
+    return std::nullopt;
+  };
+  const auto write = [&to]() -> std::string {
+    if (to.balance == balance::Policy::Fixed)
+      return fmt::format("[{}]", fmt::join(to.weights, ", "));
+    return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
+  };
+  return {read, write};
+}
+
+Binding word_or_count(std::string& to, std::vector<std::string> words) {
+  const auto read = [&to, words](const toml::node& node) -> Problem {
+    const auto* word = node.as_string();
+    if (word && std::ranges::find(words, word->get()) != words.end()) {
+      to = word->get();
+      return std::nullopt;
+    }
+    const auto* count = node.as_integer();
+    if (count && count->get() >= 1) {
+      to = fmt::format("{}", count->get());
+      return std::nullopt;
+    }
+    return fmt::format("expected \"{}\" or a whole number of at least 1, found {}",
+                       fmt::join(words, "\", \""),
+                       word    ? toml_string(word->get())
+                       : count ? fmt::format("{}", count->get())
+                               : std::string(type_name(node)));
+  };
+  const auto write = [&to, words] {
+    return std::ranges::find(words, to) != words.end() ? toml_string(to) : to;
+  };
+  return {read, write};
+}
+
+Binding server_weights(ServersConfig& to) {
+  constexpr auto kExpected = "a number of servers or an array of weights like [3, 1]";
+  const auto read = [&to](const toml::node& node) -> Problem {
+    std::vector<double> weights;
+    if (const auto* count = node.as_integer()) {
+      if (count->get() < 1 || count->get() > static_cast<std::int64_t>(kMostServers)) {
+        return fmt::format("expected 1 to {} servers, found {}", kMostServers, count->get());
+      }
+      weights.assign(static_cast<std::size_t>(count->get()), 1.0);
+    } else if (const auto* array = node.as_array()) {
+      for (const toml::node& element : *array) {
+        const auto weight = as_number(element);
+        if (!weight || !kPositive.contains(*weight)) return "expected weights greater than 0";
+        weights.push_back(*weight);
+      }
+      if (weights.empty() || weights.size() > kMostServers) {
+        return fmt::format("expected 1 to {} servers, found {}", kMostServers, weights.size());
+      }
+    } else {
+      return unexpected_type(kExpected, node);
+    }
+    to.weights = std::move(weights);
+    to.weigh = node.is_integer();
+    return std::nullopt;
+  };
+  const auto write = [&to]() -> std::string {
+    return to.weigh ? fmt::format("{}", to.weights.size())
+                    : fmt::format("[{}]", fmt::join(to.weights, ", "));
+  };
+  return {read, write};
+}
+
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string_view type_name(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::table: return "a table";
+    case toml::node_type::array: return "an array";
+    case toml::node_type::string: return "a string";
+    case toml::node_type::integer: return "a whole number";
+    case toml::node_type::floating_point: return "a floating-point number";
+    case toml::node_type::boolean: return "a boolean";
+    case toml::node_type::date: return "a date";
+    case toml::node_type::time: return "a time";
+    case toml::node_type::date_time: return "a date and time";
+    case toml::node_type::none: break;
+  }
+  return "nothing";
+}
+
+}  // namespace bimetal::job

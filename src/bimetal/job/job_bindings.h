@@ -1,0 +1,61 @@
+#pragma once
+// The kinds of values that a job file's keys take: how each is read from TOML, what it refuses, and
+// how it is written again. Private to this layer.
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/job/job_keys.h"
+
+namespace bimetal::job {
+
+inline constexpr double kMaxNumber = std::numeric_limits<double>::max();
+
+/// Which numbers a key accepts: from `min` (left out if `above_min`) to `max` (if `below_max`).
+struct Range {
+  double min = -kMaxNumber;
+  double max = kMaxNumber;
+  bool above_min = false;
+  bool below_max = false;
+
+  bool contains(double value) const {  // false for NaN
+    return (above_min ? value > min : value >= min) && (below_max ? value < max : value <= max);
+  }
+  std::string text() const;  ///< " of at least 0 and less than 1"
+};
+
+inline constexpr Range kPositive{.min = 0, .above_min = true};
+inline constexpr Range kNotNegative{.min = 0};
+inline constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
+inline constexpr Range kRatio{.min = 0, .max = 1};
+inline constexpr Range kShare{.min = 0, .max = 1, .above_min = true};
+inline constexpr Range kMegabytes{.min = 0, .max = 1e6, .above_min = true};
+/// Up to eleven days: far from what a clock's nanoseconds can hold.
+inline constexpr Range kSeconds{.min = 0, .max = 1e6, .above_min = true};
+
+/// Each binds a member, which must outlive it.
+
+Binding whole(std::int64_t& to, std::int64_t min,
+              std::int64_t max = std::numeric_limits<std::int64_t>::max());
+Binding whole(std::uint64_t& to, std::int64_t min,
+              std::int64_t max = std::numeric_limits<std::int64_t>::max());
+/// Whole numbers are numbers, too: learning_rate = 1 is fine.
+Binding number(double& to, Range range);
+Binding flag(bool& to);
+Binding text(std::string& to);
+Binding one_of(std::string& to, std::vector<std::string> choices);
+/// "ADDR:PORT", or empty.
+Binding endpoint(std::string& to);
+/// An array of what parse_worker_spec() reads.
+Binding worker_specs(std::vector<std::string>& to);
+/// balance = "auto" | "equal" | [3, 1]
+Binding balance_policy(ParallelConfig& to);
+/// recompute = "none" | "all" | "sqrt" | "auto" | 4
+Binding word_or_count(std::string& to, std::vector<std::string> words);
+/// count = 2 | [3, 1]
+Binding server_weights(ServersConfig& to);
+
+}  // namespace bimetal::job

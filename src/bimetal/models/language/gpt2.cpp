@@ -1,0 +1,95 @@
+#include "bimetal/models/language/gpt2.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <utility>
+
+#include "bimetal/models/language/attention.h"
+#include "bimetal/models/language/unit_parts.h"
+
+namespace bimetal::models {
+namespace {
+
+struct LayerNormalisation {
+  torch::Tensor weight, bias;
+  double epsilon;
+
+  LayerNormalisation(UnitParts& parts, const std::string& name, const LanguageModelConfig& config)
+      : weight(parts.ones(name + ".weight", config.width)),
+        bias(parts.zeros(name + ".bias", config.width)),
+        epsilon(config.epsilon) {}
+  torch::Tensor operator()(const torch::Tensor& x) const {
+    return torch::layer_norm(x, weight.sizes(), weight, bias, epsilon);
+  }
+};
+
+/// As transformers has it: weight is [in, out].
+struct Conv1D {
+  torch::Tensor weight, bias;
+
+  Conv1D(UnitParts& parts, const std::string& name, std::int64_t in, std::int64_t out,
+         double deviation = kWeightDeviation)
+      : weight(parts.drawn(name + ".weight", {in, out}, deviation)),
+        bias(parts.zeros(name + ".bias", out)) {}
+  torch::Tensor operator()(const torch::Tensor& x) const {
+    return torch::addmm(bias, x.flatten(0, 1), weight).view({x.size(0), x.size(1), weight.size(1)});
+  }
+};
+
+task::Unit gpt2_embedding(const LanguageModelConfig& config) {
+  UnitParts parts("embedding", "transformer.", config, 0);
+  const auto tokens = parts.drawn("wte.weight", {config.vocabulary, config.width});
+  const auto positions = parts.drawn("wpe.weight", {config.context, config.width});
+  const auto dropout = parts.dropout(0);
+  return std::move(parts).unit([=, context = config.context](const torch::Tensor& ids) {
+    const auto x = embed(tokens, ids, context);
+    return dropout(x + positions.narrow(0, 0, ids.size(1)));
+  });
+}
+
+task::Unit gpt2_block(const LanguageModelConfig& config, std::int64_t layer) {
+  const auto name = fmt::format("transformer.h.{}", layer);
+  const auto width = config.width;
+  const auto deviation = kWeightDeviation / std::sqrt(2.0 * static_cast<double>(config.layers));
+  UnitParts parts(name, name + ".", config, layer + 1);
+  const LayerNormalisation before_attention(parts, "ln_1", config);
+  const Conv1D qkv(parts, "attn.c_attn", width, 3 * width);
+  const Conv1D gathered(parts, "attn.c_proj", width, width, deviation);
+  const LayerNormalisation before_mlp(parts, "ln_2", config);
+  const Conv1D up(parts, "mlp.c_fc", width, config.hidden);
+  const Conv1D down(parts, "mlp.c_proj", config.hidden, width, deviation);
+  const auto of_weights = parts.dropout(0), of_attention = parts.dropout(1),
+             of_mlp = parts.dropout(2);
+  return std::move(parts).unit([=, heads = config.heads](const torch::Tensor& x) {
+    const auto q_k_v = qkv(before_attention(x)).chunk(3, 2);
+    const auto attention =
+        causal_attention(split_heads(q_k_v[0], heads), split_heads(q_k_v[1], heads),
+                         split_heads(q_k_v[2], heads), of_weights.rate(), of_weights.layer);
+    const auto y = x + of_attention(gathered(attention));
+    return y + of_mlp(down(torch::gelu(up(before_mlp(y)), "tanh")));
+  });
+}
+
+task::Unit gpt2_head(const LanguageModelConfig& config, const torch::Tensor& embedding) {
+  UnitParts parts("head", "", config, config.layers + 1);
+  const LayerNormalisation normalised(parts, "transformer.ln_f", config);
+  const auto weight = config.tied ? parts.shared("lm_head.weight", embedding)
+                                  : parts.drawn("lm_head.weight", embedding.sizes());
+  return std::move(parts).unit(
+      [=](const torch::Tensor& x) { return torch::linear(normalised(x), weight); });
+}
+
+}  // namespace
+
+task::Model make_gpt2(const LanguageModelConfig& config) {
+  task::Model model{{gpt2_embedding(config)}};
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    model.units.push_back(gpt2_block(config, layer));
+  }
+  model.units.push_back(gpt2_head(config, model.units.front().parameters.front().tensor));
+  return model;
+}
+
+}  // namespace bimetal::models

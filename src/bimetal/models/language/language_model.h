@@ -1,0 +1,17 @@
+#pragma once
+// Language models as tasks compute them: from tokens to the logits of each next one.
+
+#include "bimetal/models/language/language_config.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal::models {
+
+/// Takes {tokens int64 [b, t]}, t at most config.context, gives {logits [b, t, vocabulary]}. Its
+/// units are the embedding, each block, and the final normalisation with the head. Parameters are
+/// called, laid out and drawn as those of transformers' GPT2LMHeadModel and LlamaForCausalLM, from
+/// torch's default generator, in float32 on the CPU. Dropout (task/dropout.h) is drawn in training
+/// alone. Errors: those of check_language_model; from forward InvalidArgument for more tokens than
+/// `context` and, on the CPU, for tokens that are not in the vocabulary.
+task::Model make_language_model(const LanguageModelConfig& config);
+
+}  // namespace bimetal::models

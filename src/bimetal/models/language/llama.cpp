@@ -1,0 +1,114 @@
+#include "bimetal/models/language/llama.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "bimetal/models/language/attention.h"
+#include "bimetal/models/language/unit_parts.h"
+
+namespace bimetal::models {
+namespace {
+
+struct RmsNormalisation {
+  torch::Tensor weight;
+  double epsilon;
+
+  RmsNormalisation(UnitParts& parts, const std::string& name, const LanguageModelConfig& config)
+      : weight(parts.ones(name + ".weight", config.width)), epsilon(config.epsilon) {}
+  torch::Tensor operator()(const torch::Tensor& x) const {
+    return torch::rms_norm(x, weight.sizes(), weight, epsilon);
+  }
+};
+
+struct Matrix {
+  torch::Tensor weight;
+
+  Matrix(UnitParts& parts, const std::string& name, std::int64_t in, std::int64_t out)
+      : weight(parts.drawn(name + ".weight", {out, in})) {}
+  torch::Tensor operator()(const torch::Tensor& x) const { return torch::linear(x, weight); }
+};
+
+/// By how much each position turns: cosines and sines, [t, d/2]. In float32 at least: the angles
+/// grow with the position, and bfloat16 has no digits for them.
+struct Rotation {
+  torch::Tensor cosine, sine;
+
+  Rotation(const torch::Tensor& like, std::int64_t length, std::int64_t width, double theta) {
+    const auto wide = like.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+    const auto options = like.options().dtype(wide).requires_grad(false);
+    const auto exponents = torch::arange(0, width, 2, options) / static_cast<double>(width);
+    const auto frequencies = torch::pow(theta, exponents).reciprocal();
+    const auto angles = torch::outer(torch::arange(length, options), frequencies);
+    cosine = angles.cos().to(like.scalar_type());
+    sine = angles.sin().to(like.scalar_type());
+  }
+  /// [b, heads, t, d]
+  torch::Tensor operator()(const torch::Tensor& x) const {
+    const auto halves = x.chunk(2, 3);
+    return torch::cat(
+        {halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, 3);
+  }
+};
+
+task::Unit llama_embedding(const LanguageModelConfig& config) {
+  UnitParts parts("embedding", "model.", config, 0);
+  const auto tokens = parts.drawn("embed_tokens.weight", {config.vocabulary, config.width});
+  const auto dropout = parts.dropout(0);
+  return std::move(parts).unit([=, context = config.context](const torch::Tensor& ids) {
+    return dropout(embed(tokens, ids, context));
+  });
+}
+
+task::Unit llama_block(const LanguageModelConfig& config, std::int64_t layer) {
+  const auto name = fmt::format("model.layers.{}", layer);
+  const auto width = config.width, head_width = width / config.heads;
+  const auto kv_width = head_width * config.kv_heads;
+  UnitParts parts(name, name + ".", config, layer + 1);
+  const Matrix q(parts, "self_attn.q_proj", width, width);
+  const Matrix k(parts, "self_attn.k_proj", width, kv_width);
+  const Matrix v(parts, "self_attn.v_proj", width, kv_width);
+  const Matrix gathered(parts, "self_attn.o_proj", width, width);
+  const Matrix gate(parts, "mlp.gate_proj", width, config.hidden);
+  const Matrix up(parts, "mlp.up_proj", width, config.hidden);
+  const Matrix down(parts, "mlp.down_proj", config.hidden, width);
+  const RmsNormalisation before_attention(parts, "input_layernorm", config);
+  const RmsNormalisation before_mlp(parts, "post_attention_layernorm", config);
+  const auto of_weights = parts.dropout(0), of_attention = parts.dropout(1),
+             of_mlp = parts.dropout(2);
+  return std::move(parts).unit([=, heads = config.heads, kv_heads = config.kv_heads,
+                                theta = config.rope_theta](const torch::Tensor& x) {
+    const auto h = before_attention(x);
+    const auto queries = split_heads(q(h), heads), keys = split_heads(k(h), kv_heads);
+    const Rotation rotated(queries, x.size(1), head_width, theta);
+    const auto attention =
+        causal_attention(rotated(queries), rotated(keys), split_heads(v(h), kv_heads),
+                         of_weights.rate(), of_weights.layer);
+    const auto y = x + of_attention(gathered(attention));
+    const auto z = before_mlp(y);
+    return y + of_mlp(down(torch::silu(gate(z)) * up(z)));
+  });
+}
+
+task::Unit llama_head(const LanguageModelConfig& config, const torch::Tensor& embedding) {
+  UnitParts parts("head", "", config, config.layers + 1);
+  const RmsNormalisation normalised(parts, "model.norm", config);
+  const auto weight = config.tied ? parts.shared("lm_head.weight", embedding)
+                                  : parts.drawn("lm_head.weight", embedding.sizes());
+  return std::move(parts).unit(
+      [=](const torch::Tensor& x) { return torch::linear(normalised(x), weight); });
+}
+
+}  // namespace
+
+task::Model make_llama(const LanguageModelConfig& config) {
+  task::Model model{{llama_embedding(config)}};
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    model.units.push_back(llama_block(config, layer));
+  }
+  model.units.push_back(llama_head(config, model.units.front().parameters.front().tensor));
+  return model;
+}
+
+}  // namespace bimetal::models

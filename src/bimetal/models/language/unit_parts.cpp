@@ -1,0 +1,76 @@
+#include "bimetal/models/language/unit_parts.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/task/dropout.h"
+
+namespace bimetal::models {
+
+UnitParts::UnitParts(std::string name, std::string prefix, const LanguageModelConfig& config,
+                     std::int64_t number)
+    : prefix_(std::move(prefix)), dropout_(config.dropout), number_(number) {
+  unit_.name = std::move(name);
+}
+
+torch::Tensor UnitParts::add(const std::string& name, torch::Tensor parameter) {
+  unit_.parameters.push_back({prefix_ + name, parameter.requires_grad_()});
+  return parameter;
+}
+
+torch::Tensor UnitParts::drawn(const std::string& name, c10::IntArrayRef sizes, double deviation) {
+  return add(name, torch::empty(sizes, torch::kFloat32).normal_(0, deviation));
+}
+
+torch::Tensor UnitParts::ones(const std::string& name, std::int64_t size) {
+  return add(name, torch::ones({size}, torch::kFloat32));
+}
+
+torch::Tensor UnitParts::zeros(const std::string& name, std::int64_t size) {
+  return add(name, torch::zeros({size}, torch::kFloat32));
+}
+
+torch::Tensor UnitParts::shared(const std::string& name, const torch::Tensor& parameter) {
+  return add(name, parameter);
+}
+
+torch::Tensor UnitParts::Dropout::operator()(const torch::Tensor& x) const {
+  return task::dropout_by_sample(x, rate(), layer);
+}
+
+UnitParts::Dropout UnitParts::dropout(std::int64_t place) const {
+  return {dropout_, number_ * kMostPlaces + place, training_};
+}
+
+task::Unit UnitParts::unit(std::function<torch::Tensor(const torch::Tensor& x)> forward) && {
+  unit_.forward = [forward = std::move(forward)](const task::Values& inputs) {
+    return task::Values{forward(inputs.front())};
+  };
+  unit_.set_training = [training = std::move(training_)](bool on) { *training = on; };
+  return std::move(unit_);
+}
+
+torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens, std::int64_t context) {
+  if (tokens.dim() != 2 || tokens.size(1) > context) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the model takes sequences of up to {} tokens (model.context), not {}",
+                            context, tokens.dim() == 2 ? tokens.size(1) : tokens.dim()));
+  }
+  if (tokens.is_cpu() && tokens.numel() > 0) {  // elsewhere a look would hold the device up
+    const auto [least, most] = tokens.aminmax();
+    const auto vocabulary = table.size(0);
+    const auto wrong = least.item<std::int64_t>() < 0 ? least : most;
+    if (const auto token = wrong.item<std::int64_t>(); token < 0 || token >= vocabulary) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("token {} is not in the model's vocabulary of {}: its tokenizer is "
+                              "another than the text's",
+                              token, vocabulary));
+    }
+  }
+  return torch::embedding(table, tokens);
+}
+
+}  // namespace bimetal::models

@@ -1,0 +1,65 @@
+#pragma once
+// What the units of language models are made of.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/models/language/language_config.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal::models {
+
+/// Of weights, unless a model has reasons for another (Radford et al. 2019; transformers'
+/// initializer_range).
+inline constexpr double kWeightDeviation = 0.02;
+
+/// Makes the parameters of one unit, under their names, and the unit itself.
+class UnitParts {
+ public:
+  /// `prefix`: "transformer.h.0." for parameters "transformer.h.0.ln_1.weight"; `number`: the
+  /// unit's place in the model.
+  UnitParts(std::string name, std::string prefix, const LanguageModelConfig& config,
+            std::int64_t number);
+
+  /// From a normal distribution around 0 with that standard deviation.
+  torch::Tensor drawn(const std::string& name, c10::IntArrayRef sizes,
+                      double deviation = kWeightDeviation);
+  torch::Tensor ones(const std::string& name, std::int64_t size);
+  torch::Tensor zeros(const std::string& name, std::int64_t size);
+  /// One that another unit has, too.
+  torch::Tensor shared(const std::string& name, const torch::Tensor& parameter);
+
+  /// Dropout at a place of the unit, below kMostPlaces; none in evaluation.
+  struct Dropout {
+    double p;
+    std::int64_t layer;
+    std::shared_ptr<const bool> training;
+    double rate() const { return *training ? p : 0; }
+    torch::Tensor operator()(const torch::Tensor& x) const;
+  };
+  Dropout dropout(std::int64_t place) const;
+
+  /// Once, at the end.
+  task::Unit unit(std::function<torch::Tensor(const torch::Tensor& x)> forward) &&;
+
+ private:
+  static constexpr std::int64_t kMostPlaces = 4;
+
+  torch::Tensor add(const std::string& name, torch::Tensor parameter);
+
+  std::string prefix_;
+  double dropout_;
+  std::int64_t number_;
+  std::shared_ptr<bool> training_ = std::make_shared<bool>(true);
+  task::Unit unit_;
+};
+
+/// `table`'s rows for tokens [b, t]. Errors as make_language_model has them.
+torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens, std::int64_t context);
+
+}  // namespace bimetal::models

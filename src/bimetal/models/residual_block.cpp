@@ -1,0 +1,62 @@
+#include "bimetal/models/residual_block.h"
+
+#include <torch/torch.h>
+
+#include <string>
+
+namespace bimetal::models {
+
+torch::nn::Conv2d residual_conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                                std::int64_t stride) {
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(in, out, kernel)
+                             .stride(stride)
+                             .padding((kernel - 1) / 2)
+                             .bias(false));
+  torch::nn::init::kaiming_normal_(conv->weight, /*a=*/0, torch::kFanOut, torch::kReLU);
+  return conv;
+}
+
+torch::nn::GroupNorm residual_norm(std::int64_t channels) {
+  return torch::nn::GroupNorm(torch::nn::GroupNormOptions(kNormGroups, channels));
+}
+
+std::int64_t expansion_of(BlockKind kind) {
+  return kind == BlockKind::Bottleneck ? 4 : 1;
+}
+
+ResidualBlockImpl::ResidualBlockImpl(BlockKind kind, std::int64_t in, std::int64_t width,
+                                     std::int64_t stride) {
+  const auto out = width * expansion_of(kind);
+  if (kind == BlockKind::Basic) {
+    add(in, width, 3, stride);
+    add(width, out, 3, 1);
+  } else {
+    add(in, width, 1, 1);
+    add(width, width, 3, stride);
+    add(width, out, 1, 1);
+  }
+  torch::nn::init::zeros_(norms_.back()->weight);
+  if (stride != 1 || in != out) {
+    downsample_ = register_module(
+        "downsample", torch::nn::Sequential(residual_conv(in, out, 1, stride), residual_norm(out)));
+  }
+}
+
+void ResidualBlockImpl::add(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                            std::int64_t stride) {
+  const auto number = std::to_string(convs_.size() + 1);
+  convs_.push_back(register_module("conv" + number, residual_conv(in, out, kernel, stride)));
+  norms_.push_back(register_module("bn" + number, residual_norm(out)));
+}
+
+// In place is only what no backward looks at: the normalisation's and the sum's result.
+torch::Tensor ResidualBlockImpl::forward(const torch::Tensor& x) {
+  auto y = x;
+  for (std::size_t i = 0; i < convs_.size(); ++i) {
+    if (i > 0) y.relu_();
+    y = norms_[i]->forward(convs_[i]->forward(y));
+  }
+  return y.add_(downsample_ ? downsample_->forward(x) : x).relu_();
+}
+
+}  // namespace bimetal::models

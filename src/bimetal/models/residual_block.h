@@ -1,0 +1,54 @@
+#pragma once
+// What residual networks repeat (He et al. 2016, "Deep residual learning for image recognition",
+// section 3 and figure 5), with group normalisation (Wu and He 2018): the normalisation of a
+// sample looks at no other sample, so that any split of a batch computes the same.
+
+#include <torch/csrc/api/include/torch/nn/modules/container/sequential.h>
+#include <torch/csrc/api/include/torch/nn/modules/conv.h>
+#include <torch/csrc/api/include/torch/nn/modules/normalization.h>
+#include <torch/csrc/api/include/torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace bimetal::models {
+
+/// In which the channels are normalised.
+inline constexpr std::int64_t kNormGroups = 32;
+
+/// Without a bias, padded by (kernel − 1) ÷ 2; drawn as He et al. 2015 have it, by what goes out.
+torch::nn::Conv2d residual_conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                                std::int64_t stride);
+
+/// `channels` is a multiple of kNormGroups.
+torch::nn::GroupNorm residual_norm(std::int64_t channels);
+
+enum class BlockKind {
+  Basic,      ///< 3×3, 3×3
+  Bottleneck  ///< 1×1, 3×3, 1×1 to four times the width
+};
+
+/// How many times its width leave a block.
+std::int64_t expansion_of(BlockKind kind);
+
+/// relu(f(x) + x): [b, in, H, W] to [b, width × expansion, H ÷ stride, W ÷ stride], rounded up.
+/// Where that is another shape, x goes through a 1×1 convolution of that stride. The stride is that
+/// of the first 3×3. The last norm's weight begins at 0, so that the block begins as x (Goyal et
+/// al. 2017, section 5.1). Parameters are called conv1, bn1, … downsample.0, downsample.1, as in
+/// torchvision.
+class ResidualBlockImpl final : public torch::nn::Module {
+ public:
+  ResidualBlockImpl(BlockKind kind, std::int64_t in, std::int64_t width, std::int64_t stride);
+
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  void add(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride);
+
+  std::vector<torch::nn::Conv2d> convs_;
+  std::vector<torch::nn::GroupNorm> norms_;
+  torch::nn::Sequential downsample_ = nullptr;  ///< nullptr: x is added as it is
+};
+TORCH_MODULE(ResidualBlock);
+
+}  // namespace bimetal::models

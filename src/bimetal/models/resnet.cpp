@@ -1,0 +1,72 @@
+#include "bimetal/models/resnet.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <string>
+
+namespace bimetal::models {
+namespace {
+
+constexpr std::int64_t kSmallImage = 64;  // up to so many pixels a side
+
+struct NamedDepth {
+  std::string_view name;
+  ResNetDepth depth;
+};
+
+constexpr std::array<NamedDepth, 3> kDepths = {{
+    {"resnet18", {BlockKind::Basic, {2, 2, 2, 2}}},
+    {"resnet34", {BlockKind::Basic, {3, 4, 6, 3}}},
+    {"resnet50", {BlockKind::Bottleneck, {3, 4, 6, 3}}},
+}};
+
+torch::Tensor convolved(torch::nn::Conv2dImpl& conv, const torch::Tensor& x) {
+  return conv.forward(x);
+}
+
+torch::Tensor activated(torch::nn::GroupNormImpl& norm, const torch::Tensor& x) {
+  return norm.forward(x).relu_();
+}
+
+torch::Tensor max_pooled(torch::nn::GroupNormImpl& norm, const torch::Tensor& x) {
+  return torch::max_pool2d(activated(norm, x), /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
+}
+
+}  // namespace
+
+std::optional<ResNetDepth> resnet_depth(std::string_view name) {
+  const auto found = std::ranges::find(kDepths, name, &NamedDepth::name);
+  return found == kDepths.end() ? std::nullopt : std::optional(found->depth);
+}
+
+ResNet::ResNet(const ResNetDepth& depth, ImageShape shape, std::int64_t width) {
+  if (std::max(shape.height, shape.width) <= kSmallImage) {
+    add_layer("conv1", residual_conv(shape.channels, width, 3, 1), convolved);
+    add_layer("bn1", residual_norm(width), activated);
+  } else {
+    add_layer("conv1", residual_conv(shape.channels, width, 7, 2), convolved);
+    add_layer("bn1", residual_norm(width), max_pooled);
+  }
+  auto channels = width;
+  for (std::size_t i = 0; i < depth.blocks.size(); ++i) {
+    const auto name = fmt::format("layer{}", i + 1);
+    const auto stage = register_module(name, torch::nn::ModuleList());
+    const auto stage_width = width << i;
+    for (std::int64_t b = 0; b < depth.blocks[i]; ++b) {
+      const ResidualBlock block(depth.kind, channels, stage_width, b == 0 && i > 0 ? 2 : 1);
+      stage->push_back(block);
+      add_registered(
+          fmt::format("{}.{}", name, b), block.ptr(),
+          [](ResidualBlockImpl& residual, const torch::Tensor& x) { return residual.forward(x); });
+      channels = stage_width * expansion_of(depth.kind);
+    }
+  }
+  add_layer("fc", torch::nn::Linear(channels, shape.classes),
+            [](torch::nn::LinearImpl& fc, const torch::Tensor& x) {
+              return fc.forward(x.mean({2, 3}));
+            });
+}
+
+}  // namespace bimetal::models

@@ -1,0 +1,49 @@
+#include "bimetal/optim/clip.h"
+
+#include <torch/torch.h>
+
+namespace bimetal::optim {
+
+GradientLimits limits_of(const job::TrainConfig& config) {
+  return {.norm = config.clip_norm, .value = config.clip_value};
+}
+
+std::vector<torch::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<torch::Tensor> gradients;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
+  }
+  return gradients;
+}
+
+void clip_values(const std::vector<torch::Tensor>& gradients, double limit) {
+  if (gradients.empty()) return;
+  const torch::NoGradGuard no_grad;
+  at::_foreach_clamp_min_(gradients, -limit);
+  at::_foreach_clamp_max_(gradients, limit);
+}
+
+double norm_of_gradients(const std::vector<torch::Tensor>& gradients) {
+  if (gradients.empty()) return 0;
+  const torch::NoGradGuard no_grad;
+  auto norms = at::_foreach_norm(gradients, 2);
+  // Of different types where parameters are.
+  for (auto& norm : norms) norm = norm.to(norms.front().scalar_type());
+  return at::stack(norms).norm().item<double>();
+}
+
+void clip_norm(const std::vector<torch::Tensor>& gradients, double norm, double limit) {
+  const double factor = limit / (norm + 1e-6);
+  if (gradients.empty() || !(factor < 1)) return;
+  const torch::NoGradGuard no_grad;
+  at::_foreach_mul_(gradients, factor);
+}
+
+void clip(const std::vector<torch::Tensor>& gradients, const GradientLimits& limits) {
+  if (limits.value > 0) clip_values(gradients, limits.value);
+  if (limits.norm > 0) clip_norm(gradients, norm_of_gradients(gradients), limits.norm);
+}
+
+}  // namespace bimetal::optim

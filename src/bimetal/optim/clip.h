@@ -1,0 +1,40 @@
+#pragma once
+// Limits of the gradients: by norm and by value, between the backward pass and the update.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <vector>
+
+#include "bimetal/job/job_config.h"
+
+namespace bimetal::optim {
+
+/// 0: no such limit.
+struct GradientLimits {
+  double norm = 0;   ///< of all gradients as one vector (Pascanu et al., ICML 2013, Algorithm 1)
+  double value = 0;  ///< of each element, as an absolute value
+};
+
+/// train.clip_norm and train.clip_value.
+GradientLimits limits_of(const job::TrainConfig& config);
+
+/// The gradients of the optimizer's parameters that have one, in its order; they share memory with
+/// the parameters' grad().
+std::vector<torch::Tensor> gradients_of(const torch::optim::Optimizer& optimizer);
+
+/// Brings each element into [-limit, limit], as torch.nn.utils.clip_grad_value_. NaN stays.
+void clip_values(const std::vector<torch::Tensor>& gradients, double limit);
+
+/// The Euclidean norm of all elements together, computed in the gradients' own type; waits for the
+/// device. 0 of none; NaN or infinity if there is one among the elements.
+double norm_of_gradients(const std::vector<torch::Tensor>& gradients);
+
+/// Shortens gradients of that norm to `limit`, as torch.nn.utils.clip_grad_norm_: they are
+/// multiplied by limit / (norm + 1e-6) where that is less than 1.
+void clip_norm(const std::vector<torch::Tensor>& gradients, double norm, double limit);
+
+/// Both, the values first, where one process sees all gradients.
+void clip(const std::vector<torch::Tensor>& gradients, const GradientLimits& limits);
+
+}  // namespace bimetal::optim

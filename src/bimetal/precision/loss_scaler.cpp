@@ -1,0 +1,52 @@
+#include "bimetal/precision/loss_scaler.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace bimetal::precision {
+
+LossScalerOptions scaler_options(double loss_scale) {
+  if (loss_scale == 0) return {};
+  return {.initial = loss_scale, .dynamic = false};
+}
+
+LossScaler::LossScaler(LossScalerOptions options)
+    : options_(options), scale_(static_cast<float>(options.initial)) {}
+
+void LossScaler::update(bool overflow) {
+  if (overflow) {
+    back_off();
+  } else {
+    stuck_ = 0;
+    count_up();
+  }
+}
+
+void LossScaler::back_off() {
+  ++skipped_;
+  ++falls_;
+  growth_steps_ = 0;
+  // The product of a float and a double is rounded once, as in torch's kernel.
+  const auto lower = static_cast<float>(static_cast<double>(scale_) * options_.back_off);
+  const auto floor = std::min(scale_, static_cast<float>(options_.least));
+  const auto next = options_.dynamic ? std::max(lower, floor) : scale_;
+  stuck_ = next == scale_ ? stuck_ + 1 : 0;
+  scale_ = next;
+}
+
+void LossScaler::count_up() {
+  if (!options_.dynamic || ++growth_steps_ < options_.interval) return;
+  growth_steps_ = 0;
+  falls_ = 0;
+  const auto higher = static_cast<float>(static_cast<double>(scale_) * options_.growth);
+  if (std::isfinite(higher)) scale_ = higher;
+}
+
+void LossScaler::restore(const LossScalerState& state) {
+  skipped_ = state.skipped;
+  if (!options_.dynamic) return;
+  scale_ = static_cast<float>(state.scale);
+  growth_steps_ = state.growth_steps;
+}
+
+}  // namespace bimetal::precision

@@ -1,0 +1,62 @@
+#pragma once
+// Keeps the gradients of float16 within its range: the loss is multiplied by a scale before
+// backward, and the gradients are divided by it before the update.
+
+#include <cstdint>
+
+namespace bimetal::precision {
+
+struct LossScalerOptions {
+  double initial = 65536;
+  double growth = 2;      ///< the factor after `interval` steps in a row without an overflow
+  double back_off = 0.5;  ///< the factor after a step with one
+  std::int64_t interval = 2000;
+  bool dynamic = true;  ///< false: the scale stays
+  /// Below that the scale does not fall.
+  double least = 1;
+};
+
+/// train.loss_scale: 0 is a dynamic scale with the usual beginning, anything else is kept.
+LossScalerOptions scaler_options(double loss_scale);
+
+/// What checkpoints carry.
+struct LossScalerState {
+  double scale = 0;
+  std::int64_t growth_steps = 0;  ///< in a row without an overflow
+  std::int64_t skipped = 0;       ///< steps since the job's start
+  bool operator==(const LossScalerState&) const = default;
+};
+
+/// Decides on the scale as torch.amp.GradScaler does (Micikevicius et al., "Mixed Precision
+/// Training", ICLR 2018, §3.2), on a CPU and without a device: in float32 arithmetic, step by step
+/// the same, but for the floor, below which torch's scale falls until it is 0 and stays so. All
+/// ranks that are told the same hold the same. Use from one thread.
+class LossScaler {
+ public:
+  explicit LossScaler(LossScalerOptions options);
+
+  double scale() const noexcept { return static_cast<double>(scale_); }
+
+  /// After each step: whether any gradient of it, on any rank, was NaN or infinite. Such a step is
+  /// not to change anything.
+  void update(bool overflow);
+
+  /// Overflows since the scale last grew, or since the start: it keeps falling.
+  std::int64_t falls() const noexcept { return falls_; }
+  /// Overflows in a row that could not lower the scale any more.
+  std::int64_t stuck() const noexcept { return stuck_; }
+
+  LossScalerState state() const { return {scale(), growth_steps_, skipped_}; }
+  /// Goes on with it; a scale that is fixed stays what it is.
+  void restore(const LossScalerState& state);
+
+ private:
+  void back_off();
+  void count_up();
+
+  LossScalerOptions options_;
+  float scale_;
+  std::int64_t growth_steps_ = 0, skipped_ = 0, falls_ = 0, stuck_ = 0;
+};
+
+}  // namespace bimetal::precision

@@ -1,0 +1,77 @@
+#include "bimetal/precision/precision.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <string>
+
+#include "bimetal/base/error.h"
+#include "bimetal/precision/autocast.h"
+
+namespace bimetal::precision {
+namespace {
+
+void try_out(Precision precision, const torch::Device& device) {
+  const auto options = torch::dtype(torch::kFloat32).device(device);
+  const auto weight = torch::ones({8, 8}, options).requires_grad_();
+  torch::Tensor out;
+  {
+    const CastCache cache;
+    const Autocast cast(device.type(), precision);
+    out = at::linear(torch::ones({8, 8}, options), weight);
+  }
+  if (out.scalar_type() != dtype_of(precision)) {
+    throw Error(ErrorCode::Unsupported, "libtorch computes it in another type");
+  }
+  out.sum().backward();
+  weight.grad().cpu();  // what went wrong on the device comes to light
+}
+
+}  // namespace
+
+Precision precision_named(std::string_view name) {
+  for (const auto precision : {Precision::float32, Precision::bfloat16, Precision::float16}) {
+    if (name_of(precision) == name) return precision;
+  }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("there is no precision '{}'; known: float32, bfloat16, float16", name));
+}
+
+std::string_view name_of(Precision precision) {
+  switch (precision) {
+    case Precision::bfloat16: return "bfloat16";
+    case Precision::float16: return "float16";
+    case Precision::float32: break;
+  }
+  return "float32";
+}
+
+torch::Dtype dtype_of(Precision precision) {
+  switch (precision) {
+    case Precision::bfloat16: return torch::kBFloat16;
+    case Precision::float16: return torch::kFloat16;
+    case Precision::float32: break;
+  }
+  return torch::kFloat32;
+}
+
+void require_precision(Precision precision, const torch::Device& device) {
+  if (precision == Precision::float32) return;
+  std::string cause;
+  try {
+    try_out(precision, device);
+    return;
+  } catch (const c10::Error& error) {
+    cause = error.what_without_backtrace();
+  } catch (const Error& error) {
+    cause = error.what();
+  }
+  throw Error(ErrorCode::Unsupported,
+              fmt::format("{} cannot compute in {} ({}): take another train.precision, or for this "
+                          "worker alone --worker {}:precision=float32",
+                          device.str(), name_of(precision), cause.substr(0, cause.find('\n')),
+                          device.str()));
+}
+
+}  // namespace bimetal::precision

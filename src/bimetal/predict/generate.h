@@ -1,0 +1,31 @@
+#pragma once
+// Text from a language model, token by token.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "bimetal/task/unit.h"
+
+namespace bimetal::predict {
+
+struct Sampling {
+  std::int64_t tokens = 200;  ///< how many are drawn
+  double temperature = 1.0;   ///< logits are divided by it; 0: always the likeliest token
+  std::int64_t top_k = 0;     ///< > 0: only so many of the likeliest (and their equals) are drawn
+  std::uint64_t seed = 0;     ///< of the draws
+};
+
+/// What follows `prompt`: each token is drawn from what the model, on `device` in evaluation mode,
+/// foretells after the last `context` tokens before it. Draws are made on the CPU in float64, so
+/// that equal logits give equal tokens on every device. `tell` gets each token as it comes. Errors:
+/// InvalidArgument for an empty prompt and for settings that cannot be; NotFinite if the model
+/// gives NaN or infinity; those of the model.
+std::vector<std::int64_t> generate(const task::Model& model, const torch::Device& device,
+                                   std::int64_t context, const std::vector<std::int64_t>& prompt,
+                                   const Sampling& sampling,
+                                   const std::function<void(std::int64_t token)>& tell = {});
+
+}  // namespace bimetal::predict

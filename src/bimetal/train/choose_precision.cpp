@@ -1,0 +1,112 @@
+#include "bimetal/train/choose_precision.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/job/combinations.h"
+#include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/rehearsal.h"
+
+namespace bimetal::train {
+namespace {
+
+using precision::Precision;
+
+constexpr std::int64_t kSamples = 32;
+constexpr int kMostSteps = 10;
+constexpr double kSeconds = 0.5;  ///< for each precision
+/// A lower precision costs accuracy: it has to be that much faster.
+constexpr double kClearly = 1.1;
+
+bool knows(Precision precision, const torch::Device& device) {
+  try {
+    precision::require_precision(precision, device);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Seconds of the fastest of some steps; infinite where not even few samples fit into memory.
+double step_seconds(Precision precision, const job::JobConfig& job, const device::Place& place,
+                    const task::Task& task) {
+  const auto samples = std::min({kSamples, job.train.global_batch, task.training()->size()});
+  double least = std::numeric_limits<double>::infinity();
+  without_memory_for(place.device, [&] {
+    Rehearsal rehearsal(job.train, task, place.device, place.dtype, precision);
+    rehearsal.step(samples);  // kernels are chosen, memory is fetched
+    const Stopwatch watch;
+    for (int i = 0; i < kMostSteps && (i < 2 || watch.seconds() < kSeconds); ++i) {
+      least = std::min(least, rehearsal.step(samples));
+    }
+  });
+  return least;
+}
+
+Precision fastest(const job::JobConfig& job, const device::Place& place, const task::Task& task) {
+  if (place.dtype != torch::kFloat32) return Precision::float32;
+  const double exact = step_seconds(Precision::float32, job, place, task);
+  const auto pays = [&](Precision precision) {
+    return knows(precision, place.device) &&
+           kClearly * step_seconds(precision, job, place, task) < exact;
+  };
+  if (pays(Precision::bfloat16)) return Precision::bfloat16;
+  const bool scales = job.parallel.mode == "all_reduce" && job.compression.gradients == "none";
+  if (!place.device.is_cpu() && scales && pays(Precision::float16)) return Precision::float16;
+  return Precision::float32;
+}
+
+std::vector<Precision> gather(comm::Group group, Precision mine,
+                              std::chrono::milliseconds timeout) {
+  const std::array<std::uint8_t, 1> own = {static_cast<std::uint8_t>(mine)};
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(group.size()));
+  group
+      .all_gather(comm::buffer(std::span(own)), comm::buffer(std::span(all)),
+                  Deadline::after(timeout))
+      .wait();
+  std::vector<Precision> precisions;
+  for (const auto number : all) precisions.push_back(static_cast<Precision>(number));
+  return precisions;
+}
+
+}  // namespace
+
+Precision choose_precision(const job::JobConfig& job, const job::WorkerSpec& worker,
+                           const device::Place& place, const task::Task& task) {
+  const auto& name = job::precision_of(job, worker);
+  if (name == "auto") return fastest(job, place, task);
+  const auto precision = precision::precision_named(name);
+  precision::require_precision(precision, place.device);
+  return precision;
+}
+
+RankPrecisions::RankPrecisions(comm::Group group, const job::JobConfig& job,
+                               const job::WorkerSpec& worker, const device::Place& place,
+                               const task::Task& task, progress::Observer& observer)
+    : loss_scale_(job.train.loss_scale) {
+  if (job::precision_of(job, worker) == "auto") observer.on_phase("measuring precisions");
+  mine_ = choose_precision(job, worker, place, task);
+  all_ = gather(std::move(group), mine_, milliseconds_of(job.parallel.timeout_s));
+}
+
+std::optional<precision::LossScalerOptions> RankPrecisions::scaler() const {
+  if (std::ranges::count(all_, Precision::float16) == 0) return std::nullopt;
+  return precision::scaler_options(loss_scale_);
+}
+
+void RankPrecisions::report(progress::Report& report,
+                            const std::optional<precision::LossScaler>& scaler) const {
+  for (std::size_t rank = 0; rank < report.workers.size(); ++rank) {
+    report.workers[rank].precision = precision::name_of(all_[rank]);
+  }
+  if (!scaler) return;
+  report.loss_scale = {.scale = scaler->scale(), .skipped_steps = scaler->state().skipped};
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,49 @@
+#pragma once
+// In which precision each rank computes.
+
+#include <optional>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/device/place.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/job/worker_spec.h"
+#include "bimetal/precision/loss_scaler.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/progress/report.h"
+#include "bimetal/task/task.h"
+
+namespace bimetal::train {
+
+/// The worker's own precision, or else train.precision. "auto" measures some steps of `task` in
+/// each that the device knows, and takes a lower one only where it is clearly faster: bfloat16, or
+/// on an accelerator with parallel.mode "all_reduce" and uncompressed gradients also float16, where
+/// bfloat16 does not pay. Draws from torch's default generator: seed it afterwards. Errors:
+/// Unsupported for a precision that the device lacks; require_possible()'s.
+precision::Precision choose_precision(const job::JobConfig& job, const job::WorkerSpec& worker,
+                                      const device::Place& place, const task::Task& task);
+
+/// What all ranks of a run compute in. Safe from any thread.
+class RankPrecisions {
+ public:
+  /// Chooses for this rank and learns of the others. Collective. Tells the observer of its phase
+  /// where it measures. Errors: choose_precision()'s.
+  RankPrecisions(comm::Group group, const job::JobConfig& job, const job::WorkerSpec& worker,
+                 const device::Place& place, const task::Task& task, progress::Observer& observer);
+
+  precision::Precision mine() const noexcept { return mine_; }
+
+  /// The gradients of all ranks are scaled where any of them computes in float16.
+  std::optional<precision::LossScalerOptions> scaler() const;
+
+  /// Writes down each worker's, and what has become of the scale.
+  void report(progress::Report& report, const std::optional<precision::LossScaler>& scaler) const;
+
+ private:
+  precision::Precision mine_;
+  double loss_scale_;
+  std::vector<precision::Precision> all_;  ///< by rank
+};
+
+}  // namespace bimetal::train

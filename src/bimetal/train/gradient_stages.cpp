@@ -1,0 +1,87 @@
+#include "bimetal/train/gradient_stages.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::train {
+namespace {
+
+/// Steps in a row that may be skipped at a scale that does not fall any more.
+constexpr std::int64_t kMostStuck = 10;
+/// Overflows without growth in between of which so many are worth a word: a scale of 65536 has then
+/// become 256.
+constexpr std::int64_t kManyFalls = 8;
+
+}  // namespace
+
+GradientStages::GradientStages(const UpdateOptions& options) : limits_(options.limits) {
+  if (options.scaler) scaler_.emplace(*options.scaler);
+}
+
+double GradientStages::inspect(const std::vector<torch::Tensor>& gradients) const {
+  if (scaler_ && !unscale(gradients)) return std::numeric_limits<double>::quiet_NaN();
+  if (limits_.value > 0) optim::clip_values(gradients, limits_.value);
+  return limits_.norm > 0 ? optim::norm_of_gradients(gradients) : 0.0;
+}
+
+/// False if any was not finite.
+bool GradientStages::unscale(const std::vector<torch::Tensor>& gradients) const {
+  if (gradients.empty()) return true;
+  const torch::NoGradGuard no_grad;
+  // float32 throughout: Metal has no float64.
+  const auto options = torch::dtype(torch::kFloat32).device(gradients.front().device());
+  auto found = torch::zeros({1}, options);
+  const auto inverse = torch::full({1}, scaler_->scale(), options).reciprocal_();
+  at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse);
+  return found.item<float>() == 0;
+}
+
+bool GradientStages::decide(std::int64_t step, std::span<const progress::RankFigures> ranks,
+                            const std::vector<torch::Tensor>& gradients) {
+  if (!needs_agreement()) return true;
+  const bool finite = std::ranges::all_of(
+      ranks, [](const auto& rank) { return std::isfinite(rank.gradient_norm); });
+  if (scaler_) {
+    scaler_->update(!finite);
+    if (!finite) require_way_out(step);
+  } else if (!finite) {
+    throw Error(
+        ErrorCode::NotFinite,
+        fmt::format("step {}: the gradients are not finite (NaN or infinity), so nothing was "
+                    "updated; a lower learning rate or a look at the data may help. The "
+                    "last checkpoint is kept",
+                    step));
+  }
+  if (finite && limits_.norm > 0) {
+    optim::clip_norm(gradients, ranks.front().gradient_norm, limits_.norm);
+  }
+  return finite;
+}
+
+std::optional<std::string> GradientStages::notice() const {
+  if (!scaler_ || scaler_->falls() == 0 || scaler_->falls() % kManyFalls != 0) return std::nullopt;
+  return fmt::format(
+      "the loss scale keeps falling: {} overflows of float16 without growth in between, and it is "
+      "{} now; train.clip_value, a lower learning rate or train.precision = \"bfloat16\" may help",
+      scaler_->falls(), scaler_->scale());
+}
+
+void GradientStages::require_way_out(std::int64_t step) const {
+  if (scaler_->stuck() < kMostStuck) return;
+  throw Error(
+      ErrorCode::NotFinite,
+      fmt::format(
+          "step {}: the gradients of {} steps in a row were not finite at the loss scale {}, "
+          "which gets no smaller; take train.precision = \"bfloat16\", a lower learning "
+          "rate{}. The last checkpoint is kept",
+          step, kMostStuck, scaler_->scale(),
+          scaler_->scale() > 1 ? " or train.loss_scale = 0" : " or a look at the data"));
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,64 @@
+#pragma once
+// What becomes of a step's gradients between their sum over the ranks and the update: they are
+// inspected, all ranks agree on what was found, and then they are clipped or the step is skipped.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bimetal/optim/clip.h"
+#include "bimetal/precision/loss_scaler.h"
+#include "bimetal/progress/rank_figures.h"
+
+namespace bimetal::train {
+
+/// The same on every rank.
+struct UpdateOptions {
+  optim::GradientLimits limits = {};
+  /// Where any rank computes in float16.
+  std::optional<precision::LossScalerOptions> scaler = {};
+};
+
+/// A step is backward of loss_scale() times the loss, the sum of gradients over the ranks,
+/// inspect() on each rank, an exchange of what that returned, decide(). Use from one thread.
+class GradientStages {
+ public:
+  explicit GradientStages(const UpdateOptions& options);
+
+  /// What the step's losses are to be multiplied by; 1 without a scaler.
+  double loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
+
+  /// Whether what inspect() returns must be known to all ranks before decide().
+  bool needs_agreement() const { return scaler_ || limits_.norm > 0; }
+
+  /// Takes the scale out of the gradients and keeps the limit of their values. Returns their norm
+  /// then, if it is limited, and otherwise 0; what is not finite if they are not. A norm differs in
+  /// its last bits from device to device.
+  double inspect(const std::vector<torch::Tensor>& gradients) const;
+
+  /// What all ranks do: they shorten the gradients to the limit and update (true), or skip the step
+  /// (false). `ranks`: what inspect() returned, by rank; rank 0's norm counts. Error(NotFinite),
+  /// the same on every rank, for gradients that are not finite where no scale is at fault, or where
+  /// it cannot get smaller.
+  bool decide(std::int64_t step, std::span<const progress::RankFigures> ranks,
+              const std::vector<torch::Tensor>& gradients);
+
+  /// For checkpoints; empty without a scaler.
+  std::optional<precision::LossScaler>& scaler() noexcept { return scaler_; }
+
+  /// What is to be said after a step that was skipped: nothing where that is how a scale is found.
+  std::optional<std::string> notice() const;
+
+ private:
+  bool unscale(const std::vector<torch::Tensor>& gradients) const;
+  void require_way_out(std::int64_t step) const;
+
+  optim::GradientLimits limits_;
+  std::optional<precision::LossScaler> scaler_;
+};
+
+}  // namespace bimetal::train

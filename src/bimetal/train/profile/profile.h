@@ -1,0 +1,45 @@
+#pragma once
+// What a profile of some steps says: docs/profile.md.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace bimetal::train {
+
+/// One of libtorch's operations, or a kernel of an accelerator, over all steps and ranks.
+struct Operation {
+  std::string name;  ///< "aten::addmm"
+  std::int64_t calls = 0;
+  double self_s = 0;       ///< on the CPU, without the operations that it calls
+  double total_s = 0;      ///< with them
+  double device_s = 0;     ///< on the accelerator
+  std::int64_t bytes = 0;  ///< allocated less freed by itself; below 0: it frees others' memory
+  bool operator==(const Operation&) const = default;
+};
+
+struct PhaseTime {
+  std::string name;  ///< data, forward, backward, wait, update, other; and exchange, beside them
+  double seconds = 0;
+};
+
+struct Profile {
+  std::int64_t first_step = 0, last_step = 0;
+  int ranks = 0;
+  double seconds = 0;                      ///< of all steps, added up over the ranks
+  std::vector<Operation> operations = {};  ///< the most expensive first
+  std::vector<PhaseTime> phases = {};      ///< added up over the ranks
+  std::filesystem::path trace = {};  ///< of all ranks, for chrome://tracing and ui.perfetto.dev
+  double clock_error_s = 0;          ///< most that the ranks' clocks may be apart in it
+};
+
+/// What is asked for. Rank 0's counts.
+struct ProfileRequest {
+  std::int64_t first_step = 0, last_step = 0;  ///< both included, counted from the job's start
+  std::filesystem::path trace = {};
+  std::function<void(const Profile&)> done = {};  ///< called on rank 0
+};
+
+}  // namespace bimetal::train

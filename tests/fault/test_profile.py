@@ -1,0 +1,80 @@
+"""A profile of some steps: tables of operations and phases, and one trace of all ranks, as parsers read it."""
+
+import json
+
+import harness
+from harness import INVALID_ARGUMENT, FaultTest
+
+
+class Profile(FaultTest):
+    def profiled(self, steps, *arguments, **settings):
+        job_file = self.write_job(**{"train__steps": 12, **settings})
+        job = self.train(job_file, "--profile", steps, *arguments).wait()
+        self.assertEqual(job.status, 0, job.err)
+        self.assert_nothing_left()
+        return job
+
+    def test_a_table_and_a_trace_of_all_ranks(self):
+        report = self.folder / "run.json"
+        job = self.profiled("4:6", "--report", report)
+        self.assertIn("profile of steps 4 to 6, summed over 2 ranks", job.out)
+        rows = {line.split()[0]: line.split() for line in job.out.splitlines() if line.strip()}
+        for operation in ("aten::addmm", "aten::mm"):
+            self.assertIn(operation, rows)
+        # addmm: two or more layers forward on 2 ranks in 3 steps; self, unit, share, %, total, unit, calls
+        calls = int(rows["aten::addmm"][7])
+        self.assertGreater(calls, 0)
+        self.assertEqual(calls % (2 * 3), 0, rows["aten::addmm"])
+        for phase in ("data", "forward", "backward", "wait", "update", "exchange"):
+            self.assertIn(phase, rows)
+
+        events = json.loads((self.folder / "run_trace.json").read_text())["traceEvents"]
+        spans = [event for event in events if event["ph"] == "X"]
+        for rank in (0, 1):
+            mine = [event for event in spans if event["pid"] == rank]
+            names = [event["name"] for event in mine]
+            self.assertEqual([n for n in names if n.startswith("step ")], ["step 4", "step 5", "step 6"])
+            self.assertEqual(names.count("bimetal::update"), 2 * 3)  # gradients are inspected, then used
+            self.assertIn("aten::addmm", names)
+            self.assertTrue([e for e in mine if e["cat"] == "fabric" and e["name"] == "all_reduce"])
+            # What happens in a step lies within it.
+            steps = [e for e in mine if e["name"].startswith("step ")]
+            for event in mine:
+                if event["cat"] == "operation":
+                    self.assertTrue(any(s["ts"] <= event["ts"] and
+                                        event["ts"] + event["dur"] <= s["ts"] + s["dur"] + 1 for s in steps))
+        self.assert_clocks_agree(spans)
+
+    def assert_clocks_agree(self, spans):
+        """An all-reduce ends nowhere before it has begun everywhere."""
+        calls = [sorted((e for e in spans if e["pid"] == rank and e["name"] == "all_reduce"),
+                        key=lambda e: e["ts"]) for rank in (0, 1)]
+        self.assertEqual(len(calls[0]), len(calls[1]))
+        slack = 2000  # microseconds; what the clocks may be apart, and the start's own rounding
+        for one, other in zip(*calls):
+            self.assertLess(max(one["ts"], other["ts"]),
+                            min(one["ts"] + one["dur"], other["ts"] + other["dur"]) + slack)
+
+    def test_a_job_that_ends_within_the_profile_has_what_there_was(self):
+        trace = self.folder / "here.json"
+        job = self.profiled("11:50", "--profile-trace", trace)
+        self.assertIn("profile of steps 11 to 12", job.out)
+        self.assertTrue(json.loads(trace.read_text())["traceEvents"])
+
+    def test_steps_that_are_never_made_are_told(self):
+        job = self.profiled("100:110")
+        self.assertIn("none of the steps that were to be profiled was made", job.out + job.err)
+        self.assertFalse((self.checkpoints / "trace.json").exists())
+
+    def test_nonsense_is_refused(self):
+        job_file = self.write_job(train__steps=2)
+        for steps in ("10", "0:3", "5:4", "a:b", "1:2:3"):
+            job = self.train(job_file, "--profile", steps).wait()
+            self.assert_one_message(job, INVALID_ARGUMENT, "--profile", "10:20")
+        servers = self.write_job("servers.toml", train__steps=2, parallel__mode="server")
+        job = self.train(servers, "--profile", "1:2").wait()
+        self.assert_one_message(job, INVALID_ARGUMENT, "--profile", "all_reduce")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,79 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+
+#include "bimetal/base/error.h"
+#include "bimetal/data/images/dataset.h"
+#include "unit/data/idx_files.h"
+
+namespace bimetal::data {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::size_t kPixels = 3072;
+
+/// Images of one colour for each label: red is 10 × the label, green 1, blue 2.
+test::Bytes records(const std::vector<int>& labels) {
+  test::Bytes bytes;
+  for (const int label : labels) {
+    bytes.push_back(static_cast<std::uint8_t>(label));
+    for (const int value : {10 * label, 1, 2}) {
+      bytes.insert(bytes.end(), kPixels / 3, static_cast<std::uint8_t>(value));
+    }
+  }
+  return bytes;
+}
+
+class Cifar : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (int part = 1; part <= 5; ++part) {
+      test::write_file(folder_ / ("data_batch_" + std::to_string(part) + ".bin"),
+                       records({part, part + 1}));
+    }
+    test::write_gzip(folder_ / "test_batch.bin.gz", records({9, 0, 4}));
+  }
+
+  std::string failure() {
+    try {
+      load_dataset("cifar-10", folder_.path());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::CorruptData);
+      return error.what();
+    }
+    ADD_FAILURE() << "no error";
+    return {};
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Cifar, LoadsAllPartsInTheirOrder) {
+  const auto sets = load_dataset("cifar-10", folder_.path());
+  EXPECT_EQ(sets.train.images.sizes().vec(), (std::vector<std::int64_t>{10, 3, 32, 32}));
+  EXPECT_TRUE(
+      sets.train.labels.equal(torch::tensor({1, 2, 2, 3, 3, 4, 4, 5, 5, 6}, torch::kInt64)));
+  EXPECT_TRUE(sets.test.labels.equal(torch::tensor({9, 0, 4}, torch::kInt64)));
+  EXPECT_EQ(sets.train.images[9][0][31][31].item<int>(), 60);
+  EXPECT_EQ(sets.train.images[9][1][0][0].item<int>(), 1);
+  EXPECT_EQ(sets.test.images[2][2][5][5].item<int>(), 2);
+  EXPECT_EQ(sets.test.mean, sets.train.mean);
+  EXPECT_NEAR(sets.train.mean, (35.0 + 1 + 2) / 3 / 255, 1e-12);
+}
+
+TEST_F(Cifar, DamagedFilesAreNamed) {
+  auto bytes = records({1, 2});
+  bytes.pop_back();
+  test::write_file(folder_ / "data_batch_3.bin", bytes);
+  EXPECT_THAT(failure(), HasSubstr("data_batch_3.bin' is no sound file of CIFAR-10: it has 6145"));
+  test::write_file(folder_ / "data_batch_3.bin", {});
+  EXPECT_THAT(failure(), HasSubstr("it has 0 bytes"));
+  test::write_file(folder_ / "data_batch_3.bin", records({1, 10}));
+  EXPECT_THAT(failure(), HasSubstr("a label 10, but there are 10 classes"));
+}
+
+}  // namespace
+}  // namespace bimetal::data

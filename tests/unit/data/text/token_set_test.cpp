@@ -1,0 +1,166 @@
+#include "bimetal/data/text/token_set.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <numeric>
+
+#include "bimetal/base/error.h"
+#include "unit/data/text/token_files.h"
+
+namespace bimetal::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::int64_t> numbers(const torch::Tensor& tensor) {
+  const auto flat = tensor.contiguous().flatten();
+  const auto* begin = flat.const_data_ptr<std::int64_t>();
+  return {begin, begin + flat.numel()};
+}
+
+class TokenSetTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<const TokenFile> file(const test::TokenFileParts& parts) {
+    test::write_file(folder_ / "train.tokens", test::token_bytes(parts));
+    return std::make_shared<const TokenFile>(folder_ / "train.tokens");
+  }
+
+  DatasetFiles both(const test::TokenFileParts& train, const test::TokenFileParts& test) {
+    test::write_file(folder_ / "train.tokens", test::token_bytes(train));
+    test::write_file(folder_ / "test.tokens", test::token_bytes(test));
+    return find_dataset("tokens", folder_.path());
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+task::Values all_of(const TokenSet& set) {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(set.size()));
+  std::iota(samples.begin(), samples.end(), 0);
+  return set.batch(samples);
+}
+
+TEST_F(TokenSetTest, ForetellEachTokenFromTheOneBefore) {
+  const TokenSet set(file(test::counted(9)), 4, Documents::Join);
+  ASSERT_EQ(set.size(), 2);
+  EXPECT_EQ(set.vocabulary(), 256);
+  const auto batch = set.batch(std::vector<std::int64_t>{1, 0});
+  ASSERT_EQ(batch.size(), 2u);
+  EXPECT_EQ(batch[0].sizes().vec(), (std::vector<std::int64_t>{2, 4}));
+  EXPECT_THAT(numbers(batch[0]), ElementsAre(4, 5, 6, 7, 0, 1, 2, 3));
+  EXPECT_THAT(numbers(batch[1]), ElementsAre(5, 6, 7, 8, 1, 2, 3, 4));
+}
+
+TEST_F(TokenSetTest, PadAShorterLastBlockWithoutWeight) {
+  const TokenSet set(file(test::counted(7)), 4, Documents::Join);
+  ASSERT_EQ(set.size(), 2);
+  EXPECT_EQ(set.weight(0), 4);
+  EXPECT_EQ(set.weight(1), 2);
+  const auto batch = set.batch(std::vector<std::int64_t>{1});
+  EXPECT_THAT(numbers(batch[0]), ElementsAre(4, 5, 0, 0));
+  EXPECT_THAT(numbers(batch[1]), ElementsAre(5, 6, kNoTarget, kNoTarget));
+}
+
+/// Every token but the first of each text, once; and the weights are the targets.
+TEST_F(TokenSetTest, VisitEveryTokenOnceWhateverTheBlock) {
+  auto parts = test::counted(40);
+  parts.ends = {1, 1, 13, 14, 30, 40};
+  const auto tokens = file(parts);
+  for (const auto documents : {Documents::Join, Documents::Separate}) {
+    std::vector<std::int64_t> expected;
+    for (std::int64_t i = 1; i < 40; ++i) {
+      const bool first = i == 1 || i == 13 || i == 14 || i == 30;
+      if (documents == Documents::Join || !first) expected.push_back(i);
+    }
+    for (const std::int64_t block : {1, 3, 4, 5, 39, 100}) {
+      const TokenSet set(tokens, block, documents);
+      const auto targets = all_of(set)[1];
+      std::vector<std::int64_t> found;
+      for (const auto target : numbers(targets)) {
+        if (target != kNoTarget) found.push_back(target);
+      }
+      EXPECT_EQ(found, expected) << "block " << block;
+      const auto counts = targets.ne(kNoTarget).sum(1);
+      for (std::int64_t i = 0; i < set.size(); ++i) {
+        EXPECT_EQ(set.weight(i), counts[i].item<std::int64_t>());
+      }
+    }
+  }
+}
+
+TEST_F(TokenSetTest, EndBlocksWithTheirDocumentsWhereTheseAreSeparate) {
+  auto parts = test::counted(9);
+  parts.ends = {3, 9};
+  const TokenSet set(file(parts), 4, Documents::Separate);
+  ASSERT_EQ(set.size(), 3);
+  const auto batch = all_of(set);
+  EXPECT_THAT(numbers(batch[0]), ElementsAre(0, 1, 0, 0, 3, 4, 5, 6, 7, 0, 0, 0));
+  EXPECT_THAT(numbers(batch[1][1]), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(numbers(batch[1][2]), ElementsAre(8, kNoTarget, kNoTarget, kNoTarget));
+}
+
+TEST_F(TokenSetTest, RefuseSamplesThatAreNotTheirs) {
+  const TokenSet set(file(test::counted(9)), 4, Documents::Join);
+  EXPECT_THROW(set.batch(std::vector<std::int64_t>{2}), Error);
+  EXPECT_THROW(set.batch(std::vector<std::int64_t>{-1}), Error);
+}
+
+TEST_F(TokenSetTest, NeedSomethingToForetell) {
+  EXPECT_THROW(TokenSet(file(test::counted(1)), 4, Documents::Join), Error);
+  EXPECT_THROW(TokenSet(file(test::counted(9)), 0, Documents::Join), Error);
+  auto parts = test::counted(3);
+  parts.ends = {1, 2, 3};
+  EXPECT_NO_THROW(TokenSet(file(parts), 4, Documents::Join));
+  EXPECT_THROW(TokenSet(file(parts), 4, Documents::Separate), Error);
+}
+
+TEST_F(TokenSetTest, AreLoadedFromAFolder) {
+  const auto sets = load_tokens(both(test::counted(9), test::counted(4)), 4, "join");
+  EXPECT_EQ(sets.train->size(), 2);
+  ASSERT_TRUE(sets.test);
+  EXPECT_EQ(sets.test->size(), 1);
+  EXPECT_FALSE(load_tokens(both(test::counted(9), {}), 4, "separate").test);
+  std::filesystem::remove(folder_ / "test.tokens");
+  EXPECT_FALSE(load_tokens(find_dataset("tokens", folder_.path()), 4, "join").test);
+}
+
+TEST_F(TokenSetTest, CannotBeFoundWithoutTheTrainingFile) {
+  test::write_file(folder_ / "test.tokens", test::token_bytes(test::counted(4)));
+  try {
+    find_dataset("tokens", folder_.path());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("has no train.tokens"));
+    EXPECT_THAT(error.what(), HasSubstr("bimetal data tokenize"));
+  }
+}
+
+TEST_F(TokenSetTest, AreNotLoadedWhereTheFilesDoNotFit) {
+  auto other = test::counted(4);
+  other.vocabulary = 255;
+  const auto files = both(test::counted(9), other);
+  try {
+    load_tokens(files, 4, "join");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::CorruptData);
+    EXPECT_THAT(error.what(), HasSubstr("a vocabulary of 256"));
+    EXPECT_THAT(error.what(), HasSubstr("one of 255"));
+  }
+  EXPECT_THROW(load_tokens(files, 4, "apart"), Error);
+}
+
+TEST_F(TokenSetTest, ADamagedFileIsFoundWhenItIsLoaded) {
+  const auto files = both(test::counted(9), test::counted(4));
+  auto bytes = test::read_file(folder_ / "train.tokens");
+  bytes[75] ^= 1;
+  test::write_file(folder_ / "train.tokens", bytes);
+  EXPECT_THROW(load_tokens(files, 4, "join"), Error);
+}
+
+}  // namespace
+}  // namespace bimetal::data

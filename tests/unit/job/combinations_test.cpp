@@ -1,0 +1,61 @@
+#include "bimetal/job/combinations.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::job {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string refusal(const std::vector<std::string>& settings,
+                    const std::vector<std::string>& workers = {}) {
+  const auto job = parse_job("", "test", settings);
+  std::vector<WorkerSpec> specs;
+  for (const auto& worker : workers) specs.push_back(parse_worker_spec(worker));
+  try {
+    require_possible(job, specs);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Combinations, WhatWorksIsNotRefused) {
+  EXPECT_EQ(refusal({}), "");
+  EXPECT_EQ(refusal({"train.precision=float16", "train.clip_norm=1"}), "");
+  EXPECT_EQ(refusal({"train.precision=bfloat16", "parallel.mode=server", "train.clip_norm=1",
+                     "compression.gradients=int8"}),
+            "");
+  EXPECT_EQ(refusal({"parallel.mode=server", "servers.count=3", "train.clip_value=1"}), "");
+  EXPECT_EQ(refusal({"train.precision=auto", "train.dtype=float64"}), "");
+}
+
+TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
+  EXPECT_THAT(refusal({"train.precision=bfloat16", "train.dtype=float64"}), HasSubstr("float64"));
+  EXPECT_THAT(refusal({"train.precision=float16", "parallel.mode=server"}),
+              HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"train.precision=float16", "compression.gradients=topk"}),
+              HasSubstr("compression.gradients"));
+  EXPECT_THAT(refusal({"train.clip_norm=1", "parallel.mode=server", "servers.count=2"}),
+              HasSubstr("servers.count = 1"));
+  EXPECT_THAT(refusal({"train.clip_value=1", "compression.gradients=topk"}),
+              HasSubstr("train.momentum"));
+  EXPECT_THAT(refusal({"model.norm=batch"}), HasSubstr("take \"group\""));
+}
+
+TEST(Combinations, WorkersMayHaveAPrecisionOfTheirOwn) {
+  EXPECT_THAT(refusal({"parallel.mode=server"}, {"cpu", "cuda:0:precision=float16"}),
+              HasSubstr("parallel.mode"));
+  EXPECT_EQ(refusal({"parallel.mode=server", "train.precision=float16"},
+                    {"cpu:precision=bfloat16", "cpu:precision=float32"}),
+            "");
+}
+
+}  // namespace
+}  // namespace bimetal::job

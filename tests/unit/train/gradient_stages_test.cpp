@@ -1,0 +1,163 @@
+// Overflows, which all ranks skip or none. That clipping is exact: tests/golden.
+#include "bimetal/train/gradient_stages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <array>
+
+#include "bimetal/base/error.h"
+#include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/train/step.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kTooSteep = 1e38;  // more than float32 can hold, times a scale, or squared
+
+/// A rank whose gradients are `*slope` times what they were; its loss does not depend on it.
+struct SteepRank {
+  SteepRank(comm::Group group, UpdateOptions update,
+            precision::Precision precision = precision::Precision::float32)
+      : task("linear", 0, images(), "float32"),
+        weight(torch::zeros({16, 10}, torch::requires_grad())),
+        sgd(std::vector{weight}, torch::optim::SGDOptions(0.1)),
+        step(task, model(), sgd, group, options(update, precision)) {}
+
+  static data::TrainTest images() {
+    data::ImageDataset set;
+    set.images = torch::zeros({1, 1, 4, 4}, torch::kUInt8);
+    set.labels = torch::zeros({1}, torch::kInt64);
+    return {set, set};
+  }
+  static StepOptions options(const UpdateOptions& update, precision::Precision precision) {
+    StepOptions options;
+    options.update = update;
+    options.precision = precision;
+    options.parallel.timeout = std::chrono::seconds(60);
+    return options;
+  }
+  task::Model model() const {
+    return {{{.name = "steep",
+              .parameters = {{"weight", weight}},
+              .forward = [weight = weight, slope = slope](const task::Values& inputs) {
+                const auto steep = weight * *slope - (weight * (*slope - 1)).detach();
+                return task::Values{inputs[0].flatten(1).matmul(steep)};
+              }}}};
+  }
+  StepResult run(std::int64_t number) {
+    data::EpochSampler::Step plan;
+    plan.counts = plan.weights = {2, 2};
+    plan.total = 4;
+    plan.indices = {0, 1, 2, 3};
+    return step.run(
+        number, plan,
+        [] {
+          return task::Values{torch::ones({2, 1, 4, 4}), torch::zeros({2}, torch::kInt64)};
+        },
+        false);
+  }
+
+  task::ImageClassification task;
+  torch::Tensor weight;
+  std::shared_ptr<double> slope = std::make_shared<double>(1);
+  torch::optim::SGD sgd;
+  TrainingStep step;
+};
+
+TEST(GradientStages, AnOverflowOfOneRankIsSkippedByAll) {
+  bimetal::testing::run_ranks(2, [](int rank, comm::Group group) {
+    SteepRank worker(group, {.scaler = precision::LossScalerOptions{}});
+    EXPECT_FALSE(worker.run(1).skipped);
+    const auto before = worker.weight.detach().clone();
+    if (rank == 1) *worker.slope = kTooSteep;
+    const auto result = worker.run(2);
+    EXPECT_TRUE(result.applied);
+    EXPECT_TRUE(result.skipped);
+    EXPECT_TRUE(worker.weight.equal(before));
+    EXPECT_EQ(worker.step.stages().loss_scale(), 32768);
+    *worker.slope = 1;
+    EXPECT_FALSE(worker.run(3).skipped);
+    EXPECT_FALSE(worker.weight.equal(before));
+  });
+}
+
+TEST(GradientStages, RanksOfUnlikePrecisionTakeTheSameStep) {
+  torch::Tensor mixed, exact;
+  for (auto* result : {&mixed, &exact}) {
+    bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+      const bool low = result == &mixed && rank == 1;
+      SteepRank worker(group, {.limits = {.norm = 0.5}, .scaler = precision::LossScalerOptions{}},
+                       low ? precision::Precision::float16 : precision::Precision::float32);
+      for (int step = 1; step <= 5; ++step) EXPECT_FALSE(worker.run(step).skipped);
+      if (rank == 0) *result = worker.weight.detach().clone();
+    });
+  }
+  const auto difference = (mixed - exact).abs().max() / exact.abs().max();
+  EXPECT_LT(difference.item<double>(), 5e-3);
+  EXPECT_GT(difference.item<double>(), 0) << "nothing was computed in float16";
+}
+
+TEST(GradientStages, SaysThatTheScaleKeepsFalling) {
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    SteepRank worker(group, {.scaler = precision::LossScalerOptions{}});
+    *worker.slope = kTooSteep;
+    for (int step = 1; step <= 7; ++step) {
+      EXPECT_TRUE(worker.run(step).skipped);
+      EXPECT_FALSE(worker.step.stages().notice());
+    }
+    worker.run(8);
+    ASSERT_TRUE(worker.step.stages().notice());
+    EXPECT_THAT(*worker.step.stages().notice(), HasSubstr("keeps falling"));
+  });
+}
+
+TEST(GradientStages, AScaleThatCannotFallEndsTheJob) {
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    SteepRank worker(group, {.scaler = precision::scaler_options(65536)});
+    *worker.slope = kTooSteep;
+    for (int step = 1; step <= 9; ++step) EXPECT_TRUE(worker.run(step).skipped);
+    try {
+      worker.run(10);
+      ADD_FAILURE() << "skipped for ever";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::NotFinite);
+      EXPECT_THAT(error.what(), HasSubstr("step 10: the gradients of 10 steps in a row"));
+      EXPECT_THAT(error.what(), HasSubstr("train.loss_scale = 0"));
+    }
+  });
+}
+
+TEST(GradientStages, WithoutAScaleTheNormOfWhatIsNotFiniteIsAnError) {
+  bimetal::testing::run_ranks(2, [](int rank, comm::Group group) {
+    SteepRank worker(group, {.limits = {.norm = 1}});
+    const auto before = worker.weight.detach().clone();
+    if (rank == 0) *worker.slope = kTooSteep;
+    try {
+      worker.run(1);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::NotFinite);
+      EXPECT_THAT(error.what(), HasSubstr("step 1: the gradients are not finite"));
+    }
+    EXPECT_TRUE(worker.weight.equal(before));
+  });
+}
+
+// Norms differ in their last bits between devices, and parameters must not.
+TEST(GradientStages, TheFirstRanksNormCounts) {
+  GradientStages stages({.limits = {.norm = 1}});
+  auto gradient = torch::full({4}, 2.0, torch::kFloat64);
+  EXPECT_EQ(stages.inspect({gradient}), 4);
+  const std::array<progress::RankFigures, 2> ranks = {
+      {{.gradient_norm = 8.0 - 1e-6}, {.gradient_norm = 4}}};
+  EXPECT_TRUE(stages.decide(1, ranks, {gradient}));
+  EXPECT_NEAR(gradient[0].item<double>(), 0.25, 1e-15);
+}
+
+}  // namespace
+}  // namespace bimetal::train

@@ -1,0 +1,155 @@
+// Jobs that learn text: from the job file to checkpoints and perplexity.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <random>
+
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "unit/data/text/token_files.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+using test::run_job;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kVocabulary = 20;
+
+void write_tokens(const std::filesystem::path& path, std::uint32_t count, unsigned from) {
+  data::test::TokenFileParts parts;
+  parts.vocabulary = kVocabulary;
+  std::mt19937 random(from);
+  std::uint32_t token = from;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    parts.tokens.push_back(token);
+    token = static_cast<std::uint32_t>((5 * token + 1 + random() % 3) % kVocabulary);
+  }
+  parts.ends = {count};
+  const auto bytes = data::test::token_bytes(parts);
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+}
+
+/// A small model on a small text, in float64: 40 blocks of 16 tokens and one of 9, 5 steps an
+/// epoch.
+class LanguageJobErrors : public ::testing::Test {
+ protected:
+  LanguageJobErrors() {
+    write_tokens(folder_ / "train.tokens", 40 * 16 + 10, 3);
+    write_tokens(folder_ / "test.tokens", 100, 7);
+    job_.model.name = "gpt2";
+    job_.model.layers = 2;
+    job_.model.width = 16;
+    job_.model.heads = 2;
+    job_.model.context = 16;
+    job_.model.dropout = 0.1;
+    job_.data.name = "tokens";
+    job_.data.path = folder_.path().string();
+    job_.train.epochs = 2;
+    job_.train.global_batch = 9;
+    job_.train.dtype = "float64";
+    job_.train.learning_rate = 0.1;
+    job_.parallel.balance = balance::Policy::Equal;
+  }
+
+  std::filesystem::path train(const std::string& name, int ranks, std::int64_t steps,
+                              std::optional<std::filesystem::path> resume = {}) {
+    auto job = job_;
+    job.train.steps = steps;
+    job.checkpoint.dir = (folder_ / name).string();
+    last_ = run_job(job, ranks, {.resume = resume});
+    return last_.recorders[0].checkpoints.back();
+  }
+
+  std::string refusal() const {
+    try {
+      test::task_of(job_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      return error.what();
+    }
+    return {};
+  }
+
+  const test::TemporaryFolder folder_;
+  job::JobConfig job_;
+  test::Run last_;
+};
+
+class LanguageJob : public LanguageJobErrors, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(LanguageJob, GoesOnWithAnotherNumberOfRanks) {
+  job_.model.name = GetParam();
+  const auto whole = train("whole", 1, 0);
+  const auto part = train("part", 2, 3);
+  const auto rest = train("rest", 3, 0, part);
+  EXPECT_EQ(last_.reports[0].steps, 10);
+  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
+            1e-12);
+}
+
+TEST_P(LanguageJob, TellsPerplexity) {
+  job_.model.name = GetParam();
+  job_.train.epochs = 12;
+  train("run", 2, 0);
+  const auto& report = last_.reports[0];
+  const auto metrics = progress::last_metrics(report);
+  const auto perplexity = progress::value_of(metrics, "perplexity");
+  EXPECT_NEAR(perplexity, std::exp(last_.recorders[0].losses.back()), 1e-9 * perplexity);
+  EXPECT_LT(perplexity, 0.8 * static_cast<double>(kVocabulary));
+}
+
+TEST_P(LanguageJob, ItsCheckpointIsAModel) {
+  job_.model.name = GetParam();
+  const auto saved = checkpoint::load_saved_model(train("run", 1, 2));
+  const auto task = test::task_of(job_);
+  EXPECT_EQ(saved.description, task->description());
+  ASSERT_TRUE(saved.description.language);
+  EXPECT_EQ(saved.description.language->vocabulary, static_cast<std::int64_t>(kVocabulary));
+  const auto batch = task->evaluation()->batch(std::vector<std::int64_t>{0, 1});
+  const auto logits = task::run_units(saved.model, task->inputs(batch)).front();
+  EXPECT_EQ(logits.sizes().vec(), (std::vector<std::int64_t>{2, 16, 20})) << "without dropout";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LanguageJob, ::testing::Values("gpt2", "llama"),
+                         [](const auto& param) { return param.param; });
+
+TEST_F(LanguageJobErrors, AModelAndDataThatDoNotFitSayWhatWould) {
+  EXPECT_EQ(refusal(), "");
+  job_.model.name = "cnn";
+  EXPECT_THAT(refusal(), HasSubstr("model.name = \"cnn\" cannot learn data.name = \"tokens\""));
+  job_.model.name = "gpt2";
+  job_.model.vocabulary = 19;
+  EXPECT_THAT(refusal(), HasSubstr("the model knows 19: leave model.vocabulary out"));
+  job_.model.vocabulary = 64;
+  EXPECT_EQ(refusal(), "") << "more than the text's are fine";
+  job_.data.block = 17;
+  EXPECT_THAT(refusal(), HasSubstr("data.block = 17 is more than the 16 tokens"));
+  job_.data.block = 0;
+  job_.model.heads = 3;
+  EXPECT_THAT(refusal(), HasSubstr("model.heads = 3"));
+  job_.model.heads = 2;
+  job_.data.bootstrap_seed = 1;
+  EXPECT_THAT(refusal(), HasSubstr("data.bootstrap_seed"));
+}
+
+TEST_F(LanguageJobErrors, ALanguageModelLearnsNoImages) {
+  const test::SyntheticImages images(20, 10);
+  auto job = test::small_job(images);
+  job.model.name = "llama";
+  try {
+    test::task_of(job);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("take data.name = \"tokens\""));
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::train

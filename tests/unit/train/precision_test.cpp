@@ -1,0 +1,120 @@
+// Jobs that compute in less than float32.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "bimetal/base/error.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+using test::parameters_of;
+using test::run_job;
+using ::testing::HasSubstr;
+
+/// Of 20 steps, with equal shares.
+class PrecisionJob : public ::testing::Test {
+ protected:
+  PrecisionJob() : images_(300, 50), job_(test::small_job(images_)) {
+    job_.parallel.balance = balance::Policy::Equal;
+    job_.train.dtype = "float32";
+    job_.train.evaluate = false;
+  }
+
+  std::filesystem::path train(const std::string& name, int ranks, std::int64_t steps = 0,
+                              std::optional<std::filesystem::path> resume = {}) {
+    auto job = job_;
+    job.train.steps = steps;
+    job.checkpoint.dir = (folder_ / name).string();
+    last_ = run_job(job, ranks, {.resume = resume});
+    return last_.recorders[0].checkpoints.back();
+  }
+
+  test::TemporaryFolder folder_;
+  test::SyntheticImages images_;
+  job::JobConfig job_;
+  test::Run last_;
+};
+
+TEST_F(PrecisionJob, LearnsWhatFloat32Does) {
+  const auto exact = parameters_of(train("float32", 2));
+  EXPECT_FALSE(last_.reports[0].loss_scale);
+  for (const std::string precision : {"bfloat16", "float16"}) {
+    job_.train.precision = precision;
+    const auto low = parameters_of(train(precision, 2));
+    for (const auto& [name, tensor] : low) EXPECT_EQ(tensor.scalar_type(), torch::kFloat32);
+    const auto difference = test::relative_difference(low, exact);
+    EXPECT_LT(difference, 0.05) << precision;
+    EXPECT_GT(difference, 0) << precision;
+    const auto& report = last_.reports[0];
+    for (const auto& worker : report.workers) EXPECT_EQ(worker.precision, precision);
+    EXPECT_EQ(report.loss_scale.has_value(), precision == "float16");
+    EXPECT_THAT(progress::to_json(report), HasSubstr("\"precision\": \"" + precision));
+  }
+}
+
+nlohmann::json scaler_of(const std::filesystem::path& checkpoint) {
+  return nlohmann::json::parse(std::ifstream(checkpoint / "state.json")).at("loss_scaler");
+}
+
+TEST_F(PrecisionJob, ResumesWithItsLossScaleBitForBit) {
+  job_.train.precision = "float16";
+  job_.model.name = "mlp";
+  const auto whole = train("whole", 2);
+  const auto scale = last_.reports[0].loss_scale;
+  const auto part = train("part", 2, 13);
+  const auto rest = train("rest", 2, 0, part);
+  ASSERT_TRUE(scale && last_.reports[0].loss_scale);
+  EXPECT_EQ(last_.reports[0].loss_scale->scale, scale->scale);
+  EXPECT_EQ(last_.reports[0].loss_scale->skipped_steps, scale->skipped_steps);
+  const auto scaler = scaler_of(whole);
+  EXPECT_EQ(scaler_of(rest), scaler);
+  EXPECT_EQ(scaler.at("growth_steps").get<int>() + scaler.at("skipped").get<int>(), 20);
+  const auto expected = parameters_of(whole), resumed = parameters_of(rest);
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(tensor.equal(resumed.at(name))) << name;
+}
+
+TEST_F(PrecisionJob, AFixedScaleThatIsTooLargeEndsTheJob) {
+  job_.train.precision = "float16";
+  job_.train.loss_scale = 1e9;
+  try {
+    train("fixed", 2);
+    FAIL() << "float16 holds nothing above 65504";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::NotFinite);
+    EXPECT_THAT(error.what(), HasSubstr("step 10: "));
+    EXPECT_THAT(error.what(), HasSubstr("train.loss_scale = 0"));
+  }
+}
+
+TEST_F(PrecisionJob, AutoMeasures) {
+  job_.train.precision = "auto";
+  train("auto", 1);
+  EXPECT_THAT(last_.reports[0].workers[0].precision, ::testing::AnyOf("float32", "bfloat16"));
+  job_.train.dtype = "float64";
+  train("float64", 1);
+  EXPECT_EQ(last_.reports[0].workers[0].precision, "float32");
+}
+
+TEST_F(PrecisionJob, WhatCannotWorkIsRefused) {
+  job_.train.precision = "bfloat16";
+  job_.train.dtype = "float64";
+  EXPECT_THROW(train("refused", 1), Error);
+}
+
+// Checkpoints of releases that knew no scaler say nothing of one.
+TEST_F(PrecisionJob, BeginsWithItsScaleAfterAFloat32Run) {
+  const auto part = train("part", 1, 5);
+  job_.train.precision = "float16";
+  train("rest", 1, 0, part);
+  ASSERT_TRUE(last_.reports[0].loss_scale);
+  EXPECT_LE(last_.reports[0].loss_scale->scale, 65536);
+}
+
+}  // namespace
+}  // namespace bimetal::train

@@ -1,0 +1,147 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/train/profile/clock_offsets.h"
+#include "bimetal/train/profile/operations.h"
+#include "bimetal/train/profile/rank_profile.h"
+#include "bimetal/train/profile/rank_trace.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::train {
+namespace {
+
+using Kind = ProfiledEvent::Kind;
+
+Operation named(const std::vector<Operation>& operations, const std::string& name) {
+  for (const auto& operation : operations) {
+    if (operation.name == name) return operation;
+  }
+  return {};
+}
+
+/// Two threads, microseconds; linear calls addmm, which allocates.
+std::vector<ProfiledEvent> some_events() {
+  return {{.kind = Kind::mark,
+           .name = "bimetal::forward",
+           .begin_ns = 0,
+           .end_ns = 100'000,
+           .thread = 1},
+          {.name = "addmm", .begin_ns = 20'000, .end_ns = 50'000, .thread = 1},
+          {.name = "linear", .begin_ns = 10'000, .end_ns = 60'000, .thread = 1},
+          {.kind = Kind::memory, .begin_ns = 30'000, .end_ns = 30'000, .thread = 1, .bytes = 64},
+          {.kind = Kind::memory, .begin_ns = 55'000, .end_ns = 55'000, .thread = 1, .bytes = -24},
+          {.name = "linear", .begin_ns = 70'000, .end_ns = 90'000, .thread = 1},
+          {.name = "linear", .begin_ns = 15'000, .end_ns = 25'000, .thread = 2},
+          {.kind = Kind::kernel, .name = "gemm", .begin_ns = 5'000, .end_ns = 95'000, .thread = 7}};
+}
+
+TEST(Operations, HaveWhatTheyDoThemselves) {
+  const auto operations = add_up(some_events());
+  EXPECT_EQ(operations.size(), 3u) << "marks are none";
+  const auto linear = named(operations, "linear");
+  EXPECT_EQ(linear.calls, 3);
+  EXPECT_NEAR(linear.total_s, 80e-6, 1e-12);
+  EXPECT_NEAR(linear.self_s, 50e-6, 1e-12);
+  EXPECT_EQ(linear.bytes, -24);
+  const auto addmm = named(operations, "addmm");
+  EXPECT_NEAR(addmm.self_s, 30e-6, 1e-12);
+  EXPECT_EQ(addmm.bytes, 64);
+  const auto gemm = named(operations, "gemm");
+  EXPECT_NEAR(gemm.device_s, 90e-6, 1e-12);
+  EXPECT_EQ(gemm.self_s, 0);
+}
+
+TEST(Operations, AreSummedOverRanksAndSortedByCost) {
+  auto operations = add_up(some_events());
+  merge(operations, operations);
+  merge(operations, {{.name = "relu", .calls = 1, .self_s = 1}});
+  sort_by_cost(operations);
+  EXPECT_EQ(operations.front().name, "relu");
+  EXPECT_EQ(operations[1].name, "gemm");
+  EXPECT_EQ(named(operations, "linear").calls, 6);
+}
+
+TEST(Phases, ExchangeIsWhatTheFabricsCallsCover) {
+  EXPECT_EQ(covered({}), 0);
+  EXPECT_EQ(covered({{50, 70}, {10, 30}, {20, 40}, {52, 60}}), 50);
+  RankTrace rank{.events = some_events()};
+  rank.calls = {{.name = "all_reduce", .begin_ns = 0, .end_ns = 30'000},
+                {.name = "barrier", .begin_ns = 20'000, .end_ns = 40'000}};
+  const auto profile = summarize(rank, 250e-6);
+  EXPECT_NEAR(profile.phases[1], 100e-6, 1e-12);  // forward
+  EXPECT_NEAR(profile.phases[5], 150e-6, 1e-12);  // other
+  EXPECT_NEAR(profile.phases[6], 40e-6, 1e-12);   // exchange
+}
+
+TEST(RankProfile, SurvivesItsWay) {
+  RankTrace rank{.events = some_events()};
+  const auto sent = summarize(rank, 1.5);
+  const auto bytes = encode(sent);
+  const auto got = decode(bytes);
+  EXPECT_EQ(got.seconds, sent.seconds);
+  EXPECT_EQ(got.phases, sent.phases);
+  EXPECT_EQ(got.operations, sent.operations);
+  EXPECT_EQ(got.trace, sent.trace);
+  EXPECT_THROW(decode(std::span(bytes).first(20)), Error);
+}
+
+TEST(RankTrace, IsWhatChromeReads) {
+  RankTrace rank{.rank = 2, .place = "a \"host\"", .clock_ahead_ns = 1'000, .start_ns = 4'000};
+  rank.events = some_events();
+  rank.calls = {{.name = "all_reduce", .detail = "3 float32", .begin_ns = 0, .end_ns = 30'000},
+                {.name = "barrier", .begin_ns = 20'000, .end_ns = 40'000},
+                {.name = "barrier", .begin_ns = 30'000, .end_ns = 40'000}};
+  const auto trace = nlohmann::json::parse(trace_file({trace_events(rank), trace_events({})}));
+  std::vector<int> fabric_rows;
+  int linears = 0;
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("pid") != 2 || event.at("ph") != "X") continue;
+    if (event.at("cat") == "fabric") fabric_rows.push_back(event.at("tid"));
+    if (event.at("name") != "linear") continue;
+    if (linears++ == 0) {
+      EXPECT_EQ(event.at("ts"), 5.0) << "microseconds from the start, by rank 0's clock";
+      EXPECT_EQ(event.at("dur"), 50.0);
+    }
+  }
+  EXPECT_EQ(linears, 3);
+  EXPECT_THAT(fabric_rows, ::testing::ElementsAre(1000, 1001, 1000)) << "none hides another";
+}
+
+TEST(ClockOffsets, FindClocksThatAreHoursApart) {
+  bimetal::testing::run_ranks(3, [](int rank, comm::Group group) {
+    const std::int64_t ahead = rank * std::int64_t{3'600'000'000'000};
+    const auto offsets = clock_offsets(group, Deadline::after(std::chrono::seconds(30)),
+                                       [=] { return wall_clock_ns() + ahead; });
+    ASSERT_EQ(offsets.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto expected = static_cast<std::int64_t>(i) * 3'600'000'000'000;
+      EXPECT_LE(std::abs(offsets[i].ns - expected), offsets[i].error_ns) << i;
+      EXPECT_LT(offsets[i].error_ns, 1'000'000'000) << "the quickest of many answers";
+    }
+  });
+}
+
+TEST(FabricCalls, ComeOnceEach) {
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    FabricCalls fabric;
+    fabric.take(group.flight_recorder());
+    std::vector<float> numbers(5, 1);
+    group.all_reduce(comm::buffer(std::span(numbers))).wait();
+    std::vector<FabricCall> calls;
+    const auto deadline = Deadline::after(std::chrono::seconds(30));
+    while (calls.empty() && !deadline.expired()) calls = fabric.take(group.flight_recorder());
+    ASSERT_EQ(calls.size(), 1u);
+    EXPECT_EQ(calls[0].name, "all_reduce");
+    EXPECT_THAT(calls[0].detail, ::testing::StartsWith("5 float32"));
+    EXPECT_LE(calls[0].begin_ns, calls[0].end_ns);
+    EXPECT_TRUE(fabric.take(group.flight_recorder()).empty());
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::train
