@@ -10,6 +10,7 @@ namespace bimetal::data {
 namespace {
 
 constexpr unsigned kBuffer = 256 * 1024;
+constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
 
 }  // namespace
 
@@ -28,6 +29,17 @@ std::size_t GzipFile::read(std::span<std::byte> bytes) {
   const int got = gzread(file_.get(), bytes.data(), static_cast<unsigned>(bytes.size()));
   if (got != static_cast<int>(bytes.size())) require_sound_end(got);
   return static_cast<std::size_t>(got);
+}
+
+std::vector<std::byte> GzipFile::read_all() {
+  std::vector<std::byte> all;
+  for (std::size_t got = kReadAtOnce; got == kReadAtOnce;) {
+    const auto have = all.size();
+    all.resize(have + kReadAtOnce);
+    got = read(std::span(all).subspan(have));
+    all.resize(have + got);
+  }
+  return all;
 }
 
 /// A short read ends the file well, or hides a broken or truncated compression.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace bimetal::data {
 
@@ -23,6 +24,9 @@ class GzipFile {
   /// checksum has then been compared. Throws Error(CorruptData) for damaged or truncated
   /// compression, Error(System), Error(OutOfMemory); each names the file.
   std::size_t read(std::span<std::byte> bytes);
+
+  /// All that is left of it. Errors as read()'s.
+  std::vector<std::byte> read_all();
 
   /// Bytes taken so far of the file as it lies on the disk.
   std::uint64_t position() const;

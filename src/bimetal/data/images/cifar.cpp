@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::int64_t kSide = 32, kChannels = 3, kClasses = 10;
 constexpr std::int64_t kRecord = 1 + kChannels * kSide * kSide;
-constexpr std::size_t kReadAtOnce = 1000 * kRecord;
 
 Error corrupt(const std::filesystem::path& file, const std::string& found) {
   return {
@@ -23,14 +22,7 @@ Error corrupt(const std::filesystem::path& file, const std::string& found) {
 
 /// uint8 [records, 1 + pixels].
 torch::Tensor read_records(const std::filesystem::path& path) {
-  GzipFile file(path);
-  std::vector<std::byte> bytes;
-  for (std::size_t got = kReadAtOnce; got == kReadAtOnce;) {
-    const auto have = bytes.size();
-    bytes.resize(have + kReadAtOnce);
-    got = file.read(std::span(bytes).subspan(have));
-    bytes.resize(have + got);
-  }
+  auto bytes = GzipFile(path).read_all();
   const auto size = static_cast<std::int64_t>(bytes.size());
   if (size == 0 || size % kRecord != 0) {
     throw corrupt(path, fmt::format("it has {} bytes, which are no whole number of records of {}",

@@ -24,7 +24,6 @@ constexpr std::size_t kHeader = 72;
 constexpr std::size_t kDigestAt = 40;
 constexpr std::size_t kEnd = 8;  ///< bytes of a document's end
 constexpr std::int64_t kTokensAtATime = std::int64_t{1} << 20;
-constexpr std::size_t kBytesAtATime = std::size_t{4} << 20;
 /// No file has more of anything: products of this and 8 do not overflow.
 constexpr std::uint64_t kMost = std::uint64_t{1} << 56;
 
@@ -54,18 +53,6 @@ bool is_compressed(const std::filesystem::path& path) {
   return path.extension() == ".gz";
 }
 
-std::vector<std::byte> unpacked(const std::filesystem::path& path) {
-  GzipFile file(path);
-  std::vector<std::byte> all;
-  for (std::size_t got = kBytesAtATime; got == kBytesAtATime;) {
-    const auto have = all.size();
-    all.resize(have + kBytesAtATime);
-    got = file.read(std::span(all).subspan(have));
-    all.resize(have + got);
-  }
-  return all;
-}
-
 }  // namespace
 
 /// The file's contents, wherever they lie.
@@ -73,7 +60,7 @@ class TokenFile::Bytes {
  public:
   explicit Bytes(const std::filesystem::path& path) {
     if (is_compressed(path)) {
-      unpacked_ = unpacked(path);
+      unpacked_ = GzipFile(path).read_all();
     } else {
       mapped_.emplace(path);
     }
