@@ -15,7 +15,6 @@
 namespace bimetal::train {
 namespace {
 
-using test::run_job;
 using ::testing::HasSubstr;
 
 constexpr std::uint64_t kVocabulary = 20;
@@ -38,7 +37,7 @@ void write_tokens(const std::filesystem::path& path, std::uint32_t count, unsign
 
 /// A small model on a small text, in float64: 40 blocks of 16 tokens and one of 9, 5 steps an
 /// epoch.
-class LanguageJobErrors : public ::testing::Test {
+class LanguageJobErrors : public test::CheckpointedJob {
  protected:
   LanguageJobErrors() {
     write_tokens(folder_ / "train.tokens", 40 * 16 + 10, 3);
@@ -58,15 +57,6 @@ class LanguageJobErrors : public ::testing::Test {
     job_.parallel.balance = balance::Policy::Equal;
   }
 
-  std::filesystem::path train(const std::string& name, int ranks, std::int64_t steps,
-                              std::optional<std::filesystem::path> resume = {}) {
-    auto job = job_;
-    job.train.steps = steps;
-    job.checkpoint.dir = (folder_ / name).string();
-    last_ = run_job(job, ranks, {.resume = resume});
-    return last_.recorders[0].checkpoints.back();
-  }
-
   std::string refusal() const {
     try {
       test::task_of(job_);
@@ -76,10 +66,6 @@ class LanguageJobErrors : public ::testing::Test {
     }
     return {};
   }
-
-  const test::TemporaryFolder folder_;
-  job::JobConfig job_;
-  test::Run last_;
 };
 
 class LanguageJob : public LanguageJobErrors, public ::testing::WithParamInterface<std::string> {};

@@ -14,31 +14,19 @@ namespace bimetal::train {
 namespace {
 
 using test::parameters_of;
-using test::run_job;
 using ::testing::HasSubstr;
 
 /// Of 20 steps, with equal shares.
-class PrecisionJob : public ::testing::Test {
+class PrecisionJob : public test::CheckpointedJob {
  protected:
-  PrecisionJob() : images_(300, 50), job_(test::small_job(images_)) {
+  PrecisionJob() : images_(300, 50) {
+    job_ = test::small_job(images_);
     job_.parallel.balance = balance::Policy::Equal;
     job_.train.dtype = "float32";
     job_.train.evaluate = false;
   }
 
-  std::filesystem::path train(const std::string& name, int ranks, std::int64_t steps = 0,
-                              std::optional<std::filesystem::path> resume = {}) {
-    auto job = job_;
-    job.train.steps = steps;
-    job.checkpoint.dir = (folder_ / name).string();
-    last_ = run_job(job, ranks, {.resume = resume});
-    return last_.recorders[0].checkpoints.back();
-  }
-
-  test::TemporaryFolder folder_;
   test::SyntheticImages images_;
-  job::JobConfig job_;
-  test::Run last_;
 };
 
 TEST_F(PrecisionJob, LearnsWhatFloat32Does) {

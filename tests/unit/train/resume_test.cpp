@@ -16,26 +16,15 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 /// A job of 20 steps (2 epochs of 10) with equal shares, and its first 13 steps apart.
-class Resume : public ::testing::Test {
+class Resume : public test::CheckpointedJob {
  protected:
-  Resume() : images_(300, 50), job_(test::small_job(images_)) {
+  Resume() : images_(300, 50) {
+    job_ = test::small_job(images_);
     job_.parallel.balance = balance::Policy::Equal;
     job_.train.evaluate = false;
   }
 
-  std::filesystem::path train(const std::string& name, int ranks, std::int64_t steps,
-                              std::optional<std::filesystem::path> resume = {}) {
-    auto job = job_;
-    job.train.steps = steps;
-    job.checkpoint.dir = (folder_ / name).string();
-    last_ = run_job(job, ranks, {.resume = resume});
-    return last_.recorders[0].checkpoints.back();
-  }
-
-  test::TemporaryFolder folder_;
   test::SyntheticImages images_;
-  job::JobConfig job_;
-  test::Run last_;
 };
 
 void expect_equal_bits(const checkpoint::TensorMap& a, const checkpoint::TensorMap& b) {

@@ -1,10 +1,13 @@
 #pragma once
 // A small training job on images made for the test, and ranks that run it as threads.
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -142,5 +145,24 @@ inline double relative_difference(const checkpoint::TensorMap& a, const checkpoi
   }
   return largest;
 }
+
+/// A test of jobs that leave checkpoints: of `job_`, which it makes as it wants it.
+class CheckpointedJob : public ::testing::Test {
+ protected:
+  /// Trains so many steps (0: all) with its checkpoints in a folder `name`; returns the last of
+  /// them.
+  std::filesystem::path train(const std::string& name, int ranks, std::int64_t steps = 0,
+                              std::optional<std::filesystem::path> resume = {}) {
+    auto job = job_;
+    job.train.steps = steps;
+    job.checkpoint.dir = (folder_ / name).string();
+    last_ = run_job(job, ranks, {.resume = resume});
+    return last_.recorders[0].checkpoints.back();
+  }
+
+  const TemporaryFolder folder_;
+  job::JobConfig job_;
+  test::Run last_;
+};
 
 }  // namespace bimetal::train::test
