@@ -73,6 +73,35 @@ TEST_P(DataMovement, AllGatherInPlace) {
   });
 }
 
+// Parts of every length, none for some: rank r's is (r·7 + shift) mod 5 times `unit`.
+std::vector<std::size_t> uneven_counts(int size, std::size_t shift, std::size_t unit) {
+  std::vector<std::size_t> counts;
+  for (int r = 0; r < size; ++r) {
+    counts.push_back((static_cast<std::size_t>(r) * 7 + shift) % 5 * unit);
+  }
+  return counts;
+}
+
+TEST_P(DataMovement, AllGatherOfUnequalParts) {
+  on_ranks([&](int rank, Group group) {
+    for (std::size_t shift = 0; shift < 5; ++shift) {
+      sweep([&](std::size_t unit, DType dtype) {
+        const auto counts = uneven_counts(group.size(), shift, unit);
+        const auto total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+        const Array input = payloads(rank, 0, counts[static_cast<std::size_t>(rank)], dtype);
+        Array output(total, dtype);
+        group.all_gather(input.view(), output.buffer(), counts).wait();
+        std::size_t begin = 0;
+        for (int r = 0; r < group.size(); ++r) {
+          const auto count = counts[static_cast<std::size_t>(r)];
+          expect_given(output, begin, r, 0, count);
+          begin += count;
+        }
+      });
+    }
+  });
+}
+
 TEST_P(DataMovement, GatherToEveryRoot) {
   on_ranks([&](int rank, Group group) {
     for (int root = 0; root < group.size(); ++root) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 #include <random>
 
 #include "conformance/all_reduce_checks.h"
@@ -67,6 +68,26 @@ TEST_P(Reductions, ReduceScatter) {
       Array output(count, dtype);
       group.reduce_scatter(input.buffer(), output.buffer(), op).wait();
       expect_reduced(output, count * static_cast<std::size_t>(rank), group.size(), op);
+    });
+  });
+}
+
+// The whole is cut by weights 0, 3, 1, 4, 2, 0, …: some ranks get nothing.
+TEST_P(Reductions, ReduceScatterOfUnequalParts) {
+  on_ranks([&](int rank, Group group) {
+    sweep([&](std::size_t whole, DType dtype, ReduceOp op) {
+      std::vector<std::size_t> counts;
+      for (int r = 0; r < group.size(); ++r) {
+        counts.push_back(static_cast<std::size_t>(r) * 3 % 5 * (whole / 8));
+      }
+      counts.back() += 5;
+      const auto total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+      const auto own = counts.begin() + rank;
+      Array input = contributions(rank, total, dtype, op);
+      Array output(*own, dtype);
+      group.reduce_scatter(input.buffer(), output.buffer(), counts, op).wait();
+      expect_reduced(output, std::accumulate(counts.begin(), own, std::size_t{0}), group.size(),
+                     op);
     });
   });
 }

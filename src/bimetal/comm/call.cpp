@@ -13,6 +13,17 @@ bool is_floating(DType dtype) {
          dtype == DType::bfloat16;
 }
 
+/// By which ranks that cut the same whole into other parts are told apart (FNV-1a, 32 bits).
+std::uint32_t digest_of(const std::vector<std::size_t>& counts) {
+  std::uint32_t digest = 2166136261u;
+  for (const std::uint64_t count : counts) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      digest = (digest ^ static_cast<std::uint8_t>(count >> shift)) * 16777619u;
+    }
+  }
+  return digest;
+}
+
 net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t count) {
   net::FrameHeader result;
   result.kind = net::FrameKind::Data;
@@ -25,7 +36,8 @@ net::FrameHeader header(const Call& call, std::uint32_t group, std::uint64_t cou
   result.count = count;
   result.root = call.root;
   result.compression = call.compression.code();
-  result.compression_detail = call.compression.detail;
+  result.compression_detail =
+      call.part_counts.empty() ? call.compression.detail : digest_of(call.part_counts);
   result.algorithm = static_cast<std::uint8_t>(call.algorithm);
   result.sealed = !is_floating(call.dtype);
   return result;
@@ -69,6 +81,9 @@ std::string describe(const net::FrameHeader& header) {
     text += fmt::format(" by {}", to_string(static_cast<Algorithm>(header.algorithm)));
   }
   text += " of " + elements(header);
+  if (header.compression == 0 && header.compression_detail != 0) {
+    text += fmt::format(" in parts of their own (digest {:08x})", header.compression_detail);
+  }
   if (header.root >= 0) {
     const bool inward = is(header, Operation::reduce) || is(header, Operation::gather);
     text += fmt::format(" {} root {}", inward ? "to" : "from", header.root);

@@ -36,6 +36,9 @@ struct Call {
   CompressionTag compression = {};
   Algorithm algorithm = Algorithm::automatic;  ///< as asked for: all_reduce alone
 
+  /// all_gather and reduce_scatter with a part of its own for each rank; `count` is then their sum.
+  std::vector<std::size_t> part_counts = {};
+
   /// all_to_all alone has a count of its own for each pair of ranks.
   std::vector<std::size_t> send_counts = {};
   std::vector<std::size_t> recv_counts = {};

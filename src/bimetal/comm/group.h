@@ -87,6 +87,15 @@ class Group {
   /// input.count == output.count × size(); `input` is scratch afterwards.
   Work reduce_scatter(Buffer input, Buffer output, ReduceOp op = ReduceOp::sum,
                       std::optional<Deadline> deadline = {});
+  /// The same for inputs of unequal length: counts[r] is rank r's, any of them may be 0, and its
+  /// part begins where those before it end. `input` may be its own place in `output`. Every rank
+  /// gives the same counts: ranks that do not get CallMismatch.
+  Work all_gather(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                  std::optional<Deadline> deadline = {});
+  /// The same for outputs of unequal length, as all_gather has them. `output` may be its own place
+  /// in `input`.
+  Work reduce_scatter(Buffer input, Buffer output, std::span<const std::size_t> counts,
+                      ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {});
   /// input.count == output.count × size() on `root`, ignored elsewhere.
   Work scatter(ConstBuffer input, Buffer output, int root, std::optional<Deadline> deadline = {});
   /// output.count == input.count × size() on `root`, ignored elsewhere.

@@ -16,7 +16,9 @@ namespace bimetal::job {
 struct ModelConfig {
   std::string name = "cnn";
   std::int64_t hidden = 0;     ///< width of the hidden layers; 0: the model's own
-  std::string norm = "group";  ///< resnets: "group"; "batch" is refused, with advice
+  std::string python;          ///< "package.module:function" that makes the task; then no name
+  std::string norm = "group";  ///< resnets: "group", or "batch" over norm_group samples each
+  std::int64_t norm_group = 0;
   // Language models; 0: that of the preset.
   std::int64_t layers = 0;
   std::int64_t width = 0;
@@ -80,6 +82,7 @@ struct ParallelConfig {
   std::vector<double> weights;  ///< balance = [3, 1]; empty for the other policies
   double bucket_mb = 25.0;
   double timeout_s = 60.0;  ///< deadline of one step's communication
+  std::string exact = "strict";  ///< "relaxed": models whose result hangs on the split may train
   bool operator==(const ParallelConfig&) const = default;
 };
 
@@ -95,6 +98,18 @@ struct ServersConfig {
   bool weight_prediction = true;      ///< workers get parameters as they will be
   std::int64_t max_not_finite = 10;   ///< so many dropped gradients end the job
   bool operator==(const ServersConfig&) const = default;
+};
+
+/// Where parameters, gradients and the optimizer's state live: docs/zero.md.
+struct ZeroConfig {
+  std::int64_t level = 0;         ///< 1: states, 2: and gradients, 3: and parameters are in shards
+  std::string shards = "memory";  ///< by "memory", "speed", or "equal"
+  std::vector<double> weights;    ///< shards = [3, 1]; empty for the names
+  std::string offload_optimizer = "none";   ///< "none", "host" or "disk"
+  std::string offload_parameters = "none";  ///< likewise
+  std::string offload_path;                 ///< folder for "disk"
+  std::int64_t copies = 1;                  ///< 2: each shard has a buddy
+  bool operator==(const ZeroConfig&) const = default;
 };
 
 /// What is shortened on the wire: docs/compression.md.
@@ -139,6 +154,7 @@ struct JobConfig {
   TrainConfig train = {};
   ParallelConfig parallel = {};
   ServersConfig servers = {};
+  ZeroConfig zero = {};
   CompressionConfig compression = {};
   CheckpointConfig checkpoint = {};
   ClusterConfig cluster = {};

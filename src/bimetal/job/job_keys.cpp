@@ -11,8 +11,8 @@ constexpr auto kMayDiffer = Ranks::MayDiffer;
 }  // namespace
 
 std::vector<JobKey> job_keys(JobConfig& job) {
-  auto& [model, data, train, parallel, servers, compression, checkpoint, cluster, fabric, monitor] =
-      job;
+  auto& [model, data, train, parallel, servers, zero, compression, checkpoint, cluster, fabric,
+         monitor] = job;
   return {
       {"model", "name", kAlike, text(model.name)},
       {"model", "hidden", kAlike, whole(model.hidden, 0)},

@@ -51,14 +51,23 @@ void check_peer(int peer, int own, int size) {
   if (peer == own) reject("rank {} can't exchange messages with itself", own);
 }
 
-void check_whole_and_part(const ConstBuffer& whole, std::string_view whole_name,
-                          const ConstBuffer& part, std::string_view part_name, int size) {
+namespace {
+
+void check_alike(const ConstBuffer& whole, std::string_view whole_name, const ConstBuffer& part,
+                 std::string_view part_name) {
   check_buffer(whole, whole_name);
   check_buffer(part, part_name);
   if (whole.dtype != part.dtype) {
     reject("{} is {}, but {} is {}", whole_name, to_string(whole.dtype), part_name,
            to_string(part.dtype));
   }
+}
+
+}  // namespace
+
+void check_whole_and_part(const ConstBuffer& whole, std::string_view whole_name,
+                          const ConstBuffer& part, std::string_view part_name, int size) {
+  check_alike(whole, whole_name, part, part_name);
   if (whole.count % size != 0 || whole.count / size != part.count) {
     reject("{} has {} elements, but a group of {} with {} of {} needs {} × {}", whole_name,
            whole.count, size, part_name, part.count, size, part.count);
@@ -79,6 +88,17 @@ void check_counts(std::span<const std::size_t> counts, const ConstBuffer& buffer
   if (left > 0) {
     reject("{} counts add up to {}, but the buffer has {} elements", what, buffer.count - left,
            buffer.count);
+  }
+}
+
+void check_whole_and_own(std::span<const std::size_t> counts, const ConstBuffer& whole,
+                         std::string_view whole_name, const ConstBuffer& own,
+                         std::string_view own_name, int rank, int size) {
+  check_alike(whole, whole_name, own, own_name);
+  check_counts(counts, whole, whole_name, size);
+  if (counts[static_cast<std::size_t>(rank)] != own.count) {
+    reject("{} has {} elements, but rank {} of these counts has {}", own_name, own.count, rank,
+           counts[static_cast<std::size_t>(rank)]);
   }
 }
 

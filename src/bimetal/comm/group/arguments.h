@@ -31,6 +31,12 @@ void check_whole_and_part(const ConstBuffer& whole, std::string_view whole_name,
 void check_counts(std::span<const std::size_t> counts, const ConstBuffer& buffer,
                   std::string_view what, int size);
 
+/// The same where rank r's part has counts[r] elements: they make up the whole, and `own` has those
+/// of rank `rank`.
+void check_whole_and_own(std::span<const std::size_t> counts, const ConstBuffer& whole,
+                         std::string_view whole_name, const ConstBuffer& own,
+                         std::string_view own_name, int rank, int size);
+
 /// Ranks of a group of `size`, at least one, none twice.
 void check_subgroup(const std::vector<int>& ranks, int size);
 

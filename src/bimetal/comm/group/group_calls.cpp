@@ -1,6 +1,7 @@
 // Each call as bytes: its arguments checked, its fingerprint, and the algorithm that carries it.
 #include <fmt/format.h>
 
+#include <utility>
 #include <vector>
 
 #include "bimetal/comm/algorithms/chain.h"
@@ -42,6 +43,26 @@ std::vector<std::span<Byte>> cut(std::span<Byte> bytes, std::span<const std::siz
 // What is left of an average after the sum.
 void finish_reduction(std::span<std::byte> data, DType dtype, ReduceOp op, int size) {
   if (op == ReduceOp::avg) divide(data.data(), data.size() / size_of(dtype), dtype, size);
+}
+
+using Counts = std::vector<std::size_t>;
+
+auto gather_by_ring(ConstBuffer input, Buffer output, Counts counts) {
+  return [input, output, counts = std::move(counts)](Channel& channel) {
+    const auto segments = cut(bytes_of(output), counts, output.dtype);
+    copy_own(bytes_of(input), segments[channel.rank()]);
+    channel.note_algorithm("ring");
+    ring_all_gather(channel, segments);
+  };
+}
+
+auto reduce_by_ring(Buffer input, Buffer output, Counts counts, ReduceOp op) {
+  return [input, output, counts = std::move(counts), op](Channel& channel) {
+    const auto segments = cut(bytes_of(input), counts, input.dtype);
+    channel.note_algorithm("ring");
+    ring_reduce_scatter(channel, segments, {input.dtype, op, channel.size()});
+    copy_own(segments[channel.rank()], bytes_of(output));
+  };
 }
 
 }  // namespace
@@ -102,13 +123,19 @@ Work Group::all_gather(ConstBuffer input, Buffer output, std::optional<Deadline>
   check_whole_and_part(output, "output", input, "input", size());
   const Call call{.operation = Operation::all_gather, .dtype = input.dtype, .count = input.count};
   return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
-                   [input, output](Channel& channel) {
-                     const std::vector<std::size_t> counts(channel.size(), input.count);
-                     const auto segments = cut(bytes_of(output), counts, output.dtype);
-                     copy_own(bytes_of(input), segments[channel.rank()]);
-                     channel.note_algorithm("ring");
-                     ring_all_gather(channel, segments);
-                   });
+                   gather_by_ring(input, output, Counts(size(), input.count)));
+}
+
+Work Group::all_gather(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                       std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_whole_and_own(counts, output, "output", input, "input", rank(), size());
+  const Call call{.operation = Operation::all_gather,
+                  .dtype = input.dtype,
+                  .count = output.count,
+                  .part_counts = {counts.begin(), counts.end()}};
+  return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
+                   gather_by_ring(input, output, call.part_counts));
 }
 
 Work Group::reduce_scatter(Buffer input, Buffer output, ReduceOp op,
@@ -121,13 +148,21 @@ Work Group::reduce_scatter(Buffer input, Buffer output, ReduceOp op,
                   .reduce_op = op,
                   .count = output.count};
   return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
-                   [input, output, op](Channel& channel) {
-                     const std::vector<std::size_t> counts(channel.size(), output.count);
-                     const auto segments = cut(bytes_of(input), counts, input.dtype);
-                     channel.note_algorithm("ring");
-                     ring_reduce_scatter(channel, segments, {input.dtype, op, channel.size()});
-                     copy_own(segments[channel.rank()], bytes_of(output));
-                   });
+                   reduce_by_ring(input, output, Counts(size(), output.count), op));
+}
+
+Work Group::reduce_scatter(Buffer input, Buffer output, std::span<const std::size_t> counts,
+                           ReduceOp op, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_whole_and_own(counts, input, "input", output, "output", rank(), size());
+  check_reduce_op(op);
+  const Call call{.operation = Operation::reduce_scatter,
+                  .dtype = input.dtype,
+                  .reduce_op = op,
+                  .count = input.count,
+                  .part_counts = {counts.begin(), counts.end()}};
+  return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
+                   reduce_by_ring(input, output, call.part_counts, op));
 }
 
 Work Group::scatter(ConstBuffer input, Buffer output, int root, std::optional<Deadline> deadline) {

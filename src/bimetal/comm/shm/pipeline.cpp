@@ -19,6 +19,28 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
+// Where each rank's part of a whole lies.
+struct Parts {
+  std::vector<Range> ranges;
+  std::size_t longest = 0;
+
+  Parts(const std::vector<std::size_t>& counts, std::size_t element) {
+    std::size_t begin = 0;
+    for (const std::size_t count : counts) {
+      ranges.push_back({begin, count * element});
+      begin += count * element;
+      longest = std::max(longest, count * element);
+    }
+  }
+
+  /// What chunk k has of rank r's part, as a range of the whole.
+  Range of_chunk(const Chunks& chunks, std::size_t k, std::size_t r) const {
+    const Range& part = ranges[r];
+    const std::size_t begin = std::min(chunks.begin(k), part.bytes);
+    return {part.begin + begin, std::min(chunks.length, part.bytes - begin)};
+  }
+};
+
 // Remembers the slot and the step of the chunks under way.
 struct InFlight {
   std::array<std::size_t, Segment::kSlots> slot{};
@@ -64,6 +86,11 @@ class Pipeline {
       last_slot = slot;
       last_step = step;
     }
+  }
+
+  Parts parts() const {
+    const std::vector<std::size_t> alike(static_cast<std::size_t>(size_), call_.count);
+    return {call_.part_counts.empty() ? alike : call_.part_counts, size_of(call_.dtype)};
   }
 
   ShmTeam& team_;
@@ -125,51 +152,54 @@ void Pipeline::all_reduce(bool wanted_here) {
 
 void Pipeline::reduce_scatter() {
   const auto n = static_cast<std::size_t>(size_);
-  const std::size_t most = ShmTeam::slot_bytes() / n;
-  const Chunks chunks(bytes_, most);
   const auto own = static_cast<std::size_t>(rank_);
+  const Parts whole = parts();
+  const Chunks chunks(whole.longest, ShmTeam::slot_bytes() / n);
   stream(
       chunks.number,
       [&](std::size_t k, std::byte* slot) {
         for (std::size_t j = 0; j < n; ++j) {
           if (j == own) continue;
-          copy_bytes(slot + j * chunks.length,
-                     operands_.input.data() + j * bytes_ + chunks.begin(k), chunks.bytes(k));
+          const Range piece = whole.of_chunk(chunks, k, j);
+          copy_bytes(slot + j * chunks.length, operands_.input.data() + piece.begin, piece.bytes);
         }
       },
       [&](std::size_t k, std::size_t slot, Step step) {
         team_.wait_for_all(step, guard_);
+        const Range piece = whole.of_chunk(chunks, k, own);
         std::array<const std::byte*, kMaxTeam> sources;
         for (int r = 0; r < size_; ++r) {
           sources[r] = team_.slot_of(r, slot) + own * chunks.length;
         }
-        sources[rank_] = operands_.input.data() + own * bytes_ + chunks.begin(k);
-        std::byte* const target = operands_.output.data() + chunks.begin(k);
+        sources[rank_] = operands_.input.data() + piece.begin;
+        std::byte* const target = operands_.output.data() + (piece.begin - whole.ranges[own].begin);
         reduce_across(std::span(sources).first(size_), {&target, 1},
-                      chunks.bytes(k) / size_of(call_.dtype), call_.dtype, *call_.reduce_op);
+                      piece.bytes / size_of(call_.dtype), call_.dtype, *call_.reduce_op);
       });
 }
 
 void Pipeline::all_gather(bool wanted_here) {
-  const Chunks chunks(bytes_, ShmTeam::slot_bytes());
-  const auto own = static_cast<std::size_t>(rank_);
+  const Parts whole = parts();
+  const Chunks chunks(whole.longest, ShmTeam::slot_bytes());
+  const Range mine = whole.ranges[static_cast<std::size_t>(rank_)];
   std::byte* const output = operands_.output.data();
   // The input may lie in its place already.
-  if (wanted_here && output + own * bytes_ != operands_.input.data()) {
-    std::memmove(output + own * bytes_, operands_.input.data(), bytes_);
+  if (wanted_here && mine.bytes > 0 && output + mine.begin != operands_.input.data()) {
+    std::memmove(output + mine.begin, operands_.input.data(), mine.bytes);
   }
   stream(
       chunks.number,
       [&](std::size_t k, std::byte* slot) {
         if (wanted_here && call_.operation == Operation::gather) return;  // nobody else needs it
-        copy_bytes(slot, operands_.input.data() + chunks.begin(k), chunks.bytes(k));
+        const Range piece = whole.of_chunk(chunks, k, static_cast<std::size_t>(rank_));
+        copy_bytes(slot, operands_.input.data() + (piece.begin - mine.begin), piece.bytes);
       },
       [&](std::size_t k, std::size_t slot, Step step) {
         for (int r = 0; r < size_ && wanted_here; ++r) {
           if (r == rank_) continue;
           team_.wait_for(r, step, guard_);
-          copy_bytes(output + static_cast<std::size_t>(r) * bytes_ + chunks.begin(k),
-                     team_.slot_of(r, slot), chunks.bytes(k));
+          const Range piece = whole.of_chunk(chunks, k, static_cast<std::size_t>(r));
+          copy_bytes(output + piece.begin, team_.slot_of(r, slot), piece.bytes);
         }
       });
 }
@@ -227,40 +257,27 @@ void Pipeline::all_to_all() {
     }
   }
   const Chunks chunks(longest * element, ShmTeam::slot_bytes() / static_cast<std::size_t>(size_));
-  const auto part = [&](std::size_t k, std::size_t count) {
-    const std::size_t begin = std::min(chunks.begin(k), count * element);
-    return Range{begin, std::min(chunks.length, count * element - begin)};
-  };
-  const auto offsets = [&](const std::vector<std::size_t>& counts) {
-    std::vector<std::size_t> result(counts.size());
-    for (std::size_t i = 1; i < counts.size(); ++i) {
-      result[i] = result[i - 1] + counts[i - 1] * element;
-    }
-    return result;
-  };
-  const auto from = offsets(call_.send_counts), to = offsets(call_.recv_counts);
+  const Parts from(call_.send_counts, element), to(call_.recv_counts, element);
   const auto own = static_cast<std::size_t>(rank_);
-  const std::size_t kept = call_.send_counts[own] * element;
-  if (kept > 0) {
-    std::memmove(operands_.output.data() + to[own], operands_.input.data() + from[own], kept);
+  if (const std::size_t kept = from.ranges[own].bytes; kept > 0) {
+    std::memmove(operands_.output.data() + to.ranges[own].begin,
+                 operands_.input.data() + from.ranges[own].begin, kept);
   }
   stream(
       chunks.number,
       [&](std::size_t k, std::byte* slot) {
-        for (std::size_t j = 0; j < from.size(); ++j) {
+        for (std::size_t j = 0; j < from.ranges.size(); ++j) {
           if (j == own) continue;
-          const Range piece = part(k, call_.send_counts[j]);
-          copy_bytes(slot + j * chunks.length, operands_.input.data() + from[j] + piece.begin,
-                     piece.bytes);
+          const Range piece = from.of_chunk(chunks, k, j);
+          copy_bytes(slot + j * chunks.length, operands_.input.data() + piece.begin, piece.bytes);
         }
       },
       [&](std::size_t k, std::size_t slot, Step step) {
         for (int r = 0; r < size_; ++r) {
           if (r == rank_) continue;
           team_.wait_for(r, step, guard_);
-          const auto j = static_cast<std::size_t>(r);
-          const Range piece = part(k, call_.recv_counts[j]);
-          copy_bytes(operands_.output.data() + to[j] + piece.begin,
+          const Range piece = to.of_chunk(chunks, k, static_cast<std::size_t>(r));
+          copy_bytes(operands_.output.data() + piece.begin,
                      team_.slot_of(r, slot) + own * chunks.length, piece.bytes);
         }
       });

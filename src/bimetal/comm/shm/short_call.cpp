@@ -35,6 +35,7 @@ bool ShortCall::suits(const Call& call, int team_size) {
     case Operation::barrier: return true;
     default: break;
   }
+  if (!call.part_counts.empty() && call.count > 0) return false;  // they have no common length
   const std::size_t most = std::min(kMostGiven, kMostRead / static_cast<std::size_t>(team_size));
   // Before multiplying: a count may be anything.
   return call.count <= most && bytes_given(call, team_size) <= most;
