@@ -97,3 +97,31 @@ class PredictionClient:
 
     def figures(self, seconds: float) -> dict[str, Any]:
         """requests, samples, batches, refused, clients, latency_median_s, latency_p99_s."""
+
+class DeepSpeedConfig:
+    """DeepSpeed's configuration, read as `bimetal train --deepspeed` does."""
+
+    def __init__(self, text: str, origin: str, ranks: int, learning_rate: float = ...) -> None:
+        """``learning_rate``: where the configuration says none."""
+
+    job: str
+    """The job that comes of it, as JSON."""
+
+    notices: list[str]
+    optimizer: bool
+    scheduler: bool
+    micro_batch: int
+    accumulation: int
+    zero_level: int
+    offloads: bool
+
+    def learning_rate(self, step: int) -> float:
+        """Of optimizer step number `step`, counted from 1."""
+
+    loss_scale: float
+    """What losses are to be multiplied by; 1 without float16."""
+
+    def update_loss_scale(self, overflow: bool) -> None: ...
+    @property
+    def loss_scale_state(self) -> tuple[float, int, int, int]: ...
+    def restore_loss_scale(self, state: tuple[float, int, int, int]) -> None: ...

@@ -9,6 +9,7 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
+#include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/train/step.h"
 #include "golden/tasks.h"
 #include "support/thread_ranks.h"
@@ -53,8 +54,9 @@ class Worker {
       : plan_(plan),
         data_(task.training()),
         rank_(group.rank()),
-        optimizer_(make_optimizer(plan.optimizer, model.parameters())),
-        step_(task, model, *optimizer_, group, step_options(plan, group)) {}
+        sharded_(make_sharded(plan, model, group)),
+        optimizer_(make_optimizer(plan.optimizer, optimized(model))),
+        step_(make_step(task, model, group)) {}
 
   std::vector<double> train() {
     auto sampler = data::make_sampler(*data_, seed);
@@ -68,11 +70,49 @@ class Worker {
     return losses;
   }
 
+  // All of the model's at the end; on rank 0 alone where they are in shards for good.
+  std::vector<torch::Tensor> parameters(const task::Model& model) const {
+    if (plan_.zero_level < 3) return model.parameters();
+    std::vector<torch::Tensor> gathered;
+    for (const auto& parameter :
+         sharded_->gather([](const auto& piece) { return piece.tensor; }, 0)) {
+      gathered.push_back(parameter.tensor);
+    }
+    return gathered;
+  }
+
  private:
+  static std::shared_ptr<parallel::shard::ShardedModel> make_sharded(const TrainingPlan& plan,
+                                                                     const task::Model& model,
+                                                                     comm::Group group) {
+    if (plan.zero_level == 0) return nullptr;
+    return std::make_shared<parallel::shard::ShardedModel>(
+        model, std::move(group),
+        parallel::shard::ShardedModelOptions{
+            .level = plan.zero_level, .weights = plan.shards, .flat_bytes = 16 << 10});
+  }
+
+  std::vector<torch::Tensor> optimized(const task::Model& model) const {
+    if (!sharded_) return model.parameters();
+    std::vector<torch::Tensor> pieces;
+    for (const auto& piece : sharded_->pieces()) pieces.push_back(piece.tensor);
+    return pieces;
+  }
+
+  std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model,
+                                                 comm::Group group) {
+    const auto options = step_options(plan_, group);
+    if (sharded_) {
+      return std::make_unique<train::TrainingStep>(task, sharded_->model(), *optimizer_, sharded_,
+                                                   options);
+    }
+    return std::make_unique<train::TrainingStep>(task, model, *optimizer_, group, options);
+  }
+
   // The step's mean loss over all ranks.
   double step(int number, const data::EpochSampler::Step& plan) {
     const auto fetch = [&] { return data_->batch(plan.of_rank(rank_)); };
-    const auto result = step_.run(number, plan, fetch, false);
+    const auto result = step_->run(number, plan, fetch, false);
     EXPECT_TRUE(result.applied);
     double loss = 0;
     for (const auto& rank : result.figures) loss += rank.loss_sum;
@@ -82,8 +122,9 @@ class Worker {
   const TrainingPlan& plan_;
   std::shared_ptr<const task::Dataset> data_;
   int rank_;
+  std::shared_ptr<parallel::shard::ShardedModel> sharded_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  train::TrainingStep step_;
+  std::unique_ptr<train::TrainingStep> step_;
 };
 
 }  // namespace
@@ -108,14 +149,17 @@ TrainingResult train(const TrainingPlan& plan) {
   }
 
   TrainingResult result;
+  std::vector<std::vector<torch::Tensor>> parameters(models.size());
   testing::run_ranks(world_size, [&](int rank, comm::Group group) {
-    auto losses = Worker(plan, *task, models[rank], group).train();
+    Worker worker(plan, *task, models[rank], group);
+    auto losses = worker.train();
+    parameters[rank] = worker.parameters(models[rank]);
     if (rank == 0) result.losses = std::move(losses);
   });
-  result.parameters = models[0].parameters();
-  for (const auto& model : models) {
-    for (std::size_t i = 0; i < result.parameters.size(); ++i) {
-      EXPECT_TRUE(model.parameters()[i].equal(result.parameters[i])) << "parameter " << i;
+  result.parameters = parameters[0];
+  for (const auto& of_rank : parameters) {
+    for (std::size_t i = 0; i < of_rank.size(); ++i) {
+      EXPECT_TRUE(of_rank[i].equal(result.parameters[i])) << "parameter " << i;
     }
   }
   return result;

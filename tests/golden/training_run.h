@@ -34,6 +34,8 @@ struct TrainingPlan {
   std::int64_t micro_batch = 1000;  ///< samples per backward pass at most
   train::UpdateOptions update = {};
   std::string recompute = "none";  ///< as train.recompute
+  int zero_level = 0;
+  std::vector<double> shards = {};  ///< above level 0: weights of the ranks' shards
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };

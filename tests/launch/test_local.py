@@ -21,6 +21,17 @@ class Local(LaunchTest):
         self.assertEqual(len({line[0].rsplit(":")[1] for line in lines.values()}), 1)
         self.assert_nothing_left()
 
+    def test_the_options_of_the_deepspeed_launcher(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text("localhost slots=3\nelsewhere slots=1\n")
+        job = self.launch("--hostfile", hosts, "--num_nodes", 1, "--num_gpus", 2, script="echo $WORLD_SIZE")
+        self.assert_done(job)
+        self.assertEqual(lines_of_ranks(job), {0: ["2"], 1: ["2"]})
+        job = self.launch("--num_gpus", 2, script="echo $LOCAL_RANK")
+        self.assert_done(job)
+        self.assertEqual(lines_of_ranks(job), {0: ["0"], 1: ["1"]})
+        self.assert_nothing_left()
+
     def test_bimetal_train_as_ranks(self):
         report = self.folder / "report.json"
         job = self.launch("-n", 2, "--", BIMETAL, "train", self.write_job(train__steps=30), "--worker",

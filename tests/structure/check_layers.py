@@ -30,7 +30,7 @@ ALLOWED = {
     "data": ["base", "net", "balance", "task"],
     "models": ["base", "task"],
     "optim": ["base", "job"],
-    "precision": ["base"],
+    "precision": ["base", "job"],
     "parallel": [*CORE, "device", "c10d", "task", "optim"],
     "data/transfer": [*CORE, "job", "progress", "device", "data", "parallel"],
     "checkpoint": [*CORE, "job", "progress", "device", "task", "data", "models", "optim",
@@ -44,7 +44,7 @@ ALLOWED = {
     "fabric_bench": [*CORE, "launch"],
     "api": [*CORE, "job", "progress", "device", "task", "data", "data/transfer", "optim", "precision", "parallel",
             "checkpoint", "predict", "train", "launch"],
-    "python": [*CORE, "serving", "device", "c10d", "data", "precision", "launch"],
+    "python": [*CORE, "serving", "job", "device", "c10d", "data", "optim", "precision", "launch"],
     "cli": [*CORE, "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer",
             "parallel", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch", "fabric_bench"],
 }

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 # Ends of the names of Hugging Face's classes whose own loss is a mean over tokens.
-_TOKEN_MEANS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForTokenClassification")
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
+_TOKEN_MEANS = (*_CAUSAL, "ForMaskedLM", "ForConditionalGeneration", "ForTokenClassification")
 
 
 def warn_of_token_means(sampler: Any) -> None:
@@ -29,6 +30,11 @@ def warn_of_token_means(sampler: Any) -> None:
                 return
 
 
+def is_causal_model(module: nn.Module) -> bool:
+    """Whether a module is one of Hugging Face's whose own loss is the mean over the labels, shifted by one."""
+    return "transformers" in sys.modules and _named_like(type(module), _CAUSAL)
+
+
 def _models_of(sampler: Any) -> Iterator[nn.Module]:
     """What is trained with it. A hook is not told, so that this looks through all objects of the program."""
     for thing in gc.get_objects():
@@ -39,5 +45,9 @@ def _models_of(sampler: Any) -> Iterator[nn.Module]:
 
 
 def _averages_tokens(kind: type) -> bool:
+    return _named_like(kind, _TOKEN_MEANS)
+
+
+def _named_like(kind: type, ends: tuple[str, ...]) -> bool:
     names = [base.__name__ for base in kind.__mro__]
-    return "PreTrainedModel" in names and any(name.endswith(_TOKEN_MEANS) for name in names)
+    return "PreTrainedModel" in names and any(name.endswith(ends) for name in names)

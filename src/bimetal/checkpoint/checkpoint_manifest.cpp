@@ -119,8 +119,10 @@ ModelDescription parse_model(const Json& json) {
 }
 
 Json scaler_json(const precision::LossScalerState& scaler) {
-  return {
-      {"scale", scaler.scale}, {"growth_steps", scaler.growth_steps}, {"skipped", scaler.skipped}};
+  return {{"scale", scaler.scale},
+          {"growth_steps", scaler.growth_steps},
+          {"skipped", scaler.skipped},
+          {"tolerated", scaler.tolerated}};
 }
 
 precision::LossScalerState parse_scaler(const Json& json) {
@@ -128,6 +130,7 @@ precision::LossScalerState parse_scaler(const Json& json) {
   json.at("scale").get_to(scaler.scale);
   json.at("growth_steps").get_to(scaler.growth_steps);
   json.at("skipped").get_to(scaler.skipped);
+  scaler.tolerated = json.value("tolerated", std::int64_t{0});  // manifests before have none
   return scaler;
 }
 

@@ -246,4 +246,18 @@ OptimizerStates optimizer_states(const TensorMap& tensors, const Optimizer& opti
   return states;
 }
 
+TensorMap part_of_state(const TensorMap& tensors, const std::string& parameter, std::int64_t offset,
+                        std::int64_t count) {
+  TensorMap part;
+  const auto prefix = parameter + ".";
+  for (auto field = tensors.lower_bound(prefix);
+       field != tensors.end() && field->first.starts_with(prefix); ++field) {
+    const auto name = field->first.substr(prefix.size());
+    if (name.find('.') != std::string::npos) continue;
+    const auto& whole = field->second;
+    part[name] = whole.dim() > 0 ? whole.flatten().narrow(0, offset, count).clone() : whole.clone();
+  }
+  return part;
+}
+
 }  // namespace bimetal::checkpoint

@@ -4,6 +4,7 @@
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -33,5 +34,10 @@ TensorMap optimizer_tensors(const torch::optim::Optimizer& optimizer,
 /// Error(InvalidArgument), beginning with `origin`, if they don't fit.
 OptimizerStates optimizer_states(const TensorMap& tensors, const torch::optim::Optimizer& optimizer,
                                  const task::ModelState& model, const std::string& origin);
+
+/// Of what `tensors` hold of one parameter, elements [offset, offset + count): its fields by their
+/// own names, each of one dimension, and copies of those that are one number for all of it.
+TensorMap part_of_state(const TensorMap& tensors, const std::string& parameter, std::int64_t offset,
+                        std::int64_t count);
 
 }  // namespace bimetal::checkpoint

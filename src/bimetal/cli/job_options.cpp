@@ -4,7 +4,16 @@
 
 #include <cstdio>
 
+#include "bimetal/job/deepspeed.h"
+
 namespace bimetal::cli {
+namespace {
+
+void show_notice(const std::string& notice) {
+  fmt::print(stderr, "note: {}\n", notice);
+}
+
+}  // namespace
 
 void add_job_options(CLI::App& command, std::string& job, std::vector<std::string>& set) {
   command.add_option("job", job, "The job file (TOML; docs/job_file.md)")
@@ -15,9 +24,29 @@ void add_job_options(CLI::App& command, std::string& job, std::vector<std::strin
       ->allow_extra_args(false);
 }
 
+void add_deepspeed_option(CLI::App& command, std::string& deepspeed) {
+  auto* job = command.get_option("job");
+  command
+      .add_option("--deepspeed", deepspeed,
+                  "Batch sizes, optimizer, precision and so on are DeepSpeed's (ds_config.json; "
+                  "docs/deepspeed.md), before --set; the job file may then be left out")
+      ->type_name("FILE.json")
+      ->each([job](const std::string&) { job->required(false); });
+}
+
 job::JobConfig read_job(const std::string& file, const std::vector<std::string>& set) {
-  return job::load_job(file, set,
-                       [](const std::string& notice) { fmt::print(stderr, "note: {}\n", notice); });
+  return job::load_job(file, set, show_notice);
+}
+
+job::JobConfig read_job(const JobSources& sources, const RanksOf& ranks_of) {
+  if (sources.deepspeed.empty()) return read_job(sources.file, sources.set);
+  auto job = sources.file.empty() ? job::JobConfig() : read_job(sources.file, {});
+  // Where the job runs decides on how many ranks it has.
+  auto placed = job;
+  job::apply_overrides(placed, sources.set);
+  job::apply_deepspeed(sources.deepspeed, ranks_of(placed), job, show_notice);
+  job::apply_overrides(job, sources.set, show_notice);
+  return job;
 }
 
 }  // namespace bimetal::cli

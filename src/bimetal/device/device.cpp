@@ -88,11 +88,12 @@ torch::Device select_device(const job::WorkerSpec& spec, int local_rank) {
   return accelerator(*type, spec.index.value_or(local_rank % count));
 }
 
-void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size) {
+void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size, FreedMemory freed) {
   const int equal_part = std::max(1, usable_cores() / std::max(1, local_world_size));
   at::set_num_threads(spec.threads.value_or(equal_part));
+  if (freed == FreedMemory::Returned) return_freed_tensors();
   if (!spec.memory_bytes) {
-    keep_freed_tensors();
+    if (freed == FreedMemory::Kept) keep_freed_tensors();
     return;
   }
   if (spec.type != "cpu") {

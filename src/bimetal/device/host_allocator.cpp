@@ -18,9 +18,15 @@ void keep_freed_tensors() {
   mallopt(M_TRIM_THRESHOLD, -1);  // never shrink the heap
 }
 
+void return_freed_tensors() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
 #else
 
 void keep_freed_tensors() {}
+void return_freed_tensors() {}
 
 #endif
 

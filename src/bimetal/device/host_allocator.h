@@ -10,4 +10,9 @@ namespace bimetal::device {
 /// as its largest step was. Process-wide; idempotent. Does nothing where malloc is not glibc's.
 void keep_freed_tensors();
 
+/// Makes malloc map each block of 1 MiB and more by itself, so that it is the system's again once
+/// it is freed, whatever lies beside it: for who counts bytes. By itself glibc raises that limit to
+/// 32 MiB as blocks are freed. Process-wide; idempotent; likewise.
+void return_freed_tensors();
+
 }  // namespace bimetal::device

@@ -58,6 +58,29 @@ constexpr Combination kImpossible[] = {
      "= "
      "\"topk\": that momentum is added before the exchange, so that what would be clipped is no "
      "gradient any more; take train.momentum = 0, another optimizer, or another compression"},
+    {[](const Asked& asked) { return asked.job.zero.level > 0 && asked.servers(); },
+     "zero.level does not go with parallel.mode = \"server\": parameter servers keep parameters "
+     "and "
+     "the optimizer's state in shards of their own; take servers.count, or parallel.mode = "
+     "\"all_reduce\""},
+    {[](const Asked& asked) {
+       return asked.job.zero.level > 0 && asked.job.compression.gradients != "none";
+     },
+     "zero.level does not go with compression.gradients: what is not sent would have to be "
+     "remembered whole by every rank, which is what shards are to save; leave one of them out"},
+    {[](const Asked& asked) {
+       const auto& optimizer = asked.job.train.optimizer;
+       return asked.job.zero.level > 0 && (optimizer == "lars" || optimizer == "lamb");
+     },
+     "zero.level does not go with train.optimizer = \"lars\" or \"lamb\", which need the norms of "
+     "whole tensors where a rank keeps parts of them; take \"sgd\", \"adam\" or \"adamw\""},
+    {[](const Asked& asked) {
+       const auto& zero = asked.job.zero;
+       return zero.offload_optimizer != "none" || zero.offload_parameters != "none";
+     },
+     "zero.offload_optimizer and zero.offload_parameters (DeepSpeed's offload_optimizer and "
+     "offload_param) are not possible in this version: everything stays on the device; take "
+     "\"none\""},
 };
 
 }  // namespace

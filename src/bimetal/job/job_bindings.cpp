@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -181,29 +182,68 @@ Binding worker_specs(std::vector<std::string>& to) {
   return {read, write};
 }
 
-Binding balance_policy(ParallelConfig& to) {
-  constexpr auto kExpected = R"("auto", "equal" or an array of shares like [3, 1])";
-  const auto read = [&to, kExpected](const toml::node& node) -> Problem {
+namespace {
+
+/// One of some words, or a weight for each rank.
+Binding word_or_weights(std::string expected, std::vector<std::string> words,
+                        std::function<void(const std::string&)> take_word,
+                        std::function<void(std::vector<double>)> take_weights,
+                        std::function<std::string()> write) {
+  const auto read = [=](const toml::node& node) -> Problem {
     if (const auto* array = node.as_array()) {
-      if (auto problem = read_weights(*array, to.weights)) return problem;
-      to.balance = balance::Policy::Fixed;
+      std::vector<double> weights;
+      if (auto problem = read_weights(*array, weights)) return problem;
+      take_weights(std::move(weights));
       return std::nullopt;
     }
     const auto* word = node.as_string();
-    if (!word) return unexpected_type(kExpected, node);
-    if (word->get() != "auto" && word->get() != "equal") {
-      return fmt::format("expected {}, found {}", kExpected, toml_string(word->get()));
+    if (!word) return unexpected_type(expected, node);
+    if (std::ranges::find(words, word->get()) == words.end()) {
+      return fmt::format("expected {}, found {}", expected, toml_string(word->get()));
     }
-    to.balance = word->get() == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
-    to.weights.clear();
+    take_word(word->get());
     return std::nullopt;
   };
-  const auto write = [&to]() -> std::string {
-    if (to.balance == balance::Policy::Fixed)
-      return fmt::format("[{}]", fmt::join(to.weights, ", "));
-    return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
-  };
-  return {read, write};
+  return {read, std::move(write)};
+}
+
+}  // namespace
+
+Binding balance_policy(ParallelConfig& to) {
+  return word_or_weights(R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
+                         [&to](const std::string& word) {
+                           to.balance =
+                               word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
+                           to.weights.clear();
+                         },
+                         [&to](std::vector<double> weights) {
+                           to.balance = balance::Policy::Fixed;
+                           to.weights = std::move(weights);
+                         },
+                         [&to]() -> std::string {
+                           if (to.balance == balance::Policy::Fixed) {
+                             return fmt::format("[{}]", fmt::join(to.weights, ", "));
+                           }
+                           return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
+                         });
+}
+
+Binding shard_weights(ZeroConfig& to) {
+  return word_or_weights(R"("memory", "speed", "equal" or an array of weights like [3, 1])",
+                         {"memory", "speed", "equal"},
+                         [&to](const std::string& word) {
+                           to.shards = word;
+                           to.weights.clear();
+                         },
+                         [&to](std::vector<double> weights) {
+                           to.shards.clear();
+                           to.weights = std::move(weights);
+                         },
+                         [&to]() -> std::string {
+                           return to.weights.empty()
+                                      ? fmt::format("\"{}\"", to.shards)
+                                      : fmt::format("[{}]", fmt::join(to.weights, ", "));
+                         });
 }
 
 Binding word_or_count(std::string& to, std::vector<std::string> words) {

@@ -53,6 +53,8 @@ Binding endpoint(std::string& to);
 Binding worker_specs(std::vector<std::string>& to);
 /// balance = "auto" | "equal" | [3, 1]
 Binding balance_policy(ParallelConfig& to);
+/// shards = "memory" | "speed" | "equal" | [3, 1]
+Binding shard_weights(ZeroConfig& to);
 /// recompute = "none" | "all" | "sqrt" | "auto" | 4
 Binding word_or_count(std::string& to, std::vector<std::string> words);
 /// count = 2 | [3, 1]

@@ -195,10 +195,15 @@ JobConfig load_job(const std::filesystem::path& file, const std::vector<std::str
 JobConfig parse_job(std::string_view toml, const std::string& origin,
                     const std::vector<std::string>& overrides, const Notify& notify) {
   JobConfig job;
-  const auto keys = job_keys(job);
-  apply_file(parse_toml(toml, origin), origin, keys, notify);
-  for (const std::string& text : overrides) apply_override(text, keys, notify);
+  apply_file(parse_toml(toml, origin), origin, job_keys(job), notify);
+  apply_overrides(job, overrides, notify);
   return job;
+}
+
+void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides,
+                     const Notify& notify) {
+  const auto keys = job_keys(job);
+  for (const std::string& text : overrides) apply_override(text, keys, notify);
 }
 
 std::string to_toml(const JobConfig& job) {

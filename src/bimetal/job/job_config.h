@@ -16,9 +16,7 @@ namespace bimetal::job {
 struct ModelConfig {
   std::string name = "cnn";
   std::int64_t hidden = 0;     ///< width of the hidden layers; 0: the model's own
-  std::string python;          ///< "package.module:function" that makes the task; then no name
-  std::string norm = "group";  ///< resnets: "group", or "batch" over norm_group samples each
-  std::int64_t norm_group = 0;
+  std::string norm = "group";  ///< resnets: "group", or "batch"
   // Language models; 0: that of the preset.
   std::int64_t layers = 0;
   std::int64_t width = 0;
@@ -54,9 +52,13 @@ struct TrainConfig {
   std::string dtype = "float32";      ///< "float32" or "float64"
   std::string precision = "float32";  ///< of the computation: a name of precision::Precision
   double loss_scale = 0;              ///< float16: 0 finds it out
-  std::string recompute = "none";     ///< "none", "all", "sqrt", "auto" or every how many units
-  bool deterministic = false;         ///< the same bits in every run, or an error
-  std::string optimizer = "sgd";      ///< "sgd", "adam", "adamw", "lars", "lamb"
+  double loss_scale_initial = 65536;  ///< what it begins with where it finds itself
+  std::int64_t loss_scale_window = 2000;   ///< steps without an overflow after which it doubles
+  std::int64_t loss_scale_hysteresis = 1;  ///< overflows until it is halved
+  double loss_scale_min = 1;               ///< it does not fall below that
+  std::string recompute = "none";  ///< "none", "all", "sqrt", "auto" or every how many units
+  bool deterministic = false;      ///< the same bits in every run, or an error
+  std::string optimizer = "sgd";   ///< "sgd", "adam", "adamw", "lars", "lamb"
   double learning_rate = 0.05;
   double momentum = 0.9;  ///< sgd, lars
   double weight_decay = 0.0;
@@ -69,9 +71,11 @@ struct TrainConfig {
   double trust_coefficient = 0.001;      ///< lars
   std::int64_t warmup_steps = 0;         ///< over which the rate grows to learning_rate
   double warmup_from = 0;                ///< the rate that it grows from
-  std::string schedule = "constant";     ///< "constant" or "cosine"; schedule.h
-  std::int64_t decay_steps = 0;          ///< cosine: the last step that it takes; 0: the job's
-  double min_learning_rate_ratio = 0.0;  ///< cosine: the last rate as a part of learning_rate
+  std::string warmup = "linear";         ///< how it grows: "linear" or "log"
+  std::int64_t warmup_lag = 0;           ///< steps at warmup_from before it begins to grow
+  std::string schedule = "constant";     ///< "constant", "linear" or "cosine"; schedule.h
+  std::int64_t decay_steps = 0;          ///< the last step of the decay; 0: the job's
+  double min_learning_rate_ratio = 0.0;  ///< the last rate as a part of learning_rate
   bool evaluate = true;                  ///< test accuracy at the end of each epoch
   bool operator==(const TrainConfig&) const = default;
 };
@@ -82,7 +86,6 @@ struct ParallelConfig {
   std::vector<double> weights;  ///< balance = [3, 1]; empty for the other policies
   double bucket_mb = 25.0;
   double timeout_s = 60.0;  ///< deadline of one step's communication
-  std::string exact = "strict";  ///< "relaxed": models whose result hangs on the split may train
   bool operator==(const ParallelConfig&) const = default;
 };
 
@@ -108,7 +111,6 @@ struct ZeroConfig {
   std::string offload_optimizer = "none";   ///< "none", "host" or "disk"
   std::string offload_parameters = "none";  ///< likewise
   std::string offload_path;                 ///< folder for "disk"
-  std::int64_t copies = 1;                  ///< 2: each shard has a buddy
   bool operator==(const ZeroConfig&) const = default;
 };
 
@@ -175,6 +177,10 @@ JobConfig load_job(const std::filesystem::path& file,
 /// The same from text, for jobs that came over the network; `origin` stands for the file name.
 JobConfig parse_job(std::string_view toml, const std::string& origin,
                     const std::vector<std::string>& overrides = {}, const Notify& notify = {});
+
+/// Changes keys of a job that is there already, as `overrides` of load_job say. Errors: its.
+void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides,
+                     const Notify& notify = {});
 
 /// Every key with its value, so that parse_job(to_toml(job)) == job: what a launcher sends to
 /// machines that have no file.

@@ -17,6 +17,7 @@ namespace bimetal::optim {
 namespace {
 
 using Parameters = std::vector<torch::Tensor>;
+using Dimensions = std::vector<std::int64_t>;
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 using MadeOptimizer = std::unique_ptr<torch::optim::Optimizer>;
 
@@ -24,15 +25,19 @@ using MadeOptimizer = std::unique_ptr<torch::optim::Optimizer>;
 /// whose tensors have one dimension.
 template <typename Made, typename Options>
 MadeOptimizer make_with(const job::TrainConfig& config, Parameters parameters,
-                        const Options& options) {
+                        const Dimensions& dimensions, const Options& options) {
   if (config.decay_on == "all") return std::make_unique<Made>(std::move(parameters), options);
-  const auto vectors = std::stable_partition(parameters.begin(), parameters.end(),
-                                             [](const auto& tensor) { return tensor.dim() >= 2; });
+  Parameters matrices, vectors;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto dimension = dimensions.empty() ? parameters[i].dim() : dimensions[i];
+    (dimension >= 2 ? matrices : vectors).push_back(parameters[i]);
+  }
+  const bool any_vectors = !vectors.empty();
   Groups groups;
-  if (vectors != parameters.begin()) groups.emplace_back(Parameters(parameters.begin(), vectors));
-  if (vectors != parameters.end()) groups.emplace_back(Parameters(vectors, parameters.end()));
+  if (!matrices.empty()) groups.emplace_back(std::move(matrices));
+  if (any_vectors) groups.emplace_back(std::move(vectors));
   auto made = std::make_unique<Made>(std::move(groups), options);
-  if (vectors != parameters.end()) {
+  if (any_vectors) {
     // Afterwards, since libtorch takes a 0 that is given to it for the lack of a value.
     auto undecayed = options;
     undecayed.weight_decay(0);
@@ -43,22 +48,25 @@ MadeOptimizer make_with(const job::TrainConfig& config, Parameters parameters,
 
 /// Of Adam, AdamW and LAMB; each has an epsilon of its own unless the job gives one.
 template <typename Made, typename Options>
-MadeOptimizer make_adam_like(const job::TrainConfig& config, Parameters parameters) {
+MadeOptimizer make_adam_like(const job::TrainConfig& config, Parameters parameters,
+                             const Dimensions& dimensions) {
   Options options(full_rate(config));
   options.betas({config.beta1, config.beta2}).weight_decay(config.weight_decay);
   if (config.epsilon > 0) options.eps(config.epsilon);
-  return make_with<Made>(config, std::move(parameters), options);
+  return make_with<Made>(config, std::move(parameters), dimensions, options);
 }
 
-MadeOptimizer make_sgd(const job::TrainConfig& config, Parameters parameters) {
-  return make_with<FusedSgd>(config, std::move(parameters),
+MadeOptimizer make_sgd(const job::TrainConfig& config, Parameters parameters,
+                       const Dimensions& dimensions) {
+  return make_with<FusedSgd>(config, std::move(parameters), dimensions,
                              torch::optim::SGDOptions(full_rate(config))
                                  .momentum(config.momentum)
                                  .weight_decay(config.weight_decay));
 }
 
-MadeOptimizer make_lars(const job::TrainConfig& config, Parameters parameters) {
-  return make_with<Lars>(config, std::move(parameters),
+MadeOptimizer make_lars(const job::TrainConfig& config, Parameters parameters,
+                        const Dimensions& dimensions) {
+  return make_with<Lars>(config, std::move(parameters), dimensions,
                          LarsOptions(full_rate(config))
                              .momentum(config.momentum)
                              .weight_decay(config.weight_decay)
@@ -67,7 +75,7 @@ MadeOptimizer make_lars(const job::TrainConfig& config, Parameters parameters) {
 
 struct OptimizerEntry {
   std::string_view name;
-  MadeOptimizer (*make)(const job::TrainConfig&, Parameters);
+  MadeOptimizer (*make)(const job::TrainConfig&, Parameters, const Dimensions&);
   bool whole_tensors;
 };
 
@@ -90,8 +98,9 @@ const OptimizerEntry& find_optimizer(const job::TrainConfig& config) {
 
 }  // namespace
 
-MadeOptimizer make_optimizer(const job::TrainConfig& config, Parameters parameters) {
-  return find_optimizer(config).make(config, std::move(parameters));
+MadeOptimizer make_optimizer(const job::TrainConfig& config, Parameters parameters,
+                             const Dimensions& dimensions) {
+  return find_optimizer(config).make(config, std::move(parameters), dimensions);
 }
 
 bool needs_whole_tensors(const job::TrainConfig& config) {

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -13,8 +14,10 @@ namespace bimetal::optim {
 /// train.optimizer: "sgd" (with momentum), "adam", "adamw" (all three: fused.h), "lars" (lars.h) or
 /// "lamb" (lamb.h), at the full rate. With train.decay_on = "matrices" the tensors of fewer than
 /// two dimensions are a group of their own, without weight decay. Error(InvalidArgument) otherwise.
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::TrainConfig& config,
-                                                        std::vector<torch::Tensor> parameters);
+/// `dimensions`: of the tensor that each parameter is a part of, where they are parts.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+    const job::TrainConfig& config, std::vector<torch::Tensor> parameters,
+    const std::vector<std::int64_t>& dimensions = {});
 
 /// Whether the update of an element depends on the rest of its tensor, or on the tensor's shape, so
 /// that make_optimizer must be given the model's whole tensors: LARS, LAMB, and any with

@@ -5,9 +5,12 @@
 
 namespace bimetal::precision {
 
-LossScalerOptions scaler_options(double loss_scale) {
-  if (loss_scale == 0) return {};
-  return {.initial = loss_scale, .dynamic = false};
+LossScalerOptions scaler_options(const job::TrainConfig& config) {
+  if (config.loss_scale != 0) return {.initial = config.loss_scale, .dynamic = false};
+  return {.initial = config.loss_scale_initial,
+          .interval = config.loss_scale_window,
+          .least = config.loss_scale_min,
+          .hysteresis = config.loss_scale_hysteresis};
 }
 
 LossScaler::LossScaler(LossScalerOptions options)
@@ -24,8 +27,12 @@ void LossScaler::update(bool overflow) {
 
 void LossScaler::back_off() {
   ++skipped_;
-  ++falls_;
   growth_steps_ = 0;
+  if (options_.dynamic && tolerated_ + 1 < options_.hysteresis) {
+    ++tolerated_;
+    return;
+  }
+  ++falls_;
   // The product of a float and a double is rounded once, as in torch's kernel.
   const auto lower = static_cast<float>(static_cast<double>(scale_) * options_.back_off);
   const auto floor = std::min(scale_, static_cast<float>(options_.least));
@@ -38,6 +45,7 @@ void LossScaler::count_up() {
   if (!options_.dynamic || ++growth_steps_ < options_.interval) return;
   growth_steps_ = 0;
   falls_ = 0;
+  tolerated_ = 0;
   const auto higher = static_cast<float>(static_cast<double>(scale_) * options_.growth);
   if (std::isfinite(higher)) scale_ = higher;
 }
@@ -47,6 +55,7 @@ void LossScaler::restore(const LossScalerState& state) {
   if (!options_.dynamic) return;
   scale_ = static_cast<float>(state.scale);
   growth_steps_ = state.growth_steps;
+  tolerated_ = state.tolerated;
 }
 
 }  // namespace bimetal::precision

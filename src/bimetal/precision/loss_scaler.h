@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "bimetal/job/job_config.h"
+
 namespace bimetal::precision {
 
 struct LossScalerOptions {
@@ -14,22 +16,27 @@ struct LossScalerOptions {
   bool dynamic = true;  ///< false: the scale stays
   /// Below that the scale does not fall.
   double least = 1;
+  /// The scale falls at that many overflows and at each one after them, until it grows again (the
+  /// hysteresis of Megatron-LM's and DeepSpeed's scalers): one bad batch need not halve it.
+  std::int64_t hysteresis = 1;
 };
 
-/// train.loss_scale: 0 is a dynamic scale with the usual beginning, anything else is kept.
-LossScalerOptions scaler_options(double loss_scale);
+/// train.loss_scale: 0 is a dynamic scale as train.loss_scale_… say, anything else is kept.
+LossScalerOptions scaler_options(const job::TrainConfig& config);
 
 /// What checkpoints carry.
 struct LossScalerState {
   double scale = 0;
   std::int64_t growth_steps = 0;  ///< in a row without an overflow
   std::int64_t skipped = 0;       ///< steps since the job's start
+  std::int64_t tolerated = 0;     ///< overflows since the scale grew that did not lower it
   bool operator==(const LossScalerState&) const = default;
 };
 
 /// Decides on the scale as torch.amp.GradScaler does (Micikevicius et al., "Mixed Precision
 /// Training", ICLR 2018, §3.2), on a CPU and without a device: in float32 arithmetic, step by step
-/// the same, but for the floor, below which torch's scale falls until it is 0 and stays so. All
+/// the same, but for a hysteresis above 1, which torch's has not, and for the floor, below which
+/// torch's scale falls until it is 0 and stays so. All
 /// ranks that are told the same hold the same. Use from one thread.
 class LossScaler {
  public:
@@ -46,7 +53,7 @@ class LossScaler {
   /// Overflows in a row that could not lower the scale any more.
   std::int64_t stuck() const noexcept { return stuck_; }
 
-  LossScalerState state() const { return {scale(), growth_steps_, skipped_}; }
+  LossScalerState state() const { return {scale(), growth_steps_, skipped_, tolerated_}; }
   /// Goes on with it; a scale that is fixed stays what it is.
   void restore(const LossScalerState& state);
 
@@ -56,7 +63,7 @@ class LossScaler {
 
   LossScalerOptions options_;
   float scale_;
-  std::int64_t growth_steps_ = 0, skipped_ = 0, falls_ = 0, stuck_ = 0;
+  std::int64_t growth_steps_ = 0, skipped_ = 0, tolerated_ = 0, falls_ = 0, stuck_ = 0;
 };
 
 }  // namespace bimetal::precision

@@ -115,6 +115,7 @@ progress::Evaluation evaluate(const task::Task& task, const task::Model& model, 
     }
   }
   model.train();
+  if (options.computed) options.computed();
   group
       .all_reduce(comm::buffer(std::span(results)), comm::ReduceOp::sum,
                   Deadline::after(options.timeout))

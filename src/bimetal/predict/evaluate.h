@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct EvaluateOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  /// evaluate() alone: once this rank's part is computed, before the ranks meet.
+  std::function<void()> computed = {};
 };
 
 /// The data set is visited in that many chunks of equally many samples, the last one shorter. How

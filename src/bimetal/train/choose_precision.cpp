@@ -89,7 +89,7 @@ Precision choose_precision(const job::JobConfig& job, const job::WorkerSpec& wor
 RankPrecisions::RankPrecisions(comm::Group group, const job::JobConfig& job,
                                const job::WorkerSpec& worker, const device::Place& place,
                                const task::Task& task, progress::Observer& observer)
-    : loss_scale_(job.train.loss_scale) {
+    : scaler_(precision::scaler_options(job.train)) {
   if (job::precision_of(job, worker) == "auto") observer.on_phase("measuring precisions");
   mine_ = choose_precision(job, worker, place, task);
   all_ = gather(std::move(group), mine_, milliseconds_of(job.parallel.timeout_s));
@@ -97,7 +97,7 @@ RankPrecisions::RankPrecisions(comm::Group group, const job::JobConfig& job,
 
 std::optional<precision::LossScalerOptions> RankPrecisions::scaler() const {
   if (std::ranges::count(all_, Precision::float16) == 0) return std::nullopt;
-  return precision::scaler_options(loss_scale_);
+  return scaler_;
 }
 
 void RankPrecisions::report(progress::Report& report,

@@ -42,7 +42,7 @@ class RankPrecisions {
 
  private:
   precision::Precision mine_;
-  double loss_scale_;
+  precision::LossScalerOptions scaler_;
   std::vector<precision::Precision> all_;  ///< by rank
 };
 

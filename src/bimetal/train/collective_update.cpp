@@ -46,23 +46,23 @@ bool all_fit(std::span<const progress::RankFigures> figures) {
 
 }  // namespace
 
-CollectiveUpdate::CollectiveUpdate(parallel::ReplicatedModel& parallel,
+CollectiveUpdate::CollectiveUpdate(parallel::ParameterStore& store,
                                    std::chrono::milliseconds timeout, const UpdateOptions& options)
-    : parallel_(parallel),
+    : store_(store),
       timeout_(timeout),
-      exchange_(group_of_its_own(parallel.group())),
-      stages_(options) {}
+      exchange_(group_of_its_own(store.group())),
+      stages_(options, store.in_shards() ? Norms::OfShards : Norms::OfWhole) {}
 
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
                                  torch::optim::Optimizer& optimizer) {
   mine.communicate_seconds = communicate_seconds_;
   mine.wait_seconds = wait_seconds_;
-  mine.bytes_sent = parallel_.group().bytes_sent();
+  mine.bytes_sent = store_.group().bytes_sent();
   // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
   // of them.
   const bool ahead = !stages_.needs_agreement();
   if (ahead) exchange_.start(mine, Deadline::after(timeout_));
-  in_phase(Phase::kWait, [&] { parallel_.finish_step(); });
+  in_phase(Phase::kWait, [&] { store_.finish_step(); });
   const Stopwatch inspecting;
   const auto gradients = optim::gradients_of(optimizer);
   mine.gradient_norm = in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients); });
@@ -71,8 +71,8 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const Stopwatch waiting;
   StepResult result;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
-  result.communicate_seconds = parallel_.communicate_seconds();
-  result.wait_seconds = parallel_.wait_seconds() + waiting.seconds();
+  result.communicate_seconds = store_.communicate_seconds();
+  result.wait_seconds = store_.wait_seconds() + waiting.seconds();
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
   result.applied = all_fit(result.figures);
@@ -82,7 +82,10 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
   result.skipped = !stages_.decide(step, result.figures, gradients);
-  if (!result.skipped) optimizer.step();
+  if (!result.skipped) {
+    optimizer.step();
+    store_.after_update();
+  }
   update_seconds_ = inspect_seconds + updating.seconds();
   return result;
 }

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/parameter_store.h"
 #include "bimetal/progress/rank_figures.h"
 #include "bimetal/train/gradient_stages.h"
 
@@ -26,8 +26,8 @@ struct StepResult {
 /// Use from one thread.
 class CollectiveUpdate {
  public:
-  /// `parallel` must outlive it.
-  CollectiveUpdate(parallel::ReplicatedModel& parallel, std::chrono::milliseconds timeout,
+  /// `store` must outlive it.
+  CollectiveUpdate(parallel::ParameterStore& store, std::chrono::milliseconds timeout,
                    const UpdateOptions& options = {});
 
   /// Ends step number `step`, in which this rank has done `mine`, whose totals of all steps so far
@@ -43,7 +43,7 @@ class CollectiveUpdate {
   double update_seconds() const noexcept { return update_seconds_; }
 
  private:
-  parallel::ReplicatedModel& parallel_;
+  parallel::ParameterStore& store_;
   std::chrono::milliseconds timeout_;
   progress::FigureExchange exchange_;
   GradientStages stages_;

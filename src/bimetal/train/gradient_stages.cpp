@@ -18,9 +18,17 @@ constexpr std::int64_t kMostStuck = 10;
 /// become 256.
 constexpr std::int64_t kManyFalls = 8;
 
+double norm_of(std::span<const progress::RankFigures> ranks, Norms norms) {
+  if (norms == Norms::OfWhole) return ranks.front().gradient_norm;
+  double squares = 0;
+  for (const auto& rank : ranks) squares += rank.gradient_norm * rank.gradient_norm;
+  return std::sqrt(squares);
+}
+
 }  // namespace
 
-GradientStages::GradientStages(const UpdateOptions& options) : limits_(options.limits) {
+GradientStages::GradientStages(const UpdateOptions& options, Norms norms)
+    : limits_(options.limits), norms_(norms) {
   if (options.scaler) scaler_.emplace(*options.scaler);
 }
 
@@ -59,7 +67,7 @@ bool GradientStages::decide(std::int64_t step, std::span<const progress::RankFig
                     step));
   }
   if (finite && limits_.norm > 0) {
-    optim::clip_norm(gradients, ranks.front().gradient_norm, limits_.norm);
+    optim::clip_norm(gradients, norm_of(ranks, norms_), limits_.norm);
   }
   return finite;
 }

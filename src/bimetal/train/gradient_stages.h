@@ -23,11 +23,17 @@ struct UpdateOptions {
   std::optional<precision::LossScalerOptions> scaler = {};
 };
 
+/// Of what the norms that inspect() returns are.
+enum class Norms {
+  OfWhole,   ///< each rank has all gradients
+  OfShards,  ///< each has a part of them, all ranks together every element once
+};
+
 /// A step is backward of loss_scale() times the loss, the sum of gradients over the ranks,
 /// inspect() on each rank, an exchange of what that returned, decide(). Use from one thread.
 class GradientStages {
  public:
-  explicit GradientStages(const UpdateOptions& options);
+  explicit GradientStages(const UpdateOptions& options, Norms norms = Norms::OfWhole);
 
   /// What the step's losses are to be multiplied by; 1 without a scaler.
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
@@ -41,7 +47,8 @@ class GradientStages {
   double inspect(const std::vector<torch::Tensor>& gradients) const;
 
   /// What all ranks do: they shorten the gradients to the limit and update (true), or skip the step
-  /// (false). `ranks`: what inspect() returned, by rank; rank 0's norm counts. Error(NotFinite),
+  /// (false). `ranks`: what inspect() returned, by rank; rank 0's norm counts, or that of all parts
+  /// together. Error(NotFinite),
   /// the same on every rank, for gradients that are not finite where no scale is at fault, or where
   /// it cannot get smaller.
   bool decide(std::int64_t step, std::span<const progress::RankFigures> ranks,
@@ -58,6 +65,7 @@ class GradientStages {
   void require_way_out(std::int64_t step) const;
 
   optim::GradientLimits limits_;
+  Norms norms_;
   std::optional<precision::LossScaler> scaler_;
 };
 

@@ -10,13 +10,14 @@ namespace bimetal::train {
 
 Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task,
                      const torch::Device& device, torch::Dtype dtype,
-                     precision::Precision precision)
+                     precision::Precision precision, bool update)
     : data_(task.training()),
       device_(device),
       model_(task.make_model()),
       compute_(
           task, model_, device,
-          {.micro_batch = job.micro_batch, .precision = precision, .recompute = job.recompute}) {
+          {.micro_batch = job.micro_batch, .precision = precision, .recompute = job.recompute}),
+      update_(update) {
   model_.to(device, dtype);
   optimizer_ = optim::make_optimizer(job, model_.parameters());
 }
@@ -30,7 +31,7 @@ double Rehearsal::step(std::int64_t samples) {
   compute_.run(batch, [&](const torch::Tensor& loss_sum, bool) {
     loss_sum.backward(torch::full_like(loss_sum, part));
   });
-  optimizer_->step();
+  if (update_) optimizer_->step();
   device::synchronize(device_);
   return watch.seconds();
 }

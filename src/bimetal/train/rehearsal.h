@@ -15,12 +15,13 @@ namespace bimetal::train {
 /// A task's model and a job's optimizer, to be worn out. Use from one thread at a time.
 class Rehearsal {
  public:
-  /// Draws from torch's default generator. `task` must outlive it.
+  /// Draws from torch's default generator. `task` must outlive it. `update`: steps end with the
+  /// optimizer's, whose state is what needs most memory.
   Rehearsal(const job::TrainConfig& job, const task::Task& task, const torch::Device& device,
-            torch::Dtype dtype, precision::Precision precision);
+            torch::Dtype dtype, precision::Precision precision, bool update = true);
 
-  /// Seconds of one step (forward, backward, update) on the first `samples` samples of the training
-  /// data; emulated slowness is not in them.
+  /// Seconds of one step (forward, backward and, if asked for, update) on the first `samples`
+  /// samples of the training data; emulated slowness is not in them.
   double step(std::int64_t samples);
 
   /// Of these samples.
@@ -31,6 +32,7 @@ class Rehearsal {
   torch::Device device_;
   task::Model model_;
   Compute compute_;
+  bool update_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 

@@ -16,7 +16,10 @@ namespace bimetal::train {
 
 device::Place choose_place(const job::JobConfig& job, const TrainerOptions& options) {
   job::require_possible(job, {&options.worker, 1});
-  device::apply_worker_limits(options.worker, options.local_world_size);
+  // Who cuts gradients up does so for want of memory.
+  device::apply_worker_limits(
+      options.worker, options.local_world_size,
+      job.zero.level >= 2 ? device::FreedMemory::Returned : device::FreedMemory::Kept);
   device::Place place;
   place.device = device::select_device(options.worker, options.local_rank);
   place.dtype = device::dtype_named(job.train.dtype);

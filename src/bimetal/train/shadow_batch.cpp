@@ -36,7 +36,8 @@ void ShadowBatch::begin(std::int64_t weight) try {
     // Here and not on the other thread: the initial parameters are drawn from the generator that
     // the job's own random numbers come from.
     const auto before = checkpoint::random_state();
-    rehearsal_.emplace(job_, task_, options_.device, options_.dtype, options_.precision);
+    rehearsal_.emplace(job_, task_, options_.device, options_.dtype, options_.precision,
+                       options_.update);
     checkpoint::set_random_state(before);
     device::synchronize(options_.device);
   }

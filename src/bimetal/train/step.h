@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "bimetal/comm/group.h"
@@ -36,6 +37,11 @@ class TrainingStep {
   TrainingStep(const task::Task& task, const task::Model& model, torch::optim::Optimizer& optimizer,
                comm::Group group, StepOptions options);
 
+  /// The same with parameters, gradients and their sums wherever `store` keeps them. `model` is
+  /// what is to be computed with: of shards, their own. Collective.
+  TrainingStep(const task::Task& task, const task::Model& model, torch::optim::Optimizer& optimizer,
+               std::shared_ptr<parallel::ParameterStore> store, StepOptions options);
+
   /// Runs step number `step` over the samples of `plan`, the same on every rank. `fetch` gives this
   /// rank's batch (0 samples: it takes part without computing). `shadow` is told to all.
   /// Collective.
@@ -53,10 +59,10 @@ class TrainingStep {
   GradientStages& stages() noexcept { return update_.stages(); }
 
   /// The gradients' exchange; used between steps alone.
-  parallel::ReplicatedModel& parallel() noexcept { return parallel_; }
+  parallel::ParameterStore& parallel() noexcept { return *store_; }
 
   /// Copies the buffers of rank `root` (running means and the like) to all. Collective.
-  void broadcast_buffers(int root) { parallel_.broadcast_buffers(root); }
+  void broadcast_buffers(int root) { store_->broadcast_buffers(root); }
 
  private:
   progress::RankFigures compute(const data::EpochSampler::Step& plan,
@@ -64,7 +70,7 @@ class TrainingStep {
 
   torch::optim::Optimizer& optimizer_;
   StepOptions options_;
-  parallel::ReplicatedModel parallel_;
+  std::shared_ptr<parallel::ParameterStore> store_;
   CollectiveUpdate update_;
   Compute compute_;
 };

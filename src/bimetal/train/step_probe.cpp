@@ -76,7 +76,8 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
   for (; largest > 0; largest /= 4) {
     balance::CostModel cost;
     const auto error = without_memory_for(options.device, [&] {
-      Rehearsal rehearsal(job, task, options.device, options.dtype, options.precision);
+      Rehearsal rehearsal(job, task, options.device, options.dtype, options.precision,
+                          options.update);
       cost = measure(rehearsal, largest, options.speed, budget);
     });
     if (!error) return cost;

@@ -22,6 +22,7 @@ struct ProbeOptions {
   precision::Precision precision = precision::Precision::float32;
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   std::chrono::milliseconds budget{800};
+  bool update = true;  ///< steps end with the optimizer's
 };
 
 /// t(b) = α + β·b of one step (forward, backward, update) of `task` on this device, b being the

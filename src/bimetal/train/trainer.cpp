@@ -1,6 +1,5 @@
 #include "bimetal/train/trainer.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -13,7 +12,6 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/form_islands.h"
-#include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/optimizers.h"
@@ -23,14 +21,15 @@
 #include "bimetal/progress/worker_summary.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/deterministic.h"
+#include "bimetal/train/error_of.h"
 #include "bimetal/train/gradient_compression.h"
-#include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/profile/step_profiler.h"
 #include "bimetal/train/rank_journal.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/shadow_batch.h"
 #include "bimetal/train/step.h"
 #include "bimetal/train/step_probe.h"
+#include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
 namespace {
@@ -47,10 +46,14 @@ class TrainingRun {
   ProbeOptions probe_options() const;
   balance::Balancer measure_devices();
   StepOptions step_options() const;
+  parallel::ReplicatedModelOptions parallel_options() const;
   std::shared_ptr<c10d::Island> find_island() const;
   data::EpochSampler sampler() const;
   /// Of a global batch on average: what shares add up to.
   std::int64_t batch_weight() const { return sampler_.mean_weight(job_.train.global_batch); }
+
+  /// No rank need have the memory for a whole model's gradients.
+  bool in_pieces() const { return job_.zero.level >= 2; }
 
   bool next_step();
   progress::ShadowFigures measure_beside_work(const data::BatchFeed::Plan& plan);
@@ -74,9 +77,8 @@ class TrainingRun {
   data::EpochSampler sampler_;  ///< at the start of the first epoch
   RankPrecisions precisions_;
   balance::Balancer balancer_;
-  task::Model model_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  checkpoint::TrainingState state_;
+  TrainedModel trained_;
+  checkpoint::TrainingState& state_;
   std::int64_t planned_steps_;
   TrainingStep step_;
   data::BatchFeed feed_;
@@ -101,12 +103,12 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       sampler_(data::make_sampler(*task_->training(), job_.train.seed)),
       precisions_(group_, job_, options_.worker, place_, *task_, observer_),
       balancer_(measure_devices()),
-      model_(make_seeded_model(*task_, job_.train.seed, place_)),
-      optimizer_(optim::make_optimizer(optimizer_config(job_, group_.size()), model_.parameters())),
-      state_(checkpoint::starting_point(group_, job_, options_.resume, model_, *optimizer_,
-                                        observer_)),
+      trained_(job_, group_, make_seeded_model(*task_, job_.train.seed, place_), options_.resume,
+               observer_, parallel_options(),
+               shard_weights(job_, group_, place_.device, alone_rates(balancer_))),
+      state_(trained_.state()),
       planned_steps_(checkpoint::planned_steps(job_.train, task_->training()->size(), state_)),
-      step_(*task_, model_, *optimizer_, group_, step_options()),
+      step_(*task_, trained_.model(), trained_.optimizer(), trained_.store(), step_options()),
       feed_(task_->training(), sampler(), group_.rank(), job_.train.global_batch, job_.train.epochs,
             place_.device),
       journal_(balancer_, job_.parallel.balance,
@@ -142,15 +144,21 @@ ProbeOptions TrainingRun::probe_options() const {
   return {.device = place_.device,
           .dtype = place_.dtype,
           .precision = precisions_.mine(),
-          .speed = options_.worker.speed};
+          .speed = options_.worker.speed,
+          .update = job_.zero.level == 0};
 }
 
+/// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
 balance::Balancer TrainingRun::measure_devices() {
-  observer_.on_phase("measuring devices");
+  std::vector<balance::Device> devices(static_cast<std::size_t>(group_.size()));
+  if (!in_pieces()) {
+    observer_.on_phase("measuring devices");
+    devices = probe_devices(group_, job_.train, *task_, probe_options());
+  }
   return balance::Balancer({.policy = job_.parallel.balance,
                             .fixed_weights = job_.parallel.weights,
                             .global_batch = batch_weight()},
-                           probe_devices(group_, job_.train, *task_, probe_options()));
+                           std::move(devices));
 }
 
 StepOptions TrainingRun::step_options() const {
@@ -163,16 +171,21 @@ StepOptions TrainingRun::step_options() const {
   options.update.limits = optim::limits_of(job_.train);
   options.update.scaler = precisions_.scaler();
   options.recompute = job_.train.recompute;
-  options.parallel.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20));
   options.parallel.timeout = milliseconds_of(job_.parallel.timeout_s);
-  options.parallel.compression = gradient_compression(job_, group_.size());
-  options.parallel.island = find_island();
   return options;
 }
 
-/// A compressed exchange needs each rank's own gradients: it does without islands.
+parallel::ReplicatedModelOptions TrainingRun::parallel_options() const {
+  return {.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
+          .timeout = milliseconds_of(job_.parallel.timeout_s),
+          .compression = gradient_compression(job_, group_.size()),
+          .island = find_island()};
+}
+
+/// Neither a compressed exchange, which needs each rank's own gradients, nor shards use islands.
 std::shared_ptr<c10d::Island> TrainingRun::find_island() const {
-  if (job_.fabric.islands == "off" || job_.compression.gradients != "none") return nullptr;
+  const bool apart = job_.compression.gradients != "none" || job_.zero.level > 0;
+  if (apart || job_.fabric.islands == "off") return nullptr;
   return c10d::form_islands(group_, place_.device, milliseconds_of(job_.parallel.timeout_s));
 }
 
@@ -185,7 +198,7 @@ data::EpochSampler TrainingRun::sampler() const {
 progress::Report TrainingRun::run() {
   introduce_workers();
   observer_.on_phase("training");
-  model_.train();
+  trained_.model().train();
   notice_idle_ranks();
   feed_.draw(balancer_.shares());
   journal_.start_clock();
@@ -216,7 +229,8 @@ bool TrainingRun::next_step() {
   };
   const bool stop = options_.stop_requested && options_.stop_requested();
   const auto step = state_.step + 1;
-  optim::set_learning_rate(*optimizer_, optim::learning_rate_at(job_.train, step, planned_steps_));
+  optim::set_learning_rate(trained_.optimizer(),
+                           optim::learning_rate_at(job_.train, step, planned_steps_));
   const auto shadow = measure_beside_work(plan);
   profiler_.begin(step);
   const auto result = step_.run(step, plan.samples, fetch, stop, shadow);
@@ -239,7 +253,7 @@ bool TrainingRun::next_step() {
 progress::ShadowFigures TrainingRun::measure_beside_work(const data::BatchFeed::Plan& plan) {
   const auto rank = static_cast<std::size_t>(group_.rank());
   const auto measured = shadow_.take();
-  const auto wanted = balancer_.shadows()[rank];
+  const auto wanted = in_pieces() ? 0 : balancer_.shadows()[rank];
   if (plan.samples.counts[rank] > 0) {
     shadow_.rest();
   } else if (wanted > 0) {
@@ -326,10 +340,11 @@ void TrainingRun::notice_idle_ranks() {
 void TrainingRun::evaluate_now() {
   if (!job_.train.evaluate || !task_->evaluation() || evaluated_step_ == state_.step) return;
   evaluated_step_ = state_.step;
-  const auto result = predict::evaluate(*task_, model_, group_, alone_rates(balancer_),
+  const auto result = predict::evaluate(*task_, trained_.model(), group_, alone_rates(balancer_),
                                         {.device = place_.device,
                                          .speed = options_.worker.speed,
-                                         .timeout = milliseconds_of(job_.parallel.timeout_s)});
+                                         .timeout = milliseconds_of(job_.parallel.timeout_s),
+                                         .computed = [this] { trained_.end_passes(); }});
   journal_.add_evaluation(state_.step, result);
   observer_.on_evaluated(state_.position.epoch + 1, result);
   journal_.start_clock();
@@ -341,16 +356,14 @@ void TrainingRun::save_now() {
   state_.shares = balancer_.shares();
   const auto busiest = std::ranges::max_element(state_.shares) - state_.shares.begin();
   step_.broadcast_buffers(static_cast<int>(busiest));
-  checkpoint::require_finite_parameters(group_, model_, state_.step,
-                                        milliseconds_of(job_.parallel.timeout_s));
+  trained_.require_finite();
   if (!job_.checkpoint.dir.empty()) {
     state_.torch_rng = checkpoint::random_state();
     // The job's, not the last step's, which follows from the step's number.
-    optim::set_learning_rate(*optimizer_, optim::full_rate(job_.train));
+    optim::set_learning_rate(trained_.optimizer(), optim::full_rate(job_.train));
     if (const auto& scaler = step_.stages().scaler()) state_.loss_scaler = scaler->state();
     state_.error_feedback = step_.parallel().error_feedback();
-    const auto path =
-        checkpoint::save_shared_checkpoint(group_, job_.checkpoint, model_, *optimizer_, state_);
+    const auto path = trained_.save();
     state_.error_feedback.clear();
     observer_.on_checkpoint(path.string(), state_.step);
   }
@@ -361,12 +374,6 @@ void TrainingRun::save_now() {
 bool agreed(const Error& error) {
   return error.code() == ErrorCode::NotFinite || error.code() == ErrorCode::OutOfMemory ||
          error.code() == ErrorCode::CallMismatch;
-}
-
-std::string first_line(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
@@ -384,15 +391,9 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
     if (!agreed(error)) group.abort(fmt::format("rank {}: {}", rank, error.what()));
     throw;
   } catch (const std::exception& error) {
-    const bool memory = is_out_of_memory(std::current_exception());
-    const auto refused = nondeterministic_operation(first_line(error));
-    const auto message = fmt::format("rank {}{}: {}", rank, memory ? " ran out of memory" : "",
-                                     refused ? *refused : first_line(error));
-    group.abort(message);
-    throw Error(memory    ? ErrorCode::OutOfMemory
-                : refused ? ErrorCode::Unsupported
-                          : ErrorCode::Internal,
-                message, rank);
+    const auto told = error_of(error, fmt::format("rank {}", rank), rank);
+    group.abort(told.what());
+    throw told;
   }
 }
 

@@ -49,6 +49,25 @@ TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
   EXPECT_THAT(refusal({"model.norm=batch"}), HasSubstr("take \"group\""));
 }
 
+TEST(Combinations, ShardsDoNotGoWithEverything) {
+  EXPECT_THAT(refusal({"zero.level=1", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"zero.level=2", "compression.gradients=int8"}),
+              HasSubstr("compression.gradients"));
+  EXPECT_THAT(refusal({"zero.level=3", "train.optimizer=lamb"}), HasSubstr("whole tensors"));
+  EXPECT_EQ(refusal({"zero.level=3", "train.optimizer=adamw", "train.decay_on=matrices",
+                     "train.clip_norm=1", "train.precision=float16"}),
+            "");
+}
+
+TEST(Combinations, OffloadIsRefused) {
+  JobConfig job;
+  job.zero.offload_optimizer = "host";
+  EXPECT_THROW(require_possible(job, {}), Error);
+  job.zero = {};
+  job.zero.offload_parameters = "disk";
+  EXPECT_THROW(require_possible(job, {}), Error);
+}
+
 TEST(Combinations, WorkersMayHaveAPrecisionOfTheirOwn) {
   EXPECT_THAT(refusal({"parallel.mode=server"}, {"cpu", "cuda:0:precision=float16"}),
               HasSubstr("parallel.mode"));

@@ -186,7 +186,7 @@ TEST(JobConfig, RefusesValuesOutOfRange) {
   EXPECT_THAT(error_of("[train]\nglobal_batch = 0"), HasSubstr("at least 1"));
   EXPECT_THAT(error_of("[train]\nbeta2 = 1.0"), HasSubstr("less than 1"));
   EXPECT_THAT(error_of("[train]\nmin_learning_rate_ratio = 1.5"), HasSubstr("at most 1"));
-  EXPECT_THAT(error_of("[train]\nschedule = 'linear'"), HasSubstr("\"constant\" or \"cosine\""));
+  EXPECT_THAT(error_of("[train]\nschedule = 'line'"), HasSubstr("\"linear\" or \"cosine\""));
   EXPECT_THAT(error_of("[train]\noptimizer = 'lion'"), HasSubstr("\"lars\" or \"lamb\""));
   EXPECT_THAT(error_of("[checkpoint]\nkeep = 0"), HasSubstr("at least 1"));
   EXPECT_THAT(error_of("[parallel]\ntimeout_s = 1e300"), HasSubstr("at most"));

@@ -9,7 +9,7 @@ namespace bimetal::precision {
 namespace {
 
 TEST(LossScaler, BeginsAsTorchsDoes) {
-  LossScaler scaler(scaler_options(0));
+  LossScaler scaler(scaler_options({}));
   EXPECT_EQ(scaler.scale(), 65536);
   scaler.update(true);
   EXPECT_EQ(scaler.scale(), 32768);
@@ -28,7 +28,7 @@ TEST(LossScaler, AnOverflowStartsTheCountAnew) {
 }
 
 TEST(LossScaler, NeverFallsBelowOneAndSaysWhenItCannot) {
-  LossScaler scaler(scaler_options(0));
+  LossScaler scaler(scaler_options({}));
   for (int step = 0; step < 16; ++step) scaler.update(true);
   EXPECT_EQ(scaler.scale(), 1);
   EXPECT_EQ(scaler.stuck(), 0);
@@ -48,7 +48,9 @@ TEST(LossScaler, StaysWithinFloat32) {
 }
 
 TEST(LossScaler, AFixedScaleStays) {
-  LossScaler scaler(scaler_options(1024));
+  job::TrainConfig config;
+  config.loss_scale = 1024;
+  LossScaler scaler(scaler_options(config));
   for (int step = 0; step < 3000; ++step) scaler.update(step % 7 == 0);
   EXPECT_EQ(scaler.scale(), 1024);
   scaler.restore({.scale = 2, .growth_steps = 1, .skipped = 3});
@@ -56,8 +58,38 @@ TEST(LossScaler, AFixedScaleStays) {
   EXPECT_EQ(scaler.state().skipped, 3);
 }
 
+TEST(LossScaler, IsWhatTheJobSays) {
+  job::TrainConfig config;
+  config.loss_scale_initial = 256;
+  config.loss_scale_window = 3;
+  config.loss_scale_hysteresis = 2;
+  config.loss_scale_min = 64;
+  LossScaler scaler(scaler_options(config));
+  EXPECT_EQ(scaler.scale(), 256);
+  for (int step = 0; step < 3; ++step) scaler.update(false);
+  EXPECT_EQ(scaler.scale(), 512);
+  for (int step = 0; step < 9; ++step) scaler.update(true);
+  EXPECT_EQ(scaler.scale(), 64);
+}
+
+TEST(LossScaler, ToleratesOverflowsUntilItGrowsAgain) {
+  LossScaler scaler({.initial = 64, .interval = 2, .hysteresis = 3});
+  for (const bool overflow : {true, false, true}) scaler.update(overflow);
+  EXPECT_EQ(scaler.scale(), 64);
+  EXPECT_EQ(scaler.falls(), 0);
+  EXPECT_EQ(scaler.state().skipped, 2);
+  scaler.update(true);  // the third
+  EXPECT_EQ(scaler.scale(), 32);
+  scaler.update(true);
+  EXPECT_EQ(scaler.scale(), 16);
+  for (const bool overflow : {false, false}) scaler.update(overflow);
+  EXPECT_EQ(scaler.scale(), 32);
+  for (const bool overflow : {true, true}) scaler.update(overflow);
+  EXPECT_EQ(scaler.scale(), 32);
+}
+
 TEST(LossScaler, GoesOnWhereItWas) {
-  const LossScalerOptions options{.initial = 64, .interval = 5};
+  const LossScalerOptions options{.initial = 64, .interval = 5, .hysteresis = 2};
   LossScaler whole(options), first(options), second(options);
   const auto overflow = [](int step) { return step % 13 == 0; };
   for (int step = 0; step < 100; ++step) whole.update(overflow(step));

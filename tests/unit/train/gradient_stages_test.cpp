@@ -118,7 +118,8 @@ TEST(GradientStages, SaysThatTheScaleKeepsFalling) {
 
 TEST(GradientStages, AScaleThatCannotFallEndsTheJob) {
   bimetal::testing::run_ranks(2, [](int, comm::Group group) {
-    SteepRank worker(group, {.scaler = precision::scaler_options(65536)});
+    SteepRank worker(group,
+                     {.scaler = precision::LossScalerOptions{.initial = 65536, .dynamic = false}});
     *worker.slope = kTooSteep;
     for (int step = 1; step <= 9; ++step) EXPECT_TRUE(worker.run(step).skipped);
     try {

@@ -34,6 +34,7 @@ Examples:
   bimetal launch -n 4 -- python train.py --epochs 3
   bimetal launch -H pc1:2,pc2:2 -- bimetal train job.toml
   bimetal launch -H localhost:1,me@mac.local:1 --remote-bimetal /opt/bimetal/bin/bimetal -- python3 train.py
+  bimetal launch --hostfile hosts --num_nodes 2 --num_gpus 4 -- python train.py --deepspeed_config ds.json
   srun -n 4 bimetal launch --slurm -- python train.py
   mpirun -n 4 bimetal launch --mpi -- python train.py
 
@@ -42,6 +43,7 @@ killed it), 130 after Ctrl-C. docs/launching.md tells more.)";
 
 struct LaunchArguments {
   std::optional<int> ranks;
+  std::optional<int> hosts_used, ranks_each;  ///< as of the deepspeed launcher
   std::string hosts, host_file;
   launch::SshOptions ssh;
   std::vector<std::string> environment;
@@ -53,17 +55,19 @@ struct LaunchArguments {
 };
 
 std::vector<launch::HostRanks> hosts_of(const LaunchArguments& arguments) {
-  if (!arguments.hosts.empty()) {
-    return launch::place_ranks(launch::parse_host_list(arguments.hosts), arguments.ranks);
-  }
-  if (!arguments.host_file.empty()) {
-    return launch::place_ranks(launch::read_host_file(arguments.host_file), arguments.ranks);
-  }
-  if (!arguments.ranks) {
+  const auto placed = [&](std::vector<launch::HostSlots> hosts) {
+    return launch::place_ranks(
+        launch::part_of_hosts(std::move(hosts), arguments.hosts_used, arguments.ranks_each),
+        arguments.ranks);
+  };
+  if (!arguments.hosts.empty()) return placed(launch::parse_host_list(arguments.hosts));
+  if (!arguments.host_file.empty()) return placed(launch::read_host_file(arguments.host_file));
+  const auto here = arguments.ranks ? arguments.ranks : arguments.ranks_each;
+  if (!here) {
     throw Error(ErrorCode::InvalidArgument,
                 "how many ranks, and where? Say -n N for this machine, or -H host1:N,host2:N");
   }
-  return {{"localhost", 0, *arguments.ranks}};
+  return placed({{"localhost", *here}});
 }
 
 /// Settings of Bimetal that hold for the whole job. Not the token, which goes another way, nor what
@@ -171,12 +175,25 @@ void add_place_options(CLI::App& command, LaunchArguments& arguments) {
                                "The same from a file, one \"HOST slots=N\" per line")
                    ->type_name("FILE")
                    ->excludes(hosts);
+  auto* ranks_each = command
+                         .add_option("--num_gpus,--num-gpus", arguments.ranks_each,
+                                     "Ranks on each host, as of the deepspeed launcher")
+                         ->type_name("N")
+                         ->check(CLI::PositiveNumber)
+                         ->excludes(ranks);
+  auto* hosts_used = command
+                         .add_option("--num_nodes,--num-nodes", arguments.hosts_used,
+                                     "The first N of the hosts alone, likewise")
+                         ->type_name("N")
+                         ->check(CLI::PositiveNumber);
   auto* slurm = command.add_flag("--slurm", arguments.slurm,
                                  "This process is a task of srun: become the rank that it is");
   auto* mpi = command.add_flag("--mpi", arguments.mpi,
                                "The same for a process that mpirun or mpiexec has started");
   slurm->excludes(mpi);
-  for (auto* engine : {slurm, mpi}) engine->excludes(ranks)->excludes(hosts)->excludes(file);
+  for (auto* engine : {slurm, mpi}) {
+    for (auto* place : {ranks, hosts, file, ranks_each, hosts_used}) engine->excludes(place);
+  }
 }
 
 void add_host_options(CLI::App& command, LaunchArguments& arguments) {
@@ -208,11 +225,13 @@ void add_host_options(CLI::App& command, LaunchArguments& arguments) {
       ->type_name("DIR")
       ->group(kGroup);
   command
-      .add_option("--master-addr", arguments.master_host,
+      .add_option("--master-addr,--master_addr", arguments.master_host,
                   "Address of the first host that the others reach (default: found out)")
       ->type_name("ADDR")
       ->group(kGroup);
-  command.add_option("--master-port", arguments.master_port, "Port there (default: a free one)")
+  command
+      .add_option("--master-port,--master_port", arguments.master_port,
+                  "Port there (default: a free one)")
       ->type_name("PORT")
       ->check(CLI::Range(1, 65535))
       ->group(kGroup);

@@ -83,7 +83,13 @@ int run_plan_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
 }  // namespace
 
 int plan_command(const PlanArguments& arguments) {
-  const auto job = read_job(arguments.job, arguments.set);
+  const auto job = read_job(
+      {arguments.job, arguments.deepspeed, arguments.set}, [&](const job::JobConfig& so_far) {
+        if (const auto env = launch::rank_from_environment()) {
+          return env->world_size;
+        }
+        return static_cast<int>(choose_workers(arguments.workers, so_far).size());
+      });
   job::require_possible(job, {});
   if (const auto env = launch::rank_from_environment()) {
     return run_plan_rank(*env, job, worker_of_rank(*env, arguments.workers, job), arguments.json);
@@ -102,6 +108,7 @@ void add_plan(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand(
       "plan", "Measure, and tell which workers are worth using for a job, and how");
   add_job_options(*command, arguments->job, arguments->set);
+  add_deepspeed_option(*command, arguments->deepspeed);
   command
       ->add_option("--worker", arguments->workers,
                    "A worker of this machine: cpu, cpu:threads=1, cuda:0, mps; may be repeated "

@@ -10,7 +10,7 @@
 namespace bimetal::cli {
 
 struct PlanArguments {
-  std::string job;
+  std::string job, deepspeed;
   std::vector<std::string> set;      ///< "section.key=value"
   std::vector<std::string> workers;  ///< worker specs
   bool json = false;

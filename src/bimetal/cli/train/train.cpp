@@ -29,6 +29,7 @@ constexpr const char* kTrainExamples = R"(Examples:
   bimetal train job.toml --set train.epochs=3 --set train.learning_rate=0.1 --report run.json
   bimetal train job.toml --resume runs/fashion
   bimetal train job.toml --profile 10:20
+  bimetal train job.toml --deepspeed ds_config.json
   bimetal train job.toml --monitor 127.0.0.1:9100 --tensorboard runs/scalars
   torchrun --no-python --nproc-per-node 2 bimetal train job.toml
   mpirun -n 4 bimetal train job.toml
@@ -38,8 +39,16 @@ constexpr const char* kTrainExamples = R"(Examples:
 
 Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them), others: docs/errors.md.)";
 
+/// Over all machines; 0 if that is not known.
+int ranks_of(const TrainArguments& arguments, const job::JobConfig& job) {
+  if (const auto env = find_rank(job)) return env->world_size;
+  if (!arguments.listen.empty()) return arguments.world_size;
+  return static_cast<int>(choose_workers_or_none(arguments.workers, job).size());
+}
+
 job::JobConfig load(const TrainArguments& arguments) {
-  auto job = read_job(arguments.job, arguments.set);
+  auto job = read_job({arguments.job, arguments.deepspeed, arguments.set},
+                      [&](const job::JobConfig& so_far) { return ranks_of(arguments, so_far); });
   job::require_possible(job, {});
   if (arguments.join_timeout_s) job.cluster.join_timeout_s = *arguments.join_timeout_s;
   if (!arguments.monitor.empty()) {
@@ -86,6 +95,7 @@ int run_as_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
 
 void add_options(CLI::App& command, TrainArguments& arguments) {
   add_job_options(command, arguments.job, arguments.set);
+  add_deepspeed_option(command, arguments.deepspeed);
   command
       .add_option(
           "--worker", arguments.workers,

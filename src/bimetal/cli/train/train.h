@@ -11,7 +11,7 @@
 namespace bimetal::cli {
 
 struct TrainArguments {
-  std::string job;
+  std::string job, deepspeed;
   std::vector<std::string> set;      ///< "section.key=value"
   std::vector<std::string> workers;  ///< worker specs
   std::string report, resume;

@@ -129,6 +129,27 @@ std::vector<HostSlots> read_host_file(const std::filesystem::path& path) {
   return hosts;
 }
 
+std::vector<HostSlots> part_of_hosts(std::vector<HostSlots> hosts, std::optional<int> hosts_used,
+                                     std::optional<int> ranks_each) {
+  const auto used = static_cast<std::size_t>(hosts_used.value_or(static_cast<int>(hosts.size())));
+  if (used > hosts.size()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} hosts are asked for, but {} are listed; list more of them", used,
+                            hosts.size()));
+  }
+  hosts.resize(used);
+  for (auto& host : hosts) {
+    if (ranks_each.value_or(0) > host.slots) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("{} ranks are asked for on each host, but host {} has {} slots; "
+                              "raise them, or ask for fewer",
+                              *ranks_each, host.name, host.slots));
+    }
+    host.slots = ranks_each.value_or(host.slots);
+  }
+  return hosts;
+}
+
 std::vector<HostRanks> place_ranks(const std::vector<HostSlots>& hosts, std::optional<int> ranks) {
   std::int64_t slots = 0;
   for (const auto& host : hosts) slots += host.slots;

@@ -23,6 +23,11 @@ std::vector<HostSlots> parse_host_list(std::string_view text);
 /// begins a comment. Errors: InvalidArgument naming file and line; System if it cannot be read.
 std::vector<HostSlots> read_host_file(const std::filesystem::path& path);
 
+/// The first `hosts_used` hosts (all, if nothing) with `ranks_each` ranks (their slots, if
+/// nothing). Error(InvalidArgument) if there are too few hosts, or one has too few slots.
+std::vector<HostSlots> part_of_hosts(std::vector<HostSlots> hosts, std::optional<int> hosts_used,
+                                     std::optional<int> ranks_each);
+
 /// The ranks of one host.
 struct HostRanks {
   std::string name;

@@ -14,6 +14,7 @@
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/parameter_store.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::parallel {
@@ -32,19 +33,13 @@ struct ReplicatedModelOptions {
 
 /// A model that every rank has. Owns its gradient hooks on one rank. Use from one thread.
 ///
-///   parallel.begin_step(weight);         // W of this step's samples, the same on every rank
-///   parallel.backward(loss, part);       // the loss counts part/W: 1 of a sum over samples, b of
-///   …                                    //   a mean over b of them; once per micro-batch
-///   parallel.backward_last(loss, part);  // the last one reduces while it runs
-///   parallel.finish_step();              // gradients are now those of the mean over W
-///
 /// A rank without samples calls begin_step and finish_step alone. A parameter that no rank used
 /// keeps an undefined gradient, as on one device; one that some ranks used gets their sum
 /// everywhere.
 ///
 /// On the CPU a gradient shares memory with its bucket: the next step overwrites it, so clone what
-/// is to be kept. Calls in another order throw Error(InvalidArgument) and change nothing.
-class ReplicatedModel {
+/// is to be kept.
+class ReplicatedModel final : public ParameterStore {
  public:
   /// Verifies that all ranks hold the same parameters and buffers (count, names, shapes, types;
   /// Error(CallMismatch) names the first difference and the ranks), then copies rank 0's values to
@@ -53,45 +48,24 @@ class ReplicatedModel {
   /// several devices of one rank.
   ReplicatedModel(const task::ModelState& model, comm::Group group,
                   ReplicatedModelOptions options = {});
-  ~ReplicatedModel();
+  ~ReplicatedModel() override;
   ReplicatedModel(const ReplicatedModel&) = delete;
   ReplicatedModel& operator=(const ReplicatedModel&) = delete;
 
-  /// Clears the gradients. They become `scale` times what they are said to be: for float16, whose
-  /// small numbers are none; the same on every rank. Error(InvalidArgument) unless weight > 0.
-  void begin_step(std::int64_t weight, double scale = 1);
+  void begin_step(std::int64_t weight, double scale = 1) override;
+  /// Without any communication.
+  void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
+  /// Each bucket is sent as soon as it is full.
+  void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
+  /// Waits for every bucket and writes the summed gradients into the parameters.
+  void finish_step() override;
 
-  /// `loss`: one number, of this rank's samples. Adds the gradient of loss · part / W to the
-  /// gradients without any communication. Error(InvalidArgument) unless 0 < part, and if the parts
-  /// of this step come to more than W.
-  void backward(const torch::Tensor& loss, std::int64_t part = 1);
-
-  /// The same for the step's last micro-batch: each bucket is sent as soon as it is full.
-  void backward_last(const torch::Tensor& loss, std::int64_t part = 1);
-
-  /// Waits for every bucket and writes the summed gradients into the parameters. Rethrows the
-  /// fabric's errors. After an exception in forward or backward of this rank alone, calling it
-  /// still takes part in every exchange (with what this rank has), so that no other rank hangs;
-  /// the caller then discards the step on all ranks (see train::Trainer on out-of-memory).
-  void finish_step();
-
-  /// What compression has not got across yet, of all ranks together and the same on each: for
-  /// checkpoints. Empty where nothing is compressed. Collective, between steps.
-  std::vector<comm::NamedValues> error_feedback();
-  /// Goes on with it after `steps` steps, on any number of ranks. False, and it is dropped, if it
-  /// is of other buckets. Called with the same on every rank, between steps.
-  bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps);
-
-  /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
-  /// when the model has none.
-  void broadcast_buffers(int root = 0);
-
-  /// Seconds finish_step has waited in this step, for other ranks and the network.
-  double wait_seconds() const noexcept;
-  /// Seconds of this step between the first bucket's start and the last one's end.
-  double communicate_seconds() const noexcept;
-
-  const comm::Group& group() const noexcept;
+  std::vector<comm::NamedValues> error_feedback() override;
+  bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) override;
+  void broadcast_buffers(int root) override;
+  double wait_seconds() const noexcept override;
+  double communicate_seconds() const noexcept override;
+  const comm::Group& group() const noexcept override;
 
  private:
   struct Impl;

@@ -116,17 +116,10 @@ void restore_shard(ShardStore& store, const torch::optim::Optimizer& optimizer,
   for (std::size_t i = 0; i < store.pieces().size(); ++i) {
     const auto number = store.pieces()[i];
     const Piece& piece = store.plan().pieces[number];
-    const auto prefix = named[piece.tensor].name + ".";
-    for (auto field = learnt.lower_bound(prefix);
-         field != learnt.end() && field->first.starts_with(prefix); ++field) {
-      const auto name = field->first.substr(prefix.size());
-      if (name.find('.') != std::string::npos) continue;
-      parts[name_of(number) + "." + name] = is_elementwise(field->second)
-                                                ? field->second.flatten()
-                                                      .narrow(0, piece.offset, piece.count)
-                                                      .clone()
-                                                      .view_as(store.piece_tensors()[i])
-                                                : field->second.clone();
+    for (const auto& [field, part] :
+         checkpoint::part_of_state(learnt, named[piece.tensor].name, piece.offset, piece.count)) {
+      parts[name_of(number) + "." + field] =
+          is_elementwise(part) ? part.view_as(store.piece_tensors()[i]) : part;
     }
   }
   store.optimizer().state() = checkpoint::optimizer_states(

@@ -21,8 +21,8 @@
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/deterministic.h"
+#include "bimetal/train/error_of.h"
 #include "bimetal/train/gradient_compression.h"
-#include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/server/job_data.h"
 #include "bimetal/train/server/server_job.h"
 #include "bimetal/train/server/server_setup.h"
@@ -231,12 +231,6 @@ bool WorkerProcess::work() {
   }
 }
 
-std::string first_line_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 }  // namespace
 
 bool run_worker(const job::JobConfig& job, const WorkerRun& run, progress::Observer& observer) {
@@ -246,11 +240,8 @@ bool run_worker(const job::JobConfig& job, const WorkerRun& run, progress::Obser
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    const bool memory = is_out_of_memory(std::current_exception());
-    throw Error(memory ? ErrorCode::OutOfMemory : ErrorCode::Internal,
-                fmt::format("worker {}{}: {}", run.number, memory ? " ran out of memory" : "",
-                            first_line_of(error)),
-                run.number >= 0 ? std::optional(run.number) : std::nullopt);
+    throw error_of(error, fmt::format("worker {}", run.number),
+                   run.number >= 0 ? std::optional(run.number) : std::nullopt);
   }
 }
 

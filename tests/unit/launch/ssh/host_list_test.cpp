@@ -95,5 +95,18 @@ TEST(HostList, RefusesMoreRanksThanSlots) {
   }
 }
 
+TEST(HostList, APartOfTheHostsAndOfTheirSlots) {
+  const auto hosts = parse_host_list("one:4,two:2,three:8");
+  const auto part = [&](std::optional<int> used, std::optional<int> each) {
+    return shown(part_of_hosts(hosts, used, each));
+  };
+  EXPECT_EQ(part({}, {}), "one=4 two=2 three=8 ");
+  EXPECT_EQ(part(2, {}), "one=4 two=2 ");
+  EXPECT_EQ(part({}, 2), "one=2 two=2 three=2 ");
+  EXPECT_EQ(part(1, 3), "one=3 ");
+  EXPECT_THROW(part(4, {}), Error);
+  EXPECT_THROW(part(2, 3), Error);  // two has 2
+}
+
 }  // namespace
 }  // namespace bimetal::launch

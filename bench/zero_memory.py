@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""What each rank of a job needs in memory at ZeRO's levels, with shards in the proportion given, beside level 0.
+
+A language model on random tokens, AdamW, float32; the ranks compute alike. Prints each rank's peak of resident memory, less
+what a rank of a job with a tiny model needs, and tokens/s. The peak has activations, gathered parameters and buffers in it,
+too. --memory limits what each rank may allocate.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import machine
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", default=str(ROOT / "build" / "bimetal"))
+    parser.add_argument("--model", default="gpt2")
+    parser.add_argument("--shards", default="2,1", help="weights of the ranks' shards; as many ranks")
+    parser.add_argument("--levels", default="0,1,2,3")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
+    parser.add_argument("--block", type=int, default=128)
+    parser.add_argument("--recompute", default="all")
+    parser.add_argument("--memory", default="", help="limit of each rank's allocations, as 9GB,5GB")
+    return parser.parse_args()
+
+
+def make_data(program, folder):
+    """So few tokens that reading them takes no time; the model has its own vocabulary all the same."""
+    text = folder / "text"
+    text.write_bytes(bytes(i * 7919 % 251 for i in range(200_000)))
+    subprocess.run([program, "data", "tokenize", text, "--tokenizer", "bytes", "--out", folder / "tokens"], check=True,
+                   stdout=subprocess.DEVNULL)
+    return folder / "tokens"
+
+
+def peaks_of(process, peaks):
+    """Each rank's VmHWM, looked at until the job ends, as MiB by process id."""
+    while process.poll() is None:
+        for child in children(process.pid):
+            try:
+                status = pathlib.Path(f"/proc/{child}/status").read_text()
+            except OSError:
+                continue
+            for line in status.splitlines():
+                if line.startswith("VmHWM:"):
+                    peaks[child] = int(line.split()[1]) / 1024
+        time.sleep(0.05)
+
+
+def children(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def run(args, folder, data, level, model, settings):
+    weights = args.shards.split(",")
+    limits = args.memory.split(",") if args.memory else []
+    job = folder / "job.toml"
+    report = folder / "report.json"
+    job.write_text(f"""
+[model]
+name = "{model}"
+{settings}
+[data]
+name = "tokens"
+path = "{data}"
+block = {args.block}
+[train]
+steps = {args.steps}
+global_batch = {args.batch}
+micro_batch = 1
+optimizer = "adamw"
+learning_rate = 1e-4
+recompute = "{args.recompute}"
+evaluate = false
+[parallel]
+balance = "equal"
+timeout_s = 600
+[zero]
+level = {level}
+shards = [{", ".join(weights)}]
+""")
+    command = [args.program, "train", job, "--report", report]
+    for rank in range(len(weights)):
+        command += ["--worker", "cpu:threads=1" + (f",memory={limits[rank]}" if limits else "")]
+    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    peaks = {}
+    watching = threading.Thread(target=peaks_of, args=(process, peaks))
+    watching.start()
+    output = process.communicate()[0]
+    watching.join()
+    if process.returncode != 0:
+        return None, output.strip().splitlines()[-1]
+    return [peaks[pid] for pid in sorted(peaks)], json.loads(report.read_text())
+
+
+def main():
+    args = arguments()
+    print(json.dumps(machine.describe(args.program)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        data = make_data(args.program, folder)
+        tiny = "layers = 1\nwidth = 8\nheads = 1\ncontext = %d" % args.block
+        base, report = run(args, folder, data, 0, "gpt2", tiny)
+        if base is None:
+            sys.exit(report)
+        print(f"{args.model}, shards {args.shards}; MiB above the {max(base):.0f} of a rank without a model")
+        for level in map(int, args.levels.split(",")):
+            peaks, report = run(args, folder, data, level, args.model, f"vocabulary = 50257\ncontext = {args.block}")
+            if peaks is None:
+                print(f"level {level}: {report}")
+                continue
+            above = [peak - least for peak, least in zip(peaks, base)]
+            print(f"level {level}: peaks " + " : ".join(f"{value:6.0f}" for value in above)
+                  + f"   sum {sum(above):6.0f}   {report['samples_per_s']:.0f} tokens/s   loss {report['train_loss']:.6f}")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""DeepSpeed's configuration, read by the same C++ as for ``bimetal train --deepspeed``."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from typing import Any
+
+from bimetal import _C
+from bimetal._errors import error
+
+
+class Config:
+    """What a configuration says.
+
+    Args:
+        source: the configuration as a dict, or the path of its file.
+        ranks: of the job.
+        learning_rate: of the optimizer that the script has made; where the configuration names none, it counts.
+        tell: whether this rank warns of keys without effect.
+
+    Raises:
+        bimetal.Error: ``invalid_argument`` for what cannot be read, ``unsupported`` for what a loop in Python cannot
+            do.
+    """
+
+    def __init__(self, source: dict[str, Any] | str | os.PathLike, ranks: int, learning_rate: float, tell: bool):
+        text, origin = _read(source)
+        self.core = _C.DeepSpeedConfig(text, origin, ranks, learning_rate)
+        job = json.loads(self.core.job)
+        self.train = job["train"]
+        self.bucket_mb = job["parallel"]["bucket_mb"]
+        if tell:
+            for notice in self.core.notices:
+                warnings.warn(notice, stacklevel=3)
+        self._require_possible(origin)
+        self._set_batches(origin, ranks)
+
+    def _require_possible(self, origin: str) -> None:
+        if self.core.zero_level > 0 or self.core.offloads:
+            raise error(f"{origin}: zero_optimization: a training loop in Python has stage 0 alone, without offload: "
+                        "every rank holds the whole model and its optimizer's state. Set \"stage\" to 0",
+                        "unsupported")
+        if self.core.scheduler and self.train["schedule"] != "constant" and self.train["decay_steps"] == 0:
+            raise error(f"{origin}: scheduler.params.total_num_steps is \"auto\", but how many steps a loop takes is "
+                        "not known beforehand: give the number", "invalid_argument")
+
+    def _set_batches(self, origin: str, ranks: int) -> None:
+        self.accumulation: int = self.core.accumulation
+        self.step_batch: int = self.train["global_batch"]
+        if self.step_batch % self.accumulation != 0:
+            raise error(f"{origin}: train_batch_size {self.step_batch} is no multiple of {self.accumulation} "
+                        "accumulated micro-batches (gradient_accumulation_steps): change one of them",
+                        "invalid_argument")
+        self.loop_batch = self.step_batch // self.accumulation  # samples over all ranks for each backward
+        self.micro_batch: int = self.core.micro_batch or -(-self.loop_batch // ranks)
+        # Shares may follow the speed only where any of them is allowed.
+        self.free_shares = self.core.micro_batch == 0 or self.core.micro_batch >= self.loop_batch
+
+
+def _read(source: dict[str, Any] | str | os.PathLike) -> tuple[str, str]:
+    if isinstance(source, dict):
+        return json.dumps(source), "config"
+    try:
+        with open(source, encoding="utf-8") as file:
+            return file.read(), os.fspath(source)
+    except OSError as bad:
+        raise error(f"cannot read DeepSpeed's configuration {os.fspath(source)}: {bad.strerror}",
+                    "invalid_argument") from bad

@@ -1,0 +1,78 @@
+#pragma once
+// Where a rank's parameters, gradients and their sums over the ranks live: whole on every rank
+// (data/replicated_model.h), or in shards (shard/sharded_model.h). What a training step needs of
+// either.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "bimetal/comm/compress/compressed_all_reduce.h"
+#include "bimetal/comm/group.h"
+
+namespace bimetal::parallel {
+
+/// Use from one thread; all ranks make the same calls, but for backward(), which a rank without
+/// samples leaves out.
+///
+///   store.begin_step(weight);         // W of this step's samples, the same on every rank
+///   store.backward(loss, part);       // the loss counts part/W: 1 of a sum over samples, b of
+///   …                                 //   a mean over b of them; once per micro-batch
+///   store.backward_last(loss, part);  // the last one reduces while it runs
+///   store.finish_step();              // gradients are now those of the mean over W
+///   optimizer.step();
+///   store.after_update();
+///
+/// Calls in another order throw Error(InvalidArgument) and change nothing.
+class ParameterStore {
+ public:
+  virtual ~ParameterStore() = default;
+
+  /// Clears the gradients. They become `scale` times what they are said to be: for float16, whose
+  /// small numbers are none; the same on every rank. Error(InvalidArgument) unless weight > 0.
+  virtual void begin_step(std::int64_t weight, double scale = 1) = 0;
+
+  /// `loss`: one number, of this rank's samples. Adds the gradient of loss · part / W to the
+  /// gradients. Error(InvalidArgument) unless 0 < part, and if the parts of this step come to more
+  /// than W.
+  virtual void backward(const torch::Tensor& loss, std::int64_t part = 1) = 0;
+
+  /// The same for the step's last micro-batch.
+  virtual void backward_last(const torch::Tensor& loss, std::int64_t part = 1) = 0;
+
+  /// Waits until the gradients are summed over the ranks. Rethrows the fabric's errors. After an
+  /// exception in forward or backward of this rank alone, calling it still takes part in every
+  /// exchange (with what this rank has), so that no other rank hangs; the caller then discards the
+  /// step on all ranks.
+  virtual void finish_step() = 0;
+
+  /// Collective, once the optimizer has changed what this rank keeps: all ranks get to know.
+  virtual void after_update() {}
+
+  /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be
+  /// added up over the ranks.
+  virtual bool in_shards() const noexcept { return false; }
+
+  /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
+  /// when the model has none.
+  virtual void broadcast_buffers(int root) = 0;
+
+  /// What compression has not got across yet, of all ranks together and the same on each: for
+  /// checkpoints. Empty where nothing is compressed. Collective, between steps.
+  virtual std::vector<comm::NamedValues> error_feedback() { return {}; }
+  /// Goes on with it after `steps` steps, on any number of ranks. False, and it is dropped, if it
+  /// is of other buckets. Called with the same on every rank, between steps.
+  virtual bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t /*steps*/) {
+    return state.empty();
+  }
+
+  /// Seconds of this step spent waiting for other ranks and the network, so far.
+  virtual double wait_seconds() const noexcept = 0;
+  /// Seconds of this step between the first exchange's start and the last one's end.
+  virtual double communicate_seconds() const noexcept = 0;
+
+  virtual const comm::Group& group() const noexcept = 0;
+};
+
+}  // namespace bimetal::parallel

@@ -1,0 +1,39 @@
+#include "bimetal/parallel/shard/flat_parameters.h"
+
+#include <c10/core/Allocator.h>
+#include <torch/torch.h>
+
+namespace bimetal::parallel::shard {
+
+FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
+                               int rank, bool apart) {
+  const torch::NoGradGuard no_grad;
+  const auto options = torch::dtype(plan.dtype).device(parameters.front().device());
+  whole_ = torch::empty({plan.count}, options);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    torch::Tensor parameter = parameters[i];
+    const auto& slot = plan.slots[i];
+    const auto view = whole_.narrow(0, slot.offset, slot.count).view(parameter.sizes());
+    view.copy_(parameter);
+    parameter.set_data(view.variable_data());
+  }
+  const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
+  own_ = whole_.narrow(0, plan.begin_of(rank), count);
+  if (apart) own_ = own_.clone();
+}
+
+// Only the pointer: the storage is what parameters, and what autograd has saved of them, share.
+void FlatParameters::take_memory() {
+  if (held_) return;
+  auto* const storage = whole_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr(c10::GetAllocator(whole_.device().type())->allocate(storage->nbytes()));
+  held_ = true;
+}
+
+void FlatParameters::drop_memory() {
+  if (!held_) return;
+  whole_.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, whole_.device()));
+  held_ = false;
+}
+
+}  // namespace bimetal::parallel::shard

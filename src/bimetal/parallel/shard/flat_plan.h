@@ -1,0 +1,58 @@
+#pragma once
+// Which parameters lie one after the other in which flat tensor, and which rank keeps which part of
+// it: the plan of ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
+// Parameter Models", SC 2020, §5), with shards as unequal as the ranks. Pure: every rank computes
+// the same plan from the same arguments, so that it never travels.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace bimetal::parallel::shard {
+
+struct ParameterPlace {
+  torch::ScalarType dtype = torch::kFloat32;
+  std::int64_t count = 0;  ///< elements
+  std::size_t unit = 0;    ///< the first that uses it
+  bool shared = false;     ///< further units use it, too
+};
+
+struct FlatPlan {
+  struct Slot {
+    std::size_t parameter = 0;  ///< index into the list that was planned
+    std::int64_t offset = 0;    ///< first element in the flat tensor
+    std::int64_t count = 0;
+  };
+
+  torch::ScalarType dtype = torch::kFloat32;
+  std::vector<Slot> slots;          ///< without gaps
+  std::int64_t count = 0;           ///< elements of all slots together
+  std::vector<std::size_t> counts;  ///< elements that each rank keeps: contiguous, in its order
+  std::size_t unit = 0;             ///< the first that uses any of it
+  bool shared = false;              ///< one parameter of several units
+
+  /// Where the part that `rank` keeps begins.
+  std::int64_t begin_of(int rank) const;
+};
+
+/// Parameters of one type are taken in their order; a flat tensor ends where a unit ends, once it
+/// holds `least_bytes` (0: with every unit), and a shared parameter has one of its own. Each is cut
+/// by `weights`, one per rank, without padding: a weight of 0 gets nothing. Error(InvalidArgument)
+/// for weights that are negative or all 0.
+std::vector<FlatPlan> plan_flats(std::span<const ParameterPlace> parameters,
+                                 std::span<const double> weights, std::size_t least_bytes);
+
+/// Part of a parameter that a rank keeps.
+struct Range {
+  std::int64_t offset = 0;  ///< first element, row-major
+  std::int64_t count = 0;
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+/// What `rank` has of a slot; count 0: nothing.
+Range kept_of(const FlatPlan& plan, const FlatPlan::Slot& slot, int rank);
+
+}  // namespace bimetal::parallel::shard

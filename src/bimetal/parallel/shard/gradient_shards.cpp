@@ -1,0 +1,175 @@
+#include "bimetal/parallel/shard/gradient_shards.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/stopwatch.h"
+
+namespace bimetal::parallel::shard {
+namespace {
+
+constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
+
+/// Sums under way at once: enough to keep a link busy, few enough that their memory does not count.
+constexpr std::size_t kMostInFlight = 3;
+constexpr std::chrono::milliseconds kPatience{200};
+
+}  // namespace
+
+GradientShards::GradientShards(std::vector<torch::Tensor> parameters,
+                               const std::vector<FlatPlan>& plans, comm::Group group,
+                               std::chrono::milliseconds timeout)
+    : parameters_(std::move(parameters)),
+      plans_(plans),
+      group_(std::move(group)),
+      timeout_(timeout),
+      places_(parameters_.size(), Place{kNowhere, 0}),
+      filling_(plans.size()),
+      sums_(plans.size()),
+      used_(parameters_.size()),
+      hooks_(parameters_, [this](std::size_t i) { on_gradient(i); }) {
+  for (std::size_t flat = 0; flat < plans_.size(); ++flat) {
+    const auto& slots = plans_[flat].slots;
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+      places_[slots[slot].parameter] = {flat, slot};
+    }
+  }
+  expect_anew();
+}
+
+void GradientShards::begin() {
+  for (auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
+  for (auto& sum : sums_) sum = torch::Tensor();
+  used_.assign(parameters_.size(), false);
+  expect_anew();
+}
+
+void GradientShards::expect_anew() {
+  for (std::size_t flat = 0; flat < plans_.size(); ++flat) {
+    const auto slots = plans_[flat].slots.size();
+    filling_[flat] = {.filled = std::vector<bool>(slots), .missing = slots};
+  }
+  left_ = plans_.size();
+}
+
+void GradientShards::during(const std::function<void()>& backward) {
+  reducing_ = true;
+  try {
+    backward();
+  } catch (...) {
+    reducing_ = false;
+    throw;
+  }
+  reducing_ = false;
+}
+
+void GradientShards::complete() {
+  const std::lock_guard lock(mutex_);
+  take_missing(0);
+  while (!in_flight_.empty()) arrive();
+  expect_anew();
+}
+
+void GradientShards::complete_from(std::size_t first) {
+  const std::lock_guard lock(mutex_);
+  take_missing(first);
+}
+
+void GradientShards::take_missing(std::size_t first) {
+  for (std::size_t flat = left_; flat-- > first;) {
+    for (std::size_t slot = 0; slot < plans_[flat].slots.size(); ++slot) {
+      if (!filling_[flat].filled[slot]) take(plans_[flat].slots[slot].parameter);
+    }
+    send_ready();
+  }
+}
+
+void GradientShards::on_gradient(std::size_t parameter) {
+  if (!reducing_) return;
+  const std::lock_guard lock(mutex_);
+  const auto [flat, slot] = places_[parameter];
+  if (flat != kNowhere && filling_[flat].filled[slot]) {
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("parameter {} of shape [{}] received its gradient in two parts of one "
+                            "backward pass; run backward without nested backward calls",
+                            parameter, fmt::join(parameters_[parameter].sizes(), ", ")));
+  }
+  take(parameter);
+  send_ready();
+}
+
+void GradientShards::take(std::size_t parameter) {
+  const auto [index, slot] = places_[parameter];
+  if (index == kNowhere) return;
+  const torch::NoGradGuard no_grad;
+  auto& filling = filling_[index];
+  const auto& plan = plans_[index];
+  auto& tensor = parameters_[parameter];
+  if (!filling.flat.defined()) {
+    filling.flat = torch::empty({plan.count}, torch::dtype(plan.dtype).device(tensor.device()));
+  }
+  const auto view =
+      filling.flat.narrow(0, plan.slots[slot].offset, plan.slots[slot].count).view(tensor.sizes());
+  auto& gradient = tensor.mutable_grad();
+  if (gradient.defined()) {
+    view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+    gradient = torch::Tensor();
+    used_[parameter] = true;
+  } else {
+    view.zero_();
+  }
+  if (filling.filled[slot]) return;
+  filling.filled[slot] = true;
+  --filling.missing;
+}
+
+void GradientShards::send_ready() {
+  const auto rank = group_.rank();
+  while (left_ > 0 && filling_[left_ - 1].missing == 0) {
+    const auto index = --left_;
+    const auto& plan = plans_[index];
+    auto memory = std::exchange(filling_[index].flat, {});
+    const auto own =
+        memory.narrow(0, plan.begin_of(rank),
+                      static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]));
+    make_room();
+    auto exchange = reduce_parts(group_, memory, own, plan.counts, Deadline::after(timeout_));
+    in_flight_.push_back({index, std::move(memory), own, std::move(exchange)});
+  }
+}
+
+/// A rank that waits here for good might be waited for by the very rank that it waits for, which is
+/// at another place of the same pass: after a while the memory is the smaller evil.
+void GradientShards::make_room() {
+  while (in_flight_.size() >= kMostInFlight) {
+    const Stopwatch waiting;
+    const bool arrived = in_flight_.front().exchange.arrives_by(Deadline::after(kPatience));
+    wait_seconds_ += waiting.seconds();
+    if (!arrived) return;
+    arrive();
+  }
+}
+
+/// The oldest sum: its memory goes as soon as what this rank keeps is taken out of it.
+void GradientShards::arrive() {
+  auto oldest = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const Stopwatch waiting;
+  oldest.exchange.wait();
+  wait_seconds_ += waiting.seconds();
+  const torch::NoGradGuard no_grad;
+  auto& sum = sums_[oldest.flat];
+  if (sum.defined()) {
+    sum.add_(oldest.own);
+  } else {
+    sum = oldest.own.clone();
+  }
+}
+
+}  // namespace bimetal::parallel::shard

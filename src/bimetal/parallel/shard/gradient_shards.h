@@ -1,0 +1,96 @@
+#pragma once
+// Gradients that are summed over the ranks into the part that each keeps, flat tensor by flat
+// tensor, while backward still computes the next ones (ZeRO, stages 1 and 2: Rajbhandari et al., SC
+// 2020, §5.1 and §5.2).
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/parallel/data/gradient_hooks.h"
+#include "bimetal/parallel/shard/flat_plan.h"
+#include "bimetal/parallel/shard/part_exchange.h"
+
+namespace bimetal::parallel::shard {
+
+/// One step is begin(), then any number of backward passes whose gradients add up here, and of
+/// those that are reduced: during() and complete(), or complete() alone on a rank that computes
+/// nothing, as often on every rank. Use from one thread; backward itself may use several.
+class GradientShards {
+ public:
+  /// `parameters`: those that the plans' slots name. `plans` must outlive it.
+  GradientShards(std::vector<torch::Tensor> parameters, const std::vector<FlatPlan>& plans,
+                 comm::Group group, std::chrono::milliseconds timeout);
+
+  /// Drops all gradients.
+  void begin();
+
+  /// Runs `backward`, and sends each flat tensor's gradients as soon as they are there; the
+  /// parameters' own are gone then.
+  void during(const std::function<void()>& backward);
+
+  /// Sends what has not been sent, zeros where there is no gradient, and waits for every sum.
+  /// Rethrows the fabric's errors.
+  void complete();
+  /// The same for the flat tensors from number `first` on, without waiting: what a rank that
+  /// computes nothing does while others' backward comes to them.
+  void complete_from(std::size_t first);
+
+  /// The sum of what was reduced in this step, in the place of what this rank keeps of each flat
+  /// tensor; undefined before the first complete().
+  const std::vector<torch::Tensor>& sums() const noexcept { return sums_; }
+
+  /// Whether this rank has had a gradient of each parameter in this step.
+  const std::vector<bool>& used() const noexcept { return used_; }
+
+  double wait_seconds() const noexcept { return wait_seconds_; }  ///< of all steps so far
+
+ private:
+  struct Filling {
+    torch::Tensor flat;  ///< undefined: nothing has come yet
+    std::vector<bool> filled;
+    std::size_t missing = 0;
+    bool sent = false;
+  };
+  struct Place {
+    std::size_t flat = 0, slot = 0;
+  };
+  struct InFlight {
+    std::size_t flat;
+    torch::Tensor memory, own;
+    Exchange exchange;
+  };
+
+  void expect_anew();
+  void on_gradient(std::size_t parameter);
+  void take(std::size_t parameter);
+  void take_missing(std::size_t first);
+  void send_ready();
+  void make_room();
+  void arrive();
+
+  std::vector<torch::Tensor> parameters_;
+  const std::vector<FlatPlan>& plans_;
+  comm::Group group_;
+  std::chrono::milliseconds timeout_;
+  std::vector<Place> places_;  ///< of each parameter; none in a plan: has no elements
+
+  bool reducing_ = false;  ///< written only while no backward runs
+  std::mutex mutex_;       ///< guards what follows against several threads of one backward
+  std::vector<Filling> filling_;
+  std::size_t left_ = 0;  ///< flat tensors not sent yet in this pass: the last goes first
+  std::deque<InFlight> in_flight_;
+  std::vector<torch::Tensor> sums_;
+  std::vector<bool> used_;
+  double wait_seconds_ = 0;
+
+  GradientHooks hooks_;  ///< last: its callbacks use all of the above
+};
+
+}  // namespace bimetal::parallel::shard

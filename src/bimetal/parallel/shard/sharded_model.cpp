@@ -1,0 +1,393 @@
+#include "bimetal/parallel/shard/sharded_model.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/data/parameter_check.h"
+#include "bimetal/parallel/data/trained_parameters.h"
+#include "bimetal/parallel/shard/fences.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/parallel/shard/gradient_shards.h"
+#include "bimetal/parallel/shard/part_exchange.h"
+#include "bimetal/parallel/shard/unit_gathers.h"
+#include "bimetal/parallel/step_passes.h"
+#include "bimetal/parallel/tensor_buffer.h"
+#include "bimetal/task/model_state.h"
+
+namespace bimetal::parallel::shard {
+namespace {
+
+// Gathers, sums and the agreement on passes each have an order of their own.
+comm::Group of_its_own(comm::Group& group) {
+  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return group.subgroup(everyone);
+}
+
+using Places = std::unordered_map<const c10::TensorImpl*, std::size_t>;
+
+Places places_of(const std::vector<task::NamedTensor>& trained) {
+  Places places;
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    places.emplace(trained[i].tensor.unsafeGetTensorImpl(), i);
+  }
+  return places;
+}
+
+std::vector<ParameterPlace> describe(const task::Model& model,
+                                     const std::vector<task::NamedTensor>& trained) {
+  const auto places = places_of(trained);
+  std::vector<ParameterPlace> described(trained.size());
+  std::vector<bool> seen(trained.size());
+  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
+    for (const auto& [name, tensor] : model.units[unit].parameters) {
+      const auto found = places.find(tensor.unsafeGetTensorImpl());
+      if (found == places.end()) continue;
+      auto& place = described[found->second];
+      if (seen[found->second]) {
+        place.shared = place.shared || place.unit != unit;
+      } else {
+        place = {tensor.scalar_type(), tensor.numel(), unit, false};
+        seen[found->second] = true;
+      }
+    }
+  }
+  return described;
+}
+
+}  // namespace
+
+struct ShardedModel::Impl {
+  Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
+
+  void make_flats();
+  void make_pieces();
+  std::vector<std::vector<std::size_t>> needs() const;
+  task::Model fenced();
+  void agree(std::vector<std::int32_t>& numbers);
+  bool any_rank(bool here);
+  void begin_pass();
+  void reduce_during(const torch::Tensor& loss, std::int64_t part);
+  void end_pass();
+  void take_part_in_others();
+  void agree_on_used();
+
+  comm::Group group;
+  ShardedModelOptions options;
+  task::Model model;
+  std::vector<task::NamedTensor> trained;
+  std::vector<torch::Tensor> buffers;
+  comm::Group agreements, gathering, summing;
+  std::vector<FlatPlan> plans;
+  std::vector<FlatParameters> flats;
+  std::vector<std::size_t> parameter_of;  ///< of each piece: its place in `trained`
+  std::vector<std::size_t> flat_of;       ///< of each piece
+  std::vector<Piece> pieces;
+  std::optional<UnitGathers> gathers;  ///< level 3
+  std::optional<GradientShards> gradients;
+  StepPasses passes;
+  bool in_step = false, in_pass = false, in_backward = false;
+  double wait_before = 0, own_wait = 0;
+};
+
+ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o)
+    : group(std::move(g)), options(std::move(o)), model(whole) {
+  const task::ModelState state(model);
+  check_same_on_all_ranks(state, group, options.timeout);
+  broadcast_tensors(task::tensors_of(state.parameters), 0, group, options.flat_bytes,
+                    options.timeout);
+  buffers = task::tensors_of(state.buffers);
+  broadcast_tensors(buffers, 0, group, options.flat_bytes, options.timeout);
+  trained = trained_parameters(state.parameters);
+  agreements = of_its_own(group);
+  gathering = of_its_own(group);
+  summing = of_its_own(group);
+  make_flats();
+  make_pieces();
+  gradients.emplace(task::tensors_of(trained), plans, summing, options.timeout);
+  if (options.level < 3) return;
+  gathers.emplace(needs(), plans, flats, gathering, options.timeout);
+  model = fenced();
+}
+
+void ShardedModel::Impl::make_flats() {
+  plans = plan_flats(describe(model, trained), options.weights,
+                     options.level == 3 ? 0 : options.flat_bytes);
+  for (const auto& plan : plans) {
+    std::vector<torch::Tensor> parameters;
+    for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
+    flats.emplace_back(plan, parameters, group.rank(), options.level == 3);
+  }
+}
+
+void ShardedModel::Impl::make_pieces() {
+  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
+    const auto begin = plans[flat].begin_of(group.rank());
+    for (const auto& slot : plans[flat].slots) {
+      const auto range = kept_of(plans[flat], slot, group.rank());
+      if (range.count == 0) continue;
+      const auto& [name, tensor] = trained[slot.parameter];
+      const auto place = slot.offset + range.offset - begin;
+      pieces.push_back({.parameter = name,
+                        .shape = tensor.sizes().vec(),
+                        .range = range,
+                        .tensor = flats[flat].own().narrow(0, place, range.count).detach()});
+      pieces.back().tensor.set_requires_grad(true);
+      parameter_of.push_back(slot.parameter);
+      flat_of.push_back(flat);
+    }
+  }
+}
+
+std::vector<std::vector<std::size_t>> ShardedModel::Impl::needs() const {
+  const auto places = places_of(trained);
+  std::vector<std::size_t> flat_of_parameter(trained.size(), plans.size());
+  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
+    for (const auto& slot : plans[flat].slots) flat_of_parameter[slot.parameter] = flat;
+  }
+  std::vector<std::vector<std::size_t>> needs(model.units.size());
+  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
+    for (const auto& [name, tensor] : model.units[unit].parameters) {
+      const auto found = places.find(tensor.unsafeGetTensorImpl());
+      if (found == places.end()) continue;
+      const auto flat = flat_of_parameter[found->second];
+      if (flat < plans.size() && std::ranges::find(needs[unit], flat) == needs[unit].end()) {
+        needs[unit].push_back(flat);
+      }
+    }
+  }
+  return needs;
+}
+
+task::Model ShardedModel::Impl::fenced() {
+  task::Model fences = model;
+  for (std::size_t unit = 0; unit < fences.units.size(); ++unit) {
+    fences.units[unit] =
+        fence(std::move(fences.units[unit]),
+              {.before_forward =
+                   [this, unit] {
+                     if (in_backward)
+                       return gathers->before_backward(unit);  // it is computed again
+                     if (!in_pass) begin_pass();
+                     gathers->before_forward(unit);
+                   },
+               .after_forward =
+                   [this, unit] {
+                     if (in_backward) return;
+                     gathers->let_go(unit);
+                     if (!in_step && unit + 1 == model.units.size()) end_pass();
+                   },
+               .before_backward = [this, unit] { gathers->before_backward(unit); },
+               .after_backward = [this, unit] { gathers->let_go(unit); }});
+  }
+  return fences;
+}
+
+/// Of each number the largest of any rank.
+void ShardedModel::Impl::agree(std::vector<std::int32_t>& numbers) {
+  const Stopwatch waiting;
+  agreements
+      .all_reduce(comm::buffer(std::span(numbers)), comm::ReduceOp::max,
+                  Deadline::after(options.timeout))
+      .wait();
+  own_wait += waiting.seconds();
+}
+
+bool ShardedModel::Impl::any_rank(bool here) {
+  std::vector<std::int32_t> flag = {here ? 1 : 0};
+  agree(flag);
+  return flag.front() != 0;
+}
+
+void ShardedModel::Impl::begin_pass() {
+  if (options.level > 1) any_rank(true);
+  in_pass = true;
+  if (gathers) gathers->begin_pass(in_step);
+}
+
+/// Level 3 has begun the pass with its forward.
+void ShardedModel::Impl::reduce_during(const torch::Tensor& loss, std::int64_t part) {
+  if (!in_pass) begin_pass();
+  in_backward = true;
+  try {
+    gradients->during([&] { passes.run_backward(loss, part); });
+  } catch (...) {
+    in_backward = false;
+    throw;
+  }
+  in_backward = false;
+  if (options.level > 1) end_pass();
+}
+
+/// Also where this rank has stopped in the middle of it.
+void ShardedModel::Impl::end_pass() {
+  if (!in_pass) return;
+  if (gathers) {
+    // What lies behind a flat tensor others have gone back through.
+    gathers->end_pass([this](std::size_t flat) {
+      if (in_step) gradients->complete_from(flat + 1);
+    });
+  }
+  if (in_step) gradients->complete();
+  in_pass = false;
+}
+
+void ShardedModel::Impl::take_part_in_others() {
+  while (any_rank(false)) {
+    in_pass = true;
+    if (gathers) gathers->begin_pass(in_step);
+    end_pass();
+  }
+}
+
+/// A parameter that no rank has used keeps an undefined gradient, as on one device.
+void ShardedModel::Impl::agree_on_used() {
+  std::vector<std::int32_t> used(gradients->used().begin(), gradients->used().end());
+  agree(used);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    auto& piece = pieces[i];
+    const auto flat = flat_of[i];
+    const auto& sum = gradients->sums()[flat];
+    if (used[parameter_of[i]] == 0 || !sum.defined()) {
+      piece.tensor.mutable_grad() = torch::Tensor();
+      continue;
+    }
+    const auto place = piece.tensor.storage_offset() - flats[flat].own().storage_offset();
+    piece.tensor.mutable_grad() = sum.narrow(0, place, piece.range.count).detach();
+  }
+}
+
+ShardedModel::ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options)
+    : impl_(std::make_unique<Impl>(model, std::move(group), std::move(options))) {}
+
+ShardedModel::~ShardedModel() = default;
+
+const task::Model& ShardedModel::model() const noexcept {
+  return impl_->model;
+}
+
+const std::vector<task::NamedTensor>& ShardedModel::trained() const noexcept {
+  return impl_->trained;
+}
+
+const std::vector<Piece>& ShardedModel::pieces() const noexcept {
+  return impl_->pieces;
+}
+
+void ShardedModel::end_passes() {
+  if (impl_->gathers) impl_->take_part_in_others();
+}
+
+std::vector<task::NamedTensor> ShardedModel::gather(
+    const std::function<torch::Tensor(const Piece& piece)>& part, int root) const {
+  const torch::NoGradGuard no_grad;
+  const bool here = impl_->group.rank() == root;
+  std::vector<task::NamedTensor> gathered;
+  for (const auto& [name, tensor] : impl_->trained) {
+    if (here) gathered.push_back({name, torch::empty(tensor.sizes(), tensor.scalar_type())});
+  }
+  for (std::size_t flat = 0; flat < impl_->plans.size(); ++flat) {
+    const auto& plan = impl_->plans[flat];
+    const auto& kept = impl_->flats[flat].own();
+    const auto own = torch::zeros(kept.sizes(), kept.scalar_type());
+    for (std::size_t i = 0; i < impl_->pieces.size(); ++i) {
+      const auto& piece = impl_->pieces[i];
+      if (impl_->flat_of[i] != flat) continue;
+      const auto place = piece.tensor.storage_offset() - kept.storage_offset();
+      const auto values = part(piece);
+      if (values.defined()) own.narrow(0, place, piece.range.count).copy_(values);
+    }
+    const auto whole = torch::empty({plan.count}, plan.dtype);
+    gather_parts(impl_->gathering, own, whole, plan.counts, Deadline::after(impl_->options.timeout))
+        .wait();
+    for (const auto& slot : plan.slots) {
+      if (!here) break;
+      gathered[slot.parameter].tensor.view(-1).copy_(whole.narrow(0, slot.offset, slot.count));
+    }
+  }
+  return gathered;
+}
+
+std::vector<std::int64_t> ShardedModel::shard_bytes() const {
+  std::vector<std::int64_t> bytes(static_cast<std::size_t>(impl_->group.size()));
+  for (const auto& plan : impl_->plans) {
+    for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
+      bytes[rank] += static_cast<std::int64_t>(plan.counts[rank] * c10::elementSize(plan.dtype));
+    }
+  }
+  return bytes;
+}
+
+void ShardedModel::begin_step(std::int64_t weight, double scale) {
+  impl_->passes.begin(weight, scale);
+  impl_->in_step = true;
+  for (auto& piece : impl_->pieces) piece.tensor.mutable_grad() = torch::Tensor();
+  impl_->gradients->begin();
+  impl_->own_wait = 0;
+  impl_->wait_before =
+      impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
+}
+
+void ShardedModel::backward(const torch::Tensor& loss, std::int64_t part) {
+  impl_->passes.add(loss, part, false);
+  if (impl_->options.level == 1) return impl_->passes.run_backward(loss, part);
+  impl_->reduce_during(loss, part);
+}
+
+void ShardedModel::backward_last(const torch::Tensor& loss, std::int64_t part) {
+  impl_->passes.add(loss, part, true);
+  impl_->reduce_during(loss, part);
+}
+
+void ShardedModel::finish_step() {
+  impl_->passes.finish();
+  if (impl_->options.level == 1) {
+    impl_->gradients->complete();
+    impl_->in_pass = false;
+  } else {
+    impl_->end_pass();
+    impl_->take_part_in_others();
+  }
+  impl_->in_step = false;
+  impl_->agree_on_used();
+}
+
+void ShardedModel::after_update() {
+  if (impl_->gathers) return;
+  const torch::NoGradGuard no_grad;
+  std::vector<Exchange> exchanges;
+  for (std::size_t i = 0; i < impl_->plans.size(); ++i) {
+    exchanges.push_back(gather_parts(impl_->gathering, impl_->flats[i].own(),
+                                     impl_->flats[i].whole(), impl_->plans[i].counts,
+                                     Deadline::after(impl_->options.timeout)));
+  }
+  for (auto& exchange : exchanges) exchange.wait();
+}
+
+void ShardedModel::broadcast_buffers(int root) {
+  broadcast_tensors(impl_->buffers, root, impl_->group, impl_->options.flat_bytes,
+                    impl_->options.timeout);
+}
+
+double ShardedModel::wait_seconds() const noexcept {
+  const auto now =
+      impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
+  return now - impl_->wait_before + impl_->own_wait;
+}
+
+double ShardedModel::communicate_seconds() const noexcept {
+  return wait_seconds();
+}
+
+const comm::Group& ShardedModel::group() const noexcept {
+  return impl_->group;
+}
+
+}  // namespace bimetal::parallel::shard

@@ -1,0 +1,95 @@
+#pragma once
+// Data parallelism in which no rank keeps all of a model's training: optimizer states (level 1),
+// gradients (level 2) and parameters (level 3) are cut into shards, one per rank, as large as each
+// can hold and independent of how many samples it computes (ZeRO: Rajbhandari et al., SC 2020).
+// docs/zero.md.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/shard/flat_plan.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal::parallel::shard {
+
+struct ShardedModelOptions {
+  int level = 1;                       ///< 1 to 3
+  std::vector<double> weights;         ///< of each rank's shard; the same on every rank
+  std::size_t flat_bytes = 25u << 20;  ///< levels 1 and 2: about so much travels at once
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+};
+
+/// Part of a trained parameter that this rank keeps and steps: a leaf of one dimension whose grad()
+/// finish_step() sets.
+struct Piece {
+  std::string parameter;            ///< its name
+  std::vector<std::int64_t> shape;  ///< of the whole parameter
+  Range range;
+  torch::Tensor tensor;
+};
+
+/// Level 1 sums gradients with the step's last micro-batch alone. Levels 2 and 3 sum those of each
+/// micro-batch, so that no rank ever holds all of them: as often as the rank with the most pieces
+/// needs, which the ranks agree on piece by piece. Level 3 gathers parameters by unit.
+///
+/// Use from one thread.
+class ShardedModel final : public ParameterStore {
+ public:
+  /// Verifies that all ranks hold the same parameters and buffers, copies rank 0's to all, and cuts
+  /// them up. Parameters become views of flat tensors; at level 3 their memory goes, so that only
+  /// model() may use them from then on. Collective. Errors: those of check_same_on_all_ranks,
+  /// trained_parameters and plan_flats.
+  ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options);
+  ~ShardedModel() override;
+  ShardedModel(const ShardedModel&) = delete;
+  ShardedModel& operator=(const ShardedModel&) = delete;
+
+  /// What to compute with: the same units, whose parameters are there when they run. Outside of a
+  /// step, at level 3, a pass over it has no backward, and end_passes() is due after the last one.
+  const task::Model& model() const noexcept;
+
+  /// The parameters that are cut up, whole, in the same order on every rank. At level 3 their
+  /// values are not there.
+  const std::vector<task::NamedTensor>& trained() const noexcept;
+
+  /// For an optimizer that works element by element.
+  const std::vector<Piece>& pieces() const noexcept;
+
+  /// Takes part in the passes outside of a step that other ranks still make. Collective; nothing
+  /// below level 3.
+  void end_passes();
+
+  /// What each rank keeps of something that lies as the pieces do (their values, or a state of the
+  /// optimizer), put together: a tensor per trained parameter, in its shape and on the CPU, on rank
+  /// `root`; empty elsewhere. `part`: of a piece, of its size. Collective.
+  std::vector<task::NamedTensor> gather(
+      const std::function<torch::Tensor(const Piece& piece)>& part, int root) const;
+
+  /// Bytes of parameters that each rank keeps.
+  std::vector<std::int64_t> shard_bytes() const;
+
+  void begin_step(std::int64_t weight, double scale = 1) override;
+  void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
+  void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
+  void finish_step() override;
+  void after_update() override;
+  bool in_shards() const noexcept override { return true; }
+  void broadcast_buffers(int root) override;
+  double wait_seconds() const noexcept override;
+  double communicate_seconds() const noexcept override;
+  const comm::Group& group() const noexcept override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bimetal::parallel::shard

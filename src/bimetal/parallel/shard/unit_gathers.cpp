@@ -1,0 +1,93 @@
+#include "bimetal/parallel/shard/unit_gathers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bimetal/base/stopwatch.h"
+
+namespace bimetal::parallel::shard {
+
+UnitGathers::UnitGathers(std::vector<std::vector<std::size_t>> needs,
+                         const std::vector<FlatPlan>& plans, std::vector<FlatParameters>& flats,
+                         comm::Group group, std::chrono::milliseconds timeout)
+    : needs_(std::move(needs)),
+      plans_(plans),
+      flats_(flats),
+      group_(std::move(group)),
+      timeout_(timeout) {
+  plan_script();
+  for (auto& flat : flats_) flat.drop_memory();
+}
+
+void UnitGathers::plan_script() {
+  kept_.resize(plans_.size());
+  for (std::size_t i = 0; i < plans_.size(); ++i) kept_[i] = plans_[i].shared;
+  if (!needs_.empty()) {
+    for (const auto flat : needs_.back()) kept_[flat] = true;
+  }
+  std::vector<bool> gathered(plans_.size());
+  const auto add = [&](std::size_t unit, std::vector<std::size_t>& ends) {
+    for (const auto flat : needs_[unit]) {
+      if (!gathered[flat]) script_.push_back(flat);
+      gathered[flat] = true;
+    }
+    ends[unit] = script_.size();
+  };
+  forward_ends_.resize(needs_.size());
+  backward_ends_.resize(needs_.size());
+  for (std::size_t unit = 0; unit < needs_.size(); ++unit) add(unit, forward_ends_);
+  forward_size_ = script_.size();
+  gathered = kept_;
+  for (std::size_t unit = needs_.size(); unit-- > 0;) add(unit, backward_ends_);
+}
+
+void UnitGathers::begin_pass(bool with_backward) {
+  in_pass_ = true;
+  size_ = with_backward ? script_.size() : forward_size_;
+  sent_ = arrived_ = 0;
+  exchanges_.clear();
+  exchanges_.resize(script_.size());
+}
+
+void UnitGathers::end_pass(const std::function<void(std::size_t flat)>& passed) {
+  if (!in_pass_) return;
+  while (arrived_ < size_) {
+    if (sent_ == arrived_) send_next();
+    const bool back = arrived_ >= forward_size_;
+    const auto flat = script_[arrived_];
+    wait_next();
+    if (back && passed) passed(flat);
+    if (!kept_[flat]) flats_[flat].drop_memory();
+  }
+  for (auto& flat : flats_) flat.drop_memory();
+  in_pass_ = false;
+}
+
+void UnitGathers::let_go(std::size_t unit) {
+  for (const auto flat : needs_[unit]) {
+    if (!kept_[flat]) flats_[flat].drop_memory();
+  }
+}
+
+/// The one after it is sent for, too, so that it arrives while this one is used.
+void UnitGathers::reach(std::size_t end) {
+  while (sent_ < std::min(end + 1, size_)) send_next();
+  while (arrived_ < end) wait_next();
+}
+
+void UnitGathers::send_next() {
+  const auto flat = script_[sent_];
+  flats_[flat].take_memory();
+  exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), flats_[flat].whole(),
+                                   plans_[flat].counts, Deadline::after(timeout_));
+  ++sent_;
+}
+
+void UnitGathers::wait_next() {
+  const Stopwatch waiting;
+  exchanges_[arrived_].wait();
+  wait_seconds_ += waiting.seconds();
+  ++arrived_;
+}
+
+}  // namespace bimetal::parallel::shard

@@ -1,0 +1,67 @@
+#pragma once
+// Parameters in shards, there while a unit uses them: gathered before its forward and before its
+// backward, the next ones meanwhile, and let go after it (ZeRO, stage 3: Rajbhandari et al., SC
+// 2020, §5.3 and §7.2.2).
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/parallel/shard/part_exchange.h"
+
+namespace bimetal::parallel::shard {
+
+/// Every rank gathers the same flat tensors in the same order, whatever it computes and however it
+/// recomputes: a pass has a script, which asking for a unit carries on with as far as that. What
+/// the last unit uses, or several do, is kept from forward to backward. Use from one thread.
+class UnitGathers {
+ public:
+  /// needs[u]: the flat tensors that unit u uses. All of them are let go. `flats` must outlive it.
+  UnitGathers(std::vector<std::vector<std::size_t>> needs, const std::vector<FlatPlan>& plans,
+              std::vector<FlatParameters>& flats, comm::Group group,
+              std::chrono::milliseconds timeout);
+
+  /// `with_backward`: the script has both ways. Nothing is sent yet.
+  void begin_pass(bool with_backward);
+  bool in_pass() const noexcept { return in_pass_; }
+  /// The rest of the script, for the ranks that still need it, and then nothing is held any more.
+  /// `passed` is told of each flat tensor of the way back once it is there.
+  void end_pass(const std::function<void(std::size_t flat)>& passed = {});
+
+  /// Returns when the unit's parameters are there. Rethrows the fabric's errors.
+  void before_forward(std::size_t unit) { reach(forward_ends_[unit]); }
+  void before_backward(std::size_t unit) { reach(backward_ends_[unit]); }
+  /// The unit's parameters are not used any more, or not before backward.
+  void let_go(std::size_t unit);
+
+  double wait_seconds() const noexcept { return wait_seconds_; }
+
+ private:
+  void plan_script();
+  void reach(std::size_t end);
+  void send_next();
+  void wait_next();
+
+  const std::vector<std::vector<std::size_t>> needs_;
+  const std::vector<FlatPlan>& plans_;
+  std::vector<FlatParameters>& flats_;
+  comm::Group group_;
+  std::chrono::milliseconds timeout_;
+
+  std::vector<bool> kept_;                 ///< of each flat tensor: from forward to backward
+  std::vector<std::size_t> script_;        ///< flat tensors: forward, then backward
+  std::vector<std::size_t> forward_ends_;  ///< of each unit: how far its needs reach
+  std::vector<std::size_t> backward_ends_;
+  std::size_t forward_size_ = 0;
+
+  bool in_pass_ = false;
+  std::size_t size_ = 0;                ///< of this pass's script
+  std::size_t sent_ = 0, arrived_ = 0;  ///< of the script
+  std::vector<Exchange> exchanges_;     ///< of the script's flat tensors
+  double wait_seconds_ = 0;             ///< of all passes so far
+};
+
+}  // namespace bimetal::parallel::shard

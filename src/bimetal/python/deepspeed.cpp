@@ -1,0 +1,91 @@
+#include "bimetal/job/deepspeed.h"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/optim/schedule.h"
+#include "bimetal/precision/loss_scaler.h"
+#include "bimetal/python/bindings.h"
+
+namespace bimetal::python {
+namespace {
+
+namespace py = pybind11;
+using ScalerState = std::tuple<double, std::int64_t, std::int64_t, std::int64_t>;
+
+class DeepSpeedConfig {
+ public:
+  DeepSpeedConfig(const std::string& text, const std::string& origin, int ranks,
+                  double learning_rate) {
+    job_.train.learning_rate = learning_rate;
+    loop_ = job::apply_deepspeed(text, origin, ranks, job_,
+                                 [this](const std::string& notice) { notices_.push_back(notice); });
+    if (job_.train.precision == "float16") {
+      scaler_.emplace(precision::scaler_options(job_.train));
+    }
+  }
+
+  const job::JobConfig& job() const { return job_; }
+  const job::DeepSpeedLoop& loop() const { return loop_; }
+  const std::vector<std::string>& notices() const { return notices_; }
+
+  bool offloads() const {
+    return job_.zero.offload_optimizer != "none" || job_.zero.offload_parameters != "none";
+  }
+  double learning_rate(std::int64_t step) const {
+    return optim::learning_rate_at(job_.train, step, job_.train.decay_steps);
+  }
+
+  double loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
+  void update_loss_scale(bool overflow) {
+    if (scaler_) scaler_->update(overflow);
+  }
+  ScalerState loss_scale_state() const {
+    const auto state = scaler_ ? scaler_->state() : precision::LossScalerState();
+    return {state.scale, state.growth_steps, state.skipped, state.tolerated};
+  }
+  void restore_loss_scale(const ScalerState& state) {
+    const auto [scale, growth_steps, skipped, tolerated] = state;
+    if (scaler_) scaler_->restore({scale, growth_steps, skipped, tolerated});
+  }
+
+ private:
+  job::JobConfig job_;
+  job::DeepSpeedLoop loop_;
+  std::vector<std::string> notices_;
+  std::optional<precision::LossScaler> scaler_;
+};
+
+}  // namespace
+
+void bind_deepspeed(py::module_& module) {
+  using Config = DeepSpeedConfig;
+  py::class_<Config>(module, "DeepSpeedConfig")
+      .def(py::init<const std::string&, const std::string&, int, double>(), py::arg("text"),
+           py::arg("origin"), py::arg("ranks"), py::arg("learning_rate") = 1e-3)
+      .def_property_readonly("job", [](const Config& config) { return to_json(config.job()); })
+      .def_property_readonly("notices", &Config::notices)
+      .def_property_readonly("optimizer",
+                             [](const Config& config) { return config.loop().optimizer; })
+      .def_property_readonly("scheduler",
+                             [](const Config& config) { return config.loop().scheduler; })
+      .def_property_readonly("micro_batch",
+                             [](const Config& config) { return config.loop().micro_batch; })
+      .def_property_readonly("accumulation",
+                             [](const Config& config) { return config.loop().accumulation; })
+      .def_property_readonly("zero_level",
+                             [](const Config& config) { return config.job().zero.level; })
+      .def_property_readonly("offloads", &Config::offloads)
+      .def("learning_rate", &Config::learning_rate, py::arg("step"))
+      .def_property_readonly("loss_scale", &Config::loss_scale)
+      .def("update_loss_scale", &Config::update_loss_scale, py::arg("overflow"))
+      .def_property_readonly("loss_scale_state", &Config::loss_scale_state)
+      .def("restore_loss_scale", &Config::restore_loss_scale, py::arg("state"));
+}
+
+}  // namespace bimetal::python

@@ -1,0 +1,311 @@
+"""bimetal.deepspeed: scripts for DeepSpeed on unequal ranks, compared with a plain loop of one process."""
+
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+
+import models
+import ranks
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+
+import bimetal
+from bimetal import deepspeed
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+sys.path.insert(0, str(EXAMPLES))
+
+SAMPLES, BATCH, RATE = 72, 16, 3e-3  # 9 micro-batches an epoch: steps of two reach over its end
+CONFIG = {
+    "train_batch_size": BATCH, "gradient_accumulation_steps": 2,
+    "optimizer": {"type": "AdamW", "params": {"lr": RATE, "betas": [0.9, 0.95], "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": RATE, "warmup_num_steps": 3,
+                                                      "warmup_type": "linear", "total_num_steps": 12}},
+    "gradient_clipping": 0.5,
+}
+
+
+def parameters_of(model):
+    return [parameter.tolist() for parameter in model.parameters()]
+
+
+def start_engine(model, data, changes=None, weights=(3, 1)):
+    shared = dist.is_initialized() and dist.get_world_size() > 1
+    return deepspeed.initialize(model=model, model_parameters=model.parameters(), training_data=data,
+                                config={**CONFIG, **(changes or {})},
+                                **({"balance": "fixed", "weights": weights} if shared else {}))
+
+
+def run_epochs(engine, loader, loss_of, epochs):
+    for _ in range(epochs):
+        for batch in loader:
+            engine.backward(loss_of(engine, batch))
+            engine.step()
+
+
+def logits_loss(model, ids):
+    import deepspeed_gpt2 as example
+    return example.loss_of(model(ids).logits, ids)
+
+
+def by_engine(epochs, weights):
+    import deepspeed_gpt2 as example
+    engine, _, loader, _ = start_engine(example.make_model().double(), example.make_data(SAMPLES), weights=weights)
+    run_epochs(engine, loader, logits_loss, epochs)
+    return parameters_of(engine.module)
+
+
+def resumed(folder):
+    """An epoch, a checkpoint in the midst of a step, and the next epoch by another engine."""
+    import deepspeed_gpt2 as example
+    data = example.make_data(SAMPLES)
+    engine, _, loader, _ = start_engine(example.make_model().double(), data)
+    run_epochs(engine, loader, logits_loss, 1)
+    engine.save_checkpoint(folder, "one", {"mark": 7})
+    engine.save_checkpoint(folder, "one", {"mark": 8})
+    torch.manual_seed(99)
+    other, _, loader, _ = start_engine(type(engine.module)(engine.module.config).double(), data)
+    path, state = other.load_checkpoint(folder)
+    assert path.endswith("/one") and state == {"mark": 8}, (path, state)
+    assert other.global_steps == engine.global_steps and other.get_lr() == engine.get_lr()
+    run_epochs(other, loader, logits_loss, 1)
+    return parameters_of(other.module)
+
+
+def plain(epochs):
+    """The same training without an engine: torch's AdamW, clipping and the schedule's formula."""
+    import deepspeed_gpt2 as example
+    model = example.make_model().double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.1)
+    sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH // 2)
+    loader = DataLoader(example.make_data(SAMPLES), batch_sampler=sampler)
+    batches, steps = 0, 0
+    for _ in range(epochs):
+        for ids in loader:
+            (logits_loss(model, ids) / 2).backward()
+            sampler.finish_step()
+            batches += 1
+            if batches % 2 != 0:
+                continue
+            done = steps - 1  # DeepSpeed's schedulers lag
+            rate = 0 if done < 0 else RATE * done / 3 if done < 3 else RATE * (12 - done) / 9
+            optimizer.param_groups[0]["lr"] = rate
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+    return list(model.parameters())
+
+
+def own_loss(equal):
+    """GPT-2's own loss over sequences whose labels are unequal."""
+    import deepspeed_gpt2 as example
+    data = example.make_data(SAMPLES)
+    labels = [ids.clone() for ids in data]
+    for number, row in enumerate(labels):
+        row[:0 if equal else number % 15] = -100
+
+    def loss_of(engine, batch):
+        ids, wanted = batch
+        return engine(input_ids=ids, labels=wanted).loss
+
+    engine, _, loader, _ = start_engine(example.make_model().double(), list(zip(data, labels, strict=True)))
+    run_epochs(engine, loader, loss_of, 1)
+    return parameters_of(engine.module)
+
+
+class Line(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.factor * x
+
+
+def overflows():
+    """Of 8 micro-batches one's loss is infinite, on rank 1 alone."""
+    model = Line()
+    engine, _, loader, _ = start_engine(
+        model, torch.ones(64, 4), {"gradient_accumulation_steps": 1, "train_batch_size": 8, "scheduler": None,
+                                   "gradient_clipping": 0,
+                                   "fp16": {"enabled": True, "hysteresis": 1, "initial_scale_power": 8}})
+    for number, x in enumerate(loader):
+        loss = engine(x).mean()
+        if number == 3 and dist.get_rank() == 1:
+            loss = loss * float("inf")
+        before = model.factor.detach().clone()
+        engine.backward(loss)
+        engine.step()
+        assert torch.equal(before, model.factor) == (number == 3), number
+    return [engine.skipped_steps, engine.global_steps, engine.loss_scale, parameters_of(model)]
+
+
+def mean_over_ranks():
+    """A script's own loader: each rank has as many samples, and counts alike."""
+    model = Line().double()
+    engine, optimizer, loader, scheduler = deepspeed.initialize(
+        model=model, config={"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": False}},
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
+    assert loader is None and scheduler is None and optimizer is engine.optimizer
+    assert engine.train_batch_size() == 2 * dist.get_world_size()
+    engine.backward((engine(torch.ones(2, 4, dtype=torch.float64)) * (1 + dist.get_rank())).sum(1).mean())
+    engine.step()
+    return model.factor.tolist()
+
+
+needs_transformers = unittest.skipUnless(
+    all(map(importlib.util.find_spec, ("transformers", "safetensors"))), "transformers or safetensors is not installed")
+
+
+@needs_transformers
+class Gpt2(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.reference = [parameter.detach() for parameter in plain(2)]
+
+    def test_unequal_ranks_train_what_one_process_does(self):
+        for world, weights in ((1, []), (2, [3, 1]), (2, [1, 0])):
+            for parameters in ranks.on_ranks(world, by_engine, 2, weights):
+                self.assertLess(models.difference(parameters, self.reference), 1e-12, weights)
+
+    def test_a_resumed_training_is_the_same(self):
+        for world in (1, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                for parameters in ranks.on_ranks(world, resumed, folder):
+                    self.assertLess(models.difference(parameters, self.reference), 1e-12, world)
+                self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
+                self.assertEqual(sorted(os.listdir(f"{folder}/one")),
+                                 ["gradients.safetensors", "model.safetensors", "optimizer.safetensors", "state.json"])
+
+    def test_its_own_loss_counts_tokens(self):
+        """Transformers computes it in float32, whatever the model's type."""
+        for equal in (True, False):
+            one = [torch.tensor(p, dtype=torch.float64) for p in ranks.on_ranks(1, own_loss, equal)[0]]
+            for parameters in ranks.on_ranks(2, own_loss, equal):
+                self.assertLess(models.difference(parameters, one), 1e-6, equal)
+
+    @unittest.skipUnless("BIMETAL" in os.environ, "BIMETAL is not the program")
+    def test_the_example_runs_under_the_launcher(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                [os.environ["BIMETAL"], "launch", "--num_gpus", "2", "--", sys.executable,
+                 str(EXAMPLES / "deepspeed_gpt2.py"), "--deepspeed", "--samples", "64", "--save", folder],
+                capture_output=True, text=True, timeout=200)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("epoch 1: loss", done.stdout)
+            self.assertEqual(pathlib.Path(folder, "latest").read_text(), "global_step4")
+
+
+class Engine(unittest.TestCase):
+    def test_all_ranks_skip_a_step_that_overflows_on_one(self):
+        results = ranks.on_ranks(2, overflows)
+        self.assertEqual(results[0][:3], [1, 8, 128.0])
+        self.assertEqual(results[0], results[1])
+
+    def test_bfloat16_is_computed_in(self):
+        model = nn.Linear(4, 1)
+        engine, _, loader, _ = start_engine(model, torch.ones(64, 4), {"bf16": {"enabled": True}})
+        losses = []
+        for x in loader:
+            predicted = engine(x)
+            self.assertEqual(predicted.dtype, torch.bfloat16)
+            losses.append((predicted.float() - 3).square().mean())
+            engine.backward(losses[-1])
+            engine.step()
+        self.assertEqual(model.weight.dtype, torch.float32)
+        self.assertLess(losses[-1], losses[0])
+        self.assertGreater(engine.get_global_grad_norm(), 0)
+        engine.eval()
+        self.assertEqual(engine(torch.ones(1, 4)).shape, (1, 1))
+
+    def test_a_scripts_own_loader(self):
+        for factor in ranks.on_ranks(2, mean_over_ranks):
+            self.assertEqual(factor, [-0.5] * 4)
+
+    def test_the_schedule_is_deepspeeds(self):
+        model = Line()
+        _, optimizer, _, scheduler = deepspeed.initialize(
+            model=model, model_parameters=model.parameters(),
+            config={**CONFIG, "scheduler": {"type": "WarmupCosineLR",
+                                            "params": {"total_num_steps": 40, "warmup_num_steps": 10,
+                                                       "cos_min_ratio": 0.1}}})
+        for iteration in range(60):
+            scheduler.step()
+            if iteration < 10:
+                expected = RATE * math.log(iteration + 1) / math.log(10)
+            else:
+                done = min(1, (iteration - 9) / 30)
+                expected = RATE * (0.1 + 0.9 * (1 + math.cos(math.pi * done)) / 2)
+            self.assertAlmostEqual(optimizer.param_groups[0]["lr"], expected, delta=1e-15)
+        self.assertEqual(scheduler.get_last_lr(), [optimizer.param_groups[0]["lr"]])
+
+    def refused(self, changes, **options):
+        model = Line()
+        options = {"model_parameters": model.parameters(), **options}
+        with self.assertRaises(bimetal.Error) as raised:
+            deepspeed.initialize(model=model, config={**CONFIG, **changes}, **options)
+        return raised.exception.code, str(raised.exception)
+
+    def test_what_cannot_be_done_is_refused(self):
+        code, text = self.refused({"zero_optimization": {"stage": 2}})
+        self.assertEqual(code, "unsupported")
+        self.assertIn('Set "stage" to 0', text)
+        self.assertEqual(self.refused({"zero_optimization": {"offload_param": {"device": "cpu"}}})[0], "unsupported")
+        self.assertIn("did you mean 'optimizer'", self.refused({"optimiser": {}})[1])
+        self.assertIn("do not agree", self.refused({"train_micro_batch_size_per_gpu": 5})[1])
+        self.assertIn("LAMB", self.refused({"optimizer": {"type": "Lamb"}})[1])
+        self.assertIn("leave one of them out",
+                      self.refused({}, optimizer=torch.optim.SGD(Line().parameters(), lr=1.0))[1])
+        self.assertIn("give the number", self.refused({"scheduler": {"type": "WarmupDecayLR", "params": {
+            "total_num_steps": "auto"}}})[1])
+        self.assertIn("no optimizer", self.refused({"optimizer": None, "scheduler": None})[1])
+        with self.assertRaisesRegex(bimetal.Error, "no configuration"):
+            deepspeed.initialize(model=Line())
+        with self.assertRaisesRegex(bimetal.Error, "cannot read DeepSpeed's configuration /no/such"):
+            deepspeed.initialize(model=Line(), config="/no/such")
+
+    def test_keys_without_effect_are_warned_of(self):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = Line()
+            deepspeed.initialize(model=model, model_parameters=model.parameters(),
+                                 config={**CONFIG, "zero_optimization": {"stage": 0, "overlap_comm": True}})
+        self.assertEqual(["zero_optimization.overlap_comm" in str(warning.message) for warning in caught], [True])
+
+    def test_a_micro_batch_is_a_maximum(self):
+        model = Line()
+        options = {"model": model, "model_parameters": model.parameters(), "training_data": torch.ones(64, 4)}
+        sizes = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": None}
+        engine, *_ = deepspeed.initialize(config={**CONFIG, **sizes}, **options)
+        self.assertEqual((engine.train_batch_size(), engine.train_micro_batch_size_per_gpu(),
+                          engine.gradient_accumulation_steps()), (24, 4, 6))
+
+    def test_a_checkpoint_that_is_not_there(self):
+        model = Line()
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(engine.load_checkpoint(folder), (None, None))
+            with self.assertRaisesRegex(bimetal.Error, "is no checkpoint"):
+                engine.load_checkpoint(folder, "other")
+
+    def test_a_client_state_that_is_no_json(self):
+        model = Line()
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(bimetal.Error, "JSON"):
+                engine.save_checkpoint(folder, client_state={"function": json.dumps})
+            self.assertEqual(os.listdir(folder), [])
+
+
+if __name__ == "__main__":
+    ranks.main(globals())

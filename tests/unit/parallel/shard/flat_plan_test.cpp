@@ -1,0 +1,87 @@
+#include "bimetal/parallel/shard/flat_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::parallel::shard {
+namespace {
+
+using Places = std::vector<ParameterPlace>;
+using Weights = std::vector<double>;
+
+ParameterPlace place(std::int64_t count, std::size_t unit, bool shared = false,
+                     torch::ScalarType dtype = torch::kFloat32) {
+  return {dtype, count, unit, shared};
+}
+
+std::vector<std::int64_t> counts_of(const std::vector<FlatPlan>& flats) {
+  std::vector<std::int64_t> counts;
+  for (const auto& flat : flats) counts.push_back(flat.count);
+  return counts;
+}
+
+TEST(FlatPlan, AUnitIsAFlatTensor) {
+  const auto flats = plan_flats(Places{place(8, 0), place(2, 0), place(6, 1)}, Weights{1, 1}, 0);
+  EXPECT_EQ(counts_of(flats), (std::vector<std::int64_t>{10, 6}));
+  EXPECT_EQ(flats[0].slots[1].offset, 8);
+  EXPECT_EQ(flats[1].unit, 1U);
+}
+
+TEST(FlatPlan, SmallUnitsTravelTogether) {
+  const Places places = {place(8, 0), place(8, 1), place(8, 2), place(8, 3)};
+  EXPECT_EQ(counts_of(plan_flats(places, Weights{1}, 48)), (std::vector<std::int64_t>{16, 16}));
+}
+
+TEST(FlatPlan, WhatSeveralUnitsUseIsApart) {
+  const Places places = {place(5, 0), place(100, 0, true), place(7, 0), place(3, 1)};
+  const auto flats = plan_flats(places, Weights{1}, 0);
+  EXPECT_EQ(counts_of(flats), (std::vector<std::int64_t>{12, 100, 3}));
+  EXPECT_TRUE(flats[1].shared);
+  EXPECT_FALSE(flats[0].shared);
+}
+
+TEST(FlatPlan, TypesDoNotMix) {
+  const Places places = {place(4, 0), place(4, 0, false, torch::kFloat64), place(4, 0)};
+  EXPECT_EQ(counts_of(plan_flats(places, Weights{1}, 0)), (std::vector<std::int64_t>{8, 4}));
+}
+
+TEST(FlatPlan, PartsFollowTheWeightsWithoutPadding) {
+  const auto flat = plan_flats(Places{place(1001, 0)}, Weights{5, 2, 0, 1}, 0).front();
+  EXPECT_EQ(std::accumulate(flat.counts.begin(), flat.counts.end(), std::size_t{0}), 1001U);
+  EXPECT_NEAR(static_cast<double>(flat.counts[0]), 1001 * 5 / 8.0, 1);
+  EXPECT_EQ(flat.counts[2], 0U);
+  EXPECT_EQ(flat.begin_of(3), static_cast<std::int64_t>(flat.counts[0] + flat.counts[1]));
+}
+
+TEST(FlatPlan, EveryElementOfAParameterIsKeptOnce) {
+  const auto flats =
+      plan_flats(Places{place(13, 0), place(1, 0), place(29, 0)}, Weights{1, 3, 0, 2}, 0);
+  const auto& flat = flats.front();
+  for (const auto& slot : flat.slots) {
+    std::int64_t next = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto kept = kept_of(flat, slot, rank);
+      if (kept.count == 0) continue;
+      EXPECT_EQ(kept.offset, next) << "rank " << rank;
+      next += kept.count;
+    }
+    EXPECT_EQ(next, slot.count);
+  }
+}
+
+TEST(FlatPlan, WithoutElementsThereIsNothingToKeep) {
+  EXPECT_TRUE(plan_flats(Places{place(0, 0)}, Weights{1}, 0).empty());
+}
+
+TEST(FlatPlan, WeightsMustBeSome) {
+  for (const auto& weights : {Weights{}, Weights{0, 0}, Weights{1, -1}}) {
+    EXPECT_THROW(plan_flats(Places{place(1, 0)}, weights, 0), Error);
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::shard

@@ -1,0 +1,148 @@
+#include "bimetal/parallel/shard/sharded_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::parallel::shard {
+namespace {
+
+constexpr int kUnits = 6;
+
+/// Linear layers without biases, each a unit; `seed` differs between ranks.
+task::Model make_model(std::uint64_t seed) {
+  torch::manual_seed(seed);
+  task::Model model;
+  for (int i = 0; i < kUnits; ++i) {
+    auto layer =
+        std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(4, 4).bias(false));
+    layer->to(torch::kFloat64);
+    model.units.push_back(task::make_unit(
+        "layer" + std::to_string(i), layer,
+        [layer](torch::Tensor input) { return torch::tanh(layer->forward(input)); }));
+  }
+  return model;
+}
+
+torch::Tensor loss_of(const task::Model& model, int samples) {
+  const auto input = torch::ones({samples, 4}, torch::kFloat64);
+  return task::run_units(model, {input}).front().sum();
+}
+
+ShardedModelOptions options(int level) {
+  return {.level = level, .weights = {3, 1}, .flat_bytes = 1, .timeout = std::chrono::seconds(20)};
+}
+
+class Sharded : public ::testing::TestWithParam<int> {};
+
+TEST_P(Sharded, ARankWithoutSamplesTakesPartInEveryPass) {
+  std::vector<task::Model> models = {make_model(1), make_model(2)};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
+    for (int step = 0; step < 3; ++step) {
+      sharded.begin_step(6);
+      if (rank == step % 2) {
+        sharded.backward(loss_of(sharded.model(), 2));
+        sharded.backward(loss_of(sharded.model(), 2));
+        sharded.backward_last(loss_of(sharded.model(), 2));
+      }
+      sharded.finish_step();
+      for (const auto& piece : sharded.pieces()) EXPECT_TRUE(piece.tensor.grad().defined());
+      sharded.after_update();
+    }
+  });
+}
+
+TEST_P(Sharded, WhatStopsInTheMiddleOfAPassHangsNobody) {
+  std::vector<task::Model> models = {make_model(1), make_model(1)};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
+    sharded.begin_step(4);
+    try {
+      auto loss = loss_of(sharded.model(), 2);
+      if (rank == 1) throw std::runtime_error("no memory, say");
+      sharded.backward_last(loss);
+    } catch (const std::runtime_error&) {
+    }
+    sharded.finish_step();
+    // And the next step is as if nothing had been.
+    sharded.begin_step(4);
+    sharded.backward_last(loss_of(sharded.model(), 2));
+    sharded.finish_step();
+  });
+}
+
+TEST_P(Sharded, AParameterThatNobodyUsesHasNoGradient) {
+  std::vector<task::Model> models = {make_model(1), make_model(1)};
+  for (auto& model : models) {
+    const auto unused = torch::ones({5}, torch::kFloat64).set_requires_grad(true);
+    model.units[2].parameters.push_back({"unused", unused});
+  }
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
+    sharded.begin_step(4);
+    sharded.backward_last(loss_of(sharded.model(), 2));
+    sharded.finish_step();
+    for (const auto& piece : sharded.pieces()) {
+      EXPECT_EQ(piece.tensor.grad().defined(), piece.parameter != "unused") << piece.parameter;
+    }
+  });
+}
+
+TEST_P(Sharded, RanksNeedNotEvaluateEquallyOften) {
+  std::vector<task::Model> models = {make_model(1), make_model(2)};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
+    const torch::NoGradGuard no_grad;
+    for (int i = 0; i < 1 + 3 * rank; ++i) loss_of(sharded.model(), 1);
+    sharded.end_passes();
+  });
+}
+
+TEST_P(Sharded, GatheredItIsTheModel) {
+  std::vector<task::Model> models = {make_model(1), make_model(2)};
+  const auto expected = make_model(1).parameters();
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
+    const auto gathered = sharded.gather([](const Piece& piece) { return piece.tensor; }, 1);
+    ASSERT_EQ(gathered.size(), rank == 1 ? expected.size() : 0U);
+    for (std::size_t i = 0; i < gathered.size(); ++i) {
+      EXPECT_TRUE(gathered[i].tensor.equal(expected[i])) << gathered[i].name;
+    }
+    const auto bytes = sharded.shard_bytes();
+    EXPECT_EQ(bytes, (std::vector<std::int64_t>{kUnits * 12 * 8, kUnits * 4 * 8}));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, Sharded, ::testing::Values(1, 2, 3));
+
+// What level 3 is for: of all parameters no more than those of two units are there at once.
+TEST(ShardedParameters, AreNotThereBetweenPasses) {
+  std::vector<task::Model> models = {make_model(1), make_model(1)};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    ShardedModel sharded(model, group, options(3));
+    const auto there = [&] {
+      int count = 0;
+      for (const auto& parameter : model.parameters()) {
+        count += parameter.unsafeGetTensorImpl()->storage_initialized() ? 1 : 0;
+      }
+      return count;
+    };
+    EXPECT_EQ(there(), 0);
+    sharded.begin_step(2);
+    auto loss = loss_of(sharded.model(), 1);
+    EXPECT_LE(there(), 2);  // what backward begins with, and the next one ahead
+    sharded.backward_last(loss);
+    sharded.finish_step();
+    EXPECT_EQ(there(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::shard
