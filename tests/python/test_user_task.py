@@ -29,7 +29,13 @@ def learnt_by_torch(make_task):
     batch = torch.utils.data.default_collate([task.training[i] for i in range(len(task.training))])
     batch = tuple(t.double() if t.is_floating_point() else t for t in batch)
     weight = int(sum(getattr(task.training, "weights", torch.ones(len(task.training)))))
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, weight_decay=DECAY)
+    scheduler = None
+    if task.make_optimizer:
+        made = task.make_optimizer(model)
+        optimizer, scheduler = made if isinstance(made, tuple) else (made, None)
+    else:
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE,
+                                      weight_decay=DECAY)
     for _ in range(STEPS):
         optimizer.zero_grad()
         outputs = batch[0]
@@ -37,6 +43,8 @@ def learnt_by_torch(make_task):
             outputs = part(outputs)
         (task.loss_sum(outputs, batch) / weight).backward()
         optimizer.step()
+        if scheduler:
+            scheduler.step()
     return model.state_dict()
 
 
@@ -86,6 +94,21 @@ class UserTask(FaultTest):
         self.assert_same(self.learnt("dropped", 3, parallel__balance=[2, 1, 1], train__micro_batch=5, **settings), alone)
         without = self.learnt("dense", 1, **settings)
         self.assertGreater((alone["0.weight"] - without["0.weight"]).abs().max().item(), 1e-4)
+
+    def test_optimizers_and_schedulers_of_torch(self):
+        for function in ("own_optimizer", "own_adam"):
+            expected = learnt_by_torch(getattr(user_tasks, function))
+            self.assert_same(self.learnt(function, 2, parallel__balance=[3, 1]), expected)
+            folder = self.folder / function
+            for steps, ranks, resume in ((3, 2, ()), (STEPS, 1, ("--resume", folder))):
+                job = self.train(self.write_task(function, checkpoint__dir=str(folder), train__steps=steps), *resume,
+                                 workers=WORKERS[:ranks]).wait()
+                self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+            self.assert_same(load_file(folder / f"step-{STEPS:08}" / "model.safetensors"), expected)
+        for settings in ({"zero__level": 1}, {"parallel__mode": "server"}):
+            job = self.train(self.write_task("own_adam", **settings)).wait()
+            self.assertEqual(job.status, harness.UNSUPPORTED, f"{job.out}\n{job.err}")
+            self.assertIn("an optimizer of the task's own", job.err)
 
     def test_evaluate_and_export_know_it(self):
         job_file = self.write_task("sentences", train__steps=STEPS)

@@ -101,6 +101,21 @@ def sentences(job):
                 units=lambda model: [model.table, *model.blocks, model.head])
 
 
+def nesterov(model):
+    optimizer = torch.optim.SGD([{"params": [p for p in model.parameters() if p.dim() > 1]},
+                                 {"params": [p for p in model.parameters() if p.dim() == 1], "lr": 0.2}],
+                                lr=0.1, momentum=0.9, nesterov=True)
+    return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+
+
+def own_optimizer(job):
+    return points_task(layers, make_optimizer=nesterov)
+
+
+def own_adam(job):
+    return points_task(layers, make_optimizer=lambda model: torch.optim.NAdam(model.parameters(), lr=0.02))
+
+
 # What is refused, or fails.
 
 def batch_norm(job):

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import pathlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from bimetal.task.datasets import HostedDataset
 from bimetal.task.exactness import require_exact
+from bimetal.task.optimizers import HostedOptimizer
 from bimetal.task.task import Metric, Task
 from bimetal.task.units import HostedUnit, as_tuple, from_tuple, units_of
 
@@ -52,6 +54,8 @@ class HostedTask:
         self.evaluation = None if task.evaluation is None else HostedDataset(task.evaluation, task.collate)
         self.metrics = [_metric(name, metric) for name, metric in task.metrics.items()]
         self.counts = task.counts
+        self.has_optimizer = task.make_optimizer is not None
+        self._models: list[weakref.ref[nn.Module]] = []
         self.facts = [*facts, f"training data = {self.training.size} samples",
                       f"test data = {self.evaluation.size if self.evaluation else 0} samples"]
 
@@ -61,7 +65,15 @@ class HostedTask:
             raise TypeError(f"make_model returned a {type(model).__name__}, not an nn.Module")
         if self._exact == "strict":
             require_exact(model)
+        self._models = [made for made in self._models if made() is not None] + [weakref.ref(model)]
         return units_of(model, self._task.units)
+
+    def make_optimizer(self, parameters: tuple) -> HostedOptimizer:
+        """Over the parameters of one of the models that make_units has made."""
+        for model in filter(None, (made() for made in self._models)):
+            if any(parameter is parameters[0] for parameter in model.parameters()):
+                return HostedOptimizer(self._task.make_optimizer(model), list(parameters))
+        raise RuntimeError("the parameters belong to no model of this task")
 
     def inputs(self, batch: tuple) -> tuple:
         if self._task.inputs is None:

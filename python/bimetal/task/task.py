@@ -43,6 +43,9 @@ class Task:
         units: from the model to its parts in order, each called with what the one before returned: where ZeRO gathers
             parameters and recomputation begins anew. None: the children of an ``nn.Sequential``, else the whole model
             is one unit.
+        make_optimizer: from the model to an optimizer of ``torch.optim``, or to one and its scheduler, which is stepped
+            after each optimizer step; None: the job's ``train.optimizer`` and ``schedule``. Gradients are those of the
+            whole batch, clipped as the job says. It goes with all-reduce (not with ``zero`` and servers).
         counts: what weights count, for people to read: "samples", "tokens".
     """
 
@@ -55,4 +58,5 @@ class Task:
     collate: Callable[[list], Any] | None = None
     weights: Sequence[int] | torch.Tensor | None = None
     units: Callable[[nn.Module], Sequence[nn.Module]] | None = None
+    make_optimizer: Callable[[nn.Module], Any] | None = None
     counts: str = "samples"

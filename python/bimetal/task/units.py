@@ -36,7 +36,7 @@ def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] |
     units = []
     for number, part in enumerate(parts):
         name = paths.get(id(part)) or ("model" if part is model else f"unit {number}")
-        units.append(_unit(name, part, parameters, buffers))
+        units.append(_unit(name, part, model, parameters, buffers))
     _require_all(units, parameters)
     return units
 
@@ -64,8 +64,8 @@ def _parts(model: nn.Module, cut) -> Sequence[nn.Module]:
     return list(model) if isinstance(model, nn.Sequential) and len(model) > 0 else [model]
 
 
-def _unit(name: str, part: nn.Module, parameters: dict, buffers: dict) -> HostedUnit:
-    def forward(inputs: tuple) -> tuple:
+def _unit(name: str, part: nn.Module, model: nn.Module, parameters: dict, buffers: dict) -> HostedUnit:
+    def forward(inputs: tuple, _whole: nn.Module = model) -> tuple:  # which lives as long as its units
         return as_tuple(part(*inputs), f"what {name} returns")
 
     trained, kept = [], []

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/optim/foreign.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
 
@@ -122,6 +123,21 @@ std::unique_ptr<ParamState> state_from(TensorMap tensors, const torch::Tensor& p
   return state;
 }
 
+TensorMap foreign_tensors(const ParamState& state) {
+  return static_cast<const optim::ForeignState&>(state).tensors;
+}
+
+/// Numbers stay where they are: on the CPU, as torch's own optimizers keep them.
+std::unique_ptr<ParamState> foreign_state(TensorMap tensors, const torch::Tensor& parameter,
+                                          const torch::optim::OptimizerOptions&) {
+  auto state = std::make_unique<optim::ForeignState>();
+  for (auto& [name, tensor] : tensors) {
+    state->tensors[name] =
+        tensor.sizes() == parameter.sizes() ? tensor.to(parameter.device()) : tensor;
+  }
+  return state;
+}
+
 /// All that differs between the kinds of optimizers.
 struct Kind {
   std::string name;
@@ -154,6 +170,10 @@ Kind kind_of(const Optimizer& optimizer) {
   }
   if (dynamic_cast<const optim::Lamb*>(&optimizer)) {
     return make_kind<torch::optim::AdamParamState, optim::LambOptions>("lamb");
+  }
+  if (const auto* foreign = dynamic_cast<const optim::ForeignOptimizer*>(&optimizer)) {
+    return {foreign->kind(), foreign_tensors, foreign_state,
+            [](const torch::optim::OptimizerOptions&) { return Json::object(); }};
   }
   throw Error(ErrorCode::Unsupported,
               "checkpoints hold the state of SGD, Adam, AdamW, LARS and LAMB; this optimizer is "

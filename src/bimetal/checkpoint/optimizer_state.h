@@ -19,7 +19,8 @@ namespace bimetal::checkpoint {
 using OptimizerStates =
     std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
 
-/// "sgd", "adam", "adamw", "lars" or "lamb". Error(Unsupported) for others.
+/// "sgd", "adam", "adamw", "lars" or "lamb", or a foreign one's own word. Error(Unsupported) for
+/// others.
 std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
 
 /// The hyper-parameters of each parameter group, for people and for comparison.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bimetal/device/place.h"
+#include "bimetal/python_host/hosted_optimizer.h"
 
 namespace bimetal::python_host {
 namespace {
@@ -64,11 +65,13 @@ HostedTask::HostedTask(const py::object& task, const job::JobConfig& job)
     : make_units_(task.attr("make_units")),
       inputs_(task.attr("inputs")),
       loss_sum_(task.attr("loss_sum")),
+      make_optimizer_(task.attr("make_optimizer")),
       description_{.name = job.model.python, .dtype = job.train.dtype},
       training_(dataset_of(task.attr("training"), device::dtype_named(job.train.dtype))),
       evaluation_(dataset_of(task.attr("evaluation"), device::dtype_named(job.train.dtype))),
       facts_(py::cast<std::vector<std::string>>(task.attr("facts"))),
-      counts_(py::cast<std::string>(task.attr("counts"))) {
+      counts_(py::cast<std::string>(task.attr("counts"))),
+      has_optimizer_(py::cast<bool>(task.attr("has_optimizer"))) {
   for (const auto& metric : task.attr("metrics")) {
     metrics_.push_back(metric_of(py::reinterpret_borrow<py::object>(metric)));
   }
@@ -92,6 +95,13 @@ task::Values HostedTask::inputs(const task::Values& batch) const {
 torch::Tensor HostedTask::loss_sum(const task::Values& outputs, const task::Values& batch) const {
   return in_python("the task's loss_sum has failed", [&] {
     return py::cast<torch::Tensor>((*loss_sum_)(tuple_of(outputs), tuple_of(batch)));
+  });
+}
+
+std::unique_ptr<torch::optim::Optimizer> HostedTask::make_optimizer(
+    const std::vector<torch::Tensor>& parameters) const {
+  return in_python("making the optimizer has failed", [&] {
+    return std::make_unique<HostedOptimizer>((*make_optimizer_)(tuple_of(parameters)), parameters);
   });
 }
 

@@ -27,15 +27,19 @@ class HostedTask final : public task::JobTask {
   std::vector<task::Metric> metrics() const override { return metrics_; }
   std::vector<std::string> facts() const override { return facts_; }
   const checkpoint::ModelDescription& description() const override { return description_; }
+  std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      const std::vector<torch::Tensor>& parameters) const override;
+  bool has_optimizer() const override { return has_optimizer_; }
   std::string counts() const override { return counts_; }
 
  private:
-  Held make_units_, inputs_, loss_sum_;
+  Held make_units_, inputs_, loss_sum_, make_optimizer_;
   checkpoint::ModelDescription description_;
   std::shared_ptr<const HostedDataset> training_, evaluation_;
   std::vector<task::Metric> metrics_;
   std::vector<std::string> facts_;
   std::string counts_;
+  bool has_optimizer_;
 };
 
 /// What job.model.python names, by bimetal.task.hosted.load. Errors: InvalidArgument with Python's

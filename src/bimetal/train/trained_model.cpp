@@ -74,6 +74,21 @@ std::string describe(int level, const std::vector<std::int64_t>& bytes) {
                      kKept[level], fmt::join(shards, " : "));
 }
 
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::JobConfig& job, int ranks,
+                                                        const task::JobTask& task,
+                                                        const task::Model& model) {
+  if (!task.has_optimizer()) {
+    return optim::make_optimizer(optimizer_config(job, ranks), model.parameters());
+  }
+  if (job.zero.level > 0) {
+    throw Error(
+        ErrorCode::Unsupported,
+        "zero.level does not go with an optimizer of the task's own: whether it may be given "
+        "parts of tensors is not known; take zero.level = 0, or train.optimizer");
+  }
+  return task.make_optimizer(model.parameters());
+}
+
 }  // namespace
 
 std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
@@ -94,7 +109,8 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
   return std::vector<double>(ranks, 1.0);
 }
 
-TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const task::Model& whole,
+TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
+                           const task::Model& whole,
                            const std::optional<std::filesystem::path>& resume,
                            progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
@@ -102,7 +118,7 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
     : job_(job),
       group_(std::move(group)),
       whole_(whole),
-      optimizer_(optim::make_optimizer(optimizer_config(job_, group_.size()), whole_.parameters())),
+      optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
       state_(checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer)) {
   if (job_.zero.level > 0) {
     cut(shards, observer);

@@ -16,6 +16,7 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::train {
@@ -29,12 +30,14 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
 /// Use from one thread.
 class TrainedModel {
  public:
-  /// `whole` with the values of rank 0's checkpoint `resume`, or its own; every rank's become
-  /// those. `shards`: as shard_weights() has them. Collective. Errors: those of
-  /// checkpoint::starting_point, and of the store's constructor.
-  TrainedModel(const job::JobConfig& job, comm::Group group, const task::Model& whole,
-               const std::optional<std::filesystem::path>& resume, progress::Observer& observer,
-               const parallel::ReplicatedModelOptions& options, const std::vector<double>& shards);
+  /// `whole`, a model of `task`, with the values of rank 0's checkpoint `resume`, or its own; every
+  /// rank's become those. `shards`: as shard_weights() has them. Collective. Errors: those of
+  /// checkpoint::starting_point, and of the store's constructor; Unsupported for shards of a task
+  /// with an optimizer of its own.
+  TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
+               const task::Model& whole, const std::optional<std::filesystem::path>& resume,
+               progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
+               const std::vector<double>& shards);
 
   /// What to compute with.
   const task::Model& model() const noexcept { return sharded_ ? sharded_->model() : whole_; }

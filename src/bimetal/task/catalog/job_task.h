@@ -1,10 +1,12 @@
 #pragma once
 // A task that a job file names.
 
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bimetal/checkpoint/model_description.h"
 #include "bimetal/data/dataset_files.h"
@@ -17,6 +19,14 @@ class JobTask : public Task {
  public:
   /// What checkpoints say of its model.
   virtual const checkpoint::ModelDescription& description() const = 0;
+
+  /// An optimizer of the task's own over all trained parameters of one of its models, in their
+  /// order; nullptr: the job's (train.optimizer).
+  virtual std::unique_ptr<torch::optim::Optimizer> make_optimizer(
+      const std::vector<torch::Tensor>& /*parameters*/) const {
+    return nullptr;
+  }
+  virtual bool has_optimizer() const { return false; }
 
   /// What its samples' weights count, for people to read: "images" or "tokens".
   virtual std::string counts() const = 0;

@@ -37,6 +37,7 @@ class ServerProcess {
 
  private:
   data::DatasetFiles find_data();
+  std::unique_ptr<torch::optim::Optimizer> make_optimizer() const;
   std::unique_ptr<data::DataServer> send_data();
   checkpoint::TrainingState start();
   /// Who is told of the start: by server 0 alone.

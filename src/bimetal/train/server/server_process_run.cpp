@@ -28,7 +28,7 @@ ServerProcess::ServerProcess(const job::JobConfig& job, const ServerRun& run,
       data_server_(run.server == 0 ? send_data() : nullptr),
       task_(task::make_task(job_, files_)),
       model_(make_seeded_model(*task_, job_.train.seed, place_)),
-      optimizer_(optim::make_optimizer(job_.train, model_.parameters())),
+      optimizer_(make_optimizer()),
       state_(start()),
       plan_(plan_of_model(job_, model_)),
       facts_(common_facts(job_, *task_, model_)),
@@ -51,6 +51,13 @@ ServerProcess::ServerProcess(const job::JobConfig& job, const ServerRun& run,
   if (run_.server > 0) watching_data().on_phase("keeping parameters");
   restore_shard(store_, *optimizer_, model_);
   run_.publish(server_.endpoint());
+}
+
+std::unique_ptr<torch::optim::Optimizer> ServerProcess::make_optimizer() const {
+  if (!task_->has_optimizer()) return optim::make_optimizer(job_.train, model_.parameters());
+  throw Error(ErrorCode::Unsupported,
+              "parallel.mode = \"server\" does not go with an optimizer of the task's own: servers "
+              "step parts of tensors; take parallel.mode = \"all_reduce\", or train.optimizer");
 }
 
 data::DatasetFiles ServerProcess::find_data() {
