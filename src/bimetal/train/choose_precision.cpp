@@ -10,8 +10,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/job/combinations.h"
+#include "bimetal/train/measure/rehearsal.h"
 #include "bimetal/train/out_of_memory.h"
-#include "bimetal/train/rehearsal.h"
 
 namespace bimetal::train {
 namespace {

@@ -24,13 +24,13 @@
 #include "bimetal/train/error_of.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/idle_ranks.h"
+#include "bimetal/train/measure/shadow_batch.h"
+#include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/profile/step_profiler.h"
 #include "bimetal/train/random_states.h"
 #include "bimetal/train/rank_journal.h"
 #include "bimetal/train/setup.h"
-#include "bimetal/train/shadow_batch.h"
 #include "bimetal/train/step.h"
-#include "bimetal/train/step_probe.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {

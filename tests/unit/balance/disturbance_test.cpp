@@ -43,7 +43,7 @@ std::vector<DisturbedDevice> devices_of(const std::vector<double>& rates, double
   return devices;
 }
 
-/// Means of steps of two sizes, measured in the 0.7 s before the first step: as train/step_probe.
+/// Means of steps of two sizes, measured in the 0.7 s before the first step: as train/measure/step_probe.
 std::vector<Device> probes_of(DisturbedJob job) {
   job.start_at(-0.7);
   std::vector<Device> probes;

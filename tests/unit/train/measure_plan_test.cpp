@@ -1,4 +1,4 @@
-#include "bimetal/train/measure_plan.h"
+#include "bimetal/train/measure/measure_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "bimetal/train/shadow_batch.h"
+#include "bimetal/train/measure/shadow_batch.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-#include "bimetal/train/step_probe.h"
+#include "bimetal/train/measure/step_probe.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -16,7 +16,7 @@
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/launch/fetch_url.h"
-#include "bimetal/train/measure_plan.h"
+#include "bimetal/train/measure/measure_plan.h"
 
 namespace bimetal::cli {
 namespace {

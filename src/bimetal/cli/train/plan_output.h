@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bimetal/cli/terminal.h"
-#include "bimetal/train/measure_plan.h"
+#include "bimetal/train/measure/measure_plan.h"
 
 namespace bimetal::cli {
 

@@ -27,7 +27,7 @@
 #include "bimetal/train/server/server_job.h"
 #include "bimetal/train/server/server_setup.h"
 #include "bimetal/train/setup.h"
-#include "bimetal/train/step_probe.h"
+#include "bimetal/train/measure/step_probe.h"
 
 namespace bimetal::train {
 namespace {

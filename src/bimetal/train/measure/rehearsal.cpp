@@ -1,4 +1,4 @@
-#include "bimetal/train/rehearsal.h"
+#include "bimetal/train/measure/rehearsal.h"
 
 #include <torch/torch.h>
 

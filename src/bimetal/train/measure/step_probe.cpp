@@ -1,4 +1,4 @@
-#include "bimetal/train/step_probe.h"
+#include "bimetal/train/measure/step_probe.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/train/measure/rehearsal.h"
 #include "bimetal/train/out_of_memory.h"
-#include "bimetal/train/rehearsal.h"
 
 namespace bimetal::train {
 namespace {

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "bimetal/progress/rank_figures.h"
-#include "bimetal/train/rehearsal.h"
-#include "bimetal/train/step_probe.h"
+#include "bimetal/train/measure/rehearsal.h"
+#include "bimetal/train/measure/step_probe.h"
 
 namespace bimetal::train {
 

@@ -1,4 +1,4 @@
-#include "bimetal/train/measure_plan.h"
+#include "bimetal/train/measure/measure_plan.h"
 
 #include <fmt/format.h>
 
@@ -15,8 +15,8 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/plan/link_probe.h"
 #include "bimetal/train/choose_precision.h"
+#include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/setup.h"
-#include "bimetal/train/step_probe.h"
 
 namespace bimetal::train {
 namespace {
