@@ -75,12 +75,26 @@ constexpr Combination kImpossible[] = {
      "zero.level does not go with train.optimizer = \"lars\" or \"lamb\", which need the norms of "
      "whole tensors where a rank keeps parts of them; take \"sgd\", \"adam\" or \"adamw\""},
     {[](const Asked& asked) {
-       const auto& zero = asked.job.zero;
-       return zero.offload_optimizer != "none" || zero.offload_parameters != "none";
+       return asked.job.zero.level == 0 && asked.job.zero.offload_optimizer != "none";
      },
-     "zero.offload_optimizer and zero.offload_parameters (DeepSpeed's offload_optimizer and "
-     "offload_param) are not possible in this version: everything stays on the device; take "
-     "\"none\""},
+     "zero.offload_optimizer (DeepSpeed's offload_optimizer) moves the state of a rank's shard, so "
+     "that it needs zero.level of at least 1 (DeepSpeed's stage)"},
+    {[](const Asked& asked) {
+       const auto& optimizer = asked.job.train.optimizer;
+       return asked.job.zero.offload_optimizer != "none" && optimizer != "adam" &&
+              optimizer != "adamw";
+     },
+     "zero.offload_optimizer (DeepSpeed's offload_optimizer) goes with train.optimizer = \"adam\" "
+     "or "
+     "\"adamw\", whose updates run on the CPU; take one of these, or \"none\""},
+    {[](const Asked& asked) {
+       const auto& zero = asked.job.zero;
+       return zero.offload_optimizer == "disk" && zero.offload_path.empty();
+     },
+     "zero.offload_optimizer = \"disk\" needs zero.offload_path: a folder on a fast disk"},
+    {[](const Asked& asked) { return asked.job.zero.offload_parameters != "none"; },
+     "DeepSpeed's offload_param is not possible in this version: parameters stay on the device; "
+     "take \"device\": \"none\""},
 };
 
 }  // namespace

@@ -120,11 +120,17 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
           .flat_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
           .timeout = milliseconds_of(job_.parallel.timeout_s)});
   store_ = sharded_;
-  auto of_pieces = optim::make_optimizer(job_.train, tensors_of(sharded_->pieces()),
-                                         dimensions_of(sharded_->pieces()));
+  auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
+                                               dimensions_of(sharded_->pieces()));
   take_states(*optimizer_, whole_, *sharded_, *of_pieces);
   optimizer_ = std::move(of_pieces);
   observer.on_notice(describe(static_cast<int>(job_.zero.level), sharded_->shard_bytes()));
+  if (job_.zero.offload_optimizer == "host" && whole_.parameters().front().is_cpu()) {
+    observer.on_notice(
+        "zero.offload_optimizer = \"host\": this rank's device is a CPU, whose optimizer's state "
+        "is "
+        "in the host's memory in any case");
+  }
 }
 
 void TrainedModel::end_passes() const {
