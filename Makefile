@@ -22,8 +22,10 @@ build: setup     ## build the program, build/bimetal (Release)
 all: setup-tests ## build everything, tests and examples too
 	@scripts/build.sh $(BUILD) release all $(JOBS)
 
-python: setup    ## build the Python package; then PYTHONPATH=build/python
+python: setup    ## build program and Python package; then PYTHONPATH=build/python
 	@scripts/build.sh $(BUILD) release bimetal_python $(JOBS)
+	@scripts/build.sh $(BUILD) release bimetal_python_host $(JOBS)
+	@scripts/build.sh $(BUILD) release bimetal $(JOBS)
 
 demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
 	@$(BUILD)/bimetal demo

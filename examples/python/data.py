@@ -19,10 +19,11 @@ def idx(path: pathlib.Path) -> torch.Tensor:
     return torch.frombuffer(content, dtype=torch.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def fashion_mnist(samples: int = 60000, dtype: torch.dtype = torch.float32) -> TensorDataset:
-    """The first `samples` training images, as (1, 28, 28) from 0 to 1, and their classes."""
+def fashion_mnist(samples: int = 60000, dtype: torch.dtype = torch.float32, test: bool = False) -> TensorDataset:
+    """The first `samples` images, of those to train on or to test with, as (1, 28, 28) from 0 to 1, and their classes."""
     folder = next((path for path in FOLDERS if path.is_dir()), None)
     if folder is None:
         raise SystemExit("Fashion-MNIST is not here: run make setup, which fetches it")
-    images = idx(folder / "train-images-idx3-ubyte.gz")[:samples].unsqueeze(1).to(dtype) / 255
-    return TensorDataset(images, idx(folder / "train-labels-idx1-ubyte.gz")[:samples].long())
+    which = "t10k" if test else "train"
+    images = idx(folder / f"{which}-images-idx3-ubyte.gz")[:samples].unsqueeze(1).to(dtype) / 255
+    return TensorDataset(images, idx(folder / f"{which}-labels-idx1-ubyte.gz")[:samples].long())

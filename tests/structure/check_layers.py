@@ -47,6 +47,7 @@ ALLOWED = {
     "python": [*CORE, "serving", "job", "device", "c10d", "data", "optim", "precision", "launch"],
     "cli": [*CORE, "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer",
             "parallel", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch", "fabric_bench"],
+    "python_host": ["base", "job", "device", "task", "task/catalog", "train", "cli"],
 }
 TORCH_FREE = [*CORE, "serving", "plan", "job", "progress", "monitor"]
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')

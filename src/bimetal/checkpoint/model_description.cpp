@@ -1,5 +1,8 @@
 #include "bimetal/checkpoint/model_description.h"
 
+#include <fmt/format.h>
+
+#include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/device/place.h"
 #include "bimetal/models/language/language_model.h"
@@ -9,6 +12,14 @@ namespace bimetal::checkpoint {
 
 task::Model draw_described_model(const ModelDescription& description) {
   if (description.language) return models::make_language_model(*description.language);
+  if (description.in_python()) {
+    throw Error(
+        ErrorCode::Unsupported,
+        fmt::format("the checkpoint's model is written in Python ({0}), and what it takes is "
+                    "not known here: load its model.safetensors into it there "
+                    "(docs/tasks.md), or evaluate it with its job file",
+                    description.name));
+  }
   return models::make_model(description.name,
                             {.channels = description.channels,
                              .height = description.height,

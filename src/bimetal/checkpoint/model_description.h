@@ -11,13 +11,15 @@
 namespace bimetal::checkpoint {
 
 struct ModelDescription {
-  std::string name;         ///< as models::make_model takes it, or a language model's
+  /// As models::make_model takes it, or a language model's, or "module:function" of one in Python.
+  std::string name;
   std::int64_t hidden = 0;  ///< likewise
   std::int64_t channels = 1, height = 28, width = 28, classes = 10;
   std::string dtype = "float32";  ///< that it was trained in: "float32" or "float64"
   double mean = 0, stddev = 1;    ///< pixels x become (x/255 − mean) ÷ stddev
   /// Of a language model, for which the numbers of images say nothing.
   std::optional<models::LanguageModelConfig> language = {};
+  bool in_python() const noexcept { return name.find(':') != std::string::npos; }
   bool operator==(const ModelDescription&) const = default;
 };
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -17,11 +18,17 @@
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/python_program.h"
+#include "bimetal/task/catalog/python_tasks.h"
 
 namespace bimetal::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::vector<std::string>& own_arguments() {
+  static std::vector<std::string> arguments;
+  return arguments;
+}
 
 /// The package of the build folder comes before one that is installed.
 void prefer_package_of(const fs::path& build) {
@@ -106,6 +113,15 @@ std::string ask_python(const std::string& module, const std::string& question) {
   const auto exit = end_of(process);
   if (exit.status == 0 && exit.signal == 0) return answer;
   throw Error(ErrorCode::System, fmt::format("python -m {} has failed: {}", module, answer));
+}
+
+void remember_arguments(std::vector<std::string> arguments) {
+  own_arguments() = std::move(arguments);
+}
+
+void enter_python_for(const job::JobConfig& job) {
+  if (!task::is_python_task(job) || task::has_python_task_maker()) return;
+  become("bimetal.program", own_arguments());
 }
 
 void add_python_commands(CLI::App& app, Action& action) {

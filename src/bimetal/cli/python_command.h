@@ -3,10 +3,21 @@
 // ensemble, and answers that this program needs.
 
 #include <string>
+#include <vector>
 
 #include "bimetal/cli/command.h"
+#include "bimetal/job/job_config.h"
 
 namespace bimetal::cli {
+
+/// The program's arguments, without its name, for enter_python_for.
+void remember_arguments(std::vector<std::string> arguments);
+
+/// Where the job's task is written in Python and this process has none: becomes the same program
+/// inside of a Python process (`python -m bimetal.program`), with the same arguments. To be called
+/// before anything is begun that does not outlive that; a second time it does nothing.
+/// Error(System) if Python cannot be run.
+void enter_python_for(const job::JobConfig& job);
 
 void add_python_commands(CLI::App& app, Action& action);
 

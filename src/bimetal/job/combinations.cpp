@@ -31,6 +31,25 @@ constexpr Combination kImpossible[] = {
      "train.precision = \"float16\" does not go with parallel.mode = \"server\": its loss scale is "
      "agreed by all ranks in every step, and a server's workers do not wait for each other; take "
      "\"bfloat16\", or parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) {
+       auto ours = asked.job.model;
+       ours.name = ModelConfig().name;
+       ours.python.clear();
+       return !asked.job.model.python.empty() && ours != ModelConfig();
+     },
+     "model.python brings a model of its own: leave the sizes, norm, dropout and weights of "
+     "Bimetal's "
+     "models out; what it needs it may take from its argument, the job"},
+    {[](const Asked& asked) {
+       auto ours = asked.job.data;
+       const DataConfig defaults;
+       ours.name = defaults.name;
+       ours.path = defaults.path;
+       return !asked.job.model.python.empty() && ours != defaults;
+     },
+     "model.python brings data of its own: leave the keys of [data] out, but for name and path, "
+     "which "
+     "it may look at"},
     {[](const Asked& asked) { return asked.job.model.norm == "batch"; },
      "model.norm = \"batch\" is not possible yet: what a sample is normalised by would hang on "
      "which "

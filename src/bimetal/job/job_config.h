@@ -15,6 +15,7 @@ namespace bimetal::job {
 
 struct ModelConfig {
   std::string name = "cnn";
+  std::string python;  ///< "package.module:function" that makes the task; then name says nothing
   std::int64_t hidden = 0;     ///< width of the hidden layers; 0: the model's own
   std::string norm = "group";  ///< resnets: "group", or "batch"
   // Language models; 0: that of the preset.
@@ -85,7 +86,8 @@ struct ParallelConfig {
   balance::Policy balance = balance::Policy::Auto;
   std::vector<double> weights;  ///< balance = [3, 1]; empty for the other policies
   double bucket_mb = 25.0;
-  double timeout_s = 60.0;  ///< deadline of one step's communication
+  double timeout_s = 60.0;       ///< deadline of one step's communication
+  std::string exact = "strict";  ///< "relaxed": models whose result hangs on the split may train
   bool operator==(const ParallelConfig&) const = default;
 };
 

@@ -15,6 +15,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
          monitor] = job;
   return {
       {"model", "name", kAlike, text(model.name)},
+      {"model", "python", kAlike, text(model.python)},
       {"model", "hidden", kAlike, whole(model.hidden, 0)},
       {"model", "norm", kAlike, one_of(model.norm, {"group", "batch"})},
       {"model", "layers", kAlike, whole(model.layers, 0)},
@@ -76,6 +77,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"parallel", "balance", kAlike, balance_policy(parallel)},
       {"parallel", "bucket_mb", kAlike, number(parallel.bucket_mb, kMegabytes)},
       {"parallel", "timeout_s", kMayDiffer, number(parallel.timeout_s, kSeconds)},
+      {"parallel", "exact", kAlike, one_of(parallel.exact, {"strict", "relaxed"})},
       {"zero", "level", kAlike, whole(zero.level, 0, 3)},
       {"zero", "shards", kAlike, shard_weights(zero)},
       {"zero", "offload_optimizer", kMayDiffer,

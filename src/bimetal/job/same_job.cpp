@@ -27,27 +27,50 @@ JobFacts facts_of(const JobConfig& job) {
 
 namespace {
 
-comm::Bytes encode_facts(const JobFacts& facts) {
+/// What each rank has, in the order of ranks and of `mine`, which are of equal number everywhere.
+std::vector<std::vector<std::string>> gathered(comm::Group group,
+                                               const std::vector<std::string>& mine,
+                                               std::chrono::milliseconds timeout) {
   WireWriter writer;
-  for (const auto& [key, value] : facts) writer.string(value);
-  return std::move(writer).take();
+  for (const auto& text : mine) writer.string(text);
+  std::vector<std::vector<std::string>> all;
+  for (const auto& bytes :
+       comm::all_gather_bytes(group, std::move(writer).take(), Deadline::after(timeout))) {
+    WireReader reader(bytes);
+    auto& texts = all.emplace_back();
+    for (std::size_t i = 0; i < mine.size(); ++i) texts.push_back(reader.string());
+  }
+  return all;
 }
 
 }  // namespace
 
 void require_same_job(comm::Group group, const JobConfig& job, std::chrono::milliseconds timeout) {
   const auto facts = facts_of(job);
-  const auto all = comm::all_gather_bytes(group, encode_facts(facts), Deadline::after(timeout));
+  std::vector<std::string> values;
+  for (const auto& [key, value] : facts) values.push_back(value);
+  const auto all = gathered(std::move(group), values, timeout);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    WireReader first(all[0]), other(all[rank]);
-    for (const auto& [key, mine] : facts) {
-      const auto expected = first.string();
-      const auto found = other.string();
-      if (expected == found) continue;
+    for (std::size_t i = 0; i < facts.size(); ++i) {
+      if (all[rank][i] == all[0][i]) continue;
       throw Error(ErrorCode::CallMismatch,
                   fmt::format("{} is '{}' on rank {} but '{}' on rank 0: give every rank the same "
                               "job",
-                              key, found, rank, expected),
+                              facts[i].first, all[rank][i], rank, all[0][i]),
+                  static_cast<int>(rank));
+    }
+  }
+}
+
+void require_same_facts(comm::Group group, const std::vector<std::string>& facts,
+                        std::chrono::milliseconds timeout) {
+  const auto all = gathered(std::move(group), facts, timeout);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    for (std::size_t i = 0; i < facts.size(); ++i) {
+      if (all[rank][i] == all[0][i]) continue;
+      throw Error(ErrorCode::CallMismatch,
+                  fmt::format("rank {} has '{}', and rank 0 has '{}': give every rank the same",
+                              rank, all[rank][i], all[0][i]),
                   static_cast<int>(rank));
     }
   }

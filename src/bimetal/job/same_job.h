@@ -22,4 +22,9 @@ JobFacts facts_of(const JobConfig& job);
 /// and the rank. Collective.
 void require_same_job(comm::Group group, const JobConfig& job, std::chrono::milliseconds timeout);
 
+/// The same of what ranks have found out besides: texts like "training data = 500 samples", of
+/// which all have as many.
+void require_same_facts(comm::Group group, const std::vector<std::string>& facts,
+                        std::chrono::milliseconds timeout);
+
 }  // namespace bimetal::job

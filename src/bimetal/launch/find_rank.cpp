@@ -32,6 +32,13 @@ std::optional<RankEnvironment> rank_by_slurm() {
 
 }  // namespace
 
+bool looks_like_rank() {
+  if (rank_from_environment()) return true;
+  const auto mpi = net::mpi::launch_environment();
+  const auto task = slurm_task();
+  return (mpi && mpi->world_size != 1) || (task && task->place.world_size > 1);
+}
+
 std::optional<RankEnvironment> find_rank(comm::Transport asked, Deadline deadline) {
   const auto told = rank_from_environment();
   const auto transport = comm::transport_for(asked);

@@ -11,6 +11,10 @@
 
 namespace bimetal::launch {
 
+/// Whether variables say that find_rank() will find one: MPI is not asked, which can be done but
+/// once in a process's life.
+bool looks_like_rank();
+
 /// Nothing if this process was not started as a rank. Where RANK is set that counts. Else a process
 /// that mpirun has started as one of several asks MPI, unless `asked` (or BIMETAL_TRANSPORT) is
 /// tcp. Else a task of srun, one of several, is the rank that Slurm says. With transport mpi, MPI

@@ -66,7 +66,8 @@ std::vector<std::vector<std::string>> Model::tied() const {
         const auto [place, fresh] =
             places.emplace(named.tensor.unsafeGetTensorImpl(), names.size());
         if (fresh) names.emplace_back();
-        names[place->second].push_back(named.name);
+        auto& known = names[place->second];
+        if (std::ranges::find(known, named.name) == known.end()) known.push_back(named.name);
       }
     }
   }

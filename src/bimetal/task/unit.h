@@ -43,7 +43,7 @@ struct Model {
   std::vector<NamedTensor> named_buffers() const;
   /// For an optimizer; in the order of named_parameters().
   std::vector<torch::Tensor> parameters() const;
-  /// Names of one tensor each: its first, and those under which it comes again. Tensors with one
+  /// Names of one tensor each: its first, and others under which it comes again. Tensors with one
   /// name are left out.
   std::vector<std::vector<std::string>> tied() const;
 

@@ -11,6 +11,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/job/same_job.h"
+#include "bimetal/task/catalog/python_tasks.h"
 
 namespace bimetal::train {
 
@@ -38,13 +39,18 @@ std::shared_ptr<const task::JobTask> load_shared_task(comm::Group group, const j
   observer.on_phase("loading data");
   const auto timeout = milliseconds_of(job.parallel.timeout_s);
   job::require_same_job(group, job, timeout);
-  auto task =
-      task::make_task(job, data::share_dataset(group, job.data,
-                                               {.host_name = options.host_name,
-                                                .fetch = options.fetch,
-                                                .timeout = timeout,
-                                                .interrupt_requested = options.interrupt_requested},
-                                               observer));
+  data::DatasetFiles files;
+  if (!task::is_python_task(job)) {
+    files = data::share_dataset(group, job.data,
+                                {.host_name = options.host_name,
+                                 .fetch = options.fetch,
+                                 .timeout = timeout,
+                                 .interrupt_requested = options.interrupt_requested},
+                                observer);
+  }
+  auto task = task::make_task(job, files);
+  // Files have been compared, which a task that brings its data has none of.
+  if (task::is_python_task(job)) job::require_same_facts(group, task->facts(), timeout);
   for (const auto& notice : task->notices()) observer.on_notice(notice);
   return task;
 }

@@ -71,5 +71,22 @@ INSTANTIATE_TEST_SUITE_P(SameJob, MayDiffer,
                                            Setting{"checkpoint.keep", "1", "9"},
                                            Setting{"monitor.listen", "", "127.0.0.1:0"}));
 
+TEST(SameFacts, AreComparedOneByOne) {
+  bimetal::testing::run_ranks(3, [](int rank, comm::Group group) {
+    const std::vector<std::string> alike = {"samples = 5", "digest 12"};
+    EXPECT_NO_THROW(require_same_facts(group, alike, 10s));
+    auto other = alike;
+    if (rank == 2) other[1] = "digest 13";
+    try {
+      require_same_facts(group, other, 10s);
+      ADD_FAILURE() << "rank " << rank << " was told nothing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
+      EXPECT_EQ(error.rank(), 2);
+      EXPECT_THAT(error.what(), HasSubstr("rank 2 has 'digest 13', and rank 0 has 'digest 12'"));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace bimetal::job

@@ -59,6 +59,13 @@ TEST(Model, ListsATensorOfSeveralUnitsOnce) {
   EXPECT_THAT(ModelState(small.model).other_names, ElementsAre("head.weight"));
 }
 
+TEST(Model, ATensorMayHaveTheSameNameInAllOfItsUnits) {
+  Small small;
+  small.model.units.back().parameters.front().name = "embedding.weight";
+  EXPECT_THAT(small.model.tied(), ElementsAre());
+  EXPECT_THAT(ModelState(small.model).other_names, ElementsAre());
+}
+
 TEST(Model, MovesWithItsTiesAndLeavesWholeNumbersAlone) {
   const Small small;
   const auto table = small.embedding->weight;

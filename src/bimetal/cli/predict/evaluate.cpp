@@ -14,6 +14,7 @@
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/status_line.h"
 #include "bimetal/cli/table.h"
 #include "bimetal/cli/terminal.h"
@@ -23,6 +24,7 @@
 #include "bimetal/launch/meet.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/predict/predict.h"
+#include "bimetal/task/catalog/python_tasks.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::cli {
@@ -72,14 +74,16 @@ void evaluate_classifiers(const EvaluateArguments& arguments, const task::Task& 
   all.ensemble = predict::score(all.probabilities, all.labels);
 }
 
-/// Each by itself: every token has probabilities of a whole vocabulary, too many to be kept.
-void evaluate_language_models(const EvaluateArguments& arguments, const task::Task& task,
-                              const task::Model& model, const predict::EvaluateOptions& options,
-                              StatusLine& status, Evaluated& all) {
+/// Each by itself: every token has probabilities of a whole vocabulary, too many to be kept, and
+/// what a task of Python's gives out need not be probabilities.
+void evaluate_by_metrics(const EvaluateArguments& arguments, const task::Task& task,
+                         const task::Model& model, const predict::EvaluateOptions& options,
+                         StatusLine& status, Evaluated& all) {
   if (!arguments.predictions.empty() || arguments.checkpoints.size() > 1) {
-    throw Error(ErrorCode::InvalidArgument,
-                "language models are evaluated one at a time, without --predictions: give one "
-                "--checkpoint");
+    throw Error(
+        ErrorCode::InvalidArgument,
+        "models other than Bimetal's image classifiers are evaluated one at a time, without "
+        "--predictions: give one --checkpoint");
   }
   status.show(fmt::format("evaluating {} …", arguments.checkpoints.front()));
   const auto checkpoint = checkpoint::load_checkpoint_model(arguments.checkpoints.front(), model);
@@ -88,8 +92,7 @@ void evaluate_language_models(const EvaluateArguments& arguments, const task::Ta
   all.models.push_back({checkpoint.string(), all.ensemble});
 }
 
-Evaluated evaluate_models(const EvaluateArguments& arguments) {
-  const auto job = read_job(arguments.job, arguments.set);
+Evaluated evaluate_models(const EvaluateArguments& arguments, const job::JobConfig& job) {
   train::TrainerOptions options;
   options.worker = job::parse_worker_spec(arguments.worker);
   options.fetch = launch::fetch_url;
@@ -102,8 +105,8 @@ Evaluated evaluate_models(const EvaluateArguments& arguments) {
   const predict::EvaluateOptions how{.device = place.device, .speed = options.worker.speed};
   Evaluated all;
   if (const auto data = task->evaluation()) all.samples = data->size();
-  const auto evaluate =
-      task->description().language ? evaluate_language_models : evaluate_classifiers;
+  const bool classifies = !task->description().language && !task::is_python_task(job);
+  const auto evaluate = classifies ? evaluate_classifiers : evaluate_by_metrics;
   evaluate(arguments, *task, model, how, status, all);
   return all;
 }
@@ -149,8 +152,8 @@ std::string report_text(const Evaluated& all) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-int evaluate_command(const EvaluateArguments& arguments) {
-  const auto all = evaluate_models(arguments);
+int evaluate_command(const EvaluateArguments& arguments, const job::JobConfig& job) {
+  const auto all = evaluate_models(arguments, job);
   if (!arguments.predictions.empty()) {
     checkpoint::write_safetensors(
         arguments.predictions,
@@ -184,8 +187,10 @@ void add_evaluate(CLI::App& app, Action& action) {
   command->footer(kEvaluateExamples);
   command->callback([arguments, &action] {
     action = [arguments] {
+      const auto job = read_job(arguments->job, arguments->set);
+      enter_python_for(job);
       return run_rank_process(
-          [&](launch::StatusReporter&) { return evaluate_command(*arguments); });
+          [&](launch::StatusReporter&) { return evaluate_command(*arguments, job); });
     };
   });
 }

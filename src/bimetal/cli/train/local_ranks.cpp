@@ -11,7 +11,10 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/job/worker_spec.h"
+#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/python_program.h"
+#include "bimetal/task/catalog/python_tasks.h"
 #include "bimetal/train/server/server_job.h"
 
 namespace bimetal::cli {
@@ -78,6 +81,8 @@ std::vector<int> first_servers(int count) {
 launch::LaunchPlan plan_of(const LocalRanks& ranks) {
   launch::LaunchPlan plan;
   const auto program = launch::own_program().string();
+  // Told once, and not by every rank.
+  if (task::is_python_task(ranks.job)) launch::find_program(launch::python_program());
   // `bimetal plan` measures the devices alone.
   const bool with_servers =
       ranks.job.parallel.mode == "server" && ranks.rank_command.front() == "worker";

@@ -8,6 +8,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/train/local_ranks.h"
 #include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/join_world.h"
@@ -30,7 +31,9 @@ LaunchedRank launched_rank() {
                 "this subcommand is for the ranks that `bimetal train` and `bimetal plan` start; "
                 "run those");
   }
-  return {*env, job::parse_job(job, "the launcher's job")};
+  LaunchedRank rank{*env, job::parse_job(job, "the launcher's job")};
+  enter_python_for(rank.job);
+  return rank;
 }
 
 job::WorkerSpec worker_of_rank(const launch::RankEnvironment& env,

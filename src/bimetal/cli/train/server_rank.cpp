@@ -13,6 +13,7 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/progress.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/rank_monitor.h"
 #include "bimetal/cli/train/rank_observer.h"
@@ -104,7 +105,9 @@ LaunchedRank place_of_server(const ServerArguments& arguments) {
   if (!env) {
     throw Error(ErrorCode::InvalidArgument, "a parameter server needs RANK and the like");
   }
-  return {*env, read_job(arguments.job, arguments.set)};
+  LaunchedRank place{*env, read_job(arguments.job, arguments.set)};
+  enter_python_for(place.job);
+  return place;
 }
 
 Weighing weighing_of(const job::JobConfig& job, const launch::RankEnvironment& env,
@@ -113,8 +116,9 @@ Weighing weighing_of(const job::JobConfig& job, const launch::RankEnvironment& e
           [&stop] { return stop(); }};
 }
 
-int run_server(const ServerArguments& arguments, launch::StatusReporter& status, StopWhen& stop) {
-  auto [env, job] = place_of_server(arguments);
+int run_server(const ServerArguments& arguments, LaunchedRank place, launch::StatusReporter& status,
+               StopWhen& stop) {
+  auto& [env, job] = place;
   ServerDirectory directory(env, job, arguments.index);
   const auto run = server_run(arguments, env, directory, stop);
   if (arguments.index == 0) {
@@ -254,9 +258,10 @@ void add_server(CLI::App& app, Action& action) {
   command->add_option("--stop-after", options->stop_after_s);
   command->callback([options, &action] {
     action = [options] {
+      const auto place = place_of_server(*options);
       return run_rank_process([&](launch::StatusReporter& status) {
         StopWhen stop(options->stop_after_s);
-        return unless_stopped(stop, [&] { return run_server(*options, status, stop); });
+        return unless_stopped(stop, [&] { return run_server(*options, place, status, stop); });
       });
     };
   });

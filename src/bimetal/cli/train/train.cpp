@@ -6,6 +6,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/train/host.h"
 #include "bimetal/cli/train/local_job.h"
 #include "bimetal/cli/train/local_ranks.h"
@@ -15,6 +16,7 @@
 #include "bimetal/cli/train/shared_job.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/job/job_config.h"
+#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/net/endpoint.h"
@@ -39,6 +41,11 @@ constexpr const char* kTrainExamples = R"(Examples:
 
 Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them), others: docs/errors.md.)";
 
+/// Whoever only starts ranks needs no Python. Before MPI is asked, which the other program will do.
+void enter_python_as_rank(const job::JobConfig& job) {
+  if (launch::looks_like_rank()) enter_python_for(job);
+}
+
 /// Over all machines; 0 if that is not known.
 int ranks_of(const TrainArguments& arguments, const job::JobConfig& job) {
   if (const auto env = find_rank(job)) return env->world_size;
@@ -48,8 +55,12 @@ int ranks_of(const TrainArguments& arguments, const job::JobConfig& job) {
 
 job::JobConfig load(const TrainArguments& arguments) {
   auto job = read_job({arguments.job, arguments.deepspeed, arguments.set},
-                      [&](const job::JobConfig& so_far) { return ranks_of(arguments, so_far); });
+                      [&](const job::JobConfig& so_far) {
+                        enter_python_as_rank(so_far);
+                        return ranks_of(arguments, so_far);
+                      });
   job::require_possible(job, {});
+  enter_python_as_rank(job);
   if (arguments.join_timeout_s) job.cluster.join_timeout_s = *arguments.join_timeout_s;
   if (!arguments.monitor.empty()) {
     job.monitor.listen = net::to_string(net::parse_endpoint(arguments.monitor));

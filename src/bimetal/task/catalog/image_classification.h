@@ -26,6 +26,7 @@ class ImageClassification final : public JobTask {
   std::vector<Metric> metrics() const override;
   std::vector<std::string> facts() const override;
   const checkpoint::ModelDescription& description() const override { return description_; }
+  std::string counts() const override { return "images"; }
   std::vector<std::string> notices() const override;
 
  private:

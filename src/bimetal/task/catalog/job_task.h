@@ -18,12 +18,12 @@ class JobTask : public Task {
   /// What checkpoints say of its model.
   virtual const checkpoint::ModelDescription& description() const = 0;
 
+  /// What its samples' weights count, for people to read: "images" or "tokens".
+  virtual std::string counts() const = 0;
+
   /// What the user should know of the data although it works: images that were left out.
   virtual std::vector<std::string> notices() const { return {}; }
 };
-
-/// What its samples' weights count, for people to read: "images" or "tokens".
-std::string counts_of(const JobTask& task);
 
 /// The task of a job whose data set share_dataset or find_job_data has found: loads it. Its batches
 /// are of train.dtype. Errors: CorruptData for damaged files; InvalidArgument for a model and data

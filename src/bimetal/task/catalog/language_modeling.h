@@ -37,6 +37,7 @@ class LanguageModeling final : public JobTask {
   std::vector<Metric> metrics() const override;
   std::vector<std::string> facts() const override;
   const checkpoint::ModelDescription& description() const override { return description_; }
+  std::string counts() const override { return "tokens"; }
 
  private:
   checkpoint::ModelDescription description_;

@@ -7,6 +7,7 @@
 #include "bimetal/task/catalog/image_classification.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/catalog/language_modeling.h"
+#include "bimetal/task/catalog/python_tasks.h"
 
 namespace bimetal::task {
 namespace {
@@ -57,12 +58,9 @@ std::shared_ptr<const JobTask> make_image_classification(const job::JobConfig& j
 
 }  // namespace
 
-std::string counts_of(const JobTask& task) {
-  return task.description().language ? "tokens" : "images";
-}
-
 std::shared_ptr<const JobTask> make_task(const job::JobConfig& job,
                                          const data::DatasetFiles& files) {
+  if (is_python_task(job)) return make_python_task(job);
   return job.data.name == "tokens" ? make_language_modeling(job, files)
                                    : make_image_classification(job, files);
 }

@@ -15,6 +15,7 @@
 #include "bimetal/data/transfer/data_link.h"
 #include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/progress/together.h"
+#include "bimetal/task/catalog/python_tasks.h"
 
 namespace bimetal::train {
 namespace {
@@ -141,6 +142,7 @@ data::DatasetFiles find_job_data(comm::Group alone, const job::JobConfig& job,
                                  const TrainerOptions& options, const DataSender& sender,
                                  progress::Observer& observer) {
   observer.on_phase("loading data");
+  if (task::is_python_task(job)) return {};
   std::optional<Error> missing;
   try {
     return data::share_dataset(alone, job.data,

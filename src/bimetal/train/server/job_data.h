@@ -23,10 +23,11 @@ struct DataSender {
   parallel::server::Credentials credentials;
 };
 
-/// Where this process finds the files. One process of each cache is sent them; the others of that
-/// cache wait for it. What is sent is told to `observer`. Errors: those of share_dataset by a rank
-/// alone, where nobody sends; InvalidArgument where the job forbids it; PeerLost, Timeout, System,
-/// CorruptData if it goes wrong: nothing is then left under a name that anyone reads. Interrupted.
+/// Where this process finds the files; nowhere for a task that brings its data. One process of each
+/// cache is sent them; the others of that cache wait for it. What is sent is told to `observer`.
+/// Errors: those of share_dataset by a rank alone, where nobody sends; InvalidArgument where the
+/// job forbids it; PeerLost, Timeout, System, CorruptData if it goes wrong: nothing is then left
+/// under a name that anyone reads. Interrupted.
 data::DatasetFiles find_job_data(comm::Group alone, const job::JobConfig& job,
                                  const TrainerOptions& options, const DataSender& sender,
                                  progress::Observer& observer);

@@ -10,6 +10,7 @@
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
 #include "bimetal/progress/together.h"
+#include "bimetal/task/catalog/python_tasks.h"
 #include "bimetal/train/server/server_process.h"
 #include "bimetal/train/server/server_setup.h"
 #include "bimetal/train/server/shard_state.h"
@@ -41,7 +42,7 @@ ServerProcess::ServerProcess(const job::JobConfig& job, const ServerRun& run,
       journal_({.epochs = job_.train.epochs,
                 .steps = checkpoint::planned_steps(job_.train, task_->training()->size(), state_),
                 .global_batch = job_.train.global_batch,
-                .counts = task::counts_of(*task_)}),
+                .counts = task_->counts()}),
       start_step_(state_.step),
       saved_step_(state_.step),
       first_sequence_(checkpoint::last_save(job_.checkpoint.dir).sequence),
@@ -74,7 +75,7 @@ data::DatasetFiles ServerProcess::find_data() {
 }
 
 std::unique_ptr<data::DataServer> ServerProcess::send_data() {
-  if (!run_.publish_data) return nullptr;
+  if (!run_.publish_data || task::is_python_task(job_)) return nullptr;
   auto server = std::make_unique<data::DataServer>(
       net::Endpoint{run_.listen_host, 0}, credentials_of(run_.network), files_,
       run_.trainer.host_name, milliseconds_of(job_.parallel.timeout_s));

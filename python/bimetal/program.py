@@ -1,0 +1,29 @@
+"""The program ``bimetal`` inside of a Python process: ``python -m bimetal.program train job.toml``.
+
+The program starts this by itself for ranks whose task is written in Python (``[model] python``, docs/tasks.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    try:
+        from bimetal import _program
+    except ImportError as missing:
+        print(f"bimetal: this package has no module for tasks written in Python: build it (make python) ({missing})",
+              file=sys.stderr)
+        return 3
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the program has handlers of its own
+    return _program.run(["bimetal", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The interpreter's own way out waits for threads and frees modules in an order that torch's do not survive.
+    os._exit(status)

@@ -1,0 +1,15 @@
+"""Tasks written in Python, which ``bimetal train`` trains: docs/tasks.md.
+
+A job file names a function::
+
+    [model]
+    python = "my_package.my_module:make_task"
+
+that returns a :class:`Task`. What trains it is the program's own step in C++: shares by speed, exact gradients,
+mixed precision, ZeRO, parameter servers, checkpoints, evaluation.
+"""
+
+from bimetal.task.dropout import Dropout
+from bimetal.task.task import Metric, Task
+
+__all__ = ["Dropout", "Metric", "Task"]

@@ -1,0 +1,108 @@
+#include "bimetal/cli/program.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "bimetal/base/log.h"
+#include "bimetal/base/release.h"
+#include "bimetal/cli/command.h"
+#include "bimetal/cli/demo/demo.h"
+#include "bimetal/cli/error_text.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/fabric/bench.h"
+#include "bimetal/cli/fabric/devices.h"
+#include "bimetal/cli/fabric/launch.h"
+#include "bimetal/cli/fabric/token.h"
+#include "bimetal/cli/predict/evaluate.h"
+#include "bimetal/cli/predict/export.h"
+#include "bimetal/cli/predict/generate.h"
+#include "bimetal/cli/predict/predict.h"
+#include "bimetal/cli/predict/serve.h"
+#include "bimetal/cli/python_command.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/join.h"
+#include "bimetal/cli/train/plan.h"
+#include "bimetal/cli/train/rank.h"
+#include "bimetal/cli/train/server_rank.h"
+#include "bimetal/cli/train/show_job.h"
+#include "bimetal/cli/train/train.h"
+#include "bimetal/cli/watch/top.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kBeginWith = R"(Begin with:
+  bimetal demo
+  bimetal train examples/fashion_mnist.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
+
+`bimetal COMMAND --help` tells more. NO_COLOR=1 turns colours off.)";
+
+/// Warnings of the library go to standard error, and more with BIMETAL_DEBUG; a rank says which one
+/// it is.
+void show_warnings() {
+  const char* rank = std::getenv("RANK");
+  const std::string who = rank ? fmt::format("bimetal: rank {}", rank) : "bimetal";
+  set_log_sink(
+      [who](LogLevel level, std::string_view message) {
+        print_to_errors(fmt::format("{}: {}: {}", who, to_string(level), message));
+      },
+      std::min(log_level_from_environment().value_or(LogLevel::warning), LogLevel::warning));
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains one PyTorch model on unlike machines, each at its own speed.", "bimetal");
+  app.set_version_flag("--version", fmt::format("bimetal {}", release()));
+  app.require_subcommand(1);
+  app.footer(kBeginWith);
+  Action action;
+  add_train(app, action);
+  add_join(app, action);
+  add_launch(app, action);
+  add_evaluate(app, action);
+  add_serve(app, action);
+  add_predict(app, action);
+  add_generate(app, action);
+  add_export(app, action);
+  add_show_job(app, action);
+  add_plan(app, action);
+  add_devices(app, action);
+  add_bench(app, action);
+  add_demo(app, action);
+  add_top(app, action);
+  add_token(app, action);
+  add_python_commands(app, action);
+  add_worker(app, action);
+  add_server(app, action);
+  add_plan_rank(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kSuccess : kUsage;
+  }
+  return action();
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) {
+  // A closed pipe, or a file that may not grow, is an error of that write and not the program's
+  // end.
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+  try {
+    remember_arguments({argv + 1, argv + argc});
+    show_warnings();
+    return run(argc, argv);
+  } catch (const std::exception& exception) {
+    const auto error = as_error(exception);
+    print_error(error);
+    return exit_status(error.code());
+  }
+}
+
+}  // namespace bimetal::cli
