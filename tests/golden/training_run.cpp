@@ -114,8 +114,11 @@ class Worker {
     if (plan.zero_level == 0) return nullptr;
     return std::make_shared<parallel::shard::ShardedModel>(
         model, std::move(group),
-        parallel::shard::ShardedModelOptions{
-            .level = plan.zero_level, .weights = plan.shards, .flat_bytes = 16 << 10});
+        parallel::shard::ShardedModelOptions{.level = plan.zero_level,
+                                             .weights = plan.shards,
+                                             .flat_bytes = 16 << 10,
+                                             .kept = plan.kept,
+                                             .folder = std::filesystem::temp_directory_path()});
   }
 
   std::unique_ptr<torch::optim::Optimizer> make_own_optimizer(const task::Model& model) const {

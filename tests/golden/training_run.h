@@ -11,6 +11,7 @@
 
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/shard/kept_memory.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/gradient_stages.h"
 
@@ -37,6 +38,7 @@ struct TrainingPlan {
   int zero_level = 0;
   std::vector<double> shards = {};  ///< above level 0: weights of the ranks' shards
   std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
+  parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };

@@ -16,6 +16,8 @@
 namespace bimetal::golden {
 namespace {
 
+using parallel::shard::Kept;
+
 constexpr int steps = 12;
 
 /// What is trained, whoever does it.
@@ -72,7 +74,13 @@ const std::vector<Learnt>& learnt() {
         .micro_batch = 4,
         .update = scaled(),
         .recompute = "sqrt",
-        .offload = "disk"}},
+        .offload = "disk",
+        .kept = Kept::OnDisk}},
+      {"TokensTiedKeptOnDisk",
+       {.learns = Learns::tokens,
+        .optimizer = Optimizer::adamw,
+        .steps = steps,
+        .kept = Kept::OnDisk}},
   };
   return all;
 }

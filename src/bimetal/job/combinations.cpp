@@ -16,6 +16,11 @@ struct Asked {
   bool low, float16;  ///< precision of any worker
 
   bool servers() const { return job.parallel.mode == "server"; }
+  /// Anything, to one place or the other.
+  bool offloads(std::string_view place, std::string_view other) const {
+    const auto is = [&](std::string_view to) { return to == place || to == other; };
+    return is(job.zero.offload_optimizer) || is(job.zero.offload_parameters);
+  }
 };
 
 struct Combination {
@@ -99,21 +104,25 @@ constexpr Combination kImpossible[] = {
      "zero.offload_optimizer (DeepSpeed's offload_optimizer) moves the state of a rank's shard, so "
      "that it needs zero.level of at least 1 (DeepSpeed's stage)"},
     {[](const Asked& asked) {
-       const auto& optimizer = asked.job.train.optimizer;
-       return asked.job.zero.offload_optimizer != "none" && optimizer != "adam" &&
-              optimizer != "adamw";
+       return asked.job.zero.level < 3 && asked.job.zero.offload_parameters != "none";
      },
-     "zero.offload_optimizer (DeepSpeed's offload_optimizer) goes with train.optimizer = \"adam\" "
-     "or "
-     "\"adamw\", whose updates run on the CPU; take one of these, or \"none\""},
+     "zero.offload_parameters (DeepSpeed's offload_param) moves the parameters of a rank's shard, "
+     "so "
+     "that it needs zero.level = 3 (DeepSpeed's stage)"},
     {[](const Asked& asked) {
-       const auto& zero = asked.job.zero;
-       return zero.offload_optimizer == "disk" && zero.offload_path.empty();
+       const auto& optimizer = asked.job.train.optimizer;
+       return asked.offloads("host", "disk") && optimizer != "adam" && optimizer != "adamw";
      },
-     "zero.offload_optimizer = \"disk\" needs zero.offload_path: a folder on a fast disk"},
-    {[](const Asked& asked) { return asked.job.zero.offload_parameters != "none"; },
-     "DeepSpeed's offload_param is not possible in this version: parameters stay on the device; "
-     "take \"device\": \"none\""},
+     "zero.offload_optimizer and offload_parameters (DeepSpeed's offload_optimizer and "
+     "offload_param) go with train.optimizer = \"adam\" or \"adamw\", whose updates run on the "
+     "CPU; "
+     "take one of these, or \"none\""},
+    {[](const Asked& asked) {
+       return asked.offloads("disk", "disk") && asked.job.zero.offload_path.empty();
+     },
+     "zero.offload_optimizer and offload_parameters = \"disk\" need zero.offload_path: a folder on "
+     "a "
+     "fast disk"},
 };
 
 }  // namespace

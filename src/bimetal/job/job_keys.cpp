@@ -82,6 +82,8 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"zero", "shards", kAlike, shard_weights(zero)},
       {"zero", "offload_optimizer", kMayDiffer,
        one_of(zero.offload_optimizer, {"none", "host", "disk"})},
+      {"zero", "offload_parameters", kMayDiffer,
+       one_of(zero.offload_parameters, {"none", "host", "disk"})},
       {"zero", "offload_path", kMayDiffer, text(zero.offload_path)},
       {"servers", "count", kAlike, server_weights(servers)},
       {"servers", "replicas", kAlike, whole(servers.replicas, 1, 2)},

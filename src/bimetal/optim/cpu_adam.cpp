@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <unordered_map>
 
 #include "bimetal/base/error.h"
 #include "bimetal/optim/adam_update.h"
@@ -118,7 +119,10 @@ torch::Tensor CpuAdamOf<Base, State, Options>::step(LossClosure closure) {
   if (disk_) {
     step_on_disk(indices, stepped);
   } else {
-    for (const auto& one : stepped) step_in_memory(one);
+    for (const auto& one : stepped) {
+      step_in_memory(one);
+      after_parameter_();
+    }
   }
   return loss;
 }
@@ -145,6 +149,7 @@ void CpuAdamOf<Base, State, Options>::step_on_disk(const std::vector<std::size_t
                              const torch::Tensor& mean, const torch::Tensor& square) {
     const auto& one = *by_index.at(index);
     update_part(one.parameter, one.gradient, offset, count, mean, square, one.numbers);
+    if (offset + count == one.parameter.numel()) after_parameter_();
   });
 }
 

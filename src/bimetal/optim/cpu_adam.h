@@ -7,8 +7,9 @@
 #include <torch/csrc/api/include/torch/optim/adamw.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "bimetal/optim/adam_kernel.h"
@@ -32,6 +33,10 @@ class CpuAdamOf final : public Base, public MergedUpdate {
 
   void set_gradient_factor(double factor) override { gradient_factor_ = factor; }
 
+  void set_after_parameter(std::function<void()> then) override {
+    after_parameter_ = std::move(then);
+  }
+
   /// Error(InvalidArgument) for parameters or options that are none of the above, with nothing
   /// changed; StateFile's.
   torch::Tensor step(LossClosure closure = nullptr) override;
@@ -51,6 +56,7 @@ class CpuAdamOf final : public Base, public MergedUpdate {
 
   std::unique_ptr<DiskMoments> disk_;
   double gradient_factor_ = 1;
+  std::function<void()> after_parameter_ = [] {};
 };
 
 using CpuAdam =

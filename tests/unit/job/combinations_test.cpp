@@ -72,9 +72,12 @@ TEST(Combinations, OffloadIsOfShardsAndOfAdam) {
   EXPECT_EQ(refusal({"zero.level=1", "zero.offload_optimizer=disk", "train.optimizer=adamw",
                      "zero.offload_path=/fast"}),
             "");
-  JobConfig job;
-  job.zero.offload_parameters = "disk";
-  EXPECT_THROW(require_possible(job, {}), Error);
+  EXPECT_THAT(refusal({"zero.level=2", "zero.offload_parameters=host", "train.optimizer=adam"}),
+              HasSubstr("zero.level = 3"));
+  EXPECT_THAT(refusal({"zero.level=3", "zero.offload_parameters=disk", "train.optimizer=adam"}),
+              HasSubstr("zero.offload_path"));
+  EXPECT_THAT(refusal({"zero.level=3", "zero.offload_parameters=host"}), HasSubstr("\"adamw\""));
+  EXPECT_EQ(refusal({"zero.level=3", "zero.offload_parameters=host", "train.optimizer=adam"}), "");
 }
 
 TEST(Combinations, WorkersMayHaveAPrecisionOfTheirOwn) {

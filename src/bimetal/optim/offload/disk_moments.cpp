@@ -7,6 +7,8 @@
 #include <future>
 #include <span>
 
+#include "bimetal/optim/offload/file_tensor.h"
+
 namespace bimetal::optim {
 namespace {
 
@@ -51,17 +53,14 @@ DiskMoments::DiskMoments(const std::vector<torch::Tensor>& parameters,
   file_ = std::make_shared<StateFile>(folder, end);
 }
 
-torch::Tensor DiskMoments::view(std::uint64_t offset, const Place& place) const {
-  return torch::from_blob(
-      file_->mapped() + offset, {place.count}, [file = file_](void*) {}, torch::dtype(place.dtype));
-}
-
 torch::Tensor DiskMoments::mean(std::size_t parameter) const {
-  return view(places_[parameter].mean_at, places_[parameter]);
+  const auto& place = places_[parameter];
+  return FileTensor(file_, place.mean_at, place.count, place.dtype).tensor();
 }
 
 torch::Tensor DiskMoments::square(std::size_t parameter) const {
-  return view(places_[parameter].square_at, places_[parameter]);
+  const auto& place = places_[parameter];
+  return FileTensor(file_, place.square_at, place.count, place.dtype).tensor();
 }
 
 void DiskMoments::store(std::size_t parameter, const torch::Tensor& mean,
@@ -154,7 +153,7 @@ void DiskMoments::update(const std::vector<std::size_t>& parameters, const Step&
     writing[i % kBuffers] = beside([&, i, buffer] { write(chunks[i], buffer); });
   }
   for (auto& work : writing) wait_for(work);
-  file_->let_go_of_mapped();
+  file_->let_go_of_mapped(0, file_->bytes());
 }
 
 }  // namespace bimetal::optim

@@ -57,7 +57,6 @@ class DiskMoments {
   void read(const Chunk& chunk, std::byte* buffer) const;
   void write(const Chunk& chunk, std::byte* buffer) const;
   void step_all(const Chunk& chunk, std::byte* buffer, const Step& step) const;
-  torch::Tensor view(std::uint64_t offset, const Place& place) const;
 
   std::vector<Place> places_;
   std::shared_ptr<StateFile> file_;

@@ -23,9 +23,9 @@ std::string mebibytes(std::uint64_t bytes) {
 
 Error no_room(const std::filesystem::path& folder, std::uint64_t bytes, const std::string& why) {
   return {ErrorCode::System,
-          fmt::format("no room for {} of the optimizer's state in {} (zero.offload_path): {}. Make "
+          fmt::format("no room for {} in {} (zero.offload_path): {}. Make "
                       "room, take a folder on another disk, a smaller shard for this rank "
-                      "(zero.shards), or zero.offload_optimizer = \"host\"",
+                      "(zero.shards), or \"host\" in the place of \"disk\"",
                       mebibytes(bytes), folder.string(), why)};
 }
 
@@ -118,8 +118,12 @@ void StateFile::write(std::span<const std::byte> from, std::uint64_t offset) con
   }
 }
 
-void StateFile::let_go_of_mapped() const noexcept {
-  if (mapped_ != nullptr) madvise(mapped_, bytes_, MADV_DONTNEED);
+void StateFile::let_go_of_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  if (bytes > 0) madvise(mapped_ + offset, bytes, MADV_DONTNEED);
+}
+
+void StateFile::bring_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  if (bytes > 0) madvise(mapped_ + offset, bytes, MADV_WILLNEED);
 }
 
 }  // namespace bimetal::optim

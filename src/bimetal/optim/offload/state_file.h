@@ -25,8 +25,11 @@ class StateFile {
 
   /// The same bytes as memory, which the system brings in as they are looked at.
   std::byte* mapped() const noexcept { return mapped_; }
-  /// Gives back the memory of what has been looked at.
-  void let_go_of_mapped() const noexcept;
+  /// Of whole pages from `offset` on, which begins one: gives back the memory of what has been
+  /// looked at; what was written stays written.
+  void let_go_of_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+  /// Starts to read them, without waiting.
+  void bring_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept;
 
   std::uint64_t bytes() const noexcept { return bytes_; }
 
