@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What each rank of a job needs in memory at ZeRO's levels, with shards in the proportion given, beside level 0; and with
-the optimizer's state in a file (--offload none,disk).
+the optimizer's state in a file, or the parameters of level 3, too (--offload none,state,both).
 
 A language model on random tokens, AdamW, float32; the ranks compute alike. Prints each rank's peak of resident memory, less
 what a rank of a job with a tiny model needs, and tokens/s. The peak has activations, gathered parameters and buffers in it,
@@ -28,8 +28,8 @@ def arguments():
     parser.add_argument("--model", default="gpt2")
     parser.add_argument("--shards", default="2,1", help="weights of the ranks' shards; as many ranks")
     parser.add_argument("--levels", default="0,1,2,3")
-    parser.add_argument("--offload", default="none", help="where the optimizer's state is, above level 0: none,host,disk")
-    parser.add_argument("--folder", default="", help="for the files of \"disk\"; default: the system's temporary one")
+    parser.add_argument("--offload", default="none", help="what is on disk, above level 0: none, state, or both, the parameters of level 3, too")
+    parser.add_argument("--folder", default="", help="for the files; default: the system's temporary one")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
     parser.add_argument("--block", type=int, default=128)
@@ -95,7 +95,8 @@ timeout_s = 600
 [zero]
 level = {level}
 shards = [{", ".join(weights)}]
-offload_optimizer = "{offload}"
+offload_optimizer = "{"none" if offload == "none" else "disk"}"
+offload_parameters = "{"disk" if offload == "both" else "none"}"
 offload_path = "{args.folder or folder}"
 """)
     command = [args.program, "train", job, "--report", report]
@@ -124,11 +125,11 @@ def main():
             sys.exit(report)
         print(f"{args.model}, shards {args.shards}; MiB above the {max(base):.0f} of a rank without a model")
         for level, offload in itertools.product(map(int, args.levels.split(",")), args.offload.split(",")):
-            if level == 0 and offload != "none":
+            if offload != "none" and level < (3 if offload == "both" else 1):
                 continue
             peaks, report = run(args, folder, data, level, offload, args.model,
                                 f"vocabulary = 50257\ncontext = {args.block}")
-            case = f"level {level}" + (f", state on {offload}" if offload != "none" else "")
+            case = f"level {level}" + {"none": "", "state": ", state on disk", "both": ", state and parameters on disk"}[offload]
             if peaks is None:
                 print(f"{case}: {report}")
                 continue

@@ -106,23 +106,20 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) {
        return asked.job.zero.level < 3 && asked.job.zero.offload_parameters != "none";
      },
-     "zero.offload_parameters (DeepSpeed's offload_param) moves the parameters of a rank's shard, "
-     "so "
-     "that it needs zero.level = 3 (DeepSpeed's stage)"},
+     "zero.offload_parameters (DeepSpeed's offload_param) moves the parameters of a rank's shard: "
+     "it needs zero.level = 3 (DeepSpeed's stage)"},
     {[](const Asked& asked) {
        const auto& optimizer = asked.job.train.optimizer;
        return asked.offloads("host", "disk") && optimizer != "adam" && optimizer != "adamw";
      },
      "zero.offload_optimizer and offload_parameters (DeepSpeed's offload_optimizer and "
      "offload_param) go with train.optimizer = \"adam\" or \"adamw\", whose updates run on the "
-     "CPU; "
-     "take one of these, or \"none\""},
+     "CPU; take one of these, or \"none\""},
     {[](const Asked& asked) {
        return asked.offloads("disk", "disk") && asked.job.zero.offload_path.empty();
      },
      "zero.offload_optimizer and offload_parameters = \"disk\" need zero.offload_path: a folder on "
-     "a "
-     "fast disk"},
+     "a fast disk"},
 };
 
 }  // namespace
