@@ -45,7 +45,7 @@ sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers 
 
 test-ray: build python ## install Ray, and test bimetal.ray on real clusters on this machine
 	@scripts/install_ray.sh
-	@scripts/test_ray.sh $(BUILD)
+	@scripts/stamped.sh test-ray scripts/test_ray.sh $(BUILD)
 
 test-wheel: setup ## build the Python package's wheel, install it into a scratch folder and use it
 	@scripts/stamped.sh test-wheel scripts/test_wheel.sh

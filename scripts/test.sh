@@ -15,19 +15,21 @@ esac
 
 suite "unit and structure" "$build" -LE 'fault|serial|engines' -j "$cores"
 rerun_failed "$build" 0
-before=$failed
-# These start whole jobs and watch processes come and go: one at a time, so that they don't starve.
-suite "faults and whole jobs" "$build" -L 'fault|serial'
-rerun_failed "$build" "$before"
 
-if [ "${SANITIZERS:-on}" = on ]; then
+# part SUITE COMMAND…: one that may be left out where nothing that it depends on has changed (stamped.sh).
+part() {
+  local counts status=0 p f s
   counts=$(mktemp)
-  BIMETAL_COUNTS=$counts scripts/stamped.sh sanitizers scripts/sanitizers.sh || status=$?
+  BIMETAL_COUNTS=$counts scripts/stamped.sh "$@" || status=$?
   read -r p f s < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$counts")
   rm -f "$counts"
-  if [ "${status:-0}" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+  if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-fi
+}
+
+part test-jobs scripts/test_serial.sh "$build" jobs
+part test-backend scripts/test_serial.sh "$build" backend
+if [ "${SANITIZERS:-on}" = on ]; then part sanitizers scripts/sanitizers.sh; fi
 
 # Named where another script counts as well (.ci/run).
 . scripts/closing_line.sh

@@ -98,8 +98,7 @@ torch::Tensor Compute::loss_of(const task::Values& piece) const {
   return low && loss_sum.defined() ? loss_sum.to(torch::kFloat32) : loss_sum;
 }
 
-double Compute::run(const task::Values& share, const Backward& backward,
-                    const task::Draws& draws) const {
+double Compute::run(const task::Values& share, const Backward& backward, const task::Draws& draws) {
   const precision::CastCache cache;
   Pieces pieces(backward);
   const auto whole =
@@ -109,7 +108,9 @@ double Compute::run(const task::Values& share, const Backward& backward,
     const auto end = begin + task::samples_of(piece);
     const task::DrawScope scope(whole.slice(begin, end));
     begin = end;
-    pieces.add(loss_of(piece), last);
+    const auto loss_sum = loss_of(piece);
+    if (last) graphs_.saw(loss_sum);
+    pieces.add(loss_sum, last);
   });
   return pieces.loss_sum(device_);
 }

@@ -17,6 +17,7 @@
 #include "bimetal/task/draws.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/graph_watch.h"
 
 namespace bimetal::train {
 
@@ -102,8 +103,7 @@ class Compute {
   /// The sum of the losses of a share's samples, after forward and backward; waits for the device.
   /// `share` is on it; `draws`: of its samples, left out where the result counts for nothing.
   /// Errors: those of Pieces::add, and whatever the model, the task and `backward` throw.
-  double run(const task::Values& share, const Backward& backward,
-             const task::Draws& draws = {}) const;
+  double run(const task::Values& share, const Backward& backward, const task::Draws& draws = {});
 
   struct Outcome {
     progress::Fit fit = progress::Fit::fits;
@@ -130,6 +130,7 @@ class Compute {
   MicroBatch micro_batch_;
   const ComputeOptions options_;
   task::Segments segments_;
+  GraphWatch graphs_;
 };
 
 }  // namespace bimetal::train

@@ -23,7 +23,9 @@
 #include "bimetal/train/deterministic.h"
 #include "bimetal/train/error_of.h"
 #include "bimetal/train/gradient_compression.h"
+#include "bimetal/train/idle_ranks.h"
 #include "bimetal/train/profile/step_profiler.h"
+#include "bimetal/train/random_states.h"
 #include "bimetal/train/rank_journal.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/shadow_batch.h"
@@ -61,7 +63,6 @@ class TrainingRun {
   void repeat(const data::BatchFeed::Plan& plan, const StepResult& result);
   void record(const data::BatchFeed::Plan& plan, const StepResult& result);
   void introduce_workers();
-  void notice_idle_ranks();
   void evaluate_now();
   void save_now();
   void take_error_feedback();
@@ -87,7 +88,8 @@ class TrainingRun {
   StepProfiler profiler_;
 
   std::int64_t saved_step_, evaluated_step_;
-  std::vector<bool> idle_;
+  DrawsApart apart_;
+  IdleRanks idle_;
   bool interrupted_ = false;
 };
 
@@ -121,7 +123,8 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
                 fmt::format("{}, {}", options_.host_name, place_.device.str()),
                 milliseconds_of(job_.parallel.timeout_s)),
       saved_step_(state_.step),
-      evaluated_step_(-1) {
+      evaluated_step_(-1),
+      apart_(job_, group_) {
   state_.model = task_->description();
   take_error_feedback();
   go_on_scaling();
@@ -199,7 +202,8 @@ progress::Report TrainingRun::run() {
   introduce_workers();
   observer_.on_phase("training");
   trained_.model().train();
-  notice_idle_ranks();
+  idle_.tell(balancer_.shares(), job_.train.global_batch, observer_);
+  apart_.begin(state_.step);
   feed_.draw(balancer_.shares());
   journal_.start_clock();
   while (!interrupted_ && next_step()) {
@@ -269,6 +273,7 @@ void TrainingRun::record(const data::BatchFeed::Plan& plan, const StepResult& re
     observer_.on_notice(*text);
   }
   observer_.on_step(journal_.add(state_.step, plan, result));
+  apart_.look(observer_);
 }
 
 /// Every rank feeds its balancer with the same figures, and so holds the same shares.
@@ -281,7 +286,9 @@ void TrainingRun::learn_shares(std::span<const progress::RankFigures> figures) {
                       .shadow_batch = rank.shadow.batch,
                       .shadow_seconds = rank.shadow.seconds});
   }
-  if (balancer_.observe(learnt)) notice_idle_ranks();
+  if (balancer_.observe(learnt)) {
+    idle_.tell(balancer_.shares(), job_.train.global_batch, observer_);
+  }
 }
 
 /// What is done about a rank's lack of memory.
@@ -321,20 +328,6 @@ void TrainingRun::introduce_workers() {
     places.push_back({std::move(summary.host), std::move(summary.device)});
   }
   observer_.on_workers(places);
-}
-
-void TrainingRun::notice_idle_ranks() {
-  const auto& shares = balancer_.shares();
-  idle_.resize(shares.size());
-  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    const bool idle = shares[rank] == 0;
-    if (idle && !idle_[rank]) {
-      observer_.on_notice(
-          fmt::format("rank {} gets no samples: the others finish a batch of {} sooner without it",
-                      rank, job_.train.global_batch));
-    }
-    idle_[rank] = idle;
-  }
 }
 
 void TrainingRun::evaluate_now() {

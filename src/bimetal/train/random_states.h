@@ -1,0 +1,41 @@
+#pragma once
+// torch's own generators, from which layers draw whose numbers are not the sample's: jobs with
+// parallel.exact = "relaxed".
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/progress/observer.h"
+
+namespace bimetal::train {
+
+/// Which ranks' default generators (the CPU's) are in the same state, for people to read; nothing
+/// if none are. The same on every rank. Collective.
+std::optional<std::string> alike_random_states(comm::Group group,
+                                               std::chrono::milliseconds timeout);
+
+/// In a relaxed job each rank draws numbers of its own: models are drawn alike on all of them, but
+/// two ranks that drop the same places would learn less. In others nothing is done. Use from one
+/// thread.
+class DrawsApart {
+ public:
+  /// `job` must outlive it.
+  DrawsApart(const job::JobConfig& job, comm::Group group);
+
+  /// Seeds torch's default generators by the job's seed, the rank and the step before the next.
+  void begin(std::int64_t step) const;
+
+  /// After the first step: a notice if the user's code has seeded them alike again. Collective.
+  void look(progress::Observer& observer);
+
+ private:
+  const job::JobConfig& job_;
+  comm::Group group_;
+  bool due_;
+};
+
+}  // namespace bimetal::train

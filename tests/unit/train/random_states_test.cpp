@@ -1,0 +1,74 @@
+#include "bimetal/train/random_states.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bimetal/net/solo_mesh.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Notices final : public progress::Observer {
+ public:
+  void on_notice(const std::string& text) override { texts.push_back(text); }
+  std::vector<std::string> texts;
+};
+
+job::JobConfig relaxed() {
+  job::JobConfig job;
+  job.parallel.exact = "relaxed";
+  return job;
+}
+
+TEST(RandomStates, ARelaxedJobDrawsApartAndAlikeInEveryRun) {
+  const auto drawn = [](std::int64_t step) {
+    auto group = comm::make_group(net::make_solo_mesh("here"), {});
+    DrawsApart(relaxed(), std::move(group)).begin(step);
+    return torch::rand({4});
+  };
+  EXPECT_TRUE(drawn(5).equal(drawn(5)));
+  EXPECT_FALSE(drawn(5).equal(drawn(6)));
+}
+
+// The ranks are threads, whose generator is one: they are alike whatever is done.
+TEST(RandomStates, RanksThatDrawAlikeAreNamedOnce) {
+  const auto job = relaxed();
+  std::mutex writing;
+  std::vector<std::vector<std::string>> told;
+  bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
+    DrawsApart apart(job, group);
+    Notices notices;
+    apart.look(notices);
+    apart.look(notices);
+    const std::scoped_lock lock(writing);
+    told.push_back(notices.texts);
+  });
+  EXPECT_THAT(told, ::testing::Each(ElementsAre(HasSubstr("ranks 0 and 1 draw the same"))));
+}
+
+TEST(RandomStates, StrictJobsAreLeftAlone) {
+  const job::JobConfig job;
+  torch::manual_seed(11);
+  const auto expected = torch::rand({4});
+  torch::manual_seed(11);
+  bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
+    DrawsApart apart(job, group);
+    Notices notices;
+    apart.begin(3);
+    apart.look(notices);
+    EXPECT_THAT(notices.texts, ElementsAre());
+  });
+  EXPECT_TRUE(torch::rand({4}).equal(expected));
+}
+
+}  // namespace
+}  // namespace bimetal::train
