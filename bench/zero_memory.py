@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What each rank of a job needs in memory at ZeRO's levels, with shards in the proportion given, beside level 0.
+"""What each rank of a job needs in memory at ZeRO's levels, with shards in the proportion given, beside level 0; and with
+the optimizer's state in a file, or the parameters of level 3, too (--offload none,state,both).
 
 A language model on random tokens, AdamW, float32; the ranks compute alike. Prints each rank's peak of resident memory, less
 what a rank of a job with a tiny model needs, and tokens/s. The peak has activations, gathered parameters and buffers in it,
@@ -7,6 +8,7 @@ too. --memory limits what each rank may allocate.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import subprocess
@@ -26,6 +28,8 @@ def arguments():
     parser.add_argument("--model", default="gpt2")
     parser.add_argument("--shards", default="2,1", help="weights of the ranks' shards; as many ranks")
     parser.add_argument("--levels", default="0,1,2,3")
+    parser.add_argument("--offload", default="none", help="what is on disk, above level 0: none, state, or both, the parameters of level 3, too")
+    parser.add_argument("--folder", default="", help="for the files; default: the system's temporary one")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
     parser.add_argument("--block", type=int, default=128)
@@ -64,7 +68,7 @@ def children(pid):
         return []
 
 
-def run(args, folder, data, level, model, settings):
+def run(args, folder, data, level, offload, model, settings):
     weights = args.shards.split(",")
     limits = args.memory.split(",") if args.memory else []
     job = folder / "job.toml"
@@ -91,6 +95,9 @@ timeout_s = 600
 [zero]
 level = {level}
 shards = [{", ".join(weights)}]
+offload_optimizer = "{"none" if offload == "none" else "disk"}"
+offload_parameters = "{"disk" if offload == "both" else "none"}"
+offload_path = "{args.folder or folder}"
 """)
     command = [args.program, "train", job, "--report", report]
     for rank in range(len(weights)):
@@ -113,17 +120,21 @@ def main():
         folder = pathlib.Path(name)
         data = make_data(args.program, folder)
         tiny = "layers = 1\nwidth = 8\nheads = 1\ncontext = %d" % args.block
-        base, report = run(args, folder, data, 0, "gpt2", tiny)
+        base, report = run(args, folder, data, 0, "none", "gpt2", tiny)
         if base is None:
             sys.exit(report)
         print(f"{args.model}, shards {args.shards}; MiB above the {max(base):.0f} of a rank without a model")
-        for level in map(int, args.levels.split(",")):
-            peaks, report = run(args, folder, data, level, args.model, f"vocabulary = 50257\ncontext = {args.block}")
+        for level, offload in itertools.product(map(int, args.levels.split(",")), args.offload.split(",")):
+            if offload != "none" and level < (3 if offload == "both" else 1):
+                continue
+            peaks, report = run(args, folder, data, level, offload, args.model,
+                                f"vocabulary = 50257\ncontext = {args.block}")
+            case = f"level {level}" + {"none": "", "state": ", state on disk", "both": ", state and parameters on disk"}[offload]
             if peaks is None:
-                print(f"level {level}: {report}")
+                print(f"{case}: {report}")
                 continue
             above = [peak - least for peak, least in zip(peaks, base)]
-            print(f"level {level}: peaks " + " : ".join(f"{value:6.0f}" for value in above)
+            print(f"{case}: peaks " + " : ".join(f"{value:6.0f}" for value in above)
                   + f"   sum {sum(above):6.0f}   {report['samples_per_s']:.0f} tokens/s   loss {report['train_loss']:.6f}")
             sys.stdout.flush()
 

@@ -81,11 +81,11 @@ function(bimetal_use_torch_pch target)
 endfunction()
 
 # bimetal_kernels(<sources>…): loops over elements in a library that sees libtorch, which they don't: compiled by
-# themselves, and optimised as the torch-free core is.
+# themselves, and optimised as the torch-free core is. Roots vectorise where nobody asks for errno or traps.
 function(bimetal_kernels)
   set_source_files_properties(${ARGN} PROPERTIES
     SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON
-    COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU,Clang,AppleClang>>:-O3>")
+    COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU,Clang,AppleClang>>:-O3;-fno-math-errno;-fno-trapping-math>")
 endfunction()
 
 # bimetal_test(<name> SOURCES … DEPENDS <bimetal folders>… [LINK …] [TORCH] [LABEL name] [TIMEOUT s])

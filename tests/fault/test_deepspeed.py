@@ -56,8 +56,8 @@ class DeepSpeed(FaultTest):
                 ({"train_batch_size": 33}, 2,
                  ["ds_config.json: the batch sizes do not agree", "4 × 4 × 2 ranks = 32"]),
                 ({"gradient_cliping": 1}, 2, ["key 'gradient_cliping' is unknown; did you mean 'gradient_clipping'?"]),
-                ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, 3,
-                 ["zero.offload_optimizer"]),
+                ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, 3,
+                 ["offload_param", "zero.level = 3"]),
                 ({"amp": {"enabled": True}}, 3, ["key 'amp' is not possible"])):
             with self.subTest(changes):
                 job = self.train(job_file, "--deepspeed", self.configuration(**changes)).wait()

@@ -4,8 +4,11 @@ also where they go on at another level on other ranks, and after a worker is kil
 import array
 import json
 import os
+import pathlib
+import resource
 import signal
 import struct
+import subprocess
 
 import harness
 from harness import FaultTest
@@ -58,6 +61,71 @@ class Zero(FaultTest):
         self.assert_same(self.last("shards", 30, "optimizer.safetensors"),
                          self.last("alone", 30, "optimizer.safetensors"))
         self.assert_nothing_left()
+
+    def offloaded(self, place):
+        """Settings of a job whose optimizer's state is there."""
+        folder = self.folder / "offload"
+        folder.mkdir(exist_ok=True)
+        return {"zero__offload_optimizer": place, "zero__offload_path": str(folder)}
+
+    def assert_nothing_offloaded_left(self):
+        self.assertEqual(list((self.folder / "offload").iterdir()), [])
+        self.assert_nothing_left()
+
+    def test_offloaded_states_go_on_elsewhere_and_back(self):
+        self.run_to(self.write_exact_job("alone"), 30, ranks=1)
+        folder, disk = ("--resume", self.folder / "shards"), self.offloaded("disk")
+        first = self.run_to(self.write_exact_job("shards", zero__level=3, zero__shards=[2, 1],
+                                                 zero__offload_parameters="disk", **disk), 5, ranks=2)
+        self.assertNotIn("in any case", first.out)
+        self.run_to(self.write_exact_job("shards", zero__level=1), 10, *folder, ranks=2)
+        self.run_to(self.write_exact_job("shards", zero__level=2, zero__shards=[0, 1], **disk), 15, *folder, ranks=2)
+        host = self.write_exact_job("shards", zero__level=2, zero__shards="equal", **self.offloaded("host"))
+        self.assertIn("host's memory in any case", self.run_to(host, 20, *folder, ranks=2).out)
+        self.run_to(self.write_exact_job("shards", zero__level=3, zero__offload_parameters="disk",
+                                         zero__offload_path=disk["zero__offload_path"]), 25, *folder, ranks=2)
+        self.run_to(self.write_exact_job("shards"), 30, *folder, ranks=1)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same(self.last("shards", 30, file), self.last("alone", 30, file))
+        self.assert_nothing_offloaded_left()
+
+    def test_a_killed_worker_leaves_no_offloaded_state(self):
+        job = self.train(self.write_job(zero__level=2, train__optimizer="adamw", **self.offloaded("disk")))
+        self.wait_for_checkpoint(job)
+        for pid in self.ranks_of(job):
+            # Open without a name: on the disk, and gone with the process.
+            names = [os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
+            self.assertTrue(any(name.startswith(str(self.folder / "offload")) for name in names), names)
+        os.kill(self.ranks_of(job)[1], signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 1", "signal 9", "--resume")
+        self.assert_nothing_offloaded_left()
+
+    def test_a_disk_without_room_for_the_state(self):
+        settings = {"zero__level": 1, "train__optimizer": "adam", "zero__shards": [1, 1], **self.offloaded("disk")}
+        limited = self.train(self.write_job(**settings), preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))).wait()
+        self.assert_one_message(limited, harness.SYSTEM, "no room for", "ulimit -f", "zero.shards")
+        folder = self.folder / "offload"
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512K", "tmpfs", folder], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("cannot mount a small disk here")
+        self.addCleanup(subprocess.run, ["umount", "-l", folder], check=False)
+        full = self.train(self.write_job(**settings)).wait()
+        self.assert_one_message(full, harness.SYSTEM, "no room for", str(folder), "No space left")
+        self.assert_nothing_offloaded_left()
+
+    def test_offload_that_cannot_be(self):
+        adam = {"zero__level": 1, "train__optimizer": "adam"}
+        for settings, status, part in (
+                ({**adam, "zero__offload_path": str(self.folder / "job.toml")}, 2, "is no folder"),
+                ({**adam, "zero__offload_path": "/nowhere"}, 2, "is no folder"),
+                (adam, 3, "need zero.offload_path"),
+                ({"zero__level": 1}, 3, '"adamw"'),
+                ({**adam, "zero__level": 0}, 3, "zero.level of at least 1")):
+            with self.subTest(part):
+                job = self.train(self.write_job(zero__offload_optimizer="disk", **settings)).wait()
+                self.assert_one_message(job, status, part)
 
     def test_evaluation_gives_what_one_worker_says(self):
         said = []

@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <memory>
 #include <numeric>
 
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
+#include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/train/step.h"
 #include "golden/tasks.h"
@@ -18,10 +20,18 @@ namespace bimetal::golden {
 
 namespace {
 
+/// An epsilon against which gradients count that are 0 but for rounding.
+torch::optim::AdamWOptions adamw_options() {
+  return torch::optim::AdamWOptions(1e-3).weight_decay(0.1).eps(1e-3);
+}
+
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
                                                         std::vector<torch::Tensor> parameters) {
   if (kind == Optimizer::adam) {
     return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
+  }
+  if (kind == Optimizer::adamw) {
+    return std::make_unique<torch::optim::AdamW>(parameters, adamw_options());
   }
   if (kind == Optimizer::lars) {
     return std::make_unique<optim::Lars>(
@@ -32,6 +42,22 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
   }
   return std::make_unique<torch::optim::SGD>(parameters,
                                              torch::optim::SGDOptions(0.02).momentum(0.9));
+}
+
+/// As optim::make_shard_optimizer has it for the job file.
+std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
+    const TrainingPlan& plan, std::vector<torch::Tensor> parameters) {
+  job::JobConfig job;
+  job.train.learning_rate = 1e-3;
+  if (plan.optimizer == Optimizer::adam) job.train.optimizer = "adam";
+  if (plan.optimizer == Optimizer::adamw) {
+    job.train.optimizer = "adamw";
+    job.train.weight_decay = 0.1;
+    job.train.epsilon = 1e-3;
+  }
+  job.zero.offload_optimizer = plan.offload;
+  job.zero.offload_path = std::filesystem::temp_directory_path().string();
+  return optim::make_shard_optimizer(job, std::move(parameters), {});
 }
 
 train::StepOptions step_options(const TrainingPlan& plan, comm::Group group) {
@@ -55,7 +81,7 @@ class Worker {
         data_(task.training()),
         rank_(group.rank()),
         sharded_(make_sharded(plan, model, group)),
-        optimizer_(make_optimizer(plan.optimizer, optimized(model))),
+        optimizer_(make_own_optimizer(model)),
         step_(make_step(task, model, group)) {}
 
   std::vector<double> train() {
@@ -88,8 +114,17 @@ class Worker {
     if (plan.zero_level == 0) return nullptr;
     return std::make_shared<parallel::shard::ShardedModel>(
         model, std::move(group),
-        parallel::shard::ShardedModelOptions{
-            .level = plan.zero_level, .weights = plan.shards, .flat_bytes = 16 << 10});
+        parallel::shard::ShardedModelOptions{.level = plan.zero_level,
+                                             .weights = plan.shards,
+                                             .flat_bytes = 16 << 10,
+                                             .kept = plan.kept,
+                                             .folder = std::filesystem::temp_directory_path()});
+  }
+
+  std::unique_ptr<torch::optim::Optimizer> make_own_optimizer(const task::Model& model) const {
+    const bool adam = plan_.optimizer == Optimizer::adam || plan_.optimizer == Optimizer::adamw;
+    return sharded_ && adam ? make_shard_optimizer(plan_, optimized(model))
+                            : make_optimizer(plan_.optimizer, optimized(model));
   }
 
   std::vector<torch::Tensor> optimized(const task::Model& model) const {

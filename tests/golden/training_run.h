@@ -11,12 +11,13 @@
 
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/shard/kept_memory.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/gradient_stages.h"
 
 namespace bimetal::golden {
 
-enum class Optimizer { sgd_momentum, adam, lars, lamb };
+enum class Optimizer { sgd_momentum, adam, adamw, lars, lamb };
 
 enum class Learns { images, resnet, tokens, gpt2, llama };
 
@@ -36,6 +37,8 @@ struct TrainingPlan {
   std::string recompute = "none";  ///< as train.recompute
   int zero_level = 0;
   std::vector<double> shards = {};  ///< above level 0: weights of the ranks' shards
+  std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
+  parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };

@@ -16,6 +16,8 @@
 namespace bimetal::golden {
 namespace {
 
+using parallel::shard::Kept;
+
 constexpr int steps = 12;
 
 /// What is trained, whoever does it.
@@ -37,8 +39,14 @@ train::UpdateOptions clipped() {
   return update;
 }
 
+train::UpdateOptions scaled() {
+  auto update = clipped();
+  update.scaler.emplace();
+  return update;
+}
+
 // Without Adam for language models: gradients that are 0 but for rounding (of the keys' biases)
-// would be divided by themselves.
+// would be divided by themselves. AdamW has an epsilon that is large beside these.
 const std::vector<Learnt>& learnt() {
   static const std::vector<Learnt> all = {
       {"Cnn", {.optimizer = Optimizer::adam, .steps = steps}},
@@ -50,6 +58,29 @@ const std::vector<Learnt>& learnt() {
       {"CnnInMicroBatches", {.steps = steps, .micro_batch = 3}},
       {"Gpt2InMicroBatches", {.learns = Learns::gpt2, .steps = steps, .micro_batch = 2}},
       {"TokensTied", {.learns = Learns::tokens, .steps = steps}},
+      {"CnnOffloadedToHost", {.optimizer = Optimizer::adam, .steps = steps, .offload = "host"}},
+      {"CnnOffloadedToDisk", {.optimizer = Optimizer::adam, .steps = steps, .offload = "disk"}},
+      {"Gpt2OffloadedToDisk",
+       {.learns = Learns::gpt2,
+        .dropout = 0.1,
+        .optimizer = Optimizer::adamw,
+        .steps = steps,
+        .update = clipped(),
+        .offload = "disk"}},
+      {"LlamaOffloadedToDiskScaled",
+       {.learns = Learns::llama,
+        .optimizer = Optimizer::adamw,
+        .steps = steps,
+        .micro_batch = 4,
+        .update = scaled(),
+        .recompute = "sqrt",
+        .offload = "disk",
+        .kept = Kept::OnDisk}},
+      {"TokensTiedKeptOnDisk",
+       {.learns = Learns::tokens,
+        .optimizer = Optimizer::adamw,
+        .steps = steps,
+        .kept = Kept::OnDisk}},
   };
   return all;
 }

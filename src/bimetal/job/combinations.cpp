@@ -16,6 +16,11 @@ struct Asked {
   bool low, float16;  ///< precision of any worker
 
   bool servers() const { return job.parallel.mode == "server"; }
+  /// Anything, to one place or the other.
+  bool offloads(std::string_view place, std::string_view other) const {
+    const auto is = [&](std::string_view to) { return to == place || to == other; };
+    return is(job.zero.offload_optimizer) || is(job.zero.offload_parameters);
+  }
 };
 
 struct Combination {
@@ -94,12 +99,27 @@ constexpr Combination kImpossible[] = {
      "zero.level does not go with train.optimizer = \"lars\" or \"lamb\", which need the norms of "
      "whole tensors where a rank keeps parts of them; take \"sgd\", \"adam\" or \"adamw\""},
     {[](const Asked& asked) {
-       const auto& zero = asked.job.zero;
-       return zero.offload_optimizer != "none" || zero.offload_parameters != "none";
+       return asked.job.zero.level == 0 && asked.job.zero.offload_optimizer != "none";
      },
-     "zero.offload_optimizer and zero.offload_parameters (DeepSpeed's offload_optimizer and "
-     "offload_param) are not possible in this version: everything stays on the device; take "
-     "\"none\""},
+     "zero.offload_optimizer (DeepSpeed's offload_optimizer) moves the state of a rank's shard, so "
+     "that it needs zero.level of at least 1 (DeepSpeed's stage)"},
+    {[](const Asked& asked) {
+       return asked.job.zero.level < 3 && asked.job.zero.offload_parameters != "none";
+     },
+     "zero.offload_parameters (DeepSpeed's offload_param) moves the parameters of a rank's shard: "
+     "it needs zero.level = 3 (DeepSpeed's stage)"},
+    {[](const Asked& asked) {
+       const auto& optimizer = asked.job.train.optimizer;
+       return asked.offloads("host", "disk") && optimizer != "adam" && optimizer != "adamw";
+     },
+     "zero.offload_optimizer and offload_parameters (DeepSpeed's offload_optimizer and "
+     "offload_param) go with train.optimizer = \"adam\" or \"adamw\", whose updates run on the "
+     "CPU; take one of these, or \"none\""},
+    {[](const Asked& asked) {
+       return asked.offloads("disk", "disk") && asked.job.zero.offload_path.empty();
+     },
+     "zero.offload_optimizer and offload_parameters = \"disk\" need zero.offload_path: a folder on "
+     "a fast disk"},
 };
 
 }  // namespace

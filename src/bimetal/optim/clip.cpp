@@ -34,9 +34,14 @@ double norm_of_gradients(const std::vector<torch::Tensor>& gradients) {
   return at::stack(norms).norm().item<double>();
 }
 
-void clip_norm(const std::vector<torch::Tensor>& gradients, double norm, double limit) {
+double clip_factor(double norm, double limit) {
   const double factor = limit / (norm + 1e-6);
-  if (gradients.empty() || !(factor < 1)) return;
+  return factor < 1 ? factor : 1;
+}
+
+void clip_norm(const std::vector<torch::Tensor>& gradients, double norm, double limit) {
+  const double factor = clip_factor(norm, limit);
+  if (gradients.empty() || factor == 1) return;
   const torch::NoGradGuard no_grad;
   at::_foreach_mul_(gradients, factor);
 }

@@ -30,8 +30,11 @@ void clip_values(const std::vector<torch::Tensor>& gradients, double limit);
 /// device. 0 of none; NaN or infinity if there is one among the elements.
 double norm_of_gradients(const std::vector<torch::Tensor>& gradients);
 
-/// Shortens gradients of that norm to `limit`, as torch.nn.utils.clip_grad_norm_: they are
-/// multiplied by limit / (norm + 1e-6) where that is less than 1.
+/// What gradients of that norm are multiplied by to be no longer than `limit`, as
+/// torch.nn.utils.clip_grad_norm_ has it: limit / (norm + 1e-6), at most 1.
+double clip_factor(double norm, double limit);
+
+/// Multiplies them by that.
 void clip_norm(const std::vector<torch::Tensor>& gradients, double norm, double limit);
 
 /// Both, the values first, where one process sees all gradients.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/optim/cpu_adam.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
@@ -56,6 +57,16 @@ MadeOptimizer make_adam_like(const job::TrainConfig& config, Parameters paramete
   return make_with<Made>(config, std::move(parameters), dimensions, options);
 }
 
+template <typename Made, typename Options>
+MadeOptimizer make_cpu_adam(const job::JobConfig& job, Parameters parameters,
+                            const Dimensions& dimensions) {
+  auto made = make_adam_like<Made, Options>(job.train, std::move(parameters), dimensions);
+  if (job.zero.offload_optimizer == "disk") {
+    static_cast<Made&>(*made).keep_on_disk(job.zero.offload_path);
+  }
+  return made;
+}
+
 MadeOptimizer make_sgd(const job::TrainConfig& config, Parameters parameters,
                        const Dimensions& dimensions) {
   return make_with<FusedSgd>(config, std::move(parameters), dimensions,
@@ -101,6 +112,22 @@ const OptimizerEntry& find_optimizer(const job::TrainConfig& config) {
 MadeOptimizer make_optimizer(const job::TrainConfig& config, Parameters parameters,
                              const Dimensions& dimensions) {
   return find_optimizer(config).make(config, std::move(parameters), dimensions);
+}
+
+MadeOptimizer make_shard_optimizer(const job::JobConfig& job, Parameters parameters,
+                                   const Dimensions& dimensions) {
+  const auto& place = job.zero.offload_optimizer;
+  const bool here = std::ranges::all_of(
+      parameters, [](const torch::Tensor& parameter) { return parameter.is_cpu(); });
+  if ((here || place != "none") && job.train.optimizer == "adamw") {
+    return make_cpu_adam<CpuAdamW, torch::optim::AdamWOptions>(job, std::move(parameters),
+                                                               dimensions);
+  }
+  if ((here || place != "none") && job.train.optimizer == "adam") {
+    return make_cpu_adam<CpuAdam, torch::optim::AdamOptions>(job, std::move(parameters),
+                                                             dimensions);
+  }
+  return make_optimizer(job.train, std::move(parameters), dimensions);
 }
 
 bool needs_whole_tensors(const job::TrainConfig& config) {

@@ -19,6 +19,13 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const job::TrainConfig& config, std::vector<torch::Tensor> parameters,
     const std::vector<std::int64_t>& dimensions = {});
 
+/// The same for what a rank keeps of tensors in shards. Adam and AdamW of parameters on the CPU,
+/// and with their state where zero.offload_optimizer says, are cpu_adam.h's. Errors: StateFile's,
+/// too.
+std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
+    const job::JobConfig& job, std::vector<torch::Tensor> parameters,
+    const std::vector<std::int64_t>& dimensions);
+
 /// Whether the update of an element depends on the rest of its tensor, or on the tensor's shape, so
 /// that make_optimizer must be given the model's whole tensors: LARS, LAMB, and any with
 /// train.decay_on = "matrices". The others work element by element, on any parts of tensors alike.

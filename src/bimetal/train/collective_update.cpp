@@ -10,6 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/optim/merged_update.h"
 #include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
@@ -63,6 +64,8 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const bool ahead = !stages_.needs_agreement();
   if (ahead) exchange_.start(mine, Deadline::after(timeout_));
   in_phase(Phase::kWait, [&] { store_.finish_step(); });
+  auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
+  stages_.set_factors(merged != nullptr ? Factors::Deferred : Factors::Applied);
   const Stopwatch inspecting;
   const auto gradients = optim::gradients_of(optimizer);
   mine.gradient_norm = in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients); });
@@ -83,6 +86,7 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const Phase phase(Phase::kUpdate);
   result.skipped = !stages_.decide(step, result.figures, gradients);
   if (!result.skipped) {
+    if (merged != nullptr) merged->set_gradient_factor(stages_.factor());
     optimizer.step();
     store_.after_update();
   }

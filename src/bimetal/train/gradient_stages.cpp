@@ -32,7 +32,13 @@ GradientStages::GradientStages(const UpdateOptions& options, Norms norms)
   if (options.scaler) scaler_.emplace(*options.scaler);
 }
 
-double GradientStages::inspect(const std::vector<torch::Tensor>& gradients) const {
+double GradientStages::inspect(const std::vector<torch::Tensor>& gradients) {
+  factor_ = 1;
+  if (scaler_ && factors_ == Factors::Deferred && limits_.value == 0) {
+    // Finite exactly where they are: a float32 holds any sum of squares of what float16 computes.
+    factor_ = 1 / scaler_->scale();
+    return optim::norm_of_gradients(gradients) * factor_;
+  }
   if (scaler_ && !unscale(gradients)) return std::numeric_limits<double>::quiet_NaN();
   if (limits_.value > 0) optim::clip_values(gradients, limits_.value);
   return limits_.norm > 0 ? optim::norm_of_gradients(gradients) : 0.0;
@@ -67,7 +73,12 @@ bool GradientStages::decide(std::int64_t step, std::span<const progress::RankFig
                     step));
   }
   if (finite && limits_.norm > 0) {
-    optim::clip_norm(gradients, norm_of(ranks, norms_), limits_.norm);
+    const double norm = norm_of(ranks, norms_);
+    if (factors_ == Factors::Deferred) {
+      factor_ *= optim::clip_factor(norm, limits_.norm);
+    } else {
+      optim::clip_norm(gradients, norm, limits_.norm);
+    }
   }
   return finite;
 }

@@ -29,11 +29,22 @@ enum class Norms {
   OfShards,  ///< each has a part of them, all ranks together every element once
 };
 
+/// Who multiplies the gradients.
+enum class Factors {
+  Applied,   ///< inspect() and decide(), at once
+  Deferred,  ///< the update, by factor(): a pass over them less for each
+};
+
 /// A step is backward of loss_scale() times the loss, the sum of gradients over the ranks,
 /// inspect() on each rank, an exchange of what that returned, decide(). Use from one thread.
 class GradientStages {
  public:
   explicit GradientStages(const UpdateOptions& options, Norms norms = Norms::OfWhole);
+
+  /// Of the steps from now on; each rank by itself.
+  void set_factors(Factors factors) { factors_ = factors; }
+  /// What the gradients are still to be multiplied by after decide(); 1 where that is applied.
+  double factor() const { return factor_; }
 
   /// What the step's losses are to be multiplied by; 1 without a scaler.
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
@@ -43,8 +54,9 @@ class GradientStages {
 
   /// Takes the scale out of the gradients and keeps the limit of their values. Returns their norm
   /// then, if it is limited, and otherwise 0; what is not finite if they are not. A norm differs in
-  /// its last bits from device to device.
-  double inspect(const std::vector<torch::Tensor>& gradients) const;
+  /// its last bits from device to device. With deferred factors the gradients keep the scale unless
+  /// their values are limited.
+  double inspect(const std::vector<torch::Tensor>& gradients);
 
   /// What all ranks do: they shorten the gradients to the limit and update (true), or skip the step
   /// (false). `ranks`: what inspect() returned, by rank; rank 0's norm counts, or that of all parts
@@ -66,6 +78,8 @@ class GradientStages {
 
   optim::GradientLimits limits_;
   Norms norms_;
+  Factors factors_ = Factors::Applied;
+  double factor_ = 1;
   std::optional<precision::LossScaler> scaler_;
 };
 

@@ -17,10 +17,11 @@ namespace bimetal::train {
 
 device::Place choose_place(const job::JobConfig& job, const TrainerOptions& options) {
   job::require_possible(job, {&options.worker, 1});
-  // Who cuts gradients up does so for want of memory.
+  // Who cuts gradients up, or keeps states elsewhere, does so for want of memory.
+  const bool short_of_memory = job.zero.level >= 2 || job.zero.offload_optimizer != "none";
   device::apply_worker_limits(
       options.worker, options.local_world_size,
-      job.zero.level >= 2 ? device::FreedMemory::Returned : device::FreedMemory::Kept);
+      short_of_memory ? device::FreedMemory::Returned : device::FreedMemory::Kept);
   device::Place place;
   place.device = device::select_device(options.worker, options.local_rank);
   place.dtype = device::dtype_named(job.train.dtype);

@@ -13,6 +13,7 @@
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/device/device.h"
+#include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/piece_states.h"
@@ -60,6 +61,12 @@ std::vector<std::int64_t> dimensions_of(const std::vector<parallel::shard::Piece
     dimensions.push_back(static_cast<std::int64_t>(piece.shape.size()));
   }
   return dimensions;
+}
+
+parallel::shard::Kept kept_of(const job::ZeroConfig& zero) {
+  using parallel::shard::Kept;
+  if (zero.offload_parameters == "disk") return Kept::OnDisk;
+  return zero.offload_parameters == "host" ? Kept::OnHost : Kept::OnDevice;
 }
 
 std::string describe(int level, const std::vector<std::int64_t>& bytes) {
@@ -134,13 +141,25 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
           .level = static_cast<int>(job_.zero.level),
           .weights = weights,
           .flat_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
+          .kept = kept_of(job_.zero),
+          .folder = job_.zero.offload_path,
           .timeout = milliseconds_of(job_.parallel.timeout_s)});
   store_ = sharded_;
-  auto of_pieces = optim::make_optimizer(job_.train, tensors_of(sharded_->pieces()),
-                                         dimensions_of(sharded_->pieces()));
+  auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
+                                               dimensions_of(sharded_->pieces()));
   take_states(*optimizer_, whole_, *sharded_, *of_pieces);
   optimizer_ = std::move(of_pieces);
+  if (auto* const merged = dynamic_cast<optim::MergedUpdate*>(optimizer_.get())) {
+    merged->set_after_parameter([sharded = sharded_] { sharded->let_go_of_kept(); });
+  }
   observer.on_notice(describe(static_cast<int>(job_.zero.level), sharded_->shard_bytes()));
+  const bool to_host =
+      job_.zero.offload_optimizer == "host" || job_.zero.offload_parameters == "host";
+  if (to_host && whole_.parameters().front().is_cpu()) {
+    observer.on_notice(
+        "zero.offload_optimizer, offload_parameters = \"host\": this rank's device is a CPU, which "
+        "keeps everything in the host's memory in any case");
+  }
 }
 
 void TrainedModel::end_passes() const {

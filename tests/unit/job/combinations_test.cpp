@@ -59,13 +59,25 @@ TEST(Combinations, ShardsDoNotGoWithEverything) {
             "");
 }
 
-TEST(Combinations, OffloadIsRefused) {
-  JobConfig job;
-  job.zero.offload_optimizer = "host";
-  EXPECT_THROW(require_possible(job, {}), Error);
-  job.zero = {};
-  job.zero.offload_parameters = "disk";
-  EXPECT_THROW(require_possible(job, {}), Error);
+TEST(Combinations, OffloadIsOfShardsAndOfAdam) {
+  const std::vector<std::string> adam = {"zero.level=1", "train.optimizer=adamw",
+                                         "zero.offload_optimizer=host"};
+  EXPECT_EQ(refusal(adam), "");
+  EXPECT_THAT(refusal({"zero.offload_optimizer=host", "train.optimizer=adam"}),
+              HasSubstr("zero.level of at least 1"));
+  EXPECT_THAT(refusal({"zero.level=1", "zero.offload_optimizer=host", "train.optimizer=sgd"}),
+              HasSubstr("\"adamw\""));
+  EXPECT_THAT(refusal({"zero.level=1", "zero.offload_optimizer=disk", "train.optimizer=adamw"}),
+              HasSubstr("zero.offload_path"));
+  EXPECT_EQ(refusal({"zero.level=1", "zero.offload_optimizer=disk", "train.optimizer=adamw",
+                     "zero.offload_path=/fast"}),
+            "");
+  EXPECT_THAT(refusal({"zero.level=2", "zero.offload_parameters=host", "train.optimizer=adam"}),
+              HasSubstr("zero.level = 3"));
+  EXPECT_THAT(refusal({"zero.level=3", "zero.offload_parameters=disk", "train.optimizer=adam"}),
+              HasSubstr("zero.offload_path"));
+  EXPECT_THAT(refusal({"zero.level=3", "zero.offload_parameters=host"}), HasSubstr("\"adamw\""));
+  EXPECT_EQ(refusal({"zero.level=3", "zero.offload_parameters=host", "train.optimizer=adam"}), "");
 }
 
 TEST(Combinations, WorkersMayHaveAPrecisionOfTheirOwn) {

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <array>
+#include <limits>
 
 #include "bimetal/base/error.h"
 #include "bimetal/task/catalog/image_classification.h"
@@ -100,6 +101,31 @@ TEST(GradientStages, RanksOfUnlikePrecisionTakeTheSameStep) {
   const auto difference = (mixed - exact).abs().max() / exact.abs().max();
   EXPECT_LT(difference.item<double>(), 5e-3);
   EXPECT_GT(difference.item<double>(), 0) << "nothing was computed in float16";
+}
+
+TEST(GradientStages, DeferredFactorsAreWhatWouldHaveBeenApplied) {
+  for (const double value : {0.0, 0.25}) {
+    const UpdateOptions update{.limits = {.norm = 0.5, .value = value},
+                               .scaler = precision::LossScalerOptions{}};
+    GradientStages applied(update), deferred(update);
+    deferred.set_factors(Factors::Deferred);
+    torch::manual_seed(1);
+    const auto a = torch::randn({100}, torch::kFloat64) * applied.loss_scale(), b = a.clone();
+    progress::RankFigures norm_a, norm_b;
+    norm_a.gradient_norm = applied.inspect({a});
+    norm_b.gradient_norm = deferred.inspect({b});
+    EXPECT_NEAR(norm_a.gradient_norm, norm_b.gradient_norm, 1e-12);
+    EXPECT_TRUE(applied.decide(1, {&norm_a, 1}, {a}));
+    EXPECT_TRUE(deferred.decide(1, {&norm_b, 1}, {b}));
+    EXPECT_EQ(applied.factor(), 1);
+    EXPECT_LT(deferred.factor(), 1);
+    EXPECT_LT((a - b * deferred.factor()).abs().max().item<double>(), 1e-15);
+
+    b[7] = std::numeric_limits<double>::infinity();
+    norm_b.gradient_norm = deferred.inspect({b});
+    EXPECT_FALSE(deferred.decide(2, {&norm_b, 1}, {b}));
+    EXPECT_EQ(deferred.loss_scale(), 32768);
+  }
 }
 
 TEST(GradientStages, SaysThatTheScaleKeepsFalling) {

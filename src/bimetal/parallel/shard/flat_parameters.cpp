@@ -3,10 +3,12 @@
 #include <c10/core/Allocator.h>
 #include <torch/torch.h>
 
+#include <utility>
+
 namespace bimetal::parallel::shard {
 
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
-                               int rank, bool apart) {
+                               int rank) {
   const torch::NoGradGuard no_grad;
   const auto options = torch::dtype(plan.dtype).device(parameters.front().device());
   whole_ = torch::empty({plan.count}, options);
@@ -19,7 +21,13 @@ FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Te
   }
   const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
   own_ = whole_.narrow(0, plan.begin_of(rank), count);
-  if (apart) own_ = own_.clone();
+}
+
+void FlatParameters::set_apart_in(optim::FileTensor memory) {
+  const torch::NoGradGuard no_grad;
+  in_file_ = std::move(memory);
+  own_ = torch::Tensor(in_file_.tensor()).copy_(own_);
+  in_file_.let_go();
 }
 
 // Only the pointer: the storage is what parameters, and what autograd has saved of them, share.

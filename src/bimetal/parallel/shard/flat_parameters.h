@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "bimetal/optim/offload/file_tensor.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 
 namespace bimetal::parallel::shard {
@@ -16,13 +17,21 @@ namespace bimetal::parallel::shard {
 class FlatParameters {
  public:
   /// `parameters`: those of the plan's slots, in their order, on one device. Their values stay.
-  /// `apart`: the part that `rank` keeps has memory of its own, so that the whole may go.
-  FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters, int rank,
-                 bool apart);
+  FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters, int rank);
+
+  /// The part that the rank keeps gets memory of its own, so that the whole may go: the device's,
+  /// the host's, or a file's.
+  void set_apart() { own_ = own_.clone(); }
+  void set_apart_on_host() { own_ = own_.to(torch::kCPU, /*non_blocking=*/false, /*copy=*/true); }
+  void set_apart_in(optim::FileTensor memory);
 
   const torch::Tensor& whole() const noexcept { return whole_; }
   /// What this rank keeps; a view of the whole unless it lies apart.
   const torch::Tensor& own() const noexcept { return own_; }
+
+  /// Of the memory of a file, nothing where it is not: what is kept will be read, or has been used.
+  void bring_own() const noexcept { in_file_.bring(); }
+  void let_go_of_own() const noexcept { in_file_.let_go(); }
 
   bool held() const noexcept { return held_; }
   /// Memory whose contents are anything, where there is none.
@@ -31,6 +40,7 @@ class FlatParameters {
 
  private:
   torch::Tensor whole_, own_;
+  optim::FileTensor in_file_;
   bool held_ = true;
 };
 

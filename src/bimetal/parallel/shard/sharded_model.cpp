@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "bimetal/base/stopwatch.h"
@@ -15,6 +14,7 @@
 #include "bimetal/parallel/shard/fences.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/gradient_shards.h"
+#include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/parallel/shard/part_exchange.h"
 #include "bimetal/parallel/shard/unit_gathers.h"
 #include "bimetal/parallel/step_passes.h"
@@ -29,37 +29,6 @@ comm::Group of_its_own(comm::Group& group) {
   std::vector<int> everyone(static_cast<std::size_t>(group.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   return group.subgroup(everyone);
-}
-
-using Places = std::unordered_map<const c10::TensorImpl*, std::size_t>;
-
-Places places_of(const std::vector<task::NamedTensor>& trained) {
-  Places places;
-  for (std::size_t i = 0; i < trained.size(); ++i) {
-    places.emplace(trained[i].tensor.unsafeGetTensorImpl(), i);
-  }
-  return places;
-}
-
-std::vector<ParameterPlace> describe(const task::Model& model,
-                                     const std::vector<task::NamedTensor>& trained) {
-  const auto places = places_of(trained);
-  std::vector<ParameterPlace> described(trained.size());
-  std::vector<bool> seen(trained.size());
-  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    for (const auto& [name, tensor] : model.units[unit].parameters) {
-      const auto found = places.find(tensor.unsafeGetTensorImpl());
-      if (found == places.end()) continue;
-      auto& place = described[found->second];
-      if (seen[found->second]) {
-        place.shared = place.shared || place.unit != unit;
-      } else {
-        place = {tensor.scalar_type(), tensor.numel(), unit, false};
-        seen[found->second] = true;
-      }
-    }
-  }
-  return described;
 }
 
 }  // namespace
@@ -123,8 +92,9 @@ void ShardedModel::Impl::make_flats() {
   for (const auto& plan : plans) {
     std::vector<torch::Tensor> parameters;
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
-    flats.emplace_back(plan, parameters, group.rank(), options.level == 3);
+    flats.emplace_back(plan, parameters, group.rank());
   }
+  if (options.level == 3) keep_apart(flats, options.kept, options.folder);
 }
 
 void ShardedModel::Impl::make_pieces() {
@@ -305,6 +275,7 @@ std::vector<task::NamedTensor> ShardedModel::gather(
       if (values.defined()) own.narrow(0, place, piece.range.count).copy_(values);
     }
     const auto whole = torch::empty({plan.count}, plan.dtype);
+    impl_->flats[flat].let_go_of_own();
     gather_parts(impl_->gathering, own, whole, plan.counts, Deadline::after(impl_->options.timeout))
         .wait();
     for (const auto& slot : plan.slots) {
@@ -313,6 +284,10 @@ std::vector<task::NamedTensor> ShardedModel::gather(
     }
   }
   return gathered;
+}
+
+void ShardedModel::let_go_of_kept() const noexcept {
+  for (const auto& flat : impl_->flats) flat.let_go_of_own();
 }
 
 std::vector<std::int64_t> ShardedModel::shard_bytes() const {

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/shard/flat_plan.h"
+#include "bimetal/parallel/shard/kept_memory.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {
@@ -24,6 +26,8 @@ struct ShardedModelOptions {
   int level = 1;                       ///< 1 to 3
   std::vector<double> weights;         ///< of each rank's shard; the same on every rank
   std::size_t flat_bytes = 25u << 20;  ///< levels 1 and 2: about so much travels at once
+  Kept kept = Kept::OnDevice;
+  std::filesystem::path folder;  ///< OnDisk: of the file, which goes with this process
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
 
@@ -46,7 +50,7 @@ class ShardedModel final : public ParameterStore {
   /// Verifies that all ranks hold the same parameters and buffers, copies rank 0's to all, and cuts
   /// them up. Parameters become views of flat tensors; at level 3 their memory goes, so that only
   /// model() may use them from then on. Collective. Errors: those of check_same_on_all_ranks,
-  /// trained_parameters and plan_flats.
+  /// trained_parameters, plan_flats and, on disk, StateFile.
   ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options);
   ~ShardedModel() override;
   ShardedModel(const ShardedModel&) = delete;
@@ -72,6 +76,9 @@ class ShardedModel final : public ParameterStore {
   /// `root`; empty elsewhere. `part`: of a piece, of its size. Collective.
   std::vector<task::NamedTensor> gather(
       const std::function<torch::Tensor(const Piece& piece)>& part, int root) const;
+
+  /// Kept::OnDisk: gives back the memory of those that have been looked at.
+  void let_go_of_kept() const noexcept;
 
   /// Bytes of parameters that each rank keeps.
   std::vector<std::int64_t> shard_bytes() const;

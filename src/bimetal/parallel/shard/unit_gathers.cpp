@@ -81,12 +81,14 @@ void UnitGathers::send_next() {
   exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), flats_[flat].whole(),
                                    plans_[flat].counts, Deadline::after(timeout_));
   ++sent_;
+  if (sent_ < size_) flats_[script_[sent_]].bring_own();
 }
 
 void UnitGathers::wait_next() {
   const Stopwatch waiting;
   exchanges_[arrived_].wait();
   wait_seconds_ += waiting.seconds();
+  flats_[script_[arrived_]].let_go_of_own();
   ++arrived_;
 }
 

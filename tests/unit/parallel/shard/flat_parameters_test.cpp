@@ -3,6 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
+
+#include "bimetal/parallel/shard/kept_memory.h"
+#include "support/temporary_folder.h"
+
 namespace bimetal::parallel::shard {
 namespace {
 
@@ -17,7 +22,7 @@ class Flat : public ::testing::Test {
 };
 
 TEST_F(Flat, ParametersStayLeavesAndKeepTheirValues) {
-  const FlatParameters flat(plan_, {a_, b_}, 0, false);
+  const FlatParameters flat(plan_, {a_, b_}, 0);
   EXPECT_TRUE(a_.is_leaf());
   EXPECT_TRUE(a_.equal(torch::arange(6, torch::kFloat64).view({2, 3})));
   EXPECT_TRUE(flat.whole().equal(torch::arange(10, torch::kFloat64)));
@@ -26,7 +31,7 @@ TEST_F(Flat, ParametersStayLeavesAndKeepTheirValues) {
 }
 
 TEST_F(Flat, MemoryGoesAndComesBackBelowWhatAutogradHasSaved) {
-  FlatParameters flat(plan_, {a_, b_}, 1, true);
+  FlatParameters flat(plan_, {a_, b_}, 1);
   const auto input = torch::ones({3}, torch::kFloat64).set_requires_grad(true);
   const auto loss = a_.mv(input).sum();
   flat.drop_memory();
@@ -38,10 +43,24 @@ TEST_F(Flat, MemoryGoesAndComesBackBelowWhatAutogradHasSaved) {
 }
 
 TEST_F(Flat, WhatARankKeepsOutlivesTheWhole) {
-  FlatParameters flat(plan_, {a_, b_}, 1, true);
-  flat.drop_memory();
-  EXPECT_FALSE(flat.held());
-  EXPECT_TRUE(flat.own().equal(torch::arange(2, 10, torch::kFloat64)));
+  const test::TemporaryFolder folder;
+  for (const auto kept : {Kept::OnDevice, Kept::OnHost, Kept::OnDisk}) {
+    std::vector<FlatParameters> flats;
+    flats.emplace_back(plan_, std::vector{a_, b_}, 1);
+    keep_apart(flats, kept, folder.path());
+    auto& flat = flats.front();
+    flat.whole().zero_();
+    flat.drop_memory();
+    EXPECT_FALSE(flat.held());
+    EXPECT_TRUE(flat.own().equal(torch::arange(2, 10, torch::kFloat64)));
+    torch::Tensor(flat.own()).add_(1);
+    flat.let_go_of_own();
+    flat.bring_own();
+    EXPECT_TRUE(flat.own().equal(torch::arange(3, 11, torch::kFloat64)));
+    flat.take_memory();
+    flat.whole().copy_(torch::arange(10, torch::kFloat64));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 }  // namespace

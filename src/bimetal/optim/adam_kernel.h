@@ -1,0 +1,35 @@
+#pragma once
+// Adam's and AdamW's update in one pass over memory, with what else would be passes of its own:
+// the gradients' factor (unscaling and clipping) before it and a copy in bfloat16 after it.
+// Kingma and Ba, "Adam", ICLR 2015, Algorithm 1; Loshchilov and Hutter, "Decoupled Weight Decay
+// Regularization", ICLR 2019, Algorithm 2. Pure functions, without libtorch.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace bimetal::optim {
+
+/// What is the same for all elements of a range.
+struct AdamNumbers {
+  double rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  bool decoupled = true;       ///< AdamW's decay; otherwise it is added to the gradient
+  std::int64_t step = 1;       ///< this one's number, from 1
+  double gradient_factor = 1;  ///< gradients are taken times that
+};
+
+/// `count` elements in contiguous memory that does not overlap.
+template <typename Real>
+struct AdamElements {
+  Real* parameters;
+  const Real* gradients;
+  Real* means;                         ///< exp_avg
+  Real* squares;                       ///< exp_avg_sq
+  std::uint16_t* bfloat16s = nullptr;  ///< of the new parameters, rounded to even; null: no copy
+  std::size_t count = 0;
+};
+
+/// Steps them. Safe from any thread for elements of which no other thread has any.
+void adam_pass(const AdamElements<float>& elements, const AdamNumbers& numbers) noexcept;
+void adam_pass(const AdamElements<double>& elements, const AdamNumbers& numbers) noexcept;
+
+}  // namespace bimetal::optim

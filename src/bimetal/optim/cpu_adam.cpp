@@ -1,0 +1,161 @@
+#include "bimetal/optim/cpu_adam.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <unordered_map>
+
+#include "bimetal/base/error.h"
+#include "bimetal/optim/adam_update.h"
+
+namespace bimetal::optim {
+namespace {
+
+/// Elements of another device's parameters that are here at once.
+constexpr std::int64_t kStaged = 1 << 22;
+
+void require_possible(const torch::Tensor& parameter, bool amsgrad) {
+  const auto type = parameter.scalar_type();
+  if (!amsgrad && parameter.is_contiguous() && (type == torch::kFloat32 || type == torch::kFloat64))
+    return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("Adam on the CPU steps contiguous float32 or float64 parameters without "
+                          "amsgrad; got one of {}{}",
+                          c10::toString(type), amsgrad ? " with amsgrad" : ""));
+}
+
+/// Elements [offset, offset + count) of a parameter, whose moments are here.
+void update_part(const torch::Tensor& parameter, const torch::Tensor& gradient, std::int64_t offset,
+                 std::int64_t count, const torch::Tensor& mean, const torch::Tensor& square,
+                 const AdamNumbers& numbers) {
+  const auto part = parameter.view(-1).narrow(0, offset, count);
+  const auto here = part.to(torch::kCPU);  // itself, on the CPU
+  adam_update({here, gradient.view(-1).narrow(0, offset, count).to(torch::kCPU), mean, square},
+              numbers);
+  if (!part.is_cpu()) part.copy_(here);
+}
+
+}  // namespace
+
+template <typename Base, typename State, typename Options>
+std::vector<torch::Tensor> CpuAdamOf<Base, State, Options>::parameters() const {
+  std::vector<torch::Tensor> all;
+  for (const auto& group : this->param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
+template <typename Base, typename State, typename Options>
+void CpuAdamOf<Base, State, Options>::keep_on_disk(const std::filesystem::path& folder) {
+  disk_ = std::make_unique<DiskMoments>(parameters(), folder);
+}
+
+template <typename Base, typename State, typename Options>
+AdamNumbers CpuAdamOf<Base, State, Options>::numbers_of(const Options& options) const {
+  const auto [beta1, beta2] = options.betas();
+  return {.rate = options.lr(),
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .epsilon = options.eps(),
+          .weight_decay = options.weight_decay(),
+          .decoupled = std::is_same_v<Base, torch::optim::AdamW>,
+          .gradient_factor = gradient_factor_};
+}
+
+template <typename Base, typename State, typename Options>
+State& CpuAdamOf<Base, State, Options>::state_of(const torch::Tensor& parameter,
+                                                 std::size_t index) {
+  auto& slot = this->state()[parameter.unsafeGetTensorImpl()];
+  if (!slot) slot = std::make_unique<State>();
+  auto& state = static_cast<State&>(*slot);
+  const bool known = state.exp_avg().defined();
+  if (disk_) {
+    const auto mean = disk_->mean(index);
+    if (known && state.exp_avg().data_ptr() == mean.data_ptr()) return state;
+    if (known) disk_->store(index, state.exp_avg(), state.exp_avg_sq());
+    state.exp_avg(mean.view(parameter.sizes()));
+    state.exp_avg_sq(disk_->square(index).view(parameter.sizes()));
+  } else if (known) {
+    state.exp_avg(state.exp_avg().to(torch::kCPU).contiguous());
+    state.exp_avg_sq(state.exp_avg_sq().to(torch::kCPU).contiguous());
+  } else {
+    const auto options = parameter.options().device(torch::kCPU).requires_grad(false);
+    state.exp_avg(torch::zeros(parameter.sizes(), options));
+    state.exp_avg_sq(torch::zeros(parameter.sizes(), options));
+  }
+  return state;
+}
+
+template <typename Base, typename State, typename Options>
+torch::Tensor CpuAdamOf<Base, State, Options>::step(LossClosure closure) {
+  torch::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  const torch::NoGradGuard no_grad;
+  for (const auto& group : this->param_groups()) {
+    const bool amsgrad = static_cast<const Options&>(group.options()).amsgrad();
+    for (const auto& parameter : group.params()) require_possible(parameter, amsgrad);
+  }
+  std::vector<Stepped> stepped;
+  std::vector<std::size_t> indices;
+  std::size_t index = 0;
+  for (const auto& group : this->param_groups()) {
+    auto numbers = numbers_of(static_cast<const Options&>(group.options()));
+    for (const auto& parameter : group.params()) {
+      const auto place = index++;
+      if (!parameter.grad().defined()) continue;
+      auto& state = state_of(parameter, place);
+      state.step(state.step() + 1);
+      numbers.step = state.step();
+      stepped.push_back({parameter, parameter.grad().contiguous(), &state, numbers});
+      indices.push_back(place);
+    }
+  }
+  if (disk_) {
+    step_on_disk(indices, stepped);
+  } else {
+    for (const auto& one : stepped) {
+      step_in_memory(one);
+      after_parameter_();
+    }
+  }
+  return loss;
+}
+
+template <typename Base, typename State, typename Options>
+void CpuAdamOf<Base, State, Options>::step_in_memory(const Stepped& stepped) const {
+  const auto& [parameter, gradient, state, numbers] = stepped;
+  const auto total = parameter.numel();
+  const auto mean = state->exp_avg().view(-1), square = state->exp_avg_sq().view(-1);
+  const auto most = parameter.is_cpu() ? total : std::min(total, kStaged);
+  for (std::int64_t offset = 0; offset < total; offset += most) {
+    const auto count = std::min(most, total - offset);
+    update_part(parameter, gradient, offset, count, mean.narrow(0, offset, count),
+                square.narrow(0, offset, count), numbers);
+  }
+}
+
+template <typename Base, typename State, typename Options>
+void CpuAdamOf<Base, State, Options>::step_on_disk(const std::vector<std::size_t>& indices,
+                                                   const std::vector<Stepped>& stepped) {
+  std::unordered_map<std::size_t, const Stepped*> by_index;
+  for (std::size_t i = 0; i < indices.size(); ++i) by_index[indices[i]] = &stepped[i];
+  disk_->update(indices, [&](std::size_t index, std::int64_t offset, std::int64_t count,
+                             const torch::Tensor& mean, const torch::Tensor& square) {
+    const auto& one = *by_index.at(index);
+    update_part(one.parameter, one.gradient, offset, count, mean, square, one.numbers);
+    if (offset + count == one.parameter.numel()) after_parameter_();
+  });
+}
+
+template class CpuAdamOf<torch::optim::Adam, torch::optim::AdamParamState,
+                         torch::optim::AdamOptions>;
+template class CpuAdamOf<torch::optim::AdamW, torch::optim::AdamWParamState,
+                         torch::optim::AdamWOptions>;
+
+}  // namespace bimetal::optim

@@ -1,0 +1,67 @@
+#pragma once
+// libtorch's Adam and AdamW by the merged update of adam_kernel.h, for parameters on the CPU and
+// for the states of others that are kept here, in memory or on a disk. What they compute, their
+// options and their state are libtorch's own, so that checkpoints do not tell one from the other.
+
+#include <torch/csrc/api/include/torch/optim/adam.h>
+#include <torch/csrc/api/include/torch/optim/adamw.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bimetal/optim/adam_kernel.h"
+#include "bimetal/optim/merged_update.h"
+#include "bimetal/optim/offload/disk_moments.h"
+
+namespace bimetal::optim {
+
+/// Parameters are float32 or float64 and contiguous, on any device; those of another than the CPU
+/// and their gradients come here and go back piece by piece. States are made here; those that a
+/// checkpoint brings are moved here with the next step. Without amsgrad. Use from one thread.
+template <typename Base, typename State, typename Options>
+class CpuAdamOf final : public Base, public MergedUpdate {
+ public:
+  using Base::Base;
+  using typename Base::LossClosure;
+
+  /// From now on moments live in a file in `folder`, and states are tensors over it. Errors:
+  /// StateFile's.
+  void keep_on_disk(const std::filesystem::path& folder);
+
+  void set_gradient_factor(double factor) override { gradient_factor_ = factor; }
+
+  void set_after_parameter(std::function<void()> then) override {
+    after_parameter_ = std::move(then);
+  }
+
+  /// Error(InvalidArgument) for parameters or options that are none of the above, with nothing
+  /// changed; StateFile's.
+  torch::Tensor step(LossClosure closure = nullptr) override;
+
+ private:
+  struct Stepped {
+    torch::Tensor parameter, gradient;
+    State* state;
+    AdamNumbers numbers;
+  };
+
+  std::vector<torch::Tensor> parameters() const;
+  AdamNumbers numbers_of(const Options& options) const;
+  State& state_of(const torch::Tensor& parameter, std::size_t index);
+  void step_in_memory(const Stepped& stepped) const;
+  void step_on_disk(const std::vector<std::size_t>& indices, const std::vector<Stepped>& stepped);
+
+  std::unique_ptr<DiskMoments> disk_;
+  double gradient_factor_ = 1;
+  std::function<void()> after_parameter_ = [] {};
+};
+
+using CpuAdam =
+    CpuAdamOf<torch::optim::Adam, torch::optim::AdamParamState, torch::optim::AdamOptions>;
+using CpuAdamW =
+    CpuAdamOf<torch::optim::AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions>;
+
+}  // namespace bimetal::optim

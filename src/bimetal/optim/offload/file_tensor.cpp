@@ -1,0 +1,24 @@
+#include "bimetal/optim/offload/file_tensor.h"
+
+#include <torch/torch.h>
+
+#include <utility>
+
+namespace bimetal::optim {
+
+FileTensor::FileTensor(std::shared_ptr<StateFile> file, std::uint64_t offset, std::int64_t count,
+                       torch::ScalarType dtype)
+    : file_(std::move(file)),
+      offset_(offset),
+      tensor_(torch::from_blob(
+          file_->mapped() + offset, {count}, [file = file_](void*) {}, torch::dtype(dtype))) {}
+
+void FileTensor::bring() const noexcept {
+  if (file_) file_->bring_mapped(offset_, tensor_.nbytes());
+}
+
+void FileTensor::let_go() const noexcept {
+  if (file_) file_->let_go_of_mapped(offset_, tensor_.nbytes());
+}
+
+}  // namespace bimetal::optim

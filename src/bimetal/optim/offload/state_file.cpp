@@ -1,0 +1,129 @@
+#include "bimetal/optim/offload/state_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::optim {
+namespace {
+
+std::string mebibytes(std::uint64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+Error no_room(const std::filesystem::path& folder, std::uint64_t bytes, const std::string& why) {
+  return {ErrorCode::System,
+          fmt::format("no room for {} in {} (zero.offload_path): {}. Make "
+                      "room, take a folder on another disk, a smaller shard for this rank "
+                      "(zero.shards), or \"host\" in the place of \"disk\"",
+                      mebibytes(bytes), folder.string(), why)};
+}
+
+/// Before the system would end the process with SIGXFSZ.
+void require_allowed(const std::filesystem::path& folder, std::uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (limit.rlim_cur >= bytes) return;
+  throw no_room(folder, bytes,
+                fmt::format("files may have {} (ulimit -f)", mebibytes(limit.rlim_cur)));
+}
+
+}  // namespace
+
+StateFile::StateFile(const std::filesystem::path& folder, std::uint64_t bytes)
+    : folder_(folder), bytes_(bytes) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(folder, unknown)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("zero.offload_path = \"{}\" is no folder: give one on a fast disk, on "
+                            "the machine of every rank that offloads to it",
+                            folder.string()));
+  }
+  require_allowed(folder, bytes);
+  open_without_name();
+  try {
+    reserve();
+    if (bytes_ == 0) return;
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+    if (memory == MAP_FAILED) throw system_error("cannot map a file in " + folder.string(), errno);
+    mapped_ = static_cast<std::byte*>(memory);
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+StateFile::~StateFile() {
+  if (mapped_ != nullptr) munmap(mapped_, bytes_);
+  close(descriptor_);
+}
+
+void StateFile::open_without_name() {
+#ifdef O_TMPFILE
+  descriptor_ = open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (descriptor_ >= 0) return;
+#endif
+  // File systems without nameless files have a name for a moment.
+  auto name = (folder_ / ".bimetal-state-XXXXXX").string();
+  descriptor_ = mkstemp(name.data());
+  if (descriptor_ < 0) throw system_error("cannot make a file in " + folder_.string(), errno);
+  unlink(name.c_str());
+  fcntl(descriptor_, F_SETFD, FD_CLOEXEC);
+}
+
+void StateFile::reserve() const {
+#ifdef __linux__
+  const int failed = bytes_ == 0 ? 0 : posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes_));
+  if (failed != 0) throw no_room(folder_, bytes_, std::generic_category().message(failed));
+#else
+  const std::vector<std::byte> zeros(1u << 20);
+  for (std::uint64_t offset = 0; offset < bytes_; offset += zeros.size()) {
+    const auto left = std::min<std::uint64_t>(zeros.size(), bytes_ - offset);
+    write(std::span(zeros).first(static_cast<std::size_t>(left)), offset);
+  }
+#endif
+}
+
+void StateFile::read(std::span<std::byte> to, std::uint64_t offset) const {
+  while (!to.empty()) {
+    const auto got = pread(descriptor_, to.data(), to.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw system_error("cannot read the state kept in " + folder_.string(), errno);
+    if (got == 0) throw system_error("cannot read the state kept in " + folder_.string(), EIO);
+    to = to.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+}
+
+void StateFile::write(std::span<const std::byte> from, std::uint64_t offset) const {
+  while (!from.empty()) {
+    const auto put = pwrite(descriptor_, from.data(), from.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+      throw no_room(folder_, bytes_, std::generic_category().message(errno));
+    }
+    if (put < 0) throw system_error("cannot write the state kept in " + folder_.string(), errno);
+    from = from.subspan(static_cast<std::size_t>(put));
+    offset += static_cast<std::uint64_t>(put);
+  }
+}
+
+void StateFile::let_go_of_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  if (bytes > 0) madvise(mapped_ + offset, bytes, MADV_DONTNEED);
+}
+
+void StateFile::bring_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+  if (bytes > 0) madvise(mapped_ + offset, bytes, MADV_WILLNEED);
+}
+
+}  // namespace bimetal::optim

@@ -1,0 +1,21 @@
+#pragma once
+// Where what a rank keeps of the parameters lives while they are gathered and let go (level 3).
+
+#include <filesystem>
+#include <vector>
+
+#include "bimetal/parallel/shard/flat_parameters.h"
+
+namespace bimetal::parallel::shard {
+
+enum class Kept {
+  OnDevice,
+  OnHost,
+  OnDisk,  ///< in a file, of which the system holds in memory what was used last
+};
+
+/// Gives what the rank keeps of each flat tensor memory of its own. `folder`: of the file.
+/// Errors: StateFile's.
+void keep_apart(std::vector<FlatParameters>& flats, Kept kept, const std::filesystem::path& folder);
+
+}  // namespace bimetal::parallel::shard
