@@ -152,7 +152,7 @@ class Zero(FaultTest):
     def test_a_worker_without_memory_takes_smaller_pieces(self):
         job = self.train(self.write_job(model__name="cnn", train__steps=4, train__global_batch=4096,
                                         train__micro_batch=4096, zero__level=3, zero__shards="equal"),
-                         workers=("cpu:threads=1,memory=300MB", "cpu:threads=1")).wait()
+                         workers=("cpu:threads=1,memory=170MB", "cpu:threads=1")).wait()
         self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
         self.assertIn("rank 0 ran out of memory", job.out)
         self.assert_nothing_left()
