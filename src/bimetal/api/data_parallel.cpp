@@ -21,26 +21,6 @@ std::shared_ptr<torch::nn::Module> moved(std::shared_ptr<torch::nn::Module> mode
   return model;
 }
 
-/// A task, and how this rank computes it.
-struct Computed {
-  Computed(std::shared_ptr<const task::Task> t, const ComputeOptions& options,
-           const torch::Device& device)
-      : task(std::move(t)),
-        model(train::make_seeded_model(*task, options.seed, {.device = device})),
-        compute(*task, model, device,
-                {.micro_batch = options.micro_batch,
-                 .precision = options.precision,
-                 .recompute = options.recompute}),
-        seed(options.seed) {
-    model.train();
-  }
-
-  std::shared_ptr<const task::Task> task;
-  task::Model model;
-  train::Compute compute;
-  std::uint64_t seed;
-};
-
 train::UpdateOptions update_options(const ComputeOptions& options) {
   train::UpdateOptions update{.limits = options.limits};
   if (options.precision == precision::Precision::float16) update.scaler.emplace();
@@ -50,6 +30,26 @@ train::UpdateOptions update_options(const ComputeOptions& options) {
 }  // namespace
 
 struct DataParallel::Impl {
+  /// A task, and how this rank computes it.
+  struct Computed {
+    Computed(std::shared_ptr<const task::Task> t, const ComputeOptions& options,
+             const torch::Device& device)
+        : task(std::move(t)),
+          model(train::make_seeded_model(*task, options.seed, {.device = device})),
+          compute(*task, model, device,
+                  {.micro_batch = options.micro_batch,
+                   .precision = options.precision,
+                   .recompute = options.recompute}),
+          seed(options.seed) {
+      model.train();
+    }
+
+    std::shared_ptr<const task::Task> task;
+    task::Model model;
+    train::Compute compute;
+    std::uint64_t seed;
+  };
+
   Impl(std::shared_ptr<api::Session> s, std::shared_ptr<torch::nn::Module> module,
        const parallel::ReplicatedModelOptions& options)
       : session(std::move(s)),
@@ -99,7 +99,7 @@ std::vector<torch::Tensor> DataParallel::parameters() const {
 }
 
 void DataParallel::step(torch::optim::Optimizer& optimizer) {
-  const auto& computed = impl_->need_task();
+  auto& computed = impl_->need_task();
   auto& steps = impl_->session->steps();
   const auto compute = [&] {
     const auto& samples = steps.open_plan().samples;
@@ -130,7 +130,7 @@ progress::Evaluation DataParallel::evaluate() {
                            {.device = impl_->session->device(), .speed = impl_->session->speed()});
 }
 
-Computed& DataParallel::Impl::need_task() {
+DataParallel::Impl::Computed& DataParallel::Impl::need_task() {
   if (computed) return *computed;
   throw Error(ErrorCode::InvalidArgument,
               "this DataParallel was made of a module: make it of a Task, or give step() the loss");

@@ -29,7 +29,7 @@ std::int64_t test_chunks(const task::Dataset& test);
 /// What evaluation adds up: the loss, and each of the task's metrics, over samples of that weight.
 struct EvaluationSums {
   double loss = 0;
-  std::vector<double> metrics;  ///< in the order of Task::metrics()
+  std::vector<double> metrics = {};  ///< in the order of Task::metrics()
   std::int64_t weight = 0;
 };
 
