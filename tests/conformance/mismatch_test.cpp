@@ -183,6 +183,28 @@ TEST_P(Mismatch, OfAllToAllCountsOfOnePair) {
   });
 }
 
+// As many elements in all, cut elsewhere.
+TEST_P(Mismatch, OfTheCountsOfUnequalParts) {
+  on_ranks([&](int rank, Group group) {
+    const auto n = static_cast<std::size_t>(group.size());
+    std::vector<std::size_t> counts(n, 4);
+    if (rank == group.size() - 1) {
+      counts.front() = 3;
+      counts.back() = 5;
+    }
+    std::vector<float> input(counts[static_cast<std::size_t>(rank)]), output(4 * n);
+    const auto deadline = Deadline::after(kLong);
+    try {
+      group.all_gather(buffer(input), buffer(output), counts, deadline).wait();
+      group.barrier(deadline).wait();
+      FAIL() << "rank " << rank << " noticed nothing";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::CallMismatch) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(group.size() - 1)));
+    }
+  });
+}
+
 TEST_P(Mismatch, OfSubgroupLists) {
   on_ranks([&](int rank, Group group) {
     try {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <numeric>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -33,6 +34,7 @@ class Checks {
       }
     }
     movements(kLarge, DType::float32);
+    unequal_parts();
     all_to_all();
     messages();
     group_.barrier().wait();
@@ -113,6 +115,31 @@ class Checks {
     }
   }
 
+  /// Rank r's part has r % 3 × 50021 elements: nothing for some.
+  void unequal_parts() {
+    std::vector<std::size_t> counts;
+    for (std::size_t r = 0; r < size_; ++r) counts.push_back(r % 3 * 50021);
+    const auto total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+    const auto rank = static_cast<std::size_t>(group_.rank());
+
+    const Array mine = given(group_.rank(), counts[rank], DType::int16);
+    Array gathered(total, DType::int16);
+    group_.all_gather(mine.view(), gathered.buffer(), counts).wait();
+    std::size_t begin = 0;
+    for (std::size_t from = 0; from < size_; begin += counts[from++]) {
+      expect_given(gathered, begin, static_cast<int>(from), 0, counts[from],
+                   "all_gather of unequal parts");
+    }
+
+    Array input = own(total, DType::float32, ReduceOp::sum);
+    Array output(counts[rank], DType::float32);
+    group_.reduce_scatter(input.buffer(), output.buffer(), counts, ReduceOp::sum).wait();
+    const auto first =
+        std::accumulate(counts.begin(), counts.begin() + group_.rank(), std::size_t{0});
+    expect_reduced(output, first, ReduceOp::sum, "reduce_scatter of unequal parts");
+    calls_ += 2;
+  }
+
   /// Rank i sends (i + 2j) % 5 × 40001 elements to rank j: uneven, and nothing to some.
   void all_to_all() {
     const auto count = [](std::size_t from, std::size_t to) { return (from + 2 * to) % 5 * 40001; };
@@ -168,7 +195,8 @@ int check_mismatch(comm::Group group, const OnWrong& wrong) {
   const int odd_one = group.size() - 1;
   std::vector<float> data(group.rank() == odd_one ? 11 : 10);
   try {
-    // It waits until the others are through with all calls before: the failure would end these, too.
+    // It waits until the others are through with all calls before: the failure would end these,
+    // too.
     constexpr std::uint64_t kThrough = 2;
     if (group.rank() != odd_one) group.send({}, odd_one, kThrough).wait();
     for (int rank = 0; group.rank() == odd_one && rank < odd_one; ++rank) {

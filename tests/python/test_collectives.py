@@ -119,6 +119,21 @@ def check_unequal():
     dist.all_gather(lists, values(rank + 1, torch.float32, rank))
     for r in range(size):
         same(lists[r], values(r + 1, torch.float32, r), "all_gather of unlike sizes")
+    for dtype in (torch.float64, torch.complex64, torch.bfloat16):
+        lists = [torch.empty(2, r, dtype=dtype) for r in range(size)]  # rank 0 has nothing
+        dist.all_gather(lists, values(2 * rank, dtype, rank).reshape(2, rank))
+        for r in range(size):
+            same(lists[r], values(2 * r, dtype, r).reshape(2, r), f"all_gather of unlike sizes, {dtype}")
+        parts = [values(3 * r, dtype, rank) for r in range(size)]
+        own = torch.empty(3 * rank, dtype=dtype)
+        dist.reduce_scatter(own, parts)
+        expected = sum(values(3 * rank, dtype, r) for r in range(size)) if rank else own
+        same(own, expected, f"reduce_scatter of unlike sizes, {dtype}")
+    try:
+        dist.all_gather([torch.empty(r + 1) for r in range(size)], torch.empty(size + 5))
+        raise AssertionError("an input of another size than its place was taken")
+    except dist.DistBackendError as error:
+        assert "are needed" in str(error), error
     send = [r + 2 * rank for r in range(size)]
     receive = [rank + 2 * r for r in range(size)]
     got = torch.empty(sum(receive), 3)

@@ -141,6 +141,8 @@ class BimetalBackend final : public ::c10d::Backend {
   void all_gather_list(Issue& issue, const std::vector<at::Tensor>& outputs,
                        const at::Tensor& input);
   void check_list(const std::vector<at::Tensor>& list, const char* what) const;
+  /// Error(InvalidArgument) unless `part` of a list has as many values as `own`, which it is of.
+  static void check_own(const at::Tensor& part, const at::Tensor& own, const char* what);
 
   const int process_;  // that made it, not one forked from that
   GroupCalls calls_;

@@ -1,7 +1,10 @@
 #pragma once
 // How BimetalBackend begins a call. Private to its sources.
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/backend.h"
@@ -28,6 +31,23 @@ inline at::Tensor& only(std::vector<at::Tensor>& tensors) {
   if (tensors.size() == 1) return tensors.front();
   throw BackendError(
       Error(ErrorCode::InvalidArgument, "one tensor is needed where a list of several was given"));
+}
+
+inline bool alike(const std::vector<at::Tensor>& tensors) {
+  return std::ranges::all_of(
+      tensors, [&](const at::Tensor& t) { return t.numel() == tensors.front().numel(); });
+}
+
+/// Elements of the fabric in each of `parts`, which `joined` holds one after the other.
+inline std::vector<std::size_t> counts_of(const std::vector<at::Tensor>& parts,
+                                          const at::Tensor& joined) {
+  const std::size_t per_value =
+      joined.numel() > 0 ? buffer_of(joined).count / static_cast<std::size_t>(joined.numel()) : 1;
+  std::vector<std::size_t> counts;
+  for (const auto& part : parts) {
+    counts.push_back(static_cast<std::size_t>(part.numel()) * per_value);
+  }
+  return counts;
 }
 
 }  // namespace bimetal::c10d

@@ -12,11 +12,6 @@ namespace {
 
 using ::c10d::OpType;
 
-bool alike(const std::vector<at::Tensor>& tensors) {
-  return std::ranges::all_of(
-      tensors, [&](const at::Tensor& t) { return t.numel() == tensors.front().numel(); });
-}
-
 /// Elements of the fabric for each rank's part of `tensor`, from rows for each rank.
 std::vector<std::size_t> counts_of(const at::Tensor& host, const std::vector<std::int64_t>& rows,
                                    int size, const char* what) {
@@ -46,20 +41,16 @@ std::vector<std::size_t> counts_of(const at::Tensor& host, const std::vector<std
   return counts;
 }
 
-std::vector<std::size_t> counts_of(const std::vector<at::Tensor>& parts, const at::Tensor& joined) {
-  const std::size_t per_value =
-      joined.numel() > 0 ? buffer_of(joined).count / static_cast<std::size_t>(joined.numel()) : 1;
-  std::vector<std::size_t> counts;
-  for (const auto& part : parts) {
-    counts.push_back(static_cast<std::size_t>(part.numel()) * per_value);
-  }
-  return counts;
-}
-
 FabricCall gathering(const at::Tensor& own, const at::Tensor& all) {
   return [own = buffer_of(own), all = buffer_of(all)](comm::Group& group, Deadline by) {
     return group.all_gather(own, all, by);
   };
+}
+
+FabricCall gathering(const at::Tensor& own, const at::Tensor& all,
+                     std::vector<std::size_t> counts) {
+  return [own = buffer_of(own), all = buffer_of(all), counts = std::move(counts)](
+             comm::Group& group, Deadline by) { return group.all_gather(own, all, counts, by); };
 }
 
 FabricCall exchanging(const at::Tensor& from, std::vector<std::size_t> send_counts,
@@ -79,6 +70,12 @@ void BimetalBackend::check_list(const std::vector<at::Tensor>& list, const char*
                           list.size(), what, size_));
 }
 
+void BimetalBackend::check_own(const at::Tensor& part, const at::Tensor& own, const char* what) {
+  if (part.numel() == own.numel()) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{} has {} values where {} are needed", what, part.numel(), own.numel()));
+}
+
 BimetalBackend::WorkPtr BimetalBackend::broadcast(std::vector<at::Tensor>& tensors,
                                                   const ::c10d::BroadcastOptions& opts) {
   const at::Tensor& tensor = only(tensors);
@@ -94,28 +91,14 @@ BimetalBackend::WorkPtr BimetalBackend::broadcast(std::vector<at::Tensor>& tenso
 void BimetalBackend::all_gather_list(Issue& issue, const std::vector<at::Tensor>& outputs,
                                      const at::Tensor& input) {
   check_list(outputs, "outputs");
+  const auto own = issue.tensors.lend(input, Use::read);
+  const auto all = issue.tensors.divide(outputs);
   if (alike(outputs)) {
-    const auto own = issue.tensors.lend(input, Use::read);
-    const auto all = issue.tensors.divide(outputs);
     issue.calls.push_back(gathering(own, all));
     return;
   }
-  // Unlike sizes: each rank tells its part to all others.
-  for (int root = 0; root < size_; ++root) {
-    const at::Tensor& output = outputs[static_cast<std::size_t>(root)];
-    if (root == rank_) {
-      if (output.numel() != input.numel()) {
-        throw Error(ErrorCode::InvalidArgument,
-                    fmt::format("the input has {} values, but this rank's output {}", input.numel(),
-                                output.numel()));
-      }
-      output.detach().copy_(input.detach().reshape(output.sizes()));
-    }
-    const auto host = issue.tensors.lend(output, root == rank_ ? Use::read : Use::write);
-    issue.calls.push_back([data = buffer_of(host), root](comm::Group& group, Deadline by) {
-      return group.broadcast(data, root, by);
-    });
-  }
+  check_own(outputs[static_cast<std::size_t>(rank_)], input, "this rank's output");
+  issue.calls.push_back(gathering(own, all, counts_of(outputs, all)));
 }
 
 BimetalBackend::WorkPtr BimetalBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,

@@ -1,5 +1,7 @@
 // The collectives that compute.
 
+#include <utility>
+
 #include "bimetal/c10d/backend_issue.h"
 #include "bimetal/c10d/element_type.h"
 
@@ -18,6 +20,14 @@ FabricCall reducing(const at::Tensor& host, comm::ReduceOp op) {
 FabricCall scattering(const at::Tensor& whole, const at::Tensor& part, comm::ReduceOp op) {
   return [whole = buffer_of(whole), part = buffer_of(part), op](comm::Group& group, Deadline by) {
     return group.reduce_scatter(whole, part, op, by);
+  };
+}
+
+FabricCall scattering(const at::Tensor& whole, const at::Tensor& part,
+                      std::vector<std::size_t> counts, comm::ReduceOp op) {
+  return [whole = buffer_of(whole), part = buffer_of(part), counts = std::move(counts), op](
+             comm::Group& group, Deadline by) {
+    return group.reduce_scatter(whole, part, counts, op, by);
   };
 }
 
@@ -66,16 +76,21 @@ BimetalBackend::WorkPtr BimetalBackend::reduce_scatter(std::vector<at::Tensor>& 
                                                        std::vector<std::vector<at::Tensor>>& inputs,
                                                        const ::c10d::ReduceScatterOptions& opts) {
   const at::Tensor& output = only(outputs);
-  return start(OpType::REDUCE_SCATTER, "bimetal:reduce_scatter", opts.timeout, outputs,
-               [&](Issue& issue) {
-                 const auto& parts = inputs.at(0);
-                 check_list(parts, "inputs");
-                 const auto reduction = reduction_for(opts.reduceOp, output.scalar_type());
-                 const auto whole = issue.tensors.join(parts);
-                 reduction.prepare(whole);
-                 const auto part = issue.tensors.lend(output, Use::write);
-                 issue.calls.push_back(scattering(whole, part, reduction.op));
-               });
+  return start(
+      OpType::REDUCE_SCATTER, "bimetal:reduce_scatter", opts.timeout, outputs, [&](Issue& issue) {
+        const auto& parts = inputs.at(0);
+        check_list(parts, "inputs");
+        const auto reduction = reduction_for(opts.reduceOp, output.scalar_type());
+        const auto whole = issue.tensors.join(parts);
+        reduction.prepare(whole);
+        const auto part = issue.tensors.lend(output, Use::write);
+        if (alike(parts)) {
+          issue.calls.push_back(scattering(whole, part, reduction.op));
+          return;
+        }
+        check_own(parts[static_cast<std::size_t>(rank_)], output, "this rank's input");
+        issue.calls.push_back(scattering(whole, part, counts_of(parts, whole), reduction.op));
+      });
 }
 
 BimetalBackend::WorkPtr BimetalBackend::_reduce_scatter_base(

@@ -1,6 +1,7 @@
 #include "bimetal/fabric_bench/bench_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <map>
@@ -128,6 +129,12 @@ void add_options(CLI::App& command, BenchOptions& options) {
       ->capture_default_str();
   command.add_option("--rank", options.compression.rank, "Of powersgd: columns of the factors")
       ->capture_default_str();
+  command
+      .add_option("--shards", options.shards,
+                  "Of allgather and reducescatter: a weight for each rank's part, as 3,1")
+      ->type_name("W,W,…")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber);
   command.add_flag("!--no-verify", options.verify, "Skip the check of the results before timing");
   command.add_flag("--json", options.json, "Print JSON instead of a table");
 }
@@ -162,6 +169,9 @@ std::vector<std::string> to_arguments(const BenchOptions& options) {
                                     fmt::format("{}", options.compression.density),
                                     "--rank",
                                     fmt::format("{}", options.compression.rank)};
+  if (!options.shards.empty()) {
+    words.insert(words.end(), {"--shards", fmt::format("{}", fmt::join(options.shards, ","))});
+  }
   if (!options.verify) words.push_back("--no-verify");
   if (options.json) words.push_back("--json");
   return words;
@@ -174,6 +184,10 @@ std::vector<std::size_t> sizes(const BenchOptions& options) {
     }
     comm::tag_of(options.compression, 0, options.dtype,
                  comm::ReduceOp::avg);  // refuses what can't be
+  }
+  if (!options.shards.empty() && options.operation != Operation::all_gather &&
+      options.operation != Operation::reduce_scatter) {
+    throw Error(ErrorCode::InvalidArgument, "--shards is for allgather and reducescatter alone");
   }
   if (options.operation == Operation::barrier) return {0};
   if (options.factor <= 1 || options.min_bytes == 0 || options.min_bytes > options.max_bytes) {

@@ -24,6 +24,8 @@ struct BenchOptions {
   std::string transport = "auto";
   std::string algorithm = "auto";
   comm::Compression compression = {};  ///< of allreduce, with error feedback
+  /// Of allgather and reducescatter: what each rank's part is in proportion to. None: equal parts.
+  std::vector<double> shards = {};
   bool verify = true;
   bool json = false;
 };

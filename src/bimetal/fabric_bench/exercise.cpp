@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/fabric_bench/pattern.h"
 
@@ -39,7 +41,7 @@ double most_lost(comm::Scheme scheme) {
 }  // namespace
 
 Exercise::Exercise(comm::Group group, Operation operation, comm::DType dtype, std::size_t bytes,
-                   comm::Compression compression)
+                   comm::Compression compression, std::span<const double> shards)
     : group_(std::move(group)),
       operation_(operation),
       dtype_(dtype),
@@ -52,6 +54,14 @@ Exercise::Exercise(comm::Group group, Operation operation, comm::DType dtype, st
   if (pieces > 1 || has_pieces(operation)) small_.resize(elements * size_of(dtype));
   large_.resize(elements * pieces * size_of(dtype));
   if (has_second_buffer(operation)) received_.resize(large_.size());
+  if (shards.empty()) return;
+  if (shards.size() != ranks) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} weights for the parts of {} ranks", shards.size(), ranks));
+  }
+  const auto parts = balance::weighted_shares(shards, static_cast<std::int64_t>(elements * pieces));
+  counts_.assign(parts.begin(), parts.end());
+  small_.resize(counts_[static_cast<std::size_t>(group_.rank())] * size_of(dtype));
 }
 
 comm::Buffer Exercise::large() {
@@ -64,6 +74,10 @@ comm::Buffer Exercise::small() {
 
 double Exercise::bus_factor() const {
   const double n = group_.size();
+  if (!counts_.empty()) {
+    return 1 - static_cast<double>(std::ranges::min(counts_) * size_of(dtype_)) /
+                   static_cast<double>(large_.size());
+  }
   switch (operation_) {
     case Operation::all_reduce: return 2 * (n - 1) / n;
     case Operation::all_gather:
@@ -94,8 +108,13 @@ void Exercise::run(Deadline deadline) {
     case Operation::all_reduce: return group_.all_reduce(large(), ReduceOp::sum, deadline).wait();
     case Operation::broadcast: return group_.broadcast(large(), kRoot, deadline).wait();
     case Operation::reduce: return group_.reduce(large(), kRoot, ReduceOp::sum, deadline).wait();
-    case Operation::all_gather: return group_.all_gather(small(), large(), deadline).wait();
+    case Operation::all_gather:
+      if (!counts_.empty()) return group_.all_gather(small(), large(), counts_, deadline).wait();
+      return group_.all_gather(small(), large(), deadline).wait();
     case Operation::reduce_scatter:
+      if (!counts_.empty()) {
+        return group_.reduce_scatter(large(), small(), counts_, ReduceOp::sum, deadline).wait();
+      }
       return group_.reduce_scatter(large(), small(), ReduceOp::sum, deadline).wait();
     case Operation::barrier: return group_.barrier(deadline).wait();
     case Operation::all_to_all: {
@@ -120,7 +139,14 @@ void Exercise::run(Deadline deadline) {
 
 std::span<const std::byte> Exercise::piece(int rank) const {
   const auto& whole = operation_ == Operation::all_to_all ? received_ : large_;
-  return std::span(whole).subspan(static_cast<std::size_t>(rank) * small_.size(), small_.size());
+  const auto begin = first_of(rank) * size_of(dtype_);
+  return std::span(whole).subspan(begin, first_of(rank + 1) * size_of(dtype_) - begin);
+}
+
+std::size_t Exercise::first_of(int rank) const {
+  const auto before = static_cast<std::size_t>(rank);
+  if (counts_.empty()) return before * piece_elements();
+  return std::accumulate(counts_.begin(), counts_.begin() + rank, std::size_t{0});
 }
 
 void Exercise::run_compressed(Deadline deadline) {
@@ -135,8 +161,7 @@ std::string Exercise::fault() const {
     case Operation::all_reduce: return difference(large_, dtype_, sum);
     case Operation::broadcast: return difference(large_, dtype_, pattern_of(kRoot));
     case Operation::reduce: return rank == kRoot ? difference(large_, dtype_, sum) : "";
-    case Operation::reduce_scatter:
-      return difference(small_, dtype_, sum, static_cast<std::size_t>(rank) * piece_elements());
+    case Operation::reduce_scatter: return difference(small_, dtype_, sum, first_of(rank));
     case Operation::send_recv:
       return n == 1 ? "" : difference(received_, dtype_, pattern_of((rank + n - 1) % n));
     case Operation::all_gather:

@@ -38,7 +38,8 @@ class Timing {
   Timing(comm::Group group, const BenchOptions& options, std::size_t bytes)
       : group_(group),
         options_(options),
-        exercise_(group, options.operation, options.dtype, bytes, options.compression) {}
+        exercise_(group, options.operation, options.dtype, bytes, options.compression,
+                  options.shards) {}
 
   Measurement measure() {
     if (options_.verify) verify();

@@ -1,6 +1,7 @@
 #include "bimetal/fabric_bench/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,10 +42,13 @@ std::string size_text(std::size_t bytes) {
 Report::Report(const BenchOptions& options, int ranks)
     : options_(options), ranks_(ranks), announces_(::isatty(STDERR_FILENO) != 0) {
   if (options_.json) return;
-  write(fmt::format("{} of {}, {} ranks, transport {}, algorithm {}, compression {}\n",
+  const auto parts = options_.shards.empty()
+                         ? std::string()
+                         : fmt::format(", parts {}", fmt::join(options_.shards, " : "));
+  write(fmt::format("{} of {}, {} ranks, transport {}, algorithm {}, compression {}{}\n",
                     comm::to_string(options_.operation), comm::to_string(options_.dtype), ranks,
-                    options_.transport, options_.algorithm,
-                    to_string(options_.compression.scheme)));
+                    options_.transport, options_.algorithm, to_string(options_.compression.scheme),
+                    parts));
   write(fmt::format("{:>10} {:>7} {:>11} {:>11} {:>11} {:>10} {:>10} {:>10}\n", "size", "runs",
                     "mean µs", "p50 µs", "p99 µs", "alg GB/s", "bus GB/s", "CPU ns/B"));
 }
@@ -80,6 +84,7 @@ void Report::finish() {
                            {"transport", options_.transport},
                            {"algorithm", options_.algorithm},
                            {"compress", to_string(options_.compression.scheme)},
+                           {"shards", options_.shards},
                            {"verified", options_.verify},
                            {"results", nlohmann::json::array()}};
   for (const auto& m : measurements_) report["results"].push_back(to_json(m));

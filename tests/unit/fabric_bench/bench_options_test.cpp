@@ -52,6 +52,14 @@ TEST(BenchOptions, CompressionIsAllreducesAlone) {
   EXPECT_THROW(sizes(parse({"allreduce", "--compress", "topk", "--density", "2"})), Error);
 }
 
+TEST(BenchOptions, ShardsAreOfOperationsWithParts) {
+  const auto options = parse({"allgather", "--shards", "3,1,0.5"});
+  EXPECT_EQ(options.shards, (std::vector<double>{3, 1, 0.5}));
+  EXPECT_EQ(parse(to_arguments(options)).shards, options.shards);
+  EXPECT_THROW(parse({"allgather", "--shards", "3,-1"}), CLI::ParseError);
+  EXPECT_THROW(sizes(parse({"allreduce", "--shards", "3,1"})), Error);
+}
+
 TEST(BenchOptions, WhatMakesNoSenseIsRefused) {
   EXPECT_THROW(parse({}), CLI::ParseError);
   EXPECT_THROW(parse({"allreduce", "--dtype", "float"}), CLI::ParseError);

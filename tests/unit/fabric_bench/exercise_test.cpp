@@ -36,6 +36,21 @@ TEST(Exercise, EveryOperationLeavesWhatItShould) {
   }
 }
 
+TEST(Exercise, UnequalPartsLeaveWhatTheyShould) {
+  testing::run_ranks(3, [](int, comm::Group group) {
+    for (const auto operation : {Operation::all_gather, Operation::reduce_scatter}) {
+      for (const std::vector<double>& shards :
+           {std::vector<double>{3, 1, 1}, std::vector<double>{0, 2, 1}}) {
+        Exercise exercise(group, operation, DType::float32, 100'000, {}, shards);
+        exercise.fill();
+        exercise.run(soon());
+        EXPECT_EQ(exercise.fault(), "") << to_string(operation);
+        EXPECT_NEAR(exercise.bus_factor(), shards[0] == 0 ? 1 : 0.8, 1e-4);
+      }
+    }
+  });
+}
+
 TEST(Exercise, EveryCompressionLeavesWhatItShould) {
   for (const int size : {1, 2, 3}) {
     testing::run_ranks(size, [](int, comm::Group group) {
