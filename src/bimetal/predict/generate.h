@@ -20,7 +20,9 @@ struct Sampling {
 
 /// What follows `prompt`: each token is drawn from what the model, on `device` in evaluation mode,
 /// foretells after the last `context` tokens before it. Draws are made on the CPU in float64, so
-/// that equal logits give equal tokens on every device. `tell` gets each token as it comes. Errors:
+/// that equal logits give equal tokens on every device. A model that remembers what came before
+/// (task/past.h) is given each token once, until there are `context` of them: from then on all
+/// positions change with every token. `tell` gets each token as it comes. Errors:
 /// InvalidArgument for an empty prompt and for settings that cannot be; NotFinite if the model
 /// gives NaN or infinity; those of the model.
 std::vector<std::int64_t> generate(const task::Model& model, const torch::Device& device,

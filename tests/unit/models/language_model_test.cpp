@@ -10,6 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/task/draws.h"
+#include "bimetal/task/past.h"
 
 namespace bimetal::models {
 namespace {
@@ -144,6 +145,35 @@ TEST(LanguageModel, PositionsMatter) {
     const auto logits =
         logits_of(model, torch::tensor({{3, 5, 9, 4}, {5, 3, 9, 4}}, torch::kInt64));
     EXPECT_FALSE(logits[0][3].allclose(logits[1][3], 1e-5, 1e-8)) << family;
+  }
+}
+
+/// Logits of `tokens`, given piece by piece.
+torch::Tensor logits_in_pieces(const task::Model& model, const torch::Tensor& tokens,
+                               const std::vector<std::int64_t>& pieces) {
+  const torch::NoGradGuard no_grad;
+  task::Past past(tokens.size(1));
+  std::vector<torch::Tensor> logits;
+  for (const auto piece : pieces) {
+    const task::PastScope going_on(past);
+    logits.push_back(logits_of(model, tokens.narrow(1, past.length(), piece)));
+    EXPECT_TRUE(past.advance(piece));
+  }
+  return torch::cat(logits, 1);
+}
+
+TEST(LanguageModel, GoesOnFromItsPast) {
+  const auto tokens = some_tokens(2, 12);
+  for (const auto& family : families) {
+    const auto model = made(small(family, 0.1));
+    model.eval();
+    const auto whole = logits_of(model, tokens);
+    for (const std::vector<std::int64_t>& pieces :
+         {std::vector<std::int64_t>{12}, {5, 1, 1, 1, 4}, {1, 11}, {1, 1, 1, 1, 1, 1, 6}}) {
+      const auto difference = (logits_in_pieces(model, tokens, pieces) - whole).abs().max();
+      EXPECT_LT(difference.item<double>(), 1e-12) << family << ", " << pieces.size() << " pieces";
+    }
+    EXPECT_THROW(logits_in_pieces(model, some_tokens(2, 13), {12, 1}), Error) << "beyond context";
   }
 }
 

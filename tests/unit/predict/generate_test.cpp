@@ -8,6 +8,8 @@
 #include <map>
 
 #include "bimetal/base/error.h"
+#include "bimetal/models/language/language_model.h"
+#include "bimetal/task/past.h"
 
 namespace bimetal::predict {
 namespace {
@@ -73,6 +75,32 @@ TEST(Generate, DrawsAsOftenAsTheProbabilitiesSay) {
 TEST(Generate, IsRepeatedByItsSeed) {
   EXPECT_EQ(drawn({.tokens = 50, .seed = 1}), drawn({.tokens = 50, .seed = 1}));
   EXPECT_NE(drawn({.tokens = 50, .seed = 1}), drawn({.tokens = 50, .seed = 2}));
+}
+
+// Those of a model that is given all it may see with every token, its past and beyond its context.
+TEST(Generate, APastChangesNothing) {
+  for (const std::string family : {"gpt2", "llama"}) {
+    torch::manual_seed(3);
+    const auto model = models::make_language_model(
+        models::resized(models::language_preset(family), {.layers = 2,
+                                                          .width = 16,
+                                                          .heads = 2,
+                                                          .kv_heads = family == "gpt2" ? 2 : 1,
+                                                          .hidden = 24,
+                                                          .context = 8,
+                                                          .vocabulary = 20}));
+    model.to(torch::kCPU, torch::kFloat64);
+    model.eval();
+    task::Unit forgetful{.name = "without a past"};
+    forgetful.forward = [&](const task::Values& inputs) -> task::Values {
+      task::Past empty(inputs[0].size(1));  // in the place of the caller's
+      const task::PastScope scope(empty);
+      return task::run_units(model, inputs);
+    };
+    const Sampling sampling{.tokens = 15, .temperature = 1, .seed = 4};
+    const auto expected = generate({{forgetful}}, torch::kCPU, 8, {1, 2, 3}, sampling);
+    EXPECT_EQ(generate(model, torch::kCPU, 8, {1, 2, 3}, sampling), expected) << family;
+  }
 }
 
 TEST(Generate, RefusesWhatCannotBe) {

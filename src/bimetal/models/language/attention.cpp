@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "bimetal/task/dropout.h"
+#include "bimetal/task/past.h"
 
 namespace bimetal::models {
 namespace {
@@ -22,6 +24,32 @@ torch::Tensor with_dropped_weights(const torch::Tensor& q, const torch::Tensor& 
   return torch::matmul(task::dropout_by_sample(scores.softmax(-1), dropout, layer), values);
 }
 
+/// True where a position looks: [t, length], those of the past first.
+torch::Tensor looked_at(std::int64_t t, std::int64_t length, const torch::Device& device) {
+  return torch::ones({t, length}, torch::dtype(torch::kBool).device(device)).tril(length - t);
+}
+
+torch::Tensor with_past(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                        std::int64_t layer) {
+  auto& past = *task::current_past();
+  const bool begins = past.length() == 0;
+  const auto [keys, values] = past.join(layer, k, v);
+  std::optional<torch::Tensor> mask;
+  if (!begins && q.size(2) > 1) mask = looked_at(q.size(2), keys.size(2), q.device());
+  return at::scaled_dot_product_attention(q, keys, values, mask, /*dropout_p=*/0.0,
+                                          /*is_causal=*/begins, /*scale=*/{},
+                                          /*enable_gqa=*/q.size(1) != k.size(1));
+}
+
+torch::Tensor gathered_by(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                          double dropout, std::int64_t layer) {
+  if (dropout > 0) return with_dropped_weights(q, k, v, dropout, layer);
+  if (task::current_past()) return with_past(q, k, v, layer);
+  return at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                          /*is_causal=*/true, /*scale=*/{},
+                                          /*enable_gqa=*/q.size(1) != k.size(1));
+}
+
 }  // namespace
 
 torch::Tensor split_heads(const torch::Tensor& x, std::int64_t heads) {
@@ -30,12 +58,7 @@ torch::Tensor split_heads(const torch::Tensor& x, std::int64_t heads) {
 
 torch::Tensor causal_attention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, double dropout, std::int64_t layer) {
-  const auto gathered =
-      dropout > 0 ? with_dropped_weights(q, k, v, dropout, layer)
-                  : at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                                     /*is_causal=*/true, /*scale=*/{},
-                                                     /*enable_gqa=*/q.size(1) != k.size(1));
-  return gathered.transpose(1, 2).flatten(2);
+  return gathered_by(q, k, v, dropout, layer).transpose(1, 2).flatten(2);
 }
 
 }  // namespace bimetal::models

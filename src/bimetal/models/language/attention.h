@@ -13,7 +13,8 @@ torch::Tensor split_heads(const torch::Tensor& x, std::int64_t heads);
 /// What each position gathers from those up to itself: softmax(q·kᵀ ÷ √d)·v (Vaswani et al. 2017,
 /// section 3.2.1), by torch's fused kernels. `q` is [b, heads, t, d], `k` and `v` are
 /// [b, kv_heads, t, d], each of them for heads ÷ kv_heads heads of q in a row (Ainslie et al.
-/// 2023). Returns [b, t, heads × d]. With `dropout` > 0 the weights are dropped by task::dropout
+/// 2023). In a PastScope (task/past.h) positions before these are gathered from, too. Returns
+/// [b, t, heads × d]. With `dropout` > 0 the weights are dropped by task::dropout
 /// for `layer`, which the fused kernels cannot do: they are then held, t × t for each head.
 torch::Tensor causal_attention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, double dropout, std::int64_t layer);

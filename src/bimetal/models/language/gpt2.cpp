@@ -8,6 +8,7 @@
 
 #include "bimetal/models/language/attention.h"
 #include "bimetal/models/language/unit_parts.h"
+#include "bimetal/task/past.h"
 
 namespace bimetal::models {
 namespace {
@@ -45,7 +46,7 @@ task::Unit gpt2_embedding(const LanguageModelConfig& config) {
   const auto dropout = parts.dropout(0);
   return std::move(parts).unit([=, context = config.context](const torch::Tensor& ids) {
     const auto x = embed(tokens, ids, context);
-    return dropout(x + positions.narrow(0, 0, ids.size(1)));
+    return dropout(x + positions.narrow(0, task::first_position(), ids.size(1)));
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "bimetal/models/language/attention.h"
 #include "bimetal/models/language/unit_parts.h"
+#include "bimetal/task/past.h"
 
 namespace bimetal::models {
 namespace {
@@ -30,17 +31,18 @@ struct Matrix {
   torch::Tensor operator()(const torch::Tensor& x) const { return torch::linear(x, weight); }
 };
 
-/// By how much each position turns: cosines and sines, [t, d/2]. In float32 at least: the angles
-/// grow with the position, and bfloat16 has no digits for them.
+/// By how much each position from `first` on turns: cosines and sines, [t, d/2]. In float32 at
+/// least: the angles grow with the position, and bfloat16 has no digits for them.
 struct Rotation {
   torch::Tensor cosine, sine;
 
-  Rotation(const torch::Tensor& like, std::int64_t length, std::int64_t width, double theta) {
+  Rotation(const torch::Tensor& like, std::int64_t first, std::int64_t length, std::int64_t width,
+           double theta) {
     const auto wide = like.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
     const auto options = like.options().dtype(wide).requires_grad(false);
     const auto exponents = torch::arange(0, width, 2, options) / static_cast<double>(width);
     const auto frequencies = torch::pow(theta, exponents).reciprocal();
-    const auto angles = torch::outer(torch::arange(length, options), frequencies);
+    const auto angles = torch::outer(torch::arange(first, first + length, options), frequencies);
     cosine = angles.cos().to(like.scalar_type());
     sine = angles.sin().to(like.scalar_type());
   }
@@ -81,7 +83,7 @@ task::Unit llama_block(const LanguageModelConfig& config, std::int64_t layer) {
                                 theta = config.rope_theta](const torch::Tensor& x) {
     const auto h = before_attention(x);
     const auto queries = split_heads(q(h), heads), keys = split_heads(k(h), kv_heads);
-    const Rotation rotated(queries, x.size(1), head_width, theta);
+    const Rotation rotated(queries, task::first_position(), x.size(1), head_width, theta);
     const auto attention =
         causal_attention(rotated(queries), rotated(keys), split_heads(v(h), kv_heads),
                          of_weights.rate(), of_weights.layer);

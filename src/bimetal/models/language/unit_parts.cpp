@@ -7,6 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/task/dropout.h"
+#include "bimetal/task/past.h"
 
 namespace bimetal::models {
 
@@ -54,10 +55,11 @@ task::Unit UnitParts::unit(std::function<torch::Tensor(const torch::Tensor& x)> 
 }
 
 torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens, std::int64_t context) {
-  if (tokens.dim() != 2 || tokens.size(1) > context) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("the model takes sequences of up to {} tokens (model.context), not {}",
-                            context, tokens.dim() == 2 ? tokens.size(1) : tokens.dim()));
+  if (tokens.dim() != 2 || task::first_position() + tokens.size(1) > context) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("the model takes sequences of up to {} tokens (model.context), not {}", context,
+                    tokens.dim() == 2 ? task::first_position() + tokens.size(1) : tokens.dim()));
   }
   if (tokens.is_cpu() && tokens.numel() > 0) {  // elsewhere a look would hold the device up
     const auto [least, most] = tokens.aminmax();
