@@ -32,16 +32,17 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
 
 Steps steps_of(const std::string& text) {
   const auto colon = std::min(text.find(':'), text.size());
-  const auto first = whole_number(std::string_view(text).substr(0, colon));
-  const auto last =
-      colon == text.size() ? std::nullopt : whole_number(std::string_view(text).substr(colon + 1));
-  if (!first || !last || *first < 1 || *last < *first) {
+  const auto first = whole_number(std::string_view(text).substr(0, colon)).value_or(0);
+  const auto last = colon == text.size()
+                        ? 0
+                        : whole_number(std::string_view(text).substr(colon + 1)).value_or(0);
+  if (first < 1 || last < first) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("--profile {}: expected the first and the last step to be profiled, "
                             "as in 10:20; steps count from 1",
                             text));
   }
-  return {*first, *last};
+  return {first, last};
 }
 
 std::string time_text(double seconds) {

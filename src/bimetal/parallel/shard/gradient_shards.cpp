@@ -53,7 +53,7 @@ void GradientShards::begin() {
 void GradientShards::expect_anew() {
   for (std::size_t flat = 0; flat < plans_.size(); ++flat) {
     const auto slots = plans_[flat].slots.size();
-    filling_[flat] = {.filled = std::vector<bool>(slots), .missing = slots};
+    filling_[flat] = {.flat = {}, .filled = std::vector<bool>(slots), .missing = slots};
   }
   left_ = plans_.size();
 }
