@@ -5,12 +5,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/comm/compress/dense_codec.h"
-#include "server_job.h"
+#include "golden/server_job.h"
+#include "golden/training_run.h"
 
 namespace bimetal::golden {
 namespace {
@@ -81,19 +83,56 @@ const ServerCase exact_cases[] = {
      .recompute = 2},
 };
 
-class ServerTraining : public ::testing::TestWithParam<ServerCase> {};
+// By models whose parts are used twice, and that draw.
+const ServerCase language_cases[] = {
+    {.name = "OneWorker", .rates = {300}, .servers = {1}},
+    {.name = "TwoUnequalWorkers", .rates = {300, 100}, .servers = {2, 1}, .overlaps = true},
+    {.name = "TwoUnequalWorkersRecompute",
+     .rates = {300, 100},
+     .servers = {2, 1},
+     .overlaps = true,
+     .recompute = 1},
+    {.name = "ThreeWorkersOneIsLost", .rates = {300, 100, 100}, .servers = {1}, .lost_after = 3},
+    {.name = "BoundedByZero",
+     .rates = {300, 100},
+     .servers = {1, 1},
+     .consistency = Consistency::bounded},
+};
 
-TEST_P(ServerTraining, ParametersAgreeWithOneDevice) {
-  const auto data = ImageTask();
-  const auto alone = train_alone(data, GetParam().adam, 0, {}, torch::kFloat64, GetParam().limits);
-  ServerJob job(GetParam(), data);
+struct Row {
+  std::string what;
+  TrainingPlan learnt;  ///< which model
+  ServerCase by;
+};
+
+void PrintTo(const Row& shown, std::ostream* out) {
+  *out << shown.what << " by " << shown.by.name;
+}
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (const auto& by : exact_cases) all.push_back({"Cnn", {}, by});
+  for (const auto& by : language_cases) {
+    all.push_back({"TokensTied", {.learns = Learns::tokens}, by});
+    all.push_back({"Gpt2", {.learns = Learns::gpt2, .dropout = 0.1}, by});
+    all.push_back({"Llama", {.learns = Learns::llama, .dropout = 0.1}, by});
+  }
+  return all;
+}
+
+class ByServers : public ::testing::TestWithParam<Row> {};
+
+TEST_P(ByServers, TrainsAsOneDevice) {
+  const auto& by = GetParam().by;
+  const auto task = make_task(GetParam().learnt);
+  const auto alone = train_plainly(*task, one_device(by));
+  ServerJob job(by, *task);
   job.run();
-  const auto steps = epochs * ((sample_count + global_batch - 1) / global_batch);
-  EXPECT_EQ(job.steps(), steps);
+  EXPECT_EQ(job.steps(), job_steps);
   // A lone asynchronous worker scales the learning rate of an epoch's short last step.
-  if (GetParam().consistency == Consistency::async) return;
-  EXPECT_LE(largest_difference(job.parameters(), alone), 1e-12);
-  EXPECT_EQ(job.repeated() > 0, GetParam().lost_after >= 0);
+  if (by.consistency == Consistency::async) return;
+  EXPECT_LE(largest_difference(job.parameters(), alone.parameters), 1e-12);
+  EXPECT_EQ(job.repeated() > 0, by.lost_after >= 0);
   std::int64_t samples = 0;
   for (const auto& worker : job.figures()) {
     samples += worker.samples;
@@ -103,8 +142,9 @@ TEST_P(ServerTraining, ParametersAgreeWithOneDevice) {
   EXPECT_EQ(samples, epochs * sample_count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, ServerTraining, ::testing::ValuesIn(exact_cases),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Rows, ByServers, ::testing::ValuesIn(rows()), [](const auto& info) {
+  return info.param.what + "By" + info.param.by.name;
+});
 
 TEST(ServerTraining, TensorsOfOneHostGoThroughMemory) {
   const auto data = ImageTask();
@@ -135,10 +175,10 @@ Rounding pulled_by(comm::Scheme scheme, const ShardPlan& plan) {
 // between two short values to the other one, which 36 steps make visible.
 TEST(ServerTraining, ShortenedPullsRoundForTheGradientAlone) {
   const auto data = ImageTask(torch::kFloat32);
-  const auto exact = train_alone(data, false, 0, {}, torch::kFloat32);
-  ServerJob plain(
-      {.name = "none", .rates = {0}, .servers = {1, 1}, .dtype = torch::kFloat32, .ring_bytes = 0},
-      data);
+  const ServerCase whole{
+      .name = "none", .rates = {0}, .servers = {1, 1}, .dtype = torch::kFloat32, .ring_bytes = 0};
+  const auto exact = train_plainly(data, one_device(whole)).parameters;
+  ServerJob plain(whole, data);
   plain.run();
   for (const auto scheme : {comm::Scheme::float16, comm::Scheme::bfloat16, comm::Scheme::int8}) {
     ServerJob job({.name = std::string(comm::to_string(scheme)),
@@ -150,8 +190,9 @@ TEST(ServerTraining, ShortenedPullsRoundForTheGradientAlone) {
                    .ring_bytes = 0},
                   data);
     job.run();
-    const auto rounded =
-        train_alone(data, false, 0, pulled_by(scheme, job.plan()), torch::kFloat32);
+    auto rounding = one_device(whole);
+    rounding.round = pulled_by(scheme, job.plan());
+    const auto rounded = train_plainly(data, rounding).parameters;
     const auto far = largest_difference(rounded, exact);
     const auto near = largest_difference(job.parameters(), rounded);
     EXPECT_GT(far, 0);
@@ -165,7 +206,8 @@ TEST(ServerTraining, ShortenedPullsRoundForTheGradientAlone) {
 // Of topk an eighth, and of each matrix a product of rank 2: error feedback makes up for the rest.
 TEST(ServerTraining, ShortenedPushesLearn) {
   const auto data = ImageTask(torch::kFloat32);
-  const auto exact = loss_with(train_alone(data, false, 0, {}, torch::kFloat32), data);
+  const auto alone = train_plainly(data, one_device({.dtype = torch::kFloat32}));
+  const auto exact = loss_with(alone.parameters, data);
   for (const auto scheme :
        {comm::Scheme::float16, comm::Scheme::bfloat16, comm::Scheme::int8, comm::Scheme::int4,
         comm::Scheme::topk, comm::Scheme::powersgd, comm::Scheme::sign}) {
@@ -220,10 +262,11 @@ TEST(ServerTraining, StaleGradientsLearnAndAreCounted) {
     const auto oldest = std::ranges::max_element(
         figures, {}, [](const auto& worker) { return worker.staleness_max; });
     // As well as one device all of whose gradients are as old as the oldest here.
-    const auto delay = static_cast<std::size_t>(oldest->staleness_max);
+    auto delayed = one_device(shown);
+    delayed.delay = static_cast<std::size_t>(oldest->staleness_max);
     EXPECT_LT(loss_with(job.parameters(), data),
-              1.05 * loss_with(train_alone(data, shown.adam, delay), data))
-        << shown.name << ", delay " << delay;
+              1.05 * loss_with(train_plainly(data, delayed).parameters, data))
+        << shown.name << ", delay " << delayed.delay;
     std::int64_t samples = 0;
     for (const auto& worker : figures) {
       samples += worker.samples;

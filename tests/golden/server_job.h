@@ -1,17 +1,13 @@
 #pragma once
-// A job of parameter servers and workers, all threads of this process, and the training on one
-// device that it is compared with.
+// A job of parameter servers and workers, all threads of this process.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -26,6 +22,7 @@
 #include "bimetal/task/draws.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/train/server/server_setup.h"
+#include "golden/plain_training.h"
 #include "golden/tasks.h"
 
 namespace bimetal::golden {
@@ -34,13 +31,13 @@ using namespace parallel::server;  // NOLINT: the test is about nothing else
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-inline constexpr std::int64_t global_batch = 24;
 inline constexpr std::int64_t epochs = 4;
+inline constexpr int job_steps = epochs * ((sample_count + global_batch - 1) / global_batch);
 
 struct ServerCase {
-  std::string name;
-  std::vector<double> rates;    ///< that each worker says of itself
-  std::vector<double> servers;  ///< weights
+  std::string name = {};
+  std::vector<double> rates = {};    ///< that each worker says of itself
+  std::vector<double> servers = {};  ///< weights
   Consistency consistency = Consistency::sync;
   std::int64_t staleness = 0;
   bool adam = false;
@@ -70,79 +67,21 @@ inline MakeOptimizer optimizer_of(bool adam) {
   };
 }
 
+/// What such a job computes, by one device.
+inline PlainTraining one_device(const ServerCase& shown) {
+  return {.optimizer = optimizer_of(shown.adam),
+          .steps = job_steps,
+          .from = seed,
+          .dtype = shown.dtype,
+          .limits = shown.limits};
+}
+
 /// Of samples by number, in an epoch.
 inline torch::Tensor loss_sum(const task::Task& task, const task::Segments& segments,
                               std::int64_t epoch, std::span<const std::int64_t> samples) {
   const task::DrawScope scope(task::Draws::of(seed, epoch, samples));
   const auto batch = task.training()->batch(samples);
   return task.loss_sum(segments.run(task.inputs(batch)), batch);
-}
-
-inline std::int64_t weight_of(const task::Task& task, std::span<const std::int64_t> samples) {
-  std::int64_t sum = 0;
-  for (const auto sample : samples) sum += task.training()->weight(sample);
-  return sum;
-}
-
-inline torch::Tensor mean_loss(const task::Task& task, const task::Model& model, std::int64_t epoch,
-                               std::span<const std::int64_t> samples) {
-  return loss_sum(task, task::Segments(model, 0), epoch, samples) / weight_of(task, samples);
-}
-
-inline void copy_values(const std::vector<torch::Tensor>& from,
-                        const std::vector<torch::Tensor>& to) {
-  const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    auto target = to[i];
-    target.copy_(from[i].reshape(target.sizes()));
-  }
-}
-
-inline std::vector<torch::Tensor> values_of(const std::vector<torch::Tensor>& parameters) {
-  std::vector<torch::Tensor> values;
-  for (const auto& parameter : parameters) values.push_back(parameter.detach().clone());
-  return values;
-}
-
-/// Changes parameters before a gradient is computed with them.
-using Rounding = std::function<void(const std::vector<torch::Tensor>&)>;
-
-/// One device. With a delay each gradient is that of the parameters of so many steps ago.
-inline std::vector<torch::Tensor> train_alone(const task::Task& task, bool adam,
-                                              std::size_t delay = 0, const Rounding& round = {},
-                                              torch::ScalarType dtype = torch::kFloat64,
-                                              const optim::GradientLimits& limits = {}) {
-  auto model = make_start(task, seed, dtype), stale = make_start(task, seed, dtype);
-  auto optimizer = optimizer_of(adam)(model.parameters());
-  std::deque<std::vector<torch::Tensor>> versions;
-  data::EpochSampler sampler(sample_count, seed);
-  const std::vector<std::int64_t> whole{global_batch};
-  while (sampler.position().epoch < epochs - 1 || sampler.remaining() > 0) {
-    const auto step = sampler.next(whole);
-    versions.push_back(values_of(model.parameters()));
-    if (versions.size() > delay + 1) versions.pop_front();
-    copy_values(versions.front(), stale.parameters());
-    if (round) round(stale.parameters());
-    for (auto parameter : stale.parameters()) parameter.mutable_grad() = torch::Tensor();
-    mean_loss(task, stale, step.epoch, step.indices).backward();
-    for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-      auto parameter = model.parameters()[i];
-      parameter.mutable_grad() = stale.parameters()[i].grad().clone();
-    }
-    if (limits.value > 0) torch::nn::utils::clip_grad_value_(model.parameters(), limits.value);
-    if (limits.norm > 0) torch::nn::utils::clip_grad_norm_(model.parameters(), limits.norm);
-    optimizer->step();
-  }
-  return model.parameters();
-}
-
-inline double loss_with(const std::vector<torch::Tensor>& parameters, const task::Task& task) {
-  auto model = make_start(task, seed, parameters.front().scalar_type());
-  copy_values(parameters, model.parameters());
-  std::vector<std::int64_t> everything(sample_count);
-  std::iota(everything.begin(), everything.end(), 0);
-  const torch::NoGradGuard no_grad;
-  return mean_loss(task, model, 0, everything).item<double>();
 }
 
 /// A job of servers and workers, all threads of this process, over loopback.
@@ -290,16 +229,5 @@ class ServerJob {
   std::int64_t repeated_ = 0;
   int steps_ = 0;
 };
-
-inline double largest_difference(const std::vector<torch::Tensor>& by_servers,
-                                 const std::vector<torch::Tensor>& alone) {
-  double largest = 0;
-  for (std::size_t i = 0; i < alone.size(); ++i) {
-    const auto scale = alone[i].abs().max().item<double>();
-    largest = std::max(
-        largest, (by_servers[i].flatten() - alone[i].flatten()).abs().max().item<double>() / scale);
-  }
-  return largest;
-}
 
 }  // namespace bimetal::golden

@@ -11,6 +11,8 @@
 namespace bimetal::golden {
 
 constexpr std::int64_t sample_count = 200;
+/// Each epoch's ninth and last step has 8.
+constexpr std::int64_t global_batch = 24;
 constexpr std::uint64_t seed = 3;
 
 /// A model of images (the reference CNN, or a ResNet with a first stage of 32 channels) on 8×8 of

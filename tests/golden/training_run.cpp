@@ -175,6 +175,16 @@ std::unique_ptr<task::Task> make_task(const TrainingPlan& plan) {
   return nullptr;
 }
 
+TrainingResult train_plainly(const TrainingPlan& plan) {
+  const auto optimizer = [&](std::vector<torch::Tensor> parameters) {
+    return make_optimizer(plan.optimizer, std::move(parameters));
+  };
+  return train_plainly(*make_task(plan), {.optimizer = optimizer,
+                                          .steps = plan.steps,
+                                          .dtype = plan.dtype,
+                                          .limits = plan.update.limits});
+}
+
 TrainingResult train(const TrainingPlan& plan) {
   const int world_size = static_cast<int>(plan.shares.front().size());
   const auto task = make_task(plan);

@@ -14,6 +14,7 @@
 #include "bimetal/parallel/shard/kept_memory.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/gradient_stages.h"
+#include "golden/plain_training.h"
 
 namespace bimetal::golden {
 
@@ -21,7 +22,7 @@ enum class Optimizer { sgd_momentum, adam, adamw, lars, lamb };
 
 enum class Learns { images, resnet, tokens, gpt2, llama };
 
-constexpr int training_steps = 50;
+constexpr int training_steps = 20;
 
 struct TrainingPlan {
   Learns learns = Learns::images;
@@ -43,11 +44,6 @@ struct TrainingPlan {
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };
 
-struct TrainingResult {
-  std::vector<torch::Tensor> parameters;  ///< rank 0's at the end; all ranks' are bit-equal to them
-  std::vector<double> losses;  ///< of each step: the mean over its global batch or its tokens
-};
-
 /// Trains ImageTask, TokenTask or LanguageTask by train::TrainingStep, reshuffled each epoch, for
 /// plan.steps steps. Data and start are the same in every call; ranks but the first start from
 /// elsewhere and have to be brought there.
@@ -55,5 +51,9 @@ TrainingResult train(const TrainingPlan& plan);
 
 /// What such a plan learns.
 std::unique_ptr<task::Task> make_task(const TrainingPlan& plan);
+
+/// The same by one device that does nothing of train/ and parallel/: of a plan it takes what is
+/// learnt, and by which steps.
+TrainingResult train_plainly(const TrainingPlan& plan);
 
 }  // namespace bimetal::golden

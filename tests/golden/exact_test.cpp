@@ -1,0 +1,105 @@
+// The product's first promise: whoever computes, however a global batch is shared out, and wherever
+// states, gradients and parameters are kept, the training is the one that a single device would
+// have done.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "golden/rows.h"
+
+namespace bimetal::golden {
+namespace {
+
+using Row = std::tuple<Learnt, Ranks, int /* ZeRO's level */>;
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (int level = 0; level <= 3; ++level) {
+    for (const auto& who : ranks()) {
+      for (const auto& what : learnt()) {
+        if (level == 0 || (what.in_shards && who.in_shards)) all.emplace_back(what, who, level);
+      }
+      for (const auto& what : learnt_offloaded()) {
+        if (level > 0 && who.in_shards) all.emplace_back(what, who, level);
+      }
+    }
+  }
+  return all;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Row>& info) {
+  const auto& [what, who, level] = info.param;
+  return what.name + "By" + who.name + (level > 0 ? "Level" + std::to_string(level) : "");
+}
+
+class Exact : public ::testing::TestWithParam<Row> {};
+
+TEST_P(Exact, TrainsAsOneDevice) {
+  const auto& [what, who, level] = GetParam();
+  const auto& expected = alone(what);
+  auto plan = what.plan;
+  plan.shares = who.shares;
+  plan.micro_batch = who.micro_batch;
+  plan.shards = who.shards;
+  plan.zero_level = level;
+  const auto result = train(plan);
+  EXPECT_LE(largest_difference(result.parameters, expected.parameters), 1e-12);
+  ASSERT_EQ(result.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-12) << "step " << i + 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, Exact, ::testing::ValuesIn(rows()), name_of);
+
+// The rows must be able to fail: every training learns, and each of what makes it another one moves
+// its parameters far more than the tolerance.
+TEST(Exactness, TheTrainingsAreNotTrivial) {
+  for (const auto& what : learnt()) {
+    const auto task = make_task(what.plan);
+    const auto start = make_start(*task, seed + 100).parameters();
+    EXPECT_LT(loss_with(alone(what).parameters, *task), 0.995 * loss_with(start, *task))
+        << what.name;
+  }
+  auto other_batch = learnt().front().plan;
+  other_batch.shares = {{25}};
+  EXPECT_GT(largest_difference(train(other_batch).parameters, alone(learnt().front()).parameters),
+            1e-3);
+}
+
+TEST(Exactness, LimitsDropoutAndOptimizersShow) {
+  const auto of = [](const std::string& name) -> const TrainingResult& {
+    for (const auto& what : learnt()) {
+      if (what.name == name) return alone(what);
+    }
+    throw std::out_of_range(name);
+  };
+  for (const std::string name : {"CnnAdam", "CnnLars", "CnnLamb", "CnnClippedByNorm",
+                                 "CnnClippedByValue", "CnnClippedByBoth"}) {
+    EXPECT_GT(largest_difference(of(name).parameters, of("CnnSgd").parameters), 1e-3) << name;
+  }
+  EXPECT_GT(largest_difference(of("Gpt2Dropout").parameters, of("Gpt2").parameters), 1e-4);
+  EXPECT_GT(largest_difference(of("LlamaDropoutClipped").parameters, of("Llama").parameters), 1e-4);
+}
+
+// What is compared with is torch's own mean, over samples and over tokens.
+TEST(Exactness, MeansAreTorchsOwn) {
+  const std::vector<std::int64_t> samples = {3, 60, 2, 199};
+  for (const auto learns : {Learns::images, Learns::tokens}) {
+    const auto task = make_task({.learns = learns});
+    const auto model = make_start(*task, seed);
+    const auto batch = task->training()->batch(samples);
+    const auto logits = task::run_units(model, task->inputs(batch)).front();
+    const auto torchs =
+        torch::nn::functional::cross_entropy(logits.flatten(0, -2), batch.back().flatten());
+    EXPECT_NEAR(mean_loss(*task, model, 0, samples).item<double>(), torchs.item<double>(), 1e-14);
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::golden

@@ -1,0 +1,97 @@
+// In float32, where sums in another order show in the last digits: loss curves of any number of
+// workers agree to rounding, and are those on record.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "golden/rows.h"
+
+namespace bimetal::golden {
+namespace {
+
+using CurveRow = std::tuple<Learnt, Ranks>;
+
+std::vector<CurveRow> curve_rows() {
+  std::vector<CurveRow> all;
+  for (const auto& what : learnt()) {
+    const bool of_images = what.plan.learns == Learns::images &&
+                           what.plan.update.limits.norm + what.plan.update.limits.value == 0;
+    for (const auto& who : ranks()) {
+      if (of_images && who.shares.front().size() > 1) all.emplace_back(what, who);
+    }
+  }
+  return all;
+}
+
+class Curves : public ::testing::TestWithParam<CurveRow> {};
+
+TEST_P(Curves, AgreeWithOneDevice) {
+  const auto& [what, who] = GetParam();
+  auto plan = what.plan;
+  plan.dtype = torch::kFloat32;
+  plan.steps = 50;
+  const auto expected = train_plainly(plan);
+  plan.shares = who.shares;
+  plan.micro_batch = who.micro_batch;
+  const auto together = train(plan);
+  ASSERT_EQ(together.losses.size(), expected.losses.size());
+  for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+    EXPECT_NEAR(together.losses[step] / expected.losses[step], 1, 1e-5) << "step " << step;
+  }
+  EXPECT_LT(expected.losses.back(), 0.5 * expected.losses.front());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, Curves, ::testing::ValuesIn(curve_rows()), [](const auto& info) {
+  return std::get<0>(info.param).name + "By" + std::get<1>(info.param).name;
+});
+
+// A scale that is a power of two changes no bit, and without an overflow no decision.
+TEST(LossScale, LeavesNoTrace) {
+  const auto plain = train({.dtype = torch::kFloat32, .shares = {{17, 7}}});
+  const auto scaled = train({.dtype = torch::kFloat32,
+                             .shares = {{17, 7}},
+                             .update = {.scaler = precision::LossScalerOptions{.interval = 9}}});
+  for (std::size_t i = 0; i < plain.parameters.size(); ++i) {
+    EXPECT_TRUE(scaled.parameters[i].equal(plain.parameters[i])) << "parameter " << i;
+  }
+}
+
+struct Curve {
+  std::string name;
+  Learns learns;
+  std::vector<double> losses;  ///< of every tenth step, with dropout
+};
+
+void PrintTo(const Curve& shown, std::ostream* out) {
+  *out << shown.name;
+}
+
+class OnRecord : public ::testing::TestWithParam<Curve> {};
+
+// What the models computed when they agreed with transformers' and with one device: who changes it
+// should mean to.
+TEST_P(OnRecord, LanguageModelsLearnAsEver) {
+  const auto trained = train({.learns = GetParam().learns,
+                              .dropout = 0.1,
+                              .dtype = torch::kFloat32,
+                              .shares = {{17, 7}},
+                              .steps = 50});
+  for (std::size_t i = 0; i < GetParam().losses.size(); ++i) {
+    EXPECT_NEAR(trained.losses.at(10 * i + 9), GetParam().losses[i], 1e-3)
+        << "step " << 10 * i + 10;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, OnRecord,
+    ::testing::Values(Curve{"Gpt2", Learns::gpt2, {2.31146, 2.22411, 2.17140, 2.15073, 2.09589}},
+                      Curve{"Llama", Learns::llama, {2.14449, 1.63497, 1.37343, 1.26102, 1.22114}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace bimetal::golden

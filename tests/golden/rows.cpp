@@ -1,0 +1,110 @@
+#include "golden/rows.h"
+
+#include <map>
+
+namespace bimetal::golden {
+namespace {
+
+using parallel::shard::Kept;
+
+train::UpdateOptions limited(double norm, double value = 0) {
+  train::UpdateOptions update;
+  update.limits = {.norm = norm, .value = value};
+  return update;
+}
+
+train::UpdateOptions scaled() {
+  auto update = limited(0.05);
+  update.scaler.emplace();
+  return update;
+}
+
+/// Without Adam: gradients that are 0 but for rounding (of the keys' biases) would be divided by
+/// themselves. AdamW has an epsilon that is large beside these.
+TrainingPlan language(Learns learns, double dropout) {
+  return {.learns = learns, .dropout = dropout};
+}
+
+TrainingPlan with(TrainingPlan plan, void (*change)(TrainingPlan&)) {
+  change(plan);
+  return plan;
+}
+
+}  // namespace
+
+void PrintTo(const Learnt& shown, std::ostream* out) {
+  *out << shown.name;
+}
+
+void PrintTo(const Ranks& shown, std::ostream* out) {
+  *out << shown.name;
+}
+
+const std::vector<Learnt>& learnt() {
+  static const std::vector<Learnt> all = {
+      {"CnnSgd", {}, false},
+      {"CnnAdam", {.optimizer = Optimizer::adam}},
+      {"CnnLars", {.optimizer = Optimizer::lars}, false},
+      {"CnnLamb", {.optimizer = Optimizer::lamb}, false},
+      {"CnnClippedByNorm", {.update = limited(0.5)}, false},
+      {"CnnClippedByValue", {.update = limited(0, 0.01)}, false},
+      {"CnnClippedByBoth", {.update = limited(0.2, 0.02)}},
+      {"ResNet", {.learns = Learns::resnet, .steps = 10}},
+      {"TokensTied", {.learns = Learns::tokens, .optimizer = Optimizer::adam}},
+      {"Gpt2", language(Learns::gpt2, 0), false},
+      {"Gpt2Dropout", language(Learns::gpt2, 0.1)},
+      {"Gpt2DropoutRecomputed",
+       with(language(Learns::gpt2, 0.1), [](TrainingPlan& plan) { plan.recompute = "all"; })},
+      {"Gpt2RecomputedBySqrt",
+       with(language(Learns::gpt2, 0), [](TrainingPlan& plan) { plan.recompute = "sqrt"; })},
+      {"Llama", language(Learns::llama, 0)},
+      {"LlamaDropoutClipped",
+       with(language(Learns::llama, 0.1), [](TrainingPlan& plan) { plan.update = limited(0.05); })},
+  };
+  return all;
+}
+
+const std::vector<Learnt>& learnt_offloaded() {
+  static const std::vector<Learnt> all = {
+      {"CnnOffloadedToHost", {.optimizer = Optimizer::adam, .offload = "host"}},
+      {"CnnOffloadedToDisk", {.optimizer = Optimizer::adam, .offload = "disk"}},
+      {"Gpt2OffloadedToDisk",
+       {.learns = Learns::gpt2,
+        .dropout = 0.1,
+        .optimizer = Optimizer::adamw,
+        .update = limited(0.05),
+        .offload = "disk"}},
+      {"LlamaOffloadedToDiskScaled",
+       {.learns = Learns::llama,
+        .optimizer = Optimizer::adamw,
+        .update = scaled(),
+        .recompute = "sqrt",
+        .offload = "disk",
+        .kept = Kept::OnDisk}},
+      {"TokensTiedKeptOnDisk",
+       {.learns = Learns::tokens, .optimizer = Optimizer::adamw, .kept = Kept::OnDisk}},
+  };
+  return all;
+}
+
+// A share of 0 never sits still, so that each rank also comes back from one.
+const std::vector<Ranks>& ranks() {
+  static const std::vector<Ranks> all = {
+      {"One", {{24}}},
+      {"OneInMicroBatches", {{24}}, {1}, 5, false},
+      {"Two", {{17, 7}}, {3, 1}},
+      {"TwoOneAtRest", {{24, 0}, {5, 19}, {0, 24}}, {1, 3}},
+      {"ThreeInMicroBatches", {{13, 11, 0}, {0, 23, 1}, {8, 8, 8}}, {5, 2, 0}, 4},
+      {"FiveInMicroBatches", {{11, 6, 4, 3, 0}, {0, 1, 2, 9, 12}}, {1, 1, 0, 2, 1}, 4, false},
+  };
+  return all;
+}
+
+const TrainingResult& alone(const Learnt& what) {
+  static std::map<std::string, TrainingResult> known;
+  const auto [place, fresh] = known.try_emplace(what.name);
+  if (fresh) place->second = train_plainly(what.plan);
+  return place->second;
+}
+
+}  // namespace bimetal::golden

@@ -1,0 +1,43 @@
+#pragma once
+// The table of golden trainings: what is trained × by whom. Whoever brings a new way of training
+// adds rows here, or a column to exact_test.cpp.
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "golden/training_run.h"
+
+namespace bimetal::golden {
+
+/// What is trained, whoever does it.
+struct Learnt {
+  std::string name;
+  TrainingPlan plan;
+  /// Whether there are rows with shards, too: not where the optimizer needs whole parameters, and
+  /// where another row says as much.
+  bool in_shards = true;
+};
+
+/// By whom.
+struct Ranks {
+  std::string name;
+  std::vector<std::vector<std::int64_t>> shares;  ///< as TrainingPlan has them
+  std::vector<double> shards = {1};
+  std::int64_t micro_batch = 1000;
+  bool in_shards = true;
+};
+
+void PrintTo(const Learnt& shown, std::ostream* out);
+void PrintTo(const Ranks& shown, std::ostream* out);
+
+/// Every model and optimizer, and every technique that must not show in the result.
+const std::vector<Learnt>& learnt();
+/// Those whose states or parameters are kept elsewhere: of shards alone.
+const std::vector<Learnt>& learnt_offloaded();
+const std::vector<Ranks>& ranks();
+
+/// What one device makes of it, computed once for each name.
+const TrainingResult& alone(const Learnt& what);
+
+}  // namespace bimetal::golden
