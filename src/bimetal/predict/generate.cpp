@@ -7,11 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/task/past.h"
 
 namespace bimetal::predict {
 namespace {
@@ -52,53 +50,57 @@ torch::Tensor last_of(const std::vector<std::int64_t>& tokens, std::int64_t cont
   return window.to(device);
 }
 
-/// What the model foretells after `tokens`, [vocabulary], pass by pass.
-class Foretelling {
- public:
-  Foretelling(const task::Model& model, const torch::Device& device, std::int64_t context)
-      : model_(model), device_(device), context_(context), past_(std::in_place, context) {}
-
-  torch::Tensor after(const std::vector<std::int64_t>& tokens) {
-    const auto count = static_cast<std::int64_t>(tokens.size());
-    if (past_ && count <= context_) {
-      const auto added = count - past_->length();
-      task::PastScope going_on(*past_);
-      const auto logits = last_logits(tokens, added);
-      if (!past_->advance(added)) past_.reset();
-      return logits;
-    }
-    past_.reset();
-    return last_logits(tokens, context_);
-  }
-
- private:
-  torch::Tensor last_logits(const std::vector<std::int64_t>& tokens, std::int64_t count) const {
-    const auto outputs = task::run_units(model_, {last_of(tokens, count, device_)});
-    return outputs.at(0).select(1, -1).squeeze(0);
-  }
-
-  const task::Model& model_;
-  const torch::Device device_;
-  const std::int64_t context_;
-  std::optional<task::Past> past_;  ///< none: the model has none, or its context is full
-};
-
 }  // namespace
+
+Continuation::Continuation(task::Model model, const torch::Device& device, std::int64_t context,
+                           std::vector<std::int64_t> prompt, const Sampling& sampling)
+    : model_(std::move(model)),
+      device_(device),
+      context_(context),
+      sampling_(sampling),
+      generator_(at::make_generator<at::CPUGeneratorImpl>(sampling.seed)),
+      tokens_(std::move(prompt)),
+      past_(std::in_place, context) {
+  check(sampling, tokens_);
+}
+
+std::int64_t Continuation::next() {
+  const torch::NoGradGuard no_grad;
+  tokens_.push_back(draw(logits(), sampling_, generator_));
+  return tokens_.back();
+}
+
+/// Of the token after those that there are, [vocabulary].
+torch::Tensor Continuation::logits() {
+  const auto count = static_cast<std::int64_t>(tokens_.size());
+  if (past_ && count <= context_) {
+    const auto added = count - past_->length();
+    const task::PastScope going_on(*past_);
+    auto foretold = last_logits(added);
+    if (!past_->advance(added)) past_.reset();
+    return foretold;
+  }
+  past_.reset();
+  return last_logits(context_);
+}
+
+/// Given the last `count` tokens.
+torch::Tensor Continuation::last_logits(std::int64_t count) const {
+  const auto outputs = task::run_units(model_, {last_of(tokens_, count, device_)});
+  return outputs.at(0).select(1, -1).squeeze(0);
+}
 
 std::vector<std::int64_t> generate(const task::Model& model, const torch::Device& device,
                                    std::int64_t context, const std::vector<std::int64_t>& prompt,
                                    const Sampling& sampling,
                                    const std::function<void(std::int64_t token)>& tell) {
-  check(sampling, prompt);
-  const torch::NoGradGuard no_grad;
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(sampling.seed);
-  auto tokens = prompt;
-  Foretelling foretold(model, device, context);
-  for (std::int64_t i = 0; i < sampling.tokens; ++i) {
-    tokens.push_back(draw(foretold.after(tokens), sampling, generator));
+  Continuation text(model, device, context, prompt, sampling);
+  std::vector<std::int64_t> tokens;
+  while (static_cast<std::int64_t>(tokens.size()) < sampling.tokens) {
+    tokens.push_back(text.next());
     if (tell) tell(tokens.back());
   }
-  return {tokens.begin() + static_cast<std::ptrdiff_t>(prompt.size()), tokens.end()};
+  return tokens;
 }
 
 }  // namespace bimetal::predict

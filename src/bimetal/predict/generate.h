@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "bimetal/task/past.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::predict {
@@ -16,6 +18,29 @@ struct Sampling {
   double temperature = 1.0;   ///< logits are divided by it; 0: always the likeliest token
   std::int64_t top_k = 0;     ///< > 0: only so many of the likeliest (and their equals) are drawn
   std::uint64_t seed = 0;     ///< of the draws
+};
+
+/// A text that grows by what a model foretells. Use from one thread.
+class Continuation {
+ public:
+  /// The same as for generate(). The model's parameters must not change meanwhile.
+  Continuation(task::Model model, const torch::Device& device, std::int64_t context,
+               std::vector<std::int64_t> prompt, const Sampling& sampling);
+
+  /// The next token.
+  std::int64_t next();
+
+ private:
+  torch::Tensor logits();
+  torch::Tensor last_logits(std::int64_t count) const;
+
+  const task::Model model_;
+  const torch::Device device_;
+  const std::int64_t context_;
+  const Sampling sampling_;
+  torch::Generator generator_;
+  std::vector<std::int64_t> tokens_;
+  std::optional<task::Past> past_;  ///< none: the model has none, or its context is full
 };
 
 /// What follows `prompt`: each token is drawn from what the model, on `device` in evaluation mode,

@@ -3,8 +3,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/net/encryption.h"
@@ -40,6 +43,14 @@ class Client {
   /// shape.
   Predicted predict(std::span<const std::byte> values, comm::DType dtype, std::int64_t samples,
                     Deadline deadline);
+
+  /// Some more of a text.
+  using TextReader = std::function<void(const std::vector<std::int64_t>& tokens)>;
+
+  /// Lets a language model go on with a text; `read` gets its tokens, piece by piece, on this
+  /// thread and must not throw. Returns how many optimizer steps the weights have learnt from.
+  /// InvalidArgument for what cannot be, as the server says; and from any other model.
+  std::int64_t write(const TextRequest& wanted, const TextReader& read, Deadline deadline);
 
   /// What the server has done so far, for all its clients.
   Figures figures(Deadline deadline);

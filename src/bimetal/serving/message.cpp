@@ -16,11 +16,26 @@ namespace {
 constexpr std::int64_t kMostOfEach = std::int64_t{1} << 20;
 
 bool plausible(const ModelFacts& facts) {
-  for (const auto size : {facts.channels, facts.height, facts.width, facts.classes}) {
-    if (size < 1 || size > kMostOfEach) return false;
+  const bool text = facts.context > 0;
+  if (facts.classes < 1 || facts.classes > kMostOfEach || facts.context > kMostOfEach) return false;
+  for (const auto size : {facts.channels, facts.height, facts.width}) {
+    if (size < (text ? 0 : 1) || size > kMostOfEach) return false;
   }
   return std::isfinite(facts.mean) && std::isfinite(facts.stddev) && facts.stddev > 0 &&
          (facts.dtype == comm::DType::float32 || facts.dtype == comm::DType::float64);
+}
+
+void write_tokens(const std::vector<std::int64_t>& tokens, WireWriter& out) {
+  out.i64(static_cast<std::int64_t>(tokens.size()));
+  for (const auto token : tokens) out.i64(token);
+}
+
+std::vector<std::int64_t> read_tokens(WireReader& in) {
+  const auto count = in.i64();
+  if (count < 0 || count > kMostTokens) throw Error(ErrorCode::CorruptData, "too many tokens");
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t i = 0; i < count; ++i) tokens.push_back(in.i64());
+  return tokens;
 }
 
 }  // namespace
@@ -36,6 +51,7 @@ Body encode(const ModelFacts& facts) {
   out.f64(facts.mean);
   out.f64(facts.stddev);
   out.u8(static_cast<std::uint8_t>(facts.dtype));
+  out.i64(facts.context);
   return std::move(out).take();
 }
 
@@ -51,9 +67,50 @@ ModelFacts decode_model_facts(std::span<const std::byte> body) {
   facts.mean = in.f64();
   facts.stddev = in.f64();
   facts.dtype = static_cast<comm::DType>(in.u8());
+  facts.context = in.i64();
   in.expect_end();
   if (!plausible(facts)) throw Error(ErrorCode::CorruptData, "a model of an impossible shape");
   return facts;
+}
+
+Body encode(const TextRequest& request) {
+  WireWriter out;
+  out.i64(request.tokens);
+  out.f64(request.temperature);
+  out.i64(request.top_k);
+  out.u64(request.seed);
+  write_tokens(request.prompt, out);
+  return std::move(out).take();
+}
+
+TextRequest decode_text_request(std::span<const std::byte> body) {
+  WireReader in(body);
+  TextRequest request;
+  request.tokens = in.i64();
+  request.temperature = in.f64();
+  request.top_k = in.i64();
+  request.seed = in.u64();
+  request.prompt = read_tokens(in);
+  in.expect_end();
+  return request;
+}
+
+Body encode(const TextPiece& piece) {
+  WireWriter out;
+  out.i64(piece.step);
+  out.u8(piece.last ? 1 : 0);
+  write_tokens(piece.tokens, out);
+  return std::move(out).take();
+}
+
+TextPiece decode_text_piece(std::span<const std::byte> body) {
+  WireReader in(body);
+  TextPiece piece;
+  piece.step = in.i64();
+  piece.last = in.u8() != 0;
+  piece.tokens = read_tokens(in);
+  in.expect_end();
+  return piece;
 }
 
 bool is_sample_type(comm::DType dtype) noexcept {

@@ -23,6 +23,8 @@ enum class MessageKind : std::uint8_t {
   refused = 4,  ///< server → client: request `sequence`, or with 0 the connection. Body: an Error
   ask_figures = 5,  ///< client → server: request `sequence`
   figures = 6,      ///< server → client. Body: Figures
+  write = 7,  ///< client → server: text to go on with; `sequence`: the request. Body: TextRequest
+  written = 8,  ///< server → client: more of answer `sequence`. Body: TextPiece
 };
 
 /// Neither a request's samples nor its answer's logits take more.
@@ -39,6 +41,9 @@ struct ModelFacts {
   std::string release;  ///< the server's
   std::string model;    ///< its name
   std::int64_t channels = 0, height = 0, width = 0, classes = 0;
+  /// Of a language model: tokens that it looks back at. Its classes are its vocabulary, and it
+  /// takes no samples, but text to go on with. 0: one of images.
+  std::int64_t context = 0;
   double mean = 0, stddev = 1;               ///< pixels x become (x/255 − mean) ÷ stddev
   comm::DType dtype = comm::DType::float32;  ///< that it computes in
 
@@ -73,6 +78,31 @@ Predicted decode_predicted(std::span<const std::byte> body, std::size_t logits);
 constexpr std::size_t predicted_bytes(std::size_t logits) {
   return 16 + 8 * logits;
 }
+
+/// Neither a prompt nor its continuation is longer.
+inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
+
+/// What is asked of a language model.
+struct TextRequest {
+  std::int64_t tokens = 200;         ///< how many are drawn
+  double temperature = 1;            ///< logits are divided by it; 0: always the likeliest token
+  std::int64_t top_k = 0;            ///< > 0: only so many of the likeliest are drawn
+  std::uint64_t seed = 0;            ///< of the draws
+  std::vector<std::int64_t> prompt;  ///< at least one
+  bool operator==(const TextRequest&) const = default;
+};
+Body encode(const TextRequest& request);
+TextRequest decode_text_request(std::span<const std::byte> body);
+
+/// Some of an answer's tokens.
+struct TextPiece {
+  std::int64_t step = 0;  ///< optimizer steps that the weights have learnt from
+  bool last = false;
+  std::vector<std::int64_t> tokens;
+  bool operator==(const TextPiece&) const = default;
+};
+Body encode(const TextPiece& piece);
+TextPiece decode_text_piece(std::span<const std::byte> body);
 
 /// An Error, as the other side is to throw it.
 Body encode(const Error& error);

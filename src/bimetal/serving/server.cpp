@@ -13,58 +13,38 @@
 #include <asio/use_awaitable.hpp>
 #include <atomic>
 #include <list>
-#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "bimetal/base/log.h"
 #include "bimetal/net/tcp/listener.h"
+#include "bimetal/serving/batch_answering.h"
 #include "bimetal/serving/recorder.h"
 #include "bimetal/serving/session.h"
+#include "bimetal/serving/text_answering.h"
 
 namespace bimetal::serving {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-/// How often the computing thread looks whether it is to end.
-constexpr std::chrono::milliseconds kLookForTheEnd{100};
 /// For clients to read that the server ends.
 constexpr std::chrono::milliseconds kToSayGoodbye{300};
-
-ModelFacts checked(ModelFacts facts) {
-  if (most_samples(facts, comm::DType::float64) >= 1) return facts;
-  throw Error(
-      ErrorCode::Unsupported,
-      fmt::format("a sample of the model '{}' ({}x{}x{}, {} classes) does not fit a request "
-                  "of {} MiB",
-                  facts.model, facts.channels, facts.height, facts.width, facts.classes,
-                  kMaxRequestBytes >> 20));
-}
-
-Error as_served_error(const std::exception& failure) {
-  if (const auto* error = dynamic_cast<const Error*>(&failure)) return *error;
-  const bool memory = dynamic_cast<const std::bad_alloc*>(&failure) != nullptr;
-  const std::string text = failure.what();
-  return Error(
-      memory ? ErrorCode::OutOfMemory : ErrorCode::Internal,
-      fmt::format("the server could not compute this: {}", text.substr(0, text.find('\n'))));
-}
 
 }  // namespace
 
 struct Server::Impl final : SessionOwner {
-  Impl(const ServerOptions& given, Model& served)
+  /// Of one of the two.
+  Impl(const ServerOptions& given, ModelFacts served, Model* model, Writer* writer)
       : options(given),
-        model(served),
-        model_facts(checked(served.facts())),
-        waiting(options.batching),
+        model_facts(std::move(served)),
+        batches(model ? std::make_unique<BatchAnswering>(given.batching, *model, recorder)
+                      : nullptr),
+        writing(writer ? std::make_unique<TextAnswering>(given.texts, *writer, recorder) : nullptr),
         listener(io, options.listen, listener_options()),
         bound(listener.endpoint()),
         work(io.get_executor()),
         io_thread([this] { move_bytes(); }),
-        compute_thread([this] { compute(); }) {}
+        compute_thread([this] { answering().run(stopping); }) {}
   ~Impl() override;
 
   net::ListenerOptions listener_options();
@@ -73,24 +53,22 @@ struct Server::Impl final : SessionOwner {
   asio::awaitable<void> tick_loop();
   void count_clients();
   void stop_serving();
-
-  void compute();
-  void answer(const Batch& batch);
-  void fail(const Batch& batch, const Error& why);
+  Answering& answering() { return batches ? static_cast<Answering&>(*batches) : *writing; }
 
   // SessionOwner
   const ModelFacts& facts() const override { return model_facts; }
-  Batcher& batcher() override { return waiting; }
+  Batcher* batcher() override { return batches ? &batches->batcher() : nullptr; }
+  TextAnswering* texts() override { return writing.get(); }
   Figures figures() const override { return recorder.figures(); }
   void on_refused() override { recorder.refused(); }
   void post(std::function<void()> action) override { asio::post(io, std::move(action)); }
   void on_ended(const Session& session, const std::string& why) override;
 
   const ServerOptions options;
-  Model& model;
   const ModelFacts model_facts;
-  Batcher waiting;
   Recorder recorder;
+  const std::unique_ptr<BatchAnswering> batches;
+  const std::unique_ptr<TextAnswering> writing;
   std::atomic<bool> stopping{false};
   asio::io_context io{1};
   std::list<std::shared_ptr<Session>> sessions;  ///< also those that are told why they end
@@ -149,13 +127,13 @@ void Server::Impl::take(asio::ip::tcp::socket socket, const net::AuthenticatedCl
 void Server::Impl::on_ended(const Session& session, const std::string& why) {
   log(LogLevel::info, "predictions: client {} from {} is gone: {}", session.number(),
       session.remote(), why);
-  waiting.forget([&](const Request& request) { return request.client == session.number(); });
+  answering().forget(session.number());
   count_clients();
 }
 
 void Server::Impl::count_clients() {
   const auto here = std::ranges::count_if(sessions, [](const auto& s) { return s->serves(); });
-  waiting.set_clients(static_cast<std::size_t>(here));
+  answering().set_clients(static_cast<std::size_t>(here));
   recorder.set_clients(static_cast<std::size_t>(here));
 }
 
@@ -195,67 +173,13 @@ Server::Impl::~Impl() {
   io_thread.join();
 }
 
-// ---- the computing thread -----------------------------------------------------------------------
-
-void Server::Impl::compute() {
-  while (!stopping) {
-    const auto batch = waiting.next(Deadline::after(kLookForTheEnd));
-    if (!batch) continue;
-    try {
-      answer(*batch);
-    } catch (const std::exception& failure) {
-      const auto why = as_served_error(failure);
-      log(LogLevel::warning, "a batch of predictions has failed: {}", why.what());
-      fail(*batch, why);
-    }
-  }
-}
-
-void Server::Impl::answer(const Batch& batch) {
-  std::vector<Samples> parts;
-  std::int64_t samples = 0;
-  for (const Part& part : batch) {
-    const Request& request = *part.request;
-    const auto bytes = request.values.size() / static_cast<std::size_t>(request.samples);
-    parts.push_back({request.dtype, part.samples,
-                     std::span(request.values)
-                         .subspan(bytes * static_cast<std::size_t>(part.first),
-                                  bytes * static_cast<std::size_t>(part.samples))});
-    samples += part.samples;
-  }
-  const auto classes = static_cast<std::size_t>(model_facts.classes);
-  std::vector<double> logits(classes * static_cast<std::size_t>(samples));
-  const auto weights = model.answer(parts, logits);
-  recorder.computed_batch();
-  std::span<const double> rest(logits);
-  for (const Part& part : batch) {
-    Request& request = *part.request;
-    auto& answer = request.predicted;
-    if (request.answered == 0) answer.weights = weights;
-    answer.weights.oldest = std::min(answer.weights.oldest, weights.oldest);
-    answer.weights.newest = std::max(answer.weights.newest, weights.newest);
-    const auto own = rest.first(classes * static_cast<std::size_t>(part.samples));
-    answer.logits.insert(answer.logits.end(), own.begin(), own.end());
-    rest = rest.subspan(own.size());
-    request.answered += part.samples;
-    if (request.answered < request.samples) continue;
-    recorder.answered(request.samples, Clock::now() - request.arrived);
-    request.done(request, std::nullopt);
-  }
-}
-
-void Server::Impl::fail(const Batch& batch, const Error& why) {
-  for (const Part& part : batch) {
-    Request& request = *part.request;
-    waiting.forget([&](const Request& other) { return &other == &request; });
-    if (request.answered < request.samples) request.done(request, why);
-  }
-}
-
 // -------------------------------------------------------------------------------------------------
 
 Server::Server(const ServerOptions& options, Model& model)
-    : impl_(std::make_unique<Impl>(options, model)) {}
+    : impl_(std::make_unique<Impl>(options, model.facts(), &model, nullptr)) {}
+
+Server::Server(const ServerOptions& options, Writer& writer)
+    : impl_(std::make_unique<Impl>(options, writer.facts(), nullptr, &writer)) {}
 
 Server::~Server() = default;
 

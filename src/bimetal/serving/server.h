@@ -33,20 +33,49 @@ class Model {
   virtual WeightsVersion answer(std::span<const Samples> parts, std::span<double> logits) = 0;
 };
 
+/// One that grows, with the weights that it began with.
+class Text {
+ public:
+  virtual ~Text() = default;
+  /// The next token.
+  virtual std::int64_t next() = 0;
+  /// Optimizer steps that its weights have learnt from.
+  virtual std::int64_t step() const = 0;
+};
+
+/// A language model that is served. Its calls, and those of its texts, come from one thread.
+class Writer {
+ public:
+  virtual ~Writer() = default;
+
+  /// Does not change. Called before anything is served.
+  virtual ModelFacts facts() const = 0;
+
+  /// Errors for what it cannot go on with; they are told to who asked, as those of next().
+  virtual std::unique_ptr<Text> begin(const TextRequest& wanted) = 0;
+};
+
+struct TextOptions {
+  std::size_t at_once = 8;       ///< texts that grow by turns
+  std::size_t max_waiting = 64;  ///< texts that wait for their turn; more are turned away
+};
+
 struct ServerOptions {
   net::Endpoint listen;  ///< port 0: any
   net::Token token;      ///< none: loopback only
   net::Encryption encryption = net::Encryption::off;
-  BatcherOptions batching;
+  BatcherOptions batching;        ///< of a Model
+  TextOptions texts;              ///< of a Writer
   std::size_t max_clients = 256;  ///< more are turned away
 };
 
 /// Thread-safe.
 class Server {
  public:
-  /// Listens and serves. `model` must outlive the server. Errors: those of net::Listener;
-  /// Unsupported for a model of which no sample fits a request.
+  /// Listens and serves. `model` or `writer` must outlive the server. Errors: those of
+  /// net::Listener; Unsupported for a model of which no sample fits a request.
   Server(const ServerOptions& options, Model& model);
+  Server(const ServerOptions& options, Writer& writer);
   /// Tells clients that wait that the server ends; waits for the batch that is being computed.
   ~Server();
   Server(const Server&) = delete;

@@ -141,6 +141,8 @@ asio::awaitable<void> Session::read_messages() {
     const auto kind = static_cast<MessageKind>(header.operation);
     if (header.kind == net::FrameKind::Data && kind == MessageKind::predict) {
       co_await take_request(header);
+    } else if (header.kind == net::FrameKind::Data && kind == MessageKind::write) {
+      co_await take_text(header);
     } else if (header.kind == net::FrameKind::Data && kind == MessageKind::ask_figures &&
                header.payload_bytes == 0) {
       send(MessageKind::figures, header.sequence, 0, encode(owner_.figures()));
@@ -161,7 +163,7 @@ asio::awaitable<void> Session::wait_for_room() {
 /// until they have been answered; one that has none is turned away.
 asio::awaitable<bool> Session::reserve(std::int64_t samples) {
   for (;;) {
-    if (owner_.batcher().reserve(samples)) co_return true;
+    if (owner_.batcher()->reserve(samples)) co_return true;
     if (pending_ == 0 || leaving_ || closed_) co_return false;
     co_await wait_for_room();
   }
@@ -170,6 +172,11 @@ asio::awaitable<bool> Session::reserve(std::int64_t samples) {
 /// What is wrong with a request, as far as its header tells.
 std::optional<Error> Session::flaw_of(const net::FrameHeader& header) const {
   const auto& facts = owner_.facts();
+  if (!owner_.batcher()) {
+    return Error(ErrorCode::InvalidArgument,
+                 fmt::format("'{}' is a language model: it goes on with texts (bimetal generate)",
+                             facts.model));
+  }
   const auto dtype = static_cast<comm::DType>(header.dtype);
   if (!is_sample_type(dtype)) {
     return Error(ErrorCode::InvalidArgument,
@@ -204,7 +211,7 @@ asio::awaitable<void> Session::take_request(net::FrameHeader header) {
   if (!flaw && !room) {
     flaw = Error(ErrorCode::Aborted,
                  fmt::format("the server is busy: {} samples wait already; try again later",
-                             owner_.batcher().waiting()));
+                             owner_.batcher()->waiting()));
   }
   receiving_ = true;
   wire_.heard = Clock::now();
@@ -217,14 +224,14 @@ asio::awaitable<void> Session::take_request(net::FrameHeader header) {
       error = co_await wire_.receive(request->values);
       if (!error) net::check_payload(header, request->values, wire_.incoming);
     } catch (...) {
-      owner_.batcher().release(samples);
+      owner_.batcher()->release(samples);
       throw;
     }
     if (error || leaving_ || closed_) {
-      owner_.batcher().release(samples);
+      owner_.batcher()->release(samples);
     } else {
       ++pending_;
-      owner_.batcher().add(std::move(request));
+      owner_.batcher()->add(std::move(request));
     }
   }
   receiving_ = false;

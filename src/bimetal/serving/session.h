@@ -22,13 +22,17 @@ namespace bimetal::serving {
 inline constexpr std::chrono::milliseconds kTick{250};
 
 class Session;
+class TextAnswering;
 
 /// What sessions need of their server.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
   virtual const ModelFacts& facts() const = 0;
-  virtual Batcher& batcher() = 0;
+  /// Where samples are answered; nullptr: of a language model.
+  virtual Batcher* batcher() = 0;
+  /// Where texts are; nullptr: of another model.
+  virtual TextAnswering* texts() = 0;
   virtual Figures figures() const = 0;
   /// Counts what is refused.
   virtual void on_refused() = 0;
@@ -66,6 +70,10 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> write(std::shared_ptr<Session> self);
   asio::awaitable<void> read_messages();
   asio::awaitable<void> take_request(net::FrameHeader header);
+  asio::awaitable<void> take_text(net::FrameHeader header);
+  void add_text(std::uint64_t sequence, TextRequest wanted);
+  void more_text(std::uint64_t sequence, const TextPiece& piece,
+                 const std::optional<Error>& failure);
   asio::awaitable<std::error_code> discard(std::uint64_t bytes);
   asio::awaitable<void> discard_rest();
   asio::awaitable<void> wait_for_room();

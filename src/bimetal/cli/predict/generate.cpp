@@ -3,19 +3,23 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/shared_job.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/predict/generate.h"
+#include "bimetal/serving/client.h"
 
 namespace bimetal::cli {
 namespace {
@@ -27,11 +31,15 @@ constexpr const char* kGenerateExamples = R"(Examples:
   bimetal generate runs/gpt/step-00001000 --prompt 'Once' --temperature 0.8 --top-k 40 --seed 7
   bimetal generate models/gpt2 --prompt 'Once upon a time' --temperature 0
 
-RUN is a checkpoint, a folder of them (its newest is taken), or a Hugging Face folder.)";
+  bimetal generate 127.0.0.1:29600 --prompt 'Once' --tokens 50
+
+RUN is a checkpoint, a folder of them (its newest is taken), a Hugging Face folder, or the address of
+`bimetal serve`.)";
 
 struct GenerateArguments {
   std::string run, prompt, tokenizer;
-  std::string worker = "auto";
+  std::string worker = "auto", token_file;
+  double timeout_s = 600;
   predict::Sampling sampling;
 };
 
@@ -63,26 +71,81 @@ torch::Device choose_device(const std::string& worker) {
   return device::select_device(spec, /*local_rank=*/0);
 }
 
+/// Prints a text as it grows, where its tokens are bytes: others mean what they mean among their
+/// neighbours, and are shown at the end.
+class Shown {
+ public:
+  Shown(const GenerateArguments& arguments, const TextCodec& codec)
+      : codec_(codec), tokens_(codec.encode(arguments.prompt)), prompt_(tokens_) {
+    if (codec_.bytes()) write_to(stdout, arguments.prompt);
+  }
+
+  const std::vector<std::int64_t>& prompt() const { return prompt_; }
+
+  void add(const std::vector<std::int64_t>& tokens) {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    if (codec_.bytes()) write_to(stdout, codec_.decode(tokens));
+  }
+
+  void finish() const {
+    if (!codec_.bytes()) write_to(stdout, codec_.decode(tokens_));
+    write_to(stdout, "\n");
+  }
+
+ private:
+  const TextCodec& codec_;
+  std::vector<std::int64_t> tokens_;
+  const std::vector<std::int64_t> prompt_;
+};
+
+/// Of `bimetal serve`; empty where `run` is a folder.
+std::optional<net::Endpoint> address_of(const std::string& run) {
+  if (fs::exists(run)) return std::nullopt;
+  try {
+    return net::parse_endpoint(run);
+  } catch (const Error&) {
+    return std::nullopt;  // a folder that is not there
+  }
+}
+
+int ask_server(const GenerateArguments& arguments, const net::Endpoint& server) {
+  const auto deadline = Deadline::after(milliseconds_of(arguments.timeout_s));
+  serving::Client client(
+      {server, read_token(arguments.token_file), net::encryption_from_environment()});
+  const auto facts = client.facts(deadline);
+  if (arguments.tokenizer.empty() && facts.classes != 256) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("the model '{}' knows {} tokens, which are no bytes: name its tokenizer "
+                    "by --tokenizer",
+                    facts.model, facts.classes));
+  }
+  const TextCodec codec(arguments.tokenizer.empty() ? "bytes" : arguments.tokenizer, facts.classes);
+  Shown text(arguments, codec);
+  const auto& sampling = arguments.sampling;
+  client.write(
+      {.tokens = sampling.tokens,
+       .temperature = sampling.temperature,
+       .top_k = sampling.top_k,
+       .seed = sampling.seed,
+       .prompt = text.prompt()},
+      [&](const std::vector<std::int64_t>& tokens) { text.add(tokens); }, deadline);
+  text.finish();
+  return kSuccess;
+}
+
 int generate_command(const GenerateArguments& arguments) {
+  if (const auto server = address_of(arguments.run)) return ask_server(arguments, *server);
   const auto device = choose_device(arguments.worker);
   const auto [model, config] = load_language_model(arguments.run);
   const TextCodec codec(arguments.tokenizer.empty() ? tokenizer_of(arguments.run, config.vocabulary)
                                                     : arguments.tokenizer,
                         config.vocabulary);
-  auto text = codec.encode(arguments.prompt);
   model.to(device);
-  std::function<void(std::int64_t)> show;
-  if (codec.bytes()) {
-    write_to(stdout, arguments.prompt);
-    show = [&](std::int64_t token) { write_to(stdout, codec.decode({token})); };
-  }
-  const auto tokens =
-      predict::generate(model, device, config.context, text, arguments.sampling, show);
-  if (!codec.bytes()) {  // other tokens mean what they mean among their neighbours
-    text.insert(text.end(), tokens.begin(), tokens.end());
-    write_to(stdout, codec.decode(text));
-  }
-  write_to(stdout, "\n");
+  Shown text(arguments, codec);
+  predict::generate(model, device, config.context, text.prompt(), arguments.sampling,
+                    [&](std::int64_t token) { text.add({token}); });
+  text.finish();
   return kSuccess;
 }
 
@@ -116,6 +179,15 @@ void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
       ->type_name("FILE");
   command.add_option("--worker", arguments.worker, "What to compute on (default: auto)")
       ->type_name("SPEC");
+  command
+      .add_option("--token-file", arguments.token_file,
+                  "The secret of a server, see `bimetal token`; needed beyond loopback")
+      ->type_name("FILE");
+  add_encrypt(command, "OPTIONS");
+  command.add_option("--timeout", arguments.timeout_s, "Of a server: seconds for all of it")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
 }
 
 }  // namespace

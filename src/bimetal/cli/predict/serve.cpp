@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/stopwatch.h"
@@ -16,6 +17,7 @@
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/predict/checkpoint_weights.h"
+#include "bimetal/predict/language_writer.h"
 #include "bimetal/serving/server.h"
 #include "bimetal/train/setup.h"
 
@@ -26,6 +28,7 @@ constexpr const char* kServeExamples = R"(Examples:
   bimetal serve runs/fashion_mnist
   bimetal serve runs/fashion_mnist --listen 192.168.1.10:29600 --token-file bimetal.token --worker cuda:0
   bimetal predict 127.0.0.1:29600 t10k-images-idx3-ubyte.gz --labels t10k-labels-idx1-ubyte.gz
+  bimetal serve runs/gpt_text; bimetal generate 127.0.0.1:29600 --prompt 'The import statement'
 
 A folder of checkpoints stands for its newest one; when a training saves another, that one answers.
 A job of parameter servers answers by itself: bimetal predict takes its --listen address.
@@ -54,7 +57,9 @@ serving::ServerOptions server_options(const ServeArguments& arguments) {
 /// What has happened between two looks at a server.
 class Progress {
  public:
-  explicit Progress(const serving::Server& server) : server_(server) {}
+  /// `what` is counted: images, or tokens.
+  Progress(const serving::Server& server, std::string what)
+      : server_(server), what_(std::move(what)) {}
 
   /// A line about the time since the last call.
   std::string line(bool json, std::int64_t step) {
@@ -82,25 +87,26 @@ class Progress {
           .dump();
     }
     return fmt::format(
-        "step {}  {} client{}  {:.0f} requests/s  {:.0f} images/s  mean batch {:.1f}  latency "
-        "{:.1f} "
-        "ms, 99th {:.1f} ms{}",
-        step, now.clients, now.clients == 1 ? "" : "s", requests, samples,
-        batches > 0 ? samples / batches : 0.0, 1000 * now.latency_median_s,
-        1000 * now.latency_p99_s, now.refused ? fmt::format("  {} refused", now.refused) : "");
+        "step {}  {} client{}  {:.3g} requests/s  {:.0f} {}/s{}  latency {:.1f} ms, 99th {:.1f} "
+        "ms{}",
+        step, now.clients, now.clients == 1 ? "" : "s", requests, samples, what_,
+        batches > 0 ? fmt::format("  mean batch {:.1f}", samples / batches) : "",
+        1000 * now.latency_median_s, 1000 * now.latency_p99_s,
+        now.refused ? fmt::format("  {} refused", now.refused) : "");
   }
 
   /// All of it.
   std::string summary() const {
     const auto now = server_.figures();
-    return fmt::format("answered {} requests of {} images in {} batches; refused {}", now.requests,
-                       now.samples, now.batches, now.refused);
+    return fmt::format("answered {} requests of {} {} in {} batches; refused {}", now.requests,
+                       now.samples, what_, now.batches, now.refused);
   }
 
   bool busy() const { return server_.figures().requests != before_.requests; }
 
  private:
   const serving::Server& server_;
+  const std::string what_;
   serving::Figures before_;
   Stopwatch watch_;
 };
@@ -114,15 +120,17 @@ void announce(Terminal& terminal, const ServeArguments& arguments, const serving
             -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return;
   }
-  terminal.print(fmt::format("serving {} at {}; ask it with: bimetal predict {} IMAGES",
-                             weights.origin().string(), at, at));
+  terminal.print(fmt::format("serving {} at {}; ask it with: {}", weights.origin().string(), at,
+                             weights.description().language
+                                 ? fmt::format("bimetal generate {} --prompt TEXT", at)
+                                 : fmt::format("bimetal predict {} IMAGES", at)));
 }
 
 int serve_until_stopped(const ServeArguments& arguments, const serving::Server& server,
                         predict::CheckpointWeights& weights, launch::SignalWatch& signals) {
   Terminal terminal;
   announce(terminal, arguments, server, weights);
-  Progress progress(server);
+  Progress progress(server, weights.description().language ? "tokens" : "images");
   const auto every =
       milliseconds_of(terminal.live() && !arguments.json ? 1.0 : arguments.interval_s);
   auto origin = weights.origin();
@@ -160,6 +168,11 @@ int serve_command(const ServeArguments& arguments) {
   trainer.worker = job::parse_worker_spec(arguments.worker);
   const auto place = train::choose_place(job, trainer);
   weights.move_to(place.device);
+  if (weights.description().language) {
+    predict::LanguageWriter writer(weights.description(), place, trainer.worker.speed, weights);
+    const serving::Server server(options, writer);
+    return serve_until_stopped(arguments, server, weights, signals);
+  }
   predict::PredictionModel model(weights.description(), place, trainer.worker.speed, weights);
   const serving::Server server(options, model);
   return serve_until_stopped(arguments, server, weights, signals);
@@ -216,7 +229,7 @@ void add_serve_options(CLI::App& command, ServeArguments& arguments) {
 
 void add_serve(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<ServeArguments>();
-  auto* command = app.add_subcommand("serve", "Answer what a trained model predicts, in batches");
+  auto* command = app.add_subcommand("serve", "Answer what a trained model predicts, or writes");
   add_serve_options(*command, *arguments);
   command->footer(kServeExamples);
   command->callback(
