@@ -86,11 +86,12 @@ torch::Tensor token_loss_sum(const task::Values& outputs, const task::Values& ba
 
 }  // namespace
 
-ImageTask::ImageTask(torch::ScalarType dtype, std::string model, std::int64_t hidden)
-    : model_(std::move(model)), hidden_(hidden), data_(std::make_shared<Images>(dtype)) {}
+ImageTask::ImageTask(torch::ScalarType dtype, std::string model, std::int64_t hidden,
+                     std::int64_t norm_group)
+    : model_(std::move(model)), hidden_(hidden), norm_group_(norm_group), data_(std::make_shared<Images>(dtype)) {}
 
 task::Model ImageTask::make_model() const {
-  return models::make_model(model_, shape, hidden_)->units();
+  return models::make_model(model_, shape, hidden_, norm_group_)->units();
 }
 
 torch::Tensor ImageTask::loss_sum(const task::Values& outputs, const task::Values& batch) const {

@@ -22,7 +22,7 @@ constexpr std::uint64_t seed = 3;
 class ImageTask final : public task::Task {
  public:
   explicit ImageTask(torch::ScalarType dtype = torch::kFloat64, std::string model = "cnn",
-                     std::int64_t hidden = 0);
+                     std::int64_t hidden = 0, std::int64_t norm_group = 0);
 
   task::Model make_model() const override;
   std::shared_ptr<const task::Dataset> training() const override { return data_; }
@@ -30,7 +30,7 @@ class ImageTask final : public task::Task {
 
  private:
   std::string model_;
-  std::int64_t hidden_;
+  std::int64_t hidden_, norm_group_;
   std::shared_ptr<const task::Dataset> data_;
 };
 

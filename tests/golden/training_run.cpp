@@ -12,6 +12,7 @@
 #include "bimetal/optim/lars.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/task/model_state.h"
 #include "bimetal/train/step.h"
 #include "golden/tasks.h"
 #include "support/thread_ranks.h"
@@ -79,13 +80,14 @@ class Worker {
          comm::Group group)
       : plan_(plan),
         data_(task.training()),
+        sample_group_(model.sample_group()),
         rank_(group.rank()),
         sharded_(make_sharded(plan, model, group)),
         optimizer_(make_own_optimizer(model)),
         step_(make_step(task, model, group)) {}
 
   std::vector<double> train() {
-    auto sampler = data::make_sampler(*data_, seed);
+    auto sampler = data::make_sampler(*data_, seed, sample_group_);
     const auto& first = plan_.shares.front();
     const auto global_batch = std::accumulate(first.begin(), first.end(), std::int64_t{0});
     std::vector<double> losses;
@@ -96,15 +98,18 @@ class Worker {
     return losses;
   }
 
-  // All of the model's at the end; on rank 0 alone where they are in shards for good.
-  std::vector<torch::Tensor> parameters(const task::Model& model) const {
-    if (plan_.zero_level < 3) return model.parameters();
-    std::vector<torch::Tensor> gathered;
-    for (const auto& parameter :
-         sharded_->gather([](const auto& piece) { return piece.tensor; }, 0)) {
-      gathered.push_back(parameter.tensor);
+  // All of the model's at the end, then its buffers; on rank 0 alone where they are in shards for
+  // good.
+  std::vector<torch::Tensor> tensors(const task::Model& model) const {
+    const task::ModelState state(model);
+    auto parameters = state.parameters;
+    if (plan_.zero_level == 3) {
+      parameters = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
+      if (parameters.empty()) return {};
     }
-    return gathered;
+    auto all = task::tensors_of(parameters);
+    for (const auto& buffer : state.buffers) all.push_back(buffer.tensor);
+    return all;
   }
 
  private:
@@ -156,6 +161,7 @@ class Worker {
 
   const TrainingPlan& plan_;
   std::shared_ptr<const task::Dataset> data_;
+  std::int64_t sample_group_;
   int rank_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
@@ -168,6 +174,8 @@ std::unique_ptr<task::Task> make_task(const TrainingPlan& plan) {
   switch (plan.learns) {
     case Learns::images: return std::make_unique<ImageTask>(plan.dtype);
     case Learns::resnet: return std::make_unique<ImageTask>(plan.dtype, "resnet18", 32);
+    case Learns::resnet_batch_norm:
+      return std::make_unique<ImageTask>(plan.dtype, "resnet18", 8, 4);
     case Learns::tokens: return std::make_unique<TokenTask>();
     case Learns::gpt2: return std::make_unique<LanguageTask>("gpt2", plan.dropout);
     case Learns::llama: return std::make_unique<LanguageTask>("llama", plan.dropout);
@@ -198,7 +206,7 @@ TrainingResult train(const TrainingPlan& plan) {
   testing::run_ranks(world_size, [&](int rank, comm::Group group) {
     Worker worker(plan, *task, models[rank], group);
     auto losses = worker.train();
-    parameters[rank] = worker.parameters(models[rank]);
+    parameters[rank] = worker.tensors(models[rank]);
     if (rank == 0) result.losses = std::move(losses);
   });
   result.parameters = parameters[0];

@@ -20,7 +20,7 @@ namespace bimetal::golden {
 
 enum class Optimizer { sgd_momentum, adam, adamw, lars, lamb };
 
-enum class Learns { images, resnet, tokens, gpt2, llama };
+enum class Learns { images, resnet, resnet_batch_norm, tokens, gpt2, llama };
 
 constexpr int training_steps = 20;
 

@@ -99,6 +99,7 @@ Json model_json(const ModelDescription& model) {
   Json json = {{"name", model.name},     {"hidden", model.hidden}, {"channels", model.channels},
                {"height", model.height}, {"width", model.width},   {"classes", model.classes},
                {"dtype", model.dtype},   {"mean", model.mean},     {"stddev", model.stddev}};
+  if (model.norm_group > 0) json["norm_group"] = model.norm_group;
   if (model.language) json["language"] = language_json(*model.language);
   return json;
 }
@@ -114,6 +115,7 @@ ModelDescription parse_model(const Json& json) {
   json.at("dtype").get_to(model.dtype);
   json.at("mean").get_to(model.mean);
   json.at("stddev").get_to(model.stddev);
+  model.norm_group = json.value("norm_group", model.norm_group);
   if (json.contains("language")) model.language = parse_language(json.at("language"));
   return model;
 }

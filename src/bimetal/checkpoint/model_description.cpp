@@ -25,7 +25,7 @@ task::Model draw_described_model(const ModelDescription& description) {
                              .height = description.height,
                              .width = description.width,
                              .classes = description.classes},
-                            description.hidden)
+                            description.hidden, description.norm_group)
       ->units();
 }
 

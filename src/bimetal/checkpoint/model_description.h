@@ -14,6 +14,7 @@ struct ModelDescription {
   /// As models::make_model takes it, or a language model's, or "module:function" of one in Python.
   std::string name;
   std::int64_t hidden = 0;  ///< likewise
+  std::int64_t norm_group = 0;  ///< likewise
   std::int64_t channels = 1, height = 28, width = 28, classes = 10;
   std::string dtype = "float32";  ///< that it was trained in: "float32" or "float64"
   double mean = 0, stddev = 1;    ///< pixels x become (x/255 − mean) ÷ stddev

@@ -55,12 +55,16 @@ constexpr Combination kImpossible[] = {
      "model.python brings data of its own: leave the keys of [data] out, but for name and path, "
      "which "
      "it may look at"},
-    {[](const Asked& asked) { return asked.job.model.norm == "batch"; },
-     "model.norm = \"batch\" is not possible yet: what a sample is normalised by would hang on "
-     "which "
-     "others are beside it, so on the split of the batch; take \"group\", which looks at one "
-     "sample "
-     "alone"},
+    {[](const Asked& asked) { return asked.job.model.norm == "batch" && asked.servers(); },
+     "model.norm = \"batch\" does not go with parallel.mode = \"server\": workers that do not wait "
+     "for each other have no running statistics in common; take \"group\", which looks at one "
+     "sample alone, or parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) {
+       return asked.job.model.norm == "batch" &&
+              asked.job.model.norm_group > asked.job.train.global_batch;
+     },
+     "model.norm_group is larger than train.global_batch: so many samples are normalised with each "
+     "other, and a step must have them"},
     {[](const Asked& asked) { return asked.float16 && asked.job.compression.gradients != "none"; },
      "train.precision = \"float16\" does not go with compression.gradients: what is shortened is "
      "remembered for the next step, and an overflow, which skips one step, would stay in that "

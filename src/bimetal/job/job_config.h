@@ -17,7 +17,8 @@ struct ModelConfig {
   std::string name = "cnn";
   std::string python;  ///< "package.module:function" that makes the task; then name says nothing
   std::int64_t hidden = 0;     ///< width of the hidden layers; 0: the model's own
-  std::string norm = "group";  ///< resnets: "group", or "batch"
+  std::string norm = "group";     ///< resnets: "group", or "batch"
+  std::int64_t norm_group = 32;   ///< batch: samples that are normalised with each other
   // Language models; 0: that of the preset.
   std::int64_t layers = 0;
   std::int64_t width = 0;
@@ -166,6 +167,9 @@ struct JobConfig {
   MonitorConfig monitor = {};
   bool operator==(const JobConfig&) const = default;
 };
+
+/// How many samples of `job` are normalised with each other; 0: each is by itself.
+std::int64_t sample_group(const JobConfig& job);
 
 /// Is told what the user should change although it still works, as keys by their former names.
 using Notify = std::function<void(const std::string& notice)>;

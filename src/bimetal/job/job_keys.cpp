@@ -18,6 +18,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"model", "python", kAlike, text(model.python)},
       {"model", "hidden", kAlike, whole(model.hidden, 0)},
       {"model", "norm", kAlike, one_of(model.norm, {"group", "batch"})},
+      {"model", "norm_group", kAlike, whole(model.norm_group, 2)},
       {"model", "layers", kAlike, whole(model.layers, 0)},
       {"model", "width", kAlike, whole(model.width, 0)},
       {"model", "heads", kAlike, whole(model.heads, 0)},

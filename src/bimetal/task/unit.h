@@ -7,12 +7,14 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "bimetal/task/batch_norm.h"
 #include "bimetal/task/values.h"
 
 namespace bimetal::task {
@@ -32,6 +34,7 @@ struct Unit {
   /// parameters and the buffers: it may be called again for the same inputs.
   std::function<Values(const Values& inputs)> forward;
   std::function<void(bool training)> set_training = {};  ///< empty: it makes no difference
+  std::vector<BatchStatistics> statistics = {};  ///< of its batch normalisations
 };
 
 /// One that nobody has cut is one unit. A cheap handle, as its units are. Use from one thread.
@@ -46,6 +49,11 @@ struct Model {
   /// Names of one tensor each: its first, and others under which it comes again. Tensors with one
   /// name are left out.
   std::vector<std::vector<std::string>> tied() const;
+
+  /// Of all units.
+  std::vector<BatchStatistics> statistics() const;
+  /// Samples that belong together, since they are normalised with each other; 1: none do.
+  std::int64_t sample_group() const;
 
   void train(bool on = true) const;
   void eval() const { train(false); }

@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/optim/merged_update.h"
+#include "bimetal/parallel/data/batch_statistics.h"
 #include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
@@ -79,7 +80,10 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
   result.applied = all_fit(result.figures);
-  if (!result.applied) return result;
+  if (!result.applied) {
+    parallel::discard(statistics_);
+    return result;
+  }
 
   require_finite(result.figures, step);
   const Stopwatch updating;
@@ -89,6 +93,9 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
     if (merged != nullptr) merged->set_gradient_factor(stages_.factor());
     optimizer.step();
     store_.after_update();
+    parallel::merge_over_ranks(statistics_, store_.group(), timeout_);
+  } else {
+    parallel::discard(statistics_);
   }
   update_seconds_ = inspect_seconds + updating.seconds();
   return result;

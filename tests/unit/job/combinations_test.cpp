@@ -46,7 +46,9 @@ TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
               HasSubstr("servers.count = 1"));
   EXPECT_THAT(refusal({"train.clip_value=1", "compression.gradients=topk"}),
               HasSubstr("train.momentum"));
-  EXPECT_THAT(refusal({"model.norm=batch"}), HasSubstr("take \"group\""));
+  EXPECT_EQ(refusal({"model.norm=batch"}), "");
+  EXPECT_THAT(refusal({"model.norm=batch", "parallel.mode=server"}), HasSubstr("take \"group\""));
+  EXPECT_THAT(refusal({"model.norm=batch", "model.norm_group=600"}), HasSubstr("global_batch"));
 }
 
 TEST(Combinations, ShardsDoNotGoWithEverything) {
