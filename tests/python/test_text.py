@@ -7,7 +7,9 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import sys
 import unittest
 
@@ -56,9 +58,35 @@ class FromTextToText(harness.FaultTest):
         self.assertEqual(drawn[0], drawn[1])
         self.assertNotEqual(drawn[0], drawn[2])
 
+        self.served_texts_are_those_of_the_checkpoint(likely, drawn[2])
         self.export_is_what_was_trained()
         self.folder_for_transformers_writes_the_same(likely)
         self.training_goes_on_from_the_folder()
+
+    def served_texts_are_those_of_the_checkpoint(self, likely, drawn):
+        server = self.start("serve", self.checkpoints, "--worker", "cpu:threads=1")
+        server.wait_for_output("serving")
+        address = re.search(r" at (\S+);", server.out)[1]
+        asked = ["generate", address, "--prompt", "the cat", "--tokens"]
+        texts = [self.start(*asked, *more) for more in
+                 (["40", "--temperature", "0"], ["30", "--temperature", "2", "--seed", "2"])]
+        self.assertEqual([text.wait().out for text in texts], [likely, drawn])
+        server.interrupt()
+        self.assertEqual(server.wait().status, harness.INTERRUPTED, server.err)
+        self.assertIn("answered 2 requests of 70 tokens", server.out)
+
+    def test_a_server_that_is_killed_ends_the_text(self):
+        self.done("train", self.job, *WORKERS, "--set", "train.steps=2")
+        server = self.start("serve", self.checkpoints, "--worker", "cpu:threads=1,speed=0.05")
+        server.wait_for_output("serving")
+        text = self.start("generate", re.search(r" at (\S+);", server.out)[1], "--prompt", "the", "--tokens", "100000")
+        harness.wait_until(lambda: len(text.out) > len("the"), "the text grows", text)
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+        text.wait()
+        self.assertNotEqual(text.status, 0)
+        self.assertRegex(text.err, "(?i)server")
+        self.assert_nothing_left()
 
     def export_is_what_was_trained(self):
         from safetensors.torch import load_file
