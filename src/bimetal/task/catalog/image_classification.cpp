@@ -45,8 +45,8 @@ std::shared_ptr<const data::ImageSet> as_samples(data::ImageDataset set, const s
 }  // namespace
 
 ImageClassification::ImageClassification(const std::string& model, std::int64_t hidden,
-                                         std::int64_t norm_group, data::TrainTest data, const std::string& dtype,
-                                         data::Augment augment)
+                                         data::TrainTest data, const std::string& dtype,
+                                         data::Augment augment, std::int64_t norm_group)
     : description_(describe(model, hidden, norm_group, data.train, dtype)),
       left_out_(std::move(data.left_out)),
       training_(as_samples(std::move(data.train), dtype, augment)),

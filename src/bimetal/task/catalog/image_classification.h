@@ -16,9 +16,9 @@ class ImageClassification final : public JobTask {
  public:
   /// `model`, `hidden` and `norm_group`: as models::make_model takes them; `dtype`: "float32" or "float64", of
   /// the images in batches; `augment`: of those that are trained on.
-  ImageClassification(const std::string& model, std::int64_t hidden, std::int64_t norm_group,
-                      data::TrainTest data, const std::string& dtype,
-                      data::Augment augment = data::Augment::No);
+  ImageClassification(const std::string& model, std::int64_t hidden, data::TrainTest data,
+                      const std::string& dtype, data::Augment augment = data::Augment::No,
+                      std::int64_t norm_group = 0);
 
   Model make_model() const override;
   std::shared_ptr<const Dataset> training() const override { return training_; }

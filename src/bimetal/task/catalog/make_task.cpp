@@ -52,8 +52,8 @@ std::shared_ptr<const JobTask> make_image_classification(const job::JobConfig& j
   auto data = data::load_dataset(files, load_options(job.data));
   if (const auto seed = job.data.bootstrap_seed) data.train = data::bootstrap(data.train, seed);
   return std::make_shared<ImageClassification>(
-      job.model.name, job.model.hidden, job::sample_group(job), std::move(data), job.train.dtype,
-      job.data.augment ? data::Augment::Yes : data::Augment::No);
+      job.model.name, job.model.hidden, std::move(data), job.train.dtype,
+      job.data.augment ? data::Augment::Yes : data::Augment::No, job::sample_group(job));
 }
 
 }  // namespace
