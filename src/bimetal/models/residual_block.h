@@ -42,7 +42,7 @@ class ResidualBlockImpl final : public torch::nn::Module {
  public:
   /// `samples`: as residual_norm() has it.
   ResidualBlockImpl(BlockKind kind, std::int64_t in, std::int64_t width, std::int64_t stride,
-                    std::int64_t samples);
+                    std::int64_t samples = 0);
 
   torch::Tensor forward(const torch::Tensor& x);
 
