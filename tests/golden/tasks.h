@@ -52,8 +52,9 @@ class TokenTask final : public task::Task {
 /// The same sequences, by a language model of two blocks.
 class LanguageTask final : public task::Task {
  public:
-  /// `model`: a name of models::language_preset.
-  LanguageTask(const std::string& model, double dropout);
+  /// `model`: a name of models::language_preset. `heads`: of attention; each two of llama's share
+  /// keys and values.
+  LanguageTask(const std::string& model, double dropout, std::int64_t heads = 4);
 
   task::Model make_model() const override;
   std::shared_ptr<const task::Dataset> training() const override { return data_; }

@@ -3,15 +3,21 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
+#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_task.h"
 #include "bimetal/train/step.h"
 #include "golden/tasks.h"
 #include "support/thread_ranks.h"
@@ -72,17 +78,42 @@ train::StepOptions step_options(const TrainingPlan& plan, comm::Group group) {
   return options;
 }
 
+/// A replica's tensor ranks stand beside each other.
+comm::Group tensor_ranks_of(const TrainingPlan& plan, comm::Group world) {
+  const auto width = static_cast<int>(plan.tensor.size());
+  comm::Group mine;
+  for (int first = 0; first < world.size(); first += width) {
+    std::vector<int> ranks(plan.tensor.size());
+    std::iota(ranks.begin(), ranks.end(), first);
+    if (auto group = world.subgroup(ranks)) mine = std::move(group);
+  }
+  return mine;
+}
+
+comm::Group replicas_of(const TrainingPlan& plan, comm::Group world) {
+  const auto width = static_cast<int>(plan.tensor.size());
+  comm::Group mine;
+  for (int place = 0; place < width; ++place) {
+    std::vector<int> ranks;
+    for (int rank = place; rank < world.size(); rank += width) ranks.push_back(rank);
+    if (auto group = world.subgroup(ranks)) mine = std::move(group);
+  }
+  return mine;
+}
+
 // One rank's work.
 class Worker {
  public:
   Worker(const TrainingPlan& plan, const task::Task& task, const task::Model& model,
-         comm::Group group)
+         comm::Group world)
       : plan_(plan),
         data_(task.training()),
-        rank_(group.rank()),
-        sharded_(make_sharded(plan, model, group)),
+        tensor_(make_tensor(plan, model, world)),
+        replicas_(tensor_ ? replicas_of(plan, world) : world),
+        sharded_(make_sharded(plan, model, replicas_)),
         optimizer_(make_own_optimizer(model)),
-        step_(make_step(task, model, group)) {}
+        tensor_task_(task, tensor_ ? tensor_->ranks() : nullptr),
+        step_(make_step(task, model)) {}
 
   std::vector<double> train() {
     auto sampler = data::make_sampler(*data_, seed);
@@ -96,10 +127,16 @@ class Worker {
     return losses;
   }
 
-  // All of the model's at the end; on rank 0 alone where they are in shards for good.
+  // All of the model's at the end; on rank 0 alone where they are in shards for good, or in parts.
   std::vector<torch::Tensor> parameters(const task::Model& model) const {
-    if (plan_.zero_level < 3) return model.parameters();
+    if (plan_.zero_level < 3 && !tensor_) return model.parameters();
     std::vector<torch::Tensor> gathered;
+    if (tensor_) {
+      for (const auto& whole : tensor_->gather(model.named_parameters())) {
+        gathered.push_back(whole.tensor);
+      }
+      return gathered;
+    }
     for (const auto& parameter :
          sharded_->gather([](const auto& piece) { return piece.tensor; }, 0)) {
       gathered.push_back(parameter.tensor);
@@ -108,6 +145,15 @@ class Worker {
   }
 
  private:
+  static std::shared_ptr<const parallel::tensor::TensorModel> make_tensor(const TrainingPlan& plan,
+                                                                          const task::Model& model,
+                                                                          comm::Group world) {
+    if (plan.tensor.empty()) return nullptr;
+    return std::make_shared<parallel::tensor::TensorModel>(
+        model, parallel::tensor::GroupRanks::make(tensor_ranks_of(plan, std::move(world)),
+                                                  plan.tensor, std::chrono::seconds(30)));
+  }
+
   static std::shared_ptr<parallel::shard::ShardedModel> make_sharded(const TrainingPlan& plan,
                                                                      const task::Model& model,
                                                                      comm::Group group) {
@@ -134,19 +180,25 @@ class Worker {
     return pieces;
   }
 
-  std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model,
-                                                 comm::Group group) {
-    const auto options = step_options(plan_, group);
+  std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model) {
+    const auto options = step_options(plan_, replicas_);
+    if (tensor_) {
+      auto replicas = std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_,
+                                                                  options.parallel);
+      return std::make_unique<train::TrainingStep>(
+          tensor_task_, tensor_->model(), *optimizer_,
+          std::make_shared<parallel::tensor::TensorStore>(std::move(replicas), tensor_), options);
+    }
     if (sharded_) {
       return std::make_unique<train::TrainingStep>(task, sharded_->model(), *optimizer_, sharded_,
                                                    options);
     }
-    return std::make_unique<train::TrainingStep>(task, model, *optimizer_, group, options);
+    return std::make_unique<train::TrainingStep>(task, model, *optimizer_, replicas_, options);
   }
 
   // The step's mean loss over all ranks.
   double step(int number, const data::EpochSampler::Step& plan) {
-    const auto fetch = [&] { return data_->batch(plan.of_rank(rank_)); };
+    const auto fetch = [&] { return data_->batch(plan.of_rank(replicas_.rank())); };
     const auto result = step_->run(number, plan, fetch, false);
     EXPECT_TRUE(result.applied);
     double loss = 0;
@@ -156,9 +208,11 @@ class Worker {
 
   const TrainingPlan& plan_;
   std::shared_ptr<const task::Dataset> data_;
-  int rank_;
+  std::shared_ptr<const parallel::tensor::TensorModel> tensor_;
+  comm::Group replicas_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  parallel::tensor::TensorTask tensor_task_;
   std::unique_ptr<train::TrainingStep> step_;
 };
 
@@ -171,6 +225,7 @@ std::unique_ptr<task::Task> make_task(const TrainingPlan& plan) {
     case Learns::tokens: return std::make_unique<TokenTask>();
     case Learns::gpt2: return std::make_unique<LanguageTask>("gpt2", plan.dropout);
     case Learns::llama: return std::make_unique<LanguageTask>("llama", plan.dropout);
+    case Learns::llama8: return std::make_unique<LanguageTask>("llama", plan.dropout, 8);
   }
   return nullptr;
 }
@@ -186,7 +241,8 @@ TrainingResult train_plainly(const TrainingPlan& plan) {
 }
 
 TrainingResult train(const TrainingPlan& plan) {
-  const int world_size = static_cast<int>(plan.shares.front().size());
+  const auto of_a_replica = std::max<std::size_t>(plan.tensor.size(), 1);
+  const int world_size = static_cast<int>(plan.shares.front().size() * of_a_replica);
   const auto task = make_task(plan);
   std::vector<task::Model> models;
   for (int rank = 0; rank < world_size; ++rank) {

@@ -20,7 +20,8 @@ namespace bimetal::golden {
 
 enum class Optimizer { sgd_momentum, adam, adamw, lars, lamb };
 
-enum class Learns { images, resnet, tokens, gpt2, llama };
+/// llama8: of eight heads, and four of keys and values, in place of half as many.
+enum class Learns { images, resnet, tokens, gpt2, llama, llama8 };
 
 constexpr int training_steps = 20;
 
@@ -30,7 +31,7 @@ struct TrainingPlan {
   torch::ScalarType dtype = torch::kFloat64;
   Optimizer optimizer = Optimizer::sgd_momentum;
   /// Samples per rank of each step, used in turn; all of one sum, the global batch. Of tokens:
-  /// parts of its weight. Its width is the world size.
+  /// parts of its weight. Its width is the world size, or of tensor ranks the number of replicas.
   std::vector<std::vector<std::int64_t>> shares = {};
   int steps = training_steps;
   std::int64_t micro_batch = 1000;  ///< samples per backward pass at most
@@ -39,6 +40,7 @@ struct TrainingPlan {
   int zero_level = 0;
   std::vector<double> shards = {};  ///< above level 0: weights of the ranks' shards
   std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
+  std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
   parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};

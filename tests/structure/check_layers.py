@@ -31,7 +31,7 @@ ALLOWED = {
     "models": ["base", "task"],
     "optim": ["base", "job"],
     "precision": ["base", "job"],
-    "parallel": [*CORE, "device", "c10d", "task", "optim"],
+    "parallel": [*CORE, "progress", "device", "c10d", "task", "optim"],
     "data/transfer": [*CORE, "job", "progress", "device", "data", "parallel"],
     "checkpoint": [*CORE, "job", "progress", "device", "task", "data", "models", "optim",
                    "precision"],

@@ -10,6 +10,7 @@
 
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/progress/rank_figures.h"
 
 namespace bimetal::parallel {
 
@@ -53,6 +54,17 @@ class ParameterStore {
   /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be
   /// added up over the ranks.
   virtual bool in_shards() const noexcept { return false; }
+
+  /// Whether `gradient`, of this rank's optimizer, is one that no other rank of its replica counts
+  /// in the norm of all of them.
+  virtual bool counts_in_norm(const torch::Tensor& /*gradient*/) const { return true; }
+
+  /// What the ranks that compute one replica together, for the same samples, say of a step as one:
+  /// the ranks of group() are replicas then. Collective among these.
+  virtual progress::RankFigures as_one(const progress::RankFigures& mine) { return mine; }
+
+  /// Whether the others can go on with a step in whose passes this rank stops.
+  virtual bool can_repeat() const noexcept { return true; }
 
   /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
   /// when the model has none.

@@ -7,6 +7,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -22,6 +23,16 @@ struct NamedTensor {
   torch::Tensor tensor;
 };
 
+/// How a parameter may be cut into the parts of ranks that compute a unit together
+/// (tensor_ranks.h). Of units that say so, forward takes sizes from the parameters, and works with
+/// parts of them.
+struct TensorSplit {
+  std::string parameter;  ///< its name in the unit
+  std::int64_t dim = 0;
+  std::int64_t grain = 1;     ///< so much of the dimension stays together: a head's numbers
+  std::int64_t segments = 1;  ///< the dimension is that many in a row, each cut alike: 3 of q, k, v
+};
+
 /// A part of a model. A cheap handle: copies share the tensors. Use from one thread.
 struct Unit {
   std::string name;  ///< "conv1"; for messages
@@ -32,6 +43,7 @@ struct Unit {
   /// parameters and the buffers: it may be called again for the same inputs.
   std::function<Values(const Values& inputs)> forward;
   std::function<void(bool training)> set_training = {};  ///< empty: it makes no difference
+  std::vector<TensorSplit> splits = {};  ///< parameters that are not named stay whole
 };
 
 /// One that nobody has cut is one unit. A cheap handle, as its units are. Use from one thread.

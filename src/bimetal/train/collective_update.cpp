@@ -62,15 +62,18 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
   // of them.
   const bool ahead = !stages_.needs_agreement();
-  if (ahead) exchange_.start(mine, Deadline::after(timeout_));
+  if (ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
   in_phase(Phase::kWait, [&] { store_.finish_step(); });
   auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
   stages_.set_factors(merged != nullptr ? Factors::Deferred : Factors::Applied);
   const Stopwatch inspecting;
   const auto gradients = optim::gradients_of(optimizer);
-  mine.gradient_norm = in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients); });
+  mine.gradient_norm = in_phase(Phase::kUpdate, [&] {
+    return stages_.inspect(
+        gradients, [&](const torch::Tensor& gradient) { return store_.counts_in_norm(gradient); });
+  });
   const double inspect_seconds = inspecting.seconds();
-  if (!ahead) exchange_.start(mine, Deadline::after(timeout_));
+  if (!ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
   const Stopwatch waiting;
   StepResult result;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });

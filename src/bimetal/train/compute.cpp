@@ -125,6 +125,7 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
     if (samples > 0) outcome.loss_sum = run(share, backward, draws);
   });
   if (!outcome.error) return outcome;
+  if (!options_.repeats) std::rethrow_exception(outcome.error);
   outcome.fit = fetched ? next_try(samples) : progress::Fit::too_large;
   return outcome;
 }

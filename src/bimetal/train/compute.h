@@ -91,6 +91,7 @@ struct ComputeOptions {
   task::BeforeUse before_use = {};                                 ///< as run_units() has it
   precision::Precision precision = precision::Precision::float32;  ///< of forward and backward
   std::string recompute = "none";                                  ///< as train.recompute
+  bool repeats = true;  ///< a share that does not fit is an outcome; else an error
 };
 
 /// Use from one thread.
@@ -115,7 +116,8 @@ class Compute {
   /// what libtorch keeps of that is given back, and the next try recomputes activations
   /// (Fit::try_recomputing) if that is left to it ("auto") and of any use, or else takes smaller
   /// pieces (Fit::try_smaller_pieces), unless the share itself cannot be held or its pieces are as
-  /// small as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory.
+  /// small as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory where
+  /// steps are repeated.
   Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                   const Backward& backward, const task::Draws& draws = {});
 

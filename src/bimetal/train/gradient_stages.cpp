@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "bimetal/base/error.h"
@@ -32,16 +33,23 @@ GradientStages::GradientStages(const UpdateOptions& options, Norms norms)
   if (options.scaler) scaler_.emplace(*options.scaler);
 }
 
-double GradientStages::inspect(const std::vector<torch::Tensor>& gradients) {
+double GradientStages::inspect(const std::vector<torch::Tensor>& gradients,
+                               const std::function<bool(const torch::Tensor&)>& counts) {
   factor_ = 1;
+  const auto norm = [&] {
+    if (!counts) return optim::norm_of_gradients(gradients);
+    std::vector<torch::Tensor> counted;
+    std::ranges::copy_if(gradients, std::back_inserter(counted), counts);
+    return optim::norm_of_gradients(counted);
+  };
   if (scaler_ && factors_ == Factors::Deferred && limits_.value == 0) {
     // Finite exactly where they are: a float32 holds any sum of squares of what float16 computes.
     factor_ = 1 / scaler_->scale();
-    return optim::norm_of_gradients(gradients) * factor_;
+    return norm() * factor_;
   }
   if (scaler_ && !unscale(gradients)) return std::numeric_limits<double>::quiet_NaN();
   if (limits_.value > 0) optim::clip_values(gradients, limits_.value);
-  return limits_.norm > 0 ? optim::norm_of_gradients(gradients) : 0.0;
+  return limits_.norm > 0 ? norm() : 0.0;
 }
 
 /// False if any was not finite.

@@ -26,7 +26,8 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
       compute_(task, model, options.device,
                {.micro_batch = options.micro_batch,
                 .precision = options.precision,
-                .recompute = options.recompute}) {}
+                .recompute = options.recompute,
+                .repeats = store_->can_repeat()}) {}
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
                              const std::function<task::Values()>& fetch, bool stop_requested,

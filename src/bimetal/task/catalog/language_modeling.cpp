@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/huggingface.h"
+#include "bimetal/task/tensor_ranks.h"
 
 namespace bimetal::task {
 namespace {
@@ -102,8 +103,8 @@ Model LanguageModeling::make_model() const {
 }
 
 torch::Tensor LanguageModeling::loss_sum(const Values& outputs, const Values& batch) const {
-  return torch::cross_entropy_loss(outputs.front().flatten(0, 1), batch.back().flatten(), {},
-                                   at::Reduction::Sum, data::kNoTarget);
+  return cross_entropy_sum(outputs.front().flatten(0, 1), batch.back().flatten(),
+                           description_.language->vocabulary, data::kNoTarget);
 }
 
 std::vector<Metric> LanguageModeling::metrics() const {
