@@ -210,40 +210,40 @@ Binding word_or_weights(std::string expected, std::vector<std::string> words,
 }  // namespace
 
 Binding balance_policy(ParallelConfig& to) {
-  return word_or_weights(
-      R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
-      [&to](const std::string& word) {
-        to.balance = word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
-        to.weights.clear();
-      },
-      [&to](std::vector<double> weights) {
-        to.balance = balance::Policy::Fixed;
-        to.weights = std::move(weights);
-      },
-      [&to]() -> std::string {
-        if (to.balance == balance::Policy::Fixed) {
-          return fmt::format("[{}]", fmt::join(to.weights, ", "));
-        }
-        return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
-      });
+  return word_or_weights(R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
+                         [&to](const std::string& word) {
+                           to.balance =
+                               word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
+                           to.weights.clear();
+                         },
+                         [&to](std::vector<double> weights) {
+                           to.balance = balance::Policy::Fixed;
+                           to.weights = std::move(weights);
+                         },
+                         [&to]() -> std::string {
+                           if (to.balance == balance::Policy::Fixed) {
+                             return fmt::format("[{}]", fmt::join(to.weights, ", "));
+                           }
+                           return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
+                         });
 }
 
 Binding shard_weights(ZeroConfig& to) {
-  return word_or_weights(
-      R"("memory", "speed", "equal" or an array of weights like [3, 1])",
-      {"memory", "speed", "equal"},
-      [&to](const std::string& word) {
-        to.shards = word;
-        to.weights.clear();
-      },
-      [&to](std::vector<double> weights) {
-        to.shards.clear();
-        to.weights = std::move(weights);
-      },
-      [&to]() -> std::string {
-        return to.weights.empty() ? fmt::format("\"{}\"", to.shards)
-                                  : fmt::format("[{}]", fmt::join(to.weights, ", "));
-      });
+  return word_or_weights(R"("memory", "speed", "equal" or an array of weights like [3, 1])",
+                         {"memory", "speed", "equal"},
+                         [&to](const std::string& word) {
+                           to.shards = word;
+                           to.weights.clear();
+                         },
+                         [&to](std::vector<double> weights) {
+                           to.shards.clear();
+                           to.weights = std::move(weights);
+                         },
+                         [&to]() -> std::string {
+                           return to.weights.empty()
+                                      ? fmt::format("\"{}\"", to.shards)
+                                      : fmt::format("[{}]", fmt::join(to.weights, ", "));
+                         });
 }
 
 Binding rising_numbers(std::vector<std::int64_t>& to) {

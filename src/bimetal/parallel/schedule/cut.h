@@ -23,7 +23,7 @@ struct CutProblem {
 
 struct Cut {
   std::vector<std::size_t> begins;  ///< the unit that each stage begins with; the first is 0
-  double seconds = 0;               ///< (m − 1) · max tᵢ + Σ tᵢ with it: simulate.h's plain_bound
+  double seconds = 0;  ///< (m − 1) · max tᵢ + Σ tᵢ with it: simulate.h's plain_bound
 };
 
 /// The cut with the least such step, each stage having at least one unit: for every longest stage

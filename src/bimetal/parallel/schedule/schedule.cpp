@@ -46,8 +46,13 @@ std::vector<Action> one_by_one(int count, int ahead, const Forward& forward,
 
 std::vector<Action> one_f_one_b(int stage, const Shape& shape) {
   return one_by_one(
-      shape.micro_batches, shape.stages - stage - 1, [](int n) { return Action{What::forward, n}; },
-      [](int n) { return Action{What::backward, n}; });
+      shape.micro_batches, shape.stages - stage - 1,
+      [](int n) {
+        return Action{What::forward, n};
+      },
+      [](int n) {
+        return Action{What::backward, n};
+      });
 }
 
 // Groups of as many micro-batches as there are stages go through all chunks before the next group
