@@ -20,8 +20,9 @@ ALLOWED = {
     "rendezvous": ["base", "net"],
     "comm": ["base", "net", "rendezvous"],
     "balance": ["base"],
+    "parallel/schedule": ["base"],
     "serving": ["base", "net", "rendezvous", "comm"],
-    "plan": CORE,
+    "plan": [*CORE, "parallel/schedule"],
     "job": CORE,
     "progress": CORE,
     "device": [*CORE, "job"],
@@ -31,14 +32,15 @@ ALLOWED = {
     "models": ["base", "task"],
     "optim": ["base", "job"],
     "precision": ["base", "job"],
-    "parallel": [*CORE, "progress", "device", "c10d", "task", "optim"],
+    "parallel": [*CORE, "progress", "parallel/schedule", "device", "c10d", "task", "optim"],
     "data/transfer": [*CORE, "job", "progress", "device", "data", "parallel"],
     "checkpoint": [*CORE, "job", "progress", "device", "task", "data", "models", "optim",
                    "precision"],
     "task/catalog": [*CORE, "job", "device", "task", "data", "data/transfer", "models", "checkpoint"],
     "predict": [*CORE, "serving", "progress", "device", "task", "data", "parallel", "checkpoint"],
     "train": [*CORE, "serving", "plan", "job", "progress", "device", "c10d", "task", "data",
-              "data/transfer", "optim", "precision", "parallel", "checkpoint", "task/catalog", "predict"],
+              "data/transfer", "optim", "precision", "parallel", "parallel/schedule", "checkpoint", "task/catalog",
+              "predict"],
     "monitor": ["base", "net", "progress"],
     "launch": [*CORE, "progress", "c10d", "data/transfer"],
     "fabric_bench": [*CORE, "launch"],
@@ -46,10 +48,11 @@ ALLOWED = {
             "checkpoint", "predict", "train", "launch"],
     "python": [*CORE, "serving", "job", "device", "c10d", "data", "optim", "precision", "launch"],
     "cli": [*CORE, "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer",
-            "parallel", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch", "fabric_bench"],
+            "parallel", "parallel/schedule", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch",
+            "fabric_bench"],
     "python_host": ["base", "job", "device", "task", "task/catalog", "optim", "train", "cli"],
 }
-TORCH_FREE = [*CORE, "serving", "plan", "job", "progress", "monitor"]
+TORCH_FREE = [*CORE, "parallel/schedule", "serving", "plan", "job", "progress", "monitor"]
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')
 INCLUDE = re.compile(r'#include "bimetal/([a-z0-9_/]+)/')
 MAX_LINES = 400

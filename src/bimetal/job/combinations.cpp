@@ -120,6 +120,14 @@ constexpr Combination kImpossible[] = {
      },
      "zero.offload_optimizer and offload_parameters = \"disk\" need zero.offload_path: a folder on "
      "a fast disk"},
+    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.servers(); },
+     "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
+     "compute "
+     "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) { return asked.job.mesh.stages > 1; },
+     "mesh.stages above 1: pipelines cannot be run yet"},
+    {[](const Asked& asked) { return asked.job.mesh.tensor > 1; },
+     "mesh.tensor above 1: tensors cannot be cut yet"},
 };
 
 }  // namespace

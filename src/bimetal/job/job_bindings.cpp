@@ -246,6 +246,40 @@ Binding shard_weights(ZeroConfig& to) {
                          });
 }
 
+Binding rising_numbers(std::vector<std::int64_t>& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* array = node.as_array();
+    if (!array) return unexpected_type("an array of whole numbers like [2, 5]", node);
+    std::vector<std::int64_t> numbers;
+    for (const toml::node& element : *array) {
+      const auto* number = element.as_integer();
+      if (!number) return unexpected_type("an array of whole numbers", element) + " in it";
+      const auto before = numbers.empty() ? 0 : numbers.back();
+      if (number->get() <= before) {
+        return fmt::format(
+            "expected whole numbers above 0, each larger than the one before, found "
+            "{} after {}",
+            number->get(), before);
+      }
+      numbers.push_back(number->get());
+    }
+    to = std::move(numbers);
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("[{}]", fmt::join(to, ", ")); }};
+}
+
+Binding weights_or_none(std::vector<double>& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* array = node.as_array();
+    if (!array) return unexpected_type("an array of weights like [2, 1]", node);
+    if (!array->empty()) return read_weights(*array, to);
+    to.clear();
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("[{}]", fmt::join(to, ", ")); }};
+}
+
 Binding word_or_count(std::string& to, std::vector<std::string> words) {
   const auto read = [&to, words](const toml::node& node) -> Problem {
     const auto* word = node.as_string();

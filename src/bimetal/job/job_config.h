@@ -116,6 +116,19 @@ struct ZeroConfig {
   bool operator==(const ZeroConfig&) const = default;
 };
 
+/// Stages of a pipeline, replicas of each, and ranks among which tensors are cut: docs/pipeline.md.
+struct MeshConfig {
+  std::int64_t stages = 1;
+  std::int64_t replicas = 0;       ///< of each stage; 0: as many as there are ranks for
+  std::int64_t tensor = 1;         ///< ranks that have a replica's tensors in parts
+  std::vector<std::int64_t> cuts;  ///< units at which stages but the first begin; empty: by cost
+  std::vector<double> tensor_weights;  ///< of those ranks; empty: equal parts
+  std::string schedule = "1f1b";       ///< a name of parallel::schedule::Kind
+  std::int64_t micro_batches = 0;      ///< of a step, per replica; 0: as train.micro_batch asks
+  std::int64_t chunks = 2;             ///< interleaved: pieces of the model per stage
+  bool operator==(const MeshConfig&) const = default;
+};
+
 /// What is shortened on the wire: docs/compression.md.
 struct CompressionConfig {
   std::string gradients = "none";         ///< a name of comm::Scheme
@@ -159,6 +172,7 @@ struct JobConfig {
   ParallelConfig parallel = {};
   ServersConfig servers = {};
   ZeroConfig zero = {};
+  MeshConfig mesh = {};
   CompressionConfig compression = {};
   CheckpointConfig checkpoint = {};
   ClusterConfig cluster = {};

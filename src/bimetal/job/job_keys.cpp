@@ -11,8 +11,8 @@ constexpr auto kMayDiffer = Ranks::MayDiffer;
 }  // namespace
 
 std::vector<JobKey> job_keys(JobConfig& job) {
-  auto& [model, data, train, parallel, servers, zero, compression, checkpoint, cluster, fabric,
-         monitor] = job;
+  auto& [model, data, train, parallel, servers, zero, mesh, compression, checkpoint, cluster,
+         fabric, monitor] = job;
   return {
       {"model", "name", kAlike, text(model.name)},
       {"model", "python", kAlike, text(model.python)},
@@ -85,6 +85,15 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"zero", "offload_parameters", kMayDiffer,
        one_of(zero.offload_parameters, {"none", "host", "disk"})},
       {"zero", "offload_path", kMayDiffer, text(zero.offload_path)},
+      {"mesh", "stages", kAlike, whole(mesh.stages, 1)},
+      {"mesh", "replicas", kAlike, whole(mesh.replicas, 0)},
+      {"mesh", "tensor", kAlike, whole(mesh.tensor, 1)},
+      {"mesh", "cuts", kAlike, rising_numbers(mesh.cuts)},
+      {"mesh", "tensor_weights", kAlike, weights_or_none(mesh.tensor_weights)},
+      {"mesh", "schedule", kAlike,
+       one_of(mesh.schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"})},
+      {"mesh", "micro_batches", kAlike, whole(mesh.micro_batches, 0)},
+      {"mesh", "chunks", kAlike, whole(mesh.chunks, 1)},
       {"servers", "count", kAlike, server_weights(servers)},
       {"servers", "replicas", kAlike, whole(servers.replicas, 1, 2)},
       {"servers", "consistency", kAlike, one_of(servers.consistency, {"sync", "async", "bounded"})},

@@ -49,6 +49,11 @@ TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
   EXPECT_THAT(refusal({"model.norm=batch"}), HasSubstr("take \"group\""));
 }
 
+TEST(Combinations, MeshesDoNotGoWithEverything) {
+  EXPECT_EQ(refusal({"mesh.stages=1", "mesh.schedule=gpipe", "parallel.mode=server"}), "");
+  EXPECT_THAT(refusal({"mesh.stages=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+}
+
 TEST(Combinations, ShardsDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"zero.level=1", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"zero.level=2", "compression.gradients=int8"}),
