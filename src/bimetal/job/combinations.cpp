@@ -15,6 +15,9 @@ struct Asked {
   const JobConfig& job;
   bool low, float16;  ///< precision of any worker
 
+  bool unlike;  ///< not all of them compute in the same
+
+  bool in_parts() const { return job.mesh.tensor > 1; }
   bool servers() const { return job.parallel.mode == "server"; }
   /// Anything, to one place or the other.
   bool offloads(std::string_view place, std::string_view other) const {
@@ -126,8 +129,35 @@ constexpr Combination kImpossible[] = {
      "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
     {[](const Asked& asked) { return asked.job.mesh.stages > 1; },
      "mesh.stages above 1: pipelines cannot be run yet"},
-    {[](const Asked& asked) { return asked.job.mesh.tensor > 1; },
-     "mesh.tensor above 1: tensors cannot be cut yet"},
+    {[](const Asked& asked) { return asked.in_parts() && asked.job.mesh.stages > 1; },
+     "mesh.tensor does not go with mesh.stages: stages whose tensors are in parts cannot be run "
+     "yet; "
+     "take 1 of one of them"},
+    {[](const Asked& asked) { return asked.in_parts() && asked.servers(); },
+     "mesh.tensor does not go with parallel.mode = \"server\": workers of parameter servers "
+     "compute "
+     "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) { return asked.in_parts() && asked.job.zero.level > 0; },
+     "mesh.tensor does not go with zero.level: shards are cut from whole tensors, and cannot be "
+     "cut "
+     "from parts of them yet; leave one of them out"},
+    {[](const Asked& asked) {
+       const auto& optimizer = asked.job.train.optimizer;
+       return asked.in_parts() && (optimizer == "lars" || optimizer == "lamb");
+     },
+     "mesh.tensor does not go with train.optimizer = \"lars\" or \"lamb\", which need the norms of "
+     "whole tensors where a rank has parts of them; take \"sgd\", \"adam\" or \"adamw\""},
+    {[](const Asked& asked) {
+       return asked.in_parts() && asked.job.compression.gradients != "none";
+     },
+     "mesh.tensor does not go with compression.gradients: what is not sent would be remembered by "
+     "part, and lost on another mesh; leave one of them out"},
+    {[](const Asked& asked) { return asked.in_parts() && asked.job.parallel.exact == "relaxed"; },
+     "mesh.tensor does not go with parallel.exact = \"relaxed\": the ranks that share a replica's "
+     "tensors must draw the same random numbers; take \"strict\""},
+    {[](const Asked& asked) { return asked.in_parts() && asked.unlike; },
+     "mesh.tensor needs one precision on all workers, since they add up what they compute: leave "
+     "precision out of --worker, and set train.precision"},
 };
 
 }  // namespace
@@ -143,7 +173,10 @@ void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers)
         workers, [&](const WorkerSpec& worker) { return precision_of(job, worker) == precision; });
   };
   const bool float16 = computes_in("float16");
-  const Asked asked{job, float16 || computes_in("bfloat16"), float16};
+  const bool unlike = std::ranges::any_of(workers, [&](const WorkerSpec& worker) {
+    return precision_of(job, worker) != job.train.precision;
+  });
+  const Asked asked{job, float16 || computes_in("bfloat16"), float16, unlike};
   for (const auto& combination : kImpossible) {
     if (combination.asked(asked)) {
       throw Error(ErrorCode::Unsupported, std::string(combination.why));

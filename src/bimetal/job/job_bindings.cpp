@@ -210,40 +210,40 @@ Binding word_or_weights(std::string expected, std::vector<std::string> words,
 }  // namespace
 
 Binding balance_policy(ParallelConfig& to) {
-  return word_or_weights(R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
-                         [&to](const std::string& word) {
-                           to.balance =
-                               word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
-                           to.weights.clear();
-                         },
-                         [&to](std::vector<double> weights) {
-                           to.balance = balance::Policy::Fixed;
-                           to.weights = std::move(weights);
-                         },
-                         [&to]() -> std::string {
-                           if (to.balance == balance::Policy::Fixed) {
-                             return fmt::format("[{}]", fmt::join(to.weights, ", "));
-                           }
-                           return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
-                         });
+  return word_or_weights(
+      R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
+      [&to](const std::string& word) {
+        to.balance = word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
+        to.weights.clear();
+      },
+      [&to](std::vector<double> weights) {
+        to.balance = balance::Policy::Fixed;
+        to.weights = std::move(weights);
+      },
+      [&to]() -> std::string {
+        if (to.balance == balance::Policy::Fixed) {
+          return fmt::format("[{}]", fmt::join(to.weights, ", "));
+        }
+        return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
+      });
 }
 
 Binding shard_weights(ZeroConfig& to) {
-  return word_or_weights(R"("memory", "speed", "equal" or an array of weights like [3, 1])",
-                         {"memory", "speed", "equal"},
-                         [&to](const std::string& word) {
-                           to.shards = word;
-                           to.weights.clear();
-                         },
-                         [&to](std::vector<double> weights) {
-                           to.shards.clear();
-                           to.weights = std::move(weights);
-                         },
-                         [&to]() -> std::string {
-                           return to.weights.empty()
-                                      ? fmt::format("\"{}\"", to.shards)
-                                      : fmt::format("[{}]", fmt::join(to.weights, ", "));
-                         });
+  return word_or_weights(
+      R"("memory", "speed", "equal" or an array of weights like [3, 1])",
+      {"memory", "speed", "equal"},
+      [&to](const std::string& word) {
+        to.shards = word;
+        to.weights.clear();
+      },
+      [&to](std::vector<double> weights) {
+        to.shards.clear();
+        to.weights = std::move(weights);
+      },
+      [&to]() -> std::string {
+        return to.weights.empty() ? fmt::format("\"{}\"", to.shards)
+                                  : fmt::format("[{}]", fmt::join(to.weights, ", "));
+      });
 }
 
 Binding rising_numbers(std::vector<std::int64_t>& to) {
@@ -269,15 +269,29 @@ Binding rising_numbers(std::vector<std::int64_t>& to) {
   return {read, [&to] { return fmt::format("[{}]", fmt::join(to, ", ")); }};
 }
 
-Binding weights_or_none(std::vector<double>& to) {
-  const auto read = [&to](const toml::node& node) -> Problem {
+Binding tensor_parts(MeshConfig& to) {
+  auto binding = word_or_weights(
+      R"("equal", "speed" or an array of weights like [2, 1])", {"equal", "speed"},
+      [&to](const std::string& word) {
+        to.tensor_parts = word;
+        to.tensor_weights.clear();
+      },
+      [&to](std::vector<double> weights) {
+        to.tensor_parts = "equal";
+        to.tensor_weights = std::move(weights);
+      },
+      [&to]() -> std::string {
+        return to.tensor_weights.empty() ? fmt::format("\"{}\"", to.tensor_parts)
+                                         : fmt::format("[{}]", fmt::join(to.tensor_weights, ", "));
+      });
+  binding.read = [&to, others = std::move(binding.read)](const toml::node& node) -> Problem {
     const auto* array = node.as_array();
-    if (!array) return unexpected_type("an array of weights like [2, 1]", node);
-    if (!array->empty()) return read_weights(*array, to);
-    to.clear();
+    if (!array || !array->empty()) return others(node);
+    to.tensor_parts = "equal";
+    to.tensor_weights.clear();
     return std::nullopt;
   };
-  return {read, [&to] { return fmt::format("[{}]", fmt::join(to, ", ")); }};
+  return binding;
 }
 
 Binding word_or_count(std::string& to, std::vector<std::string> words) {

@@ -122,7 +122,8 @@ struct MeshConfig {
   std::int64_t replicas = 0;       ///< of each stage; 0: as many as there are ranks for
   std::int64_t tensor = 1;         ///< ranks that have a replica's tensors in parts
   std::vector<std::int64_t> cuts;  ///< units at which stages but the first begin; empty: by cost
-  std::vector<double> tensor_weights;  ///< of those ranks; empty: equal parts
+  std::string tensor_parts = "equal";  ///< or "speed": how large these are
+  std::vector<double> tensor_weights;  ///< or weights of those ranks, in place of it
   std::string schedule = "1f1b";       ///< a name of parallel::schedule::Kind
   std::int64_t micro_batches = 0;      ///< of a step, per replica; 0: as train.micro_batch asks
   std::int64_t chunks = 2;             ///< interleaved: pieces of the model per stage

@@ -89,7 +89,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"mesh", "replicas", kAlike, whole(mesh.replicas, 0)},
       {"mesh", "tensor", kAlike, whole(mesh.tensor, 1)},
       {"mesh", "cuts", kAlike, rising_numbers(mesh.cuts)},
-      {"mesh", "tensor_weights", kAlike, weights_or_none(mesh.tensor_weights)},
+      {"mesh", "tensor_weights", kAlike, tensor_parts(mesh)},
       {"mesh", "schedule", kAlike,
        one_of(mesh.schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"})},
       {"mesh", "micro_batches", kAlike, whole(mesh.micro_batches, 0)},

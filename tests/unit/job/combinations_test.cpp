@@ -54,6 +54,19 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"mesh.stages=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
 }
 
+TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
+  EXPECT_EQ(refusal({"mesh.tensor=2", "train.optimizer=adamw", "train.clip_norm=1",
+                     "train.precision=bfloat16", "mesh.tensor_weights=speed"}),
+            "");
+  EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "zero.level=1"}), HasSubstr("zero.level"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "train.optimizer=lamb"}), HasSubstr("lamb"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "compression.gradients=int8"}), HasSubstr("compression"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.exact=relaxed"}), HasSubstr("strict"));
+  EXPECT_THAT(refusal({"mesh.tensor=2"}, {"cpu", "cpu:precision=bfloat16"}),
+              HasSubstr("train.precision"));
+}
+
 TEST(Combinations, ShardsDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"zero.level=1", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"zero.level=2", "compression.gradients=int8"}),

@@ -234,6 +234,7 @@ TEST(JobConfig, CutsAreUnitsInTheirOrder) {
   EXPECT_THAT(error_of("[mesh]\ncuts = [0]"), HasSubstr("above 0"));
   EXPECT_THAT(error_of("[mesh]\ncuts = 3"), HasSubstr("an array of whole numbers"));
   EXPECT_TRUE(parse("", {"mesh.tensor_weights=[]"}).mesh.tensor_weights.empty());
+  EXPECT_EQ(parse("", {"mesh.tensor_weights=speed"}).mesh.tensor_parts, "speed");
   EXPECT_THAT(error_of("[mesh]\ntensor_weights = [0]"), HasSubstr("above 0"));
 }
 
