@@ -15,8 +15,10 @@
 #include "bimetal/device/device.h"
 #include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
+#include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/piece_states.h"
+#include "bimetal/train/tensor/tensor_states.h"
 
 namespace bimetal::train {
 namespace {
@@ -121,14 +123,18 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
                            const std::optional<std::filesystem::path>& resume,
                            progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
-                           const std::vector<double>& shards)
+                           const std::vector<double>& shards, const Replicas& replicas,
+                           const std::vector<double>& parts)
     : job_(job),
       group_(std::move(group)),
+      replicas_(replicas),
       whole_(whole),
       optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
       state_(checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer)) {
   if (job_.zero.level > 0) {
     cut(shards, observer);
+  } else if (replicas_.in_parts()) {
+    cut_tensors(parts, options, observer);
   } else {
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
   }
@@ -162,16 +168,53 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
   }
 }
 
+void TrainedModel::cut_tensors(const std::vector<double>& weights,
+                               const parallel::ReplicatedModelOptions& options,
+                               progress::Observer& observer) {
+  const auto learnt = checkpoint::optimizer_tensors(*optimizer_, whole_);
+  auto ranks = parallel::tensor::GroupRanks::make(replicas_.parts(), weights, options.timeout);
+  tensor_ = std::make_shared<parallel::tensor::TensorModel>(whole_, std::move(ranks));
+  optimizer_ =
+      optim::make_optimizer(optimizer_config(job_, replicas_.group().size()), whole_.parameters());
+  optimizer_->state() = checkpoint::optimizer_states(part_of_states(learnt, *tensor_), *optimizer_,
+                                                     whole_, "the checkpoint's part for this rank");
+  store_ = std::make_shared<parallel::tensor::TensorStore>(
+      std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_.group(), options),
+      tensor_);
+  std::int64_t bytes = 0;
+  for (const auto& parameter : whole_.parameters()) {
+    bytes += static_cast<std::int64_t>(parameter.nbytes());
+  }
+  observer.on_notice(
+      fmt::format("the tensors of a replica are in parts on {} ranks, by weights of {:.3g}; the "
+                  "first has {} MiB "
+                  "of parameters",
+                  weights.size(), fmt::join(weights, " : "), (bytes + (1 << 19)) >> 20));
+}
+
 void TrainedModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
 }
 
 std::filesystem::path TrainedModel::save() {
-  if (!sharded_) {
-    return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
+  if (sharded_) {
+    const auto learnt = gather_states(*sharded_, *optimizer_);
+    return save_whole(sharded_->gather([](const auto& piece) { return piece.tensor; }, 0), learnt);
   }
-  const auto learnt = gather_states(*sharded_, *optimizer_);
-  const auto values = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
+  if (tensor_) {
+    // One replica has everything.
+    const bool first = replicas_.group().rank() == 0;
+    const auto learnt = first ? gather_states(*tensor_, *optimizer_) : checkpoint::TensorMap();
+    const auto values =
+        first ? tensor_->gather(whole_.named_parameters()) : std::vector<task::NamedTensor>();
+    return save_whole(values, learnt);
+  }
+  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
+}
+
+/// Of a whole model's values and what is known of them, which rank 0 has.
+std::filesystem::path TrainedModel::save_whole(const std::vector<task::NamedTensor>& values,
+                                               const checkpoint::TensorMap& learnt) {
   task::ModelState whole(whole_);
   for (const auto& [name, tensor] : values) {
     const auto known = std::ranges::find(whole.parameters, name, &task::NamedTensor::name);

@@ -15,9 +15,11 @@
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/unit.h"
+#include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
 
@@ -33,14 +35,22 @@ class TrainedModel {
   /// `whole`, a model of `task`, with the values of rank 0's checkpoint `resume`, or its own; every
   /// rank's become those. `shards`: as shard_weights() has them. Collective. Errors: those of
   /// checkpoint::starting_point, and of the store's constructor; Unsupported for shards of a task
-  /// with an optimizer of its own.
+  /// with an optimizer of its own. `parts`: as Replicas::part_weights() has them, if `replicas` are
+  /// in parts: each rank of one keeps its part alone.
   TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
                const task::Model& whole, const std::optional<std::filesystem::path>& resume,
                progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
-               const std::vector<double>& shards);
+               const std::vector<double>& shards, const Replicas& replicas,
+               const std::vector<double>& parts);
 
   /// What to compute with.
-  const task::Model& model() const noexcept { return sharded_ ? sharded_->model() : whole_; }
+  const task::Model& model() const noexcept {
+    return sharded_ ? sharded_->model() : tensor_ ? tensor_->model() : whole_;
+  }
+  /// Those that compute the model together; nullptr: it is whole.
+  std::shared_ptr<const task::TensorRanks> tensor_ranks() const noexcept {
+    return tensor_ ? tensor_->ranks() : nullptr;
+  }
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
   const std::shared_ptr<parallel::ParameterStore>& store() const noexcept { return store_; }
   checkpoint::TrainingState& state() noexcept { return state_; }
@@ -57,14 +67,20 @@ class TrainedModel {
 
  private:
   void cut(const std::vector<double>& weights, progress::Observer& observer);
+  void cut_tensors(const std::vector<double>& weights,
+                   const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
+  std::filesystem::path save_whole(const std::vector<task::NamedTensor>& values,
+                                   const checkpoint::TensorMap& learnt);
 
   const job::JobConfig& job_;
   comm::Group group_;
+  const Replicas& replicas_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   checkpoint::TrainingState state_;
   std::shared_ptr<parallel::ParameterStore> store_;
-  std::shared_ptr<parallel::shard::ShardedModel> sharded_;  ///< the same, from level 1 on
+  std::shared_ptr<parallel::shard::ShardedModel> sharded_;       ///< the same, from level 1 on
+  std::shared_ptr<const parallel::tensor::TensorModel> tensor_;  ///< where replicas are in parts
 };
 
 }  // namespace bimetal::train

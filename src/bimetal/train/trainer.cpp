@@ -16,9 +16,9 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
+#include "bimetal/parallel/tensor/tensor_task.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/progress/together.h"
-#include "bimetal/progress/worker_summary.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/deterministic.h"
 #include "bimetal/train/error_of.h"
@@ -26,11 +26,13 @@
 #include "bimetal/train/idle_ranks.h"
 #include "bimetal/train/measure/shadow_batch.h"
 #include "bimetal/train/measure/step_probe.h"
+#include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/profile/step_profiler.h"
 #include "bimetal/train/random_states.h"
 #include "bimetal/train/rank_journal.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/step.h"
+#include "bimetal/train/tensor/replicas.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
@@ -56,6 +58,8 @@ class TrainingRun {
 
   /// No rank need have the memory for a whole model's gradients.
   bool in_pieces() const { return job_.zero.level >= 2; }
+  /// Whether a rank's own time says what its share costs: not where others compute it, too.
+  bool measures_alone() const { return !in_pieces() && !replicas_.in_parts(); }
 
   bool next_step();
   progress::ShadowFigures measure_beside_work(const data::BatchFeed::Plan& plan);
@@ -75,18 +79,22 @@ class TrainingRun {
   Deterministic deterministic_;
   device::Place place_;
   std::shared_ptr<const task::JobTask> task_;
+  Replicas replicas_;           ///< once the ranks know that they have the same job
   data::EpochSampler sampler_;  ///< at the start of the first epoch
   RankPrecisions precisions_;
-  balance::Balancer balancer_;
+  std::vector<double> alone_;   ///< what each rank would do without the others, in any unit
+  balance::Balancer balancer_;  ///< of replicas
   TrainedModel trained_;
   checkpoint::TrainingState& state_;
   std::int64_t planned_steps_;
+  parallel::tensor::TensorTask computed_;  ///< the task as this rank's replica computes it
   TrainingStep step_;
   data::BatchFeed feed_;
   RankJournal journal_;
   ShadowBatch shadow_;
   StepProfiler profiler_;
 
+  progress::WorkerPlace place_of_replica_;
   std::int64_t saved_step_, evaluated_step_;
   DrawsApart apart_;
   IdleRanks idle_;
@@ -102,17 +110,20 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       deterministic_(job_.train),
       place_(choose_place(job_, options_)),
       task_(load_shared_task(group_, job_, options_, observer_)),
+      replicas_(group_, job_.mesh),
       sampler_(data::make_sampler(*task_->training(), job_.train.seed)),
       precisions_(group_, job_, options_.worker, place_, *task_, observer_),
       balancer_(measure_devices()),
       trained_(job_, group_, *task_, make_seeded_model(*task_, job_.train.seed, place_),
                options_.resume, observer_, parallel_options(),
-               shard_weights(job_, group_, place_.device, alone_rates(balancer_))),
+               shard_weights(job_, group_, place_.device, alone_), replicas_,
+               replicas_.part_weights(job_.mesh, alone_)),
       state_(trained_.state()),
       planned_steps_(checkpoint::planned_steps(job_.train, task_->training()->size(), state_)),
-      step_(*task_, trained_.model(), trained_.optimizer(), trained_.store(), step_options()),
-      feed_(task_->training(), sampler(), group_.rank(), job_.train.global_batch, job_.train.epochs,
-            place_.device),
+      computed_(*task_, trained_.tensor_ranks()),
+      step_(computed_, trained_.model(), trained_.optimizer(), trained_.store(), step_options()),
+      feed_(task_->training(), sampler(), replicas_.group().rank(), job_.train.global_batch,
+            job_.train.epochs, place_.device),
       journal_(balancer_, job_.parallel.balance,
                {.epochs = job_.train.epochs,
                 .steps = planned_steps_,
@@ -125,6 +136,8 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       saved_step_(state_.step),
       evaluated_step_(-1),
       apart_(job_, group_) {
+  require_one_precision(replicas_, precisions_.mine(),
+                        Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
   state_.model = task_->description();
   take_error_feedback();
   go_on_scaling();
@@ -158,10 +171,11 @@ balance::Balancer TrainingRun::measure_devices() {
     observer_.on_phase("measuring devices");
     devices = probe_devices(group_, job_.train, *task_, probe_options());
   }
+  for (const auto& device : devices) alone_.push_back(device.cost.rate(batch_weight()));
   return balance::Balancer({.policy = job_.parallel.balance,
                             .fixed_weights = job_.parallel.weights,
                             .global_batch = batch_weight()},
-                           std::move(devices));
+                           replicas_.devices(devices));
 }
 
 StepOptions TrainingRun::step_options() const {
@@ -181,13 +195,15 @@ StepOptions TrainingRun::step_options() const {
 parallel::ReplicatedModelOptions TrainingRun::parallel_options() const {
   return {.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
           .timeout = milliseconds_of(job_.parallel.timeout_s),
-          .compression = gradient_compression(job_, group_.size()),
+          .compression = gradient_compression(job_, replicas_.group().size()),
           .island = find_island()};
 }
 
-/// Neither a compressed exchange, which needs each rank's own gradients, nor shards use islands.
+/// Neither a compressed exchange, which needs each rank's own gradients, nor shards and parts use
+/// islands.
 std::shared_ptr<c10d::Island> TrainingRun::find_island() const {
-  const bool apart = job_.compression.gradients != "none" || job_.zero.level > 0;
+  const bool apart =
+      job_.compression.gradients != "none" || job_.zero.level > 0 || replicas_.in_parts();
   if (apart || job_.fabric.islands == "off") return nullptr;
   return c10d::form_islands(group_, place_.device, milliseconds_of(job_.parallel.timeout_s));
 }
@@ -215,8 +231,8 @@ progress::Report TrainingRun::run() {
   }
   save_now();
   if (!interrupted_) evaluate_now();
-  auto report = journal_.report(group_, state_.step, options_.host_name, place_.device.str(),
-                                milliseconds_of(job_.parallel.timeout_s));
+  auto report = journal_.report(replicas_.group(), state_.step, place_of_replica_.host,
+                                place_of_replica_.device, milliseconds_of(job_.parallel.timeout_s));
   report.interrupted = interrupted_;
   precisions_.report(report, step_.stages().scaler());
   return report;
@@ -255,9 +271,9 @@ bool TrainingRun::next_step() {
 /// What this rank has measured since the last step, and the start of another shadow batch where it
 /// has nothing else to do.
 progress::ShadowFigures TrainingRun::measure_beside_work(const data::BatchFeed::Plan& plan) {
-  const auto rank = static_cast<std::size_t>(group_.rank());
+  const auto rank = static_cast<std::size_t>(replicas_.group().rank());
   const auto measured = shadow_.take();
-  const auto wanted = in_pieces() ? 0 : balancer_.shadows()[rank];
+  const auto wanted = measures_alone() ? balancer_.shadows()[rank] : 0;
   if (plan.samples.counts[rank] > 0) {
     shadow_.rest();
   } else if (wanted > 0) {
@@ -291,17 +307,6 @@ void TrainingRun::learn_shares(std::span<const progress::RankFigures> figures) {
   }
 }
 
-/// What is done about a rank's lack of memory.
-std::string remedy(const progress::RankFigures& rank, std::int64_t cap) {
-  switch (rank.fit) {
-    case progress::Fit::try_recomputing: return "it computes activations again for backward";
-    case progress::Fit::try_smaller_pieces: return "it computes them in smaller micro-batches";
-    case progress::Fit::too_large: return fmt::format("its share is capped at {}", cap);
-    case progress::Fit::fits: break;
-  }
-  return {};
-}
-
 /// The same samples again, after one rank or several ran out of memory. Only a rank that cannot
 /// compute in smaller pieces loses a part of its share.
 void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& result) {
@@ -321,23 +326,21 @@ void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& re
 }
 
 void TrainingRun::introduce_workers() {
-  const progress::WorkerSummary mine{.host = options_.host_name, .device = place_.device.str()};
-  std::vector<progress::WorkerPlace> places;
-  for (auto& summary :
-       progress::gather_summaries(group_, mine, milliseconds_of(job_.parallel.timeout_s))) {
-    places.push_back({std::move(summary.host), std::move(summary.device)});
-  }
+  const auto places = replicas_.places({options_.host_name, place_.device.str()},
+                                       milliseconds_of(job_.parallel.timeout_s));
+  place_of_replica_ = places[static_cast<std::size_t>(replicas_.group().rank())];
   observer_.on_workers(places);
 }
 
 void TrainingRun::evaluate_now() {
   if (!job_.train.evaluate || !task_->evaluation() || evaluated_step_ == state_.step) return;
   evaluated_step_ = state_.step;
-  const auto result = predict::evaluate(*task_, trained_.model(), group_, alone_rates(balancer_),
-                                        {.device = place_.device,
-                                         .speed = options_.worker.speed,
-                                         .timeout = milliseconds_of(job_.parallel.timeout_s),
-                                         .computed = [this] { trained_.end_passes(); }});
+  const auto result =
+      predict::evaluate(computed_, trained_.model(), replicas_.group(), alone_rates(balancer_),
+                        {.device = place_.device,
+                         .speed = options_.worker.speed,
+                         .timeout = milliseconds_of(job_.parallel.timeout_s),
+                         .computed = [this] { trained_.end_passes(); }});
   journal_.add_evaluation(state_.step, result);
   observer_.on_evaluated(state_.position.epoch + 1, result);
   journal_.start_clock();

@@ -80,6 +80,38 @@ TEST_P(LanguageJob, GoesOnWithAnotherNumberOfRanks) {
             1e-12);
 }
 
+// Of two ranks each: in parts 2 : 1, then of two replicas, then whole again.
+TEST_P(LanguageJob, GoesOnWithItsTensorsInOtherParts) {
+  job_.model.name = GetParam();
+  job_.model.heads = 3;
+  job_.model.width = 12;
+  job_.model.kv_heads = 3;
+  job_.train.optimizer = "adamw";
+  job_.train.epsilon = 1e-3;
+  job_.train.clip_norm = 0.3;
+  job_.train.micro_batch = 4;
+  job_.train.learning_rate = 0.01;
+  const auto whole = train("whole", 1, 0);
+  const auto expected = last_.reports[0];
+  job_.mesh.tensor = 2;
+  job_.mesh.tensor_weights = {2, 1};
+  const auto uneven = train("uneven", 2, 3);
+  job_.mesh.tensor_weights.clear();
+  job_.mesh.tensor_parts = "speed";
+  const auto replicas = train("replicas", 4, 7, uneven);
+  EXPECT_THAT(last_.recorders[0].workers, ::testing::SizeIs(2));
+  EXPECT_EQ(last_.recorders[3].workers[1].device, "cpu + cpu");
+  EXPECT_EQ(last_.recorders[0].workers[1].host, "host2 + host3");
+  job_.mesh = {.tensor = 3};
+  const auto thirds = train("thirds", 3, 8, replicas);
+  job_.mesh = {};
+  const auto rest = train("rest", 1, 0, thirds);
+  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
+            1e-12);
+  EXPECT_NEAR(progress::value_of(progress::last_metrics(last_.reports[0]), "perplexity"),
+              progress::value_of(progress::last_metrics(expected), "perplexity"), 1e-9);
+}
+
 TEST_P(LanguageJob, TellsPerplexity) {
   job_.model.name = GetParam();
   job_.train.epochs = 12;
@@ -123,6 +155,23 @@ TEST_F(LanguageJobErrors, AModelAndDataThatDoNotFitSayWhatWould) {
   job_.model.heads = 2;
   job_.data.bootstrap_seed = 1;
   EXPECT_THAT(refusal(), HasSubstr("data.bootstrap_seed"));
+}
+
+TEST_F(LanguageJobErrors, PartsThatCannotBeSayWhatWould) {
+  const auto error_of = [&](int ranks) -> std::string {
+    try {
+      test::run_job(job_, ranks);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  job_.mesh.tensor = 3;
+  EXPECT_THAT(error_of(3), HasSubstr("take mesh.tensor = 2 or less"));
+  EXPECT_THAT(error_of(2), HasSubstr("3 would do"));
+  job_.mesh.tensor = 2;
+  job_.mesh.tensor_weights = {1, 2, 3};
+  EXPECT_THAT(error_of(2), HasSubstr("mesh.tensor_weights has 3 weights for mesh.tensor = 2"));
 }
 
 TEST_F(LanguageJobErrors, ALanguageModelLearnsNoImages) {

@@ -91,16 +91,12 @@ bool TensorStore::set_error_feedback(std::vector<comm::NamedValues> state, std::
   return replicas_->set_error_feedback(std::move(state), steps);
 }
 
-double TensorStore::together_seconds() const noexcept {
-  return model_->ranks()->seconds() - seconds_before_;
-}
-
 double TensorStore::wait_seconds() const noexcept {
-  return replicas_->wait_seconds() + together_seconds();
+  return replicas_->wait_seconds();
 }
 
 double TensorStore::communicate_seconds() const noexcept {
-  return replicas_->communicate_seconds() + together_seconds();
+  return replicas_->communicate_seconds() + model_->ranks()->seconds() - seconds_before_;
 }
 
 }  // namespace bimetal::parallel::tensor

@@ -34,13 +34,12 @@ class TensorStore final : public ParameterStore {
   void broadcast_buffers(int root) override;
   std::vector<comm::NamedValues> error_feedback() override;
   bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) override;
+  /// For other replicas: what units wait for each other is a part of what a replica computes.
   double wait_seconds() const noexcept override;
   double communicate_seconds() const noexcept override;
   const comm::Group& group() const noexcept override { return replicas_->group(); }
 
  private:
-  double together_seconds() const noexcept;
-
   std::shared_ptr<ParameterStore> replicas_;
   std::shared_ptr<const TensorModel> model_;
   comm::Group group_;  ///< of the tensor ranks, beside that of their units
