@@ -24,18 +24,18 @@ train::UpdateOptions clipped() {
 
 const std::vector<Learnt>& learnt_in_parts() {
   static const std::vector<Learnt> all = {
-      {"Gpt2", {.learns = Learns::gpt2, .steps = 10}},
+      {"Gpt2", {.learns = Learns::gpt2, .steps = 6}},
       {"Gpt2DropoutClippedAdamW",
        {.learns = Learns::gpt2,
         .dropout = 0.1,
         .optimizer = Optimizer::adamw,
-        .steps = 10,
+        .steps = 6,
         .update = clipped()}},
       {"Gpt2DropoutRecomputed",
-       {.learns = Learns::gpt2, .dropout = 0.1, .steps = 10, .recompute = "all"}},
-      {"Llama", {.learns = Learns::llama8, .steps = 10}},
+       {.learns = Learns::gpt2, .dropout = 0.1, .steps = 6, .recompute = "all"}},
+      {"Llama", {.learns = Learns::llama8, .steps = 6}},
       {"LlamaDropoutClipped",
-       {.learns = Learns::llama8, .dropout = 0.1, .steps = 10, .update = clipped()}},
+       {.learns = Learns::llama8, .dropout = 0.1, .steps = 6, .update = clipped()}},
   };
   return all;
 }

@@ -233,6 +233,7 @@ progress::Report TrainingRun::run() {
   if (!interrupted_) evaluate_now();
   auto report = journal_.report(replicas_.group(), state_.step, place_of_replica_.host,
                                 place_of_replica_.device, milliseconds_of(job_.parallel.timeout_s));
+  if (const auto text = replicas_.advice(alone_, report.samples_per_s)) observer_.on_notice(*text);
   report.interrupted = interrupted_;
   precisions_.report(report, step_.stages().scaler());
   return report;

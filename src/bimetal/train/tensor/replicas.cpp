@@ -81,6 +81,17 @@ std::vector<double> Replicas::part_weights(const job::MeshConfig& mesh,
   return known ? speeds : weights;
 }
 
+std::optional<std::string> Replicas::advice(std::span<const double> alone, double rate) const {
+  if (!in_parts() || alone.empty()) return std::nullopt;
+  const auto fastest = std::ranges::max_element(alone);
+  if (*fastest <= rate) return std::nullopt;
+  return fmt::format(
+      "with its tensors in parts the job did {:.0f} a second; before it, the whole model on rank "
+      "{} "
+      "alone did {:.0f}: where it fits, leave mesh.tensor out",
+      rate, fastest - alone.begin(), *fastest);
+}
+
 void require_one_precision(const Replicas& replicas, precision::Precision mine, Deadline deadline) {
   if (!replicas.in_parts()) return;
   const auto number = static_cast<std::int64_t>(mine);

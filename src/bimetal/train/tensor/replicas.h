@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bimetal/balance/shares.h"

@@ -13,7 +13,9 @@ using ::testing::HasSubstr;
 
 task::Model model_of(std::vector<std::int64_t> sizes, task::TensorSplit split) {
   auto weight = torch::arange(12 * 4, torch::kFloat64).view(sizes).set_requires_grad(true);
-  task::Unit unit{.name = "block", .parameters = {{"w", weight}}};
+  task::Unit unit;
+  unit.name = "block";
+  unit.parameters = {{"w", weight}};
   unit.splits = {std::move(split)};
   return {{unit}};
 }

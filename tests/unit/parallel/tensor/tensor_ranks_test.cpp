@@ -83,7 +83,9 @@ TEST(TensorRanks, TheLossOfShortNumbersIsComputedInFloat32) {
 task::Model small_model(double start) {
   auto cut = torch::full({6, 2}, start, torch::kFloat64).set_requires_grad(true);
   auto kept = torch::full({2}, start, torch::kFloat64).set_requires_grad(true);
-  task::Unit unit{.name = "unit", .parameters = {{"cut", cut}, {"kept", kept}}};
+  task::Unit unit;
+  unit.name = "unit";
+  unit.parameters = {{"cut", cut}, {"kept", kept}};
   unit.splits = {{"cut", 0}};
   unit.forward = [=](const task::Values& inputs) -> task::Values {
     const auto y = torch::linear(task::shared_by_tensor_ranks(inputs.front()), cut).sum(1);
@@ -130,7 +132,9 @@ TEST(TensorStore, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
     EXPECT_EQ(parameters[1][0].item<double>(), 2);
     const auto whole = together->gather(together->model().named_parameters());
     ASSERT_EQ(whole.size(), rank == 0 ? 2U : 0U);
-    if (rank == 0) EXPECT_EQ(whole[0].tensor.sizes().vec(), (std::vector<std::int64_t>{6, 2}));
+    if (rank == 0) {
+      EXPECT_EQ(whole[0].tensor.sizes().vec(), (std::vector<std::int64_t>{6, 2}));
+    }
   });
 }
 
