@@ -72,7 +72,7 @@ class Tensor(FaultTest):
 
     def test_what_cannot_be_says_what_would(self):
         for settings, status, part in (
-                ({"mesh__tensor": 3}, harness.INVALID_ARGUMENT, "3"),
+                ({"mesh__tensor": 3}, harness.INVALID_ARGUMENT, "3 would do"),
                 ({"mesh__tensor": 2, "model__heads": 1}, harness.INVALID_ARGUMENT, "take mesh.tensor = 1 or less"),
                 ({"mesh__tensor": 2, "mesh__tensor_weights": [1, 2, 3]}, harness.INVALID_ARGUMENT, "has 3 weights"),
                 ({"mesh__tensor": 2, "zero__level": 1}, harness.UNSUPPORTED, "does not go with zero.level")):

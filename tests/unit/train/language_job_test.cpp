@@ -102,7 +102,8 @@ TEST_P(LanguageJob, GoesOnWithItsTensorsInOtherParts) {
   EXPECT_THAT(last_.recorders[0].workers, ::testing::SizeIs(2));
   EXPECT_EQ(last_.recorders[3].workers[1].device, "cpu + cpu");
   EXPECT_EQ(last_.recorders[0].workers[1].host, "host2 + host3");
-  job_.mesh = {.tensor = 3};
+  job_.mesh = {};
+  job_.mesh.tensor = 3;
   const auto thirds = train("thirds", 3, 8, replicas);
   job_.mesh = {};
   const auto rest = train("rest", 1, 0, thirds);

@@ -44,6 +44,10 @@ class Replicas {
   std::vector<double> part_weights(const job::MeshConfig& mesh,
                                    std::span<const double> alone) const;
 
+  /// What is to be said of a run in parts that did `rate` where a rank does more `alone`, in the
+  /// same unit.
+  std::optional<std::string> advice(std::span<const double> alone, double rate) const;
+
  private:
   comm::Group world_;
   std::optional<parallel::Mesh> mesh_;  ///< of parts
