@@ -25,7 +25,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, size in zip(SIZES, (4, 768, 12, 6, 2048, 8192, 128, 4, 8)):
         parser.add_argument(f"--{name}", type=int, default=size)
-    parser.add_argument("--slow", type=float, default=0.5, help="of a core, for the second rank")
+    parser.add_argument("--speeds", default="1,0.5", help="parts of a core for the two ranks of the second comparison; on a busy "
+                        "machine take less of both, so that these limits are what slows them")
+    parser.add_argument("--period-ms", type=float, default=10, help="of these limits, which are a millisecond of it at least")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--parts", default="dtensor,uneven", help="what to measure")
     parser.add_argument("--side", choices=["torch"], help=argparse.SUPPRESS)
@@ -82,7 +84,7 @@ def dtensor_ms(options):
     command = [sys.executable, __file__, "--side", "torch"]
     for name in SIZES:
         command += [f"--{name}", str(getattr(options, name.replace("-", "_")))]
-    outputs = ranks.run_ranks([command] * 2, [1.0, 1.0], 10)
+    outputs = ranks.run_ranks([command] * 2, [1.0, 1.0], options.period_ms)
     return max(json.loads(out.splitlines()[-1])["ms"] for out in outputs)
 
 
@@ -125,7 +127,7 @@ tensor_weights = {json.dumps(weights)}
 dir = ""
 """)
     command = [ranks.BIMETAL, "train", str(job), "--report", str(report)] + ["--worker", "cpu:threads=1"] * 2
-    ranks.run_ranks([command] * 2, speeds, 10)
+    ranks.run_ranks([command] * 2, speeds, options.period_ms)
     ends = [point["elapsed_s"] for point in json.loads(report.read_text())["history"]]
     return 1000 * statistics.median(after - before for before, after in zip(ends[1:], ends[2:]))
 
@@ -153,8 +155,8 @@ def main():
             compare(options, "even parts beside DTensor on Gloo",
                     lambda: bimetal_ms(options, folder, [1.0, 1.0], [1, 1]), lambda: dtensor_ms(options))
         if "uneven" in parts:
-            speeds = [1.0, options.slow]
-            compare(options, f"at 1 : {options.slow}, parts 1 : {options.slow} beside even ones",
+            speeds = [float(speed) for speed in options.speeds.split(",")]
+            compare(options, f"at speeds {options.speeds}: parts by speed beside even ones",
                     lambda: bimetal_ms(options, folder, speeds, speeds),
                     lambda: bimetal_ms(options, folder, speeds, [1, 1]))
 
