@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/lamb.h"
@@ -13,6 +14,7 @@
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/train/step.h"
+#include "golden/stage_worker.h"
 #include "golden/tasks.h"
 #include "support/thread_ranks.h"
 
@@ -80,7 +82,8 @@ class Worker {
       : plan_(plan),
         data_(task.training()),
         rank_(group.rank()),
-        sharded_(make_sharded(plan, model, group)),
+        staged_(make_staged(plan, task, model, group)),
+        sharded_(staged_ ? staged_->sharded : make_sharded(plan, model, group)),
         optimizer_(make_own_optimizer(model)),
         step_(make_step(task, model, group)) {}
 
@@ -98,6 +101,7 @@ class Worker {
 
   // All of the model's at the end; on rank 0 alone where they are in shards for good.
   std::vector<torch::Tensor> parameters(const task::Model& model) const {
+    if (staged_) return staged_->among(model);
     if (plan_.zero_level < 3) return model.parameters();
     std::vector<torch::Tensor> gathered;
     for (const auto& parameter :
@@ -121,6 +125,12 @@ class Worker {
                                              .folder = std::filesystem::temp_directory_path()});
   }
 
+  static std::optional<StageWorker> make_staged(const TrainingPlan& plan, const task::Task& task,
+                                                const task::Model& model, comm::Group group) {
+    if (plan.mesh.stages == 1) return std::nullopt;
+    return make_stage_worker(plan, task, model, std::move(group));
+  }
+
   std::unique_ptr<torch::optim::Optimizer> make_own_optimizer(const task::Model& model) const {
     const bool adam = plan_.optimizer == Optimizer::adam || plan_.optimizer == Optimizer::adamw;
     return sharded_ && adam ? make_shard_optimizer(plan_, optimized(model))
@@ -128,6 +138,7 @@ class Worker {
   }
 
   std::vector<torch::Tensor> optimized(const task::Model& model) const {
+    if (staged_ && !sharded_) return staged_->parameters;
     if (!sharded_) return model.parameters();
     std::vector<torch::Tensor> pieces;
     for (const auto& piece : sharded_->pieces()) pieces.push_back(piece.tensor);
@@ -136,7 +147,12 @@ class Worker {
 
   std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model,
                                                  comm::Group group) {
-    const auto options = step_options(plan_, group);
+    auto options = step_options(plan_, group);
+    if (staged_) {
+      options.stage = staged_->compute;
+      return std::make_unique<train::TrainingStep>(task, model, *optimizer_, staged_->store,
+                                                   options);
+    }
     if (sharded_) {
       return std::make_unique<train::TrainingStep>(task, sharded_->model(), *optimizer_, sharded_,
                                                    options);
@@ -146,7 +162,8 @@ class Worker {
 
   // The step's mean loss over all ranks.
   double step(int number, const data::EpochSampler::Step& plan) {
-    const auto fetch = [&] { return data_->batch(plan.of_rank(rank_)); };
+    const int lane = staged_ ? staged_->compute->lanes().mine() : rank_;
+    const auto fetch = [&] { return data_->batch(plan.of_rank(lane)); };
     const auto result = step_->run(number, plan, fetch, false);
     EXPECT_TRUE(result.applied);
     double loss = 0;
@@ -157,6 +174,7 @@ class Worker {
   const TrainingPlan& plan_;
   std::shared_ptr<const task::Dataset> data_;
   int rank_;
+  std::optional<StageWorker> staged_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::unique_ptr<train::TrainingStep> step_;
@@ -186,7 +204,7 @@ TrainingResult train_plainly(const TrainingPlan& plan) {
 }
 
 TrainingResult train(const TrainingPlan& plan) {
-  const int world_size = static_cast<int>(plan.shares.front().size());
+  const int world_size = static_cast<int>(plan.shares.front().size()) * plan.mesh.stages;
   const auto task = make_task(plan);
   std::vector<task::Model> models;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -204,6 +222,8 @@ TrainingResult train(const TrainingPlan& plan) {
   result.parameters = parameters[0];
   for (const auto& of_rank : parameters) {
     for (std::size_t i = 0; i < of_rank.size(); ++i) {
+      if (!of_rank[i].defined()) continue;
+      if (!result.parameters[i].defined()) result.parameters[i] = of_rank[i];
       EXPECT_TRUE(of_rank[i].equal(result.parameters[i])) << "parameter " << i;
     }
   }

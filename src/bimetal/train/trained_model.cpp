@@ -15,6 +15,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
+#include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/piece_states.h"
 
@@ -93,7 +94,24 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::JobConfig& jo
         "zero.level does not go with an optimizer of the task's own: whether it may be given "
         "parts of tensors is not known; take zero.level = 0, or train.optimizer");
   }
+  if (job.mesh.stages > 1) {
+    throw Error(ErrorCode::Unsupported,
+                "mesh.stages does not go with an optimizer of the task's own: whether it may be "
+                "given parts of a model is not known; take train.optimizer");
+  }
   return task.make_optimizer(model.parameters());
+}
+
+/// Who has which units, for people.
+std::string picture_of(const task::Model& whole, const StagePlan& plan,
+                       const std::string& schedule) {
+  const auto& shape = plan.mesh->shape();
+  std::vector<std::string> units;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    units.push_back(parallel::pipeline::describe_units(whole, plan.begins, shape.stages, stage));
+  }
+  return fmt::format("the model in {} stages, schedule \"{}\":\n{}", shape.stages, schedule,
+                     parallel::picture(shape, units));
 }
 
 }  // namespace
@@ -121,22 +139,27 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
                            const std::optional<std::filesystem::path>& resume,
                            progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
-                           const std::vector<double>& shards)
+                           const std::vector<double>& shards, const StagePlan& stages)
     : job_(job),
       group_(std::move(group)),
       whole_(whole),
       optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
-      state_(checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer)) {
-  if (job_.zero.level > 0) {
-    cut(shards, observer);
+      state_(checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer)),
+      outline_(whole_) {
+  if (stages.mesh) {
+    take_stage(stages, shards, options, observer);
+  } else if (job_.zero.level > 0) {
+    cut(group_, whole_, shards, observer);
   } else {
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
   }
 }
 
-void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& observer) {
+/// `learnt`: the model that the optimizer has stepped.
+void TrainedModel::cut(comm::Group group, const task::Model& learnt,
+                       const std::vector<double>& weights, progress::Observer& observer) {
   sharded_ = std::make_shared<parallel::shard::ShardedModel>(
-      whole_, group_,
+      whole_, std::move(group),
       parallel::shard::ShardedModelOptions{
           .level = static_cast<int>(job_.zero.level),
           .weights = weights,
@@ -147,7 +170,7 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
   store_ = sharded_;
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));
-  take_states(*optimizer_, whole_, *sharded_, *of_pieces);
+  take_states(*optimizer_, learnt, *sharded_, *of_pieces);
   optimizer_ = std::move(of_pieces);
   if (auto* const merged = dynamic_cast<optim::MergedUpdate*>(optimizer_.get())) {
     merged->set_after_parameter([sharded = sharded_] { sharded->let_go_of_kept(); });
@@ -162,21 +185,73 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
   }
 }
 
+/// From here on this rank has no more of the model than its stage.
+void TrainedModel::take_stage(const StagePlan& plan, const std::vector<double>& shards,
+                              const parallel::ReplicatedModelOptions& options,
+                              progress::Observer& observer) {
+  mesh_ = plan.mesh;
+  const auto whole = whole_;
+  const task::ModelState state(whole);
+  for (const auto* tensors : {&state.parameters, &state.buffers}) {
+    parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, options.bucket_bytes,
+                                options.timeout);
+  }
+  stage_ = parallel::pipeline::make_stage(whole, plan.begins, mesh_->shape().stages,
+                                          mesh_->place().stage);
+  whole_ = stage_.model;
+  if (job_.zero.level > 0) {
+    cut(mesh_->replicas(), whole, shards, observer);
+  } else {
+    auto own =
+        optim::make_optimizer(optimizer_config(job_, mesh_->shape().replicas), whole_.parameters());
+    take_stage_states(*optimizer_, whole, whole_, *own);
+    optimizer_ = std::move(own);
+    store_ = std::make_shared<parallel::ReplicatedModel>(whole_, mesh_->replicas(), options);
+  }
+  stage_store_ =
+      std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied, options.timeout);
+  store_ = stage_store_;
+  if (sharded_) count_pieces();
+  observer.on_notice(picture_of(whole, plan, job_.mesh.schedule));
+}
+
+/// Pieces of tensors that other stages have, too, count once.
+void TrainedModel::count_pieces() {
+  for (const auto& piece : sharded_->pieces()) {
+    const auto found =
+        std::ranges::find(sharded_->trained(), piece.parameter, &task::NamedTensor::name);
+    stage_store_->add_piece(found->tensor, piece.tensor);
+  }
+}
+
 void TrainedModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
 }
 
 std::filesystem::path TrainedModel::save() {
-  if (!sharded_) {
+  if (!sharded_ && !mesh_) {
     return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
   }
-  const auto learnt = gather_states(*sharded_, *optimizer_);
-  const auto values = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
   task::ModelState whole(whole_);
-  for (const auto& [name, tensor] : values) {
-    const auto known = std::ranges::find(whole.parameters, name, &task::NamedTensor::name);
-    known->tensor = tensor.detach().set_requires_grad(true);
+  checkpoint::TensorMap learnt;
+  if (sharded_) {
+    learnt = gather_states(*sharded_, *optimizer_);
+    const auto values = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
+    for (const auto& [name, tensor] : values) {
+      const auto known = std::ranges::find(whole.parameters, name, &task::NamedTensor::name);
+      known->tensor = tensor.detach().set_requires_grad(true);
+    }
+  } else {
+    learnt = checkpoint::optimizer_tensors(*optimizer_, whole);
   }
+  if (!mesh_) return save_whole(whole, learnt);
+  const auto of_all = gather_stage_states(*mesh_, outline_, whole, learnt);
+  return save_whole(of_all.model, of_all.learnt);
+}
+
+/// `whole` and what has been learnt about it are rank 0's.
+std::filesystem::path TrainedModel::save_whole(const task::ModelState& whole,
+                                               const checkpoint::TensorMap& learnt) {
   // Elsewhere an empty one: rank 0 alone writes.
   const auto optimizer = optim::make_optimizer(
       job_.train, group_.rank() == 0 ? task::tensors_of(whole.parameters)

@@ -26,6 +26,8 @@
 #include "bimetal/train/idle_ranks.h"
 #include "bimetal/train/measure/shadow_batch.h"
 #include "bimetal/train/measure/step_probe.h"
+#include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/pipeline/stage_run.h"
 #include "bimetal/train/profile/step_profiler.h"
 #include "bimetal/train/random_states.h"
 #include "bimetal/train/rank_journal.h"
@@ -46,6 +48,7 @@ class TrainingRun {
 
  private:
   ProbeOptions probe_options() const;
+  UnitProbe unit_probe() const;
   balance::Balancer measure_devices();
   StepOptions step_options() const;
   parallel::ReplicatedModelOptions parallel_options() const;
@@ -77,10 +80,13 @@ class TrainingRun {
   std::shared_ptr<const task::JobTask> task_;
   data::EpochSampler sampler_;  ///< at the start of the first epoch
   RankPrecisions precisions_;
+  StagePlan stages_;
+  Lanes lanes_;  ///< shares are by lane
   balance::Balancer balancer_;
   TrainedModel trained_;
   checkpoint::TrainingState& state_;
   std::int64_t planned_steps_;
+  std::shared_ptr<StageCompute> stage_;  ///< none: each rank has the whole model
   TrainingStep step_;
   data::BatchFeed feed_;
   RankJournal journal_;
@@ -104,16 +110,22 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       task_(load_shared_task(group_, job_, options_, observer_)),
       sampler_(data::make_sampler(*task_->training(), job_.train.seed)),
       precisions_(group_, job_, options_.worker, place_, *task_, observer_),
+      stages_(plan_stages(job_, group_, *task_, unit_probe(), observer_)),
+      lanes_(stages_.mesh ? Lanes(stages_.mesh->shape(), group_.rank())
+                          : Lanes(group_.size(), group_.rank())),
       balancer_(measure_devices()),
       trained_(job_, group_, *task_, make_seeded_model(*task_, job_.train.seed, place_),
                options_.resume, observer_, parallel_options(),
-               shard_weights(job_, group_, place_.device, alone_rates(balancer_))),
+               shard_weights(job_, stages_.mesh ? stages_.mesh->replicas() : group_, place_.device,
+                             alone_rates(balancer_)),
+               stages_),
       state_(trained_.state()),
       planned_steps_(checkpoint::planned_steps(job_.train, task_->training()->size(), state_)),
+      stage_(make_stage_compute(job_, *task_, stages_, trained_, unit_probe())),
       step_(*task_, trained_.model(), trained_.optimizer(), trained_.store(), step_options()),
-      feed_(task_->training(), sampler(), group_.rank(), job_.train.global_batch, job_.train.epochs,
+      feed_(task_->training(), sampler(), lanes_.mine(), job_.train.global_batch, job_.train.epochs,
             place_.device),
-      journal_(balancer_, job_.parallel.balance,
+      journal_(balancer_, lanes_, job_.parallel.balance,
                {.epochs = job_.train.epochs,
                 .steps = planned_steps_,
                 .global_batch = batch_weight(),
@@ -151,10 +163,17 @@ ProbeOptions TrainingRun::probe_options() const {
           .update = job_.zero.level == 0};
 }
 
+UnitProbe TrainingRun::unit_probe() const {
+  return {.device = place_.device,
+          .dtype = place_.dtype,
+          .precision = precisions_.mine(),
+          .speed = options_.worker.speed};
+}
+
 /// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
 balance::Balancer TrainingRun::measure_devices() {
-  std::vector<balance::Device> devices(static_cast<std::size_t>(group_.size()));
-  if (!in_pieces()) {
+  std::vector<balance::Device> devices(static_cast<std::size_t>(lanes_.count()));
+  if (!in_pieces() && !stages_.mesh) {
     observer_.on_phase("measuring devices");
     devices = probe_devices(group_, job_.train, *task_, probe_options());
   }
@@ -175,6 +194,7 @@ StepOptions TrainingRun::step_options() const {
   options.update.scaler = precisions_.scaler();
   options.recompute = job_.train.recompute;
   options.parallel.timeout = milliseconds_of(job_.parallel.timeout_s);
+  options.stage = stage_;
   return options;
 }
 
@@ -187,7 +207,8 @@ parallel::ReplicatedModelOptions TrainingRun::parallel_options() const {
 
 /// Neither a compressed exchange, which needs each rank's own gradients, nor shards use islands.
 std::shared_ptr<c10d::Island> TrainingRun::find_island() const {
-  const bool apart = job_.compression.gradients != "none" || job_.zero.level > 0;
+  const bool apart =
+      job_.compression.gradients != "none" || job_.zero.level > 0 || job_.mesh.stages > 1;
   if (apart || job_.fabric.islands == "off") return nullptr;
   return c10d::form_islands(group_, place_.device, milliseconds_of(job_.parallel.timeout_s));
 }
@@ -202,7 +223,7 @@ progress::Report TrainingRun::run() {
   introduce_workers();
   observer_.on_phase("training");
   trained_.model().train();
-  idle_.tell(balancer_.shares(), job_.train.global_batch, observer_);
+  idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
   apart_.begin(state_.step);
   feed_.draw(balancer_.shares());
   journal_.start_clock();
@@ -257,6 +278,7 @@ bool TrainingRun::next_step() {
 progress::ShadowFigures TrainingRun::measure_beside_work(const data::BatchFeed::Plan& plan) {
   const auto rank = static_cast<std::size_t>(group_.rank());
   const auto measured = shadow_.take();
+  if (stages_.mesh) return {};
   const auto wanted = in_pieces() ? 0 : balancer_.shadows()[rank];
   if (plan.samples.counts[rank] > 0) {
     shadow_.rest();
@@ -278,28 +300,9 @@ void TrainingRun::record(const data::BatchFeed::Plan& plan, const StepResult& re
 
 /// Every rank feeds its balancer with the same figures, and so holds the same shares.
 void TrainingRun::learn_shares(std::span<const progress::RankFigures> figures) {
-  std::vector<balance::StepFigures> learnt;
-  for (const auto& rank : figures) {
-    learnt.push_back({.batch = rank.batch,
-                      .compute_seconds = rank.compute_seconds,
-                      .out_of_memory = rank.fit == progress::Fit::too_large,
-                      .shadow_batch = rank.shadow.batch,
-                      .shadow_seconds = rank.shadow.seconds});
+  if (balancer_.observe(lanes_.learnt(figures))) {
+    idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
   }
-  if (balancer_.observe(learnt)) {
-    idle_.tell(balancer_.shares(), job_.train.global_batch, observer_);
-  }
-}
-
-/// What is done about a rank's lack of memory.
-std::string remedy(const progress::RankFigures& rank, std::int64_t cap) {
-  switch (rank.fit) {
-    case progress::Fit::try_recomputing: return "it computes activations again for backward";
-    case progress::Fit::try_smaller_pieces: return "it computes them in smaller micro-batches";
-    case progress::Fit::too_large: return fmt::format("its share is capped at {}", cap);
-    case progress::Fit::fits: break;
-  }
-  return {};
 }
 
 /// The same samples again, after one rank or several ran out of memory. Only a rank that cannot
@@ -313,8 +316,9 @@ void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& re
   for (std::size_t rank = 0; rank < result.figures.size(); ++rank) {
     const auto& figures = result.figures[rank];
     if (figures.fit == progress::Fit::fits) continue;
-    observer_.on_notice(fmt::format("rank {} ran out of memory on {} samples: {}", rank,
-                                    figures.batch, remedy(figures, balancer_.devices()[rank].cap)));
+    observer_.on_notice(
+        fmt::format("rank {} ran out of memory on {} samples: {}", rank, figures.batch,
+                    remedy(figures, balancer_.devices()[lanes_.of(static_cast<int>(rank))].cap)));
   }
   feed_.rewind(plan.before);
   feed_.draw(balancer_.shares());
@@ -333,11 +337,13 @@ void TrainingRun::introduce_workers() {
 void TrainingRun::evaluate_now() {
   if (!job_.train.evaluate || !task_->evaluation() || evaluated_step_ == state_.step) return;
   evaluated_step_ = state_.step;
-  const auto result = predict::evaluate(*task_, trained_.model(), group_, alone_rates(balancer_),
-                                        {.device = place_.device,
-                                         .speed = options_.worker.speed,
-                                         .timeout = milliseconds_of(job_.parallel.timeout_s),
-                                         .computed = [this] { trained_.end_passes(); }});
+  const predict::EvaluateOptions how{.device = place_.device,
+                                     .speed = options_.worker.speed,
+                                     .timeout = milliseconds_of(job_.parallel.timeout_s),
+                                     .computed = [this] { trained_.end_passes(); }};
+  const auto rates = alone_rates(balancer_);
+  const auto result = stage_ ? stage_->evaluate(rates, how)
+                             : predict::evaluate(*task_, trained_.model(), group_, rates, how);
   journal_.add_evaluation(state_.step, result);
   observer_.on_evaluated(state_.position.epoch + 1, result);
   journal_.start_clock();
