@@ -51,7 +51,7 @@ class Pipeline(FaultTest):
         self.wait_for_checkpoint(job)
         os.kill(self.ranks_of(job)[1], signal.SIGKILL)
         job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "rank 1", "signal 9", "--resume")
+        self.assert_one_message(job, harness.PEER_LOST, "rank 1 (stage 1 of 3, cpu:threads=1", "signal 9", "--resume")
         self.assert_nothing_left()
         again = self.train(job_file, "--resume", self.checkpoints, "--set", "mesh.stages=2", "--set", "train.steps=1")
         self.assertEqual(again.wait().status, 0, again.err)

@@ -160,7 +160,7 @@ TEST_P(PipelineMemory, AStageThatHasTooLittleMakesAllTakeSmallerMicroBatches) {
     train::TrainingStep step(task, model, optimizer, worker.store, options);
     auto sampler = data::make_sampler(*task.training(), seed);
     for (int number = 1; number <= plan.steps; ++number) {
-      const auto samples = sampler.next(plan.shares.front());
+      const auto samples = sampler.deal(plan.shares.front(), 24);
       const auto fetch = [&] { return task.training()->batch(samples.of_rank(0)); };
       auto result = step.run(number, samples, fetch, false);
       EXPECT_EQ(result.applied, number > 1);

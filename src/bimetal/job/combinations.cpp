@@ -137,6 +137,13 @@ constexpr Combination kImpossible[] = {
      },
      "mesh.stages does not go with train.recompute = \"auto\": stages that run out of memory take "
      "smaller micro-batches; take \"all\", \"sqrt\" or \"none\""},
+    {[](const Asked& asked) {
+       const auto& mesh = asked.job.mesh;
+       return mesh.stages > 1 && asked.job.train.deterministic && mesh.cuts.empty();
+     },
+     "train.deterministic with mesh.stages needs mesh.cuts: cuts that follow from measured speed "
+     "may "
+     "be others in the next run"},
     {[](const Asked& asked) { return asked.job.mesh.tensor > 1; },
      "mesh.tensor above 1: tensors cannot be cut yet"},
 };

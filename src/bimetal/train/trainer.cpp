@@ -240,6 +240,7 @@ progress::Report TrainingRun::run() {
                                 milliseconds_of(job_.parallel.timeout_s));
   report.interrupted = interrupted_;
   precisions_.report(report, step_.stages().scaler());
+  report.mesh = report_of(stages_, job_.mesh);
   return report;
 }
 

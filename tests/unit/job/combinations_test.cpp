@@ -57,6 +57,7 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"mesh.stages=2", "zero.level=2"}), HasSubstr("zero.level 0 and 1"));
   EXPECT_THAT(refusal({"mesh.stages=2", "compression.gradients=int8"}), HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.stages=2", "train.recompute=auto"}), HasSubstr("recompute"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "train.deterministic=true"}), HasSubstr("mesh.cuts"));
 }
 
 TEST(Combinations, ShardsDoNotGoWithEverything) {

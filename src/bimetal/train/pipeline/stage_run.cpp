@@ -17,6 +17,16 @@ StagePlan plan_stages(const job::JobConfig& job, comm::Group group, const task::
   return plan;
 }
 
+std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh) {
+  if (!plan.mesh) return std::nullopt;
+  const auto& shape = plan.mesh->shape();
+  return progress::MeshReport{.stages = shape.stages,
+                              .replicas = shape.replicas,
+                              .tensor = shape.tensor,
+                              .schedule = mesh.schedule,
+                              .begins = {plan.begins.begin(), plan.begins.end()}};
+}
+
 std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, const task::Task& task,
                                                  const StagePlan& plan, const TrainedModel& trained,
                                                  const UnitProbe& probe) {

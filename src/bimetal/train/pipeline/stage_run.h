@@ -2,10 +2,12 @@
 // What a training run makes of [mesh]: who has which stage, and what computes it.
 
 #include <memory>
+#include <optional>
 
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/report.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/pipeline/stage_compute.h"
 #include "bimetal/train/pipeline/unit_costs.h"
@@ -17,6 +19,9 @@ namespace bimetal::train {
 /// and choose_cuts(), the same on every rank.
 StagePlan plan_stages(const job::JobConfig& job, comm::Group group, const task::Task& task,
                       const UnitProbe& probe, progress::Observer& observer);
+
+/// For the run's report; nothing of a job with one stage.
+std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh);
 
 /// What computes this rank's stage; nothing of a job with one stage. `probe` says on what.
 /// Collective. Errors: StageCompute's.
