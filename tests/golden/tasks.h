@@ -37,7 +37,7 @@ class ImageTask final : public task::Task {
 /// The next of twelve tokens from the one before, on sequences of 1 to 40 of them: embedding,
 /// hidden layer, and a head that is tied to the embedding. A sample weighs as many as it has
 /// targets.
-class TokenTask final : public task::Task {
+class TokenTask : public task::Task {
  public:
   TokenTask();
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "bimetal/data/batch_feed.h"
@@ -19,6 +20,7 @@
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/parallel/tensor/tensor_task.h"
 #include "bimetal/train/step.h"
+#include "golden/stage_worker.h"
 #include "golden/tasks.h"
 #include "support/thread_ranks.h"
 
@@ -110,7 +112,8 @@ class Worker {
         data_(task.training()),
         tensor_(make_tensor(plan, model, world)),
         replicas_(tensor_ ? replicas_of(plan, world) : world),
-        sharded_(make_sharded(plan, model, replicas_)),
+        staged_(make_staged(plan, task, model, world)),
+        sharded_(staged_ ? staged_->sharded : make_sharded(plan, model, replicas_)),
         optimizer_(make_own_optimizer(model)),
         tensor_task_(task, tensor_ ? tensor_->ranks() : nullptr),
         step_(make_step(task, model)) {}
@@ -129,6 +132,7 @@ class Worker {
 
   // All of the model's at the end; on rank 0 alone where they are in shards for good, or in parts.
   std::vector<torch::Tensor> parameters(const task::Model& model) const {
+    if (staged_) return staged_->among(model);
     if (plan_.zero_level < 3 && !tensor_) return model.parameters();
     std::vector<torch::Tensor> gathered;
     if (tensor_) {
@@ -167,6 +171,12 @@ class Worker {
                                              .folder = std::filesystem::temp_directory_path()});
   }
 
+  static std::optional<StageWorker> make_staged(const TrainingPlan& plan, const task::Task& task,
+                                                const task::Model& model, comm::Group group) {
+    if (plan.mesh.stages == 1) return std::nullopt;
+    return make_stage_worker(plan, task, model, std::move(group));
+  }
+
   std::unique_ptr<torch::optim::Optimizer> make_own_optimizer(const task::Model& model) const {
     const bool adam = plan_.optimizer == Optimizer::adam || plan_.optimizer == Optimizer::adamw;
     return sharded_ && adam ? make_shard_optimizer(plan_, optimized(model))
@@ -174,6 +184,7 @@ class Worker {
   }
 
   std::vector<torch::Tensor> optimized(const task::Model& model) const {
+    if (staged_ && !sharded_) return staged_->parameters;
     if (!sharded_) return model.parameters();
     std::vector<torch::Tensor> pieces;
     for (const auto& piece : sharded_->pieces()) pieces.push_back(piece.tensor);
@@ -181,7 +192,12 @@ class Worker {
   }
 
   std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model) {
-    const auto options = step_options(plan_, replicas_);
+    auto options = step_options(plan_, replicas_);
+    if (staged_) {
+      options.stage = staged_->compute;
+      return std::make_unique<train::TrainingStep>(task, model, *optimizer_, staged_->store,
+                                                   options);
+    }
     if (tensor_) {
       auto replicas = std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_,
                                                                   options.parallel);
@@ -198,7 +214,8 @@ class Worker {
 
   // The step's mean loss over all ranks.
   double step(int number, const data::EpochSampler::Step& plan) {
-    const auto fetch = [&] { return data_->batch(plan.of_rank(replicas_.rank())); };
+    const int lane = staged_ ? staged_->compute->lanes().mine() : replicas_.rank();
+    const auto fetch = [&] { return data_->batch(plan.of_rank(lane)); };
     const auto result = step_->run(number, plan, fetch, false);
     EXPECT_TRUE(result.applied);
     double loss = 0;
@@ -210,6 +227,7 @@ class Worker {
   std::shared_ptr<const task::Dataset> data_;
   std::shared_ptr<const parallel::tensor::TensorModel> tensor_;
   comm::Group replicas_;
+  std::optional<StageWorker> staged_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   parallel::tensor::TensorTask tensor_task_;
@@ -241,7 +259,8 @@ TrainingResult train_plainly(const TrainingPlan& plan) {
 }
 
 TrainingResult train(const TrainingPlan& plan) {
-  const auto of_a_replica = std::max<std::size_t>(plan.tensor.size(), 1);
+  const auto of_a_replica =
+      std::max<std::size_t>(plan.tensor.size(), 1) * static_cast<std::size_t>(plan.mesh.stages);
   const int world_size = static_cast<int>(plan.shares.front().size() * of_a_replica);
   const auto task = make_task(plan);
   std::vector<task::Model> models;
@@ -260,6 +279,8 @@ TrainingResult train(const TrainingPlan& plan) {
   result.parameters = parameters[0];
   for (const auto& of_rank : parameters) {
     for (std::size_t i = 0; i < of_rank.size(); ++i) {
+      if (!of_rank[i].defined()) continue;
+      if (!result.parameters[i].defined()) result.parameters[i] = of_rank[i];
       EXPECT_TRUE(of_rank[i].equal(result.parameters[i])) << "parameter " << i;
     }
   }

@@ -11,6 +11,8 @@
 
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/parallel/shard/kept_memory.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/gradient_stages.h"
@@ -42,6 +44,12 @@ struct TrainingPlan {
   std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
   std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
   parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
+  /// Where it has stages, shares are by replica.
+  parallel::MeshShape mesh = {};
+  std::vector<std::int64_t> cuts = {};  ///< units that stages, or their pieces, begin with
+  parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
+  int chunks = 1;                  ///< pieces per stage
+  std::int64_t micro_batches = 0;  ///< of a share; 0: as many as micro_batch asks for
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };

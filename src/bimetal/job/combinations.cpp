@@ -127,8 +127,32 @@ constexpr Combination kImpossible[] = {
      "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "
      "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
-    {[](const Asked& asked) { return asked.job.mesh.stages > 1; },
-     "mesh.stages above 1: pipelines cannot be run yet"},
+    {[](const Asked& asked) {
+       return asked.job.mesh.stages > 1 && asked.job.compression.gradients != "none";
+     },
+     "mesh.stages does not go with compression.gradients: what was not sent would have to be "
+     "remembered for other cuts; leave one of them out"},
+    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.job.zero.level > 1; },
+     "mesh.stages goes with zero.level 0 and 1: a stage computes forward and backward of several "
+     "micro-batches by turns, which shards of gradients and parameters do not follow"},
+    {[](const Asked& asked) {
+       return asked.job.mesh.stages > 1 && asked.job.train.recompute == "auto";
+     },
+     "mesh.stages does not go with train.recompute = \"auto\": stages that run out of memory take "
+     "smaller micro-batches; take \"all\", \"sqrt\" or \"none\""},
+    {[](const Asked& asked) {
+       const auto& mesh = asked.job.mesh;
+       return mesh.stages > 1 && asked.job.train.deterministic && mesh.cuts.empty();
+     },
+     "train.deterministic with mesh.stages needs mesh.cuts: cuts that follow from measured speed "
+     "may "
+     "be others in the next run"},
+    {[](const Asked& asked) {
+       const auto& mesh = asked.job.mesh;
+       return asked.in_parts() && asked.job.train.deterministic && mesh.tensor_parts == "speed";
+     },
+     "train.deterministic does not go with mesh.tensor_weights = \"speed\": parts that follow from "
+     "measured speed may be others in the next run; take \"equal\" or numbers"},
     {[](const Asked& asked) { return asked.in_parts() && asked.job.mesh.stages > 1; },
      "mesh.tensor does not go with mesh.stages: stages whose tensors are in parts cannot be run "
      "yet; "

@@ -6,6 +6,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "bimetal/comm/compress/compressed_all_reduce.h"
@@ -42,6 +43,13 @@ class ParameterStore {
   /// The same for the step's last micro-batch.
   virtual void backward_last(const torch::Tensor& loss, std::int64_t part = 1) = 0;
 
+  /// A pass that the caller runs by itself, as stages of pipelines do, whose backward begins with
+  /// gradients from elsewhere: `backward` adds to the parameters' gradients, which are to be
+  /// multiplied by loss_factor(). In the place of backward(), or with `last` of backward_last().
+  virtual void run_pass(const std::function<void()>& backward, bool last) = 0;
+  /// What begin_step() makes of a loss of part 1: scale / W.
+  virtual double loss_factor() const = 0;
+
   /// Waits until the gradients are summed over the ranks. Rethrows the fabric's errors. After an
   /// exception in forward or backward of this rank alone, calling it still takes part in every
   /// exchange (with what this rank has), so that no other rank hangs; the caller then discards the
@@ -55,9 +63,9 @@ class ParameterStore {
   /// added up over the ranks.
   virtual bool in_shards() const noexcept { return false; }
 
-  /// Whether `gradient`, of this rank's optimizer, is one that no other rank of its replica counts
-  /// in the norm of all of them.
-  virtual bool counts_in_norm(const torch::Tensor& /*gradient*/) const { return true; }
+  /// Whether this rank adds the gradient of `parameter`, one of its optimizer's, to that norm: of
+  /// several ranks that have the same one, one does.
+  virtual bool counts(const torch::Tensor& /*parameter*/) const { return true; }
 
   /// What the ranks that compute one replica together, for the same samples, say of a step as one:
   /// the ranks of group() are replicas then. Collective among these.

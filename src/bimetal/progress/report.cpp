@@ -81,6 +81,14 @@ static void to_json(Json& json, const BalanceRecord& record) {
           {"steps", record.steps}};
 }
 
+static void to_json(Json& json, const MeshReport& mesh) {
+  json = {{"stages", mesh.stages},
+          {"replicas", mesh.replicas},
+          {"tensor", mesh.tensor},
+          {"schedule", mesh.schedule},
+          {"begins", mesh.begins}};
+}
+
 static void to_json(Json& json, const FastestAlone& fastest) {
   json = {{"rank", fastest.rank},
           {"samples_per_s_alone", fastest.samples_per_s_alone},
@@ -113,6 +121,7 @@ std::string to_json(const Report& report) {
   if (report.loss_scale) json["loss_scale"] = *report.loss_scale;
   if (const auto fastest = fastest_alone(report)) json["fastest_alone"] = *fastest;
   if (report.balance) json["balance"] = *report.balance;
+  if (report.mesh) json["mesh"] = *report.mesh;
   // Numbers that are not finite become null here; a host name in no known encoding is no reason to
   // lose the report.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -77,6 +77,13 @@ struct BalanceRecord {
   bool complete = true;
 };
 
+/// How the model was cut: docs/pipeline.md.
+struct MeshReport {
+  std::int64_t stages = 1, replicas = 1, tensor = 1;
+  std::string schedule = {};
+  std::vector<std::int64_t> begins = {};  ///< the unit that each piece of the model begins with
+};
+
 /// One evaluation with the test data.
 struct EvaluationPoint {
   std::int64_t step = 0;
@@ -100,6 +107,7 @@ struct Report {
   std::optional<ServerReport> server = {};
   std::optional<LossScaleReport> loss_scale = {};
   std::optional<BalanceRecord> balance = {};  ///< none with parameter servers
+  std::optional<MeshReport> mesh = {};        ///< where workers have parts of the model alone
 };
 
 /// Of the last evaluation; none if there was none.

@@ -68,10 +68,10 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   stages_.set_factors(merged != nullptr ? Factors::Deferred : Factors::Applied);
   const Stopwatch inspecting;
   const auto gradients = optim::gradients_of(optimizer);
-  mine.gradient_norm = in_phase(Phase::kUpdate, [&] {
-    return stages_.inspect(
-        gradients, [&](const torch::Tensor& gradient) { return store_.counts_in_norm(gradient); });
-  });
+  const auto counted = optim::gradients_of(
+      optimizer, [this](const torch::Tensor& parameter) { return store_.counts(parameter); });
+  mine.gradient_norm =
+      in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients, counted); });
   const double inspect_seconds = inspecting.seconds();
   if (!ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
   const Stopwatch waiting;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 
 #include "bimetal/base/error.h"
@@ -34,22 +33,16 @@ GradientStages::GradientStages(const UpdateOptions& options, Norms norms)
 }
 
 double GradientStages::inspect(const std::vector<torch::Tensor>& gradients,
-                               const std::function<bool(const torch::Tensor&)>& counts) {
+                               const std::vector<torch::Tensor>& counted) {
   factor_ = 1;
-  const auto norm = [&] {
-    if (!counts) return optim::norm_of_gradients(gradients);
-    std::vector<torch::Tensor> counted;
-    std::ranges::copy_if(gradients, std::back_inserter(counted), counts);
-    return optim::norm_of_gradients(counted);
-  };
   if (scaler_ && factors_ == Factors::Deferred && limits_.value == 0) {
     // Finite exactly where they are: a float32 holds any sum of squares of what float16 computes.
     factor_ = 1 / scaler_->scale();
-    return norm() * factor_;
+    return optim::norm_of_gradients(counted) * factor_;
   }
   if (scaler_ && !unscale(gradients)) return std::numeric_limits<double>::quiet_NaN();
   if (limits_.value > 0) optim::clip_values(gradients, limits_.value);
-  return limits_.norm > 0 ? norm() : 0.0;
+  return limits_.norm > 0 ? optim::norm_of_gradients(counted) : 0.0;
 }
 
 /// False if any was not finite.

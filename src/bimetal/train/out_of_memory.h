@@ -23,7 +23,7 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept;
 std::exception_ptr without_memory_for(const torch::Device& device,
                                       const std::function<void()>& work);
 
-/// What is done about a rank's lack of memory, for people to read. `cap`: most that it gets from
+/// What is done about a rank's lack of memory, for people; `cap`: the most that its share is from
 /// now on.
 std::string remedy(const progress::RankFigures& rank, std::int64_t cap);
 

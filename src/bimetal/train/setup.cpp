@@ -4,9 +4,11 @@
 #include <torch/torch.h>
 
 #include <mutex>
+#include <utility>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/c10d/form_islands.h"
 #include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/combinations.h"
@@ -65,6 +67,14 @@ task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,
   auto model = task.make_model();
   model.to(place.device, place.dtype);
   return model;
+}
+
+std::shared_ptr<c10d::Island> find_island(const job::JobConfig& job, comm::Group group,
+                                          const torch::Device& device) {
+  const bool apart = job.compression.gradients != "none" || job.zero.level > 0 ||
+                     job.mesh.stages > 1 || job.mesh.tensor > 1;
+  if (apart || job.fabric.islands == "off") return nullptr;
+  return c10d::form_islands(std::move(group), device, milliseconds_of(job.parallel.timeout_s));
 }
 
 }  // namespace bimetal::train

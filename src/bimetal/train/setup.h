@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/device/place.h"
 #include "bimetal/job/job_config.h"
@@ -25,5 +26,11 @@ std::shared_ptr<const task::JobTask> load_shared_task(comm::Group group, const j
 /// before. Leaves torch's default generators just behind them.
 task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,
                               const device::Place& place);
+
+/// Ranks that sum their gradients by a vendor's library; nullptr where that is not to be: a
+/// compressed exchange needs each rank's own gradients, and shards, stages and parts do without.
+/// Collective.
+std::shared_ptr<c10d::Island> find_island(const job::JobConfig& job, comm::Group group,
+                                          const torch::Device& device);
 
 }  // namespace bimetal::train

@@ -15,6 +15,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
+#include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/piece_states.h"
@@ -95,7 +96,24 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::JobConfig& jo
         "zero.level does not go with an optimizer of the task's own: whether it may be given "
         "parts of tensors is not known; take zero.level = 0, or train.optimizer");
   }
+  if (job.mesh.stages > 1) {
+    throw Error(ErrorCode::Unsupported,
+                "mesh.stages does not go with an optimizer of the task's own: whether it may be "
+                "given parts of a model is not known; take train.optimizer");
+  }
   return task.make_optimizer(model.parameters());
+}
+
+/// Who has which units, for people.
+std::string picture_of(const task::Model& whole, const StagePlan& plan,
+                       const std::string& schedule) {
+  const auto& shape = plan.mesh->shape();
+  std::vector<std::string> units;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    units.push_back(parallel::pipeline::describe_units(whole, plan.begins, shape.stages, stage));
+  }
+  return fmt::format("the model in {} stages, schedule \"{}\":\n{}", shape.stages, schedule,
+                     parallel::picture(shape, units));
 }
 
 }  // namespace
@@ -123,26 +141,31 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
                            const std::optional<std::filesystem::path>& resume,
                            progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
-                           const std::vector<double>& shards, const Replicas& replicas,
-                           const std::vector<double>& parts)
+                           const std::vector<double>& shards, const StagePlan& stages,
+                           const Replicas& replicas, const std::vector<double>& parts)
     : job_(job),
       group_(std::move(group)),
       replicas_(replicas),
       whole_(whole),
       optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
-      state_(checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer)) {
-  if (job_.zero.level > 0) {
-    cut(shards, observer);
+      state_(checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer)),
+      outline_(whole_) {
+  if (stages.mesh) {
+    take_stage(stages, shards, options, observer);
   } else if (replicas_.in_parts()) {
     cut_tensors(parts, options, observer);
+  } else if (job_.zero.level > 0) {
+    cut(group_, whole_, shards, observer);
   } else {
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
   }
 }
 
-void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& observer) {
+/// `learnt`: the model that the optimizer has stepped.
+void TrainedModel::cut(comm::Group group, const task::Model& learnt,
+                       const std::vector<double>& weights, progress::Observer& observer) {
   sharded_ = std::make_shared<parallel::shard::ShardedModel>(
-      whole_, group_,
+      whole_, std::move(group),
       parallel::shard::ShardedModelOptions{
           .level = static_cast<int>(job_.zero.level),
           .weights = weights,
@@ -153,7 +176,7 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
   store_ = sharded_;
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));
-  take_states(*optimizer_, whole_, *sharded_, *of_pieces);
+  take_states(*optimizer_, learnt, *sharded_, *of_pieces);
   optimizer_ = std::move(of_pieces);
   if (auto* const merged = dynamic_cast<optim::MergedUpdate*>(optimizer_.get())) {
     merged->set_after_parameter([sharded = sharded_] { sharded->let_go_of_kept(); });
@@ -192,34 +215,77 @@ void TrainedModel::cut_tensors(const std::vector<double>& weights,
                   weights.size(), fmt::join(weights, " : "), (bytes + (1 << 19)) >> 20));
 }
 
+/// From here on this rank has no more of the model than its stage.
+void TrainedModel::take_stage(const StagePlan& plan, const std::vector<double>& shards,
+                              const parallel::ReplicatedModelOptions& options,
+                              progress::Observer& observer) {
+  mesh_ = plan.mesh;
+  const auto whole = whole_;
+  const task::ModelState state(whole);
+  for (const auto* tensors : {&state.parameters, &state.buffers}) {
+    parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, options.bucket_bytes,
+                                options.timeout);
+  }
+  stage_ = parallel::pipeline::make_stage(whole, plan.begins, mesh_->shape().stages,
+                                          mesh_->place().stage);
+  whole_ = stage_.model;
+  if (job_.zero.level > 0) {
+    cut(mesh_->replicas(), whole, shards, observer);
+  } else {
+    auto own =
+        optim::make_optimizer(optimizer_config(job_, mesh_->shape().replicas), whole_.parameters());
+    take_stage_states(*optimizer_, whole, whole_, *own);
+    optimizer_ = std::move(own);
+    store_ = std::make_shared<parallel::ReplicatedModel>(whole_, mesh_->replicas(), options);
+  }
+  stage_store_ =
+      std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied, options.timeout);
+  store_ = stage_store_;
+  if (sharded_) count_pieces();
+  observer.on_notice(picture_of(whole, plan, job_.mesh.schedule));
+}
+
+/// Pieces of tensors that other stages have, too, count once.
+void TrainedModel::count_pieces() {
+  for (const auto& piece : sharded_->pieces()) {
+    const auto found =
+        std::ranges::find(sharded_->trained(), piece.parameter, &task::NamedTensor::name);
+    stage_store_->add_piece(found->tensor, piece.tensor);
+  }
+}
+
 void TrainedModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
 }
 
 std::filesystem::path TrainedModel::save() {
-  if (sharded_) {
-    const auto learnt = gather_states(*sharded_, *optimizer_);
-    return save_whole(sharded_->gather([](const auto& piece) { return piece.tensor; }, 0), learnt);
+  if (!sharded_ && !mesh_ && !tensor_) {
+    return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
   }
-  if (tensor_) {
-    // One replica has everything.
-    const bool first = replicas_.group().rank() == 0;
-    const auto learnt = first ? gather_states(*tensor_, *optimizer_) : checkpoint::TensorMap();
-    const auto values =
-        first ? tensor_->gather(whole_.named_parameters()) : std::vector<task::NamedTensor>();
-    return save_whole(values, learnt);
-  }
-  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
-}
-
-/// Of a whole model's values and what is known of them, which rank 0 has.
-std::filesystem::path TrainedModel::save_whole(const std::vector<task::NamedTensor>& values,
-                                               const checkpoint::TensorMap& learnt) {
   task::ModelState whole(whole_);
+  checkpoint::TensorMap learnt;
+  std::vector<task::NamedTensor> values;
+  if (sharded_) {
+    learnt = gather_states(*sharded_, *optimizer_);
+    values = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
+  } else if (!tensor_) {
+    learnt = checkpoint::optimizer_tensors(*optimizer_, whole);
+  } else if (replicas_.group().rank() == 0) {  // one replica has everything
+    learnt = gather_states(*tensor_, *optimizer_);
+    values = tensor_->gather(whole_.named_parameters());
+  }
   for (const auto& [name, tensor] : values) {
     const auto known = std::ranges::find(whole.parameters, name, &task::NamedTensor::name);
     known->tensor = tensor.detach().set_requires_grad(true);
   }
+  if (!mesh_) return save_whole(whole, learnt);
+  const auto of_all = gather_stage_states(*mesh_, outline_, whole, learnt);
+  return save_whole(of_all.model, of_all.learnt);
+}
+
+/// `whole` and what has been learnt about it are rank 0's.
+std::filesystem::path TrainedModel::save_whole(const task::ModelState& whole,
+                                               const checkpoint::TensorMap& learnt) {
   // Elsewhere an empty one: rank 0 alone writes.
   const auto optimizer = optim::make_optimizer(
       job_.train, group_.rank() == 0 ? task::tensors_of(whole.parameters)

@@ -14,11 +14,15 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/pipeline/stage_store.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/unit.h"
+#include "bimetal/train/pipeline/stage_states.h"
 #include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
@@ -28,6 +32,12 @@ namespace bimetal::train {
 /// not one for each rank.
 std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
                                   const torch::Device& device, std::span<const double> speeds);
+
+/// Where a model is cut into stages.
+struct StagePlan {
+  std::shared_ptr<const parallel::Mesh> mesh;  ///< none: it is not
+  std::vector<std::size_t> begins = {};        ///< of the pieces: choose_cuts()
+};
 
 /// Use from one thread.
 class TrainedModel {
@@ -40,10 +50,10 @@ class TrainedModel {
   TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
                const task::Model& whole, const std::optional<std::filesystem::path>& resume,
                progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
-               const std::vector<double>& shards, const Replicas& replicas,
+               const std::vector<double>& shards, const StagePlan& stages, const Replicas& replicas,
                const std::vector<double>& parts);
 
-  /// What to compute with.
+  /// What to compute with; a stage's own units.
   const task::Model& model() const noexcept {
     return sharded_ ? sharded_->model() : tensor_ ? tensor_->model() : whole_;
   }
@@ -54,6 +64,12 @@ class TrainedModel {
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
   const std::shared_ptr<parallel::ParameterStore>& store() const noexcept { return store_; }
   checkpoint::TrainingState& state() noexcept { return state_; }
+
+  /// Where the model is cut: this rank's stage of it, and its store.
+  const parallel::pipeline::StageModel& stage() const noexcept { return stage_; }
+  const std::shared_ptr<parallel::pipeline::StageStore>& stage_store() const noexcept {
+    return stage_store_;
+  }
 
   /// Due after an evaluation, before the ranks meet.
   void end_passes() const;
@@ -66,10 +82,14 @@ class TrainedModel {
   void require_finite() const;
 
  private:
-  void cut(const std::vector<double>& weights, progress::Observer& observer);
   void cut_tensors(const std::vector<double>& weights,
                    const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
-  std::filesystem::path save_whole(const std::vector<task::NamedTensor>& values,
+  void cut(comm::Group group, const task::Model& learnt, const std::vector<double>& weights,
+           progress::Observer& observer);
+  void take_stage(const StagePlan& plan, const std::vector<double>& shards,
+                  const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
+  void count_pieces();
+  std::filesystem::path save_whole(const task::ModelState& whole,
                                    const checkpoint::TensorMap& learnt);
 
   const job::JobConfig& job_;
@@ -79,7 +99,11 @@ class TrainedModel {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   checkpoint::TrainingState state_;
   std::shared_ptr<parallel::ParameterStore> store_;
-  std::shared_ptr<parallel::shard::ShardedModel> sharded_;       ///< the same, from level 1 on
+  std::shared_ptr<parallel::shard::ShardedModel> sharded_;  ///< the same, from level 1 on
+  std::shared_ptr<const parallel::Mesh> mesh_;              ///< where there are stages
+  ModelOutline outline_;                                    ///< of the whole model
+  parallel::pipeline::StageModel stage_;
+  std::shared_ptr<parallel::pipeline::StageStore> stage_store_;
   std::shared_ptr<const parallel::tensor::TensorModel> tensor_;  ///< where replicas are in parts
 };
 

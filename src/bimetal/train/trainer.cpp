@@ -11,7 +11,6 @@
 #include "bimetal/balance/balancer.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/c10d/form_islands.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/optimizers.h"
@@ -27,6 +26,7 @@
 #include "bimetal/train/measure/shadow_batch.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/pipeline/stage_run.h"
 #include "bimetal/train/profile/step_profiler.h"
 #include "bimetal/train/random_states.h"
 #include "bimetal/train/rank_journal.h"
@@ -48,18 +48,18 @@ class TrainingRun {
 
  private:
   ProbeOptions probe_options() const;
+  UnitProbe unit_probe() const;
   balance::Balancer measure_devices();
   StepOptions step_options() const;
   parallel::ReplicatedModelOptions parallel_options() const;
-  std::shared_ptr<c10d::Island> find_island() const;
   data::EpochSampler sampler() const;
   /// Of a global batch on average: what shares add up to.
   std::int64_t batch_weight() const { return sampler_.mean_weight(job_.train.global_batch); }
 
   /// No rank need have the memory for a whole model's gradients.
   bool in_pieces() const { return job_.zero.level >= 2; }
-  /// Whether a rank's own time says what its share costs: not where others compute it, too.
-  bool measures_alone() const { return !in_pieces() && !replicas_.in_parts(); }
+  /// Whether a rank's own time says what its share costs.
+  bool measures_alone() const { return !in_pieces() && !lanes_.shared() && !replicas_.in_parts(); }
 
   bool next_step();
   progress::ShadowFigures measure_beside_work(const data::BatchFeed::Plan& plan);
@@ -82,11 +82,14 @@ class TrainingRun {
   Replicas replicas_;           ///< once the ranks know that they have the same job
   data::EpochSampler sampler_;  ///< at the start of the first epoch
   RankPrecisions precisions_;
-  std::vector<double> alone_;   ///< what each rank would do without the others, in any unit
-  balance::Balancer balancer_;  ///< of replicas
+  StagePlan stages_;
+  Lanes lanes_;                ///< shares are by lane
+  std::vector<double> alone_;  ///< what each rank would do without the others, in any unit
+  balance::Balancer balancer_;
   TrainedModel trained_;
   checkpoint::TrainingState& state_;
   std::int64_t planned_steps_;
+  std::shared_ptr<StageCompute> stage_;    ///< none: each rank has the whole model
   parallel::tensor::TensorTask computed_;  ///< the task as this rank's replica computes it
   TrainingStep step_;
   data::BatchFeed feed_;
@@ -113,18 +116,23 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       replicas_(group_, job_.mesh),
       sampler_(data::make_sampler(*task_->training(), job_.train.seed)),
       precisions_(group_, job_, options_.worker, place_, *task_, observer_),
+      stages_(plan_stages(job_, group_, *task_, unit_probe(), observer_)),
+      lanes_(stages_.mesh ? Lanes(stages_.mesh->shape(), group_.rank())
+                          : Lanes(replicas_.group().size(), replicas_.group().rank())),
       balancer_(measure_devices()),
       trained_(job_, group_, *task_, make_seeded_model(*task_, job_.train.seed, place_),
                options_.resume, observer_, parallel_options(),
-               shard_weights(job_, group_, place_.device, alone_), replicas_,
-               replicas_.part_weights(job_.mesh, alone_)),
+               shard_weights(job_, stages_.mesh ? stages_.mesh->replicas() : group_, place_.device,
+                             alone_),
+               stages_, replicas_, replicas_.part_weights(job_.mesh, alone_)),
       state_(trained_.state()),
       planned_steps_(checkpoint::planned_steps(job_.train, task_->training()->size(), state_)),
+      stage_(make_stage_compute(job_, *task_, stages_, trained_, unit_probe())),
       computed_(*task_, trained_.tensor_ranks()),
       step_(computed_, trained_.model(), trained_.optimizer(), trained_.store(), step_options()),
-      feed_(task_->training(), sampler(), replicas_.group().rank(), job_.train.global_batch,
-            job_.train.epochs, place_.device),
-      journal_(balancer_, job_.parallel.balance,
+      feed_(task_->training(), sampler(), lanes_.mine(), job_.train.global_batch, job_.train.epochs,
+            place_.device),
+      journal_(balancer_, lanes_, job_.parallel.balance,
                {.epochs = job_.train.epochs,
                 .steps = planned_steps_,
                 .global_batch = batch_weight(),
@@ -136,8 +144,7 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       saved_step_(state_.step),
       evaluated_step_(-1),
       apart_(job_, group_) {
-  require_one_precision(replicas_, precisions_.mine(),
-                        Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
+  require_one_precision(replicas_, precisions_.mine(), milliseconds_of(job_.parallel.timeout_s));
   state_.model = task_->description();
   take_error_feedback();
   go_on_scaling();
@@ -164,10 +171,18 @@ ProbeOptions TrainingRun::probe_options() const {
           .update = job_.zero.level == 0};
 }
 
+UnitProbe TrainingRun::unit_probe() const {
+  return {.device = place_.device,
+          .dtype = place_.dtype,
+          .precision = precisions_.mine(),
+          .speed = options_.worker.speed};
+}
+
 /// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
 balance::Balancer TrainingRun::measure_devices() {
-  std::vector<balance::Device> devices(static_cast<std::size_t>(group_.size()));
-  if (!in_pieces()) {
+  std::vector<balance::Device> devices(
+      static_cast<std::size_t>(stages_.mesh ? lanes_.count() : group_.size()));
+  if (!in_pieces() && !stages_.mesh) {
     observer_.on_phase("measuring devices");
     devices = probe_devices(group_, job_.train, *task_, probe_options());
   }
@@ -189,6 +204,7 @@ StepOptions TrainingRun::step_options() const {
   options.update.scaler = precisions_.scaler();
   options.recompute = job_.train.recompute;
   options.parallel.timeout = milliseconds_of(job_.parallel.timeout_s);
+  options.stage = stage_;
   return options;
 }
 
@@ -196,16 +212,7 @@ parallel::ReplicatedModelOptions TrainingRun::parallel_options() const {
   return {.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
           .timeout = milliseconds_of(job_.parallel.timeout_s),
           .compression = gradient_compression(job_, replicas_.group().size()),
-          .island = find_island()};
-}
-
-/// Neither a compressed exchange, which needs each rank's own gradients, nor shards and parts use
-/// islands.
-std::shared_ptr<c10d::Island> TrainingRun::find_island() const {
-  const bool apart =
-      job_.compression.gradients != "none" || job_.zero.level > 0 || replicas_.in_parts();
-  if (apart || job_.fabric.islands == "off") return nullptr;
-  return c10d::form_islands(group_, place_.device, milliseconds_of(job_.parallel.timeout_s));
+          .island = find_island(job_, group_, place_.device)};
 }
 
 data::EpochSampler TrainingRun::sampler() const {
@@ -218,7 +225,7 @@ progress::Report TrainingRun::run() {
   introduce_workers();
   observer_.on_phase("training");
   trained_.model().train();
-  idle_.tell(balancer_.shares(), job_.train.global_batch, observer_);
+  idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
   apart_.begin(state_.step);
   feed_.draw(balancer_.shares());
   journal_.start_clock();
@@ -236,6 +243,7 @@ progress::Report TrainingRun::run() {
   if (const auto text = replicas_.advice(alone_, report.samples_per_s)) observer_.on_notice(*text);
   report.interrupted = interrupted_;
   precisions_.report(report, step_.stages().scaler());
+  report.mesh = report_of(stages_, job_.mesh);
   return report;
 }
 
@@ -272,7 +280,7 @@ bool TrainingRun::next_step() {
 /// What this rank has measured since the last step, and the start of another shadow batch where it
 /// has nothing else to do.
 progress::ShadowFigures TrainingRun::measure_beside_work(const data::BatchFeed::Plan& plan) {
-  const auto rank = static_cast<std::size_t>(replicas_.group().rank());
+  const auto rank = static_cast<std::size_t>(lanes_.mine());
   const auto measured = shadow_.take();
   const auto wanted = measures_alone() ? balancer_.shadows()[rank] : 0;
   if (plan.samples.counts[rank] > 0) {
@@ -295,16 +303,8 @@ void TrainingRun::record(const data::BatchFeed::Plan& plan, const StepResult& re
 
 /// Every rank feeds its balancer with the same figures, and so holds the same shares.
 void TrainingRun::learn_shares(std::span<const progress::RankFigures> figures) {
-  std::vector<balance::StepFigures> learnt;
-  for (const auto& rank : figures) {
-    learnt.push_back({.batch = rank.batch,
-                      .compute_seconds = rank.compute_seconds,
-                      .out_of_memory = rank.fit == progress::Fit::too_large,
-                      .shadow_batch = rank.shadow.batch,
-                      .shadow_seconds = rank.shadow.seconds});
-  }
-  if (balancer_.observe(learnt)) {
-    idle_.tell(balancer_.shares(), job_.train.global_batch, observer_);
+  if (balancer_.observe(lanes_.learnt(figures))) {
+    idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
   }
 }
 
@@ -319,8 +319,9 @@ void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& re
   for (std::size_t rank = 0; rank < result.figures.size(); ++rank) {
     const auto& figures = result.figures[rank];
     if (figures.fit == progress::Fit::fits) continue;
-    observer_.on_notice(fmt::format("rank {} ran out of memory on {} samples: {}", rank,
-                                    figures.batch, remedy(figures, balancer_.devices()[rank].cap)));
+    observer_.on_notice(
+        fmt::format("rank {} ran out of memory on {} samples: {}", rank, figures.batch,
+                    remedy(figures, balancer_.devices()[lanes_.of(static_cast<int>(rank))].cap)));
   }
   feed_.rewind(plan.before);
   feed_.draw(balancer_.shares());
@@ -336,12 +337,14 @@ void TrainingRun::introduce_workers() {
 void TrainingRun::evaluate_now() {
   if (!job_.train.evaluate || !task_->evaluation() || evaluated_step_ == state_.step) return;
   evaluated_step_ = state_.step;
+  const predict::EvaluateOptions how{.device = place_.device,
+                                     .speed = options_.worker.speed,
+                                     .timeout = milliseconds_of(job_.parallel.timeout_s),
+                                     .computed = [this] { trained_.end_passes(); }};
+  const auto rates = alone_rates(balancer_);
   const auto result =
-      predict::evaluate(computed_, trained_.model(), replicas_.group(), alone_rates(balancer_),
-                        {.device = place_.device,
-                         .speed = options_.worker.speed,
-                         .timeout = milliseconds_of(job_.parallel.timeout_s),
-                         .computed = [this] { trained_.end_passes(); }});
+      stage_ ? stage_->evaluate(rates, how)
+             : predict::evaluate(computed_, trained_.model(), replicas_.group(), rates, how);
   journal_.add_evaluation(state_.step, result);
   observer_.on_evaluated(state_.position.epoch + 1, result);
   journal_.start_clock();

@@ -51,7 +51,13 @@ TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
 
 TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_EQ(refusal({"mesh.stages=1", "mesh.schedule=gpipe", "parallel.mode=server"}), "");
+  EXPECT_EQ(refusal({"mesh.stages=2", "zero.level=1", "train.clip_norm=1", "train.recompute=all"}),
+            "");
   EXPECT_THAT(refusal({"mesh.stages=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "zero.level=2"}), HasSubstr("zero.level 0 and 1"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "compression.gradients=int8"}), HasSubstr("compression"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "train.recompute=auto"}), HasSubstr("recompute"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "train.deterministic=true"}), HasSubstr("mesh.cuts"));
 }
 
 TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
@@ -63,6 +69,8 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"mesh.tensor=2", "train.optimizer=lamb"}), HasSubstr("lamb"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "compression.gradients=int8"}), HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.exact=relaxed"}), HasSubstr("strict"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.tensor_weights=speed", "train.deterministic=true"}),
+              HasSubstr("measured speed"));
   EXPECT_THAT(refusal({"mesh.tensor=2"}, {"cpu", "cpu:precision=bfloat16"}),
               HasSubstr("train.precision"));
 }

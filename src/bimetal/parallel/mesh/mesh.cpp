@@ -12,7 +12,7 @@ namespace {
 
 /// This rank's one of the groups that differ in all but one of the places. `along`: that one,
 /// counted up.
-comm::Group group_along(comm::Group& world, const MeshShape& shape, int MeshPlace::*along,
+comm::Group group_along(comm::Group& world, const MeshShape& shape, int MeshPlace::* along,
                         int count) {
   comm::Group mine;
   for (int first = 0; first < shape.ranks(); ++first) {
@@ -59,28 +59,24 @@ MeshShape fit_mesh(int stages, int replicas, int tensor, int ranks) {
                             counts, replicas, shape.ranks(), ranks, shape.ranks()));
   }
   const int fewer = ranks / each * each;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("{} need workers in multiples of {}, and this job has {}: {}{} would do",
-                          counts, each, ranks, fewer > 0 ? fmt::format("{} or ", fewer) : "",
-                          fewer + each));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("{} need workers in multiples of {}, and this job has {}: {}{} would do", counts,
+                  each, ranks, fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + each));
 }
 
-std::string picture(const MeshShape& shape, const std::vector<std::string>& units,
-                    const std::vector<std::string>& devices) {
+std::string picture(const MeshShape& shape, const std::vector<std::string>& units) {
   std::string lines;
   for (int stage = 0; stage < shape.stages; ++stage) {
     std::vector<std::string> replicas;
     for (int replica = 0; replica < shape.replicas; ++replica) {
-      std::vector<std::string> ranks;
-      for (int part = 0; part < shape.tensor; ++part) {
-        const int rank = rank_at(shape, {stage, replica, part});
-        ranks.push_back(fmt::format("rank {}: {}", rank, devices[static_cast<std::size_t>(rank)]));
-      }
-      replicas.push_back(fmt::format("[{}]", fmt::join(ranks, " + ")));
+      const int first = rank_at(shape, {stage, replica, 0});
+      replicas.push_back(shape.tensor == 1
+                             ? fmt::format("[rank {}]", first)
+                             : fmt::format("[ranks {}-{}]", first, first + shape.tensor - 1));
     }
-    if (stage > 0) lines += "\n   |\n";
-    lines += fmt::format("stage {}  {}  {}", stage, units[static_cast<std::size_t>(stage)],
-                         fmt::join(replicas, "  "));
+    lines += fmt::format("{}  stage {}  {}  {}", stage > 0 ? "\n" : "", stage,
+                         fmt::join(replicas, " "), units[static_cast<std::size_t>(stage)]);
   }
   return lines;
 }

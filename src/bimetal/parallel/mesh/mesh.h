@@ -38,10 +38,9 @@ std::string name_of(const MeshShape& shape, int rank);
 /// for one that does not come to that many ranks, with what would.
 MeshShape fit_mesh(int stages, int replicas, int tensor, int ranks);
 
-/// A line per stage, for people: its ranks by replica, the units that it has, and where.
-/// `units`: of each stage, "units 0-4 (embedding … h.3)"; `devices`: of each rank.
-std::string picture(const MeshShape& shape, const std::vector<std::string>& units,
-                    const std::vector<std::string>& devices);
+/// A line per stage, for people: its ranks by replica, and `units`, what each stage has of the
+/// model: "units 0-4 (embedding … h.3)".
+std::string picture(const MeshShape& shape, const std::vector<std::string>& units);
 
 /// The groups of one rank's mesh, made once. A cheap handle; thread-safe as groups are.
 class Mesh {

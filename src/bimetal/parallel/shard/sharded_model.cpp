@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
@@ -43,7 +44,7 @@ struct ShardedModel::Impl {
   void agree(std::vector<std::int32_t>& numbers);
   bool any_rank(bool here);
   void begin_pass();
-  void reduce_during(const torch::Tensor& loss, std::int64_t part);
+  void reduce_during(const std::function<void()>& backward);
   void end_pass();
   void take_part_in_others();
   void agree_on_used();
@@ -183,11 +184,11 @@ void ShardedModel::Impl::begin_pass() {
 }
 
 /// Level 3 has begun the pass with its forward.
-void ShardedModel::Impl::reduce_during(const torch::Tensor& loss, std::int64_t part) {
+void ShardedModel::Impl::reduce_during(const std::function<void()>& backward) {
   if (!in_pass) begin_pass();
   in_backward = true;
   try {
-    gradients->during([&] { passes.run_backward(loss, part); });
+    gradients->during(backward);
   } catch (...) {
     in_backward = false;
     throw;
@@ -313,12 +314,27 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
 void ShardedModel::backward(const torch::Tensor& loss, std::int64_t part) {
   impl_->passes.add(loss, part, false);
   if (impl_->options.level == 1) return impl_->passes.run_backward(loss, part);
-  impl_->reduce_during(loss, part);
+  impl_->reduce_during([&] { impl_->passes.run_backward(loss, part); });
 }
 
 void ShardedModel::backward_last(const torch::Tensor& loss, std::int64_t part) {
   impl_->passes.add(loss, part, true);
-  impl_->reduce_during(loss, part);
+  impl_->reduce_during([&] { impl_->passes.run_backward(loss, part); });
+}
+
+void ShardedModel::run_pass(const std::function<void()>& backward, bool last) {
+  if (impl_->options.level > 1) {
+    throw Error(ErrorCode::Unsupported,
+                "stages of a pipeline compute forward and backward of several micro-batches by "
+                "turns, which shards of levels 2 and 3 do not follow: take zero.level 0 or 1");
+  }
+  impl_->passes.add(last);
+  if (!last) return backward();
+  impl_->reduce_during(backward);
+}
+
+double ShardedModel::loss_factor() const {
+  return impl_->passes.factor();
 }
 
 void ShardedModel::finish_step() {

@@ -86,6 +86,9 @@ class ShardedModel final : public ParameterStore {
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
+  /// Level 1 alone: Error(Unsupported) at others, whose passes are more than backward.
+  void run_pass(const std::function<void()>& backward, bool last) override;
+  double loss_factor() const override;
   void finish_step() override;
   void after_update() override;
   bool in_shards() const noexcept override { return true; }

@@ -43,6 +43,10 @@ void TensorStore::backward_last(const torch::Tensor& loss, std::int64_t part) {
   replicas_->backward_last(loss, part);
 }
 
+void TensorStore::run_pass(const std::function<void()>& backward, bool last) {
+  replicas_->run_pass(backward, last);
+}
+
 void TensorStore::finish_step() {
   replicas_->finish_step();
 }
@@ -53,11 +57,10 @@ void TensorStore::after_update() {
                     model_->ranks()->timeout());
 }
 
-bool TensorStore::counts_in_norm(const torch::Tensor& gradient) const {
-  if (group_.rank() == 0) return true;
-  return std::ranges::none_of(model_->kept_whole(), [&](const torch::Tensor& parameter) {
-    return parameter.grad().is_same(gradient);
-  });
+bool TensorStore::counts(const torch::Tensor& parameter) const {
+  return group_.rank() == 0 ||
+         std::ranges::none_of(model_->kept_whole(),
+                              [&](const torch::Tensor& kept) { return kept.is_same(parameter); });
 }
 
 progress::RankFigures TensorStore::as_one(const progress::RankFigures& mine) {

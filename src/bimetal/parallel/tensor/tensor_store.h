@@ -3,6 +3,7 @@
 // are: what a step needs of them beside what the replicas do.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,12 +22,14 @@ class TensorStore final : public ParameterStore {
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
+  void run_pass(const std::function<void()>& backward, bool last) override;
+  double loss_factor() const override { return replicas_->loss_factor(); }
   void finish_step() override;
   /// What is kept whole becomes what rank 0 has made of it: devices of different kinds round
   /// differently, and would drift apart.
   void after_update() override;
 
-  bool counts_in_norm(const torch::Tensor& gradient) const override;
+  bool counts(const torch::Tensor& parameter) const override;
   progress::RankFigures as_one(const progress::RankFigures& mine) override;
   /// A rank that stopped in a pass leaves the others waiting for its part.
   bool can_repeat() const noexcept override { return false; }

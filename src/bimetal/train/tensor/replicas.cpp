@@ -20,6 +20,7 @@ parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks) {
 }  // namespace
 
 Replicas::Replicas(comm::Group world, const job::MeshConfig& mesh) : world_(std::move(world)) {
+  if (mesh.stages > 1) return;  // replicas are of several ranks in another way
   const auto shape = shape_of(mesh, world_.size());
   if (shape.tensor > 1) mesh_.emplace(world_, shape);
 }
@@ -92,12 +93,14 @@ std::optional<std::string> Replicas::advice(std::span<const double> alone, doubl
       rate, fastest - alone.begin(), *fastest);
 }
 
-void require_one_precision(const Replicas& replicas, precision::Precision mine, Deadline deadline) {
+void require_one_precision(const Replicas& replicas, precision::Precision mine,
+                           std::chrono::milliseconds timeout) {
   if (!replicas.in_parts()) return;
   const auto number = static_cast<std::int64_t>(mine);
   std::array<std::int64_t, 2> ends = {number, -number};
   auto group = replicas.world();
-  group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max, deadline).wait();
+  group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max, Deadline::after(timeout))
+      .wait();
   if (ends[0] == -ends[1]) return;
   throw Error(
       ErrorCode::Unsupported,

@@ -55,6 +55,7 @@ class Replicas {
 
 /// Error(Unsupported), on every rank, unless those of replicas in parts compute in one precision:
 /// they add up what they compute. Collective.
-void require_one_precision(const Replicas& replicas, precision::Precision mine, Deadline deadline);
+void require_one_precision(const Replicas& replicas, precision::Precision mine,
+                           std::chrono::milliseconds timeout);
 
 }  // namespace bimetal::train

@@ -113,8 +113,8 @@ TEST(TensorStore, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
     EXPECT_EQ(y.item<double>(), 6 * 2 + 2);
     store.backward_last(y.sum());
     store.finish_step();
-    EXPECT_TRUE(store.counts_in_norm(parameters[0].grad()));
-    EXPECT_EQ(store.counts_in_norm(parameters[1].grad()), rank == 0);
+    EXPECT_TRUE(store.counts(parameters[0]));
+    EXPECT_EQ(store.counts(parameters[1]), rank == 0);
     const auto one = store.as_one({.batch = 5,
                                    .loss_sum = 2,
                                    .stop_requested = rank == 1,
