@@ -36,7 +36,7 @@ BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
       balancer_(make_balancer(options, sampler.mean_weight(options.global_batch), group.size())),
       feed_(std::move(dataset), sampler, group.rank(), options.global_batch, options.epochs,
             device),
-      journal_(balancer_, options.balance,
+      journal_(balancer_, train::Lanes(group.size(), group.rank()), options.balance,
                {.epochs = options.epochs,
                 .steps = planned_,
                 .global_batch = sampler.mean_weight(options.global_batch)}) {
