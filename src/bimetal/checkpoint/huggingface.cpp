@@ -19,6 +19,7 @@
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
 #include "bimetal/checkpoint/model_file.h"
+#include "bimetal/checkpoint/new_folder.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -131,13 +132,6 @@ void require_fitting(const TensorMap& stored, const TensorMap& own, const fs::pa
                           message));
 }
 
-void require_empty(const fs::path& folder) {
-  std::error_code none;
-  if (!fs::exists(folder, none) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("{} is there already: name a new or empty folder", folder.string()));
-}
-
 }  // namespace
 
 void load_huggingface(const task::ModelState& model, const fs::path& folder) {
@@ -149,11 +143,7 @@ void load_huggingface(const task::ModelState& model, const fs::path& folder) {
 
 void save_huggingface(const task::ModelState& model, const models::LanguageModelConfig& config,
                       const fs::path& folder, const fs::path& tokenizer) {
-  auto target = fs::absolute(folder).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();  // "folder/"
-  require_empty(target);
-  fs::create_directories(target.parent_path());
-  TemporaryPath fresh(target, TemporaryPath::Kind::folder);
+  TemporaryPath fresh(place_of_new_folder(folder), TemporaryPath::Kind::folder);
   save_model(model, fresh.path() / kWeights);
   write_file_atomically(fresh.path() / "config.json", huggingface_config_text(config));
   if (!tokenizer.empty()) {

@@ -10,6 +10,7 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
+#include "bimetal/cli/checkpoint/checkpoint.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/demo/demo.h"
 #include "bimetal/cli/error_text.h"
@@ -68,6 +69,7 @@ int run(int argc, char** argv) {
   add_predict(app, action);
   add_generate(app, action);
   add_export(app, action);
+  add_checkpoint(app, action);
   add_show_job(app, action);
   add_plan(app, action);
   add_devices(app, action);
