@@ -9,8 +9,8 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
+#include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/device/device.h"
 #include "bimetal/optim/merged_update.h"
@@ -125,13 +125,31 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
     : job_(job),
       group_(std::move(group)),
       whole_(whole),
-      optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
-      state_(checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer)) {
+      optimizer_(make_optimizer(job_, group_.size(), task, whole_)) {
   if (job_.zero.level > 0) {
-    cut(shards, observer);
+    begin_in_shards(resume, shards, observer);
   } else {
+    state_ = checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer);
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
   }
+}
+
+void TrainedModel::begin_in_shards(const std::optional<std::filesystem::path>& resume,
+                                   const std::vector<double>& weights,
+                                   progress::Observer& observer) {
+  optimizer_facts_ = checkpoint::optimizer_facts(*optimizer_);
+  checkpoint::SharedReader saved(group_, resume);
+  if (auto* const opened = saved.opened()) {
+    checkpoint::require_same_kind(*opened, optimizer_facts_);
+    checkpoint::require_same_model(*opened, whole_);
+    checkpoint::log_changed_settings(*opened, optimizer_facts_);
+    take_uncut(*opened, whole_);
+  }
+  state_ = checkpoint::starting_point(group_, job_, saved, observer);
+  cut(weights, observer);
+  if (!saved.found()) return;
+  take_pieces(saved, *sharded_, *optimizer_);
+  sharded_->after_update();
 }
 
 void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& observer) {
@@ -147,7 +165,6 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
   store_ = sharded_;
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));
-  take_states(*optimizer_, whole_, *sharded_, *of_pieces);
   optimizer_ = std::move(of_pieces);
   if (auto* const merged = dynamic_cast<optim::MergedUpdate*>(optimizer_.get())) {
     merged->set_after_parameter([sharded = sharded_] { sharded->let_go_of_kept(); });
@@ -170,22 +187,9 @@ std::filesystem::path TrainedModel::save() {
   if (!sharded_) {
     return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
   }
-  const auto learnt = gather_states(*sharded_, *optimizer_);
-  const auto values = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
-  task::ModelState whole(whole_);
-  for (const auto& [name, tensor] : values) {
-    const auto known = std::ranges::find(whole.parameters, name, &task::NamedTensor::name);
-    known->tensor = tensor.detach().set_requires_grad(true);
-  }
-  // Elsewhere an empty one: rank 0 alone writes.
-  const auto optimizer = optim::make_optimizer(
-      job_.train, group_.rank() == 0 ? task::tensors_of(whole.parameters)
-                                     : std::vector<torch::Tensor>{torch::empty({0})});
-  if (group_.rank() == 0) {
-    optimizer->state() =
-        checkpoint::optimizer_states(learnt, *optimizer, whole, "the ranks' state");
-  }
-  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole, *optimizer, state_);
+  auto own = own_slices(*sharded_, whole_, *optimizer_);
+  own.written = [this] { sharded_->let_go_of_kept(); };
+  return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, state_);
 }
 
 void TrainedModel::require_finite() const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/data/replicated_model.h"
@@ -48,20 +49,23 @@ class TrainedModel {
   /// Due after an evaluation, before the ranks meet.
   void end_passes() const;
 
-  /// As checkpoint::save_shared_checkpoint, whatever the ranks keep: it is put together whole on
-  /// rank 0, which must have the memory. Collective; the path is rank 0's.
+  /// Each rank what it keeps: as checkpoint::save_shared_checkpoint, or save_slices where that is
+  /// shards. Collective; the path is rank 0's.
   std::filesystem::path save();
 
   /// As checkpoint::require_finite_parameters.
   void require_finite() const;
 
  private:
+  void begin_in_shards(const std::optional<std::filesystem::path>& resume,
+                       const std::vector<double>& weights, progress::Observer& observer);
   void cut(const std::vector<double>& weights, progress::Observer& observer);
 
   const job::JobConfig& job_;
   comm::Group group_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  checkpoint::OptimizerFacts optimizer_facts_;  ///< with shards: of one of whole tensors
   checkpoint::TrainingState state_;
   std::shared_ptr<parallel::ParameterStore> store_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;  ///< the same, from level 1 on
