@@ -74,6 +74,11 @@ class Slices(FaultTest):
         said = [self.start("evaluate", job_file, "--checkpoint", path).wait() for path in (newest, self.folder / "whole")]
         self.assertEqual([job.status for job in said], [0, 0])
         self.assertEqual(*(job.out.splitlines()[-1].split()[1:] for job in said))
+        servers = self.write_job("servers.toml", parallel__mode="server", train__optimizer="adamw", train__steps=4,
+                                 checkpoint__dir=str(self.folder / "servers"))
+        job = self.train(servers, "--resume", newest).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        self.assertTrue((self.folder / "servers" / "step-00000004" / "model.safetensors").is_file())
         slice_ = newest / "model-00001-of-00002.safetensors"
         damaged = bytearray(slice_.read_bytes())
         damaged[-1] ^= 1

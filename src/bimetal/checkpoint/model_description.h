@@ -23,9 +23,11 @@ struct ModelDescription {
   bool operator==(const ModelDescription&) const = default;
 };
 
-/// Such a model on the CPU in float32, drawn from torch's default generator. Errors of
-/// models::make_model or models::make_language_model.
-task::Model draw_described_model(const ModelDescription& description);
+/// Such a model on the CPU in float32, drawn from torch's default generator. `made`: told of each
+/// unit of a language model, before the next one is drawn, and of others' once they are there.
+/// Errors of models::make_model or models::make_language_model.
+task::Model draw_described_model(
+    const ModelDescription& description, const task::UnitMade& made = [](const task::Unit&) {});
 
 /// Such a model on the CPU in its own type, in evaluation mode. Its parameters are drawn, but
 /// torch's default generator is left as it was. Errors likewise.

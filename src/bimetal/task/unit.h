@@ -64,6 +64,11 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
 Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
                std::function<torch::Tensor(torch::Tensor input)> forward);
 
+/// Told of each unit of a model that is being made, once its tensors have their values and before
+/// the next unit is made: it may take the values and let their memory go, as long as the tensors
+/// stay.
+using UnitMade = std::function<void(const Unit& unit)>;
+
 /// Told before each use of a unit's parameters (the unit's place in the model), also where backward
 /// computes the unit again: returns when they are there.
 using BeforeUse = std::function<void(std::size_t unit)>;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/model_file.h"
 #include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 
 namespace bimetal::train {
 namespace {
@@ -138,6 +140,24 @@ void take_pieces(checkpoint::SharedReader& saved, const ShardedModel& sharded,
   });
   if (sharded.pieces().empty()) return;
   of_pieces.state() = checkpoint::optimizer_states(states, of_pieces, as_model(sharded), kOrigin);
+}
+
+void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
+                const ShardedModel& sharded) {
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, const Piece*> pieces;
+  for (const auto& piece : sharded.pieces()) pieces[piece.parameter] = &piece;
+  values([&](const task::Unit& unit) {
+    for (const auto& [name, tensor] : unit.parameters) {
+      if (const auto found = pieces.find(name); found != pieces.end()) {
+        const auto& piece = *found->second;
+        torch::Tensor(piece.tensor)
+            .copy_(tensor.flatten().narrow(0, piece.range.offset, piece.range.count));
+      }
+      parallel::shard::hollow_out(tensor);
+    }
+    sharded.let_go_of_kept();
+  });
 }
 
 }  // namespace bimetal::train

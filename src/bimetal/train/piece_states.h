@@ -4,10 +4,13 @@
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <functional>
+
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/task/model_state.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::train {
 
@@ -25,5 +28,9 @@ void take_uncut(checkpoint::OpenCheckpoint& saved, const task::ModelState& model
 /// for states that do not fit; SharedReader's.
 void take_pieces(checkpoint::SharedReader& saved, const parallel::shard::ShardedModel& sharded,
                  torch::optim::Optimizer& of_pieces);
+
+/// Gives the pieces the values that `values` makes.
+void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
+                const parallel::shard::ShardedModel& sharded);
 
 }  // namespace bimetal::train

@@ -117,24 +117,25 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
 }
 
 TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
-                           const task::Model& whole,
+                           const StartingModel& start,
                            const std::optional<std::filesystem::path>& resume,
                            progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
                            const std::vector<double>& shards)
     : job_(job),
       group_(std::move(group)),
-      whole_(whole),
+      whole_(start.model),
       optimizer_(make_optimizer(job_, group_.size(), task, whole_)) {
   if (job_.zero.level > 0) {
-    begin_in_shards(resume, shards, observer);
+    begin_in_shards(start, resume, shards, observer);
   } else {
     state_ = checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer);
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
   }
 }
 
-void TrainedModel::begin_in_shards(const std::optional<std::filesystem::path>& resume,
+void TrainedModel::begin_in_shards(const StartingModel& start,
+                                   const std::optional<std::filesystem::path>& resume,
                                    const std::vector<double>& weights,
                                    progress::Observer& observer) {
   optimizer_facts_ = checkpoint::optimizer_facts(*optimizer_);
@@ -146,13 +147,17 @@ void TrainedModel::begin_in_shards(const std::optional<std::filesystem::path>& r
     take_uncut(*opened, whole_);
   }
   state_ = checkpoint::starting_point(group_, job_, saved, observer);
-  cut(weights, observer);
-  if (!saved.found()) return;
-  take_pieces(saved, *sharded_, *optimizer_);
-  sharded_->after_update();
+  cut(weights, static_cast<bool>(start.values), observer);
+  if (saved.found()) {
+    take_pieces(saved, *sharded_, *optimizer_);
+    sharded_->after_update();
+  } else if (start.values) {
+    take_drawn(start.values, *sharded_);
+  }
 }
 
-void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& observer) {
+void TrainedModel::cut(const std::vector<double>& weights, bool hollow,
+                       progress::Observer& observer) {
   sharded_ = std::make_shared<parallel::shard::ShardedModel>(
       whole_, group_,
       parallel::shard::ShardedModelOptions{
@@ -161,7 +166,8 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
           .flat_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
           .kept = kept_of(job_.zero),
           .folder = job_.zero.offload_path,
-          .timeout = milliseconds_of(job_.parallel.timeout_s)});
+          .timeout = milliseconds_of(job_.parallel.timeout_s),
+          .hollow = hollow});
   store_ = sharded_;
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));

@@ -19,6 +19,7 @@
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/unit.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 
@@ -31,12 +32,12 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
 /// Use from one thread.
 class TrainedModel {
  public:
-  /// `whole`, a model of `task`, with the values of rank 0's checkpoint `resume`, or its own; every
-  /// rank's become those. `shards`: as shard_weights() has them. Collective. Errors: those of
-  /// checkpoint::starting_point, and of the store's constructor; Unsupported for shards of a task
-  /// with an optimizer of its own.
+  /// A model of `task` with the values of rank 0's checkpoint `resume`, or its own; every rank's
+  /// become those. Hollow ones are for level 3. `shards`: as shard_weights() has them. Collective.
+  /// Errors: those of checkpoint::starting_point, and of the store's constructor; Unsupported for
+  /// shards of a task with an optimizer of its own.
   TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
-               const task::Model& whole, const std::optional<std::filesystem::path>& resume,
+               const StartingModel& start, const std::optional<std::filesystem::path>& resume,
                progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
                const std::vector<double>& shards);
 
@@ -57,9 +58,10 @@ class TrainedModel {
   void require_finite() const;
 
  private:
-  void begin_in_shards(const std::optional<std::filesystem::path>& resume,
+  void begin_in_shards(const StartingModel& start,
+                       const std::optional<std::filesystem::path>& resume,
                        const std::vector<double>& weights, progress::Observer& observer);
-  void cut(const std::vector<double>& weights, progress::Observer& observer);
+  void cut(const std::vector<double>& weights, bool hollow, progress::Observer& observer);
 
   const job::JobConfig& job_;
   comm::Group group_;

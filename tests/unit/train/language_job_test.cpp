@@ -9,6 +9,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/huggingface.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "unit/data/text/token_files.h"
 #include "unit/train/training_job.h"
 
@@ -101,6 +103,61 @@ TEST_P(LanguageJob, ItsCheckpointIsAModel) {
   const auto batch = task->evaluation()->batch(std::vector<std::int64_t>{0, 1});
   const auto logits = task::run_units(saved.model, task->inputs(batch)).front();
   EXPECT_EQ(logits.sizes().vec(), (std::vector<std::int64_t>{2, 16, 20})) << "without dropout";
+}
+
+/// A model made by units is that made whole, and nothing of it is left in memory.
+void expect_the_same_by_units(const task::JobTask& task) {
+  torch::manual_seed(3);
+  const auto whole = task.make_model();
+  torch::manual_seed(3);
+  std::size_t made = 0;
+  const auto hollow = task.make_model_by_units([&](const task::Unit& unit) {
+    const auto& expected = whole.units.at(made++);
+    ASSERT_EQ(unit.parameters.size(), expected.parameters.size());
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      const auto& [name, tensor] = unit.parameters[i];
+      EXPECT_EQ(name, expected.parameters[i].name);
+      if (!tensor.unsafeGetTensorImpl()->storage_initialized()) continue;  // tied, and gone
+      EXPECT_TRUE(tensor.equal(expected.parameters[i].tensor)) << name;
+      parallel::shard::hollow_out(tensor);
+    }
+  });
+  ASSERT_TRUE(hollow);
+  EXPECT_EQ(made, whole.units.size());
+  for (const auto& tensor : hollow->parameters()) {
+    EXPECT_FALSE(tensor.unsafeGetTensorImpl()->storage_initialized());
+  }
+}
+
+TEST_P(LanguageJob, IsMadeByUnits) {
+  job_.model.name = GetParam();
+  expect_the_same_by_units(*test::task_of(job_));
+  const auto saved = checkpoint::load_saved_model(train("run", 1, 1));
+  checkpoint::save_huggingface(saved.model, *saved.description.language, folder_ / "weights");
+  auto job = job_;
+  job.model = {.weights = (folder_ / "weights").string()};
+  job.model.name = GetParam();
+  expect_the_same_by_units(*test::task_of(job));
+}
+
+// At level 3 nobody has the whole model, not even at the start.
+TEST_P(LanguageJob, InShardsItIsTheSameTraining) {
+  job_.model.name = GetParam();
+  const auto weights_of = [&](const std::filesystem::path& saved) {
+    const auto file = saved.parent_path() / "weights.safetensors";
+    checkpoint::write_saved_weights(saved, file);
+    return checkpoint::read_safetensors(file);
+  };
+  const auto expected = weights_of(train("whole", 1, 0));
+  job_.zero.level = 3;
+  job_.zero.weights = {2, 0, 1};
+  const auto sliced = train("shards", 3, 0);
+  EXPECT_LE(test::relative_difference(expected, weights_of(sliced)), 1e-12);
+  checkpoint::TensorMap loaded;
+  for (const auto& [name, tensor] : checkpoint::load_saved_model(sliced).model.named_parameters()) {
+    loaded[name] = tensor;
+  }
+  EXPECT_LE(test::relative_difference(expected, loaded), 1e-12);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, LanguageJob, ::testing::Values("gpt2", "llama"),

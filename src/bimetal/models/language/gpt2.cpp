@@ -84,12 +84,15 @@ task::Unit gpt2_head(const LanguageModelConfig& config, const torch::Tensor& emb
 
 }  // namespace
 
-task::Model make_gpt2(const LanguageModelConfig& config) {
-  task::Model model{{gpt2_embedding(config)}};
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    model.units.push_back(gpt2_block(config, layer));
-  }
-  model.units.push_back(gpt2_head(config, model.units.front().parameters.front().tensor));
+task::Model make_gpt2(const LanguageModelConfig& config, const task::UnitMade& made) {
+  task::Model model;
+  const auto add = [&](task::Unit unit) {
+    made(unit);
+    model.units.push_back(std::move(unit));
+  };
+  add(gpt2_embedding(config));
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) add(gpt2_block(config, layer));
+  add(gpt2_head(config, model.units.front().parameters.front().tensor));
   return model;
 }
 

@@ -104,12 +104,15 @@ task::Unit llama_head(const LanguageModelConfig& config, const torch::Tensor& em
 
 }  // namespace
 
-task::Model make_llama(const LanguageModelConfig& config) {
-  task::Model model{{llama_embedding(config)}};
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    model.units.push_back(llama_block(config, layer));
-  }
-  model.units.push_back(llama_head(config, model.units.front().parameters.front().tensor));
+task::Model make_llama(const LanguageModelConfig& config, const task::UnitMade& made) {
+  task::Model model;
+  const auto add = [&](task::Unit unit) {
+    made(unit);
+    model.units.push_back(std::move(unit));
+  };
+  add(llama_embedding(config));
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) add(llama_block(config, layer));
+  add(llama_head(config, model.units.front().parameters.front().tensor));
   return model;
 }
 

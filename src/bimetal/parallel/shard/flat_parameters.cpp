@@ -7,26 +7,41 @@
 
 namespace bimetal::parallel::shard {
 
+void hollow_out(const torch::Tensor& tensor) {
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor.device()));
+}
+
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
-                               int rank) {
+                               int rank, bool hollow) {
   const torch::NoGradGuard no_grad;
   const auto options = torch::dtype(plan.dtype).device(parameters.front().device());
   whole_ = torch::empty({plan.count}, options);
+  if (hollow) drop_memory();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     torch::Tensor parameter = parameters[i];
     const auto& slot = plan.slots[i];
     const auto view = whole_.narrow(0, slot.offset, slot.count).view(parameter.sizes());
-    view.copy_(parameter);
+    if (!hollow) view.copy_(parameter);
     parameter.set_data(view.variable_data());
   }
   const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
   own_ = whole_.narrow(0, plan.begin_of(rank), count);
 }
 
+void FlatParameters::set_apart() {
+  own_ = held_ ? own_.clone() : torch::empty(own_.sizes(), own_.options());
+}
+
+void FlatParameters::set_apart_on_host() {
+  const auto apart = torch::empty(own_.sizes(), own_.options().device(torch::kCPU));
+  own_ = held_ ? torch::Tensor(apart).copy_(own_) : apart;
+}
+
 void FlatParameters::set_apart_in(optim::FileTensor memory) {
   const torch::NoGradGuard no_grad;
   in_file_ = std::move(memory);
-  own_ = torch::Tensor(in_file_.tensor()).copy_(own_);
+  const auto apart = in_file_.tensor();
+  own_ = held_ ? torch::Tensor(apart).copy_(own_) : apart;
   in_file_.let_go();
 }
 
@@ -40,7 +55,7 @@ void FlatParameters::take_memory() {
 
 void FlatParameters::drop_memory() {
   if (!held_) return;
-  whole_.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, whole_.device()));
+  hollow_out(whole_);
   held_ = false;
 }
 

@@ -31,6 +31,16 @@ comm::Group of_its_own(comm::Group& group) {
   return group.subgroup(everyone);
 }
 
+/// Of hollow ones those that are not trained.
+std::vector<torch::Tensor> with_values(const std::vector<task::NamedTensor>& parameters,
+                                       bool hollow) {
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, tensor] : parameters) {
+    if (!hollow || !tensor.requires_grad()) tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
 }  // namespace
 
 struct ShardedModel::Impl {
@@ -70,7 +80,7 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
     : group(std::move(g)), options(std::move(o)), model(whole) {
   const task::ModelState state(model);
   check_same_on_all_ranks(state, group, options.timeout);
-  broadcast_tensors(task::tensors_of(state.parameters), 0, group, options.flat_bytes,
+  broadcast_tensors(with_values(state.parameters, options.hollow), 0, group, options.flat_bytes,
                     options.timeout);
   buffers = task::tensors_of(state.buffers);
   broadcast_tensors(buffers, 0, group, options.flat_bytes, options.timeout);
@@ -92,7 +102,7 @@ void ShardedModel::Impl::make_flats() {
   for (const auto& plan : plans) {
     std::vector<torch::Tensor> parameters;
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
-    flats.emplace_back(plan, parameters, group.rank());
+    flats.emplace_back(plan, parameters, group.rank(), options.hollow);
   }
   if (options.level == 3) keep_apart(flats, options.kept, options.folder);
 }

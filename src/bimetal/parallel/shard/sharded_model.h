@@ -29,6 +29,9 @@ struct ShardedModelOptions {
   Kept kept = Kept::OnDevice;
   std::filesystem::path folder;  ///< OnDisk: of the file, which goes with this process
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  /// Level 3: the parameters to be cut up are hollow (hollow_out), and the pieces have any values,
+  /// for the caller to fill.
+  bool hollow = false;
 };
 
 /// Part of a trained parameter that this rank keeps and steps: a leaf of one dimension whose grad()
