@@ -3,7 +3,7 @@
 the optimizer's state in a file, or the parameters of level 3, too (--offload none,state,both).
 
 A language model on random tokens, AdamW, float32; the ranks compute alike. Prints each rank's peak of resident memory, less
-what a rank of a job with a tiny model needs, and tokens/s. The peak has activations, gathered parameters and buffers in it,
+what a rank of a job with a tiny model needs, beside what was planned, and tokens/s. The peak has activations, gathered parameters and buffers in it,
 too. --memory limits what each rank may allocate.
 """
 
@@ -134,7 +134,9 @@ def main():
                 print(f"{case}: {report}")
                 continue
             above = [peak - least for peak, least in zip(peaks, base)]
-            print(f"{case}: peaks " + " : ".join(f"{value:6.0f}" for value in above)
+            planned = [worker["memory"]["planned_bytes"] for worker in report["workers"]]
+            print(f"{case}: planned " + " : ".join(f"{value / 2**20 - least:6.0f}" for value, least in zip(planned, base) if value)
+                  + "   peaks " + " : ".join(f"{value:6.0f}" for value in above)
                   + f"   sum {sum(above):6.0f}   {report['samples_per_s']:.0f} tokens/s   loss {report['train_loss']:.6f}")
             sys.stdout.flush()
 

@@ -57,9 +57,10 @@ struct TrainConfig {
   std::int64_t loss_scale_window = 2000;   ///< steps without an overflow after which it doubles
   std::int64_t loss_scale_hysteresis = 1;  ///< overflows until it is halved
   double loss_scale_min = 1;               ///< it does not fall below that
-  std::string recompute = "none";  ///< "none", "all", "sqrt", "auto" or every how many units
-  bool deterministic = false;      ///< the same bits in every run, or an error
-  std::string optimizer = "sgd";   ///< "sgd", "adam", "adamw", "lars", "lamb"
+  std::string recompute = "none";       ///< "none", "all", "sqrt", "auto" or every how many units
+  std::string check_memory = "refuse";  ///< what will not fit: "refuse", "warn" or "off"
+  bool deterministic = false;           ///< the same bits in every run, or an error
+  std::string optimizer = "sgd";        ///< "sgd", "adam", "adamw", "lars", "lamb"
   double learning_rate = 0.05;
   double momentum = 0.9;  ///< sgd, lars
   double weight_decay = 0.0;

@@ -42,6 +42,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"train", "micro_batch", kMayDiffer, whole(train.micro_batch, 0)},
       {"train", "recompute", kMayDiffer,
        word_or_count(train.recompute, {"none", "all", "sqrt", "auto"})},
+      {"train", "check_memory", kAlike, one_of(train.check_memory, {"refuse", "warn", "off"})},
       {"train", "deterministic", kAlike, flag(train.deterministic)},
       {"train", "seed", kAlike, whole(train.seed, 0)},
       {"train", "dtype", kAlike, one_of(train.dtype, {"float32", "float64"})},

@@ -11,6 +11,16 @@ namespace bimetal::progress {
 using Json = nlohmann::ordered_json;
 
 // Found by nlohmann/json by their names.
+static void to_json(Json& json, const MemoryReport& memory) {
+  json = {{"peak_bytes", nullptr}, {"planned_bytes", nullptr}};
+  if (memory.peak > 0) json["peak_bytes"] = memory.peak;
+  if (memory.planned <= 0) return;
+  json["planned_bytes"] = memory.planned;
+  json["planned"] = {{"program", memory.program},         {"parameters", memory.parameters},
+                     {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
+                     {"activations", memory.activations}, {"buffers", memory.buffers}};
+}
+
 static void to_json(Json& json, const WorkerReport& worker) {
   json = {{"rank", worker.rank},
           {"host", worker.host},
@@ -20,7 +30,8 @@ static void to_json(Json& json, const WorkerReport& worker) {
           {"compute_s", worker.compute_s},
           {"communicate_s", worker.communicate_s},
           {"wait_s", worker.wait_s},
-          {"samples_per_s_alone", worker.samples_per_s_alone}};
+          {"samples_per_s_alone", worker.samples_per_s_alone},
+          {"memory", worker.memory}};
   if (!worker.precision.empty()) json["precision"] = worker.precision;
 }
 

@@ -24,6 +24,7 @@
 #include "bimetal/train/error_of.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/idle_ranks.h"
+#include "bimetal/train/measure/memory_check.h"
 #include "bimetal/train/measure/shadow_batch.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/profile/step_profiler.h"
@@ -76,6 +77,7 @@ class TrainingRun {
   device::Place place_;
   std::shared_ptr<const task::JobTask> task_;
   data::EpochSampler sampler_;  ///< at the start of the first epoch
+  MemoryCheck memory_;
   RankPrecisions precisions_;
   balance::Balancer balancer_;
   TrainedModel trained_;
@@ -103,6 +105,7 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       place_(choose_place(job_, options_)),
       task_(load_shared_task(group_, job_, options_, observer_)),
       sampler_(data::make_sampler(*task_->training(), job_.train.seed)),
+      memory_(group_, job_, options_, place_, *task_),
       precisions_(group_, job_, options_.worker, place_, *task_, observer_),
       balancer_(measure_devices()),
       trained_(job_, group_, *task_, make_seeded_model(*task_, job_.train.seed, place_),
@@ -153,6 +156,7 @@ ProbeOptions TrainingRun::probe_options() const {
 
 /// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
 balance::Balancer TrainingRun::measure_devices() {
+  memory_.plan(precisions_.mine(), batch_weight(), observer_);
   std::vector<balance::Device> devices(static_cast<std::size_t>(group_.size()));
   if (!in_pieces()) {
     observer_.on_phase("measuring devices");
@@ -208,6 +212,7 @@ progress::Report TrainingRun::run() {
   journal_.start_clock();
   while (!interrupted_ && next_step()) {
   }
+  memory_.note_peak();
   if (!profiler_.finish()) {
     observer_.on_notice(
         "none of the steps that were to be profiled was made: this run ended before, or went on "
@@ -219,6 +224,7 @@ progress::Report TrainingRun::run() {
                                 milliseconds_of(job_.parallel.timeout_s));
   report.interrupted = interrupted_;
   precisions_.report(report, step_.stages().scaler());
+  memory_.report(report);
   return report;
 }
 

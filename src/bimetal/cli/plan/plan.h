@@ -14,6 +14,8 @@ struct PlanArguments {
   std::vector<std::string> set;      ///< "section.key=value"
   std::vector<std::string> workers;  ///< worker specs
   bool json = false;
+  std::string simulate;  ///< a file that describes a cluster; empty: this one is planned
+  std::string timeline;  ///< where a picture of a step goes; empty: none
 };
 
 int plan_command(const PlanArguments& arguments);

@@ -1,4 +1,4 @@
-#include "bimetal/cli/train/plan_output.h"
+#include "bimetal/cli/plan/plan_output.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,6 +6,8 @@
 #include <sstream>
 #include <string>
 
+#include "bimetal/cli/plan/plan_memory_output.h"
+#include "bimetal/cli/plan/plan_mesh_output.h"
 #include "bimetal/cli/table.h"
 #include "bimetal/plan/plan_advice.h"
 
@@ -128,15 +130,24 @@ nlohmann::json prediction_json(const Prediction& prediction) {
           {"server_bytes", prediction.server_bytes}};
 }
 
+/// Of sharing whole models; empty where no worker can hold one.
+std::string advice_of(const MeasuredPlan& plan) {
+  return plan.plan.predictions.empty() ? "" : plan::advice(plan.input, plan.plan);
+}
+
 }  // namespace
 
 void print_plan(Terminal& terminal, const MeasuredPlan& plan) {
   print_workers(terminal, plan);
   print_link(terminal, plan);
-  print_predictions(terminal, plan);
-  terminal.print("");
-  std::istringstream advice(plan::advice(plan.input, plan.plan));
-  for (std::string line; std::getline(advice, line);) terminal.print(line);
+  if (!plan.plan.predictions.empty()) {
+    print_predictions(terminal, plan);
+    terminal.print("");
+    std::istringstream advice(advice_of(plan));
+    for (std::string line; std::getline(advice, line);) terminal.print(line);
+  }
+  if (plan.memory) print_memory(terminal, plan.memory_input, *plan.memory);
+  if (plan.cluster) print_mesh(terminal, *plan.cluster, plan.mesh);
 }
 
 nlohmann::json plan_json(const MeasuredPlan& plan) {
@@ -150,7 +161,9 @@ nlohmann::json plan_json(const MeasuredPlan& plan) {
                          {"crossover_bytes_per_s", nullptr},
                          {"servers", plan.input.servers},
                          {"crossover_servers", nullptr},
-                         {"advice", plan::advice(plan.input, plan.plan)}};
+                         {"advice", advice_of(plan)},
+                         {"memory", nullptr},
+                         {"mesh", nullptr}};
   for (std::size_t r = 0; r < plan.devices.size(); ++r) {
     json["workers"].push_back(worker_json(plan, r));
   }
@@ -165,6 +178,8 @@ nlohmann::json plan_json(const MeasuredPlan& plan) {
   if (plan.plan.crossover_bytes_per_s) {
     json["crossover_bytes_per_s"] = *plan.plan.crossover_bytes_per_s;
   }
+  if (plan.memory) json["memory"] = memory_json(plan.memory_input, *plan.memory);
+  if (plan.cluster) json["mesh"] = mesh_json(*plan.cluster, plan.mesh);
   if (plan.plan.crossover_servers) json["crossover_servers"] = *plan.plan.crossover_servers;
   return json;
 }

@@ -1,18 +1,21 @@
-#include "bimetal/cli/train/plan.h"
+#include "bimetal/cli/plan/plan.h"
 
 #include <fmt/format.h>
 
 #include <asio/ip/host_name.hpp>
 #include <memory>
+#include <utility>
 
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/plan/plan_memory_output.h"
+#include "bimetal/cli/plan/plan_mesh_output.h"
+#include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/status_line.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/local_job.h"
-#include "bimetal/cli/train/plan_output.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/launch/fetch_url.h"
@@ -26,6 +29,8 @@ constexpr const char* kRankCommand = "plan-rank";
 constexpr const char* kPlanExamples = R"(Examples:
   bimetal plan examples/fashion_mnist.toml --worker cuda:0 --worker cpu
   bimetal plan job.toml --set train.global_batch=4096 --json
+  bimetal plan job.toml --worker cpu:memory=5GiB --worker cpu:memory=9GiB --timeline step.svg
+  bimetal plan --simulate examples/clusters/home.toml
   torchrun --no-python --nnodes 2 … bimetal plan job.toml      (on both machines)
 
 Takes some seconds and trains nothing. How the figures are measured: docs/planning.md.)";
@@ -59,8 +64,33 @@ train::MeasuredPlan measure(const launch::RankEnvironment& env, const job::JobCo
   }
 }
 
+struct PlanOutput {
+  bool json = false;
+  std::string simulate, timeline;
+};
+
+void show(const train::MeasuredPlan& plan, const PlanOutput& output) {
+  if (!output.simulate.empty()) {
+    if (!plan.cluster) {
+      throw Error(ErrorCode::OutOfMemory,
+                  "the model's units could not be measured on this machine");
+    }
+    return simulate_cluster({output.simulate, output.timeline, output.json}, &plan.mesh_input,
+                            1e-3 * plan.devices.front().matmul_float32_gflops);
+  }
+  if (!output.timeline.empty() && plan.cluster) {
+    write_timeline(plan.mesh_input, *plan.cluster, plan.mesh, output.timeline);
+  }
+  if (output.json) {
+    fmt::print("{}\n", plan_json(plan).dump(2));
+    return;
+  }
+  Terminal terminal;
+  print_plan(terminal, plan);
+}
+
 int run_plan_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
-                  const job::WorkerSpec& worker, bool json) {
+                  const job::WorkerSpec& worker, const PlanOutput& output) {
   return run_rank_process([&](launch::StatusReporter&) {
     if (env.rank != 0) {
       progress::Observer silent;
@@ -70,12 +100,7 @@ int run_plan_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
     auto phases = std::make_unique<PhaseLine>();
     const auto plan = measure(env, job, worker, *phases);
     phases.reset();  // takes its line away
-    if (json) {
-      fmt::print("{}\n", plan_json(plan).dump(2));
-    } else {
-      Terminal terminal;
-      print_plan(terminal, plan);
-    }
+    show(plan, output);
     return kSuccess;
   });
 }
@@ -83,6 +108,11 @@ int run_plan_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
 }  // namespace
 
 int plan_command(const PlanArguments& arguments) {
+  const PlanOutput output{arguments.json, arguments.simulate, arguments.timeline};
+  if (arguments.job.empty() && arguments.deepspeed.empty()) {
+    simulate_cluster({output.simulate, output.timeline, output.json}, nullptr, 0);
+    return kSuccess;
+  }
   const auto job = read_job(
       {arguments.job, arguments.deepspeed, arguments.set}, [&](const job::JobConfig& so_far) {
         if (const auto env = launch::rank_from_environment()) {
@@ -92,13 +122,17 @@ int plan_command(const PlanArguments& arguments) {
       });
   job::require_possible(job, {});
   if (const auto env = launch::rank_from_environment()) {
-    return run_plan_rank(*env, job, worker_of_rank(*env, arguments.workers, job), arguments.json);
+    return run_plan_rank(*env, job, worker_of_rank(*env, arguments.workers, job), output);
   }
   LocalRanks ranks;
   ranks.job = job;
   ranks.workers = choose_workers(arguments.workers, job);
   ranks.rank_command = {kRankCommand};
-  if (arguments.json) ranks.rank_command.push_back("--json");
+  if (output.json) ranks.rank_command.push_back("--json");
+  for (const auto& [option, file] :
+       {std::pair("--simulate", output.simulate), std::pair("--timeline", output.timeline)}) {
+    if (!file.empty()) ranks.rank_command.insert(ranks.rank_command.end(), {option, file});
+  }
   launch::SignalWatch signals;
   return run_local_job(ranks, signals, [] {});  // nothing to save: the ranks just end
 }
@@ -116,6 +150,16 @@ void add_plan(CLI::App& app, Action& action) {
       ->type_name("SPEC")
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "Print JSON instead of tables");
+  auto* job = command->get_option("job");
+  command
+      ->add_option("--simulate", arguments->simulate,
+                   "Plan for the cluster that this file describes (docs/planning.md); where it has "
+                   "a [model], the job file may be left out")
+      ->type_name("CLUSTER.toml")
+      ->each([job](const std::string&) { job->required(false); });
+  command
+      ->add_option("--timeline", arguments->timeline, "Draw a step of the best mesh into this file")
+      ->type_name("FILE.svg");
   command->footer(kPlanExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return plan_command(*arguments); }; });
@@ -124,17 +168,19 @@ void add_plan(CLI::App& app, Action& action) {
 void add_plan_rank(CLI::App& app, Action& action) {
   struct Options {
     std::string worker = "auto";
-    bool json = false;
+    PlanOutput output;
   };
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand(kRankCommand, "One rank of a plan; started by plan");
   command->group("");  // not for people: left out of --help
   command->add_option("--worker", options->worker);
-  command->add_flag("--json", options->json);
+  command->add_flag("--json", options->output.json);
+  command->add_option("--simulate", options->output.simulate);
+  command->add_option("--timeline", options->output.timeline);
   command->callback([options, &action] {
     action = [options] {
       const auto [env, job] = launched_rank();
-      return run_plan_rank(env, job, job::parse_worker_spec(options->worker), options->json);
+      return run_plan_rank(env, job, job::parse_worker_spec(options->worker), options->output);
     };
   });
 }
