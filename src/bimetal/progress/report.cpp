@@ -30,8 +30,8 @@ static void to_json(Json& json, const WorkerReport& worker) {
           {"compute_s", worker.compute_s},
           {"communicate_s", worker.communicate_s},
           {"wait_s", worker.wait_s},
-          {"samples_per_s_alone", worker.samples_per_s_alone},
-          {"memory", worker.memory}};
+          {"samples_per_s_alone", worker.samples_per_s_alone}};
+  if (worker.memory.peak > 0 || worker.memory.planned > 0) json["memory"] = worker.memory;
   if (!worker.precision.empty()) json["precision"] = worker.precision;
 }
 

@@ -6,6 +6,7 @@
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/host_allocator.h"
 #include "bimetal/train/measure/rehearsal.h"
 #include "bimetal/train/out_of_memory.h"
 
@@ -81,7 +82,10 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
                           options.update);
       cost = measure(rehearsal, largest, options.speed, budget);
     });
-    if (!error) return cost;
+    if (error) continue;
+    // The model to come lies otherwise in memory: what this one has left would stay beside it.
+    device::give_back_freed_memory();
+    return cost;
   }
   return {};
 }

@@ -9,6 +9,7 @@
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/host_allocator.h"
 #include "bimetal/parallel/data/gradient_hooks.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
@@ -237,6 +238,7 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
     facts->batch_bytes = bytes_of(task::batch_of(*data, 0, 1));
     facts->sample_weight = task::typical_weight(*data);
   });
+  device::give_back_freed_memory();
   if (failed) return std::nullopt;
   return facts;
 }
