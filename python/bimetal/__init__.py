@@ -6,8 +6,8 @@ Importing the package registers the torch.distributed backend ``"bimetal"``::
     torch.distributed.init_process_group("bimetal")          # CPU, CUDA and MPS tensors alike
     torch.distributed.init_process_group("cuda:nccl,cpu:bimetal")
 
-``bimetal.balance`` gives each rank as much of every batch as it finishes in the same time. docs/python.md
-has the whole story.
+``bimetal.balance`` gives each rank as much of every batch as it finishes in the same time, ``bimetal.zero`` cuts what
+training keeps into shards. docs/python.md has the whole story.
 """
 
 import torch  # noqa: F401  (its libraries must be there before the extension's)
@@ -16,7 +16,7 @@ from bimetal import _build, _torch_check
 
 _torch_check.check()
 
-from bimetal import balance  # noqa: E402
+from bimetal import balance, zero  # noqa: E402
 from bimetal._errors import Error  # noqa: E402
 from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook  # noqa: E402
 from bimetal.device import device  # noqa: E402
@@ -43,4 +43,5 @@ __all__ = [
     "sample_exact_hook",
     "token_exact_hook",
     "transport",
+    "zero",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._figures: deque[tuple[Any, list[torch.Tensor]]] = deque()  # not yet learnt from
         self._finished = 0  # steps of this epoch
         self._learnt = 0
-        self._began = 0.0  # computing, in seconds of time.perf_counter
+        self._waits: Callable[[], float] = lambda: 0.0  # seconds so far that are not computing
+        self._began = 0.0  # computing, in seconds of _clock()
         self._seconds = 0.0  # what the step under way took
         self._tokens: int | None = None  # of the step under way, this rank's
         self._looked_at = self._rank != 0  # whether its loss goes with its hook
@@ -88,7 +89,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._next_epoch = (epoch + 1, 0)
         self._finished = self._learnt = drawn = 0
         self._tokens = None
-        self._began = time.perf_counter()
+        self._began = self._clock()
         while self._sampler.remaining > 0:
             yield self._draw(drawn)
             drawn += 1
@@ -196,11 +197,18 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """For the hook: all gradients of this rank are there, once `device` has caught up."""
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
-        self._seconds = time.perf_counter() - self._began
+        self._seconds = self._clock() - self._began
 
     def restart_clock(self) -> None:
         """For the hook: nothing is waited for any more."""
-        self._began = time.perf_counter()
+        self._began = self._clock()
+
+    def leave_out(self, waits: Callable[[], float]) -> None:
+        """For what waits for others while it computes: `waits` tells how many seconds it has done so."""
+        self._waits = waits
+
+    def _clock(self) -> float:
+        return time.perf_counter() - self._waits()
 
     def exchange_figures(self) -> None:
         """For the hook: ends the step under way, and tells the others how long it took here."""

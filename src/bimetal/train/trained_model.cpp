@@ -12,42 +12,14 @@
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/device/device.h"
 #include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
+#include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/piece_states.h"
 
 namespace bimetal::train {
 namespace {
-
-std::uint64_t free_memory(const torch::Device& device) {
-  for (const auto& info : device::enumerate_devices()) {
-    if (info.device.type() == device.type() && info.device.index() == device.index()) {
-      return info.memory_free_bytes;
-    }
-  }
-  return 0;
-}
-
-std::vector<double> weights_by_memory(comm::Group group, const torch::Device& device,
-                                      Deadline deadline) {
-  const std::vector<std::uint64_t> mine = {free_memory(device)};
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
-  const auto bytes = [](const auto& numbers) {
-    return comm::ConstBuffer{numbers.data(), numbers.size() * sizeof(std::uint64_t),
-                             comm::DType::uint8};
-  };
-  group
-      .all_gather(bytes(mine), {all.data(), all.size() * sizeof(std::uint64_t), comm::DType::uint8},
-                  deadline)
-      .wait();
-  // Where one cannot tell, equal parts are no worse a guess than any other.
-  if (std::ranges::find(all, std::uint64_t{0}) != all.end()) {
-    return std::vector<double>(all.size(), 1.0);
-  }
-  return {all.begin(), all.end()};
-}
 
 std::vector<torch::Tensor> tensors_of(const std::vector<parallel::shard::Piece>& pieces) {
   std::vector<torch::Tensor> tensors;
@@ -108,8 +80,8 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
                             job.zero.weights.size(), ranks));
   }
   if (job.zero.shards == "memory") {
-    return weights_by_memory(std::move(group), device,
-                             Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+    return parallel::shard::weights_by_memory(
+        std::move(group), device, Deadline::after(milliseconds_of(job.parallel.timeout_s)));
   }
   const bool known = std::ranges::any_of(speeds, [](double speed) { return speed > 0; });
   if (job.zero.shards == "speed" && known) return {speeds.begin(), speeds.end()};

@@ -7,17 +7,15 @@
 #include <optional>
 #include <utility>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
 #include "bimetal/parallel/data/trained_parameters.h"
 #include "bimetal/parallel/shard/fences.h"
-#include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/parallel/shard/gradient_shards.h"
 #include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/parallel/shard/part_exchange.h"
-#include "bimetal/parallel/shard/unit_gathers.h"
-#include "bimetal/parallel/step_passes.h"
+#include "bimetal/parallel/shard/sharded_model_impl.h"
 #include "bimetal/parallel/tensor_buffer.h"
 #include "bimetal/task/model_state.h"
 
@@ -32,39 +30,6 @@ comm::Group of_its_own(comm::Group& group) {
 }
 
 }  // namespace
-
-struct ShardedModel::Impl {
-  Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
-
-  void make_flats();
-  void make_pieces();
-  std::vector<std::vector<std::size_t>> needs() const;
-  task::Model fenced();
-  void agree(std::vector<std::int32_t>& numbers);
-  bool any_rank(bool here);
-  void begin_pass();
-  void reduce_during(const torch::Tensor& loss, std::int64_t part);
-  void end_pass();
-  void take_part_in_others();
-  void agree_on_used();
-
-  comm::Group group;
-  ShardedModelOptions options;
-  task::Model model;
-  std::vector<task::NamedTensor> trained;
-  std::vector<torch::Tensor> buffers;
-  comm::Group agreements, gathering, summing;
-  std::vector<FlatPlan> plans;
-  std::vector<FlatParameters> flats;
-  std::vector<std::size_t> parameter_of;  ///< of each piece: its place in `trained`
-  std::vector<std::size_t> flat_of;       ///< of each piece
-  std::vector<Piece> pieces;
-  std::optional<UnitGathers> gathers;  ///< level 3
-  std::optional<GradientShards> gradients;
-  StepPasses passes;
-  bool in_step = false, in_pass = false, in_backward = false;
-  double wait_before = 0, own_wait = 0;
-};
 
 ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o)
     : group(std::move(g)), options(std::move(o)), model(whole) {
@@ -171,13 +136,20 @@ void ShardedModel::Impl::agree(std::vector<std::int32_t>& numbers) {
 }
 
 bool ShardedModel::Impl::any_rank(bool here) {
-  std::vector<std::int32_t> flag = {here ? 1 : 0};
-  agree(flag);
-  return flag.front() != 0;
+  std::vector<std::int32_t> passes_of = {here && !in_step ? 1 : 0, here && in_step ? 1 : 0};
+  agree(passes_of);
+  const bool forward = passes_of[0] != 0, both = passes_of[1] != 0;
+  if (forward && both) {
+    throw Error(ErrorCode::CallMismatch,
+                "some ranks compute a pass with a backward while others compute one without: let "
+                "all ranks evaluate at the same place of the program, and as often as each other");
+  }
+  if (hooked && !here) in_step = both;
+  return forward || both;
 }
 
 void ShardedModel::Impl::begin_pass() {
-  if (options.level > 1) any_rank(true);
+  if (options.level > 1 || hooked) any_rank(true);
   in_pass = true;
   if (gathers) gathers->begin_pass(in_step);
 }
@@ -210,11 +182,13 @@ void ShardedModel::Impl::end_pass() {
 }
 
 void ShardedModel::Impl::take_part_in_others() {
-  while (any_rank(false)) {
-    in_pass = true;
-    if (gathers) gathers->begin_pass(in_step);
-    end_pass();
-  }
+  while (any_rank(false)) take_part_in_one();
+}
+
+void ShardedModel::Impl::take_part_in_one() {
+  in_pass = true;
+  if (gathers) gathers->begin_pass(in_step);
+  end_pass();
 }
 
 /// A parameter that no rank has used keeps an undefined gradient, as on one device.
@@ -258,7 +232,7 @@ void ShardedModel::end_passes() {
 std::vector<task::NamedTensor> ShardedModel::gather(
     const std::function<torch::Tensor(const Piece& piece)>& part, int root) const {
   const torch::NoGradGuard no_grad;
-  const bool here = impl_->group.rank() == root;
+  const bool here = root == kEveryRank || impl_->group.rank() == root;
   std::vector<task::NamedTensor> gathered;
   for (const auto& [name, tensor] : impl_->trained) {
     if (here) gathered.push_back({name, torch::empty(tensor.sizes(), tensor.scalar_type())});

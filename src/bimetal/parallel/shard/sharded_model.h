@@ -73,7 +73,8 @@ class ShardedModel final : public ParameterStore {
 
   /// What each rank keeps of something that lies as the pieces do (their values, or a state of the
   /// optimizer), put together: a tensor per trained parameter, in its shape and on the CPU, on rank
-  /// `root`; empty elsewhere. `part`: of a piece, of its size. Collective.
+  /// `root`, or on every one; empty elsewhere. `part`: of a piece, of its size. Collective.
+  static constexpr int kEveryRank = -1;
   std::vector<task::NamedTensor> gather(
       const std::function<torch::Tensor(const Piece& piece)>& part, int root) const;
 
@@ -95,6 +96,7 @@ class ShardedModel final : public ParameterStore {
   const comm::Group& group() const noexcept override;
 
  private:
+  friend class HookedModel;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
