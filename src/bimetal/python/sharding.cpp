@@ -143,11 +143,6 @@ void bind_sharding(py::module_& module) {
       .def("hold_whole", &HookedModel::hold_whole, py::arg("names"), no_gil)
       .def("let_go_of_whole", &HookedModel::let_go_of_whole, py::arg("root"), no_gil)
       .def("gather", gather, py::arg("parts"), py::arg("root"), no_gil)
-      .def(
-          "broadcast_buffers",
-          [](HookedModel& model, int root) { model.sharded().broadcast_buffers(root); },
-          py::arg("root"), no_gil)
-      .def("let_go_of_kept", [](HookedModel& model) { model.sharded().let_go_of_kept(); })
       .def_property_readonly("wait_seconds", &HookedModel::wait_seconds);
 }
 

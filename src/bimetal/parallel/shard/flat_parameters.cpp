@@ -6,6 +6,24 @@
 #include <utility>
 
 namespace bimetal::parallel::shard {
+namespace {
+
+/// Whether looking at the memory is an error, instead of the end of the process; where libtorch has
+/// that (2.13).
+template <typename Storage>
+void refuse_looks(Storage& storage, bool refuse) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+    if (refuse) {
+      storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
+          "a parameter in shards is used while its values are not there: at level 3 they are only "
+          "within a call of the whole model, where its unit runs");
+    } else {
+      storage.clear_data_ptr_access_error_msg_();
+    }
+  }
+}
+
+}  // namespace
 
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
                                int rank) {
@@ -34,13 +52,16 @@ void FlatParameters::set_apart_in(optim::FileTensor memory) {
 void FlatParameters::take_memory() {
   if (held_) return;
   auto* const storage = whole_.storage().unsafeGetStorageImpl();
+  refuse_looks(*storage, false);
   storage->set_data_ptr(c10::GetAllocator(whole_.device().type())->allocate(storage->nbytes()));
   held_ = true;
 }
 
 void FlatParameters::drop_memory() {
   if (!held_) return;
-  whole_.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, whole_.device()));
+  auto* const storage = whole_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr(at::DataPtr(nullptr, whole_.device()));
+  refuse_looks(*storage, true);
   held_ = false;
 }
 
