@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-wheel test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-engines: all ## the tests that need Slurm, sshd and the like, which it inst
 test-horovod: all ## install TensorFlow and run the tests of Horovod's API, with Keras
 	@scripts/install_tensorflow.sh
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^python.horovod'
+
+test-deepspeed: python ## install DeepSpeed below the build folder, and run its ZeRO on the backend
+	@scripts/test_deepspeed.sh $(BUILD)
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
 	@scripts/stamped.sh sanitizers scripts/sanitizers.sh
