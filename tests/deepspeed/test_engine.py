@@ -38,8 +38,9 @@ def by_deepspeed(stages):
         model = make_model()
         engine, *_ = deepspeed.initialize(
             model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=0.01), config={
-                "train_batch_size": BATCH * ACCUMULATED * dist.get_world_size(), "gradient_accumulation_steps": ACCUMULATED,
-                "train_micro_batch_size_per_gpu": BATCH, "gradient_clipping": 0.5,
+                "train_batch_size": BATCH * ACCUMULATED * dist.get_world_size(),
+                "gradient_accumulation_steps": ACCUMULATED, "train_micro_batch_size_per_gpu": BATCH,
+                "gradient_clipping": 0.5,
                 "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
                 "zero_force_ds_cpu_optimizer": False})
         for number in range(STEPS * ACCUMULATED):

@@ -217,8 +217,8 @@ def overflows(stage):
     """Of 8 micro-batches one's loss is infinite, on rank 1 alone."""
     model = Line()
     engine, _, loader, _ = start_engine(
-        model, torch.ones(64, 4), {"zero_optimization": {"stage": stage}, "gradient_accumulation_steps": 1, "train_batch_size": 8, "scheduler": None,
-                                   "gradient_clipping": 0,
+        model, torch.ones(64, 4), {"zero_optimization": {"stage": stage}, "gradient_accumulation_steps": 1,
+                                   "train_batch_size": 8, "scheduler": None, "gradient_clipping": 0,
                                    "fp16": {"enabled": True, "hysteresis": 1, "initial_scale_power": 8}})
     for number, x in enumerate(loader):
         loss = engine(x).mean()

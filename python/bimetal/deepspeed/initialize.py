@@ -125,8 +125,8 @@ def _optimizer(config: Config, parameters: list) -> torch.optim.Optimizer:
     if train["optimizer"] == "lamb":
         return CoreOptimizer(parameters, "lamb", **adam)
     if config.zero["offload_optimizer"] != "none":
-        on_disk = config.zero["offload_optimizer"] == "disk"
-        return CoreOptimizer(parameters, train["optimizer"], folder=config.zero["offload_path"] if on_disk else "", **adam)
+        folder = config.zero["offload_path"] if config.zero["offload_optimizer"] == "disk" else ""
+        return CoreOptimizer(parameters, train["optimizer"], folder=folder, **adam)
     return (torch.optim.AdamW if train["optimizer"] == "adamw" else torch.optim.Adam)(parameters, **adam)
 
 

@@ -1,5 +1,5 @@
-"""ZeRO for training loops that exist already: optimizer states, gradients and parameters in shards, one for each rank, as
-large as it has room for.
+"""ZeRO for training loops that exist already: optimizer states, gradients and parameters in shards, one for each rank,
+as large as it has room for.
 
 ::
 

@@ -22,12 +22,12 @@ class CoreOptimizer(torch.optim.Optimizer):
             own. After the first step only ``lr`` may change.
         kind: "adamw", "adam", or "lamb" (You et al., 2020; whole tensors only, so that it cannot be in shards).
         folder: of "adam" and "adamw": the moments live in a file there, which has no name and goes with this process;
-            those of 8 MiB at a time are read, stepped and written. Empty: in the host's memory, for parameters
-            of any device.
+            those of 8 MiB at a time are read, stepped and written. Empty: in the host's memory, for parameters of any
+            device.
 
     Raises:
-        bimetal.Error: ``invalid_argument`` for an unknown kind and for a folder that is none, ``system`` for a disk that
-            has no room. With the first step.
+        bimetal.Error: ``invalid_argument`` for an unknown kind and for a folder that is none, ``system`` for a disk
+            that has no room. With the first step.
     """
 
     def __init__(self, params: Iterable, kind: str = "adamw", lr: float = 1e-3,
@@ -83,12 +83,14 @@ class CoreOptimizer(torch.optim.Optimizer):
         """With the first step, since shard() changes the parameters before."""
         if self._cores is None:
             before = dict(self.state)
-            self._cores = [_C.CoreOptimizer(self.kind, group["params"], group["lr"], tuple(group["betas"]), group["eps"],
-                                            group["weight_decay"], self._folder) if group["params"] else None
-                           for group in self.param_groups]
+            self._cores = [self._make(group) if group["params"] else None for group in self.param_groups]
             if before:
                 self.put_states(before)
         return self._cores
+
+    def _make(self, group: dict[str, Any]) -> _C.CoreOptimizer:
+        return _C.CoreOptimizer(self.kind, group["params"], group["lr"], tuple(group["betas"]), group["eps"],
+                                group["weight_decay"], self._folder)
 
 
 def _as_core_has(state: State | None) -> tuple[int, torch.Tensor, torch.Tensor] | None:

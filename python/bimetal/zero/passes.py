@@ -105,4 +105,6 @@ class _Outputs(torch.autograd.Function):
         weight = ctx.passes.begin_backward(ctx.number)
         if weight == 0:
             return None, None, *(None for _ in gradients)
-        return None, None, *(gradient if gradient is None or weight == 1 else gradient * weight for gradient in gradients)
+        if weight == 1:
+            return None, None, *gradients
+        return None, None, *(None if gradient is None else gradient * weight for gradient in gradients)

@@ -23,8 +23,8 @@ from bimetal.zero.units import Unit
 
 
 class Sharded:
-    """What ``shard`` returns. The loop goes on with its module and its optimizer; everything here is for what such a loop
-    asks a model or an optimizer for besides. Calls marked collective are made by all ranks of the group.
+    """What ``shard`` returns. The loop goes on with its module and its optimizer; everything here is for what such a
+    loop asks a model or an optimizer for besides. Calls marked collective are made by all ranks of the group.
 
     Attributes: module, level, group; shard_bytes: bytes of parameters that each rank keeps.
     """
@@ -102,8 +102,8 @@ class Sharded:
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """For micro-batches, all but the last: their backward leaves the batch of the sampler under way. At level 1 their
-        gradients wait for the last one's, so that a step sends them once."""
+        """For micro-batches, all but the last: their backward leaves the batch of the sampler under way. At level 1
+        their gradients wait for the last one's, so that a step sends them once."""
         before, self._passes.reduce = self._passes.reduce, False
         try:
             yield
@@ -113,7 +113,8 @@ class Sharded:
     @contextlib.contextmanager
     def whole(self, modifier_rank: int | None = None, names: Sequence[str] = ()) -> Iterator[None]:
         """All parameters, or those named, are there: for looking at them or, with ``modifier_rank``, for changing them;
-        what that rank has made of them is everybody's afterwards. At level 3 there must be room for them. Collective."""
+        what that rank has made of them is everybody's afterwards. At level 3 there must be room for them.
+        Collective."""
         self._core.hold_whole(list(names))
         self._whole = self.level < 3 or not names
         try:
@@ -146,7 +147,8 @@ class Sharded:
         if rank is not None and dist.get_rank(self.group) != rank:
             return {}
         kept = self.kept_state()
-        return {key: values[self._names[id(value)]] if id(value) in self._names else _copy(value) for key, value in kept.items()}
+        return {key: values[self._names[id(value)]] if id(value) in self._names else _copy(value)
+                for key, value in kept.items()}
 
     def kept_state(self) -> dict[str, Any]:
         """The module's state_dict with its own tensors, of which parameters may be without their values."""
@@ -263,8 +265,8 @@ def _copy(value: Any) -> Any:
 def _require_same(own: dict[str, Any], given: dict[str, Any]) -> None:
     missing, others = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
     if missing or others:
-        raise error(f"the state is of another module: it lacks {missing or 'nothing'}, and {others or 'nothing'} is not "
-                    "the module's", "invalid_argument")
+        raise error(f"the state is of another module: it lacks {missing or 'nothing'}, and {others or 'nothing'} is "
+                    "not the module's", "invalid_argument")
     for key, value in own.items():
         if isinstance(value, torch.Tensor) and value.shape != given[key].shape:
             raise error(f"the state is of another module: {key} has shape {list(given[key].shape)}, not "

@@ -25,9 +25,9 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
           weigh: Callable[[], float] | None = None) -> Sharded:
     """Cuts a module's training into shards, one for each rank of a process group of Bimetal's. Collective.
 
-    The module and the optimizer stay the objects that they are: the loop's forward, ``backward()``, ``optimizer.step()``
-    and ``zero_grad()`` go on working, and train what one process would. All ranks begin with rank 0's parameters and
-    buffers. Afterwards the optimizer's parameters are this rank's pieces of the module's.
+    The module and the optimizer stay the objects that they are: the loop's forward, ``backward()``,
+    ``optimizer.step()`` and ``zero_grad()`` go on working, and train what one process would. All ranks begin with rank
+    0's parameters and buffers. Afterwards the optimizer's parameters are this rank's pieces of the module's.
 
     Args:
         module: where it is to be computed: it must not be moved any more. At level 3 its parameters are there only

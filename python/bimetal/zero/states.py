@@ -24,7 +24,7 @@ def states_of(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> list[dic
 
 def gather_states(states: list[dict[str, Any]], pieces: list[Piece], gather: Gather, root: int | None,
                   group: dist.ProcessGroup | None) -> States:
-    """The states of whole parameters on rank `root` of the group, None: on all; elsewhere they are empty. Collective."""
+    """The states of whole parameters on rank `root` of the group, or with None on all; elsewhere none. Collective."""
     known = [_describe(piece, state) for piece, state in zip(pieces, states, strict=True)]
     fields: dict[str, dict[str, Any]] = {}  # by parameter: None for what is gathered, else the value
     for text in share_text(json.dumps([[piece.name, what] for piece, what in zip(pieces, known, strict=True)]), group):

@@ -24,8 +24,8 @@ class Unit:
 
 
 def units_of(model: nn.Module, names: Sequence[str | nn.Module] | None) -> list[Unit]:
-    """The units in the order in which they run. What lies in none of them is the first one's and the last one's, so that
-    it is there throughout."""
+    """The units in the order in which they run. What lies in none of them is the first one's and the last one's, so
+    that it is there throughout."""
     paths = {id(module): path for path, module in model.named_modules()}
     modules = list(_in_lists(model)) if names is None else [_named(model, paths, name) for name in names]
     firsts: dict[int, str] = {}

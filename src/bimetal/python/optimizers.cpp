@@ -58,7 +58,8 @@ class CoreOptimizer {
   /// Copies.
   void set_states(const std::vector<AdamState>& states) {
     if (states.size() != parameters_.size()) {
-      throw Error(ErrorCode::InvalidArgument, "set_states() needs one, or None, for each parameter");
+      throw Error(ErrorCode::InvalidArgument,
+                  "set_states() needs one, or None, for each parameter");
     }
     if (adamw_) {
       take<torch::optim::AdamWParamState>(states);

@@ -126,8 +126,8 @@ void bind_sharding(py::module_& module) {
       .def(py::init(&make_hooked), py::arg("backend"), py::arg("units"), py::arg("level"),
            py::arg("weights"), py::arg("flat_bytes"), py::arg("parameters_on"), py::arg("folder"))
       .def_property_readonly("pieces", pieces_of)
-      .def_property_readonly(
-          "shard_bytes", [](HookedModel& model) { return model.sharded().shard_bytes(); })
+      .def_property_readonly("shard_bytes",
+                             [](HookedModel& model) { return model.sharded().shard_bytes(); })
       .def("forward_begins", &HookedModel::forward_begins, py::arg("with_backward"), no_gil)
       .def("forward_ends", &HookedModel::forward_ends, no_gil)
       .def("enter", &HookedModel::enter, py::arg("unit"), py::arg("inputs"), no_gil)

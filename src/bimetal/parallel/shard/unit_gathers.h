@@ -16,7 +16,8 @@ namespace bimetal::parallel::shard {
 
 /// Every rank gathers the same flat tensors in the same order, whatever it computes and however it
 /// recomputes: a pass has a script, which asking for a unit carries on with as far as that. What
-/// several units use, and the last one that uses anything else, is kept from forward to backward. Use from one thread.
+/// several units use, and the last one that uses anything else, is kept from forward to backward.
+/// Use from one thread.
 class UnitGathers {
  public:
   /// needs[u]: the flat tensors that unit u uses. All of them are let go. `flats` must outlive it.
