@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal import _C
+from bimetal._core import core
 
 BACKEND = "bimetal"
 DEVICES = ["cpu", "cuda", "mps", "xpu"]
@@ -22,7 +22,7 @@ _SECONDS_AT_EXIT = 2.0
 
 def _create(place: Any, options: Any) -> Any:
     del options  # of torch's own; all that they say is in `place`, too
-    return _C.make_backend(place)
+    return core.make_backend(place)
 
 
 def register() -> None:
@@ -31,9 +31,9 @@ def register() -> None:
         return
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=DEVICES)
     # Threads of a group must not outlive the interpreter, whose lock their callbacks take.
-    atexit.register(_C.close_all, _SECONDS_AT_EXIT)
+    atexit.register(core.close_all, _SECONDS_AT_EXIT)
     if hasattr(os, "register_at_fork"):  # a child has none of the threads: it has nothing to end
-        os.register_at_fork(after_in_child=lambda: atexit.unregister(_C.close_all))
+        os.register_at_fork(after_in_child=lambda: atexit.unregister(core.close_all))
 
 
 def _backend_of(group: dist.ProcessGroup | None, device: str | torch.device) -> Any:
@@ -73,15 +73,15 @@ def flight_recorder(group: dist.ProcessGroup | None = None, device: str | torch.
         group: a process group of this backend; None is the default group.
         device: for which device of the group, if it has several backends.
     """
-    return json.loads(_C.flight_recorder(_backend_of(group, device)))
+    return json.loads(core.flight_recorder(_backend_of(group, device)))
 
 
 def bytes_sent(group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> int:
     """Bytes that this process has put on the wire for the job so far; shared memory is not on it."""
-    return _C.bytes_sent(_backend_of(group, device))
+    return core.bytes_sent(_backend_of(group, device))
 
 
 def transport(group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> str:
     """What carries the group's messages: ``shm`` where all ranks share memory, else ``tcp`` or ``mpi``. Ranks that share
     memory with some of the others reduce through it first, and only the rest goes by that."""
-    return _C.transport(_backend_of(group, device))
+    return core.transport(_backend_of(group, device))

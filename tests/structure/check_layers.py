@@ -28,6 +28,7 @@ ALLOWED = {
     "c10d": [*CORE, "device"],
     "task": ["base"],
     "data": ["base", "net", "balance", "task"],
+    "capi": [*CORE, "data"],
     "models": ["base", "task"],
     "optim": ["base", "job"],
     "precision": ["base", "job"],
@@ -49,7 +50,7 @@ ALLOWED = {
             "parallel", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch", "fabric_bench"],
     "python_host": ["base", "job", "device", "task", "task/catalog", "optim", "train", "cli"],
 }
-TORCH_FREE = [*CORE, "serving", "plan", "job", "progress", "monitor"]
+TORCH_FREE = [*CORE, "serving", "plan", "job", "progress", "capi", "monitor"]
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')
 INCLUDE = re.compile(r'#include "bimetal/([a-z0-9_/]+)/')
 MAX_LINES = 400

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from bimetal import _C
+from bimetal._core import core
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._rank = 0 if alone else dist.get_rank(group)
         self._ranks = 1 if alone else dist.get_world_size(group)
         self._prefetch = prefetch
-        self._sampler = _C.EpochSampler(self._size, seed, shuffle, [int(length) for length in lengths])
-        self._balancer = _C.Balancer(self._ranks, self._sampler.mean_weight(global_batch), balance, list(weights))
+        self._sampler = core.EpochSampler(self._size, seed, shuffle, [int(length) for length in lengths])
+        self._balancer = core.Balancer(self._ranks, self._sampler.mean_weight(global_batch), balance, list(weights))
         self._next_epoch: tuple[int, int] = (0, 0)  # and the sample to begin with
         self._under_way: deque[_Step] = deque()  # drawn and not finished, oldest first
         self._figures: deque[tuple[Any, list[torch.Tensor]]] = deque()  # not yet learnt from

@@ -1,6 +1,9 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <cerrno>
@@ -46,8 +49,9 @@ void sync_directory(const std::filesystem::path& path) {
 }
 
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b) {
-#if defined(RENAME_EXCHANGE)
-  return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+#if defined(RENAME_EXCHANGE) && defined(SYS_renameat2)
+  // By the system call: the C library of older systems (before glibc 2.28) has no function for it.
+  return syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 #elif defined(RENAME_SWAP)
   return renamex_np(a.c_str(), b.c_str(), RENAME_SWAP) == 0;
 #else

@@ -2,8 +2,10 @@
 // against changes of size, so that no access to it can end in SIGBUS.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +18,11 @@ namespace bimetal::net {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+/// By the system call: the C library of older systems (before glibc 2.27) has no function for it.
+int make_nameless(const char* name) {
+  return static_cast<int>(::syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
 
 std::span<std::byte> map(int file, std::size_t bytes) {
   void* memory =
@@ -32,7 +39,7 @@ bool SharedMemory::supported() noexcept {
 
 SharedMemory SharedMemory::create(std::size_t bytes) {
   SharedMemory made;
-  made.handle_ = ::memfd_create("bimetal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  made.handle_ = make_nameless("bimetal");
   if (made.handle_ < 0) throw system_error("cannot make shared memory", errno);
   if (::ftruncate(made.handle_, static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(made.handle_, F_ADD_SEALS, kSizeSeals) != 0) {
@@ -52,7 +59,7 @@ SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes
   if (file < 0) {
     throw Error(ErrorCode::Unsupported, system_error("cannot open " + path, errno).what());
   }
-  struct ::stat status {};
+  struct ::stat status{};
   const bool fits = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
                     static_cast<std::size_t>(status.st_size) == bytes;
   const int seals = fits ? ::fcntl(file, F_GET_SEALS) : -1;
