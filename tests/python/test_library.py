@@ -41,6 +41,11 @@ def short_forms():
     own = torch.empty(2)
     group.reduce_scatter(own, [torch.full((2,), float(r)) for r in range(size)]).wait()
     assert own[0] == rank * size, own
+    column = torch.zeros(6, 2)[:, 1]
+    ranks.raises(bimetal.Error, lambda: dist.broadcast(column, 7), "7")
+    ranks.raises(Exception, lambda: group.recv([column], 9, 0))
+    dist.barrier()
+    assert column.tolist() == [0.0] * 6, f"a call that did not begin wrote {column}"
     work = dist.all_reduce(torch.ones(100_000), async_op=True)
     del work  # the core still uses its memory
     torch.randn(100_000)

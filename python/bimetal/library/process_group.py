@@ -324,7 +324,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
             place = c_void_p()
             status = call(self._handle, within, ctypes.byref(place))
             if status:
-                raise failure(status)  # what has begun already keeps its memory until it is done
+                raise work.abandon(failure(status))
             work.add(place.value or 0)
         if not message:
             self._sequence += 1

@@ -61,6 +61,11 @@ class LibraryWork(dist.Work):
     def add(self, handle: int) -> None:
         self._calls.append(Call(handle))
 
+    def abandon(self, problem: Exception) -> Exception:
+        """It could not begin, or only in part, which keeps its memory until it is done. Nobody gets its results."""
+        self._error = problem
+        return problem
+
     def calls(self) -> Sequence[Call]:
         return self._calls
 
