@@ -12,57 +12,26 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bimetal.library.arguments import (
+    Tensors,
+    are_alike,
+    check_alike_sizes,
+    check_own,
+    counts_of,
+    first,
+    milliseconds_of,
+    only,
+    operation_of,
+    root_of,
+    tensors_of,
+)
 from bimetal.library.interface import check, error, failure, lib, numbers, text_of
 from bimetal.library.monitored_barrier import monitored_barrier
 from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of
 from bimetal.library.works import LibraryWork, Pending
 
-Tensors = Sequence[torch.Tensor]
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
-
-
-def _list(tensors: Any) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def _only(tensors: Any) -> torch.Tensor:
-    """The one tensor of a list: torch passes lists for devices per process that are long gone."""
-    tensors = _list(tensors)
-    if len(tensors) != 1:
-        raise error("one tensor is needed where a list of several was given", "invalid_argument")
-    return tensors[0]
-
-
-def _first(lists: Any) -> list[torch.Tensor]:
-    """torch's list of one list, or that list alone."""
-    lists = list(lists)
-    return list(lists[0]) if lists and not isinstance(lists[0], torch.Tensor) else lists
-
-
-def _operation(opts: Any) -> Any:
-    """Options, a reduction by itself, or nothing: torch's own callers use all three."""
-    return dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-
-
-def _root(opts: Any) -> int:
-    return opts if isinstance(opts, int) else 0 if opts is None else opts.rootRank
-
-
-def _milliseconds(opts: Any) -> int:
-    """0 where the group's own timeout holds."""
-    timeout = opts if isinstance(opts, datetime.timedelta) else getattr(opts, "timeout", None)
-    return max(0, int(timeout.total_seconds() * 1000)) if isinstance(timeout, datetime.timedelta) else 0
-
-
-def _alike(tensors: Tensors) -> bool:
-    return all(tensor.numel() == tensors[0].numel() for tensor in tensors)
-
-
-def _counts(parts: Tensors, joined: torch.Tensor) -> list[int]:
-    """Elements of the core in each of `parts`, which `joined` holds one after the other."""
-    per_value = memory_of(joined)[1] // joined.numel() if joined.numel() else 1
-    return [part.numel() * per_value for part in parts]
 
 
 class LibraryProcessGroup(dist.ProcessGroup):
@@ -148,15 +117,15 @@ class LibraryProcessGroup(dist.ProcessGroup):
     # ---- Calls that compute ----
 
     def allreduce(self, tensors: Any, opts: Any = None) -> LibraryWork:
-        tensor, host = _only(tensors), HostTensors()
+        tensor, host = only(tensors), HostTensors()
         return self._start(host, [tensor], [self._reducing(host, tensor, opts)], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> LibraryWork:
-        tensors, host = _list(tensors), HostTensors()
+        tensors, host = tensors_of(tensors), HostTensors()
         return self._start(host, tensors, [self._reducing(host, tensor, opts) for tensor in tensors], opts)
 
     def _reducing(self, host: HostTensors, tensor: torch.Tensor, opts: Any) -> _Begin:
-        reduction = Reduction(_operation(opts), tensor.dtype)
+        reduction = Reduction(operation_of(opts), tensor.dtype)
         data = host.lend(tensor, Use.UPDATE)
         reduction.prepare(data)
         address, count, kind = memory_of(data)
@@ -164,8 +133,8 @@ class LibraryProcessGroup(dist.ProcessGroup):
         return lambda group, within, work: lib.all_reduce(group, address, count, kind, number, within, work)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> LibraryWork:
-        tensor, root, host = _only(tensors), _root(opts), HostTensors()
-        reduction = Reduction(_operation(opts if not isinstance(opts, int) else op), tensor.dtype)
+        tensor, root, host = only(tensors), root_of(opts), HostTensors()
+        reduction = Reduction(operation_of(opts if not isinstance(opts, int) else op), tensor.dtype)
         data = host.lend(tensor, Use.UPDATE if self._rank == root else Use.SCRATCH)
         reduction.prepare(data)
         address, count, kind = memory_of(data)
@@ -173,22 +142,22 @@ class LibraryProcessGroup(dist.ProcessGroup):
             group, address, count, kind, reduction.number, root, within, work)], opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
-        output, parts, host = _only(outputs), _first(inputs), HostTensors()
+        output, parts, host = only(outputs), first(inputs), HostTensors()
         self._check_list(parts, "inputs")
-        reduction = Reduction(_operation(opts), output.dtype)
+        reduction = Reduction(operation_of(opts), output.dtype)
         whole = host.join(parts)
         reduction.prepare(whole)
         own = host.lend(output, Use.WRITE)
         counts = None
-        if not _alike(parts):
-            _check_own(parts[self._rank], output, "this rank's input")
-            counts = numbers(_counts(parts, whole))
+        if not are_alike(parts):
+            check_own(parts[self._rank], output, "this rank's input")
+            counts = numbers(counts_of(parts, whole))
         return self._start(host, [output], [self._scattering(whole, own, counts, reduction)], opts)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         host, calls = HostTensors(), []
         for output, given in zip(outputs, inputs, strict=True):
-            reduction = Reduction(_operation(opts), output.dtype)
+            reduction = Reduction(operation_of(opts), output.dtype)
             whole = host.lend(given, Use.SCRATCH)
             reduction.prepare(whole)
             own = host.lend(output, Use.WRITE)
@@ -212,14 +181,14 @@ class LibraryProcessGroup(dist.ProcessGroup):
     # ---- Calls that move values ----
 
     def broadcast(self, tensors: Any, opts: Any = None) -> LibraryWork:
-        tensor, root, host = _only(tensors), _root(opts), HostTensors()
+        tensor, root, host = only(tensors), root_of(opts), HostTensors()
         address, count, kind = memory_of(host.lend(tensor, Use.READ if self._rank == root else Use.WRITE))
         return self._start(host, [tensor], [lambda group, within, work: lib.broadcast(
             group, address, count, kind, root, within, work)], opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
-        parts, host = _first(outputs), HostTensors()
-        return self._start(host, parts, [self._gathering_lists(host, parts, _only(inputs))], opts)
+        parts, host = first(outputs), HostTensors()
+        return self._start(host, parts, [self._gathering_lists(host, parts, only(inputs))], opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         host = HostTensors()
@@ -243,28 +212,28 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def _gathering_lists(self, host: HostTensors, parts: list[torch.Tensor], given: torch.Tensor) -> _Begin:
         self._check_list(parts, "outputs")
         own, joined = host.lend(given, Use.READ), host.divide(parts)
-        _check_own(parts[self._rank], given, "this rank's output")
-        return _gathering(own, joined, None if _alike(parts) else numbers(_counts(parts, joined)))
+        check_own(parts[self._rank], given, "this rank's output")
+        return _gathering(own, joined, None if are_alike(parts) else numbers(counts_of(parts, joined)))
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
-        given, root, host = _only(inputs), _root(opts), HostTensors()
-        parts = _first(outputs) if self._rank == root and outputs else []
+        given, root, host = only(inputs), root_of(opts), HostTensors()
+        parts = first(outputs) if self._rank == root and outputs else []
         place = None
         if self._rank == root:
             self._check_list(parts, "outputs")
-            _check_alike_sizes(parts, given)
+            check_alike_sizes(parts, given)
             place = host.divide(parts).data_ptr()
         address, count, kind = memory_of(host.lend(given, Use.READ))
         return self._start(host, parts, [lambda group, within, work: lib.gather(
             group, address, place, count, kind, root, within, work)], opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
-        output, root, host = _only(outputs), _root(opts), HostTensors()
+        output, root, host = only(outputs), root_of(opts), HostTensors()
         place = None
         if self._rank == root:
-            parts = _first(inputs) if inputs else []
+            parts = first(inputs) if inputs else []
             self._check_list(parts, "inputs")
-            _check_alike_sizes(parts, output)
+            check_alike_sizes(parts, output)
             place = host.join(parts).data_ptr()
         address, count, kind = memory_of(host.lend(output, Use.WRITE))
         return self._start(host, [output], [lambda group, within, work: lib.scatter(
@@ -275,8 +244,8 @@ class LibraryProcessGroup(dist.ProcessGroup):
         self._check_list(inputs, "inputs")
         self._check_list(outputs, "outputs")
         source, target = host.join(inputs), host.divide(outputs)
-        return self._start(host, outputs, [_exchanging(source, _counts(inputs, source), target,
-                                                       _counts(outputs, target))], opts)
+        return self._start(host, outputs, [_exchanging(source, counts_of(inputs, source), target,
+                                                       counts_of(outputs, target))], opts)
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int] = (),
                       input_split_sizes: Sequence[int] = (), opts: Any = None) -> LibraryWork:
@@ -290,12 +259,12 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> LibraryWork:  # noqa: N803 (torch's)
         host = HostTensors()
-        address, count, kind = memory_of(host.lend(_only(tensors), Use.READ))
+        address, count, kind = memory_of(host.lend(only(tensors), Use.READ))
         return self._start(host, [], [lambda group, within, work: lib.send(
             group, address, count, kind, dstRank, tag, within, work)], None, message=True)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> LibraryWork:  # noqa: N803 (torch's)
-        tensor, host = _only(tensors), HostTensors()
+        tensor, host = only(tensors), HostTensors()
         address, count, kind = memory_of(host.lend(tensor, Use.WRITE))
         return self._start(host, [tensor], [lambda group, within, work: lib.receive(
             group, address, count, kind, srcRank, tag, within, work)], None, message=True)
@@ -318,7 +287,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def _start(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any,
                message: bool = False) -> LibraryWork:
-        within = _milliseconds(opts)
+        within = milliseconds_of(opts)
         work = self._pending.begin(host, outputs)
         for call in calls:
             place = c_void_p()
@@ -382,13 +351,3 @@ def _exchanging(source: torch.Tensor, to: list[int], target: torch.Tensor, from_
     address, _, kind = memory_of(source)
     place, sends, receives = target.data_ptr(), numbers(to), numbers(from_)
     return lambda group, within, work: lib.all_to_all(group, address, sends, place, receives, kind, within, work)
-
-
-def _check_own(part: torch.Tensor, own: torch.Tensor, what: str) -> None:
-    if part.numel() != own.numel():
-        raise error(f"{what} has {part.numel()} values where {own.numel()} are needed", "invalid_argument")
-
-
-def _check_alike_sizes(parts: Tensors, own: torch.Tensor) -> None:
-    if any(part.numel() != own.numel() or part.dtype != own.dtype for part in parts):
-        raise error(f"every part must have the {own.numel()} values of {own.dtype} of this rank's", "invalid_argument")
