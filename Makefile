@@ -56,7 +56,7 @@ test-torch-versions: python ## compile the package's sources with the headers of
 wheels:          ## build wheels of the Python package for Linux, Windows and macOS that fit any torch (dist/)
 	@scripts/wheels.sh
 
-test-wheels: wheels setup ## install the Linux wheel into a clean environment and use it; the others' libraries meet it
+test-wheels: setup ## build the wheels; install the Linux one and use it; the others' libraries meet it (Wine, qemu)
 	@scripts/stamped.sh test-wheels scripts/test_wheels.sh
 
 portability:     ## build the core for Windows and ARM64; their processes meet Linux ones (Wine, qemu)

@@ -5,6 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
 . scripts/unittest_suite.sh
+scripts/wheels.sh || exit 1
 build=$PWD/build-portability
 peers=$build/peers
 
