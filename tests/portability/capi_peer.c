@@ -29,10 +29,10 @@ static void must(int32_t status, const char* what) {
 }
 
 /* What a call has begun ends well. */
-static void finish(int32_t status, bimetal_work* work, const char* what) {
+static void finish(int32_t status, bimetal_work** work, const char* what) {
   must(status, what);
-  must(bimetal_work_wait(work, PATIENCE_MS), what);
-  bimetal_work_free(work);
+  must(bimetal_work_wait(*work, PATIENCE_MS), what);
+  bimetal_work_free(*work);
   ++calls;
 }
 
@@ -47,24 +47,24 @@ static void reductions(bimetal_group* group) {
   bimetal_work* work = NULL;
   const int64_t sum = size * (size + 1) / 2;
   for (int i = 0; i < COUNT; ++i) data[i] = (float)(rank + 1);
-  finish(bimetal_all_reduce(group, data, COUNT, BIMETAL_FLOAT32, BIMETAL_SUM, 0, &work), work, "all_reduce");
+  finish(bimetal_all_reduce(group, data, COUNT, BIMETAL_FLOAT32, BIMETAL_SUM, 0, &work), &work, "all_reduce");
   expect((int64_t)data[0], sum, "all_reduce");
   expect((int64_t)data[COUNT - 1], sum, "all_reduce");
   for (int i = 0; i < COUNT; ++i) data[i] = (float)(rank + 1);
-  finish(bimetal_all_reduce_compressed(group, data, COUNT, BIMETAL_FLOAT32, BIMETAL_SUM, "bfloat16", 0, &work), work,
+  finish(bimetal_all_reduce_compressed(group, data, COUNT, BIMETAL_FLOAT32, BIMETAL_SUM, "bfloat16", 0, &work), &work,
          "all_reduce, compressed");
   expect((int64_t)data[0], sum, "all_reduce, compressed");
   int64_t number = rank + 1;
-  finish(bimetal_reduce(group, &number, 1, BIMETAL_INT64, BIMETAL_MAX, size - 1, 0, &work), work, "reduce");
+  finish(bimetal_reduce(group, &number, 1, BIMETAL_INT64, BIMETAL_MAX, size - 1, 0, &work), &work, "reduce");
   if (rank == size - 1) expect(number, size, "reduce");
   for (int i = 0; i < COUNT * size; ++i) whole[i] = (float)(rank + i / COUNT);
-  finish(bimetal_reduce_scatter(group, whole, part, COUNT, NULL, BIMETAL_FLOAT32, BIMETAL_SUM, 0, &work), work,
+  finish(bimetal_reduce_scatter(group, whole, part, COUNT, NULL, BIMETAL_FLOAT32, BIMETAL_SUM, 0, &work), &work,
          "reduce_scatter");
   expect((int64_t)part[7], size * (size - 1) / 2 + size * rank, "reduce_scatter");
   int64_t counts[MOST_RANKS], total = 0;
   for (int r = 0; r < size; ++r) total += counts[r] = r + 1;
   for (int i = 0; i < total; ++i) whole[i] = 1;
-  finish(bimetal_reduce_scatter(group, whole, part, rank + 1, counts, BIMETAL_FLOAT32, BIMETAL_SUM, 0, &work), work,
+  finish(bimetal_reduce_scatter(group, whole, part, rank + 1, counts, BIMETAL_FLOAT32, BIMETAL_SUM, 0, &work), &work,
          "reduce_scatter of unequal parts");
   expect((int64_t)part[rank], size, "reduce_scatter of unequal parts");
 }
@@ -73,36 +73,36 @@ static void movements(bimetal_group* group) {
   int32_t own[MOST_RANKS], all[MOST_RANKS * MOST_RANKS];
   bimetal_work* work = NULL;
   int32_t word = rank == size - 1 ? 77 : 0;
-  finish(bimetal_broadcast(group, &word, 1, BIMETAL_INT32, size - 1, 0, &work), work, "broadcast");
+  finish(bimetal_broadcast(group, &word, 1, BIMETAL_INT32, size - 1, 0, &work), &work, "broadcast");
   expect(word, 77, "broadcast");
   word = rank + 1;
-  finish(bimetal_all_gather(group, &word, 1, all, NULL, BIMETAL_INT32, 0, &work), work, "all_gather");
+  finish(bimetal_all_gather(group, &word, 1, all, NULL, BIMETAL_INT32, 0, &work), &work, "all_gather");
   for (int r = 0; r < size; ++r) expect(all[r], r + 1, "all_gather");
   int64_t counts[MOST_RANKS], to[MOST_RANKS], from[MOST_RANKS];
   int at = 0;
   for (int r = 0; r < size; ++r) counts[r] = r + 1, own[r] = rank;
-  finish(bimetal_all_gather(group, own, rank + 1, all, counts, BIMETAL_INT32, 0, &work), work,
+  finish(bimetal_all_gather(group, own, rank + 1, all, counts, BIMETAL_INT32, 0, &work), &work,
          "all_gather of unequal parts");
   for (int r = 0; r < size; ++r) {
     for (int i = 0; i <= r; ++i) expect(all[at++], r, "all_gather of unequal parts");
   }
-  finish(bimetal_gather(group, &word, all, 1, BIMETAL_INT32, 0, 0, &work), work, "gather");
+  finish(bimetal_gather(group, &word, all, 1, BIMETAL_INT32, 0, 0, &work), &work, "gather");
   if (rank == 0) expect(all[size - 1], size, "gather");
   for (int r = 0; r < size; ++r) all[r] = 10 * r;
-  finish(bimetal_scatter(group, all, &word, 1, BIMETAL_INT32, 0, 0, &work), work, "scatter");
+  finish(bimetal_scatter(group, all, &word, 1, BIMETAL_INT32, 0, 0, &work), &work, "scatter");
   expect(word, 10 * rank, "scatter");
   for (int r = 0; r < size; ++r) to[r] = 1, from[r] = 1, own[r] = 100 * rank + r;
-  finish(bimetal_all_to_all(group, own, to, all, from, BIMETAL_INT32, 0, &work), work, "all_to_all");
+  finish(bimetal_all_to_all(group, own, to, all, from, BIMETAL_INT32, 0, &work), &work, "all_to_all");
   for (int r = 0; r < size; ++r) expect(all[r], 100 * r + rank, "all_to_all");
   if (size > 1) {
     bimetal_work* sent = NULL;
     const int next = (rank + 1) % size, before = (rank + size - 1) % size;
     must(bimetal_send(group, &rank, 1, BIMETAL_INT32, next, 5, 0, &sent), "send");
-    finish(bimetal_receive(group, &word, 1, BIMETAL_INT32, before, 5, 0, &work), work, "receive");
-    finish(BIMETAL_OK, sent, "send");
+    finish(bimetal_receive(group, &word, 1, BIMETAL_INT32, before, 5, 0, &work), &work, "receive");
+    finish(BIMETAL_OK, &sent, "send");
     expect(word, before, "receive");
   }
-  finish(bimetal_barrier(group, 0, &work), work, "barrier");
+  finish(bimetal_barrier(group, 0, &work), &work, "barrier");
 }
 
 /* A part of the group, the flight recorder, and a call on which the ranks disagree. */
@@ -153,10 +153,10 @@ static int number_of(const char* name) {
 static int brief(bimetal_group* group) {
   double data[3] = {rank, 1, 0.5};
   bimetal_work* work = NULL;
-  finish(bimetal_all_reduce(group, data, 3, BIMETAL_FLOAT64, BIMETAL_SUM, 0, &work), work, "all_reduce");
+  finish(bimetal_all_reduce(group, data, 3, BIMETAL_FLOAT64, BIMETAL_SUM, 0, &work), &work, "all_reduce");
   expect((int64_t)data[0], size * (size - 1) / 2, "all_reduce");
   expect((int64_t)data[1], size, "all_reduce");
-  finish(bimetal_barrier(group, 0, &work), work, "barrier");
+  finish(bimetal_barrier(group, 0, &work), &work, "barrier");
   bimetal_group_free(group);
   printf("rank %d of %d: %d calls, %d wrong\n", rank, size, calls, wrong);
   return wrong != 0;
@@ -176,7 +176,7 @@ int main(int argc, char** argv) {
   const bimetal_meeting meeting = {sizeof meeting, store, "peers", rank, size, PATIENCE_MS, NULL, NULL};
   must(bimetal_group_meet(&meeting, &group), "meeting");
   bimetal_work* met = NULL;
-  finish(bimetal_barrier(group, 0, &met), met, "barrier"); /* the store is not needed beyond */
+  finish(bimetal_barrier(group, 0, &met), &met, "barrier"); /* the store is not needed beyond */
   const char* mode = argc > 1 ? argv[1] : "";
   if (strcmp(mode, "brief") == 0) return brief(group);
   reductions(group);
@@ -186,8 +186,8 @@ int main(int argc, char** argv) {
     printf("rank %d lingers\n", rank);
     bimetal_work* never = NULL;
     float nothing = 0;
-    if (rank != 0) finish(bimetal_receive(group, &nothing, 1, BIMETAL_FLOAT32, 0, 1, 0, &never), never, "receive");
-    finish(bimetal_barrier(group, 0, &never), never, "barrier");
+    if (rank != 0) finish(bimetal_receive(group, &nothing, 1, BIMETAL_FLOAT32, 0, 1, 0, &never), &never, "receive");
+    finish(bimetal_barrier(group, 0, &never), &never, "barrier");
   }
   the_rest(group);
   bimetal_group_free(group);

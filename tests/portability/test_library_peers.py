@@ -105,6 +105,12 @@ class LibraryPeers(unittest.TestCase):
         self.assertEqual(got.returncode, 1)
         self.assertRegex(got.stdout, r"error: invalid_argument: .*nowhere")
 
+    def test_arm64_linux_and_linux_encrypted(self):
+        self.check(ARM64, LINUX, environment=ENCRYPTED)
+
+    def test_python_and_arm64_linux(self):
+        self.check(PYTHON, ARM64, mode=["brief"])
+
     def test_all_systems(self):
         self.check(LINUX, WINDOWS, ARM64)
 
