@@ -50,6 +50,10 @@ if [ "$system" != native ]; then
   # are the headers. toml++ refuses a system whose <cfloat> says nothing of FLT_RADIX, as macOS' does with
   # Zig's headers.
   optimised=-O1
+  # Where the linker takes no list of names to show, all but those of the C interface are hidden one by one.
+  if [ "$program-$system" = library-macos11-aarch64 ]; then
+    cross+=(-DCMAKE_CXX_VISIBILITY_PRESET=hidden -DCMAKE_C_VISIBILITY_PRESET=hidden -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON)
+  fi
   if [ "$program" = library ]; then optimised="-O2 -ffunction-sections -fdata-sections" build=$folder/library-$system; fi
   cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=$optimised -DNDEBUG -DTOML_DISABLE_ENVIRONMENT_CHECKS")
   for package in fmt CLI11 nlohmann_json tomlplusplus; do
