@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <string>
 
@@ -18,6 +20,12 @@ int sync_descriptor(int descriptor) {
   if (fcntl(descriptor, F_FULLFSYNC) == 0) return 0;
 #endif
   return fsync(descriptor);
+}
+
+/// Errors by which a file system says that it does not do this, rather than that it went wrong.
+bool knows_no_syncing(int error) {
+  constexpr std::array kErrors = {EINVAL, ENOTSUP, EOPNOTSUPP, ENOSYS};  // two may be one number
+  return std::ranges::find(kErrors, error) != kErrors.end();
 }
 
 PathClaim::Outcome lock(int descriptor, const std::filesystem::path& path) {
@@ -41,8 +49,10 @@ void sync_file(std::FILE* file, const std::filesystem::path& path) {
 void sync_directory(const std::filesystem::path& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
-  sync_descriptor(descriptor);
+  const int failed = sync_descriptor(descriptor) != 0 ? errno : 0;
   close(descriptor);
+  if (failed == 0 || knows_no_syncing(failed)) return;
+  throw system_error("cannot write the names in " + path.string(), failed);
 }
 
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b) {

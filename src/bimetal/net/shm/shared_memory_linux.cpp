@@ -24,6 +24,15 @@ std::span<std::byte> map(int file, std::size_t bytes) {
   return {static_cast<std::byte*>(memory), bytes};
 }
 
+void set_aside(int file, std::size_t bytes) {
+  int failed = 0;
+  do {
+    failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (failed == EINTR);
+  if (failed == 0 || failed == EOPNOTSUPP || failed == ENOSYS) return;
+  throw system_error(fmt::format("cannot set {} bytes of shared memory aside", bytes), failed);
+}
+
 }  // namespace
 
 bool SharedMemory::supported() noexcept {
@@ -38,6 +47,7 @@ SharedMemory SharedMemory::create(std::size_t bytes) {
       ::fcntl(made.handle_, F_ADD_SEALS, kSizeSeals) != 0) {
     throw system_error("cannot set the size of shared memory", errno);
   }
+  set_aside(made.handle_, bytes);
   made.bytes_ = map(made.handle_, bytes);
   made.address_.process = static_cast<std::uint64_t>(::getpid());
   made.address_.handle = static_cast<std::uint64_t>(made.handle_);
