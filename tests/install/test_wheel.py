@@ -66,7 +66,7 @@ class Wheel(unittest.TestCase):
     def test_it_holds_the_package_and_nothing_else(self):
         with zipfile.ZipFile(self.wheel) as archive:
             names = archive.namelist()
-        self.assertEqual({name.split("/")[0].split("-")[0] for name in names}, {"bimetal"})
+        self.assertEqual({name.split("/")[0].split("-")[0] for name in names}, {"bimetal", "bimetal_autoload"})
         for wanted in ("bimetal/py.typed", "bimetal/_C.pyi", "bimetal/_build.py", "bimetal/ray/trainer.py",
                        "bimetal/horovod/torch/__init__.py"):
             self.assertIn(wanted, names)

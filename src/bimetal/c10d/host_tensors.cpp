@@ -50,6 +50,7 @@ std::int64_t total_of(const std::vector<at::Tensor>& parts) {
 
 at::Tensor HostTensors::lend(const at::Tensor& tensor, Use use) {
   check_layout(tensor);
+  if (use != Use::write) inputs_.push_back(tensor);
   if (use != Use::scratch && can_be_lent(tensor)) {
     held_.push_back(tensor);
     return tensor;
@@ -72,6 +73,7 @@ at::Tensor HostTensors::join(const std::vector<at::Tensor>& parts) {
   at::NoGradGuard no_grad;
   const at::Tensor flat = at::empty({total}, parts.front().options().device(at::kCPU));
   std::int64_t at = 0;
+  inputs_.insert(inputs_.end(), parts.begin(), parts.end());
   for (const auto& part : parts) {
     flat.narrow(0, at, part.numel()).view(part.sizes()).copy_(part);
     at += part.numel();

@@ -38,7 +38,11 @@ class HostTensors {
   /// their devices.
   void hand_back();
 
+  /// Those whose values go out, as the caller has them.
+  const std::vector<at::Tensor>& inputs() const noexcept { return inputs_; }
+
  private:
+  std::vector<at::Tensor> inputs_;
   std::vector<at::Tensor> held_;
   std::vector<std::pair<at::Tensor, at::Tensor>> results_;  ///< from, to
 };
