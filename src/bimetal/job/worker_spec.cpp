@@ -21,6 +21,10 @@ constexpr std::array<std::string_view, 5> kTypes = {"auto", "cpu", "cuda", "mps"
 
 constexpr std::array<std::string_view, 4> kPrecisions = {"float32", "bfloat16", "float16", "auto"};
 
+/// More than machines have; the system cannot start any number of them, and libtorch's pool of
+/// threads does not survive that.
+constexpr int kMostThreads = 1024;
+
 struct Unit {
   std::string_view name;
   std::uint64_t bytes;
@@ -93,8 +97,9 @@ void parse_option(std::string_view spec, std::string_view key, std::string_view 
                   WorkerSpec& result) {
   if (key == "threads") {
     result.threads = to_int(value);
-    if (!result.threads || *result.threads < 1)
-      fail(spec, fmt::format("threads=\"{}\" is not a whole number of at least 1", value));
+    if (!result.threads || *result.threads < 1 || *result.threads > kMostThreads)
+      fail(spec, fmt::format("threads=\"{}\" is not a whole number from 1 to {}", value,
+                             kMostThreads));
   } else if (key == "speed") {
     const auto speed = to_double(value);
     if (!speed || *speed <= 0 || *speed > 1)
