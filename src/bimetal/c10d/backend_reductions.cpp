@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "bimetal/c10d/backend_issue.h"
-#include "bimetal/c10d/bitwise.h"
 #include "bimetal/c10d/element_type.h"
+#include "bimetal/c10d/reductions/bitwise.h"
 
 namespace bimetal::c10d {
 

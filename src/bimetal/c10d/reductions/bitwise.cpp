@@ -1,4 +1,4 @@
-#include "bimetal/c10d/bitwise.h"
+#include "bimetal/c10d/reductions/bitwise.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
