@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-wheel test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test-horovod: all ## install TensorFlow and run the tests of Horovod's API, with
 	@scripts/install_tensorflow.sh
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^python.horovod'
 
+test-deepspeed: python ## install DeepSpeed below the build folder, and run its ZeRO on the backend
+	@scripts/test_deepspeed.sh $(BUILD)
+
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
 	@scripts/stamped.sh sanitizers scripts/sanitizers.sh
 
@@ -52,6 +55,12 @@ test-wheel: setup ## build the Python package's wheel, install it into a scratch
 
 test-torch-versions: python ## compile the package's sources with the headers of torch 2.11 and 2.12
 	@scripts/stamped.sh test-torch-versions .venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
+
+wheels:          ## build wheels of the Python package for Linux, Windows and macOS that fit any torch (dist/)
+	@scripts/wheels.sh
+
+test-wheels: setup ## build the wheels; install the Linux one and use it; the others' libraries meet it (Wine, qemu)
+	@scripts/stamped.sh test-wheels scripts/test_wheels.sh
 
 portability:     ## build the core for Windows and ARM64; their processes meet Linux ones (Wine, qemu)
 	@scripts/stamped.sh portability scripts/portability.sh core

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What each rank of a job needs in memory at ZeRO's levels, with shards in the proportion given, beside level 0; and with
-the optimizer's state in a file, or the parameters of level 3, too (--offload none,state,both).
+the optimizer's state in a file, or the parameters of level 3, too (--offload none,state,both). With --save each job ends with
+a checkpoint, and one that goes on from it for a step is measured, too.
 
 A language model on random tokens, AdamW, float32; the ranks compute alike. Prints each rank's peak of resident memory, less
-what a rank of a job with a tiny model needs, and tokens/s. The peak has activations, gathered parameters and buffers in it,
+what a rank of a job with a tiny model needs, beside what was planned, and tokens/s. The peak has activations, gathered parameters and buffers in it,
 too. --memory limits what each rank may allocate.
 """
 
@@ -34,6 +35,7 @@ def arguments():
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
     parser.add_argument("--block", type=int, default=128)
     parser.add_argument("--recompute", default="all")
+    parser.add_argument("--save", action="store_true", help="a checkpoint at the end, and a job that goes on from it")
     parser.add_argument("--memory", default="", help="limit of each rank's allocations, as 9GB,5GB")
     return parser.parse_args()
 
@@ -68,7 +70,8 @@ def children(pid):
         return []
 
 
-def run(args, folder, data, level, offload, model, settings):
+def run(args, folder, data, level, offload, model, settings, more_steps=0):
+    """Each rank's peak in MiB and the report; more_steps: of a job that goes on from the last one's checkpoint."""
     weights = args.shards.split(",")
     limits = args.memory.split(",") if args.memory else []
     job = folder / "job.toml"
@@ -82,7 +85,7 @@ name = "tokens"
 path = "{data}"
 block = {args.block}
 [train]
-steps = {args.steps}
+steps = {args.steps + more_steps}
 global_batch = {args.batch}
 micro_batch = 1
 optimizer = "adamw"
@@ -92,6 +95,9 @@ evaluate = false
 [parallel]
 balance = "equal"
 timeout_s = 600
+[checkpoint]
+dir = "{folder / "checkpoints" if args.save else ""}"
+keep = 1
 [zero]
 level = {level}
 shards = [{", ".join(weights)}]
@@ -100,6 +106,8 @@ offload_parameters = "{"disk" if offload == "both" else "none"}"
 offload_path = "{args.folder or folder}"
 """)
     command = [args.program, "train", job, "--report", report]
+    if more_steps:
+        command += ["--resume", folder / "checkpoints"]
     for rank in range(len(weights)):
         command += ["--worker", "cpu:threads=1" + (f",memory={limits[rank]}" if limits else "")]
     process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -111,6 +119,17 @@ offload_path = "{args.folder or folder}"
     if process.returncode != 0:
         return None, output.strip().splitlines()[-1]
     return [peaks[pid] for pid in sorted(peaks)], json.loads(report.read_text())
+
+
+def show(case, peaks, report, base):
+    if peaks is None:
+        print(f"{case}: {report}")
+        return
+    above = [peak - least for peak, least in zip(peaks, base)]
+    planned = [worker["memory"]["planned_bytes"] for worker in report["workers"]]
+    print(f"{case}: planned " + " : ".join(f"{value / 2**20 - least:6.0f}" for value, least in zip(planned, base) if value)
+          + "   peaks " + " : ".join(f"{value:6.0f}" for value in above)
+          + f"   sum {sum(above):6.0f}   {report['samples_per_s']:.0f} tokens/s   loss {report['train_loss']:.6f}")
 
 
 def main():
@@ -127,15 +146,11 @@ def main():
         for level, offload in itertools.product(map(int, args.levels.split(",")), args.offload.split(",")):
             if offload != "none" and level < (3 if offload == "both" else 1):
                 continue
-            peaks, report = run(args, folder, data, level, offload, args.model,
-                                f"vocabulary = 50257\ncontext = {args.block}")
             case = f"level {level}" + {"none": "", "state": ", state on disk", "both": ", state and parameters on disk"}[offload]
-            if peaks is None:
-                print(f"{case}: {report}")
-                continue
-            above = [peak - least for peak, least in zip(peaks, base)]
-            print(f"{case}: peaks " + " : ".join(f"{value:6.0f}" for value in above)
-                  + f"   sum {sum(above):6.0f}   {report['samples_per_s']:.0f} tokens/s   loss {report['train_loss']:.6f}")
+            for more_steps in (0, 1) if args.save else (0,):
+                peaks, report = run(args, folder, data, level, offload, args.model,
+                                    f"vocabulary = 50257\ncontext = {args.block}", more_steps)
+                show(case + (", going on" if more_steps else ""), peaks, report, base)
             sys.stdout.flush()
 
 

@@ -26,7 +26,8 @@ target_include_directories(bimetal_asio SYSTEM INTERFACE $<BUILD_INTERFACE:${BIM
 # program, and memory would be taken in one way and given back in the other.
 target_compile_definitions(bimetal_asio INTERFACE
   ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC
-  $<$<CXX_COMPILER_ID:Clang,AppleClang>:ASIO_HAS_CO_AWAIT=1>)
+  $<$<CXX_COMPILER_ID:Clang,AppleClang>:ASIO_HAS_CO_AWAIT=1>
+  $<$<PLATFORM_ID:Darwin>:ASIO_DISABLE_VISIBILITY>)  # else its names are shown whatever the library hides
 target_link_libraries(bimetal_asio INTERFACE Threads::Threads)
 if(WIN32)
   # Windows 10 and later; without the macros min and max, and without headers that define more of them.

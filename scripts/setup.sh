@@ -14,7 +14,7 @@ APT_PACKAGES=(g++ cmake ninja-build ccache git python3-dev python3-venv
 APT_TEST_PACKAGES=(openmpi-bin mpich)
 # What reads our files back with their own library and draws the README's picture; what the Python package,
 # searches, and data at a URL are used with.
-PIP_TEST_PACKAGES=(safetensors tensorboard matplotlib transformers accelerate lightning "optuna>=4" "fsspec[http]")
+PIP_TEST_PACKAGES=(safetensors tensorboard matplotlib transformers accelerate peft lightning "optuna>=4" "fsspec[http]")
 BREW_PACKAGES=(cmake ninja ccache asio libsodium fmt cli11 tomlplusplus nlohmann-json jpeg-turbo libpng googletest)
 
 for_tests=
@@ -54,7 +54,7 @@ if ! .venv/bin/python -c "import torch, sys; sys.exit(torch.__version__.split('+
 fi
 if [ -n "$for_tests" ] && ! .venv/bin/python -c "
 import importlib.util as util, sys
-wanted = 'safetensors tensorboard matplotlib transformers accelerate lightning optuna fsspec aiohttp'
+wanted = 'safetensors tensorboard matplotlib transformers accelerate peft lightning optuna fsspec aiohttp'
 sys.exit(not all(map(util.find_spec, wanted.split())))"; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "torch==$TORCH_VERSION" "${PIP_TEST_PACKAGES[@]}" \
     ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}

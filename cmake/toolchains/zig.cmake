@@ -21,8 +21,10 @@ function(zig_tool variable)
   set(${variable} "${script}" PARENT_SCOPE)
 endfunction()
 
-zig_tool(CMAKE_C_COMPILER cc -target ${BIMETAL_ZIG_TARGET})
-zig_tool(CMAKE_CXX_COMPILER c++ -target ${BIMETAL_ZIG_TARGET})
+# Zig builds C and C++ libraries of its own for each kind of program that it links: optimised or not, stripped or not.
+# Said here, there is one kind, also for the programs by which CMake finds out what the compiler is.
+zig_tool(CMAKE_C_COMPILER cc -target ${BIMETAL_ZIG_TARGET} -O2 -s)
+zig_tool(CMAKE_CXX_COMPILER c++ -target ${BIMETAL_ZIG_TARGET} -O2 -s)
 zig_tool(CMAKE_AR ar)
 zig_tool(CMAKE_RANLIB ranlib)
 

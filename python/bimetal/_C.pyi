@@ -85,6 +85,54 @@ def sync_path(path: str) -> None:
 def write_file_atomically(path: str, contents: str) -> None:
     """The old contents or the new, never a part; on the disk when it returns."""
 
+def device_speed(device: str) -> float:
+    """Of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be had."""
+
+def memory_weights(backend: Any, device: str) -> list[float]:
+    """Free bytes of each rank's device, or ones if somebody cannot tell. Collective."""
+
+class HookedModel:
+    """A model in shards whose forward and backward run elsewhere: src/bimetal/parallel/shard/hooked_model.h. Methods of
+    which several ranks are part let go of the interpreter's lock."""
+
+    def __init__(self, backend: Any, units: list[tuple[str, list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]]],
+                 level: int, weights: list[float], flat_bytes: int, parameters_on: str, folder: str) -> None:
+        """``units``: name, trained parameters and buffers of each. ``parameters_on``: none, host or disk. Collective."""
+
+    pieces: list[tuple[str, list[int], int, torch.Tensor]]
+    """Of each: the parameter's name and shape, its first element in it, and what this rank keeps, a leaf."""
+
+    shard_bytes: list[int]
+    pass_number: int
+    has_gradients: bool
+    wait_seconds: float
+
+    def forward_begins(self, with_backward: bool) -> None: ...
+    def forward_ends(self) -> None: ...
+    def enter(self, unit: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]: ...
+    def leave(self, unit: int, outputs: list[torch.Tensor]) -> list[torch.Tensor]: ...
+    def backward_begins(self, pass_number: int, reduce: bool) -> None: ...
+    def backward_ends(self) -> None: ...
+    def finish(self) -> None: ...
+    def after_update(self) -> None: ...
+    def end_passes(self) -> None: ...
+    def hold_whole(self, names: list[str]) -> None: ...
+    def let_go_of_whole(self, root: int | None) -> None: ...
+    def gather(self, parts: list[torch.Tensor | None], root: int | None) -> list[tuple[str, torch.Tensor]]:
+        """What the ranks have in the pieces' places as whole tensors, on rank `root` or, with None, on all. Collective."""
+
+class CoreOptimizer:
+    """Adam, AdamW or LAMB of the C++ core. ``folder``: of the file with Adam's moments, "" for memory."""
+
+    def __init__(self, kind: str, parameters: list[torch.Tensor], learning_rate: float, betas: tuple[float, float],
+                 epsilon: float, weight_decay: float, folder: str) -> None: ...
+    def set_learning_rate(self, rate: float) -> None: ...
+    def step(self) -> None: ...
+    def states(self) -> list[tuple[int, torch.Tensor, torch.Tensor] | None]:
+        """Steps and both moments of each parameter; None before its first step."""
+
+    def set_states(self, states: list[tuple[int, torch.Tensor, torch.Tensor] | None]) -> None: ...
+
 class PredictionClient:
     """Asks a server of predictions; connects when it is first needed, and anew after an error. Not thread-safe."""
 
@@ -113,7 +161,9 @@ class DeepSpeedConfig:
     micro_batch: int
     accumulation: int
     zero_level: int
-    offloads: bool
+
+    def set_total_steps(self, steps: int) -> None:
+        """Of the training, for a schedule that falls until its end."""
 
     def learning_rate(self, step: int) -> float:
         """Of optimizer step number `step`, counted from 1."""

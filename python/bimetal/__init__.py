@@ -6,21 +6,18 @@ Importing the package registers the torch.distributed backend ``"bimetal"``::
     torch.distributed.init_process_group("bimetal")          # CPU, CUDA and MPS tensors alike
     torch.distributed.init_process_group("cuda:nccl,cpu:bimetal")
 
-``bimetal.balance`` gives each rank as much of every batch as it finishes in the same time. docs/python.md
-has the whole story.
+``bimetal.balance`` gives each rank as much of every batch as it finishes in the same time, ``bimetal.zero`` cuts what
+training keeps into shards. docs/python.md has the whole story.
 """
 
 import torch  # noqa: F401  (its libraries must be there before the extension's)
 
-from bimetal import _build, _torch_check
-
-_torch_check.check()
-
-from bimetal import balance  # noqa: E402
-from bimetal._errors import Error  # noqa: E402
-from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook  # noqa: E402
-from bimetal.device import device  # noqa: E402
-from bimetal.process_group import (  # noqa: E402
+from bimetal import _build, balance, zero
+from bimetal._core import half
+from bimetal._errors import Error
+from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook
+from bimetal.device import device
+from bimetal.process_group import (
     bytes_sent,
     flight_recorder,
     monitored_barrier,
@@ -39,8 +36,10 @@ __all__ = [
     "bytes_sent",
     "device",
     "flight_recorder",
+    "half",
     "monitored_barrier",
     "sample_exact_hook",
     "token_exact_hook",
     "transport",
+    "zero",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from bimetal import _C
+from bimetal._core import core
 
 
 class Error(dist.DistBackendError):
@@ -33,7 +33,7 @@ def error(text: str, code: str, rank: int | None = None) -> Error:
     return Error(f"{text} [{code}{'' if rank is None else f', rank {rank}'}]", code, rank)
 
 
-_C.set_error_class(Error)
+core.set_error_class(Error)
 
 # Of the program, and of what is started with `python -m`: docs/errors.md.
 EXIT_STATUSES = {"invalid_argument": 2, "unsupported": 3, "timeout": 4, "peer_lost": 5, "aborted": 6, "unauthorized": 7,

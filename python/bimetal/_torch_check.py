@@ -1,8 +1,14 @@
-"""Refuses a torch that the extension was not built against, before the loader does so in riddles."""
+"""Which torch goes with what is installed of the package. Refuses one that the extension was not built against, before
+the loader does so in riddles."""
+
+import importlib.util
+import pathlib
 
 import torch
 
 from bimetal import _build
+
+OLDEST = (2, 4)
 
 
 def series(version: str) -> str:
@@ -10,8 +16,32 @@ def series(version: str) -> str:
     return ".".join(version.split("+")[0].split(".")[:2])
 
 
+def has_extension() -> bool:
+    return bool(_build.TORCH) and importlib.util.find_spec("bimetal._C") is not None
+
+
+def has_library() -> bool:
+    return any(pathlib.Path(__file__).parent.glob("libbimetal_core.*"))
+
+
+def fits(installed: str = str(torch.__version__)) -> bool:
+    """Whether there is an extension, and for this torch."""
+    return has_extension() and series(installed) == series(_build.TORCH)
+
+
+def check_oldest(installed: str = str(torch.__version__)) -> None:
+    """Raises ImportError for a torch that is too old for either half."""
+    if tuple(int(part) for part in series(installed).split(".")) < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise ImportError(f"bimetal {_build.VERSION} needs torch {wanted} or later, but torch {installed} is installed: "
+                          f"pip install --upgrade torch")
+
+
 def check(installed: str = str(torch.__version__)) -> None:
     """Raises ImportError if ``installed`` is not of the series that the extension was built against."""
+    if not _build.TORCH:
+        raise ImportError(f"this bimetal {_build.VERSION} was installed without the extension, which is built from its "
+                          f"sources: docs/install.md")
     if series(installed) == series(_build.TORCH):
         return
     raise ImportError(

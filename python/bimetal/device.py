@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from bimetal import _C
+from bimetal._core import core
 
 
 def device(spec: str | None = None) -> torch.device:
@@ -22,4 +22,4 @@ def device(spec: str | None = None) -> torch.device:
             ``invalid_argument`` for a spec that cannot be read.
     """
     asked = spec or os.environ.get("BIMETAL_WORKER") or "auto"
-    return torch.device(_C.device(asked, int(os.environ.get("LOCAL_RANK", "0"))))
+    return torch.device(core.device(asked, int(os.environ.get("LOCAL_RANK", "0"))))

@@ -1,11 +1,14 @@
 """`bimetal devices` and `bimetal plan`: what they print, and how they end when something is wrong."""
 
 import json
+import pathlib
 import unittest
+import xml.etree.ElementTree
 
 import harness
 from harness import FaultTest
 
+CLUSTERS = pathlib.Path(__file__).parents[2] / "examples" / "clusters"
 FAST_AND_SLOW = ["--worker", "cpu:threads=1", "--worker", "cpu:threads=1,speed=0.1"]
 
 
@@ -81,6 +84,54 @@ class Plan(FaultTest):
         self.assertEqual(job.status, harness.INTERRUPTED, job.err)
         self.assertNotIn("checkpoint", job.err)
         self.assert_nothing_left()
+
+
+class Memory(FaultTest):
+    LARGE = {"model__name": "mlp", "model__hidden": 4000, "train__optimizer": "adam", "train__evaluate": False}
+
+    def test_what_cannot_fit_is_refused_before_training(self):
+        job = self.train(self.write_job(**self.LARGE), workers=("cpu:threads=1,memory=260MB", "cpu:threads=1")).wait()
+        self.assertNotEqual(job.status, 0)
+        for part in ("this does not fit: rank 0 (cpu:threads=1,memory=260MB) lacks", "The cheapest that fits: zero.level=",
+                     "train.check_memory"):
+            self.assertIn(part, job.err)
+        self.assertNotIn("step 1", job.out)
+        self.assert_nothing_left()
+
+    def test_the_plan_says_what_fits_and_the_report_what_it_was(self):
+        job = self.write_job(**self.LARGE, train__steps=3, zero__level=2, zero__shards=[2, 1])
+        plan = json.loads(self.start("plan", job, "--worker", "cpu:threads=1", "--worker", "cpu:threads=1,memory=2GB",
+                                     "--json").wait().out)
+        ways = plan["memory"]["ways"]
+        self.assertTrue(ways[0]["asked"] and ways[0]["fits"])
+        self.assertEqual({way["level"] for way in ways}, {0, 1, 2, 3})
+        self.assertTrue(plan["mesh"]["best"])
+        report = self.folder / "report.json"
+        run = self.train(job, "--report", report).wait()
+        self.assertEqual(run.status, 0, run.err)
+        for worker in json.loads(report.read_text())["workers"]:
+            memory = worker["memory"]
+            self.assertLess(abs(memory["planned_bytes"] / memory["peak_bytes"] - 1), 0.25, memory)
+
+
+class Simulated(FaultTest):
+    def test_clusters_that_are_not_there(self):
+        for cluster in sorted(CLUSTERS.glob("*.toml")):
+            with self.subTest(cluster.name):
+                picture = self.folder / "step.svg"
+                job = self.start("plan", "--simulate", cluster, "--json", "--timeline", picture).wait()
+                self.assertEqual(job.status, 0, job.err)
+                best = json.loads(job.out)["mesh"]["best"][0]
+                self.assertEqual(best["scheme"], "pipeline")
+                self.assertEqual(best["missing_bytes"], 0)
+                xml.etree.ElementTree.parse(picture)
+
+    def test_a_description_with_a_mistake(self):
+        described = self.folder / "cluster.toml"
+        described.write_text("[[host]]\nuplnk = \"1Gbit/s\"\n")
+        job = self.start("plan", "--simulate", described).wait()
+        self.assertEqual(job.status, harness.INVALID_ARGUMENT)
+        self.assertIn("unknown key 'uplnk'", job.error())
 
 
 if __name__ == "__main__":

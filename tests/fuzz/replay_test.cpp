@@ -40,10 +40,13 @@ TEST_P(Replay, Corpus) {
 
 INSTANTIATE_TEST_SUITE_P(
     Fuzz, Replay,
-    ::testing::Values(Target{"abort_message", abort_message}, Target{"frame", frame},
-                      Target{"handshake", handshake}, Target{"http_message", http_message},
-                      Target{"mailbox", mailbox}, Target{"member_record", member_record},
-                      Target{"noise", noise}, Target{"serving_message", serving_message},
+    ::testing::Values(Target{"abort_message", abort_message},
+                      Target{"agent_message", agent_message}, Target{"data_copy", data_copy},
+                      Target{"frame", frame}, Target{"handshake", handshake},
+                      Target{"http_message", http_message}, Target{"mailbox", mailbox},
+                      Target{"member_record", member_record}, Target{"noise", noise},
+                      Target{"server_message", server_message},
+                      Target{"serving_message", serving_message}, Target{"slurm_list", slurm_list},
                       Target{"store_message", store_message}),
     [](const auto& info) { return info.param.name; });
 

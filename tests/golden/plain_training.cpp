@@ -66,9 +66,11 @@ TrainingResult train_plainly(const task::Task& task, const PlainTraining& how) {
     }
     limit(parameters, how.limits);
     optimizer->step();
+    for (const auto& statistics : seen.statistics()) task::merge(statistics);
     result.losses.push_back(loss.item<double>());
   }
   result.parameters = parameters;
+  for (const auto& buffer : seen.named_buffers()) result.parameters.push_back(buffer.tensor);
   return result;
 }
 

@@ -34,7 +34,8 @@ struct PlainTraining {
 };
 
 struct TrainingResult {
-  std::vector<torch::Tensor> parameters;  ///< at the end; of many ranks all are bit-equal
+  /// At the end, followed by the model's buffers; of many ranks all are bit-equal.
+  std::vector<torch::Tensor> parameters;
   std::vector<double> losses;  ///< of each step: the mean over its global batch or its tokens
 };
 

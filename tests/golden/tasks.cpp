@@ -8,6 +8,7 @@
 
 #include "bimetal/models/language/language_model.h"
 #include "bimetal/models/registry.h"
+#include "bimetal/task/tensor_ranks.h"
 
 namespace bimetal::golden {
 namespace {
@@ -86,11 +87,12 @@ torch::Tensor token_loss_sum(const task::Values& outputs, const task::Values& ba
 
 }  // namespace
 
-ImageTask::ImageTask(torch::ScalarType dtype, std::string model, std::int64_t hidden)
-    : model_(std::move(model)), hidden_(hidden), data_(std::make_shared<Images>(dtype)) {}
+ImageTask::ImageTask(torch::ScalarType dtype, std::string model, std::int64_t hidden,
+                     std::int64_t norm_group)
+    : model_(std::move(model)), hidden_(hidden), norm_group_(norm_group), data_(std::make_shared<Images>(dtype)) {}
 
 task::Model ImageTask::make_model() const {
-  return models::make_model(model_, shape, hidden_)->units();
+  return models::make_model(model_, shape, hidden_, norm_group_)->units();
 }
 
 torch::Tensor ImageTask::loss_sum(const task::Values& outputs, const task::Values& batch) const {
@@ -120,14 +122,15 @@ torch::Tensor TokenTask::loss_sum(const task::Values& outputs, const task::Value
   return token_loss_sum(outputs, batch);
 }
 
-LanguageTask::LanguageTask(const std::string& model, double dropout)
-    : config_(models::resized(models::language_preset(model), {.layers = 2,
-                                                               .width = width,
-                                                               .heads = 4,
-                                                               .kv_heads = model == "gpt2" ? 4 : 2,
-                                                               .hidden = 2 * width,
-                                                               .context = longest,
-                                                               .vocabulary = vocabulary})),
+LanguageTask::LanguageTask(const std::string& model, double dropout, std::int64_t heads)
+    : config_(models::resized(models::language_preset(model),
+                              {.layers = 2,
+                               .width = width,
+                               .heads = heads,
+                               .kv_heads = model == "gpt2" ? heads : heads / 2,
+                               .hidden = 2 * width,
+                               .context = longest,
+                               .vocabulary = vocabulary})),
       data_(std::make_shared<Sequences>()) {
   config_.dropout = dropout;
 }
@@ -137,7 +140,8 @@ task::Model LanguageTask::make_model() const {
 }
 
 torch::Tensor LanguageTask::loss_sum(const task::Values& outputs, const task::Values& batch) const {
-  return token_loss_sum(outputs, batch);
+  return task::cross_entropy_sum(outputs.front().flatten(0, 1), batch.back().flatten(), vocabulary,
+                                 no_target);
 }
 
 task::Model make_start(const task::Task& task, std::uint64_t from, torch::ScalarType dtype) {

@@ -22,7 +22,7 @@ constexpr std::uint64_t seed = 3;
 class ImageTask final : public task::Task {
  public:
   explicit ImageTask(torch::ScalarType dtype = torch::kFloat64, std::string model = "cnn",
-                     std::int64_t hidden = 0);
+                     std::int64_t hidden = 0, std::int64_t norm_group = 0);
 
   task::Model make_model() const override;
   std::shared_ptr<const task::Dataset> training() const override { return data_; }
@@ -30,14 +30,14 @@ class ImageTask final : public task::Task {
 
  private:
   std::string model_;
-  std::int64_t hidden_;
+  std::int64_t hidden_, norm_group_;
   std::shared_ptr<const task::Dataset> data_;
 };
 
 /// The next of twelve tokens from the one before, on sequences of 1 to 40 of them: embedding,
 /// hidden layer, and a head that is tied to the embedding. A sample weighs as many as it has
 /// targets.
-class TokenTask final : public task::Task {
+class TokenTask : public task::Task {
  public:
   TokenTask();
 
@@ -52,8 +52,9 @@ class TokenTask final : public task::Task {
 /// The same sequences, by a language model of two blocks.
 class LanguageTask final : public task::Task {
  public:
-  /// `model`: a name of models::language_preset.
-  LanguageTask(const std::string& model, double dropout);
+  /// `model`: a name of models::language_preset. `heads`: of attention; each two of llama's share
+  /// keys and values.
+  LanguageTask(const std::string& model, double dropout, std::int64_t heads = 4);
 
   task::Model make_model() const override;
   std::shared_ptr<const task::Dataset> training() const override { return data_; }

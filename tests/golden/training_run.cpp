@@ -3,16 +3,25 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
+#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_task.h"
+#include "bimetal/task/model_state.h"
 #include "bimetal/train/step.h"
+#include "golden/stage_worker.h"
 #include "golden/tasks.h"
 #include "support/thread_ranks.h"
 
@@ -72,20 +81,47 @@ train::StepOptions step_options(const TrainingPlan& plan, comm::Group group) {
   return options;
 }
 
+/// A replica's tensor ranks stand beside each other.
+comm::Group tensor_ranks_of(const TrainingPlan& plan, comm::Group world) {
+  const auto width = static_cast<int>(plan.tensor.size());
+  comm::Group mine;
+  for (int first = 0; first < world.size(); first += width) {
+    std::vector<int> ranks(plan.tensor.size());
+    std::iota(ranks.begin(), ranks.end(), first);
+    if (auto group = world.subgroup(ranks)) mine = std::move(group);
+  }
+  return mine;
+}
+
+comm::Group replicas_of(const TrainingPlan& plan, comm::Group world) {
+  const auto width = static_cast<int>(plan.tensor.size());
+  comm::Group mine;
+  for (int place = 0; place < width; ++place) {
+    std::vector<int> ranks;
+    for (int rank = place; rank < world.size(); rank += width) ranks.push_back(rank);
+    if (auto group = world.subgroup(ranks)) mine = std::move(group);
+  }
+  return mine;
+}
+
 // One rank's work.
 class Worker {
  public:
   Worker(const TrainingPlan& plan, const task::Task& task, const task::Model& model,
-         comm::Group group)
+         comm::Group world)
       : plan_(plan),
         data_(task.training()),
-        rank_(group.rank()),
-        sharded_(make_sharded(plan, model, group)),
+        sample_group_(model.sample_group()),
+        tensor_(make_tensor(plan, model, world)),
+        replicas_(tensor_ ? replicas_of(plan, world) : world),
+        staged_(make_staged(plan, task, model, world)),
+        sharded_(staged_ ? staged_->sharded : make_sharded(plan, model, replicas_)),
         optimizer_(make_own_optimizer(model)),
-        step_(make_step(task, model, group)) {}
+        tensor_task_(task, tensor_ ? tensor_->ranks() : nullptr),
+        step_(make_step(task, model)) {}
 
   std::vector<double> train() {
-    auto sampler = data::make_sampler(*data_, seed);
+    auto sampler = data::make_sampler(*data_, seed, sample_group_);
     const auto& first = plan_.shares.front();
     const auto global_batch = std::accumulate(first.begin(), first.end(), std::int64_t{0});
     std::vector<double> losses;
@@ -96,18 +132,33 @@ class Worker {
     return losses;
   }
 
-  // All of the model's at the end; on rank 0 alone where they are in shards for good.
-  std::vector<torch::Tensor> parameters(const task::Model& model) const {
-    if (plan_.zero_level < 3) return model.parameters();
-    std::vector<torch::Tensor> gathered;
-    for (const auto& parameter :
-         sharded_->gather([](const auto& piece) { return piece.tensor; }, 0)) {
-      gathered.push_back(parameter.tensor);
+  // All of the model's at the end, then its buffers; on rank 0 alone where they are in shards for
+  // good, or in parts.
+  std::vector<torch::Tensor> tensors(const task::Model& model) const {
+    if (staged_) return staged_->among(model);
+    const task::ModelState state(model);
+    auto parameters = state.parameters;
+    if (tensor_) {
+      parameters = tensor_->gather(parameters);
+    } else if (plan_.zero_level == 3) {
+      parameters = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
     }
-    return gathered;
+    if (parameters.empty()) return {};
+    auto all = task::tensors_of(parameters);
+    for (const auto& buffer : state.buffers) all.push_back(buffer.tensor);
+    return all;
   }
 
  private:
+  static std::shared_ptr<const parallel::tensor::TensorModel> make_tensor(const TrainingPlan& plan,
+                                                                          const task::Model& model,
+                                                                          comm::Group world) {
+    if (plan.tensor.empty()) return nullptr;
+    return std::make_shared<parallel::tensor::TensorModel>(
+        model, parallel::tensor::GroupRanks::make(tensor_ranks_of(plan, std::move(world)),
+                                                  plan.tensor, std::chrono::seconds(30)));
+  }
+
   static std::shared_ptr<parallel::shard::ShardedModel> make_sharded(const TrainingPlan& plan,
                                                                      const task::Model& model,
                                                                      comm::Group group) {
@@ -121,6 +172,12 @@ class Worker {
                                              .folder = std::filesystem::temp_directory_path()});
   }
 
+  static std::optional<StageWorker> make_staged(const TrainingPlan& plan, const task::Task& task,
+                                                const task::Model& model, comm::Group group) {
+    if (plan.mesh.stages == 1) return std::nullopt;
+    return make_stage_worker(plan, task, model, std::move(group));
+  }
+
   std::unique_ptr<torch::optim::Optimizer> make_own_optimizer(const task::Model& model) const {
     const bool adam = plan_.optimizer == Optimizer::adam || plan_.optimizer == Optimizer::adamw;
     return sharded_ && adam ? make_shard_optimizer(plan_, optimized(model))
@@ -128,25 +185,38 @@ class Worker {
   }
 
   std::vector<torch::Tensor> optimized(const task::Model& model) const {
+    if (staged_ && !sharded_) return staged_->parameters;
     if (!sharded_) return model.parameters();
     std::vector<torch::Tensor> pieces;
     for (const auto& piece : sharded_->pieces()) pieces.push_back(piece.tensor);
     return pieces;
   }
 
-  std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model,
-                                                 comm::Group group) {
-    const auto options = step_options(plan_, group);
+  std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model) {
+    auto options = step_options(plan_, replicas_);
+    if (staged_) {
+      options.stage = staged_->compute;
+      return std::make_unique<train::TrainingStep>(task, model, *optimizer_, staged_->store,
+                                                   options);
+    }
+    if (tensor_) {
+      auto replicas = std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_,
+                                                                  options.parallel);
+      return std::make_unique<train::TrainingStep>(
+          tensor_task_, tensor_->model(), *optimizer_,
+          std::make_shared<parallel::tensor::TensorStore>(std::move(replicas), tensor_), options);
+    }
     if (sharded_) {
       return std::make_unique<train::TrainingStep>(task, sharded_->model(), *optimizer_, sharded_,
                                                    options);
     }
-    return std::make_unique<train::TrainingStep>(task, model, *optimizer_, group, options);
+    return std::make_unique<train::TrainingStep>(task, model, *optimizer_, replicas_, options);
   }
 
   // The step's mean loss over all ranks.
   double step(int number, const data::EpochSampler::Step& plan) {
-    const auto fetch = [&] { return data_->batch(plan.of_rank(rank_)); };
+    const int lane = staged_ ? staged_->compute->lanes().mine() : replicas_.rank();
+    const auto fetch = [&] { return data_->batch(plan.of_rank(lane)); };
     const auto result = step_->run(number, plan, fetch, false);
     EXPECT_TRUE(result.applied);
     double loss = 0;
@@ -156,9 +226,13 @@ class Worker {
 
   const TrainingPlan& plan_;
   std::shared_ptr<const task::Dataset> data_;
-  int rank_;
+  std::int64_t sample_group_;
+  std::shared_ptr<const parallel::tensor::TensorModel> tensor_;
+  comm::Group replicas_;
+  std::optional<StageWorker> staged_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  parallel::tensor::TensorTask tensor_task_;
   std::unique_ptr<train::TrainingStep> step_;
 };
 
@@ -168,9 +242,12 @@ std::unique_ptr<task::Task> make_task(const TrainingPlan& plan) {
   switch (plan.learns) {
     case Learns::images: return std::make_unique<ImageTask>(plan.dtype);
     case Learns::resnet: return std::make_unique<ImageTask>(plan.dtype, "resnet18", 32);
+    case Learns::resnet_batch_norm:
+      return std::make_unique<ImageTask>(plan.dtype, "resnet18", 8, 4);
     case Learns::tokens: return std::make_unique<TokenTask>();
     case Learns::gpt2: return std::make_unique<LanguageTask>("gpt2", plan.dropout);
     case Learns::llama: return std::make_unique<LanguageTask>("llama", plan.dropout);
+    case Learns::llama8: return std::make_unique<LanguageTask>("llama", plan.dropout, 8);
   }
   return nullptr;
 }
@@ -186,7 +263,9 @@ TrainingResult train_plainly(const TrainingPlan& plan) {
 }
 
 TrainingResult train(const TrainingPlan& plan) {
-  const int world_size = static_cast<int>(plan.shares.front().size());
+  const auto of_a_replica = std::max<std::size_t>(plan.tensor.size(), 1);
+  const int world_size =
+      static_cast<int>(plan.shares.front().size() * of_a_replica) * plan.mesh.stages;
   const auto task = make_task(plan);
   std::vector<task::Model> models;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -198,12 +277,14 @@ TrainingResult train(const TrainingPlan& plan) {
   testing::run_ranks(world_size, [&](int rank, comm::Group group) {
     Worker worker(plan, *task, models[rank], group);
     auto losses = worker.train();
-    parameters[rank] = worker.parameters(models[rank]);
+    parameters[rank] = worker.tensors(models[rank]);
     if (rank == 0) result.losses = std::move(losses);
   });
   result.parameters = parameters[0];
   for (const auto& of_rank : parameters) {
     for (std::size_t i = 0; i < of_rank.size(); ++i) {
+      if (!of_rank[i].defined()) continue;
+      if (!result.parameters[i].defined()) result.parameters[i] = of_rank[i];
       EXPECT_TRUE(of_rank[i].equal(result.parameters[i])) << "parameter " << i;
     }
   }

@@ -11,6 +11,8 @@
 
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/parallel/shard/kept_memory.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/gradient_stages.h"
@@ -20,7 +22,8 @@ namespace bimetal::golden {
 
 enum class Optimizer { sgd_momentum, adam, adamw, lars, lamb };
 
-enum class Learns { images, resnet, tokens, gpt2, llama };
+/// llama8: of eight heads, and four of keys and values, in place of half as many.
+enum class Learns { images, resnet, resnet_batch_norm, tokens, gpt2, llama, llama8 };
 
 constexpr int training_steps = 20;
 
@@ -30,7 +33,7 @@ struct TrainingPlan {
   torch::ScalarType dtype = torch::kFloat64;
   Optimizer optimizer = Optimizer::sgd_momentum;
   /// Samples per rank of each step, used in turn; all of one sum, the global batch. Of tokens:
-  /// parts of its weight. Its width is the world size.
+  /// parts of its weight. Its width is the world size, or of tensor ranks the number of replicas.
   std::vector<std::vector<std::int64_t>> shares = {};
   int steps = training_steps;
   std::int64_t micro_batch = 1000;  ///< samples per backward pass at most
@@ -39,7 +42,14 @@ struct TrainingPlan {
   int zero_level = 0;
   std::vector<double> shards = {};  ///< above level 0: weights of the ranks' shards
   std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
+  std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
   parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
+  /// Where it has stages, shares are by replica.
+  parallel::MeshShape mesh = {};
+  std::vector<std::int64_t> cuts = {};  ///< units that stages, or their pieces, begin with
+  parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
+  int chunks = 1;                  ///< pieces per stage
+  std::int64_t micro_batches = 0;  ///< of a share; 0: as many as micro_batch asks for
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # build_for.sh FOLDER SYSTEM PROGRAM: builds the program, fabric_peer or bimetal, with what it stands
 # on, for x86_64-windows, aarch64-macos, aarch64-linux or (with this machine's own compiler and
-# libraries) native, into FOLDER/SYSTEM; then checks what it is.
+# libraries) native, into FOLDER/SYSTEM; then checks what it is. PROGRAM library builds the shared library
+# of the C interface instead, fully optimised, into FOLDER/library-SYSTEM, and capi_peer, which uses it: for
+# manylinux-x86_64, manylinux-aarch64, macos11-aarch64 and x86_64-windows.
 set -euo pipefail
 folder=$(realpath "$1")
 system=$2
 program=$3
 cd "$(dirname "$0")/../.."
 here=$PWD/tests/portability
+build=$folder/$system
 common=(-G Ninja -DCMAKE_BUILD_TYPE=Release)
 torch=OFF
 
@@ -43,24 +46,36 @@ if [ "$system" != native ]; then
   fi
   cp -ru --preserve=timestamps "$folder/headers/." "$libraries/include/"
   cross+=(-DCMAKE_FIND_ROOT_PATH="$roots" -DCMAKE_PREFIX_PATH="$libraries")
-  # Several sources in one compilation, and lightly optimised: what takes time are the headers.
-  # toml++ refuses a system whose <cfloat> says nothing of FLT_RADIX, as macOS' does with Zig's headers.
-  cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG -DTOML_DISABLE_ENVIRONMENT_CHECKS")
+  # Several sources in one compilation, and what only meets others here is lightly optimised: what takes time
+  # are the headers. toml++ refuses a system whose <cfloat> says nothing of FLT_RADIX, as macOS' does with
+  # Zig's headers.
+  optimised=-O1
+  # Where the linker takes no list of names to show, all but those of the C interface are hidden one by one.
+  if [ "$program-$system" = library-macos11-aarch64 ]; then
+    cross+=(-DCMAKE_CXX_VISIBILITY_PRESET=hidden -DCMAKE_C_VISIBILITY_PRESET=hidden -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON)
+  fi
+  if [ "$program" = library ]; then optimised="-O2 -ffunction-sections -fdata-sections" build=$folder/library-$system; fi
+  cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=$optimised -DNDEBUG -DTOML_DISABLE_ENVIRONMENT_CHECKS")
   for package in fmt CLI11 nlohmann_json tomlplusplus; do
     cross+=(-D"${package}_DIR=$here/packages")
   done
 fi
 
-cmake -S . -B "$folder/$system" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=$torch -DBIMETAL_PYTHON=OFF -DBIMETAL_TESTS=OFF \
+cmake -S . -B "$build" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=$torch -DBIMETAL_PYTHON=OFF -DBIMETAL_TESTS=OFF \
   -DBIMETAL_FABRIC_PEER=ON -DBIMETAL_FABRIC_BENCH=OFF -DBIMETAL_INSTALL=OFF
 case $program in
   fabric_peer)
-    cmake --build "$folder/$system" --target fabric_peer
-    file=$folder/$system/tests/portability/fabric_peer
+    cmake --build "$build" --target fabric_peer
+    file=$build/tests/portability/fabric_peer
     loaded=() ;;
+  library)
+    targets=(bimetal_capi)
+    if [ "$system" != macos11-aarch64 ]; then targets+=(capi_peer); fi
+    cmake --build "$build" --target "${targets[@]}" -j "${JOBS:-$(nproc)}"
+    exec python3 "$here/check_library.py" "$system" "$build/capi" ;;
   bimetal)
-    cmake --build "$folder/$system" --target bimetal
-    file=$folder/$system/bimetal
+    cmake --build "$build" --target bimetal
+    file=$build/bimetal
     loaded=(libtorch.dylib libtorch_cpu.dylib libc10.dylib) ;;
 esac
 if [ "$system" = x86_64-windows ]; then file+=.exe; fi

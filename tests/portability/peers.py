@@ -37,7 +37,7 @@ class Kind:
         self.runner = list(runner)
         self.missing = None
         if not self.program or not os.path.exists(self.program):
-            self.missing = f"no fabric_peer for {name} ({program})"
+            self.missing = f"no program for {name} ({program})"
         elif self.runner and not shutil.which(self.runner[0]):
             self.missing = f"no {os.path.basename(self.runner[0])}, which runs {name} programs"
 

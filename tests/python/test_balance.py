@@ -1,5 +1,7 @@
 """bimetal.balance: unequal work under torch's own DDP gives what one device gives."""
 
+import contextlib
+import importlib.util
 import time
 import unittest
 
@@ -56,6 +58,56 @@ def distributed(balance, weights, workers):
     return [[p.tolist() for p in parameters], seen, counts]
 
 
+def accumulating(weights, accumulate, workers):
+    """The same in smaller batches, of which several are one step; the last step of an epoch has fewer."""
+    model = DistributedDataParallel(models.make("cnn").double(), bucket_cap_mb=0.01)
+    sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH // accumulate, seed=9, balance="fixed", weights=weights,
+                                           accumulate=accumulate, prefetch=2 * workers)
+    loader = DataLoader(dataset(), batch_sampler=sampler, num_workers=workers, prefetch_factor=2 if workers else None)
+    model.register_comm_hook(sampler, bimetal.sample_exact_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    seen, counts = [], []
+    for _ in range(EPOCHS):
+        seen.append([])
+        for number, (images, labels, indices) in enumerate(loader, 1):
+            counts.append(sampler.counts)
+            if sampler.weight > 0:
+                seen[-1] += indices.tolist()
+            last = number % accumulate == 0 or number == len(sampler)
+            with contextlib.nullcontext() if last else model.no_sync():
+                (sampler.weigh(nn.functional.cross_entropy(model(images), labels)) / accumulate).backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+    return [[p.tolist() for p in model.parameters()], seen, counts]
+
+
+def accumulating_by_accelerate(weights):
+    """As accelerate_balanced.py does it."""
+    from accelerate import Accelerator
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH // 2, seed=9, balance="fixed", weights=weights, accumulate=2)
+    model = models.make("cnn").double()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+    model.register_comm_hook(sampler, bimetal.sample_exact_hook)
+    loader = DataLoader(dataset(), batch_sampler=sampler)
+    for _ in range(EPOCHS):
+        for images, labels, _ in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(sampler.weigh(nn.functional.cross_entropy(model(images), labels)))
+                optimizer.step()
+                optimizer.zero_grad()
+    return [p.tolist() for p in model.parameters()]
+
+
+def forgetting_to_weigh():
+    model = DistributedDataParallel(nn.Linear(3, 1))
+    sampler = bimetal.BalancedBatchSampler(8, 2, accumulate=2)
+    model.register_comm_hook(sampler, bimetal.sample_exact_hook)
+    next(iter(sampler))
+    return str(ranks.raises(Exception, lambda: model(torch.ones(1, 3)).sum().backward()))
+
+
 def alone():
     sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH, seed=9)
     model = models.make("cnn").double()
@@ -64,8 +116,8 @@ def alone():
 
 
 class SampleExact(unittest.TestCase):
-    def like_one_device(self, count, *how):
-        answers = ranks.on_ranks(count, distributed, *how, timeout=240)
+    def like_one_device(self, count, *arguments, how=distributed):
+        answers = ranks.on_ranks(count, how, *arguments, timeout=240)
         reference, whole, _ = alone()
         for parameters, _, counts in answers:
             self.assertLess(models.difference(parameters, reference), 1e-12)
@@ -93,6 +145,23 @@ class SampleExact(unittest.TestCase):
     def test_moving_shares_with_loader_workers(self):
         counts = self.like_one_device(2, "auto", [], 1)
         self.assertGreater(counts[-2][0], 10, f"the shares did not follow the speed: {counts}")
+
+    def test_several_batches_are_one_step(self):
+        for workers in (0, 1):
+            counts = self.like_one_device(3, [3, 1, 0], 4, workers, how=accumulating)
+            self.assertEqual(counts[0], [3, 1, 0])
+            self.assertEqual(len(counts) // EPOCHS % 4, 3, "the last step of an epoch is to have fewer batches")
+
+    def test_accelerate_accumulates(self):
+        if not importlib.util.find_spec("accelerate"):
+            self.skipTest("accelerate is not installed")
+        reference, _, _ = alone()
+        for parameters in ranks.on_ranks(2, accumulating_by_accelerate, [3, 1]):
+            self.assertLess(models.difference(parameters, reference), 1e-12)
+
+    def test_accumulation_by_halves_is_told(self):
+        for text in ranks.on_ranks(2, forgetting_to_weigh):
+            self.assertIn("sampler.weigh(loss) for 0 batches; this step has 2", text)
 
     def test_the_mean_over_ranks_would_not_do(self):
         """The comparison can fail: without the hook it does."""
@@ -149,7 +218,7 @@ class Sampler(unittest.TestCase):
         sampler = bimetal.BalancedBatchSampler(100, 4)
         batches = iter(sampler)
         next(batches)
-        with self.assertRaisesRegex(RuntimeError, "prefetch=num_workers"):
+        with self.assertRaisesRegex(RuntimeError, "pass accumulate=.*prefetch=num_workers"):
             next(batches)
 
     def test_gradients_without_a_batch(self):
@@ -159,6 +228,7 @@ class Sampler(unittest.TestCase):
     def test_numbers_that_cannot_work(self):
         for arguments in ({"dataset": 0, "global_batch": 4}, {"dataset": 4, "global_batch": 0},
                           {"dataset": 4, "global_batch": 4, "balance": "often"},
+                          {"dataset": 4, "global_batch": 4, "accumulate": 0},
                           {"dataset": 4, "global_batch": 4, "balance": "fixed", "weights": [1, 2]}):
             with self.subTest(arguments), self.assertRaises(bimetal.Error) as caught:
                 bimetal.BalancedBatchSampler(**arguments)

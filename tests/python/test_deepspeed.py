@@ -38,11 +38,16 @@ def parameters_of(model):
     return [parameter.tolist() for parameter in model.parameters()]
 
 
-def start_engine(model, data, changes=None, weights=(3, 1)):
+def start_engine(model, data, changes=None, weights=(3, 1), **options):
     shared = dist.is_initialized() and dist.get_world_size() > 1
     return deepspeed.initialize(model=model, model_parameters=model.parameters(), training_data=data,
-                                config={**CONFIG, **(changes or {})},
+                                config={**CONFIG, **(changes or {})}, **options,
                                 **({"balance": "fixed", "weights": weights} if shared else {}))
+
+
+def several(calls):
+    """Bodies one after the other in the same processes, whose start takes longer than they do."""
+    return [globals()[name](*arguments) for name, *arguments in calls]
 
 
 def run_epochs(engine, loader, loss_of, epochs):
@@ -123,6 +128,82 @@ def own_loss(equal):
     return parameters_of(engine.module)
 
 
+def whole_parameters(engine):
+    if engine.shards is None:
+        return parameters_of(engine.module)
+    state = engine.shards.sharded.state_dict(None)
+    return [state[name].tolist() for name, _ in engine.module.named_parameters()]
+
+
+def by_stage(stage, weights, shards, offload):
+    """Two epochs at a stage of ZeRO; the states, and at stage 3 the parameters, of these ranks in a folder or not."""
+    import deepspeed_gpt2 as example
+    zero = {"stage": stage}
+    if offload:
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": offload}
+        if stage == 3:
+            zero["offload_param"] = {"device": "nvme", "nvme_path": offload}
+    engine, _, loader, _ = start_engine(example.make_model().double(), example.make_data(SAMPLES),
+                                        {"zero_optimization": zero}, weights, shards=shards)
+    run_epochs(engine, loader, logits_loss, 2)
+    return whole_parameters(engine)
+
+
+def first_epoch(folder, stage):
+    """It ends in the midst of a step."""
+    import deepspeed_gpt2 as example
+    engine, _, loader, _ = start_engine(example.make_model().double(), example.make_data(SAMPLES),
+                                        {"zero_optimization": {"stage": stage}}, shards=[1, 2])
+    run_epochs(engine, loader, logits_loss, 1)
+    engine.save_checkpoint(folder, client_state={"stage": stage})
+
+
+def second_epoch(folder, stage, weights, shards, offload=""):
+    import deepspeed_gpt2 as example
+    model = example.make_model().double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    zero = {"stage": stage, **({"offload_optimizer": {"device": "nvme", "nvme_path": offload}} if offload else {})}
+    engine, _, loader, _ = start_engine(model, example.make_data(SAMPLES), {"zero_optimization": zero}, weights,
+                                        shards=shards)
+    engine.load_checkpoint(folder)
+    run_epochs(engine, loader, logits_loss, 1)
+    return whole_parameters(engine)
+
+
+def gathered():
+    """DeepSpeed's ways to look at parameters and to change them, at stage 3."""
+    import deepspeed_gpt2 as example
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with deepspeed.zero.Init(config_dict_or_path=CONFIG):
+            model = example.make_model()
+    assert ["Init has no effect" in str(warning.message) for warning in caught] == [True]
+    engine, *_ = start_engine(model, example.make_data(SAMPLES), {"zero_optimization": {"stage": 3}})
+    bias, norm = model.transformer.h[0].mlp.c_fc.bias, model.transformer.ln_f.weight
+    with deepspeed.zero.GatheredParameters([bias, norm], modifier_rank=1):
+        with torch.no_grad():
+            bias.fill_(dist.get_rank() + 2)
+    with deepspeed.zero.GatheredParameters(bias):
+        found = bias.tolist()
+    ranks.raises(RuntimeError, lambda: bias.sum().item(), "its values are not there")
+    ranks.raises(bimetal.Error, engine.module.state_dict, "whole()")
+    with torch.no_grad():
+        assert engine(torch.zeros(1, 4, dtype=torch.int64)).logits.isfinite().all()
+    return sorted(set(found))
+
+
+def by_lamb():
+    model = Line().double()
+    engine, _, loader, _ = start_engine(model, torch.arange(64.0).view(-1, 1).expand(-1, 4).double() / 64, {
+        "optimizer": {"type": "Lamb", "params": {"lr": 0.01}}, "gradient_clipping": 0,
+        "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 2, "total_num_steps": "auto"}}},
+        total_steps=4)
+    run_epochs(engine, loader, lambda engine, x: engine(x).square().sum(1).mean(), 1)
+    state = engine.optimizer.state_dict()["state"][0]
+    return [model.factor.tolist(), float(state["step"]), engine.get_lr()]
+
+
 class Line(nn.Module):
     def __init__(self):
         super().__init__()
@@ -132,12 +213,12 @@ class Line(nn.Module):
         return self.factor * x
 
 
-def overflows():
+def overflows(stage):
     """Of 8 micro-batches one's loss is infinite, on rank 1 alone."""
     model = Line()
     engine, _, loader, _ = start_engine(
-        model, torch.ones(64, 4), {"gradient_accumulation_steps": 1, "train_batch_size": 8, "scheduler": None,
-                                   "gradient_clipping": 0,
+        model, torch.ones(64, 4), {"zero_optimization": {"stage": stage}, "gradient_accumulation_steps": 1,
+                                   "train_batch_size": 8, "scheduler": None, "gradient_clipping": 0,
                                    "fp16": {"enabled": True, "hysteresis": 1, "initial_scale_power": 8}})
     for number, x in enumerate(loader):
         loss = engine(x).mean()
@@ -187,6 +268,28 @@ class Gpt2(unittest.TestCase):
                 self.assertEqual(sorted(os.listdir(f"{folder}/one")),
                                  ["gradients.safetensors", "model.safetensors", "optimizer.safetensors", "state.json"])
 
+    def test_stages_of_zero_train_the_same(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cases = [(1, [3, 1], [1, 2], ""), (2, [1, 0], [1, 0], ""), (3, [3, 1], [1, 3], ""),
+                     (1, [1, 1], "memory", folder), (3, [2, 1], [0, 1], folder)]
+            results = ranks.on_ranks(2, several, [("by_stage", *case) for case in cases] + [("gathered",)], timeout=300)
+            self.assertEqual(os.listdir(folder), [])
+        for of_rank in results:
+            for case, parameters in zip(cases, of_rank[:-1], strict=True):
+                self.assertLess(models.difference(parameters, self.reference), 1e-12, case)
+            self.assertEqual(of_rank[-1], [3])
+
+    def test_a_checkpoint_goes_on_at_any_stage_on_any_ranks(self):
+        with tempfile.TemporaryDirectory() as root:
+            ranks.on_ranks(2, several, [("first_epoch", f"{root}/{stage}", stage) for stage in (0, 1, 3)])
+            self.assertEqual(*(sorted(os.listdir(f"{root}/{stage}/global_step4")) for stage in (0, 3)))
+            calls = [("second_epoch", f"{root}/3", 0, [1, 2, 1], "equal"),
+                     ("second_epoch", f"{root}/1", 3, [1, 2, 1], [5, 2, 0]),
+                     ("second_epoch", f"{root}/0", 2, [0, 2, 1], [1, 0, 1], root)]
+            for of_rank in ranks.on_ranks(3, several, calls, timeout=300):
+                for call, parameters in zip(calls, of_rank, strict=True):
+                    self.assertLess(models.difference(parameters, self.reference), 1e-12, call)
+
     def test_its_own_loss_counts_tokens(self):
         """Transformers computes it in float32, whatever the model's type."""
         for equal in (True, False):
@@ -208,9 +311,21 @@ class Gpt2(unittest.TestCase):
 
 class Engine(unittest.TestCase):
     def test_all_ranks_skip_a_step_that_overflows_on_one(self):
-        results = ranks.on_ranks(2, overflows)
-        self.assertEqual(results[0][:3], [1, 8, 128.0])
+        results = ranks.on_ranks(2, several, [("overflows", 0), ("overflows", 2)])
+        for plainly, in_shards in results:
+            self.assertEqual(plainly[:3], [1, 8, 128.0])
+            self.assertEqual(plainly, in_shards)
         self.assertEqual(results[0], results[1])
+
+    def test_lamb_and_a_schedule_of_known_length(self):
+        """On one device: 4 steps of 2 micro-batches."""
+        results = ranks.on_ranks(2, by_lamb)
+        self.assertEqual(results[0], results[1])
+        factor, steps, rates = results[0]
+        self.assertEqual(steps, 4)
+        self.assertEqual(rates, [0.001 * (4 - 3) / (4 - 2)])
+        self.assertEqual(ranks.on_ranks(1, by_lamb)[0][1:], [steps, rates])
+        self.assertTrue(all(0.99 < part < 1 for part in factor), factor)
 
     def test_bfloat16_is_computed_in(self):
         model = nn.Linear(4, 1)
@@ -257,13 +372,15 @@ class Engine(unittest.TestCase):
         return raised.exception.code, str(raised.exception)
 
     def test_what_cannot_be_done_is_refused(self):
-        code, text = self.refused({"zero_optimization": {"stage": 2}})
+        code, text = self.refused({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})
         self.assertEqual(code, "unsupported")
-        self.assertIn('Set "stage" to 0', text)
-        self.assertEqual(self.refused({"zero_optimization": {"offload_param": {"device": "cpu"}}})[0], "unsupported")
+        self.assertIn("take stage 1, 2 or 3", text)
+        self.assertIn("needs stage 3", self.refused({"zero_optimization": {
+            "stage": 2, "offload_param": {"device": "cpu"}}})[1])
         self.assertIn("did you mean 'optimizer'", self.refused({"optimiser": {}})[1])
         self.assertIn("do not agree", self.refused({"train_micro_batch_size_per_gpu": 5})[1])
-        self.assertIn("LAMB", self.refused({"optimizer": {"type": "Lamb"}})[1])
+        self.assertIn("whole tensors", self.refused({"optimizer": {"type": "Lamb"},
+                                                     "zero_optimization": {"stage": 1}})[1])
         self.assertIn("leave one of them out",
                       self.refused({}, optimizer=torch.optim.SGD(Line().parameters(), lr=1.0))[1])
         self.assertIn("give the number", self.refused({"scheduler": {"type": "WarmupDecayLR", "params": {

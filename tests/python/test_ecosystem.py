@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 import time
 import unittest
+import warnings
 
 import ranks
 import torch
@@ -104,6 +105,19 @@ def groups():
     assert total.item() == 2 * (rank // 2 * 2) + 1
 
 
+def monitored_outside():
+    """A rank that is not in the group is told, as torch does it, and does nothing."""
+    group = dist.new_group([0])
+    if dist.get_rank() == 0:
+        bimetal.monitored_barrier(group)
+        return
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        bimetal.monitored_barrier(group)
+    assert "not in the group" in str(told[0].message)
+    ranks.raises(ValueError, lambda: bimetal.transport(group), "not in that group")
+
+
 def monitored():
     rank = dist.get_rank()
     bimetal.monitored_barrier()
@@ -127,7 +141,7 @@ def other_things():
     after = dist.group.WORLD._get_backend(torch.device("cpu"))._get_sequence_number_for_group()
     assert after == before + 1, (before, after)
     for wrong in (lambda: dist.all_gather([torch.empty(1)], torch.ones(1)),
-                  lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BXOR)):
+                  lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BXOR)):
         try:
             wrong()
             raise AssertionError("no error")
@@ -137,7 +151,7 @@ def other_things():
 
 
 def everything(folder):
-    for check in (dtensor, meshes, samplers, groups, monitored, other_things):
+    for check in (dtensor, meshes, samplers, groups, monitored_outside, monitored, other_things):
         check()
         print(check.__name__, "passed", flush=True)
     checkpoints(folder)

@@ -165,16 +165,18 @@ class Failures(unittest.TestCase):
         self.assertEqual(ranks.on_ranks(2, leave_without_goodbye, environment={ranks.LEAVE: "1"}),
                          ["left"] * 2)
 
-    def test_another_torch_is_refused_with_what_to_do(self):
+    def test_another_torch_has_the_library_and_is_told_what_to_do(self):
         major, minor = _torch_check.series(_build.TORCH).split(".")
         other = f"{major}.{int(minor) - 1}.1+cpu"
         _torch_check.check(f"{major}.{minor}.9")
         with self.assertRaisesRegex(ImportError, re.escape(f"against torch {major}.{minor}, but torch {other}")):
             _torch_check.check(other)
-        program = f"import torch; torch.__version__ = {other!r}; import bimetal"
+        program = f"import torch; torch.__version__ = {other!r}; import bimetal; print(bimetal.half); " \
+                  "from bimetal import _C; _C.make_backend"
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False,
                              env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
         self.assertNotEqual(run.returncode, 0)
+        self.assertEqual(run.stdout, "library\n")
         self.assertIn("pip install --no-build-isolation", run.stderr)
 
     def test_only_some_ranks_have_a_token(self):

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import bimetal
+import bimetal.horovod.run as launch
 import bimetal.horovod.torch as hvd
 from bimetal.horovod.core import meeting
 
@@ -307,8 +308,28 @@ class Launcher(unittest.TestCase):
         self.assertEqual(run.returncode, 7, run.stderr)
         self.assertIn("rank 1 ended with status 7; the others are ended", run.stderr)
 
+    def test_lines_have_their_ranks(self):
+        run = self.run_it("-np", "2", *self.command(), script="import os, sys\n"
+                          "print('out of', os.environ['RANK']); print('error of', os.environ['RANK'], file=sys.stderr)")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(sorted(run.stdout.splitlines()), [f"[{rank}] out of {rank}" for rank in range(2)])
+        self.assertEqual(sorted(run.stderr.splitlines()), [f"[{rank}] error of {rank}" for rank in range(2)])
+        self.assertEqual(self.run_it("-np", "1", "--no-prefix", "echo", "x").stdout, "x\n")
+
+    @unittest.skipUnless("BIMETAL" in os.environ, "needs the program")
+    def test_hosts(self):
+        run = self.run_it("-np", "2", "-H", "localhost:2", *self.command(), script="import os\n"
+                          "print(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(sorted(run.stdout.splitlines()), [f"[{rank}] {rank} of 2" for rank in range(2)])
+        self.assertEqual(launch.launch_command(launch.parse(
+            ["-np", "3", "--hostfile", "hosts", "-p", "2222", "-i", "key", "--no-prefix", "python", "x.py", "-n"]))[1:],
+            ["launch", "-n", "3", "--hostfile", "hosts", "--ssh-port", "2222", "--ssh-option", "IdentityFile=key",
+             "--no-prefix", "--", "python", "x.py", "-n"])
+
     def test_what_makes_no_sense(self):
-        for arguments, text in (([], "-np"), (["-np", "2"], "a command is missing"), (["-np", "0", "x"], "at least 1")):
+        for arguments, text in (([], "-np"), (["-np", "2"], "a command is missing"), (["-np", "0", "x"], "at least 1"),
+                                (["-np", "2", "--elastic", "-H", "a:2", "x"], "--elastic is for this machine")):
             run = self.run_it(*arguments)
             self.assertEqual(run.returncode, 2)
             self.assertIn(text, run.stderr)

@@ -128,7 +128,7 @@ def check_gradients():
             (lambda x: hvd.alltoall(tf.tile(x, [size, 1])), tf.cast(rank + 1, tf.float64),
              tf.fill([6, 3], tf.cast(size * (size + 1) // 2, tf.float64))),
             (lambda x: hvd.reducescatter(tf.tile(x, [size, 1]), op=hvd.Sum), tf.cast(rank + 1, tf.float64),
-             tf.fill([6, 3], tf.cast(size * (size + 1) // 2, tf.float64)))):
+             tf.fill([6, 3], tf.cast(size * size * (size + 1) // 2, tf.float64)))):  # times size, as in Horovod
         for got in gradient(operation, weight):
             numpy.testing.assert_allclose(got, expected, rtol=1e-12)
 

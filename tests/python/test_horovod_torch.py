@@ -51,8 +51,11 @@ def check_allreduce():
             given = values(hvd.rank(), dtype)
             same(hvd.allreduce(given, op=op), of(stack).to(dtype))
             same(given, values(hvd.rank(), dtype))
-        mean = stack.mean(0) if dtype.is_floating_point else (stack.sum(0) / hvd.size()).floor()
+        mean = stack.mean(0) if dtype.is_floating_point else (stack.sum(0) / hvd.size()).trunc()
         torch.testing.assert_close(hvd.allreduce(values(hvd.rank(), dtype)), mean.to(dtype))
+    below_zero = torch.tensor([-1, -2, -5]) - hvd.rank()  # integers lose their fraction, as in Horovod
+    same(hvd.allreduce(below_zero), (torch.stack([torch.tensor([-1.0, -2.0, -5.0]) - rank for rank in range(hvd.size())])
+                                     .sum(0) / hvd.size()).trunc().long())
     for shape in ((), (0,), (0, 4), (3, 0), (100_000,)):
         same(hvd.allreduce(values(hvd.rank(), shape=shape), op=hvd.Sum), sum(everyone(shape=shape)))
     total = sum(everyone())
@@ -78,7 +81,7 @@ def check_async_and_order():
         handle = hvd.allreduce_async(mine[0], name="twice")
         assert not hvd.poll(handle)
         error = raises(bimetal.Error, lambda: hvd.allreduce_async(mine[0], name="twice"), "unique")
-        assert error.code == "invalid_argument"
+        assert error.code == "invalid_argument" and isinstance(error, ValueError)
         hvd.broadcast(torch.ones(1), 0, name="go")
     else:
         hvd.broadcast(torch.ones(1), 0, name="go")
@@ -96,6 +99,21 @@ def check_grouped():
     same(gathered[1], torch.cat(everyone(torch.int32)))
     scattered = hvd.grouped_reducescatter([values(hvd.rank()), values(hvd.rank())], op=hvd.Sum)
     same(scattered[0], scattered[1])
+    handle = hvd.grouped_reducescatter_async([values(hvd.rank()), values(hvd.rank())], op=hvd.Sum, name="later")
+    same(hvd.synchronize(handle)[1], scattered[1])
+
+
+def check_sparse():
+    rank, size = hvd.rank(), hvd.size()
+
+    def rows(r):
+        return torch.sparse_coo_tensor([[r, size]], torch.full((2, 3), r + 1.0), (size + 1, 3))
+    total = sum(rows(r).to_dense() for r in range(size))
+    for op, expected in ((hvd.Sum, total), (hvd.Average, total / size)):
+        got = hvd.synchronize(hvd.sparse_allreduce_async(rows(rank), f"rows {op}", op))
+        assert got.is_sparse
+        torch.testing.assert_close(got.to_dense(), expected)
+    raises(bimetal.Error, lambda: hvd.sparse_allreduce_async(rows(rank), "most", hvd.Max), "to_dense()")
 
 
 def check_movement():
@@ -142,9 +160,52 @@ def check_gradients():
     torch.testing.assert_close(x.grad[:17].sum(), torch.arange(
         17 * size * 3, dtype=torch.float64).reshape(-1, 3)[0::size].sum())
     x = torch.ones(size * 2, dtype=torch.float64, requires_grad=True)
-    (hvd.reducescatter(x, op=hvd.Sum) * (rank + 1.0)).sum().backward()
-    torch.testing.assert_close(x.grad, torch.arange(1.0, size + 1).double().repeat_interleave(2))
+    parts = torch.arange(1.0, size + 1).double().repeat_interleave(2)
+    for op, expected in ((hvd.Sum, parts * size), (hvd.Average, parts)):  # as Horovod defines it
+        x.grad = None
+        (hvd.reducescatter(x, op=op) * (rank + 1.0)).sum().backward()
+        torch.testing.assert_close(x.grad, expected)
     raises(ValueError, lambda: gradient(lambda x: hvd.allreduce(x, op=hvd.Max)), "no gradient")
+
+
+def check_gradients_of_groups():
+    rank, size = hvd.rank(), hvd.size()
+
+    def gradients(grouped, single):
+        """Of a group, and of its tensors one by one."""
+        found = []
+        for operation in (grouped, lambda given: [single(one) for one in given]):
+            given = [torch.ones(size * (k + 1), 3, dtype=torch.float64, requires_grad=True) for k in range(3)]
+            results = operation([*given, torch.ones(size, dtype=torch.int64)])
+            sum(((rank + k + 1.0) * torch.arange(float(r.numel())).view(r.shape) * r).sum()
+                for k, r in enumerate(results[:3])).backward()
+            found.append([one.grad for one in given])
+        return found
+    for op in (hvd.Sum, hvd.Average):
+        for pair in ((lambda g, op=op: hvd.grouped_allreduce(g, op=op), lambda t, op=op: hvd.allreduce(t, op=op)),
+                     (lambda g, op=op: hvd.grouped_reducescatter(g, op=op),
+                      lambda t, op=op: hvd.reducescatter(t, op=op)), (hvd.grouped_allgather, hvd.allgather)):
+            torch.testing.assert_close(*gradients(*pair))
+
+
+def check_sync_batch_norm():
+    """As one process with the joined batch: parts unlike, one of them empty, the loss a sum over samples."""
+    rank, size = hvd.rank(), hvd.size()
+    torch.manual_seed(5)
+    parts = [torch.randn(3 * r, 4, 5, dtype=torch.float64) * 3 + 2 for r in range(size)]
+    alone, ours = (make(4, momentum=0.3).double() for make in (torch.nn.BatchNorm1d, hvd.SyncBatchNorm))
+    for _ in range(2):
+        whole = torch.cat(parts).requires_grad_()
+        mine = parts[rank].clone().requires_grad_()
+        weights = torch.cat(parts).sin()
+        (alone(whole) ** 2 * weights).sum().backward()
+        (ours(mine) ** 2 * parts[rank].sin()).sum().backward()
+    torch.testing.assert_close(mine.grad, whole.grad.split([len(part) for part in parts])[rank], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(hvd.allreduce(ours.weight.grad, op=hvd.Sum), alone.weight.grad, rtol=1e-12, atol=1e-12)
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(ours.eval()(parts[-1]), alone.eval()(parts[-1]))
+    raises(ValueError, lambda: ours(torch.ones(3)), "2D")
 
 
 def check_objects():
@@ -230,8 +291,8 @@ def check_join():
         same(hvd.allreduce(values(rank), op=hvd.Sum), sum(everyone()))
 
 
-CHECKS = [check_basics, check_allreduce, check_async_and_order, check_grouped, check_movement, check_gradients,
-          check_objects, check_broadcast_state, check_errors, check_join]
+CHECKS = [check_basics, check_allreduce, check_async_and_order, check_grouped, check_sparse, check_movement,
+          check_gradients, check_gradients_of_groups, check_sync_batch_norm, check_objects, check_broadcast_state, check_errors, check_join]
 
 
 def all_checks():

@@ -2,8 +2,13 @@
 
 import ast
 import inspect
+import os
 import pathlib
+import shutil
+import subprocess
 import sys
+import tempfile
+import tomllib
 import unittest
 
 import bimetal
@@ -31,6 +36,23 @@ class Package(unittest.TestCase):
                         self.assertTrue(hasattr(getattr(_C, thing.name), member.name), f"{thing.name}.{member.name}")
         named = {thing.name for thing in stubs.body if isinstance(thing, (ast.FunctionDef, ast.ClassDef))}
         self.assertEqual({name for name in dir(_C) if not name.startswith("_")}, named)
+
+    def test_torch_knows_the_backend_where_the_package_is_installed(self):
+        """By the entry point that pip writes down, without `import bimetal`; others do not pay for it."""
+        with tempfile.TemporaryDirectory() as folder:
+            installed = pathlib.Path(folder, "bimetal-0.dist-info")
+            installed.mkdir()
+            entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
+            lines = [f"{name} = {value}" for name, value in entries.items()]
+            (installed / "entry_points.txt").write_text("\n".join(["[torch.backends]", *lines]))
+            shutil.copytree(ROOT / "python" / "bimetal_autoload", pathlib.Path(folder, "bimetal_autoload"))
+            path = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
+            for script in ("import sys, torch; assert 'bimetal' not in sys.modules and 'bimetal._C' not in sys.modules",
+                           "import torch, torch.distributed as dist; dist.init_process_group('bimetal', rank=0, "
+                           "world_size=1, store=dist.HashStore()); t = torch.ones(2); dist.all_reduce(t); "
+                           "import bimetal; assert bimetal.transport(); dist.destroy_process_group()"):
+                subprocess.run([sys.executable, "-c", script], check=True, timeout=120,
+                               env={**os.environ, "PYTHONPATH": path})
 
     def test_typed_and_documented(self):
         self.assertTrue((pathlib.Path(bimetal.__file__).parent / "py.typed").exists())

@@ -1,5 +1,6 @@
 """bimetal.token_exact_hook: means over tokens under torch's own DDP are what one process gets."""
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -9,9 +10,10 @@ import models
 import ranks
 import torch
 import torch.distributed as dist
-from sequences import BATCH, EPOCHS, NO_LABEL, SAMPLES, alone, gpt, lengths, train
+from sequences import BATCH, EPOCHS, NO_LABEL, SAMPLES, alone, gpt, lengths, padded, sequences, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 import bimetal
 
@@ -31,7 +33,32 @@ def distributed(kind, hook, weights, micro_batch=None, by_tokens=False):
     return [[p.tolist() for p in parameters], seen, steps, len(buckets)]
 
 
+def accumulating(weights, accumulate):
+    """The same in smaller batches, of which several are one step; some of them have no labels here."""
+    model = DistributedDataParallel(gpt("own"), bucket_cap_mb=0.02)
+    sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH // accumulate, seed=9, balance="fixed", weights=weights,
+                                           accumulate=accumulate)
+    model.register_comm_hook(sampler, bimetal.token_exact_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = DataLoader(sequences(), batch_sampler=sampler, collate_fn=padded)
+    for _ in range(EPOCHS):
+        for number, (_, ids, labels) in enumerate(loader, 1):
+            tokens = max(1, sampler.count_tokens(labels, shifted=True))  # or a loss without labels would be 0/0
+            last = number % accumulate == 0 or number == len(sampler)
+            with contextlib.nullcontext() if last else model.no_sync():
+                (sampler.weigh(model(ids, labels, num_items_in_batch=tokens)) / accumulate).backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+    return [p.tolist() for p in model.parameters()]
+
+
 class TokenExact(unittest.TestCase):
+    def test_several_batches_are_one_step(self):
+        reference, _, _ = alone("own")
+        for parameters in ranks.on_ranks(2, accumulating, [3, 1], 8, timeout=240):
+            self.assertLess(models.difference(parameters, reference), 1e-12)
+
     def like_one_process(self, weights, *how, kind="own"):
         """What the ranks saw in each step, after comparing what they learnt."""
         answers = ranks.on_ranks(len(weights), distributed, kind, "token_exact_hook", weights, *how, timeout=240)

@@ -22,7 +22,8 @@ def sample_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) ->
         model.register_comm_hook(sampler, bimetal.sample_exact_hook)
 
     The loss must be the mean over the rank's samples; where it is a mean over their tokens, as with language models,
-    ``token_exact_hook`` is the one. One backward for each batch exchanges gradients.
+    ``token_exact_hook`` is the one. One backward for each batch exchanges gradients, or for several with the sampler's
+    ``accumulate``.
 
     Args:
         sampler: the one that the loop's DataLoader draws from; it learns from the step's time.
@@ -37,7 +38,7 @@ def sample_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) ->
     """
     if bucket.index() == 0:
         warn_of_token_means(sampler)
-    summed = _sum(sampler, bucket, bucket.buffer(), sampler.weight)
+    summed = _sum(sampler, bucket, bucket.buffer(), sampler.gradient_weight())
     return _then(sampler, bucket, summed, lambda future: future.value()[0])
 
 
@@ -62,11 +63,11 @@ def token_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) -> 
 
     Args, returns and raises: as ``sample_exact_hook``, and RuntimeError where the step's tokens are not known.
     """
-    gradients, tokens = bucket.buffer(), sampler.tokens
+    gradients, weight = bucket.buffer(), sampler.gradient_weight(tokens=True)
     if bucket.index() == 0:
         sampler.send_tokens(gradients.device)
     wide = gradients.float() if gradients.dtype == torch.float16 else gradients
-    summed = _sum(sampler, bucket, wide, tokens)
+    summed = _sum(sampler, bucket, wide, weight)
 
     def divide(future: torch.futures.Future[list[torch.futures.Future[list[torch.Tensor]]]]) -> torch.Tensor:
         result, total = (part.value()[0] for part in future.value())

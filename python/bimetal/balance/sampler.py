@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,17 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from bimetal import _C
+from bimetal._core import core
+from bimetal._errors import Error
 
 
 @dataclass(frozen=True)
-class _Step:
+class _Batch:
     counts: list[int]  # samples of each rank
     work: list[int]  # what they cost: their lengths, or 1 each
     at: tuple[int, int]  # epoch and sample that it began with
+    batches: int  # drawn for the optimizer's step, this one included
+    samples: int  # of all of these, over all ranks
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
@@ -49,6 +52,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         lengths: what each sample costs to compute, for samples that are unlike: the tokens of each sequence, at least
             1; the same on all ranks. Shares are then of tokens, and each global batch, which still has
             ``global_batch`` samples, is so dealt out that the ranks' tokens follow them.
+        accumulate: batches of one step of the optimizer, whose gradients are exchanged once, with the last one's: all
+            others under ``no_sync()``, as ``Accelerator(gradient_accumulation_steps=…)`` does it. At an epoch's end a
+            step may have fewer. More than 1 goes with ``weigh``.
 
     Raises:
         bimetal.Error: ``invalid_argument`` for numbers that cannot work.
@@ -56,7 +62,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def __init__(self, dataset: Sized | int, global_batch: int, *, group: dist.ProcessGroup | None = None,
                  seed: int = 0, shuffle: bool = True, balance: str = "auto", weights: Sequence[float] = (),
-                 prefetch: int = 0, lengths: Iterable[int] = ()):
+                 prefetch: int = 0, lengths: Iterable[int] = (), accumulate: int = 1):
+        if accumulate < 1:
+            raise Error(f"accumulate={accumulate}: a step has at least one batch", "invalid_argument")
         self.group = group
         self.global_batch = global_batch
         self._size = dataset if isinstance(dataset, int) else len(dataset)
@@ -64,16 +72,21 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._rank = 0 if alone else dist.get_rank(group)
         self._ranks = 1 if alone else dist.get_world_size(group)
         self._prefetch = prefetch
-        self._sampler = _C.EpochSampler(self._size, seed, shuffle, [int(length) for length in lengths])
-        self._balancer = _C.Balancer(self._ranks, self._sampler.mean_weight(global_batch), balance, list(weights))
+        self._accumulate = accumulate
+        self._sampler = core.EpochSampler(self._size, seed, shuffle, [int(length) for length in lengths])
+        self._balancer = core.Balancer(self._ranks, self._sampler.mean_weight(global_batch), balance, list(weights))
         self._next_epoch: tuple[int, int] = (0, 0)  # and the sample to begin with
-        self._under_way: deque[_Step] = deque()  # drawn and not finished, oldest first
+        self._under_way: deque[_Batch] = deque()  # drawn and not finished, oldest first
+        self._weighed = 0  # of the step under way, its batches that ``weigh`` has had
+        self._step = (1, 1)  # batches and samples of the step that is being drawn
         self._figures: deque[tuple[Any, list[torch.Tensor]]] = deque()  # not yet learnt from
         self._finished = 0  # steps of this epoch
         self._learnt = 0
-        self._began = 0.0  # computing, in seconds of time.perf_counter
+        self._waits: Callable[[], float] = lambda: 0.0  # seconds so far that are not computing
+        self._began = 0.0  # computing, in seconds of _clock()
         self._seconds = 0.0  # what the step under way took
-        self._tokens: int | None = None  # of the step under way, this rank's
+        self._tokens: int | None = None  # of the batch under way, this rank's
+        self._weighed_tokens: int | None = None  # of those that ``weigh`` has had, where it knew them
         self._looked_at = self._rank != 0  # whether its loss goes with its hook
 
     def __len__(self) -> int:
@@ -86,9 +99,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         epoch, offset = self._next_epoch
         self._sampler.seek(epoch, offset)
         self._next_epoch = (epoch + 1, 0)
-        self._finished = self._learnt = drawn = 0
-        self._tokens = None
-        self._began = time.perf_counter()
+        self._finished = self._learnt = drawn = self._weighed = 0
+        self._tokens = self._weighed_tokens = None
+        self._began = self._clock()
         while self._sampler.remaining > 0:
             yield self._draw(drawn)
             drawn += 1
@@ -101,20 +114,41 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def counts(self) -> list[int]:
-        """Samples of each rank in the step under way: the oldest batch drawn whose gradients are not reduced."""
-        return self._step_under_way().counts
+        """Samples of each rank in the batch under way: the oldest drawn that ``weigh`` has not had (with
+        ``accumulate``), or whose gradients are not reduced."""
+        return self._batch_under_way().counts
 
     @property
     def weight(self) -> float:
-        """This rank's part bᵢ/B of the step under way."""
-        counts = self.counts
-        return counts[self._rank] / sum(counts)
+        """This rank's part bᵢ/B in the step under way: its samples in the batch, by those of all ranks in the step."""
+        batch = self._batch_under_way()
+        return batch.counts[self._rank] / batch.samples
 
     @property
     def loss_scale(self) -> float:
         """n·bᵢ/B over n ranks: what to multiply a mean over samples by where gradients are averaged over ranks and no
         hook can be had, as with FSDP. 0 for a rank without samples."""
         return self.weight * self._ranks
+
+    def weigh(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss that counts by its batch's part of a step of several; with ``accumulate``, once for each batch,
+        before its backward. The loop goes on to divide by the number of batches, as Accelerate does by itself::
+
+            loss = sampler.weigh(criterion(model(inputs), targets)) / accumulate
+
+        The sum of a step's gradients is then that of the mean over all of its samples. Where ``set_tokens`` or
+        ``count_tokens`` has said what the loss was divided by, for ``token_exact_hook``, it is over all of its tokens.
+        """
+        batch, weight = self._batch_under_way(), self.weight
+        if self._accumulate == 1 or self._weighed == batch.batches:
+            raise RuntimeError("weigh() goes with accumulate=… of more than 1, once for each batch")
+        self._weighed += 1
+        if self._tokens is None:
+            return loss * (weight * self._accumulate)
+        tokens = self.tokens if weight > 0 else 0
+        self._weighed_tokens = (self._weighed_tokens or 0) + tokens
+        self._tokens = None
+        return loss * (tokens * self._accumulate)
 
     @property
     def tokens(self) -> int:
@@ -186,56 +220,84 @@ class BalancedBatchSampler(Sampler[list[int]]):
         looked_at, self._looked_at = self._looked_at, True
         return not looked_at
 
+    def gradient_weight(self, tokens: bool = False) -> float:
+        """For the hook: what this rank's gradients count in the sum over the ranks."""
+        if self._accumulate == 1:
+            return self.tokens if tokens else self.weight
+        batches = self._under_way[0].batches if self._under_way else 1
+        if self._weighed != batches:
+            raise RuntimeError(f"gradients are exchanged after sampler.weigh(loss) for {self._weighed} batches; this step "
+                               f"has {batches} (accumulate={self._accumulate}): all but the last under no_sync()")
+        if tokens and self._weighed_tokens is None:
+            raise RuntimeError("token_exact_hook does not know this step's tokens: call sampler.count_tokens(labels, "
+                               "shifted=...) or sampler.set_tokens(n) before each sampler.weigh(loss)")
+        return float(any(batch.counts[self._rank] for batch, _ in zip(self._under_way, range(batches))))
+
     def send_tokens(self, device: torch.device) -> None:
         """For the hook: begins the sum of the ranks' tokens, ``all_tokens``, a future of [int64 [1]] on `device`.
         Beside the gradients, because it has to be exact whatever their type."""
-        mine = torch.tensor([self.tokens], device=device)
+        count = self.tokens if self._accumulate == 1 else self._weighed_tokens
+        mine = torch.tensor([count], device=device)
         self.all_tokens = dist.all_reduce(mine, group=self.group, async_op=True).get_future()
 
     def stop_clock(self, device: torch.device) -> None:
         """For the hook: all gradients of this rank are there, once `device` has caught up."""
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
-        self._seconds = time.perf_counter() - self._began
+        self._seconds = self._clock() - self._began
 
     def restart_clock(self) -> None:
         """For the hook: nothing is waited for any more."""
-        self._began = time.perf_counter()
+        self._began = self._clock()
+
+    def leave_out(self, waits: Callable[[], float]) -> None:
+        """For what waits for others while it computes: `waits` tells how many seconds it has done so."""
+        self._waits = waits
+
+    def _clock(self) -> float:
+        return time.perf_counter() - self._waits()
 
     def exchange_figures(self) -> None:
         """For the hook: ends the step under way, and tells the others how long it took here."""
-        work = self._step_under_way().work
-        self._under_way.popleft()
+        self._batch_under_way()
+        batches = [self._under_way.popleft() for _ in range(min(self._under_way[0].batches, len(self._under_way)))]
         self._finished += 1
-        self._tokens = None
-        mine = torch.tensor([work[self._rank], self._seconds], dtype=torch.float64)
+        self._weighed = 0
+        self._tokens = self._weighed_tokens = None
+        mine = torch.tensor([sum(batch.work[self._rank] for batch in batches), self._seconds], dtype=torch.float64)
         if not dist.is_initialized():
             self._figures.append((None, [mine]))
             return
         everyone = [torch.empty_like(mine) for _ in range(self._ranks)]
         self._figures.append((dist.all_gather(everyone, mine, group=self.group, async_op=True), everyone))
 
-    def _step_under_way(self) -> _Step:
+    def _batch_under_way(self) -> _Batch:
         if not self._under_way:
             raise RuntimeError("no batch is under way: gradients are reduced within a loop over the "
                                "BalancedBatchSampler's DataLoader, once for each batch")
-        return self._under_way[0]
+        return self._under_way[min(self._weighed, len(self._under_way) - 1)]
 
     def _draw(self, number: int) -> list[int]:
         # Never from newer figures than all ranks have at their drawing of this batch.
-        known = max(0, number - self._prefetch)
+        known = max(0, number - self._prefetch) // self._accumulate
         if self._finished < known:
+            done = self._finished * self._accumulate
             raise RuntimeError(
-                f"batch {number} is drawn while batch {self._finished} has not been trained on: either the "
-                f"DataLoader draws ahead (pass prefetch=num_workers * prefetch_factor, at least "
-                f"{number - self._finished}), or the loop skipped a backward, or the model lacks the hook: "
-                f"model.register_comm_hook(sampler, bimetal.sample_exact_hook) or bimetal.token_exact_hook")
+                f"batch {number} is drawn while the gradients of batch {done} have not been exchanged: the loop "
+                f"accumulates several batches (pass accumulate=…, and sampler.weigh(loss)), or the DataLoader draws ahead "
+                f"(pass prefetch=num_workers * prefetch_factor, at least {number - done}), or the loop skipped a "
+                f"backward, or the model lacks the hook: model.register_comm_hook(sampler, bimetal.sample_exact_hook) or "
+                f"bimetal.token_exact_hook")
         self._learn(known - self._learnt)
         at = self._sampler.position
         if at[1] == self._size:
             at = (at[0] + 1, 0)
+        if number % self._accumulate == 0:
+            left = self._sampler.remaining
+            self._step = (min(self._accumulate, -(-left // self.global_batch)),
+                          min(self._accumulate * self.global_batch, left))
         counts, work, mine, first = self._sampler.deal(self._balancer.shares, self.global_batch, self._rank)
-        self._under_way.append(_Step(counts, work, at))
+        self._under_way.append(_Batch(counts, work, at, *self._step))
         return mine or [first]
 
     def _learn(self, steps: int) -> None:

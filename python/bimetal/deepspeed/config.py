@@ -19,32 +19,49 @@ class Config:
         ranks: of the job.
         learning_rate: of the optimizer that the script has made; where the configuration names none, it counts.
         tell: whether this rank warns of keys without effect.
+        total_steps: of the training, for a schedule whose ``total_num_steps`` is "auto"; None: not known.
 
     Raises:
         bimetal.Error: ``invalid_argument`` for what cannot be read, ``unsupported`` for what a loop in Python cannot
             do.
     """
 
-    def __init__(self, source: dict[str, Any] | str | os.PathLike, ranks: int, learning_rate: float, tell: bool):
+    def __init__(self, source: dict[str, Any] | str | os.PathLike, ranks: int, learning_rate: float, tell: bool,
+                 total_steps: int | None = None):
         text, origin = _read(source)
         self.core = _C.DeepSpeedConfig(text, origin, ranks, learning_rate)
         job = json.loads(self.core.job)
         self.train = job["train"]
+        self.zero = job["zero"]
+        self.level: int = self.core.zero_level
         self.bucket_mb = job["parallel"]["bucket_mb"]
         if tell:
             for notice in self.core.notices:
                 warnings.warn(notice, stacklevel=3)
         self._require_possible(origin)
+        self._set_length(origin, total_steps)
         self._set_batches(origin, ranks)
 
     def _require_possible(self, origin: str) -> None:
-        if self.core.zero_level > 0 or self.core.offloads:
-            raise error(f"{origin}: zero_optimization: a training loop in Python has stage 0 alone, without offload: "
-                        "every rank holds the whole model and its optimizer's state. Set \"stage\" to 0",
+        offloads = [self.zero["offload_optimizer"], self.zero["offload_parameters"]]
+        if self.level == 0 and offloads != ["none", "none"]:
+            raise error(f"{origin}: zero_optimization: at stage 0 nothing is offloaded: take stage 1, 2 or 3",
                         "unsupported")
-        if self.core.scheduler and self.train["schedule"] != "constant" and self.train["decay_steps"] == 0:
+        if self.level < 3 and offloads[1] != "none":
+            raise error(f"{origin}: zero_optimization.offload_param needs stage 3: below it every rank holds all "
+                        "parameters", "unsupported")
+        if self.level > 0 and self.train["optimizer"] == "lamb" and self.core.optimizer:
+            raise error(f"{origin}: optimizer.type \"Lamb\" needs whole tensors: take stage 0, or AdamW", "unsupported")
+        if offloads[0] != "none" and self.core.optimizer and self.train["optimizer"] not in ("adam", "adamw"):
+            raise error(f"{origin}: zero_optimization.offload_optimizer goes with Adam and AdamW alone", "unsupported")
+
+    def _set_length(self, origin: str, total_steps: int | None) -> None:
+        if not self.core.scheduler or self.train["schedule"] == "constant" or self.train["decay_steps"] > 0:
+            return
+        if total_steps is None:
             raise error(f"{origin}: scheduler.params.total_num_steps is \"auto\", but how many steps a loop takes is "
-                        "not known beforehand: give the number", "invalid_argument")
+                        "not known beforehand: give the number, or initialize(total_steps=…)", "invalid_argument")
+        self.core.set_total_steps(total_steps)
 
     def _set_batches(self, origin: str, ranks: int) -> None:
         self.accumulation: int = self.core.accumulation

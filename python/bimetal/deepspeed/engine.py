@@ -1,7 +1,9 @@
 """The engine: forward, backward and update of one training loop on all ranks."""
 
+import contextlib
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from bimetal.balance import BalancedBatchSampler
 from bimetal.balance.loss_check import is_causal_model
 from bimetal.deepspeed import checkpoint
 from bimetal.deepspeed.config import Config
+from bimetal.deepspeed.shards import EngineShards
 from bimetal.device import device
 
 _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -43,17 +46,27 @@ class DeepSpeedEngine(nn.Module):
         self.global_steps = self.micro_steps = self.skipped_steps = 0
         self._norm: float | None = None
         self._tokens: int | None = None
+        self._counts = True  # whether the backward under way does
+        self.shards: EngineShards | None = None  # stages 1 to 3
         self._idle = True  # no sample of this rank's has counted in this step
         self._ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._causal = is_causal_model(module)
         # Beside the module, not within: state_dict() has its names.
-        self.__dict__["_reducer"] = self._make_reducer() if self._ranks > 1 else self.module
+        self.__dict__["_reducer"] = self._make_reducer() if self._ranks > 1 and config.level == 0 else self.module
 
     def _make_reducer(self) -> DistributedDataParallel:
         reducer = DistributedDataParallel(self.module, gradient_as_bucket_view=True,
                                           bucket_cap_mb=self.config.bucket_mb)
         reducer.register_comm_hook(None, self._sum)
         return reducer
+
+    def cut(self, shards: str | Sequence[float]) -> None:
+        """At stages 1 to 3: the module and the optimizer become this rank's part of them. ``initialize`` calls it."""
+        if self.config.level == 0:
+            return
+        self.shards = EngineShards(self.module, self.optimizer, self.config, shards, lambda: self._counts)
+        if self.sampler is not None:
+            self.sampler.leave_out(lambda: self.shards.sharded.wait_seconds)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's, in the configuration's precision."""
@@ -62,7 +75,7 @@ class DeepSpeedEngine(nn.Module):
                 return self.module(*args, **kwargs)
             if self._causal and isinstance(kwargs.get("labels"), torch.Tensor):
                 self.set_tokens(int((kwargs["labels"][..., 1:] != -100).sum()))
-            if self._ranks > 1:
+            if self._reducer is not self.module:
                 self._reducer.require_backward_grad_sync = self.is_gradient_accumulation_boundary()
             return self._reducer(*args, **kwargs)
 
@@ -74,10 +87,12 @@ class DeepSpeedEngine(nn.Module):
         """Adds the loss's gradients to the step's; those of the last micro-batch are summed over the ranks."""
         weight = self._weight()
         boundary = self.is_gradient_accumulation_boundary()
-        self._idle = self._idle and weight == 0
+        self._counts = weight > 0
+        self._idle = self._idle and not self._counts
         scaled = loss * (weight / self.config.accumulation * self.config.core.loss_scale)
-        scaled.backward(retain_graph=retain_graph)
-        if self.sampler is not None and not (boundary and self._ranks > 1):
+        with contextlib.nullcontext() if self.shards is None else self.shards.backward(boundary):
+            scaled.backward(retain_graph=retain_graph)
+        if self.sampler is not None and not (boundary and self._reducer is not self.module):
             self.sampler.stop_clock(self.device)
             self.sampler.exchange_figures()
             self.sampler.restart_clock()
@@ -98,6 +113,8 @@ class DeepSpeedEngine(nn.Module):
         Collective."""
         if self.micro_steps % self.config.accumulation == 0:
             return {}
+        if self.shards is not None:
+            return self.shards.gathered_gradients()
         gradients = {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
                      for name, parameter in self.module.named_parameters() if parameter.requires_grad}
         if self._ranks > 1:
@@ -106,8 +123,11 @@ class DeepSpeedEngine(nn.Module):
         return gradients
 
     def take_gradients(self, gradients: dict[str, torch.Tensor]) -> None:
-        """The other way round: rank 0 goes on with them."""
+        """The other way round: rank 0 goes on with them, or each rank with its part."""
         self.zero_grad()
+        if self.shards is not None:
+            self.shards.take_gradients(gradients.get)
+            return
         if not gradients or (self._ranks > 1 and dist.get_rank() != 0):
             return
         for name, parameter in self.module.named_parameters():
@@ -116,6 +136,8 @@ class DeepSpeedEngine(nn.Module):
         self._idle = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        if self.shards is not None:
+            self.shards.forget()
         self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def save_checkpoint(self, save_dir: str, tag: str | None = None,
@@ -196,16 +218,15 @@ class DeepSpeedEngine(nn.Module):
 
     def _update(self) -> None:
         core, limit = self.config.core, self.config.train["clip_norm"]
-        gradients = [parameter.grad for group in self.optimizer.param_groups for parameter in group["params"]
-                     if parameter.grad is not None]
+        gradients = self._gradients()
         scaled = self.config.train["precision"] == "float16"
         finite = True
-        if (scaled or limit > 0) and gradients:
-            if scaled:
+        if scaled or limit > 0:
+            if scaled and gradients:
                 torch._foreach_mul_(gradients, 1 / core.loss_scale)
             self._norm = self._agreed_norm(gradients)
             finite = math.isfinite(self._norm)
-            if finite and limit > 0 and limit / (self._norm + 1e-6) < 1:
+            if finite and gradients and limit > 0 and limit / (self._norm + 1e-6) < 1:
                 torch._foreach_mul_(gradients, limit / (self._norm + 1e-6))
         core.update_loss_scale(not finite)
         if not finite and not scaled:
@@ -221,8 +242,19 @@ class DeepSpeedEngine(nn.Module):
         self.global_steps += 1
         self._idle = True
 
+    def _gradients(self) -> list[torch.Tensor]:
+        """Of the step, summed: this rank's pieces, or all."""
+        if self.shards is not None:
+            return self.shards.finish()
+        return [parameter.grad for group in self.optimizer.param_groups for parameter in group["params"]
+                if parameter.grad is not None]
+
     def _agreed_norm(self, gradients: list[torch.Tensor]) -> float:
         """Rank 0's: devices differ in the last bits. Not finite if any rank's is not."""
+        if self.shards is not None:
+            return self.shards.norm(gradients)
+        if not gradients:
+            return 0.0
         norm = float(torch.stack([part.double().cpu() for part in torch._foreach_norm(gradients)]).norm())
         if self._ranks == 1:
             return norm

@@ -17,6 +17,7 @@ from bimetal.balance import BalancedBatchSampler
 from bimetal.deepspeed.config import Config
 from bimetal.deepspeed.engine import DeepSpeedEngine
 from bimetal.deepspeed.schedule import Schedule
+from bimetal.zero import CoreOptimizer
 
 _DEFAULT_RATE = 1e-3  # DeepSpeed's
 
@@ -38,7 +39,8 @@ def initialize(args: argparse.Namespace | None = None, model: nn.Module | None =
                config: dict[str, Any] | str | os.PathLike | None = None,
                config_params: dict[str, Any] | str | os.PathLike | None = None,
                dist_init_required: bool | None = None, *, seed: int = 0, balance: str = "auto",
-               weights: Sequence[float] = ()) -> tuple[DeepSpeedEngine, Any, DataLoader | None, Any]:
+               weights: Sequence[float] = (), shards: str | Sequence[float] = "equal",
+               total_steps: int | None = None) -> tuple[DeepSpeedEngine, Any, DataLoader | None, Any]:
     """Wraps a model for training on all ranks. Collective.
 
     Args:
@@ -54,6 +56,8 @@ def initialize(args: argparse.Namespace | None = None, model: nn.Module | None =
         dist_init_required: False: leave the process group alone.
         seed: of the order of samples.
         balance, weights: as ``BalancedBatchSampler``'s.
+        shards: at ZeRO's stages 1 to 3, what each rank keeps: as ``bimetal.zero.shard``'s.
+        total_steps: of the training, where the configuration's ``total_num_steps`` is "auto".
 
     Returns:
         (engine, optimizer, loader or None, scheduler or None).
@@ -70,7 +74,9 @@ def initialize(args: argparse.Namespace | None = None, model: nn.Module | None =
     made = isinstance(chosen, torch.optim.Optimizer)
     rate = chosen.param_groups[0]["lr"] if made else _DEFAULT_RATE
     first = not dist.is_initialized() or dist.get_rank() == 0
-    settings = Config(_source(args, config, config_params), ranks, rate, tell=first)
+    settings = Config(_source(args, config, config_params), ranks, rate, first, total_steps)
+    if settings.level > 0 and not dist.is_initialized():  # shards are a group's, be it of one
+        dist.init_process_group("bimetal", store=dist.HashStore(), rank=0, world_size=1)
     engine = DeepSpeedEngine(model, settings)
     if settings.core.optimizer and made:
         raise error("an optimizer is given, and the configuration has one, too: leave one of them out",
@@ -82,6 +88,7 @@ def initialize(args: argparse.Namespace | None = None, model: nn.Module | None =
         engine.sampler = _sampler(training_data, settings, ranks, seed, balance, weights)
         loader = DataLoader(training_data, batch_sampler=engine.sampler, collate_fn=collate_fn)
     engine.training_dataloader = loader
+    engine.cut(shards)
     return engine, engine.optimizer, loader, engine.lr_scheduler
 
 
@@ -114,11 +121,13 @@ def _optimizer(config: Config, parameters: list) -> torch.optim.Optimizer:
     usual = {"lr": train["learning_rate"], "weight_decay": train["weight_decay"]}
     if train["optimizer"] == "sgd":
         return torch.optim.SGD(parameters, momentum=train["momentum"], **usual)
+    adam = {"betas": (train["beta1"], train["beta2"]), "eps": train["epsilon"], **usual}
     if train["optimizer"] == "lamb":
-        raise error("optimizer.type: torch has no LAMB for a loop in Python; take AdamW, give initialize(optimizer=…), "
-                    "or train a job by `bimetal train --deepspeed`", "unsupported")
-    kind = torch.optim.AdamW if train["optimizer"] == "adamw" else torch.optim.Adam
-    return kind(parameters, betas=(train["beta1"], train["beta2"]), eps=train["epsilon"], **usual)
+        return CoreOptimizer(parameters, "lamb", **adam)
+    if config.zero["offload_optimizer"] != "none":
+        folder = config.zero["offload_path"] if config.zero["offload_optimizer"] == "disk" else ""
+        return CoreOptimizer(parameters, train["optimizer"], folder=folder, **adam)
+    return (torch.optim.AdamW if train["optimizer"] == "adamw" else torch.optim.Adam)(parameters, **adam)
 
 
 def _scheduler(given: Any, config: Config, optimizer: torch.optim.Optimizer) -> Any:

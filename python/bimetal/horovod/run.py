@@ -1,31 +1,43 @@
-"""Starts ranks on this machine, as horovodrun does: python -m bimetal.horovod.run -np 4 python train.py
+"""Starts ranks as horovodrun does: python -m bimetal.horovod.run -np 4 [-H HOST:SLOTS,…] python train.py
 
-With --elastic a rank that ends by itself takes no other with it: the store by which the survivors find each other is
+On this machine it starts them itself; for other hosts it hands over to `bimetal launch`, which reaches them by ssh. With --elastic a rank that ends by itself takes no other with it: the store by which the survivors find each other is
 served here, not by a rank.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from typing import IO, TextIO
 
+from bimetal._errors import EXIT_STATUSES, Error
 from bimetal.horovod.core.meeting import serve_store
+from bimetal.runs import program
 
 _SECONDS_TO_END = 10.0  # between SIGTERM and SIGKILL
+_SECONDS_TO_READ = 2.0  # for what ranks have left behind; processes of their own may hold the pipes open
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bimetal.horovod.run", usage="%(prog)s -np N [options] COMMAND [ARGUMENT …]",
-        description="Starts N ranks of a command on this machine. When one fails, the others are ended, too, and the "
-                    "exit status is its own; with --elastic the others go on.")
+        description="Starts N ranks of a command, on this machine unless hosts are named. When one fails, the others are "
+                    "ended, too, and the exit status is its own; with --elastic the others go on.")
     parser.add_argument("-np", "--num-proc", type=int, required=True, metavar="N", help="number of ranks")
+    hosts = parser.add_mutually_exclusive_group()
+    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,…", help="hosts, reached by ssh, and how many ranks each has")
+    hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="a file of them, one a line: HOST slots=SLOTS")
+    parser.add_argument("-p", "--ssh-port", type=int, metavar="PORT", help="of sshd on the hosts")
+    parser.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="of the key for ssh")
+    parser.add_argument("--no-prefix", action="store_true", help="show lines without \"[RANK] \" in front")
     parser.add_argument("--elastic", action="store_true",
                         help="for scripts with hvd.elastic.run: ranks go on without those that are lost")
     parser.add_argument("--min-np", type=int, default=1, metavar="K",
@@ -36,9 +48,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.num_proc < 1 or not 1 <= options.min_np <= options.num_proc or options.restarts < 0:
         parser.error("-np is at least 1, --min-np between 1 and -np, --restarts at least 0")
+    if options.elastic and (options.hosts or options.hostfile):
+        parser.error("--elastic is for this machine; on several, start the ranks by hand (docs/horovod.md)")
     if not options.command:
         parser.error("a command is missing, as in: python -m bimetal.horovod.run -np 2 python train.py")
     return options
+
+
+def launch_command(options: argparse.Namespace) -> list[str]:
+    """`bimetal launch` for the same. Raises bimetal.Error ``unsupported`` without the program."""
+    command = [program.find(), "launch", "-n", str(options.num_proc)]
+    command += ["-H", options.hosts] if options.hosts else ["--hostfile", options.hostfile]
+    if options.ssh_port:
+        command += ["--ssh-port", str(options.ssh_port)]
+    if options.ssh_identity_file:
+        command += ["--ssh-option", f"IdentityFile={options.ssh_identity_file}"]
+    return [*command, *(["--no-prefix"] if options.no_prefix else []), "--", *options.command]
 
 
 class Ranks:
@@ -49,6 +74,7 @@ class Ranks:
         self._store = serve_store("127.0.0.1", 0, timeout=300)
         self._restarts = options.restarts
         self._living: dict[int, subprocess.Popen[bytes]] = {}
+        self._readers: list[threading.Thread] = []
         for rank in range(options.num_proc):
             self._start(rank)
 
@@ -58,8 +84,15 @@ class Ranks:
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port),
                  "TORCHELASTIC_USE_AGENT_STORE": "True"}
         # A process group of its own, so that Ctrl-C reaches this process alone, which then ends all.
-        self._living[rank] = subprocess.Popen(self._options.command, env={**os.environ, **place},
-                                              start_new_session=True, preexec_fn=_end_with_parent)
+        pipe = None if self._options.no_prefix else subprocess.PIPE
+        process = subprocess.Popen(self._options.command, env={"PYTHONUNBUFFERED": "1", **os.environ, **place},
+                                   start_new_session=True, preexec_fn=_end_with_parent, stdout=pipe, stderr=pipe)
+        self._living[rank] = process
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            if source:
+                reader = threading.Thread(target=_show, args=(rank, source, target), daemon=True)
+                reader.start()
+                self._readers.append(reader)
 
     def wait(self) -> int:
         """Until all have ended. The exit status of the whole."""
@@ -100,6 +133,17 @@ class Ranks:
             until = time.monotonic() + seconds
             while any(process.poll() is None for process in self._living.values()) and time.monotonic() < until:
                 time.sleep(0.05)
+        until = time.monotonic() + _SECONDS_TO_READ
+        for reader in self._readers:
+            reader.join(max(0.0, until - time.monotonic()))
+
+
+def _show(rank: int, source: IO[bytes], target: TextIO) -> None:
+    """A rank's lines, each whole."""
+    with contextlib.suppress(OSError, ValueError):  # whoever reads has gone
+        for line in source:
+            target.write(f"[{rank}] {line.decode(errors='replace').rstrip()}\n")
+            target.flush()
 
 
 def _end_with_parent() -> None:
@@ -122,6 +166,13 @@ def _interrupt(number: int, _: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
+    if options.hosts or options.hostfile:
+        try:
+            command = launch_command(options)
+        except Error as missing:
+            _say(str(missing))
+            return EXIT_STATUSES[missing.code]
+        os.execv(command[0], command)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:

@@ -241,12 +241,17 @@ class Attempt:
         return error(f"{request.role} {request} could not start: {text}", "unsupported", rank)
 
     def _end(self) -> None:
-        leaving = [actor.leave.remote() for actor in self.actors]
-        ray.wait(leaving, num_returns=len(leaving), timeout=1.0) if leaving else None
-        for actor in self.actors:
-            ray.kill(actor)
-        if self._group is not None:
-            remove_placement_group(self._group)
+        """Whatever interrupts it, a second Ctrl-C say: no actor is left, and no resources are kept."""
+        try:
+            leaving = [actor.leave.remote() for actor in self.actors]
+            ray.wait(leaving, num_returns=len(leaving), timeout=1.0) if leaving else None
+        finally:
+            try:
+                for actor in self.actors:
+                    ray.kill(actor)
+            finally:
+                if self._group is not None:
+                    remove_placement_group(self._group)
 
 
 class _Watched:

@@ -165,9 +165,9 @@ def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], secon
     group = placement_group([dict(request.resources) for request in requests], strategy="PACK",
                             bundle_label_selector=selectors if any(selectors) else None)
     until = time.monotonic() + seconds
-    if group.wait(min(_SAY_AFTER, seconds)):
-        return group
-    try:
+    try:  # Ctrl-C, too, gives back what may be set aside by then
+        if group.wait(min(_SAY_AFTER, seconds)):
+            return group
         tell(f"waiting up to {seconds:.0f} s for resources that others use: {_asked(requests)}; {_free()}")
         while time.monotonic() < until:
             if group.wait(min(1.0, max(0.0, until - time.monotonic()))):

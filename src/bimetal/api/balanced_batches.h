@@ -24,6 +24,9 @@ struct BalancedOptions {
   torch::Dtype dtype = torch::kFloat32;  ///< of images (data::ImageDataset); others have their own
   balance::Policy balance = balance::Policy::Auto;
   std::vector<double> weights = {};  ///< for Policy::Fixed, one per rank
+  /// So many samples that follow each other go to one rank together: those that the model
+  /// normalises with each other (task::GroupedBatchNorm).
+  std::int64_t sample_group = 1;
 };
 
 /// This rank's share of one global batch, on the job's device. It may be empty, for a rank that is

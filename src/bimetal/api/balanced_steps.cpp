@@ -27,16 +27,18 @@ std::int64_t steps_of(const BalancedOptions& options, std::int64_t dataset_size)
 BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
                              const BalancedOptions& options, const comm::Group& group,
                              const torch::Device& device)
-    : BalancedSteps(dataset, data::make_sampler(*dataset, options.seed), options, group, device) {}
+    : BalancedSteps(dataset, data::make_sampler(*dataset, options.seed, options.sample_group),
+                    options, group, device) {}
 
 BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
                              const data::EpochSampler& sampler, const BalancedOptions& options,
                              const comm::Group& group, const torch::Device& device)
     : planned_(steps_of(options, dataset->size())),
+      sample_group_(options.sample_group),
       balancer_(make_balancer(options, sampler.mean_weight(options.global_batch), group.size())),
       feed_(std::move(dataset), sampler, group.rank(), options.global_batch, options.epochs,
             device),
-      journal_(balancer_, options.balance,
+      journal_(balancer_, train::Lanes(group.size(), group.rank()), options.balance,
                {.epochs = options.epochs,
                 .steps = planned_,
                 .global_batch = sampler.mean_weight(options.global_batch)}) {

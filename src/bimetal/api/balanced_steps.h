@@ -30,6 +30,7 @@ class BalancedSteps {
   /// The step that the batch handed out belongs to. Error(InvalidArgument) if it has ended already.
   const data::BatchFeed::Plan& open_plan() const;
   std::int64_t step() const noexcept { return batch_.step; }
+  std::int64_t sample_group() const noexcept { return sample_group_; }
   /// Seconds since the batch was handed out.
   double seconds() const { return since_handed_out_.seconds(); }
   void end_step(const train::StepResult& result);
@@ -42,6 +43,7 @@ class BalancedSteps {
                 const torch::Device& device);
 
   std::int64_t planned_;
+  std::int64_t sample_group_;
   balance::Balancer balancer_;
   data::BatchFeed feed_;
   train::RankJournal journal_;

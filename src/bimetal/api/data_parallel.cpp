@@ -1,5 +1,7 @@
 #include "bimetal/api/data_parallel.h"
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <optional>
 #include <utility>
@@ -25,6 +27,14 @@ train::UpdateOptions update_options(const ComputeOptions& options) {
   train::UpdateOptions update{.limits = options.limits};
   if (options.precision == precision::Precision::float16) update.scaler.emplace();
   return update;
+}
+
+void require_group(std::int64_t of_model, std::int64_t of_batches) {
+  if (of_batches % of_model == 0) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("the model normalises {} samples with each other, but batches are dealt "
+                          "out in groups of {}: set BalancedOptions::sample_group to {}",
+                          of_model, of_batches, of_model));
 }
 
 }  // namespace
@@ -64,7 +74,9 @@ struct DataParallel::Impl {
         computed(std::in_place, std::move(task), options, session->device()),
         model(computed->model),
         parallel(model, session->group(), options.parallel),
-        update(parallel, options.parallel.timeout, update_options(options)) {}
+        update(parallel, options.parallel.timeout, update_options(options)) {
+    update.set_statistics(computed->model.statistics());
+  }
 
   using Work = std::function<double()>;  ///< forward and backward; the sum of the losses
   void step(const Work& work, torch::optim::Optimizer& optimizer);
@@ -101,6 +113,7 @@ std::vector<torch::Tensor> DataParallel::parameters() const {
 void DataParallel::step(torch::optim::Optimizer& optimizer) {
   auto& computed = impl_->need_task();
   auto& steps = impl_->session->steps();
+  require_group(computed.model.sample_group(), steps.sample_group());
   const auto compute = [&] {
     const auto& samples = steps.open_plan().samples;
     const auto mine = samples.of_rank(impl_->parallel.group().rank());

@@ -76,6 +76,14 @@ bool fits(std::span<const Device> devices, const Shares& shares) {
 
 }  // namespace
 
+Policy policy_named(std::string_view name) {
+  if (name == "auto") return Policy::Auto;
+  if (name == "equal") return Policy::Equal;
+  if (name == "fixed") return Policy::Fixed;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("the balance '{}' is none of auto, equal and fixed", name));
+}
+
 Balancer::Balancer(BalancerOptions options, std::vector<Device> devices)
     : options_(std::move(options)), devices_(std::move(devices)), members_(devices_.size()) {
   check_ranks(static_cast<std::int64_t>(devices_.size()));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "bimetal/balance/shares.h"
@@ -22,6 +23,9 @@ struct StepFigures {
 };
 
 enum class Policy { Auto, Equal, Fixed };
+
+/// "auto", "equal" or "fixed". Error(InvalidArgument) for anything else.
+Policy policy_named(std::string_view name);
 
 struct BalancerOptions {
   Policy policy = Policy::Auto;

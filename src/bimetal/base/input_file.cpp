@@ -46,6 +46,15 @@ std::size_t InputFile::read(std::span<std::byte> out) {
   return count;
 }
 
+void InputFile::seek(std::uint64_t offset) {
+#ifdef _WIN32
+  const int failed = _fseeki64(file_.get(), static_cast<__int64>(offset), SEEK_SET);
+#else
+  const int failed = fseeko(file_.get(), static_cast<off_t>(offset), SEEK_SET);
+#endif
+  if (failed != 0) fail(path_, errno);
+}
+
 std::string InputFile::read_all() {
   std::string text;
   std::array<char, 1 << 14> piece;

@@ -3,6 +3,7 @@
 // reader that goes on without a missing file must not go on without one that it may not open now.
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -17,8 +18,8 @@ namespace bimetal {
 /// too many open files, a share that has gone) says nothing about the file.
 bool is_missing(const std::error_code& error) noexcept;
 
-/// From its beginning to its end, once. Errors are Error(System), name the file and give the cause.
-/// Not thread-safe.
+/// From its beginning, or where seek() leads, towards its end. Errors are Error(System), name the
+/// file and give the cause. Not thread-safe.
 class InputFile {
  public:
   /// A file that must be there.
@@ -29,6 +30,9 @@ class InputFile {
 
   /// The next bytes, as many as `out` has; fewer at the end alone.
   std::size_t read(std::span<std::byte> out);
+
+  /// What is read next begins at this byte.
+  void seek(std::uint64_t offset);
 
   /// All that is left.
   std::string read_all();

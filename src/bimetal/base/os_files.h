@@ -11,8 +11,8 @@ namespace bimetal {
 /// Returns once all that was written to `file` is on the disk. Error(System) names `path`.
 void sync_file(std::FILE* file, const std::filesystem::path& path);
 
-/// The same for the names in a folder. Folders that cannot be synced (some network file systems)
-/// are left to the system.
+/// The same for the names in a folder. Folders that know no syncing (some network file systems) are
+/// left to the system.
 void sync_directory(const std::filesystem::path& path);
 
 /// Swaps what two names stand for, in one step. False where the file system has no such operation;

@@ -1,8 +1,13 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <string>
 
@@ -18,6 +23,12 @@ int sync_descriptor(int descriptor) {
   if (fcntl(descriptor, F_FULLFSYNC) == 0) return 0;
 #endif
   return fsync(descriptor);
+}
+
+/// Errors by which a file system says that it does not do this, rather than that it went wrong.
+bool knows_no_syncing(int error) {
+  constexpr std::array kErrors = {EINVAL, ENOTSUP, EOPNOTSUPP, ENOSYS};  // two may be one number
+  return std::ranges::find(kErrors, error) != kErrors.end();
 }
 
 PathClaim::Outcome lock(int descriptor, const std::filesystem::path& path) {
@@ -41,13 +52,16 @@ void sync_file(std::FILE* file, const std::filesystem::path& path) {
 void sync_directory(const std::filesystem::path& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
-  sync_descriptor(descriptor);
+  const int failed = sync_descriptor(descriptor) != 0 ? errno : 0;
   close(descriptor);
+  if (failed == 0 || knows_no_syncing(failed)) return;
+  throw system_error("cannot write the names in " + path.string(), failed);
 }
 
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b) {
-#if defined(RENAME_EXCHANGE)
-  return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+#if defined(RENAME_EXCHANGE) && defined(SYS_renameat2)
+  // By the system call: the C library of older systems (before glibc 2.28) has no function for it.
+  return syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 #elif defined(RENAME_SWAP)
   return renamex_np(a.c_str(), b.c_str(), RENAME_SWAP) == 0;
 #else

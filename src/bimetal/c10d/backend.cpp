@@ -36,19 +36,23 @@ BimetalBackend::~BimetalBackend() {
 }
 
 BimetalBackend::Milliseconds BimetalBackend::timeout_or_default(Milliseconds timeout) const {
-  return timeout > Milliseconds::zero() ? timeout : options_->timeout;
+  // torch's own sign for "not given" is negative; no time at all is what a caller may have left.
+  return timeout >= Milliseconds::zero() ? timeout : options_->timeout;
 }
 
 BimetalBackend::WorkPtr BimetalBackend::finish_start(BackendWork::Description description,
                                                      Issue issue) {
   const bool message = ::c10d::isP2POp(description.type);
   if (!message) description.sequence = ++sequence_;
+  description.inputs = issue.tensors.inputs();
   auto work = c10::make_intrusive<BackendWork>(std::move(description), calls_, !message);
   const Deadline deadline = issue.deadline;
   CallOrder::Call call{.begin =
                            [group = calls_.group, work, issue = std::move(issue)]() mutable {
                              auto works = begin(group, issue);
-                             work->follow(works, [tensors = std::move(issue.tensors)]() mutable {
+                             work->follow(works, [tensors = std::move(issue.tensors),
+                                                  finish = std::move(issue.finish)]() mutable {
+                               for (const auto& last : finish) last();
                                tensors.hand_back();
                              });
                            },
@@ -73,7 +77,7 @@ std::vector<comm::Work> BimetalBackend::begin(comm::Group& group, const Issue& i
   } catch (...) {
     // What has begun already goes on, and needs its memory until it is done.
     for (const auto& work : works) {
-      work.on_done([kept = issue.tensors](const std::exception_ptr&) {});
+      work.on_done([kept = issue.tensors, too = issue.finish](const std::exception_ptr&) {});
     }
     throw;
   }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bimetal/c10d/backend_work.h"
-#include "bimetal/c10d/host_tensors.h"
+#include "bimetal/c10d/tensors/host_tensors.h"
 #include "bimetal/comm/group.h"
 
 namespace bimetal::c10d {
@@ -130,6 +130,7 @@ class BimetalBackend final : public ::c10d::Backend {
     HostTensors tensors;
     std::vector<FabricCall> calls;
     Deadline deadline;
+    std::vector<std::function<void()>> finish = {};  ///< after them, before results are handed back
   };
   static std::vector<comm::Work> begin(comm::Group& group, const Issue& issue);
   /// Makes the work of a call whose operations `issue` names.
@@ -138,6 +139,7 @@ class BimetalBackend final : public ::c10d::Backend {
                 std::vector<at::Tensor> outputs, Body&& issue);
   WorkPtr finish_start(BackendWork::Description description, Issue issue);
   Milliseconds timeout_or_default(Milliseconds timeout) const;
+  void all_reduce_one(Issue& issue, const at::Tensor& tensor, const ::c10d::ReduceOp& op);
   void all_gather_list(Issue& issue, const std::vector<at::Tensor>& outputs,
                        const at::Tensor& input);
   void check_list(const std::vector<at::Tensor>& list, const char* what) const;

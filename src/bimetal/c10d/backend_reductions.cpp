@@ -3,7 +3,8 @@
 #include <utility>
 
 #include "bimetal/c10d/backend_issue.h"
-#include "bimetal/c10d/element_type.h"
+#include "bimetal/c10d/reductions/bitwise.h"
+#include "bimetal/c10d/tensors/element_type.h"
 
 namespace bimetal::c10d {
 
@@ -33,27 +34,33 @@ FabricCall scattering(const at::Tensor& whole, const at::Tensor& part,
 
 }  // namespace
 
+void BimetalBackend::all_reduce_one(Issue& issue, const at::Tensor& tensor,
+                                    const ::c10d::ReduceOp& op) {
+  if (is_bitwise(op, tensor.scalar_type())) {
+    const auto host = issue.tensors.lend(tensor, Use::update);
+    auto [call, finish] = bitwise_reduction(host, op, rank_, size_, -1);
+    issue.calls.push_back(std::move(call));
+    issue.finish.push_back(std::move(finish));
+    return;
+  }
+  const auto reduction = reduction_for(op, tensor.scalar_type());
+  const auto host = issue.tensors.lend(tensor, Use::update);
+  reduction.prepare(host);
+  issue.calls.push_back(reducing(host, reduction.op));
+}
+
 BimetalBackend::WorkPtr BimetalBackend::allreduce(std::vector<at::Tensor>& tensors,
                                                   const ::c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = only(tensors);
-  return start(OpType::ALLREDUCE, "bimetal:all_reduce", opts.timeout, tensors, [&](Issue& issue) {
-    const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
-    const auto host = issue.tensors.lend(tensor, Use::update);
-    reduction.prepare(host);
-    issue.calls.push_back(reducing(host, reduction.op));
-  });
+  return start(OpType::ALLREDUCE, "bimetal:all_reduce", opts.timeout, tensors,
+               [&](Issue& issue) { all_reduce_one(issue, tensor, opts.reduceOp); });
 }
 
 BimetalBackend::WorkPtr BimetalBackend::allreduce_coalesced(
     std::vector<at::Tensor>& tensors, const ::c10d::AllreduceCoalescedOptions& opts) {
   return start(OpType::ALLREDUCE_COALESCED, "bimetal:all_reduce_coalesced", opts.timeout, tensors,
                [&](Issue& issue) {
-                 for (const auto& tensor : tensors) {
-                   const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
-                   const auto host = issue.tensors.lend(tensor, Use::update);
-                   reduction.prepare(host);
-                   issue.calls.push_back(reducing(host, reduction.op));
-                 }
+                 for (const auto& tensor : tensors) all_reduce_one(issue, tensor, opts.reduceOp);
                });
 }
 
@@ -62,6 +69,13 @@ BimetalBackend::WorkPtr BimetalBackend::reduce(std::vector<at::Tensor>& tensors,
   const at::Tensor& tensor = only(tensors);
   const auto root = static_cast<int>(opts.rootRank);
   return start(OpType::REDUCE, "bimetal:reduce", opts.timeout, tensors, [&](Issue& issue) {
+    if (is_bitwise(opts.reduceOp, tensor.scalar_type())) {
+      const auto lent = issue.tensors.lend(tensor, rank_ == root ? Use::update : Use::read);
+      auto [call, finish] = bitwise_reduction(lent, opts.reduceOp, rank_, size_, root);
+      issue.calls.push_back(std::move(call));
+      issue.finish.push_back(std::move(finish));
+      return;
+    }
     const auto reduction = reduction_for(opts.reduceOp, tensor.scalar_type());
     const auto host = issue.tensors.lend(tensor, rank_ == root ? Use::update : Use::scratch);
     reduction.prepare(host);

@@ -22,7 +22,8 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 BackendWork::BackendWork(Description description, const GroupCalls& calls, bool ordered)
-    : Work(description.rank, description.type, description.title),
+    : Work(description.rank, description.type, description.title,
+           std::exchange(description.inputs, {})),
       call_(std::move(description)),
       ordered_(ordered),
       order_(calls.order),
@@ -60,7 +61,7 @@ void BackendWork::part_done(const std::exception_ptr& error) {
   try {
     if (!failure && hand_back_) hand_back_();
   } catch (...) {
-    failure = std::current_exception();
+    failure = as_backend_error(std::current_exception());
   }
   complete(failure);
 }

@@ -34,6 +34,7 @@ class BackendWork final : public ::c10d::Work {
     std::uint64_t sequence = 0;   ///< number of the call in its process group
     Clock::time_point begun = Clock::now();
     std::vector<at::Tensor> outputs = {};  ///< result(), and the future's value
+    std::vector<at::Tensor> inputs = {};   ///< in profiles
   };
 
   /// `ordered`: later calls come behind the callbacks of its future. (Not those of messages, which

@@ -1,8 +1,10 @@
 #pragma once
 // Checkpoints: a folder `step-00001234/` with model.safetensors, optimizer.safetensors,
 // error_feedback.safetensors where gradients are compressed, and state.json, written beside its
-// final place and renamed into it; state.json holds each file's size and SHA-256. Nothing of a
-// checkpoint is ever executed (no pickle). Layout: docs/checkpoints.md.
+// final place and renamed into it; state.json holds each file's size and SHA-256. Or, of ranks that
+// keep shards, with a file of each rank's in place of the first two (slices/save_slices.h): all
+// that is read here reads both. Nothing of a checkpoint is ever executed (no pickle). Layout:
+// docs/checkpoints.md.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -67,16 +69,24 @@ TrainingState load_checkpoint(const std::filesystem::path& path, const task::Mod
 std::filesystem::path load_checkpoint_model(const std::filesystem::path& path,
                                             const task::ModelState& model);
 
-/// A checkpoint's parameters and buffers by their names, whatever model they are of.
+/// Where weights came from, and how many tensors they are.
 struct SavedWeights {
   std::filesystem::path path;  ///< the checkpoint
-  std::int64_t step = 0;
-  TensorMap tensors;
+  std::size_t tensors = 0;
 };
 
-/// Of a checkpoint, or of the last saved of a folder of them. Errors of load_checkpoint, but those
-/// of another model.
-SavedWeights load_saved_weights(const std::filesystem::path& path);
+/// Writes the parameters and buffers of a checkpoint, or of the last saved of a folder of them,
+/// into a safetensors file, whatever model they are of; one tensor after the other, so that there
+/// is never more than one in memory. Errors of load_checkpoint, but those of another model, and of
+/// write_safetensors.
+SavedWeights write_saved_weights(const std::filesystem::path& path,
+                                 const std::filesystem::path& file);
+
+/// The same of all that a checkpoint holds: `folder`, which must not be there or be empty, becomes
+/// one of whole tensors, as jobs save that have no shards. It appears whole. Returns the checkpoint
+/// that it is made of. Errors likewise; InvalidArgument if something lies in `folder`.
+std::filesystem::path consolidate_checkpoint(const std::filesystem::path& path,
+                                             const std::filesystem::path& folder);
 
 /// A trained model, for who has no job of it.
 struct SavedModel {

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <tuple>
 
+#include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/input_file.h"
 #include "bimetal/base/log.h"
@@ -61,6 +62,16 @@ void remove_checkpoint(const fs::path& path) {
   fs::rename(path, aside.path());
 }
 
+/// Where checkpoints of `dir` may be made.
+fs::path made_folder(const fs::path& dir, std::int64_t keep) {
+  if (keep < 1) throw Error(ErrorCode::InvalidArgument, "at least one checkpoint must be kept");
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) throw system_error("cannot make the checkpoint folder " + dir.string(), error.value());
+  remove_leftovers(dir, kPrefix);
+  return dir;
+}
+
 }  // namespace
 
 fs::path checkpoint_path(const fs::path& dir, std::int64_t step) {
@@ -82,6 +93,24 @@ void prune_checkpoints(const fs::path& dir, std::int64_t keep) noexcept try {
   }
 } catch (const std::exception& error) {
   log(LogLevel::warning, "cannot remove old checkpoints in {}: {}", dir.string(), error.what());
+}
+
+NewCheckpoint::NewCheckpoint(const fs::path& dir, std::int64_t step, std::int64_t keep)
+    : dir_(made_folder(dir, keep)),
+      keep_(keep),
+      folder_(checkpoint_path(dir, step), TemporaryPath::Kind::folder) {}
+
+void NewCheckpoint::commit(Manifest manifest) {
+  manifest.sequence = last_save(dir_).sequence + 1;
+  write_file_atomically(folder() / kStateFile, manifest_text(manifest));
+  folder_.move_into_place();
+  prune_checkpoints(dir_, keep_);
+}
+
+Error NewCheckpoint::explained(const Error& error) const {
+  return {error.code(),
+          fmt::format("cannot save the checkpoint {}: {}", target().string(), error.what()),
+          error.rank()};
 }
 
 }  // namespace bimetal::checkpoint

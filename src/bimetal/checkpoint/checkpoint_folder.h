@@ -1,12 +1,15 @@
 #pragma once
-// A folder of checkpoints: which there are, in the order in which they were saved.
-// Private to checkpoint.cpp.
+// A folder of checkpoints: which there are, in the order in which they were saved, and the next
+// one. Private to what saves and loads checkpoints.
 
 #include <cstdint>
 #include <filesystem>
 #include <vector>
 
+#include "bimetal/base/error.h"
+#include "bimetal/base/temporary_path.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/checkpoint_manifest.h"
 
 namespace bimetal::checkpoint {
 
@@ -24,5 +27,29 @@ std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& dir);
 /// Removes all but the `keep` saved last. Those without a sequence are left alone: they may be
 /// somebody else's. Never throws; what cannot be removed is logged.
 void prune_checkpoints(const std::filesystem::path& dir, std::int64_t keep) noexcept;
+
+/// A checkpoint that is being written: a hidden folder of a random name, which goes unless it is
+/// put into place.
+class NewCheckpoint {
+ public:
+  /// Makes `dir`, and removes what killed processes left in it. Error(System) names the path;
+  /// Error(InvalidArgument) unless keep > 0.
+  NewCheckpoint(const std::filesystem::path& dir, std::int64_t step, std::int64_t keep);
+
+  const std::filesystem::path& folder() const noexcept { return folder_.path(); }
+  const std::filesystem::path& target() const noexcept { return folder_.target(); }
+
+  /// Writes state.json with the next sequence of `dir`, moves all into place and removes older
+  /// checkpoints. The other files must be there, and on the disk.
+  void commit(Manifest manifest);
+
+  /// The same error with the name of what cannot be saved.
+  Error explained(const Error& error) const;
+
+ private:
+  std::filesystem::path dir_;
+  std::int64_t keep_;
+  TemporaryPath folder_;
+};
 
 }  // namespace bimetal::checkpoint

@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormatVersion = 1;
+/// Of whole tensors, which earlier releases read, too, and of slices.
+constexpr int kWholeVersion = 1, kSlicesVersion = 2;
 constexpr int kBase64 = sodium_base64_VARIANT_ORIGINAL;
 constexpr auto kChecksum = "sha256";
 
@@ -99,6 +100,7 @@ Json model_json(const ModelDescription& model) {
   Json json = {{"name", model.name},     {"hidden", model.hidden}, {"channels", model.channels},
                {"height", model.height}, {"width", model.width},   {"classes", model.classes},
                {"dtype", model.dtype},   {"mean", model.mean},     {"stddev", model.stddev}};
+  if (model.norm_group > 0) json["norm_group"] = model.norm_group;
   if (model.language) json["language"] = language_json(*model.language);
   return json;
 }
@@ -114,6 +116,7 @@ ModelDescription parse_model(const Json& json) {
   json.at("dtype").get_to(model.dtype);
   json.at("mean").get_to(model.mean);
   json.at("stddev").get_to(model.stddev);
+  model.norm_group = json.value("norm_group", model.norm_group);
   if (json.contains("language")) model.language = parse_language(json.at("language"));
   return model;
 }
@@ -147,31 +150,52 @@ TrainingState take_state(const Json& json) {
   return state;
 }
 
-Json files_json(const std::map<std::string, FileRecord>& files) {
-  Json json = Json::object();
-  for (const auto& [name, file] : files) {
-    json[name] = {{"size", file.size}, {"sha256", file.sha256}};
-  }
-  return json;
+Json slices_json(const SliceIndex& index) {
+  return {{"ranks", index.ranks},
+          {"model", index_json(index.model)},
+          {"optimizer", index_json(index.optimizer)}};
 }
 
-std::map<std::string, FileRecord> parse_files(const Json& json) {
-  std::map<std::string, FileRecord> files;
-  for (const char* name : {kModelFile, kOptimizerFile, kFeedbackFile}) {
-    if (name == kFeedbackFile && !json.contains(name)) continue;
-    const Json& file = json.at(name);
-    files[name] = {file.at("size").get<std::uint64_t>(), file.at("sha256").get<std::string>()};
-  }
-  return files;
+SliceIndex parse_slices(const Json& json, const std::string& origin) {
+  SliceIndex index{.ranks = json.at("ranks").get<int>(),
+                   .model = parse_index(json.at("model"), origin),
+                   .optimizer = parse_index(json.at("optimizer"), origin)};
+  require_complete(index.model, origin);
+  require_complete(index.optimizer, origin);
+  return index;
 }
 
-Manifest parse_manifest(Json json) {
+/// Names in a state.json never lead out of its folder.
+void require_known_files(const Manifest& manifest, const fs::path& path) {
+  for (const auto& [name, file] : manifest.files) {
+    if (name.empty() || name == ".." || fs::path(name).filename() != name) {
+      damaged(path, fmt::format("'{}' is no name of a file", name));
+    }
+  }
+  if (!manifest.slices) return;
+  for (const auto* index : {&manifest.slices->model, &manifest.slices->optimizer}) {
+    for (const auto& [name, tensor] : *index) {
+      for (const auto& slice : tensor.slices) {
+        if (manifest.files.contains(slice.file)) continue;
+        damaged(path, fmt::format("a slice of '{}' is in no file of it", name));
+      }
+    }
+  }
+}
+
+Manifest parse_manifest(const Json& json, const fs::path& path) {
   Manifest manifest;
   manifest.sequence = json.at("sequence").get<std::uint64_t>();
   manifest.state = take_state(json);
   manifest.optimizer = json.at("optimizer").at("kind").get<std::string>();
   manifest.optimizer_groups = json.at("optimizer").at("groups");
   manifest.files = parse_files(json.at("files"));
+  if (json.contains("slices")) {
+    manifest.slices = parse_slices(json.at("slices"), path.string());
+  } else {
+    for (const char* name : {kModelFile, kOptimizerFile}) json.at("files").at(name);
+  }
+  require_known_files(manifest, path);
   return manifest;
 }
 
@@ -200,10 +224,12 @@ std::string manifest_text(const fs::path& path) {
 }  // namespace
 
 std::string manifest_text(const Manifest& manifest) {
-  Json json = {{"format_version", kFormatVersion}, {"sequence", manifest.sequence}};
+  Json json = {{"format_version", manifest.slices ? kSlicesVersion : kWholeVersion},
+               {"sequence", manifest.sequence}};
   put_state(json, manifest.state);
   json["optimizer"] = {{"kind", manifest.optimizer}, {"groups", manifest.optimizer_groups}};
   json["files"] = files_json(manifest.files);
+  if (manifest.slices) json["slices"] = slices_json(*manifest.slices);
   json[kChecksum] = sha256_of(json.dump());
   return json.dump(2) + "\n";
 }
@@ -229,21 +255,51 @@ Manifest read_manifest(const fs::path& folder) {
   Json json = Json::parse(manifest_text(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) damaged(path, "it is no JSON object");
   const auto version = json.value("format_version", Json());
-  if (version.is_number_integer() && version > kFormatVersion) {
+  if (version.is_number_integer() && version > kSlicesVersion) {
     throw Error(ErrorCode::Unsupported,
                 fmt::format("{} is of format {}; this program reads up to {}", path.string(),
-                            version.get<std::int64_t>(), kFormatVersion));
+                            version.get<std::int64_t>(), kSlicesVersion));
   }
   verify_checksum(json, path);
   try {
-    return parse_manifest(std::move(json));
+    return parse_manifest(json, path);
   } catch (const nlohmann::json::exception& error) {
     damaged(path, error.what());
   }
 }
 
-std::map<std::string, FileRecord> record_files(const fs::path& folder) {
-  std::map<std::string, FileRecord> files;
+Json files_json(const FileRecords& files) {
+  Json json = Json::object();
+  for (const auto& [name, file] : files) {
+    json[name] = {{"size", file.size}, {"sha256", file.sha256}};
+  }
+  return json;
+}
+
+FileRecords parse_files(const Json& json) {
+  FileRecords files;
+  for (const auto& [name, file] : json.items()) {
+    files[name] = {file.at("size").get<std::uint64_t>(), file.at("sha256").get<std::string>()};
+  }
+  return files;
+}
+
+std::string index_text(const SliceIndex& index) {
+  return slices_json(index).dump();
+}
+
+SliceIndex parse_index_text(std::string_view text, const std::string& origin) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) report_damage(origin, "it is no JSON object");
+  try {
+    return parse_slices(json, origin);
+  } catch (const nlohmann::json::exception& error) {
+    report_damage(origin, error.what());
+  }
+}
+
+FileRecords record_files(const fs::path& folder) {
+  FileRecords files;
   for (const char* name : {kModelFile, kOptimizerFile}) files[name] = record_file(folder / name);
   if (fs::exists(folder / kFeedbackFile)) {
     files[kFeedbackFile] = record_file(folder / kFeedbackFile);
@@ -251,18 +307,19 @@ std::map<std::string, FileRecord> record_files(const fs::path& folder) {
   return files;
 }
 
-void verify_files(const Manifest& manifest, const fs::path& folder) {
-  for (const auto& [name, expected] : manifest.files) {
-    const fs::path path = folder / name;
-    std::error_code error;
-    const std::uint64_t size = fs::file_size(path, error);
-    if (is_missing(error)) damaged(path, error.message());
-    if (error) throw system_error("cannot read " + path.string(), error.value());
-    if (size != expected.size) {
-      damaged(path, fmt::format("it is {} bytes long instead of {}", size, expected.size));
-    }
-    if (sha256_of_file(path) != expected.sha256) damaged(path, "its checksum is wrong");
+void verify_file(const fs::path& path, const FileRecord& expected) {
+  std::error_code error;
+  const std::uint64_t size = fs::file_size(path, error);
+  if (is_missing(error)) damaged(path, error.message());
+  if (error) throw system_error("cannot read " + path.string(), error.value());
+  if (size != expected.size) {
+    damaged(path, fmt::format("it is {} bytes long instead of {}", size, expected.size));
   }
+  if (sha256_of_file(path) != expected.sha256) damaged(path, "its checksum is wrong");
+}
+
+void verify_files(const Manifest& manifest, const fs::path& folder) {
+  for (const auto& [name, expected] : manifest.files) verify_file(folder / name, expected);
 }
 
 }  // namespace bimetal::checkpoint

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/slices/tensor_index.h"
 
 namespace bimetal::checkpoint {
 
@@ -24,12 +26,21 @@ struct FileRecord {
   bool operator==(const FileRecord&) const = default;
 };
 
+using FileRecords = std::map<std::string, FileRecord>;
+
+/// Of a checkpoint in slices: where the tensors are.
+struct SliceIndex {
+  int ranks = 1;  ///< that have saved it
+  TensorIndex model, optimizer;
+};
+
 struct Manifest {
   std::uint64_t sequence = 0;  ///< grows with every save into a folder of checkpoints
   TrainingState state;
   std::string optimizer;                    ///< its kind
   nlohmann::ordered_json optimizer_groups;  ///< hyper-parameters, see optimizer_settings
-  std::map<std::string, FileRecord> files;
+  FileRecords files;
+  std::optional<SliceIndex> slices = {};  ///< none: whole tensors, in kModelFile and kOptimizerFile
 };
 
 /// JSON that ends with a checksum of itself.
@@ -46,11 +57,22 @@ TrainingState parse_state_text(std::string_view text, const std::string& origin)
 /// it.
 Manifest read_manifest(const std::filesystem::path& folder);
 
-/// Size and checksum of the tensor files, as they lie in `folder`.
-std::map<std::string, FileRecord> record_files(const std::filesystem::path& folder);
+/// Size and checksum of the files of whole tensors, as they lie in `folder`.
+FileRecords record_files(const std::filesystem::path& folder);
 
-/// Error(CorruptData) names the first of the manifest's files that is not as recorded,
-/// Error(System) one that cannot be read just now.
+nlohmann::ordered_json files_json(const FileRecords& files);
+/// Whatever their names. Throws what nlohmann's library does.
+FileRecords parse_files(const nlohmann::ordered_json& json);
+
+/// The index of the tensors' slices, for other ranks of the job. The way back: Error(CorruptData)
+/// names `origin`.
+std::string index_text(const SliceIndex& index);
+SliceIndex parse_index_text(std::string_view text, const std::string& origin);
+
+/// Error(CorruptData), naming it, if one of the manifest's files is not as recorded, Error(System)
+/// if it cannot be read just now.
+void verify_file(const std::filesystem::path& path, const FileRecord& expected);
+/// The same for all of them.
 void verify_files(const Manifest& manifest, const std::filesystem::path& folder);
 
 }  // namespace bimetal::checkpoint

@@ -1,11 +1,14 @@
 #include "bimetal/checkpoint/huggingface.h"
 
-#include <c10/util/StringUtil.h>
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/api/include/torch/utils.h>
+#include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -19,8 +22,17 @@
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
 #include "bimetal/checkpoint/model_file.h"
+#include "bimetal/checkpoint/new_folder.h"
+#include "bimetal/checkpoint/slices/safetensors_file.h"
 
 namespace bimetal::checkpoint {
+
+struct StoredWeight {
+  SafetensorsFile* file = nullptr;
+  TensorEntry entry;
+};
+using StoredWeights = std::map<std::string, StoredWeight>;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -28,6 +40,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr auto kWeights = "model.safetensors";
 constexpr auto kIndex = "model.safetensors.index.json";
+
+/// Of the model within, which names may lack.
+constexpr std::array<const char*, 2> kPrefixes = {"transformer.", "model."};
 
 [[noreturn]] void damaged_index(const fs::path& index, const std::string& flaw) {
   throw Error(ErrorCode::CorruptData, fmt::format("{} is damaged: {}", index.string(), flaw));
@@ -52,8 +67,8 @@ std::set<std::string> listed_shards(const fs::path& index, std::string text) {
   return shards;
 }
 
-TensorMap read_weights(const fs::path& folder) {
-  if (fs::exists(folder / kWeights)) return read_safetensors(folder / kWeights);
+std::vector<fs::path> weight_files(const fs::path& folder) {
+  if (fs::exists(folder / kWeights)) return {folder / kWeights};
   auto index = InputFile::find(folder / kIndex);
   if (!index) {
     throw Error(ErrorCode::InvalidArgument,
@@ -61,16 +76,16 @@ TensorMap read_weights(const fs::path& folder) {
                             "anew by transformers (save_pretrained)",
                             folder.string(), kWeights, kIndex));
   }
-  TensorMap all;
+  std::vector<fs::path> files;
   for (const auto& shard : listed_shards(folder / kIndex, index->read_all())) {
     if (!fs::exists(folder / shard)) {
       throw Error(ErrorCode::InvalidArgument,
                   fmt::format("{} lists '{}', which is not there; fetch the folder anew",
                               (folder / kIndex).string(), shard));
     }
-    all.merge(read_safetensors(folder / shard));
+    files.push_back(folder / shard);
   }
-  return all;
+  return files;
 }
 
 /// Constants that releases of transformers before 5 have stored beside the weights.
@@ -81,38 +96,43 @@ bool is_constant(std::string_view name) {
       [&](std::string_view end) { return name.ends_with(end); });
 }
 
-/// The file's tensors under the model's names.
-TensorMap renamed(TensorMap stored, const TensorMap& own, const task::ModelState& model) {
-  TensorMap found;
-  for (auto& [name, tensor] : stored) {
+/// The files' tensors under the model's names.
+StoredWeights renamed(const StoredWeights& stored, const TensorMap& own,
+                      const task::ModelState& model) {
+  StoredWeights found;
+  for (const auto& [name, weight] : stored) {
     auto ours = name;
-    for (const char* prefix : {"transformer.", "model."}) {
+    for (const char* prefix : kPrefixes) {
       if (!own.contains(ours) && own.contains(prefix + name)) ours = prefix + name;
     }
     const bool again = std::ranges::find(model.other_names, ours) != model.other_names.end();
     if (!own.contains(ours) && (again || is_constant(name))) continue;
-    found.emplace(ours, std::move(tensor));
+    found.emplace(ours, weight);
   }
   return found;
 }
 
-std::string shape_text(const torch::Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
+std::string shape_text(c10::IntArrayRef shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+bool fits(const StoredWeight& weight, const torch::Tensor& tensor) {
+  return tensor.sizes() == c10::IntArrayRef(weight.entry.shape) &&
+         c10::isFloatingType(weight.entry.dtype);
 }
 
 /// All that does not fit, in one message: who has to mend a file wants to know at once.
-void require_fitting(const TensorMap& stored, const TensorMap& own, const fs::path& folder) {
+void require_all(const StoredWeights& stored, const TensorMap& own, const fs::path& folder) {
   std::vector<std::string> missing, extra, unfit;
   for (const auto& [name, tensor] : own) {
     const auto found = stored.find(name);
     if (found == stored.end()) {
       missing.push_back(name);
-    } else if (found->second.sizes() != tensor.sizes()) {
-      unfit.push_back(fmt::format("{} is {} and should be {}", name, shape_text(found->second),
-                                  shape_text(tensor)));
-    } else if (!found->second.is_floating_point()) {
-      unfit.push_back(
-          fmt::format("{} is of type {}", name, c10::toString(found->second.scalar_type())));
+    } else if (const auto& entry = found->second.entry; tensor.sizes() != entry.shape) {
+      unfit.push_back(fmt::format("{} is {} and should be {}", name, shape_text(entry.shape),
+                                  shape_text(tensor.sizes())));
+    } else if (!fits(found->second, tensor)) {
+      unfit.push_back(fmt::format("{} is of type {}", name, c10::toString(entry.dtype)));
     }
   }
   for (const auto& [name, tensor] : stored) {
@@ -131,29 +151,59 @@ void require_fitting(const TensorMap& stored, const TensorMap& own, const fs::pa
                           message));
 }
 
-void require_empty(const fs::path& folder) {
-  std::error_code none;
-  if (!fs::exists(folder, none) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("{} is there already: name a new or empty folder", folder.string()));
-}
-
 }  // namespace
 
-void load_huggingface(const task::ModelState& model, const fs::path& folder) {
+struct HuggingFaceWeights::Impl {
+  fs::path folder;
+  std::deque<SafetensorsFile> files;
+  StoredWeights stored;
+  std::set<const void*> given;  ///< tensors that have their values: tied ones come again
+};
+
+HuggingFaceWeights::HuggingFaceWeights(const fs::path& folder) : impl_(std::make_unique<Impl>()) {
+  impl_->folder = folder;
+  for (const auto& path : weight_files(folder)) {
+    auto& file = impl_->files.emplace_back(path);
+    for (const auto& entry : file.header().entries) {
+      impl_->stored.emplace(entry.name, StoredWeight{&file, entry});
+    }
+  }
+}
+
+HuggingFaceWeights::~HuggingFaceWeights() = default;
+
+void HuggingFaceWeights::read_into(const std::vector<task::NamedTensor>& tensors) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : tensors) {
+    if (!impl_->given.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    auto found = impl_->stored.find(name);
+    for (const std::string prefix : kPrefixes) {
+      if (found != impl_->stored.end() || !name.starts_with(prefix)) continue;
+      found = impl_->stored.find(name.substr(prefix.size()));
+    }
+    if (found == impl_->stored.end() || !fits(found->second, tensor)) continue;
+    const auto& [file, entry] = found->second;
+    const auto values = torch::empty(entry.shape, torch::dtype(entry.dtype));
+    file->read(entry, 0, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+    torch::Tensor(tensor).copy_(values);
+  }
+}
+
+void HuggingFaceWeights::require_fitting(const task::ModelState& model) const {
   const auto own = model_tensors(model);
-  const auto stored = renamed(read_weights(folder), own, model);
-  require_fitting(stored, own, folder);
-  copy_values(stored, own);
+  require_all(renamed(impl_->stored, own, model), own, impl_->folder);
+}
+
+void load_huggingface(const task::ModelState& model, const fs::path& folder) {
+  HuggingFaceWeights weights(folder);
+  weights.require_fitting(model);
+  weights.read_into(model.parameters);
+  weights.read_into(model.buffers);
 }
 
 void save_huggingface(const task::ModelState& model, const models::LanguageModelConfig& config,
                       const fs::path& folder, const fs::path& tokenizer) {
-  auto target = fs::absolute(folder).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();  // "folder/"
-  require_empty(target);
-  fs::create_directories(target.parent_path());
-  TemporaryPath fresh(target, TemporaryPath::Kind::folder);
+  TemporaryPath fresh(place_of_new_folder(folder), TemporaryPath::Kind::folder);
   save_model(model, fresh.path() / kWeights);
   write_file_atomically(fresh.path() / "config.json", huggingface_config_text(config));
   if (!tokenizer.empty()) {

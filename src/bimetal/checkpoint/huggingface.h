@@ -4,6 +4,8 @@
 // those of our language models, so that nothing is transposed.
 
 #include <filesystem>
+#include <memory>
+#include <vector>
 
 #include "bimetal/checkpoint/huggingface_config.h"
 #include "bimetal/task/model_state.h"
@@ -17,6 +19,29 @@ namespace bimetal::checkpoint {
 /// InvalidArgument if there are no weights, and for tensors that are missing, too many, of another
 /// shape or no floating-point numbers, all of them named; CorruptData for damaged files.
 void load_huggingface(const task::ModelState& model, const std::filesystem::path& folder);
+
+/// The same for a model that is never whole in memory. Use from one thread.
+class HuggingFaceWeights {
+ public:
+  /// Opens the folder's files, and reads nothing of the weights. Errors: InvalidArgument if there
+  /// are none; CorruptData.
+  explicit HuggingFaceWeights(const std::filesystem::path& folder);
+  ~HuggingFaceWeights();
+  HuggingFaceWeights(const HuggingFaceWeights&) = delete;
+  HuggingFaceWeights& operator=(const HuggingFaceWeights&) = delete;
+
+  /// Gives those tensors their values, one after the other; once, where several units have one.
+  /// Those that do not fit stay as they are.
+  void read_into(const std::vector<task::NamedTensor>& tensors);
+
+  /// `model`: all of it, for its names and shapes. Error(InvalidArgument) names all that does not
+  /// fit.
+  void require_fitting(const task::ModelState& model) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 /// Writes a folder that transformers loads: it appears whole, and takes the place of an empty one.
 /// `tokenizer`: a tokenizer.json to copy; empty: none. Errors: InvalidArgument if something lies in

@@ -10,8 +10,8 @@
 
 namespace bimetal::checkpoint {
 
-task::Model draw_described_model(const ModelDescription& description) {
-  if (description.language) return models::make_language_model(*description.language);
+task::Model draw_described_model(const ModelDescription& description, const task::UnitMade& made) {
+  if (description.language) return models::make_language_model(*description.language, made);
   if (description.in_python()) {
     throw Error(
         ErrorCode::Unsupported,
@@ -20,13 +20,15 @@ task::Model draw_described_model(const ModelDescription& description) {
                     "(docs/tasks.md), or evaluate it with its job file",
                     description.name));
   }
-  return models::make_model(description.name,
-                            {.channels = description.channels,
-                             .height = description.height,
-                             .width = description.width,
-                             .classes = description.classes},
-                            description.hidden)
-      ->units();
+  auto model = models::make_model(description.name,
+                                  {.channels = description.channels,
+                                   .height = description.height,
+                                   .width = description.width,
+                                   .classes = description.classes},
+                                  description.hidden, description.norm_group)
+                   ->units();
+  for (const auto& unit : model.units) made(unit);
+  return model;
 }
 
 task::Model make_described_model(const ModelDescription& description) {

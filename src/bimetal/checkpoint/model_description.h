@@ -14,6 +14,7 @@ struct ModelDescription {
   /// As models::make_model takes it, or a language model's, or "module:function" of one in Python.
   std::string name;
   std::int64_t hidden = 0;  ///< likewise
+  std::int64_t norm_group = 0;  ///< likewise
   std::int64_t channels = 1, height = 28, width = 28, classes = 10;
   std::string dtype = "float32";  ///< that it was trained in: "float32" or "float64"
   double mean = 0, stddev = 1;    ///< pixels x become (x/255 − mean) ÷ stddev
@@ -23,9 +24,11 @@ struct ModelDescription {
   bool operator==(const ModelDescription&) const = default;
 };
 
-/// Such a model on the CPU in float32, drawn from torch's default generator. Errors of
-/// models::make_model or models::make_language_model.
-task::Model draw_described_model(const ModelDescription& description);
+/// Such a model on the CPU in float32, drawn from torch's default generator. `made`: told of each
+/// unit of a language model, before the next one is drawn, and of others' once they are there.
+/// Errors of models::make_model or models::make_language_model.
+task::Model draw_described_model(
+    const ModelDescription& description, const task::UnitMade& made = [](const task::Unit&) {});
 
 /// Such a model on the CPU in its own type, in evaluation mode. Its parameters are drawn, but
 /// torch's default generator is left as it was. Errors likewise.

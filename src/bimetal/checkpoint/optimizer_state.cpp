@@ -229,6 +229,10 @@ Json optimizer_settings(const Optimizer& optimizer) {
   return groups;
 }
 
+OptimizerFacts optimizer_facts(const Optimizer& optimizer) {
+  return {optimizer_kind(optimizer), optimizer_settings(optimizer)};
+}
+
 TensorMap optimizer_tensors(const Optimizer& optimizer, const task::ModelState& model) {
   const Kind kind = kind_of(optimizer);
   const auto& states = optimizer.state();

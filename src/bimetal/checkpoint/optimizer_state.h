@@ -26,6 +26,13 @@ std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
 /// The hyper-parameters of each parameter group, for people and for comparison.
 nlohmann::ordered_json optimizer_settings(const torch::optim::Optimizer& optimizer);
 
+/// Both: what a checkpoint says of an optimizer beside what it has learnt.
+struct OptimizerFacts {
+  std::string kind;
+  nlohmann::ordered_json groups;
+};
+OptimizerFacts optimizer_facts(const torch::optim::Optimizer& optimizer);
+
 /// The states that exist, keyed by the model's names of the parameters. Step counts are int64
 /// scalars. Error(InvalidArgument) if the optimizer has a parameter that the model has not.
 TensorMap optimizer_tensors(const torch::optim::Optimizer& optimizer,

@@ -1,9 +1,9 @@
 #include "bimetal/checkpoint/safetensors.h"
 
+#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <functional>
 #include <system_error>
@@ -23,36 +23,42 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kLengthBytes = 8;
-
 void require_storable(const std::string& name, const torch::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != torch::kStrided) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("tensor '{}' is undefined or sparse", name));
   }
-  if (!has_format_name(tensor.scalar_type())) {
+  if (format_name(tensor.scalar_type()).empty()) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("tensor '{}' is of type {}, which safetensors files do not know", name,
                             c10::toString(tensor.scalar_type())));
   }
 }
 
-/// Largest elements first, so that each tensor is aligned to its own element size.
-std::vector<TensorEntry> lay_out(const TensorMap& tensors) {
+std::vector<TensorEntry> entries_of(const TensorMap& tensors) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : tensors) {
     require_storable(name, tensor);
-    entries.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), 0, tensor.nbytes()});
+    entries.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
   }
+  return entries;
+}
+
+std::uint64_t data_bytes(const TensorEntry& entry) {
+  return c10::elementSize(entry.dtype) *
+         static_cast<std::uint64_t>(c10::multiply_integers(entry.shape));
+}
+
+/// Largest elements first, so that each tensor is aligned to its own element size.
+void lay_out(std::vector<TensorEntry>& entries) {
   std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
   });
   std::uint64_t offset = 0;
   for (TensorEntry& entry : entries) {
-    entry.begin += offset;
-    offset = entry.end += offset;
+    entry.begin = offset;
+    offset = entry.end = offset + data_bytes(entry);
   }
-  return entries;
 }
 
 /// Bytes whose number is known beforehand, so that no length in them is believed blindly.
@@ -79,60 +85,56 @@ class Reader {
   const Fill fill_;
 };
 
-std::vector<TensorEntry> read_header(Reader& reader) {
-  std::array<std::byte, kLengthBytes> length_field;
-  reader.read(length_field);
-  const std::uint64_t length = WireReader(length_field).u64();
-  if (length > std::min(reader.left(), kMaxHeaderBytes)) {
-    refuse_safetensors(reader.origin(), fmt::format("its header cannot be {} bytes long", length));
-  }
-  std::string text(length, ' ');
-  reader.read(std::as_writable_bytes(std::span(text)));
-  return parse_header(text, reader.left(), reader.origin());
-}
-
 torch::Tensor read_tensor(Reader& reader, const TensorEntry& entry) {
   auto tensor = torch::empty(entry.shape, torch::TensorOptions().dtype(entry.dtype));
   const std::span bytes(static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes());
   reader.read(bytes);
-  // Any other value in a bool is undefined behaviour for whoever computes with it.
-  const bool valid =
-      entry.dtype != torch::kBool ||
-      std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b <= std::byte{1}; });
-  if (!valid) {
-    refuse_safetensors(reader.origin(),
-                       fmt::format("tensor '{}' holds values that are no booleans", entry.name));
-  }
+  require_values(entry, bytes, reader.origin());
   return tensor;
 }
 
 TensorMap read_tensors(Reader reader) {
   TensorMap tensors;
-  for (const TensorEntry& entry : read_header(reader)) {
+  const auto header = read_header(
+      reader.left(), [&](std::span<std::byte> out) { reader.read(out); }, reader.origin());
+  for (const TensorEntry& entry : header.entries) {
     tensors.emplace(entry.name, read_tensor(reader, entry));
   }
   return tensors;
 }
 
-void write_tensors(const TensorMap& tensors,
-                   const std::function<void(std::span<const std::byte>)>& write) {
-  const auto entries = lay_out(tensors);
+}  // namespace
+
+void encode_safetensors(std::vector<TensorEntry> entries, const TensorOf& tensor_of,
+                        const WriteBytes& write) {
+  lay_out(entries);
   const std::string header = header_text(entries);
   WireWriter length;
   length.u64(header.size());
   write(length.bytes());
   write(std::as_bytes(std::span(header)));
   for (const TensorEntry& entry : entries) {
-    const auto tensor = tensors.at(entry.name).detach().cpu().contiguous();
+    const auto tensor = tensor_of(entry.name).detach().cpu().contiguous();
     write(std::span(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()));
   }
 }
 
-}  // namespace
+void encode_safetensors(const TensorMap& tensors, const WriteBytes& write) {
+  encode_safetensors(
+      entries_of(tensors), [&](const std::string& name) { return tensors.at(name); }, write);
+}
+
+void write_safetensors(const fs::path& path, std::vector<TensorEntry> entries,
+                       const TensorOf& tensor_of) {
+  AtomicFile file(path);
+  encode_safetensors(std::move(entries), tensor_of,
+                     [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  file.commit();
+}
 
 void write_safetensors(const fs::path& path, const TensorMap& tensors) {
   AtomicFile file(path);
-  write_tensors(tensors, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  encode_safetensors(tensors, [&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.commit();
 }
 
@@ -147,7 +149,7 @@ TensorMap read_safetensors(const fs::path& path) {
 
 std::vector<std::byte> encode_safetensors(const TensorMap& tensors) {
   std::vector<std::byte> all;
-  write_tensors(tensors, [&](std::span<const std::byte> bytes) {
+  encode_safetensors(tensors, [&](std::span<const std::byte> bytes) {
     all.insert(all.end(), bytes.begin(), bytes.end());
   });
   return all;

@@ -7,10 +7,13 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "bimetal/checkpoint/safetensors_header.h"
 
 namespace bimetal::checkpoint {
 
@@ -21,6 +24,18 @@ using TensorMap = std::map<std::string, torch::Tensor>;
 /// when it returns. Error(System) on failure, Error(InvalidArgument) for tensors or names that the
 /// format cannot hold.
 void write_safetensors(const std::filesystem::path& path, const TensorMap& tensors);
+
+/// The same for tensors that need not be there all at once: each of `entries` (of which name, type
+/// and shape count) is asked for when its turn has come.
+using TensorOf = std::function<torch::Tensor(const std::string& name)>;
+void write_safetensors(const std::filesystem::path& path, std::vector<TensorEntry> entries,
+                       const TensorOf& tensor_of);
+
+/// The bytes of such a file, from its first to its last, for whatever `write` does with them.
+using WriteBytes = std::function<void(std::span<const std::byte>)>;
+void encode_safetensors(const TensorMap& tensors, const WriteBytes& write);
+void encode_safetensors(std::vector<TensorEntry> entries, const TensorOf& tensor_of,
+                        const WriteBytes& write);
 
 /// Validates header length, offsets, shapes and types against the file before allocating. The
 /// tensors are on the CPU. Error(System) if it cannot be opened; Error(CorruptData) names the file

@@ -10,12 +10,14 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/wire.h"
 
 namespace bimetal::checkpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::uint64_t kLengthBytes = 8;
 constexpr auto kMetadata = "__metadata__";
 constexpr std::size_t kMaxDimensions = 64;  // libtorch's own limit in most of its operations
 
@@ -34,12 +36,6 @@ constexpr std::array<NamedType, 10> kTypes{{{"F64", torch::kFloat64},
                                             {"U8", torch::kUInt8},
                                             {"BOOL", torch::kBool}}};
 
-std::string_view format_name(torch::Dtype dtype) {
-  const auto* found = std::find_if(kTypes.begin(), kTypes.end(),
-                                   [&](const NamedType& type) { return type.dtype == dtype; });
-  return found == kTypes.end() ? std::string_view() : found->name;
-}
-
 /// What is wrong; the caller knows of which file and tensor.
 struct Flaw {
   std::string text;
@@ -53,10 +49,9 @@ std::uint64_t multiply(std::uint64_t a, std::uint64_t b) {
 torch::Dtype parse_dtype(const Json& value) {
   if (!value.is_string()) throw Flaw{"its dtype is no string"};
   const auto name = value.get<std::string>();
-  const auto* found = std::find_if(kTypes.begin(), kTypes.end(),
-                                   [&](const NamedType& type) { return type.name == name; });
-  if (found == kTypes.end()) throw Flaw{fmt::format("dtype '{}' is unknown", name)};
-  return found->dtype;
+  const auto dtype = named_dtype(name);
+  if (!dtype) throw Flaw{fmt::format("dtype '{}' is unknown", name)};
+  return *dtype;
 }
 
 std::uint64_t parse_whole(const Json& value, std::string_view what) {
@@ -167,8 +162,43 @@ std::string header_text(const std::vector<TensorEntry>& entries) {
   }
 }
 
-bool has_format_name(torch::Dtype dtype) {
-  return !format_name(dtype).empty();
+SafetensorsHeader read_header(std::uint64_t size,
+                              const std::function<void(std::span<std::byte>)>& read,
+                              const std::string& file) {
+  if (size < kLengthBytes) refuse_safetensors(file, "it ends early");
+  std::array<std::byte, kLengthBytes> length_field;
+  read(length_field);
+  const std::uint64_t length = WireReader(length_field).u64();
+  const std::uint64_t left = size - kLengthBytes;
+  if (length > std::min(left, kMaxHeaderBytes)) {
+    refuse_safetensors(file, fmt::format("its header cannot be {} bytes long", length));
+  }
+  std::string text(length, ' ');
+  read(std::as_writable_bytes(std::span(text)));
+  return {parse_header(text, left - length, file), kLengthBytes + length};
+}
+
+void require_values(const TensorEntry& entry, std::span<const std::byte> bytes,
+                    const std::string& file) {
+  if (entry.dtype != torch::kBool ||
+      std::ranges::all_of(bytes, [](std::byte b) { return b <= std::byte{1}; })) {
+    return;
+  }
+  refuse_safetensors(file,
+                     fmt::format("tensor '{}' holds values that are no booleans", entry.name));
+}
+
+std::string_view format_name(torch::Dtype dtype) {
+  const auto* found = std::find_if(kTypes.begin(), kTypes.end(),
+                                   [&](const NamedType& type) { return type.dtype == dtype; });
+  return found == kTypes.end() ? std::string_view() : found->name;
+}
+
+std::optional<torch::Dtype> named_dtype(std::string_view name) {
+  const auto* found = std::find_if(kTypes.begin(), kTypes.end(),
+                                   [&](const NamedType& type) { return type.name == name; });
+  if (found == kTypes.end()) return std::nullopt;
+  return found->dtype;
 }
 
 }  // namespace bimetal::checkpoint

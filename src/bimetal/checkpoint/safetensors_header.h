@@ -1,10 +1,14 @@
 #pragma once
 // The JSON header of a safetensors file: what it says, and whether it can be true.
-// Private to safetensors.cpp.
+// Private to what reads and writes such files.
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,11 +33,27 @@ struct TensorEntry {
 std::vector<TensorEntry> parse_header(std::string_view json, std::uint64_t data_size,
                                       const std::string& file);
 
+/// Reads the beginning of `size` bytes, by a `read` that fills its argument or throws: the header's
+/// length and the header. `data`: where what it describes begins. Errors as parse_header's.
+struct SafetensorsHeader {
+  std::vector<TensorEntry> entries;
+  std::uint64_t data = 0;
+};
+SafetensorsHeader read_header(std::uint64_t size,
+                              const std::function<void(std::span<std::byte>)>& read,
+                              const std::string& file);
+
+/// Error(CorruptData) for bytes that are no values of the type: of bool, all but 0 and 1, which
+/// would be undefined behaviour for whoever computes with them.
+void require_values(const TensorEntry& entry, std::span<const std::byte> bytes,
+                    const std::string& file);
+
 /// The header's text, padded with spaces so that the data after it is aligned to 8 bytes.
 /// Error(InvalidArgument) for names that are no UTF-8 or taken by the format.
 std::string header_text(const std::vector<TensorEntry>& entries);
 
-/// Whether the format has a name for `dtype`.
-bool has_format_name(torch::Dtype dtype);
+/// "F32"; empty if the format has no name for `dtype`.
+std::string_view format_name(torch::Dtype dtype);
+std::optional<torch::Dtype> named_dtype(std::string_view name);
 
 }  // namespace bimetal::checkpoint

@@ -5,41 +5,60 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
 
 namespace bimetal::checkpoint {
+namespace {
+
+TrainingState fresh_start(const comm::Group& group, const job::JobConfig& job) {
+  TrainingState start;
+  start.seed = job.train.seed;
+  start.global_batch = job.train.global_batch;
+  if (group.rank() == 0) start.term = last_save(job.checkpoint.dir).term + 1;
+  return start;
+}
+
+/// Where `saved` left off.
+TrainingState go_on(TrainingState start, const TrainingState& saved, progress::Observer& observer) {
+  if (saved.seed != start.seed) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the checkpoint was made with train.seed = {} and this job has {}: the "
+                            "order of samples would change within the epoch; resume with "
+                            "train.seed = {}",
+                            saved.seed, start.seed, saved.seed));
+  }
+  if (saved.global_batch != start.global_batch) {
+    observer.on_notice(
+        fmt::format("the checkpoint was made with train.global_batch = {}; this job "
+                    "goes on with {}",
+                    saved.global_batch, start.global_batch));
+  }
+  start.step = saved.step;
+  start.position = saved.position;
+  start.error_feedback = saved.error_feedback;
+  start.loss_scaler = saved.loss_scaler;
+  set_random_state(saved.torch_rng);
+  return start;
+}
+
+}  // namespace
 
 TrainingState starting_point(comm::Group group, const job::JobConfig& job,
                              const std::optional<std::filesystem::path>& resume,
                              const task::ModelState& model, torch::optim::Optimizer& optimizer,
                              progress::Observer& observer) {
-  TrainingState start;
-  start.seed = job.train.seed;
-  start.global_batch = job.train.global_batch;
-  if (group.rank() == 0) start.term = last_save(job.checkpoint.dir).term + 1;
-  const auto saved = load_shared_checkpoint(group, resume, model, optimizer);
-  if (!saved) return start;
-  if (saved->seed != start.seed) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("the checkpoint was made with train.seed = {} and this job has {}: the "
-                            "order of samples would change within the epoch; resume with "
-                            "train.seed = {}",
-                            saved->seed, start.seed, saved->seed));
-  }
-  if (saved->global_batch != start.global_batch) {
-    observer.on_notice(
-        fmt::format("the checkpoint was made with train.global_batch = {}; this job "
-                    "goes on with {}",
-                    saved->global_batch, start.global_batch));
-  }
-  start.step = saved->step;
-  start.position = saved->position;
-  start.error_feedback = saved->error_feedback;
-  start.loss_scaler = saved->loss_scaler;
-  set_random_state(saved->torch_rng);
-  return start;
+  auto start = fresh_start(group, job);
+  const auto saved = load_shared_checkpoint(std::move(group), resume, model, optimizer);
+  return saved ? go_on(std::move(start), *saved, observer) : start;
+}
+
+TrainingState starting_point(comm::Group group, const job::JobConfig& job,
+                             const SharedReader& saved, progress::Observer& observer) {
+  auto start = fresh_start(group, job);
+  return saved.found() ? go_on(std::move(start), saved.state(), observer) : start;
 }
 
 std::int64_t planned_steps(const job::TrainConfig& config, std::int64_t dataset_size,

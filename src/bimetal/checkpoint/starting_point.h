@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/progress/observer.h"
@@ -22,6 +23,10 @@ TrainingState starting_point(comm::Group group, const job::JobConfig& job,
                              const std::optional<std::filesystem::path>& resume,
                              const task::ModelState& model, torch::optim::Optimizer& optimizer,
                              progress::Observer& observer);
+
+/// The same where tensors are read in slices: `saved` has none of them read.
+TrainingState starting_point(comm::Group group, const job::JobConfig& job,
+                             const SharedReader& saved, progress::Observer& observer);
 
 /// Optimizer steps that the job will have done at its end, those before `start` included.
 std::int64_t planned_steps(const job::TrainConfig& config, std::int64_t dataset_size,

@@ -10,6 +10,7 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
+#include "bimetal/cli/checkpoint/checkpoint.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/demo/demo.h"
 #include "bimetal/cli/error_text.h"
@@ -18,6 +19,7 @@
 #include "bimetal/cli/fabric/devices.h"
 #include "bimetal/cli/fabric/launch.h"
 #include "bimetal/cli/fabric/token.h"
+#include "bimetal/cli/plan/plan.h"
 #include "bimetal/cli/predict/evaluate.h"
 #include "bimetal/cli/predict/export.h"
 #include "bimetal/cli/predict/generate.h"
@@ -26,7 +28,6 @@
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/join.h"
-#include "bimetal/cli/train/plan.h"
 #include "bimetal/cli/train/rank.h"
 #include "bimetal/cli/train/server_rank.h"
 #include "bimetal/cli/train/show_job.h"
@@ -68,6 +69,7 @@ int run(int argc, char** argv) {
   add_predict(app, action);
   add_generate(app, action);
   add_export(app, action);
+  add_checkpoint(app, action);
   add_show_job(app, action);
   add_plan(app, action);
   add_devices(app, action);

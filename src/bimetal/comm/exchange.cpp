@@ -1,11 +1,31 @@
 #include "bimetal/comm/exchange.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 
+#include "bimetal/base/error.h"
+
 namespace bimetal::comm {
 namespace {
+
+/// What ranks say of themselves; a training state may have as many bytes as a machine has memory.
+constexpr std::int64_t kMostSaid = std::int64_t{1} << 30;
+constexpr std::int64_t kMostSent = std::int64_t{1} << 44;
+
+/// All ranks have the same numbers, and so the same error.
+std::size_t checked_size(std::int64_t size, std::int64_t most, int rank) {
+  if (size >= 0 && size <= most) return static_cast<std::size_t>(size);
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("rank {} announces {} bytes, of {} at most", rank, size, most), rank);
+}
+
+Bytes room_for(std::size_t bytes) try { return Bytes(bytes); } catch (const std::exception&) {
+  throw Error(ErrorCode::OutOfMemory,
+              fmt::format("there is no memory for {} bytes from other ranks", bytes));
+}
 
 Buffer as_buffer(std::span<std::byte> bytes) {
   return {bytes.data(), bytes.size(), DType::uint8};
@@ -19,10 +39,13 @@ std::vector<Bytes> all_gather_bytes(Group group, std::span<const std::byte> mine
   const std::vector<std::int64_t> my_size = {static_cast<std::int64_t>(mine.size())};
   std::vector<std::int64_t> sizes(ranks);
   group.all_gather(buffer(std::span(my_size)), buffer(std::span(sizes)), deadline).wait();
-  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
+  std::size_t longest = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    longest = std::max(longest, checked_size(sizes[rank], kMostSaid, static_cast<int>(rank)));
+  }
   Bytes padded(mine.begin(), mine.end());
   padded.resize(longest);
-  Bytes all(longest * ranks);
+  Bytes all = room_for(longest * ranks);
   group.all_gather(as_buffer(padded), as_buffer(all), deadline).wait();
 
   std::vector<Bytes> result;
@@ -46,7 +69,8 @@ std::vector<std::string> all_gather_text(Group group, const std::string& mine, D
 Bytes broadcast_bytes(Group group, Bytes bytes, int root, Deadline deadline) {
   std::vector<std::int64_t> size = {static_cast<std::int64_t>(bytes.size())};
   group.broadcast(buffer(std::span(size)), root, deadline).wait();
-  bytes.resize(static_cast<std::size_t>(size[0]));
+  const auto sent = checked_size(size[0], kMostSent, root);
+  if (bytes.size() != sent) bytes = room_for(sent);
   group.broadcast(as_buffer(bytes), root, deadline).wait();
   return bytes;
 }

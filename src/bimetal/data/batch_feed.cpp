@@ -4,8 +4,8 @@
 
 namespace bimetal::data {
 
-EpochSampler make_sampler(const task::Dataset& dataset, std::uint64_t seed) {
-  return EpochSampler(dataset.size(), seed, /*shuffle=*/true, task::weights_of(dataset));
+EpochSampler make_sampler(const task::Dataset& dataset, std::uint64_t seed, std::int64_t group) {
+  return EpochSampler(dataset.size(), seed, /*shuffle=*/true, task::weights_of(dataset), group);
 }
 
 BatchFeed::BatchFeed(std::shared_ptr<const task::Dataset> dataset, EpochSampler sampler, int rank,

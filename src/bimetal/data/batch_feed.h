@@ -12,8 +12,8 @@
 
 namespace bimetal::data {
 
-/// Of the data set's samples with their weights.
-EpochSampler make_sampler(const task::Dataset& dataset, std::uint64_t seed);
+/// Of the data set's samples with their weights; `group`: as EpochSampler has it.
+EpochSampler make_sampler(const task::Dataset& dataset, std::uint64_t seed, std::int64_t group = 1);
 
 /// Every rank drives its own feed with the same calls and the same shares. Because one step is
 /// always drawn ahead, shares decided after step k are those of step k+2. Use from one thread.

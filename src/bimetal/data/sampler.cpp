@@ -51,13 +51,22 @@ std::int64_t samples_asked_for(std::span<const std::int64_t> shares) {
 }  // namespace
 
 EpochSampler::EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle,
-                           std::vector<std::int64_t> weights)
-    : size_(dataset_size), seed_(seed), shuffle_(shuffle), weights_(std::move(weights)) {
+                           std::vector<std::int64_t> weights, std::int64_t group)
+    : size_(dataset_size),
+      seed_(seed),
+      shuffle_(shuffle),
+      weights_(std::move(weights)),
+      group_(group) {
   if (dataset_size < 1) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("a dataset of {} samples cannot be trained on", dataset_size));
   }
   check_weights(weights_, dataset_size);
+  if (group < 1 || (group > 1 && !weights_.empty())) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("samples of {} weights cannot be dealt out in groups of {}",
+                            weights_.empty() ? "equal" : "unequal", group));
+  }
 }
 
 std::int64_t EpochSampler::remaining() const noexcept {
@@ -73,10 +82,23 @@ std::int64_t EpochSampler::mean_weight(std::int64_t samples) const noexcept {
 EpochSampler::Step EpochSampler::next(std::span<const std::int64_t> shares) {
   const std::int64_t full = samples_asked_for(shares);
   Step step = take(full);
-  step.counts = step.total == full ? std::vector<std::int64_t>(shares.begin(), shares.end())
-                                   : balance::scale_shares(shares, step.total);
+  step.counts = split(shares, step.total);
   step.weights = step.counts;
   return step;
+}
+
+/// Of the groups only the step's last may have samples missing, and with it the last rank that has
+/// any.
+std::vector<std::int64_t> EpochSampler::split(std::span<const std::int64_t> shares,
+                                              std::int64_t samples) const {
+  if (group_ == 1) return balance::scale_shares(shares, samples);
+  const auto groups = (samples + group_ - 1) / group_;
+  auto counts = balance::scale_shares(shares, groups);
+  for (auto& count : counts) count *= group_;
+  const auto last = std::ranges::find_if(counts.rbegin(), counts.rend(),
+                                         [](std::int64_t count) { return count > 0; });
+  *last -= groups * group_ - samples;
+  return counts;
 }
 
 EpochSampler::Step EpochSampler::deal(std::span<const std::int64_t> shares, std::int64_t samples) {

@@ -19,18 +19,21 @@ class EpochSampler {
  public:
   /// The permutation depends on (dataset_size, seed, epoch) alone and is the same on every
   /// platform. `weights`: what each sample costs to compute (its tokens), at least 1, the same on
-  /// all ranks; none: 1 each. Error(InvalidArgument) if dataset_size < 1 or the weights don't fit.
+  /// all ranks; none: 1 each. `group`: so many samples that follow each other in a step go to one
+  /// rank together (the step's last ones may be fewer); only without weights.
+  /// Error(InvalidArgument) if dataset_size < 1 or weights or group don't fit.
   EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle = true,
-               std::vector<std::int64_t> weights = {});
+               std::vector<std::int64_t> weights = {}, std::int64_t group = 1);
 
   std::uint64_t seed() const noexcept { return seed_; }
+  std::int64_t group() const noexcept { return group_; }
 
   /// Samples left in the current epoch.
   std::int64_t remaining() const noexcept;
 
   /// The next Σ shares samples (or what is left of the epoch: the shares are then scaled down in
   /// proportion, see balance::scale_shares) and how they fall to the ranks: rank r gets the r-th
-  /// run. Advances; at the epoch's end the next call begins a new epoch. Error(InvalidArgument)
+  /// run, of whole groups. Advances; at the epoch's end the next call begins a new epoch. Error(InvalidArgument)
   /// for no shares, a negative one, or Σ shares = 0.
   struct Step {
     std::int64_t epoch = 0;
@@ -63,11 +66,13 @@ class EpochSampler {
  private:
   void order_epoch();
   Step take(std::int64_t samples);
+  std::vector<std::int64_t> split(std::span<const std::int64_t> shares, std::int64_t samples) const;
 
   std::int64_t size_;
   std::uint64_t seed_;
   bool shuffle_;
   std::vector<std::int64_t> weights_;  ///< per sample; empty: all are alike
+  std::int64_t group_;
   SamplerPosition position_;
   std::int64_t ordered_epoch_ = -1;  ///< the epoch that order_ is of
   std::vector<std::int64_t> order_;

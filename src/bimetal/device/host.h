@@ -16,11 +16,21 @@ int usable_cores();
 
 struct HostMemory {
   std::uint64_t total_bytes = 0;  ///< the machine's or, if smaller, the container's limit
-  std::uint64_t free_bytes = 0;   ///< what can be allocated without swapping, within that limit
+  /// What this process can allocate without swapping, within that limit and limit_process_memory's.
+  std::uint64_t free_bytes = 0;
+  std::uint64_t shared_free_bytes = 0;  ///< the same for all processes there together
 };
 
 /// Zeros where it can't be had.
 HostMemory host_memory();
+
+struct ProcessMemory {
+  std::uint64_t resident_bytes = 0;  ///< of this process, now
+  std::uint64_t peak_bytes = 0;      ///< the most since it began
+};
+
+/// Zeros where it can't be had.
+ProcessMemory process_memory();
 
 /// Differs between machines, and between two starts of one; containers of a machine share it. Empty
 /// where it can't be had.

@@ -23,8 +23,13 @@ void return_freed_tensors() {
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }
 
+void give_back_freed_memory() {
+  malloc_trim(0);
+}
+
 #else
 
+void give_back_freed_memory() {}
 void keep_freed_tensors() {}
 void return_freed_tensors() {}
 

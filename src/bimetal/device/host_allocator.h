@@ -15,4 +15,8 @@ void keep_freed_tensors();
 /// 32 MiB as blocks are freed. Process-wide; idempotent; likewise.
 void return_freed_tensors();
 
+/// Gives what is free at this time back to the system: after something large that does not come
+/// again. Does nothing where the C library is not glibc.
+void give_back_freed_memory();
+
 }  // namespace bimetal::device

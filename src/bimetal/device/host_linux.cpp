@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -32,6 +33,16 @@ std::string field(const char* path, const std::string& key) {
 std::uint64_t field_bytes(const char* path, const std::string& key) {
   const std::string text = field(path, key);
   return text.empty() ? 0 : std::strtoull(text.c_str(), nullptr, 10) * 1024;
+}
+
+// Of limit_process_memory's.
+std::uint64_t left_of_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::numeric_limits<std::uint64_t>::max();
+  }
+  return limit.rlim_cur -
+         std::min<std::uint64_t>(limit.rlim_cur, field_bytes("/proc/self/status", "VmData"));
 }
 
 int cores_of_affinity() {
@@ -70,7 +81,13 @@ HostMemory host_memory() {
         std::min(memory.free_bytes,
                  *limits.memory_bytes - std::min(*limits.memory_bytes, limits.memory_used_bytes));
   }
+  memory.shared_free_bytes = memory.free_bytes;
+  memory.free_bytes = std::min(memory.free_bytes, left_of_limit());
   return memory;
+}
+
+ProcessMemory process_memory() {
+  return {field_bytes("/proc/self/status", "VmRSS"), field_bytes("/proc/self/status", "VmHWM")};
 }
 
 std::string boot_id() {

@@ -35,8 +35,18 @@ HostMemory host_memory() {
     memory.free_bytes =
         (std::uint64_t{pages.free_count} + pages.inactive_count + pages.purgeable_count) *
         static_cast<std::uint64_t>(getpagesize());
+    memory.shared_free_bytes = memory.free_bytes;
   }
   return memory;
+}
+
+ProcessMemory process_memory() {
+  mach_task_basic_info_data_t info{};
+  mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
+  const kern_return_t result = task_info(mach_task_self(), MACH_TASK_BASIC_INFO,
+                                         reinterpret_cast<task_info_t>(&info), &count);
+  if (result != KERN_SUCCESS) return {};
+  return {info.resident_size, info.resident_size_max};
 }
 
 std::string boot_id() {

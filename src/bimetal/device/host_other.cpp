@@ -18,6 +18,10 @@ HostMemory host_memory() {
   return {};
 }
 
+ProcessMemory process_memory() {
+  return {};
+}
+
 std::string boot_id() {
   return "";
 }

@@ -15,6 +15,9 @@ struct Asked {
   const JobConfig& job;
   bool low, float16;  ///< precision of any worker
 
+  bool unlike;  ///< not all of them compute in the same
+
+  bool in_parts() const { return job.mesh.tensor > 1; }
   bool servers() const { return job.parallel.mode == "server"; }
   /// Anything, to one place or the other.
   bool offloads(std::string_view place, std::string_view other) const {
@@ -55,12 +58,16 @@ constexpr Combination kImpossible[] = {
      "model.python brings data of its own: leave the keys of [data] out, but for name and path, "
      "which "
      "it may look at"},
-    {[](const Asked& asked) { return asked.job.model.norm == "batch"; },
-     "model.norm = \"batch\" is not possible yet: what a sample is normalised by would hang on "
-     "which "
-     "others are beside it, so on the split of the batch; take \"group\", which looks at one "
-     "sample "
-     "alone"},
+    {[](const Asked& asked) { return asked.job.model.norm == "batch" && asked.servers(); },
+     "model.norm = \"batch\" does not go with parallel.mode = \"server\": workers that do not wait "
+     "for each other have no running statistics in common; take \"group\", which looks at one "
+     "sample alone, or parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) {
+       return asked.job.model.norm == "batch" &&
+              asked.job.model.norm_group > asked.job.train.global_batch;
+     },
+     "model.norm_group is larger than train.global_batch: so many samples are normalised with each "
+     "other, and a step must have them"},
     {[](const Asked& asked) { return asked.float16 && asked.job.compression.gradients != "none"; },
      "train.precision = \"float16\" does not go with compression.gradients: what is shortened is "
      "remembered for the next step, and an overflow, which skips one step, would stay in that "
@@ -120,6 +127,68 @@ constexpr Combination kImpossible[] = {
      },
      "zero.offload_optimizer and offload_parameters = \"disk\" need zero.offload_path: a folder on "
      "a fast disk"},
+    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.servers(); },
+     "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
+     "compute "
+     "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) { return asked.in_parts() && asked.job.mesh.stages > 1; },
+     "mesh.tensor does not go with mesh.stages: stages whose tensors are in parts cannot be run "
+     "yet; "
+     "take 1 of one of them"},
+    {[](const Asked& asked) { return asked.in_parts() && asked.servers(); },
+     "mesh.tensor does not go with parallel.mode = \"server\": workers of parameter servers "
+     "compute "
+     "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) { return asked.in_parts() && asked.job.zero.level > 0; },
+     "mesh.tensor does not go with zero.level: shards are cut from whole tensors, and cannot be "
+     "cut "
+     "from parts of them yet; leave one of them out"},
+    {[](const Asked& asked) {
+       const auto& optimizer = asked.job.train.optimizer;
+       return asked.in_parts() && (optimizer == "lars" || optimizer == "lamb");
+     },
+     "mesh.tensor does not go with train.optimizer = \"lars\" or \"lamb\", which need the norms of "
+     "whole tensors where a rank has parts of them; take \"sgd\", \"adam\" or \"adamw\""},
+    {[](const Asked& asked) {
+       return asked.in_parts() && asked.job.compression.gradients != "none";
+     },
+     "mesh.tensor does not go with compression.gradients: what is not sent would be remembered by "
+     "part, and lost on another mesh; leave one of them out"},
+    {[](const Asked& asked) { return asked.in_parts() && asked.job.parallel.exact == "relaxed"; },
+     "mesh.tensor does not go with parallel.exact = \"relaxed\": the ranks that share a replica's "
+     "tensors must draw the same random numbers; take \"strict\""},
+    {[](const Asked& asked) {
+       const auto& mesh = asked.job.mesh;
+       return asked.in_parts() && asked.job.train.deterministic && mesh.tensor_parts == "speed";
+     },
+     "train.deterministic does not go with mesh.tensor_weights = \"speed\": parts that follow from "
+     "measured speed may be others in the next run; take \"equal\" or numbers"},
+    {[](const Asked& asked) { return asked.in_parts() && asked.unlike; },
+     "mesh.tensor needs one precision on all workers, since they add up what they compute: leave "
+     "precision out of --worker, and set train.precision"},
+    {[](const Asked& asked) {
+       return asked.job.mesh.stages > 1 && asked.job.compression.gradients != "none";
+     },
+     "mesh.stages does not go with compression.gradients: what was not sent would have to be "
+     "remembered for other cuts; leave one of them out"},
+    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.job.zero.level > 1; },
+     "mesh.stages goes with zero.level 0 and 1: a stage computes forward and backward of several "
+     "micro-batches by turns, which shards of gradients and parameters do not follow"},
+    {[](const Asked& asked) {
+       return asked.job.mesh.stages > 1 && asked.job.train.recompute == "auto";
+     },
+     "mesh.stages does not go with train.recompute = \"auto\": stages that run out of memory take "
+     "smaller micro-batches; take \"all\", \"sqrt\" or \"none\""},
+    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.job.model.norm == "batch"; },
+     "mesh.stages does not go with model.norm = \"batch\": running statistics live with each stage, "
+     "and are not merged yet; take \"group\""},
+    {[](const Asked& asked) {
+       const auto& mesh = asked.job.mesh;
+       return mesh.stages > 1 && asked.job.train.deterministic && mesh.cuts.empty();
+     },
+     "train.deterministic with mesh.stages needs mesh.cuts: cuts that follow from measured speed "
+     "may "
+     "be others in the next run"},
 };
 
 }  // namespace
@@ -135,7 +204,10 @@ void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers)
         workers, [&](const WorkerSpec& worker) { return precision_of(job, worker) == precision; });
   };
   const bool float16 = computes_in("float16");
-  const Asked asked{job, float16 || computes_in("bfloat16"), float16};
+  const bool unlike = std::ranges::any_of(workers, [&](const WorkerSpec& worker) {
+    return precision_of(job, worker) != job.train.precision;
+  });
+  const Asked asked{job, float16 || computes_in("bfloat16"), float16, unlike};
   for (const auto& combination : kImpossible) {
     if (combination.asked(asked)) {
       throw Error(ErrorCode::Unsupported, std::string(combination.why));

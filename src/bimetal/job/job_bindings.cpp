@@ -210,40 +210,88 @@ Binding word_or_weights(std::string expected, std::vector<std::string> words,
 }  // namespace
 
 Binding balance_policy(ParallelConfig& to) {
-  return word_or_weights(R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
-                         [&to](const std::string& word) {
-                           to.balance =
-                               word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
-                           to.weights.clear();
-                         },
-                         [&to](std::vector<double> weights) {
-                           to.balance = balance::Policy::Fixed;
-                           to.weights = std::move(weights);
-                         },
-                         [&to]() -> std::string {
-                           if (to.balance == balance::Policy::Fixed) {
-                             return fmt::format("[{}]", fmt::join(to.weights, ", "));
-                           }
-                           return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
-                         });
+  return word_or_weights(
+      R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
+      [&to](const std::string& word) {
+        to.balance = word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
+        to.weights.clear();
+      },
+      [&to](std::vector<double> weights) {
+        to.balance = balance::Policy::Fixed;
+        to.weights = std::move(weights);
+      },
+      [&to]() -> std::string {
+        if (to.balance == balance::Policy::Fixed) {
+          return fmt::format("[{}]", fmt::join(to.weights, ", "));
+        }
+        return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
+      });
 }
 
 Binding shard_weights(ZeroConfig& to) {
-  return word_or_weights(R"("memory", "speed", "equal" or an array of weights like [3, 1])",
-                         {"memory", "speed", "equal"},
-                         [&to](const std::string& word) {
-                           to.shards = word;
-                           to.weights.clear();
-                         },
-                         [&to](std::vector<double> weights) {
-                           to.shards.clear();
-                           to.weights = std::move(weights);
-                         },
-                         [&to]() -> std::string {
-                           return to.weights.empty()
-                                      ? fmt::format("\"{}\"", to.shards)
-                                      : fmt::format("[{}]", fmt::join(to.weights, ", "));
-                         });
+  return word_or_weights(
+      R"("memory", "speed", "equal" or an array of weights like [3, 1])",
+      {"memory", "speed", "equal"},
+      [&to](const std::string& word) {
+        to.shards = word;
+        to.weights.clear();
+      },
+      [&to](std::vector<double> weights) {
+        to.shards.clear();
+        to.weights = std::move(weights);
+      },
+      [&to]() -> std::string {
+        return to.weights.empty() ? fmt::format("\"{}\"", to.shards)
+                                  : fmt::format("[{}]", fmt::join(to.weights, ", "));
+      });
+}
+
+Binding rising_numbers(std::vector<std::int64_t>& to) {
+  const auto read = [&to](const toml::node& node) -> Problem {
+    const auto* array = node.as_array();
+    if (!array) return unexpected_type("an array of whole numbers like [2, 5]", node);
+    std::vector<std::int64_t> numbers;
+    for (const toml::node& element : *array) {
+      const auto* number = element.as_integer();
+      if (!number) return unexpected_type("an array of whole numbers", element) + " in it";
+      const auto before = numbers.empty() ? 0 : numbers.back();
+      if (number->get() <= before) {
+        return fmt::format(
+            "expected whole numbers above 0, each larger than the one before, found "
+            "{} after {}",
+            number->get(), before);
+      }
+      numbers.push_back(number->get());
+    }
+    to = std::move(numbers);
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("[{}]", fmt::join(to, ", ")); }};
+}
+
+Binding tensor_parts(MeshConfig& to) {
+  auto binding = word_or_weights(
+      R"("equal", "speed" or an array of weights like [2, 1])", {"equal", "speed"},
+      [&to](const std::string& word) {
+        to.tensor_parts = word;
+        to.tensor_weights.clear();
+      },
+      [&to](std::vector<double> weights) {
+        to.tensor_parts = "equal";
+        to.tensor_weights = std::move(weights);
+      },
+      [&to]() -> std::string {
+        return to.tensor_weights.empty() ? fmt::format("\"{}\"", to.tensor_parts)
+                                         : fmt::format("[{}]", fmt::join(to.tensor_weights, ", "));
+      });
+  binding.read = [&to, others = std::move(binding.read)](const toml::node& node) -> Problem {
+    const auto* array = node.as_array();
+    if (!array || !array->empty()) return others(node);
+    to.tensor_parts = "equal";
+    to.tensor_weights.clear();
+    return std::nullopt;
+  };
+  return binding;
 }
 
 Binding word_or_count(std::string& to, std::vector<std::string> words) {

@@ -55,6 +55,10 @@ Binding worker_specs(std::vector<std::string>& to);
 Binding balance_policy(ParallelConfig& to);
 /// shards = "memory" | "speed" | "equal" | [3, 1]
 Binding shard_weights(ZeroConfig& to);
+/// cuts = [2, 5]: whole numbers above 0, each larger than the one before; may be empty.
+Binding rising_numbers(std::vector<std::int64_t>& to);
+/// tensor_weights = "equal" | "speed" | [2, 1]; [] is "equal".
+Binding tensor_parts(MeshConfig& to);
 /// recompute = "none" | "all" | "sqrt" | "auto" | 4
 Binding word_or_count(std::string& to, std::vector<std::string> words);
 /// count = 2 | [3, 1]

@@ -206,6 +206,10 @@ void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides,
   for (const std::string& text : overrides) apply_override(text, keys, notify);
 }
 
+std::int64_t sample_group(const JobConfig& job) {
+  return job.model.norm == "batch" ? job.model.norm_group : 0;
+}
+
 std::string to_toml(const JobConfig& job) {
   JobConfig copy = job;  // the table binds to members that could be written
   std::string out;

@@ -17,7 +17,8 @@ struct ModelConfig {
   std::string name = "cnn";
   std::string python;  ///< "package.module:function" that makes the task; then name says nothing
   std::int64_t hidden = 0;     ///< width of the hidden layers; 0: the model's own
-  std::string norm = "group";  ///< resnets: "group", or "batch"
+  std::string norm = "group";     ///< resnets: "group", or "batch"
+  std::int64_t norm_group = 32;   ///< batch: samples that are normalised with each other
   // Language models; 0: that of the preset.
   std::int64_t layers = 0;
   std::int64_t width = 0;
@@ -57,9 +58,10 @@ struct TrainConfig {
   std::int64_t loss_scale_window = 2000;   ///< steps without an overflow after which it doubles
   std::int64_t loss_scale_hysteresis = 1;  ///< overflows until it is halved
   double loss_scale_min = 1;               ///< it does not fall below that
-  std::string recompute = "none";  ///< "none", "all", "sqrt", "auto" or every how many units
-  bool deterministic = false;      ///< the same bits in every run, or an error
-  std::string optimizer = "sgd";   ///< "sgd", "adam", "adamw", "lars", "lamb"
+  std::string recompute = "none";       ///< "none", "all", "sqrt", "auto" or every how many units
+  std::string check_memory = "refuse";  ///< what will not fit: "refuse", "warn" or "off"
+  bool deterministic = false;           ///< the same bits in every run, or an error
+  std::string optimizer = "sgd";        ///< "sgd", "adam", "adamw", "lars", "lamb"
   double learning_rate = 0.05;
   double momentum = 0.9;  ///< sgd, lars
   double weight_decay = 0.0;
@@ -116,6 +118,20 @@ struct ZeroConfig {
   bool operator==(const ZeroConfig&) const = default;
 };
 
+/// Stages of a pipeline, replicas of each, and ranks among which tensors are cut: docs/pipeline.md.
+struct MeshConfig {
+  std::int64_t stages = 1;
+  std::int64_t replicas = 0;       ///< of each stage; 0: as many as there are ranks for
+  std::int64_t tensor = 1;         ///< ranks that have a replica's tensors in parts
+  std::vector<std::int64_t> cuts;  ///< units at which stages but the first begin; empty: by cost
+  std::string tensor_parts = "equal";  ///< or "speed": how large these are
+  std::vector<double> tensor_weights;  ///< or weights of those ranks, in place of it
+  std::string schedule = "1f1b";       ///< a name of parallel::schedule::Kind
+  std::int64_t micro_batches = 0;      ///< of a step, per replica; 0: as train.micro_batch asks
+  std::int64_t chunks = 2;             ///< interleaved: pieces of the model per stage
+  bool operator==(const MeshConfig&) const = default;
+};
+
 /// What is shortened on the wire: docs/compression.md.
 struct CompressionConfig {
   std::string gradients = "none";         ///< a name of comm::Scheme
@@ -159,6 +175,7 @@ struct JobConfig {
   ParallelConfig parallel = {};
   ServersConfig servers = {};
   ZeroConfig zero = {};
+  MeshConfig mesh = {};
   CompressionConfig compression = {};
   CheckpointConfig checkpoint = {};
   ClusterConfig cluster = {};
@@ -166,6 +183,9 @@ struct JobConfig {
   MonitorConfig monitor = {};
   bool operator==(const JobConfig&) const = default;
 };
+
+/// How many samples of `job` are normalised with each other; 0: each is by itself.
+std::int64_t sample_group(const JobConfig& job);
 
 /// Is told what the user should change although it still works, as keys by their former names.
 using Notify = std::function<void(const std::string& notice)>;

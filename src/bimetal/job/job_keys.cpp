@@ -11,13 +11,14 @@ constexpr auto kMayDiffer = Ranks::MayDiffer;
 }  // namespace
 
 std::vector<JobKey> job_keys(JobConfig& job) {
-  auto& [model, data, train, parallel, servers, zero, compression, checkpoint, cluster, fabric,
-         monitor] = job;
+  auto& [model, data, train, parallel, servers, zero, mesh, compression, checkpoint, cluster,
+         fabric, monitor] = job;
   return {
       {"model", "name", kAlike, text(model.name)},
       {"model", "python", kAlike, text(model.python)},
       {"model", "hidden", kAlike, whole(model.hidden, 0)},
       {"model", "norm", kAlike, one_of(model.norm, {"group", "batch"})},
+      {"model", "norm_group", kAlike, whole(model.norm_group, 2)},
       {"model", "layers", kAlike, whole(model.layers, 0)},
       {"model", "width", kAlike, whole(model.width, 0)},
       {"model", "heads", kAlike, whole(model.heads, 0)},
@@ -42,6 +43,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"train", "micro_batch", kMayDiffer, whole(train.micro_batch, 0)},
       {"train", "recompute", kMayDiffer,
        word_or_count(train.recompute, {"none", "all", "sqrt", "auto"})},
+      {"train", "check_memory", kAlike, one_of(train.check_memory, {"refuse", "warn", "off"})},
       {"train", "deterministic", kAlike, flag(train.deterministic)},
       {"train", "seed", kAlike, whole(train.seed, 0)},
       {"train", "dtype", kAlike, one_of(train.dtype, {"float32", "float64"})},
@@ -85,6 +87,15 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"zero", "offload_parameters", kMayDiffer,
        one_of(zero.offload_parameters, {"none", "host", "disk"})},
       {"zero", "offload_path", kMayDiffer, text(zero.offload_path)},
+      {"mesh", "stages", kAlike, whole(mesh.stages, 1)},
+      {"mesh", "replicas", kAlike, whole(mesh.replicas, 0)},
+      {"mesh", "tensor", kAlike, whole(mesh.tensor, 1)},
+      {"mesh", "cuts", kAlike, rising_numbers(mesh.cuts)},
+      {"mesh", "tensor_weights", kAlike, tensor_parts(mesh)},
+      {"mesh", "schedule", kAlike,
+       one_of(mesh.schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"})},
+      {"mesh", "micro_batches", kAlike, whole(mesh.micro_batches, 0)},
+      {"mesh", "chunks", kAlike, whole(mesh.chunks, 1)},
       {"servers", "count", kAlike, server_weights(servers)},
       {"servers", "replicas", kAlike, whole(servers.replicas, 1, 2)},
       {"servers", "consistency", kAlike, one_of(servers.consistency, {"sync", "async", "bounded"})},

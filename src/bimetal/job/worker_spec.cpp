@@ -6,13 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <limits>
-#include <locale>
-#include <sstream>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/quantity.h"
 
 namespace bimetal::job {
 namespace {
@@ -20,6 +18,10 @@ namespace {
 constexpr std::array<std::string_view, 5> kTypes = {"auto", "cpu", "cuda", "mps", "xpu"};
 
 constexpr std::array<std::string_view, 4> kPrecisions = {"float32", "bfloat16", "float16", "auto"};
+
+/// More than machines have; the system cannot start any number of them, and libtorch's pool of
+/// threads does not survive that.
+constexpr int kMostThreads = 1024;
 
 struct Unit {
   std::string_view name;
@@ -45,11 +47,6 @@ constexpr std::array<Unit, 9> kUnits = {{{"TiB", 1ull << 40},
                           spec, flaw, fmt::join(kTypes, ", ")));
 }
 
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return std::ranges::equal(a, b, {}, lower, lower);
-}
-
 std::optional<int> to_int(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -57,29 +54,13 @@ std::optional<int> to_int(std::string_view text) {
   return value;
 }
 
-// std::from_chars for double is missing from some standard libraries, and strtod obeys the
-// program's locale; a stream with the classic one does neither.
-std::optional<double> to_double(std::string_view text) {
-  std::istringstream stream{std::string(text)};
-  stream.imbue(std::locale::classic());
-  double value = 0;
-  stream >> std::noskipws >> value;
-  if (stream.fail() || stream.peek() != std::istringstream::traits_type::eof() ||
-      !std::isfinite(value))
-    return std::nullopt;
-  return value;
-}
-
 std::optional<std::uint64_t> to_bytes(std::string_view text) {
-  const auto digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  const auto number = to_double(text.substr(0, digits));
-  const auto unit = std::ranges::find_if(
-      kUnits, [&](const Unit& u) { return equal_ignoring_case(u.name, text.substr(digits)); });
-  if (!number || unit == kUnits.end()) return std::nullopt;
-  const double bytes = *number * static_cast<double>(unit->bytes);
-  if (bytes < 1 || bytes > static_cast<double>(std::numeric_limits<std::int64_t>::max()))
+  const auto bytes = parse_bytes(text);
+  if (!bytes || *bytes < 1 ||
+      *bytes > static_cast<double>(std::numeric_limits<std::int64_t>::max())) {
     return std::nullopt;
-  return static_cast<std::uint64_t>(bytes);
+  }
+  return static_cast<std::uint64_t>(*bytes);
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -93,10 +74,11 @@ void parse_option(std::string_view spec, std::string_view key, std::string_view 
                   WorkerSpec& result) {
   if (key == "threads") {
     result.threads = to_int(value);
-    if (!result.threads || *result.threads < 1)
-      fail(spec, fmt::format("threads=\"{}\" is not a whole number of at least 1", value));
+    if (!result.threads || *result.threads < 1 || *result.threads > kMostThreads)
+      fail(spec, fmt::format("threads=\"{}\" is not a whole number from 1 to {}", value,
+                             kMostThreads));
   } else if (key == "speed") {
-    const auto speed = to_double(value);
+    const auto speed = parse_number(value);
     if (!speed || *speed <= 0 || *speed > 1)
       fail(spec, fmt::format("speed=\"{}\" is not a number above 0 and at most 1", value));
     result.speed = *speed;

@@ -12,6 +12,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/base/url.h"
 #include "bimetal/launch/fetch_url_script.h"
 #include "bimetal/launch/local/find_program.h"
@@ -72,7 +73,8 @@ class Fetcher {
     auto end_of_patience = Deadline::after(request_.patience);
     while (!outcome_) {
       if (!listen() && !outcome_) fail(ErrorCode::System, "Python ended early" + said());
-      if (look_at_files()) end_of_patience = Deadline::after(request_.patience);
+      const bool checking = std::exchange(heard_, false);
+      if (look_at_files() || checking) end_of_patience = Deadline::after(request_.patience);
       if (!end_of_patience.expired()) continue;
       fail(ErrorCode::Timeout,
            fmt::format("nothing has come for {} s",
@@ -120,6 +122,11 @@ class Fetcher {
     }
     const auto what = event.value("event", "");
     if (what == "total") meter_.expect(event.value("bytes", std::uint64_t{0}));
+    if (what == "checking") heard_ = true;
+    if (what == "damaged") {
+      log(LogLevel::warning, "{} of an earlier fetch is damaged, and comes anew",
+          event.value("name", ""));
+    }
     if (what == "unchanged") outcome_ = data::Fetched::unchanged;
     if (what == "complete") outcome_ = data::Fetched::complete;
     if (what == "error") fail(code_of(event), event.value("message", ""));
@@ -148,6 +155,7 @@ class Fetcher {
   Process process_;
   std::string line_, words_;
   std::uint64_t seen_ = 0;
+  bool heard_ = false;
   std::optional<data::Fetched> outcome_;
 };
 

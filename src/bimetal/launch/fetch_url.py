@@ -1,10 +1,12 @@
 """Run by the program (fetch_url.cpp) as `python -c`: brings a data set's files from a URL with fsspec.
 
 BIMETAL_FETCH holds {"url", "names", "into", "current"} as JSON. What happens is told in lines of JSON:
-{"event": "total", "bytes"}, and last {"event": "complete"}, {"event": "unchanged"} or
+{"event": "total", "bytes"}, {"event": "checking"} now and then while nothing is fetched, {"event": "damaged", "name"}
+for a file of an earlier fetch, and last {"event": "complete"}, {"event": "unchanged"} or
 {"event": "error", "code", "message"}.
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -14,6 +16,7 @@ import sys
 STAMPS = ("ETag", "etag", "Last-Modified", "last_modified", "LastModified", "mtime", "updated", "generation",
           "md5Hash", "Content-MD5", "Digest", "ino")
 ORIGIN = "origin.json"
+READ_AT_ONCE = 1 << 26
 
 
 def tell(**event):
@@ -64,14 +67,58 @@ def stamp(info):
     return {key: str(info[key]) for key in ("size", *STAMPS) if info.get(key) is not None}
 
 
+def fetch(files, path, size, into):
+    """Brings one file whole: a connection that is cut need not look like an error."""
+    files.get_file(path, str(into))
+    came = into.stat().st_size
+    if size is not None and came != size:
+        fail("system", f"the connection was cut: {came} of {size} bytes of {into.name} came; try again")
+    with open(into, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def contents(path):
+    """What is remembered of a file: what it holds, and by what one sees that nobody has written to it since."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(READ_AT_ONCE):
+            digest.update(piece)
+            tell(event="checking")
+        status = os.fstat(file.fileno())
+    return {"sha256": digest.hexdigest(), "bytes": status.st_size, "written": [status.st_ino, status.st_mtime_ns]}
+
+
+def is_whole(path, known):
+    """Whether an earlier fetch's file is still what came. It is read where it may not be."""
+    try:
+        status = path.stat()
+        if status.st_size != known["bytes"]:
+            return False
+        return [status.st_ino, status.st_mtime_ns] == known["written"] or contents(path)["sha256"] == known["sha256"]
+    except OSError:
+        return False
+
+
 def is_current(folder, stamps):
-    """Whether an earlier fetch brought just these files, and something other than the size says so."""
+    """Whether an earlier fetch brought just these files, something other than the size says so, and all are whole."""
     try:
         earlier = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known = earlier["contents"]
+        if earlier["stamps"] != stamps or any(len(stamp) < 2 for stamp in stamps.values()):
+            return False
+        damaged = [name for name in stamps if not is_whole(folder / name, known[name])]
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    return (earlier == stamps and all(len(known) > 1 for known in stamps.values())
-            and all((folder / name).is_file() for name in stamps))
+    for name in damaged:
+        tell(event="damaged", name=name)
+    return not damaged
+
+
+def keep_origin(folder, stamps):
+    with open(folder / ORIGIN, "w", encoding="utf-8") as file:
+        json.dump({"stamps": stamps, "contents": {name: contents(folder / name) for name in stamps}}, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def main():
@@ -84,9 +131,9 @@ def main():
         tell(event="unchanged")
         return
     tell(event="total", bytes=sum(info.get("size") or 0 for _, _, info in found))
-    for name, path, _ in found:
-        files.get_file(path, str(into / name))
-    (into / ORIGIN).write_text(json.dumps(stamps), encoding="utf-8")
+    for name, path, info in found:
+        fetch(files, path, info.get("size"), into / name)
+    keep_origin(into, stamps)
     tell(event="complete")
 
 

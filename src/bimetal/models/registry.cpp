@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 6> kNames = {"cnn",      "mlp",      "lin
 
 constexpr std::int64_t kMostHidden = 65536;  // more would be a mistake, of 16 GiB at least
 
-void check_hidden(const std::string& name, std::int64_t hidden) {
+void check_hidden(const std::string& name, std::int64_t hidden, std::int64_t norm_group) {
   if (hidden < 0 || hidden > kMostHidden) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("model.hidden = {} is no width from 1 to {} (or 0, the model's own)",
@@ -31,12 +31,19 @@ void check_hidden(const std::string& name, std::int64_t hidden) {
     throw Error(ErrorCode::InvalidArgument,
                 "model 'linear' has no hidden layer: leave model.hidden out, or use 'mlp'");
   }
-  if (resnet_depth(name) && hidden % kNormGroups != 0) {
+  if (resnet_depth(name) && norm_group == 0 && hidden % kNormGroups != 0) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("model.hidden = {} are the channels of the first stage of '{}', which "
                             "are normalised in {} groups: take a multiple of {}",
                             hidden, name, kNormGroups, kNormGroups));
   }
+}
+
+void check_norm(const std::string& name, std::int64_t norm_group) {
+  if (norm_group == 0 || resnet_depth(name)) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("model '{}' has no normalisation: leave model.norm out, or use 'resnet18'",
+                          name));
 }
 
 void check_shape(const std::string& name, const ImageShape& shape) {
@@ -63,14 +70,15 @@ void check_shape(const std::string& name, const ImageShape& shape) {
 }  // namespace
 
 std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape,
-                                       std::int64_t hidden) {
+                                       std::int64_t hidden, std::int64_t norm_group) {
   check_shape(name, shape);
-  check_hidden(name, hidden);
+  check_hidden(name, hidden, norm_group);
+  check_norm(name, norm_group);
   if (name == "cnn") return std::make_shared<Cnn>(shape, hidden > 0 ? hidden : kCnnHidden);
   if (name == "mlp") return std::make_shared<Mlp>(shape, hidden > 0 ? hidden : kMlpHidden);
   if (name == "linear") return std::make_shared<Linear>(shape);
   if (const auto depth = resnet_depth(name)) {
-    return std::make_shared<ResNet>(*depth, shape, hidden > 0 ? hidden : kResNetWidth);
+    return std::make_shared<ResNet>(*depth, shape, hidden > 0 ? hidden : kResNetWidth, norm_group);
   }
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("no model is called '{}'; did you mean '{}'? Known: {}", name,

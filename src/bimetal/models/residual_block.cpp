@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "bimetal/task/batch_norm.h"
+
 namespace bimetal::models {
 
 torch::nn::Conv2d residual_conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
@@ -16,8 +18,10 @@ torch::nn::Conv2d residual_conv(std::int64_t in, std::int64_t out, std::int64_t 
   return conv;
 }
 
-torch::nn::GroupNorm residual_norm(std::int64_t channels) {
-  return torch::nn::GroupNorm(torch::nn::GroupNormOptions(kNormGroups, channels));
+torch::nn::AnyModule residual_norm(std::int64_t channels, std::int64_t samples) {
+  if (samples > 0) return torch::nn::AnyModule(task::GroupedBatchNorm(channels, samples));
+  return torch::nn::AnyModule(
+      torch::nn::GroupNorm(torch::nn::GroupNormOptions(kNormGroups, channels)));
 }
 
 std::int64_t expansion_of(BlockKind kind) {
@@ -25,28 +29,31 @@ std::int64_t expansion_of(BlockKind kind) {
 }
 
 ResidualBlockImpl::ResidualBlockImpl(BlockKind kind, std::int64_t in, std::int64_t width,
-                                     std::int64_t stride) {
+                                     std::int64_t stride, std::int64_t samples) {
   const auto out = width * expansion_of(kind);
   if (kind == BlockKind::Basic) {
-    add(in, width, 3, stride);
-    add(width, out, 3, 1);
+    add(in, width, 3, stride, samples);
+    add(width, out, 3, 1, samples);
   } else {
-    add(in, width, 1, 1);
-    add(width, width, 3, stride);
-    add(width, out, 1, 1);
+    add(in, width, 1, 1, samples);
+    add(width, width, 3, stride, samples);
+    add(width, out, 1, 1, samples);
   }
-  torch::nn::init::zeros_(norms_.back()->weight);
+  torch::nn::init::zeros_(norms_.back().ptr()->named_parameters()["weight"]);
   if (stride != 1 || in != out) {
     downsample_ = register_module(
-        "downsample", torch::nn::Sequential(residual_conv(in, out, 1, stride), residual_norm(out)));
+        "downsample",
+        torch::nn::Sequential(torch::nn::AnyModule(residual_conv(in, out, 1, stride)),
+                              residual_norm(out, samples)));
   }
 }
 
 void ResidualBlockImpl::add(std::int64_t in, std::int64_t out, std::int64_t kernel,
-                            std::int64_t stride) {
+                            std::int64_t stride, std::int64_t samples) {
   const auto number = std::to_string(convs_.size() + 1);
   convs_.push_back(register_module("conv" + number, residual_conv(in, out, kernel, stride)));
-  norms_.push_back(register_module("bn" + number, residual_norm(out)));
+  norms_.push_back(residual_norm(out, samples));
+  register_module("bn" + number, norms_.back().ptr());
 }
 
 // In place is only what no backward looks at: the normalisation's and the sum's result.
@@ -54,7 +61,7 @@ torch::Tensor ResidualBlockImpl::forward(const torch::Tensor& x) {
   auto y = x;
   for (std::size_t i = 0; i < convs_.size(); ++i) {
     if (i > 0) y.relu_();
-    y = norms_[i]->forward(convs_[i]->forward(y));
+    y = norms_[i].forward(convs_[i]->forward(y));
   }
   return y.add_(downsample_ ? downsample_->forward(x) : x).relu_();
 }

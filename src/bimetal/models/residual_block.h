@@ -1,11 +1,12 @@
 #pragma once
 // What residual networks repeat (He et al. 2016, "Deep residual learning for image recognition",
-// section 3 and figure 5), with group normalisation (Wu and He 2018): the normalisation of a
-// sample looks at no other sample, so that any split of a batch computes the same.
+// section 3 and figure 5). Their normalisation is by groups of channels (Wu and He 2018), which
+// looks at no other sample, or over groups of samples that do not hang on who computes them
+// (task/batch_norm.h): either way any split of a batch computes the same.
 
 #include <torch/csrc/api/include/torch/nn/modules/container/sequential.h>
 #include <torch/csrc/api/include/torch/nn/modules/conv.h>
-#include <torch/csrc/api/include/torch/nn/modules/normalization.h>
+#include <torch/csrc/api/include/torch/nn/modules/container/any.h>
 #include <torch/csrc/api/include/torch/nn/pimpl.h>
 
 #include <cstdint>
@@ -20,8 +21,9 @@ inline constexpr std::int64_t kNormGroups = 32;
 torch::nn::Conv2d residual_conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
                                 std::int64_t stride);
 
-/// `channels` is a multiple of kNormGroups.
-torch::nn::GroupNorm residual_norm(std::int64_t channels);
+/// `samples`: how many are normalised together; 0: by groups of channels, of which there is then a
+/// multiple of kNormGroups. Weights and biases have the same names either way.
+torch::nn::AnyModule residual_norm(std::int64_t channels, std::int64_t samples);
 
 enum class BlockKind {
   Basic,      ///< 3×3, 3×3
@@ -38,15 +40,18 @@ std::int64_t expansion_of(BlockKind kind);
 /// torchvision.
 class ResidualBlockImpl final : public torch::nn::Module {
  public:
-  ResidualBlockImpl(BlockKind kind, std::int64_t in, std::int64_t width, std::int64_t stride);
+  /// `samples`: as residual_norm() has it.
+  ResidualBlockImpl(BlockKind kind, std::int64_t in, std::int64_t width, std::int64_t stride,
+                    std::int64_t samples = 0);
 
   torch::Tensor forward(const torch::Tensor& x);
 
  private:
-  void add(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride);
+  void add(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,
+           std::int64_t samples);
 
   std::vector<torch::nn::Conv2d> convs_;
-  std::vector<torch::nn::GroupNorm> norms_;
+  std::vector<torch::nn::AnyModule> norms_;
   torch::nn::Sequential downsample_ = nullptr;  ///< nullptr: x is added as it is
 };
 TORCH_MODULE(ResidualBlock);

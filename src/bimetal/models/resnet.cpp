@@ -26,12 +26,8 @@ torch::Tensor convolved(torch::nn::Conv2dImpl& conv, const torch::Tensor& x) {
   return conv.forward(x);
 }
 
-torch::Tensor activated(torch::nn::GroupNormImpl& norm, const torch::Tensor& x) {
-  return norm.forward(x).relu_();
-}
-
-torch::Tensor max_pooled(torch::nn::GroupNormImpl& norm, const torch::Tensor& x) {
-  return torch::max_pool2d(activated(norm, x), /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
+torch::Tensor max_pooled(const torch::Tensor& x) {
+  return torch::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
 }
 
 }  // namespace
@@ -41,21 +37,25 @@ std::optional<ResNetDepth> resnet_depth(std::string_view name) {
   return found == kDepths.end() ? std::nullopt : std::optional(found->depth);
 }
 
-ResNet::ResNet(const ResNetDepth& depth, ImageShape shape, std::int64_t width) {
-  if (std::max(shape.height, shape.width) <= kSmallImage) {
-    add_layer("conv1", residual_conv(shape.channels, width, 3, 1), convolved);
-    add_layer("bn1", residual_norm(width), activated);
-  } else {
-    add_layer("conv1", residual_conv(shape.channels, width, 7, 2), convolved);
-    add_layer("bn1", residual_norm(width), max_pooled);
-  }
+ResNet::ResNet(const ResNetDepth& depth, ImageShape shape, std::int64_t width,
+               std::int64_t samples) {
+  const bool small = std::max(shape.height, shape.width) <= kSmallImage;
+  auto norm = residual_norm(width, samples);
+  add_layer("conv1", residual_conv(shape.channels, width, small ? 3 : 7, small ? 1 : 2), convolved);
+  add_registered("bn1", register_module("bn1", norm.ptr()),
+                 [norm, small](torch::nn::Module&, const torch::Tensor& x) {
+                   auto held = norm;  // forward() is not const
+                   const auto y = held.forward(x).relu_();
+                   return small ? y : max_pooled(y);
+                 });
   auto channels = width;
   for (std::size_t i = 0; i < depth.blocks.size(); ++i) {
     const auto name = fmt::format("layer{}", i + 1);
     const auto stage = register_module(name, torch::nn::ModuleList());
     const auto stage_width = width << i;
     for (std::int64_t b = 0; b < depth.blocks[i]; ++b) {
-      const ResidualBlock block(depth.kind, channels, stage_width, b == 0 && i > 0 ? 2 : 1);
+      const ResidualBlock block(depth.kind, channels, stage_width, b == 0 && i > 0 ? 2 : 1,
+                                samples);
       stage->push_back(block);
       add_registered(
           fmt::format("{}.{}", name, b), block.ptr(),

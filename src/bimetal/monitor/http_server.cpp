@@ -2,20 +2,20 @@
 
 #include <array>
 #include <asio/buffer.hpp>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
-#include <list>
+#include <memory>
 #include <thread>
 
 #include "bimetal/base/log.h"
 #include "bimetal/monitor/monitor_token.h"
+#include "bimetal/net/tcp/newcomers.h"
 #include "bimetal/net/tcp/resolve.h"
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/net/tcp/watchdog.h"
 
 namespace bimetal::monitor {
@@ -23,7 +23,7 @@ namespace {
 
 using asio::ip::tcp;
 
-// Beyond it the oldest goes: whoever reads figures needs a few milliseconds only.
+// Whoever reads figures needs a few milliseconds only.
 constexpr std::size_t kMaxConnections = 32;
 constexpr std::chrono::seconds kResolveTimeout{5};
 
@@ -70,9 +70,11 @@ struct HttpServer::Impl {
         patience(options.patience),
         page(std::move(given)),
         bound(net::to_endpoint(acceptor.local_endpoint())) {
-    asio::co_spawn(
-        io, net::accept_each(acceptor, [this](tcp::socket socket) { take(std::move(socket)); }),
-        asio::detached);
+    net::spawn(io,
+               net::accept_each(acceptor, [this](tcp::socket socket) { take(std::move(socket)); }),
+               [](const Error& error) {
+                 log(LogLevel::error, "the monitor answers no more: {}", error.what());
+               });
     thread = std::thread([this] { io.run(); });
   }
 
@@ -92,18 +94,14 @@ struct HttpServer::Impl {
   const std::chrono::milliseconds patience;
   const Page page;
   const net::Endpoint bound;
-  std::list<std::shared_ptr<tcp::socket>> connections;
+  net::Newcomers connections{kMaxConnections};
   std::thread thread;
 };
 
 void HttpServer::Impl::take(tcp::socket socket) {
-  std::error_code ignored;
-  if (connections.size() >= kMaxConnections) {
-    connections.front()->close(ignored);
-    connections.pop_front();
-  }
-  connections.push_back(std::make_shared<tcp::socket>(std::move(socket)));
-  asio::co_spawn(io, serve(connections.back()), asio::detached);
+  net::spawn(io, serve(connections.admit(std::move(socket))), [](const Error& error) {
+    log(LogLevel::warning, "the monitor has lost a connection: {}", error.what());
+  });
 }
 
 asio::awaitable<void> HttpServer::Impl::serve(std::shared_ptr<tcp::socket> socket) {
@@ -144,7 +142,7 @@ HttpAnswer HttpServer::Impl::answer_to(const std::optional<HttpRequest>& request
 void HttpServer::Impl::stop() {
   std::error_code ignored;
   acceptor.close(ignored);
-  for (const auto& socket : connections) socket->close(ignored);
+  connections.close_all();
 }
 
 HttpServer::HttpServer(const HttpServerOptions& options, Page page)

@@ -4,19 +4,22 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/sodium.h"
+#include "bimetal/net/tcp/resolve.h"
 
 namespace bimetal::net {
 namespace {
 
 constexpr std::size_t kTokenBytes = 32;
 constexpr std::size_t kMinimumLength = 16;
-constexpr std::size_t kMaximumLength = 4096;
+constexpr std::size_t kMaximumLength = 4095;
+constexpr std::chrono::seconds kLookUpTimeout{5};
 
 void wipe(std::string& secret) {
   sodium_memzero(secret.data(), secret.size());
@@ -36,6 +39,11 @@ void require_private(const std::filesystem::path& path) {
 }
 
 void require_length(std::size_t length, const std::string& of) {
+  if (length > kMaximumLength) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("{} has more than {} characters, which is no token", of, kMaximumLength));
+  }
   if (length >= kMinimumLength) return;
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("{} has {} characters; a token needs at least {}: make one with `bimetal "
@@ -80,14 +88,14 @@ Token Token::from_file(const std::filesystem::path& path) {
   if (!file) throw system_error(fmt::format("cannot read token file {}", path.string()), errno);
   require_private(path);
   // Of fixed size, so that no reallocation leaves a copy of the secret behind.
-  std::string line(kMaximumLength, '\0');
+  std::string line(kMaximumLength + 2, '\0');  // one more shows that it is too long
   file.getline(line.data(), static_cast<std::streamsize>(line.size()));
   const std::size_t length = std::char_traits<char>::length(line.data());
   Token token = from_text(without_blanks({line.data(), length}));
   wipe(line);
   if (file.bad())
     throw system_error(fmt::format("cannot read token file {}", path.string()), errno);
-  require_length(token.secret_.size(),
+  require_length(length > kMaximumLength ? length : token.secret_.size(),
                  fmt::format("the first line of token file {}", path.string()));
   return token;
 }
@@ -109,6 +117,7 @@ Token Token::from_text(std::string_view text) {
 
 void require_token_for(std::string_view host, const Token& token) {
   if (!token.empty() || is_loopback(host)) return;
+  resolve_to_listen({std::string(host), 0}, Deadline::after(kLookUpTimeout));  // or it throws
   throw Error(ErrorCode::Unauthorized,
               fmt::format("{} is not a loopback address, and the job has no token: anyone on the "
                           "network could join. Make one with `bimetal token FILE`, copy it to "

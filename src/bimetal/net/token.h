@@ -21,8 +21,8 @@ class Token {
   static Token generate();
 
   /// The first line of a file. Errors: InvalidArgument if it is shorter than 16 characters, or
-  /// readable by other users (POSIX: mode & 077), with the chmod command that mends it; System if
-  /// it can't be read.
+  /// longer than 4,095, or readable by other users (POSIX: mode & 077), with the chmod command that
+  /// mends it; System if it can't be read.
   static Token from_file(const std::filesystem::path& path);
 
   /// From BIMETAL_TOKEN_FILE, else BIMETAL_TOKEN, else empty. Error(InvalidArgument) if it is
@@ -39,7 +39,7 @@ class Token {
 };
 
 /// Throws Error(Unauthorized) when `host` is not loopback and `token` is empty: nothing listens
-/// beyond loopback without a secret.
+/// beyond loopback without a secret. System for a name that nobody knows.
 void require_token_for(std::string_view host, const Token& token);
 
 }  // namespace bimetal::net

@@ -9,10 +9,16 @@ GradientLimits limits_of(const job::TrainConfig& config) {
 }
 
 std::vector<torch::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
+  return gradients_of(optimizer, [](const torch::Tensor&) { return true; });
+}
+
+std::vector<torch::Tensor> gradients_of(
+    const torch::optim::Optimizer& optimizer,
+    const std::function<bool(const torch::Tensor& parameter)>& wanted) {
   std::vector<torch::Tensor> gradients;
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
-      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+      if (parameter.grad().defined() && wanted(parameter)) gradients.push_back(parameter.grad());
     }
   }
   return gradients;

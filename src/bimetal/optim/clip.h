@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <functional>
 #include <vector>
 
 #include "bimetal/job/job_config.h"
@@ -22,6 +23,11 @@ GradientLimits limits_of(const job::TrainConfig& config);
 /// The gradients of the optimizer's parameters that have one, in its order; they share memory with
 /// the parameters' grad().
 std::vector<torch::Tensor> gradients_of(const torch::optim::Optimizer& optimizer);
+
+/// Of these, the gradients of those of its parameters that `wanted` says.
+std::vector<torch::Tensor> gradients_of(
+    const torch::optim::Optimizer& optimizer,
+    const std::function<bool(const torch::Tensor& parameter)>& wanted);
 
 /// Brings each element into [-limit, limit], as torch.nn.utils.clip_grad_value_. NaN stays.
 void clip_values(const std::vector<torch::Tensor>& gradients, double limit);

@@ -6,10 +6,12 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/progress/rank_figures.h"
 
 namespace bimetal::parallel {
 
@@ -41,6 +43,13 @@ class ParameterStore {
   /// The same for the step's last micro-batch.
   virtual void backward_last(const torch::Tensor& loss, std::int64_t part = 1) = 0;
 
+  /// A pass that the caller runs by itself, as stages of pipelines do, whose backward begins with
+  /// gradients from elsewhere: `backward` adds to the parameters' gradients, which are to be
+  /// multiplied by loss_factor(). In the place of backward(), or with `last` of backward_last().
+  virtual void run_pass(const std::function<void()>& backward, bool last) = 0;
+  /// What begin_step() makes of a loss of part 1: scale / W.
+  virtual double loss_factor() const = 0;
+
   /// Waits until the gradients are summed over the ranks. Rethrows the fabric's errors. After an
   /// exception in forward or backward of this rank alone, calling it still takes part in every
   /// exchange (with what this rank has), so that no other rank hangs; the caller then discards the
@@ -53,6 +62,17 @@ class ParameterStore {
   /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be
   /// added up over the ranks.
   virtual bool in_shards() const noexcept { return false; }
+
+  /// Whether this rank adds the gradient of `parameter`, one of its optimizer's, to that norm: of
+  /// several ranks that have the same one, one does.
+  virtual bool counts(const torch::Tensor& /*parameter*/) const { return true; }
+
+  /// What the ranks that compute one replica together, for the same samples, say of a step as one:
+  /// the ranks of group() are replicas then. Collective among these.
+  virtual progress::RankFigures as_one(const progress::RankFigures& mine) { return mine; }
+
+  /// Whether the others can go on with a step in whose passes this rank stops.
+  virtual bool can_repeat() const noexcept { return true; }
 
   /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
   /// when the model has none.

@@ -22,12 +22,20 @@ void StepPasses::begin(std::int64_t weight, double scale) {
   done_ = 0;
 }
 
+void StepPasses::require_open() const {
+  if (phase_ == Phase::open) return;
+  throw Error(ErrorCode::InvalidArgument,
+              phase_ == Phase::idle ? "backward: no step was begun with begin_step"
+                                    : "backward: this step's backward_last has already been run");
+}
+
+void StepPasses::add(bool last) {
+  require_open();
+  if (last) phase_ = Phase::reducing;
+}
+
 void StepPasses::add(const torch::Tensor& loss, std::int64_t part, bool last) {
-  if (phase_ != Phase::open) {
-    throw Error(ErrorCode::InvalidArgument,
-                phase_ == Phase::idle ? "backward: no step was begun with begin_step"
-                                      : "backward: this step's backward_last has already been run");
-  }
+  require_open();
   if (!loss.defined() || loss.numel() != 1) {
     throw Error(ErrorCode::InvalidArgument, "backward: the loss must be a single number");
   }

@@ -15,6 +15,10 @@ class StepPasses {
   /// Before a pass; `last`: none follows. Error(InvalidArgument) for a loss that is not one number
   /// and for parts that come to more than the step's weight.
   void add(const torch::Tensor& loss, std::int64_t part, bool last);
+  /// Before one that somebody else runs.
+  void add(bool last);
+  /// scale / weight.
+  double factor() const noexcept { return scale_ / static_cast<double>(weight_); }
   /// Of scale · loss · part / weight.
   void run_backward(const torch::Tensor& loss, std::int64_t part) const;
   void finish();
@@ -23,6 +27,8 @@ class StepPasses {
   bool in_step() const noexcept { return phase_ != Phase::idle; }
 
  private:
+  void require_open() const;
+
   enum class Phase {
     idle,      ///< outside of a step
     open,      ///< begin to the last pass
@@ -30,7 +36,7 @@ class StepPasses {
   };
 
   Phase phase_ = Phase::idle;
-  std::int64_t weight_ = 0;
+  std::int64_t weight_ = 1;
   std::int64_t done_ = 0;  ///< of it
   double scale_ = 1;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "bimetal/base/stopwatch.h"
@@ -15,7 +16,10 @@ constexpr int kBandwidthRuns = 5;
 constexpr std::uint64_t kSmallestBuffer = 256 << 10;
 constexpr std::uint64_t kFirstBuffer = 1 << 20;
 constexpr std::uint64_t kLargestBuffer = 64 << 20;
-constexpr double kLongEnough = 0.05;  // seconds: a larger buffer would not tell more
+constexpr int kPairLatencyRuns = 15, kPairRuns = 3;
+constexpr std::uint64_t kPairBytes = 1 << 20;
+constexpr std::uint64_t kProbeTag = 0x70726f6265;  // "probe"
+constexpr double kLongEnough = 0.05;               // seconds: a larger buffer would not tell more
 
 // The largest of the ranks' figures: what is decided by it is decided alike everywhere.
 double slowest(comm::Group& group, double seconds) {
@@ -37,7 +41,50 @@ double all_reduce_seconds(comm::Group& group, std::uint64_t bytes, int runs) {
   return slowest(group, seconds[static_cast<std::size_t>(runs / 2)]);
 }
 
+/// Seconds until a message of so many bytes has come to the peer, and a few bytes back. Without a
+/// part in it: 0.
+double round_trip(comm::Group& group, int from, int to, std::uint64_t bytes, int runs) {
+  std::vector<float> data(bytes / sizeof(float)), answer(1);
+  double least = 0;
+  for (int run = 0; run <= runs; ++run) {
+    const Stopwatch watch;
+    if (group.rank() == from) {
+      group.send(comm::buffer(std::span(data)), to, kProbeTag).wait();
+      group.recv(comm::buffer(std::span(answer)), to, kProbeTag).wait();
+      const double seconds = watch.seconds();
+      if (run == 1 || (run > 1 && seconds < least)) least = seconds;  // the first one warms up
+    } else if (group.rank() == to) {
+      group.recv(comm::buffer(std::span(data)), from, kProbeTag).wait();
+      group.send(comm::buffer(std::span(answer)), from, kProbeTag).wait();
+    }
+  }
+  return least;
+}
+
 }  // namespace
+
+std::vector<LinkSpeed> probe_pairs(comm::Group group) {
+  const int ranks = group.size();
+  std::vector<double> seconds(2 * static_cast<std::size_t>(ranks) *
+                              static_cast<std::size_t>(ranks));
+  for (int from = 0; from < ranks; ++from) {
+    for (int to = 0; to < ranks; ++to) {
+      if (from == to) continue;
+      const auto at = 2 * static_cast<std::size_t>(from * ranks + to);
+      seconds[at] = round_trip(group, from, to, sizeof(float), kPairLatencyRuns);
+      seconds[at + 1] = round_trip(group, from, to, kPairBytes, kPairRuns);
+      group.barrier().wait();
+    }
+  }
+  group.all_reduce(comm::buffer(std::span(seconds)), comm::ReduceOp::max).wait();
+  std::vector<LinkSpeed> pairs(seconds.size() / 2);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const double small = std::min(seconds[2 * i], seconds[2 * i + 1] / 2);
+    const double large = seconds[2 * i + 1] - small;
+    if (large > 0) pairs[i] = {small / 2, static_cast<double>(kPairBytes) / large};
+  }
+  return pairs;
+}
 
 LinkSpeed probe_link(comm::Group group, std::uint64_t gradient_bytes) {
   if (group.size() == 1) return {};

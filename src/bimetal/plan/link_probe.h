@@ -2,6 +2,7 @@
 // Measures the link between a group's ranks by what training does on it: all-reduces.
 
 #include <cstdint>
+#include <vector>
 
 #include "bimetal/comm/group.h"
 #include "bimetal/plan/plan.h"
@@ -12,5 +13,9 @@ namespace bimetal::plan {
 /// link is measured with less, so that it takes seconds at most). Medians of repeated runs as the
 /// slowest rank saw them: the same figures on every rank. Zeros in a world of one. Collective.
 LinkSpeed probe_link(comm::Group group, std::uint64_t gradient_bytes);
+
+/// Every ordered pair, one after the other, by messages there and back: [from · n + to]. Each
+/// direction has the latency of half a round trip. The same figures on every rank. Collective.
+std::vector<LinkSpeed> probe_pairs(comm::Group group);
 
 }  // namespace bimetal::plan

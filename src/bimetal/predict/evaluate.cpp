@@ -26,15 +26,16 @@ std::shared_ptr<const task::Dataset> data_of(const task::Task& task) {
   throw Error(ErrorCode::InvalidArgument, "the task has no data to evaluate its model with");
 }
 
-/// The loss and then the metrics of one chunk.
-std::vector<double> evaluate_chunk(const task::Task& task, const task::Model& model,
-                                   std::int64_t chunk, const EvaluateOptions& options) {
-  const auto data = data_of(task);
-  const Stopwatch watch;
-  const auto size = chunk_size(*data);
-  const auto begin = chunk * size, end = std::min(begin + size, data->size());
-  const auto batch = task::to_device(task::batch_of(*data, begin, end), options.device);
-  const auto outputs = task::run_units(model, task.inputs(batch));
+task::Values batch_of_chunk(const task::Dataset& data, std::int64_t chunk,
+                            const torch::Device& device) {
+  const auto size = chunk_size(data);
+  const auto begin = chunk * size, end = std::min(begin + size, data.size());
+  return task::to_device(task::batch_of(data, begin, end), device);
+}
+
+/// The loss and then the metrics.
+std::vector<double> numbers_of(const task::Task& task, const task::Values& outputs,
+                               const task::Values& batch) {
   const auto loss = task.loss_sum(outputs, batch);
   std::vector<torch::Tensor> sums = {loss};
   for (const auto& metric : task.metrics()) {
@@ -42,6 +43,16 @@ std::vector<double> evaluate_chunk(const task::Task& task, const task::Model& mo
   }
   std::vector<double> numbers;
   for (const auto& sum : sums) numbers.push_back(sum.item<double>());
+  return numbers;
+}
+
+std::vector<double> evaluate_chunk(const task::Task& task, const task::Model& model,
+                                   std::int64_t chunk, const EvaluateOptions& options) {
+  const auto data = data_of(task);
+  const Stopwatch watch;
+  const auto batch = batch_of_chunk(*data, chunk, options.device);
+  const auto outputs = task::run_units(model, task.inputs(batch));
+  auto numbers = numbers_of(task, outputs, batch);
   device::pause_for_speed(options.speed, watch.seconds());
   return numbers;
 }
@@ -93,28 +104,32 @@ progress::Evaluation evaluation_of(const task::Task& task, const EvaluationSums&
   return result;
 }
 
-progress::Evaluation evaluate(const task::Task& task, const task::Model& model, comm::Group group,
-                              std::span<const double> speeds, const EvaluateOptions& options) {
+namespace {
+
+/// What a set of ranks has computed of the chunks, as numbers by chunk.
+using Compute = std::function<void(
+    std::int64_t first, std::int64_t last,
+    const std::function<void(std::int64_t chunk, std::span<const double> numbers)>&)>;
+
+progress::Evaluation evaluate_parts(const task::Task& task, comm::Group group, int part,
+                                    std::span<const double> speeds, const EvaluateOptions& options,
+                                    const Compute& compute) {
   const auto data = data_of(task);
   const auto chunks = test_chunks(*data);
   const auto shares = deal(speeds, chunks);
-  const auto first =
-      std::accumulate(shares.begin(), shares.begin() + group.rank(), std::int64_t{0});
-  const auto last = first + shares[static_cast<std::size_t>(group.rank())];
+  const auto first = std::accumulate(shares.begin(), shares.begin() + part, std::int64_t{0});
+  const auto last = first + shares[static_cast<std::size_t>(part)];
 
   // Some numbers per chunk, 0 in all ranks but one: their sum over the ranks is exact, and the sum
   // over the chunks has the same order however they were dealt out.
   const auto width = 1 + task.metrics().size();
   std::vector<double> results(width * static_cast<std::size_t>(chunks));
-  model.eval();
   {
     const torch::NoGradGuard no_grad;
-    for (auto chunk = first; chunk < last; ++chunk) {
-      std::ranges::copy(evaluate_chunk(task, model, chunk, options),
-                        results.begin() + chunk * static_cast<std::ptrdiff_t>(width));
-    }
+    compute(first, last, [&](std::int64_t chunk, std::span<const double> numbers) {
+      std::ranges::copy(numbers, results.begin() + chunk * static_cast<std::ptrdiff_t>(width));
+    });
   }
-  model.train();
   if (options.computed) options.computed();
   group
       .all_reduce(comm::buffer(std::span(results)), comm::ReduceOp::sum,
@@ -126,6 +141,37 @@ progress::Evaluation evaluate(const task::Task& task, const task::Model& model, 
     add(std::span(results).subspan(i, width), total);
   }
   return evaluation_of(task, total);
+}
+
+}  // namespace
+
+progress::Evaluation evaluate(const task::Task& task, const task::Model& model, comm::Group group,
+                              std::span<const double> speeds, const EvaluateOptions& options) {
+  model.eval();
+  return evaluate_parts(task, group, group.rank(), speeds, options,
+                        [&](std::int64_t first, std::int64_t last, const auto& keep) {
+                          for (auto chunk = first; chunk < last; ++chunk) {
+                            keep(chunk, evaluate_chunk(task, model, chunk, options));
+                          }
+                          model.train();
+                        });
+}
+
+progress::Evaluation evaluate(const task::Task& task, const Through& through, comm::Group group,
+                              std::span<const double> speeds, const EvaluateOptions& options) {
+  const auto data = data_of(task);
+  return evaluate_parts(
+      task, std::move(group), through.part, speeds, options,
+      [&](std::int64_t first, std::int64_t last, const auto& keep) {
+        through.run(
+            first, last,
+            [&](std::int64_t chunk) {
+              return task.inputs(batch_of_chunk(*data, chunk, options.device));
+            },
+            [&](std::int64_t chunk, const task::Values& outputs) {
+              keep(chunk, numbers_of(task, outputs, batch_of_chunk(*data, chunk, options.device)));
+            });
+      });
 }
 
 }  // namespace bimetal::predict

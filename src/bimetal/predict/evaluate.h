@@ -41,6 +41,22 @@ EvaluationSums evaluate_chunks(const task::Task& task, const task::Model& model,
 /// What the sums over the whole data set say.
 progress::Evaluation evaluation_of(const task::Task& task, const EvaluationSums& sums);
 
+/// How the outputs for chunks come about where a rank alone has not the whole model: sets of ranks compute
+/// parts of them.
+struct Through {
+  using Inputs = std::function<task::Values(std::int64_t chunk)>;
+  using Take = std::function<void(std::int64_t chunk, const task::Values& outputs)>;
+  int part = 0;  ///< this rank's set's
+  /// Calls `take` with the outputs for each chunk from `first` to `last - 1` on one of the set's
+  /// ranks. Gradients are off.
+  std::function<void(std::int64_t first, std::int64_t last, const Inputs& inputs, const Take& take)>
+      run;
+};
+
+/// As below, by way of `through`; `speeds`: of each set.
+progress::Evaluation evaluate(const task::Task& task, const Through& through, comm::Group group,
+                              std::span<const double> speeds, const EvaluateOptions& options);
+
 /// Visits each sample exactly once; rank r takes a part in proportion to speeds[r] (samples/s; all
 /// 0: equal parts). The data is cut into the same chunks whatever the ranks are, and the chunks are
 /// dealt out, so that on like devices the result is the same to the last bit for any split. Leaves

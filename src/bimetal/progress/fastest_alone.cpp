@@ -70,7 +70,8 @@ std::string where_time_went(const Report& report, const WorkerReport& fastest) {
 }  // namespace
 
 std::optional<FastestAlone> fastest_alone(const Report& report) {
-  if (report.workers.size() < 2 || !(report.elapsed_s > 0)) return std::nullopt;
+  // Who has a part of the model cannot be compared with the whole job.
+  if (report.workers.size() < 2 || !(report.elapsed_s > 0) || report.mesh) return std::nullopt;
   const auto fastest =
       std::ranges::max_element(report.workers, {}, &WorkerReport::samples_per_s_alone);
   if (!(fastest->samples_per_s_alone > 0)) return std::nullopt;

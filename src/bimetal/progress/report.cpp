@@ -11,6 +11,16 @@ namespace bimetal::progress {
 using Json = nlohmann::ordered_json;
 
 // Found by nlohmann/json by their names.
+static void to_json(Json& json, const MemoryReport& memory) {
+  json = {{"peak_bytes", nullptr}, {"planned_bytes", nullptr}};
+  if (memory.peak > 0) json["peak_bytes"] = memory.peak;
+  if (memory.planned <= 0) return;
+  json["planned_bytes"] = memory.planned;
+  json["planned"] = {{"program", memory.program},         {"parameters", memory.parameters},
+                     {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
+                     {"activations", memory.activations}, {"buffers", memory.buffers}};
+}
+
 static void to_json(Json& json, const WorkerReport& worker) {
   json = {{"rank", worker.rank},
           {"host", worker.host},
@@ -21,6 +31,7 @@ static void to_json(Json& json, const WorkerReport& worker) {
           {"communicate_s", worker.communicate_s},
           {"wait_s", worker.wait_s},
           {"samples_per_s_alone", worker.samples_per_s_alone}};
+  if (worker.memory.peak > 0 || worker.memory.planned > 0) json["memory"] = worker.memory;
   if (!worker.precision.empty()) json["precision"] = worker.precision;
 }
 
@@ -81,6 +92,14 @@ static void to_json(Json& json, const BalanceRecord& record) {
           {"steps", record.steps}};
 }
 
+static void to_json(Json& json, const MeshReport& mesh) {
+  json = {{"stages", mesh.stages},
+          {"replicas", mesh.replicas},
+          {"tensor", mesh.tensor},
+          {"schedule", mesh.schedule},
+          {"begins", mesh.begins}};
+}
+
 static void to_json(Json& json, const FastestAlone& fastest) {
   json = {{"rank", fastest.rank},
           {"samples_per_s_alone", fastest.samples_per_s_alone},
@@ -113,6 +132,7 @@ std::string to_json(const Report& report) {
   if (report.loss_scale) json["loss_scale"] = *report.loss_scale;
   if (const auto fastest = fastest_alone(report)) json["fastest_alone"] = *fastest;
   if (report.balance) json["balance"] = *report.balance;
+  if (report.mesh) json["mesh"] = *report.mesh;
   // Numbers that are not finite become null here; a host name in no known encoding is no reason to
   // lose the report.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

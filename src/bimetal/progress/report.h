@@ -11,6 +11,13 @@
 
 namespace bimetal::progress {
 
+/// Bytes of a rank's process at its peak: as planned before training, by kind, and as measured.
+struct MemoryReport {
+  double peak = 0;     ///< measured; 0: not known
+  double planned = 0;  ///< the sum of what follows; 0: there was no plan
+  double program = 0, parameters = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
+};
+
 struct WorkerReport {
   int rank = 0;
   std::string host = {};
@@ -20,6 +27,7 @@ struct WorkerReport {
   std::int64_t samples = 0;
   double compute_s = 0, communicate_s = 0, wait_s = 0;
   double samples_per_s_alone = 0;
+  MemoryReport memory = {};
 };
 
 /// A run by way of parameter servers (docs/parameter_server.md).
@@ -77,6 +85,13 @@ struct BalanceRecord {
   bool complete = true;
 };
 
+/// How the model was cut: docs/pipeline.md.
+struct MeshReport {
+  std::int64_t stages = 1, replicas = 1, tensor = 1;
+  std::string schedule = {};
+  std::vector<std::int64_t> begins = {};  ///< the unit that each piece of the model begins with
+};
+
 /// One evaluation with the test data.
 struct EvaluationPoint {
   std::int64_t step = 0;
@@ -100,6 +115,7 @@ struct Report {
   std::optional<ServerReport> server = {};
   std::optional<LossScaleReport> loss_scale = {};
   std::optional<BalanceRecord> balance = {};  ///< none with parameter servers
+  std::optional<MeshReport> mesh = {};        ///< where workers have parts of the model alone
 };
 
 /// Of the last evaluation; none if there was none.

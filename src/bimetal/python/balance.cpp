@@ -17,14 +17,6 @@ namespace py = pybind11;
 using balance::Balancer;
 using data::EpochSampler;
 
-balance::Policy policy_named(const std::string& name) {
-  if (name == "auto") return balance::Policy::Auto;
-  if (name == "equal") return balance::Policy::Equal;
-  if (name == "fixed") return balance::Policy::Fixed;
-  throw Error(ErrorCode::InvalidArgument,
-              "the balance '" + name + "' is none of auto, equal and fixed");
-}
-
 Balancer make_balancer(int ranks, std::int64_t global_batch, const std::string& policy,
                        std::vector<double> weights,
                        const std::vector<std::pair<double, double>>& probes) {
@@ -36,7 +28,7 @@ Balancer make_balancer(int ranks, std::int64_t global_batch, const std::string& 
     const auto [alpha, beta] = probes[rank];
     if (alpha != 0 || beta != 0) devices[rank].cost = balance::CostModel(alpha, beta);
   }
-  return Balancer({.policy = policy_named(policy),
+  return Balancer({.policy = balance::policy_named(policy),
                    .fixed_weights = std::move(weights),
                    .global_batch = global_batch},
                   std::move(devices));

@@ -23,6 +23,12 @@ void bind_files(pybind11::module_& module);
 /// DeepSpeedConfig.
 void bind_deepspeed(pybind11::module_& module);
 
+/// HookedModel, and by what shards can be weighed.
+void bind_sharding(pybind11::module_& module);
+
+/// CoreOptimizer.
+void bind_optimizers(pybind11::module_& module);
+
 /// PredictionClient.
 void bind_serving(pybind11::module_& module);
 

@@ -34,9 +34,8 @@ class DeepSpeedConfig {
   const job::DeepSpeedLoop& loop() const { return loop_; }
   const std::vector<std::string>& notices() const { return notices_; }
 
-  bool offloads() const {
-    return job_.zero.offload_optimizer != "none" || job_.zero.offload_parameters != "none";
-  }
+  /// Of a schedule that falls for as long as the job is.
+  void set_total_steps(std::int64_t steps) { job_.train.decay_steps = steps; }
   double learning_rate(std::int64_t step) const {
     return optim::learning_rate_at(job_.train, step, job_.train.decay_steps);
   }
@@ -80,7 +79,7 @@ void bind_deepspeed(py::module_& module) {
                              [](const Config& config) { return config.loop().accumulation; })
       .def_property_readonly("zero_level",
                              [](const Config& config) { return config.job().zero.level; })
-      .def_property_readonly("offloads", &Config::offloads)
+      .def("set_total_steps", &Config::set_total_steps, py::arg("steps"))
       .def("learning_rate", &Config::learning_rate, py::arg("step"))
       .def_property_readonly("loss_scale", &Config::loss_scale)
       .def("update_loss_scale", &Config::update_loss_scale, py::arg("overflow"))

@@ -7,13 +7,13 @@
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
 #include "bimetal/launch/local/launcher_watch.h"
+#include "bimetal/python/backend_group.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {
 namespace {
 
 namespace py = pybind11;
-using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
 BackendPtr make_backend(const ::c10d::DistributedBackendOptions& place) {
   using std::chrono::milliseconds;
@@ -26,6 +26,12 @@ BackendPtr make_backend(const ::c10d::DistributedBackendOptions& place) {
   return c10d::make_backend(place.store, place.group_rank, place.group_size, std::move(options));
 }
 
+std::string device_for(const std::string& spec, int local_rank) {
+  return device::select_device(job::parse_worker_spec(spec), local_rank).str();
+}
+
+}  // namespace
+
 const comm::Group& group_of(const BackendPtr& backend) {
   const auto* ours = dynamic_cast<const c10d::BimetalBackend*>(backend.get());
   if (ours == nullptr) {
@@ -34,12 +40,6 @@ const comm::Group& group_of(const BackendPtr& backend) {
   }
   return ours->group();
 }
-
-std::string device_for(const std::string& spec, int local_rank) {
-  return device::select_device(job::parse_worker_spec(spec), local_rank).str();
-}
-
-}  // namespace
 
 void bind_process_groups(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();

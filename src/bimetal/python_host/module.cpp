@@ -32,6 +32,9 @@ PYBIND11_MODULE(_program, module) {
   module.def("run", bimetal::python_host::run, py::arg("arguments"),
              py::call_guard<py::gil_scoped_release>());
   module.def("in_a_step", [] { return bimetal::task::current_draws() != nullptr; });
-  module.def("dropout_by_sample", bimetal::task::dropout_by_sample, py::arg("x"), py::arg("p"),
-             py::arg("layer"), py::call_guard<py::gil_scoped_release>());
+  const auto dropout_by_sample = [](const torch::Tensor& x, double p, std::int64_t layer) {
+    return bimetal::task::dropout_by_sample(x, p, layer);
+  };
+  module.def("dropout_by_sample", dropout_by_sample, py::arg("x"), py::arg("p"), py::arg("layer"),
+             py::call_guard<py::gil_scoped_release>());
 }

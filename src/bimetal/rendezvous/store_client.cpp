@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <condition_variable>
@@ -14,6 +12,7 @@
 #include "bimetal/net/tcp/byte_stream.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/rendezvous/outbox.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_stream.h"
@@ -83,8 +82,9 @@ StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnec
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
   io_->restart();
-  asio::co_spawn(*io_, read_replies(), asio::detached);
-  asio::co_spawn(*io_, write_requests(), asio::detached);
+  const auto end_it = [this](const Error& error) { lose(error); };
+  net::spawn(*io_, read_replies(), end_it);
+  net::spawn(*io_, write_requests(), end_it);
   thread_ = std::thread([this] { io_->run(); });
 }
 

@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <charconv>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/rendezvous/store_stream.h"
 
 namespace bimetal::rendezvous {
@@ -76,8 +75,12 @@ StoreSession::StoreSession(asio::ip::tcp::socket socket, const net::SessionKeys&
 }
 
 void StoreSession::start() {
-  asio::co_spawn(socket_.get_executor(), serve(shared_from_this()), asio::detached);
-  asio::co_spawn(socket_.get_executor(), write(shared_from_this()), asio::detached);
+  const auto end_it = [self = shared_from_this()](const Error& error) {
+    log(LogLevel::warning, "store: closed the connection from {}: {}", self->remote_, error.what());
+    self->close();
+  };
+  net::spawn(socket_.get_executor(), serve(shared_from_this()), end_it);
+  net::spawn(socket_.get_executor(), write(shared_from_this()), end_it);
 }
 
 void StoreSession::close() {

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::serving {
@@ -126,7 +127,8 @@ asio::awaitable<bool> ClientConnection::greet(Deadline deadline) {
   auto dialed = co_await net::dial(std::move(request));
   wire_ = std::make_shared<Greeted>(std::move(dialed.socket), dialed.keys);
   const auto own = wire_;
-  asio::co_spawn(io_, write_frames(own), asio::detached);
+  // Who reads then finds it closed.
+  net::spawn(io_, write_frames(own), [own](const Error&) { own->close(); });
   const auto message = co_await next_answer();
   if (message.kind() != MessageKind::welcome) {
     throw Error(ErrorCode::CorruptData, fmt::format("{} does not greet", name()));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/io_context.hpp>
 #include <chrono>
 #include <exception>

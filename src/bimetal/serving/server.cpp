@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <asio/awaitable.hpp>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
@@ -13,12 +11,15 @@
 #include <asio/use_awaitable.hpp>
 #include <atomic>
 #include <list>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "bimetal/base/log.h"
 #include "bimetal/net/tcp/listener.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/serving/batch_answering.h"
 #include "bimetal/serving/recorder.h"
 #include "bimetal/serving/session.h"
@@ -50,6 +51,7 @@ struct Server::Impl final : SessionOwner {
   net::ListenerOptions listener_options();
   void take(asio::ip::tcp::socket socket, const net::AuthenticatedClient& client);
   void move_bytes() noexcept;
+  void fail(const Error& error);
   asio::awaitable<void> tick_loop();
   void count_clients();
   void stop_serving();
@@ -70,6 +72,8 @@ struct Server::Impl final : SessionOwner {
   const std::unique_ptr<BatchAnswering> batches;
   const std::unique_ptr<TextAnswering> writing;
   std::atomic<bool> stopping{false};
+  mutable std::mutex failure_mutex;
+  std::optional<Error> failure;
   asio::io_context io{1};
   std::list<std::shared_ptr<Session>> sessions;  ///< also those that are told why they end
   std::uint64_t sessions_so_far = 0;
@@ -101,11 +105,17 @@ net::ListenerOptions Server::Impl::listener_options() {
 void Server::Impl::move_bytes() noexcept {
   try {
     listener.start();
-    asio::co_spawn(io, tick_loop(), asio::detached);
+    net::spawn(io, tick_loop(), [this](const Error& error) { fail(error); });
     io.run();
-  } catch (const std::exception& error) {
-    log(LogLevel::error, "predictions are served no more: {}", error.what());
+  } catch (...) {
+    fail(to_error(std::current_exception()));
   }
+}
+
+void Server::Impl::fail(const Error& error) {
+  log(LogLevel::error, "predictions are served no more: {}", error.what());
+  const std::scoped_lock lock(failure_mutex);
+  if (!failure) failure = error;
 }
 
 void Server::Impl::take(asio::ip::tcp::socket socket, const net::AuthenticatedClient& client) {
@@ -189,6 +199,11 @@ net::Endpoint Server::endpoint() const {
 
 Figures Server::figures() const {
   return impl_->recorder.figures();
+}
+
+std::optional<Error> Server::failure() const {
+  const std::scoped_lock lock(impl_->failure_mutex);
+  return impl_->failure;
 }
 
 }  // namespace bimetal::serving

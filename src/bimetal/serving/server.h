@@ -3,8 +3,10 @@
 // waits for the other, and nobody who starts a server is held up by it.
 
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "bimetal/base/error.h"
 #include "bimetal/net/encryption.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
@@ -85,6 +87,9 @@ class Server {
   net::Endpoint endpoint() const;
 
   Figures figures() const;
+
+  /// What has ended the serving; nothing while it goes on.
+  std::optional<Error> failure() const;
 
  private:
   struct Impl;

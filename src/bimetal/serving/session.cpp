@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <system_error>
 #include <utility>
 
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::serving {
 namespace {
@@ -42,8 +41,9 @@ void Session::start(const std::optional<Error>& refusal) {
   } else {
     send(MessageKind::welcome, 0, 0, encode(owner_.facts()));
   }
-  asio::co_spawn(wire_.socket.get_executor(), read(shared_from_this()), asio::detached);
-  asio::co_spawn(wire_.socket.get_executor(), write(shared_from_this()), asio::detached);
+  const auto end_it = [self = shared_from_this()](const Error& error) { self->end(error.what()); };
+  net::spawn(wire_.socket.get_executor(), read(shared_from_this()), end_it);
+  net::spawn(wire_.socket.get_executor(), write(shared_from_this()), end_it);
 }
 
 void Session::send(MessageKind kind, std::uint64_t sequence, std::uint64_t count, Body body) {

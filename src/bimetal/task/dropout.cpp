@@ -32,14 +32,19 @@ std::uint32_t threshold_of(double p) {
   return static_cast<std::uint32_t>(std::floor(p * 4294967296.0));
 }
 
-/// Of all heads, so that the number of rows, which padding changes, is not in it.
-std::int64_t row_number(std::int64_t row, std::int64_t head, std::int64_t heads) {
-  return row * heads + head;
+/// Of all heads, so that the number of rows, which padding changes, is not in it. `head`: of those
+/// that are here.
+std::int64_t row_number(std::int64_t row, std::int64_t head, HeadRange heads) {
+  return row * heads.of + heads.first + head;
+}
+
+HeadRange known(HeadRange heads, std::int64_t here) {
+  return heads.of == 0 ? HeadRange{0, here} : heads;
 }
 
 // A counter is (columns ÷ 4, row, sample), a key one of a layer in an epoch.
-torch::Tensor dropped_on_cpu(c10::IntArrayRef sizes, const Draws& draws, PhiloxKey key,
-                             std::uint32_t threshold) {
+torch::Tensor dropped_on_cpu(c10::IntArrayRef sizes, HeadRange range, const Draws& draws,
+                             PhiloxKey key, std::uint32_t threshold) {
   const auto heads = sizes[1], rows = sizes[2], columns = sizes[3];
   auto mask = torch::empty(sizes, torch::kBool);
   auto* out = mask.mutable_data_ptr<bool>();
@@ -47,7 +52,7 @@ torch::Tensor dropped_on_cpu(c10::IntArrayRef sizes, const Draws& draws, PhiloxK
   at::parallel_for(0, sizes[0] * heads * rows, grain, [&](std::int64_t begin, std::int64_t end) {
     for (auto line = begin; line < end; ++line) {
       const auto sample = draws.samples[static_cast<std::size_t>(line / (heads * rows))];
-      const auto row = row_number(line % rows, line / rows % heads, heads);
+      const auto row = row_number(line % rows, line / rows % heads, range);
       auto* to = out + line * columns;
       for (std::int64_t column = 0; column < columns; column += 4) {
         const auto drawn = philox({low(column / 4), low(row), low(sample), high(sample)}, key);
@@ -99,14 +104,15 @@ const Draws& draws_for(std::int64_t samples) {
 }  // namespace
 
 torch::Tensor dropped_by_kernels(c10::IntArrayRef sizes, double p, std::int64_t layer,
-                                 const torch::Device& device) {
+                                 const torch::Device& device, HeadRange range) {
   const torch::NoGradGuard no_grad;
   const auto& draws = draws_for(sizes[0]);
   const auto heads = sizes[1], rows = sizes[2], columns = sizes[3];
   const auto options = torch::dtype(torch::kInt64).device(device);
   const auto blocks = torch::arange((columns + 3) / 4, options).view({1, 1, 1, -1});
-  const auto row = torch::arange(heads, options).view({-1, 1}) +
-                   torch::arange(rows, options).view({1, -1}) * heads;
+  range = known(range, heads);
+  const auto row = torch::arange(range.first, range.first + heads, options).view({-1, 1}) +
+                   torch::arange(rows, options).view({1, -1}) * range.of;
   const auto samples = torch::tensor(draws.samples, torch::kInt64).to(device).view({-1, 1, 1, 1});
   const auto words = philox_of({blocks, row.view({1, heads, rows, 1}), samples.bitwise_and(kWord),
                                 samples.bitwise_right_shift(32).bitwise_and(kWord)},
@@ -117,19 +123,22 @@ torch::Tensor dropped_by_kernels(c10::IntArrayRef sizes, double p, std::int64_t 
 }
 
 torch::Tensor dropped(c10::IntArrayRef sizes, double p, std::int64_t layer,
-                      const torch::Device& device) {
-  if (!device.is_cpu()) return dropped_by_kernels(sizes, p, layer, device);
+                      const torch::Device& device, HeadRange range) {
+  if (!device.is_cpu()) return dropped_by_kernels(sizes, p, layer, device, range);
   const auto& draws = draws_for(sizes[0]);
-  return dropped_on_cpu(sizes, draws, key_of(draws, layer), threshold_of(p));
+  return dropped_on_cpu(sizes, known(range, sizes[1]), draws, key_of(draws, layer),
+                        threshold_of(p));
 }
 
-torch::Tensor dropout_by_sample(const torch::Tensor& x, double p, std::int64_t layer) {
+torch::Tensor dropout_by_sample(const torch::Tensor& x, double p, std::int64_t layer,
+                                HeadRange range) {
   if (p == 0) return x;
   const bool heads = x.dim() == 4;
   const std::array<std::int64_t, 4> sizes = {x.size(0), heads ? x.size(1) : 1, x.size(-2),
                                              x.size(-1)};
   // masked_fill keeps the mask for backward, a byte for each number, and the factor nothing.
-  return x.masked_fill(dropped(sizes, p, layer, x.device()).view(x.sizes()), 0) * (1 / (1 - p));
+  return x.masked_fill(dropped(sizes, p, layer, x.device(), range).view(x.sizes()), 0) *
+         (1 / (1 - p));
 }
 
 }  // namespace bimetal::task

@@ -239,6 +239,7 @@ Segments::Segments(const Model& model, std::size_t at_once, BeforeUse before_use
     const Model part{group->units};
     group->parameters = part.parameters();
     group->buffers = tensors_of(part.named_buffers());
+    for (const auto& of_one : part.statistics()) group->buffers.push_back(of_one.sums);
     groups_.push_back(std::move(group));
     first = last;
   } while (first < model.units.size());

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,12 @@ class Task {
   /// A new model on the CPU in float32. What it draws comes from torch's default generator, which
   /// the caller has seeded, so that ranks draw alike.
   virtual Model make_model() const = 0;
+
+  /// The same model, of which there is never more than a unit in memory, if `made` sees to it.
+  /// Nothing: this task makes its models whole.
+  virtual std::optional<Model> make_model_by_units(const UnitMade& /*made*/) const {
+    return std::nullopt;
+  }
 
   virtual std::shared_ptr<const Dataset> training() const = 0;
   /// What the model is judged by; nullptr: it is not.

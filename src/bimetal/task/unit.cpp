@@ -35,12 +35,11 @@ std::vector<NamedTensor> named_with(const torch::OrderedDict<std::string, torch:
 // set_data, as torch::nn::Module::to has it: who holds the tensor holds the moved one.
 void move(const Model& model, const std::function<torch::Tensor(const torch::Tensor&)>& moved) {
   const torch::NoGradGuard no_grad;
+  const auto move_one = [&](torch::Tensor tensor) { tensor.set_data(moved(tensor.detach())); };
   for (const auto& tensors : {model.named_parameters(), model.named_buffers()}) {
-    for (const auto& named : tensors) {
-      auto tensor = named.tensor;
-      tensor.set_data(moved(tensor.detach()));
-    }
+    for (const auto& named : tensors) move_one(named.tensor);
   }
+  for (const auto& of_one : model.statistics()) move_one(of_one.sums);
 }
 
 }  // namespace
@@ -75,6 +74,20 @@ std::vector<std::vector<std::string>> Model::tied() const {
   return names;
 }
 
+std::vector<BatchStatistics> Model::statistics() const {
+  std::vector<BatchStatistics> all;
+  for (const auto& unit : units) {
+    all.insert(all.end(), unit.statistics.begin(), unit.statistics.end());
+  }
+  return all;
+}
+
+std::int64_t Model::sample_group() const {
+  std::int64_t group = 1;
+  for (const auto& of_one : statistics()) group = std::max(group, of_one.group);
+  return group;
+}
+
 void Model::train(bool on) const {
   for (const auto& unit : units) {
     if (unit.set_training) unit.set_training(on);
@@ -99,6 +112,11 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
   unit.parameters = named_with(module->named_parameters(), prefix);
   unit.buffers = named_with(module->named_buffers(), prefix);
   unit.forward = std::move(forward);
+  for (const auto& part : module->modules()) {
+    if (const auto* norm = part->as<GroupedBatchNorm>()) {
+      unit.statistics.push_back(norm->statistics());
+    }
+  }
   unit.set_training = [module = std::move(module)](bool training) { module->train(training); };
   return unit;
 }

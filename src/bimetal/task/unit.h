@@ -7,12 +7,14 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "bimetal/task/batch_norm.h"
 #include "bimetal/task/values.h"
 
 namespace bimetal::task {
@@ -20,6 +22,16 @@ namespace bimetal::task {
 struct NamedTensor {
   std::string name;  ///< in the whole model, as checkpoints have it: "conv1.weight"
   torch::Tensor tensor;
+};
+
+/// How a parameter may be cut into the parts of ranks that compute a unit together
+/// (tensor_ranks.h). Of units that say so, forward takes sizes from the parameters, and works with
+/// parts of them.
+struct TensorSplit {
+  std::string parameter;  ///< its name in the unit
+  std::int64_t dim = 0;
+  std::int64_t grain = 1;     ///< so much of the dimension stays together: a head's numbers
+  std::int64_t segments = 1;  ///< the dimension is that many in a row, each cut alike: 3 of q, k, v
 };
 
 /// A part of a model. A cheap handle: copies share the tensors. Use from one thread.
@@ -32,6 +44,8 @@ struct Unit {
   /// parameters and the buffers: it may be called again for the same inputs.
   std::function<Values(const Values& inputs)> forward;
   std::function<void(bool training)> set_training = {};  ///< empty: it makes no difference
+  std::vector<BatchStatistics> statistics = {};  ///< of its batch normalisations
+  std::vector<TensorSplit> splits = {};  ///< parameters that are not named stay whole
 };
 
 /// One that nobody has cut is one unit. A cheap handle, as its units are. Use from one thread.
@@ -46,6 +60,11 @@ struct Model {
   /// Names of one tensor each: its first, and others under which it comes again. Tensors with one
   /// name are left out.
   std::vector<std::vector<std::string>> tied() const;
+
+  /// Of all units.
+  std::vector<BatchStatistics> statistics() const;
+  /// Samples that belong together, since they are normalised with each other; 1: none do.
+  std::int64_t sample_group() const;
 
   void train(bool on = true) const;
   void eval() const { train(false); }
@@ -63,6 +82,11 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
 /// The same for one tensor in, one tensor out.
 Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
                std::function<torch::Tensor(torch::Tensor input)> forward);
+
+/// Told of each unit of a model that is being made, once its tensors have their values and before
+/// the next unit is made: it may take the values and let their memory go, as long as the tensors
+/// stay.
+using UnitMade = std::function<void(const Unit& unit)>;
 
 /// Told before each use of a unit's parameters (the unit's place in the model), also where backward
 /// computes the unit again: returns when they are there.

@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/optim/merged_update.h"
+#include "bimetal/parallel/data/batch_statistics.h"
 #include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
@@ -62,15 +63,18 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
   // of them.
   const bool ahead = !stages_.needs_agreement();
-  if (ahead) exchange_.start(mine, Deadline::after(timeout_));
+  if (ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
   in_phase(Phase::kWait, [&] { store_.finish_step(); });
   auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
   stages_.set_factors(merged != nullptr ? Factors::Deferred : Factors::Applied);
   const Stopwatch inspecting;
   const auto gradients = optim::gradients_of(optimizer);
-  mine.gradient_norm = in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients); });
+  const auto counted = optim::gradients_of(
+      optimizer, [this](const torch::Tensor& parameter) { return store_.counts(parameter); });
+  mine.gradient_norm =
+      in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients, counted); });
   const double inspect_seconds = inspecting.seconds();
-  if (!ahead) exchange_.start(mine, Deadline::after(timeout_));
+  if (!ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
   const Stopwatch waiting;
   StepResult result;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
@@ -79,7 +83,10 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
   result.applied = all_fit(result.figures);
-  if (!result.applied) return result;
+  if (!result.applied) {
+    parallel::discard(statistics_);
+    return result;
+  }
 
   require_finite(result.figures, step);
   const Stopwatch updating;
@@ -89,6 +96,9 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
     if (merged != nullptr) merged->set_gradient_factor(stages_.factor());
     optimizer.step();
     store_.after_update();
+    parallel::merge_over_ranks(statistics_, store_.group(), timeout_);
+  } else {
+    parallel::discard(statistics_);
   }
   update_seconds_ = inspect_seconds + updating.seconds();
   return result;

@@ -7,9 +7,12 @@
 #include <chrono>
 #include <cstdint>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/progress/rank_figures.h"
+#include "bimetal/task/batch_norm.h"
 #include "bimetal/train/gradient_stages.h"
 
 namespace bimetal::train {
@@ -30,6 +33,11 @@ class CollectiveUpdate {
   CollectiveUpdate(parallel::ParameterStore& store, std::chrono::milliseconds timeout,
                    const UpdateOptions& options = {});
 
+  /// Running statistics of the model, which each applied step moves.
+  void set_statistics(std::vector<task::BatchStatistics> statistics) {
+    statistics_ = std::move(statistics);
+  }
+
   /// Ends step number `step`, in which this rank has done `mine`, whose totals of all steps so far
   /// are filled in here. Collective. Errors: NotFinite, on
   /// every rank and with the parameters unchanged, naming the step and the ranks whose loss is no
@@ -47,6 +55,7 @@ class CollectiveUpdate {
   std::chrono::milliseconds timeout_;
   progress::FigureExchange exchange_;
   GradientStages stages_;
+  std::vector<task::BatchStatistics> statistics_;
   double update_seconds_ = 0;
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };

@@ -31,22 +31,28 @@ std::int64_t weight_of_a_sample(const task::Task& task) {
 }  // namespace
 
 MicroBatch::MicroBatch(std::int64_t configured, const torch::Device& device,
-                       std::int64_t sample_weight)
-    : smallest_(std::max<std::int64_t>(1, kSmallest / sample_weight)),
-      limit_(configured > 0 ? configured
-             : device.is_cpu()
-                 ? std::clamp<std::int64_t>(kCpuWeight / sample_weight, 1, kCpuDefault)
-                 : kWholeShare) {}
+                       std::int64_t sample_weight, std::int64_t group)
+    : group_(group),
+      smallest_(whole_groups(std::max<std::int64_t>(1, kSmallest / sample_weight))),
+      limit_(whole_groups(configured > 0 ? configured
+                          : device.is_cpu()
+                              ? std::clamp<std::int64_t>(kCpuWeight / sample_weight, 1, kCpuDefault)
+                              : kWholeShare)) {}
+
+/// At most so many samples, but one group at least.
+std::int64_t MicroBatch::whole_groups(std::int64_t samples) const {
+  return std::max(group_, samples / group_ * group_);
+}
 
 bool MicroBatch::halve(std::int64_t batch) {
   const auto largest = std::min(limit_, batch);
   if (largest <= smallest_) return false;
-  limit_ = std::max(smallest_, largest / 2);
+  limit_ = std::max(smallest_, whole_groups(largest / 2));
   return true;
 }
 
 std::int64_t MicroBatch::pieces(std::int64_t batch) const {
-  return divide_up(batch, limit_);
+  return divide_up(divide_up(batch, group_), limit_ / group_);
 }
 
 void MicroBatch::for_each(
@@ -54,9 +60,10 @@ void MicroBatch::for_each(
     const std::function<void(const task::Values& piece, bool last)>& compute) const {
   const auto total = task::samples_of(batch);
   const auto count = pieces(total);
+  const auto groups = divide_up(total, group_);
   std::int64_t begin = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto end = total * (i + 1) / count;
+    const auto end = std::min(total, groups * (i + 1) / count * group_);
     compute(task::slice(batch, begin, end), i + 1 == count);
     begin = end;
   }
@@ -83,7 +90,7 @@ Compute::Compute(const task::Task& task, task::Model model, const torch::Device&
     : task_(task),
       model_(std::move(model)),
       device_(device),
-      micro_batch_(options.micro_batch, device, weight_of_a_sample(task)),
+      micro_batch_(options.micro_batch, device, weight_of_a_sample(task), model_.sample_group()),
       options_(std::move(options)),
       segments_(model_, recomputed_at_once(options_.recompute, model_.units.size()),
                 options_.before_use) {}
@@ -125,6 +132,7 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
     if (samples > 0) outcome.loss_sum = run(share, backward, draws);
   });
   if (!outcome.error) return outcome;
+  if (!options_.repeats) std::rethrow_exception(outcome.error);
   outcome.fit = fetched ? next_try(samples) : progress::Fit::too_large;
   return outcome;
 }

@@ -26,8 +26,10 @@ class MicroBatch {
  public:
   /// `configured`: train.micro_batch; 0 takes what suits the device (on a CPU kCpuDefault samples,
   /// or as many as weigh kCpuWeight; the whole share on an accelerator, whose kernels want large
-  /// batches). `sample_weight`: what a sample weighs, at least 1.
-  MicroBatch(std::int64_t configured, const torch::Device& device, std::int64_t sample_weight = 1);
+  /// batches). `sample_weight`: what a sample weighs, at least 1. `group`: so many samples that
+  /// follow each other stay together.
+  MicroBatch(std::int64_t configured, const torch::Device& device, std::int64_t sample_weight = 1,
+             std::int64_t group = 1);
 
   /// What a CPU computes fastest; bench figures in docs/balance.md.
   static constexpr std::int64_t kCpuDefault = 64;
@@ -43,7 +45,7 @@ class MicroBatch {
   /// small as they get.
   bool halve(std::int64_t batch);
 
-  /// Number of pieces for a share, and the size of the largest: they differ by one at most.
+  /// Number of pieces for a share: they differ by one sample, or group, at most.
   std::int64_t pieces(std::int64_t batch) const;
 
   /// Calls `compute(piece, last)` for each piece in order.
@@ -51,6 +53,9 @@ class MicroBatch {
                 const std::function<void(const task::Values& piece, bool last)>& compute) const;
 
  private:
+  std::int64_t whole_groups(std::int64_t samples) const;
+
+  std::int64_t group_;
   std::int64_t smallest_;
   std::int64_t limit_;
 };
@@ -91,6 +96,7 @@ struct ComputeOptions {
   task::BeforeUse before_use = {};                                 ///< as run_units() has it
   precision::Precision precision = precision::Precision::float32;  ///< of forward and backward
   std::string recompute = "none";                                  ///< as train.recompute
+  bool repeats = true;  ///< a share that does not fit is an outcome; else an error
 };
 
 /// Use from one thread.
@@ -115,7 +121,8 @@ class Compute {
   /// what libtorch keeps of that is given back, and the next try recomputes activations
   /// (Fit::try_recomputing) if that is left to it ("auto") and of any use, or else takes smaller
   /// pieces (Fit::try_smaller_pieces), unless the share itself cannot be held or its pieces are as
-  /// small as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory.
+  /// small as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory where
+  /// steps are repeated.
   Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                   const Backward& backward, const task::Draws& draws = {});
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "bimetal/base/error.h"
@@ -32,16 +33,17 @@ GradientStages::GradientStages(const UpdateOptions& options, Norms norms)
   if (options.scaler) scaler_.emplace(*options.scaler);
 }
 
-double GradientStages::inspect(const std::vector<torch::Tensor>& gradients) {
+double GradientStages::inspect(const std::vector<torch::Tensor>& gradients,
+                               const std::vector<torch::Tensor>& counted) {
   factor_ = 1;
   if (scaler_ && factors_ == Factors::Deferred && limits_.value == 0) {
     // Finite exactly where they are: a float32 holds any sum of squares of what float16 computes.
     factor_ = 1 / scaler_->scale();
-    return optim::norm_of_gradients(gradients) * factor_;
+    return optim::norm_of_gradients(counted) * factor_;
   }
   if (scaler_ && !unscale(gradients)) return std::numeric_limits<double>::quiet_NaN();
   if (limits_.value > 0) optim::clip_values(gradients, limits_.value);
-  return limits_.norm > 0 ? optim::norm_of_gradients(gradients) : 0.0;
+  return limits_.norm > 0 ? optim::norm_of_gradients(counted) : 0.0;
 }
 
 /// False if any was not finite.

@@ -5,6 +5,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -56,7 +57,12 @@ class GradientStages {
   /// then, if it is limited, and otherwise 0; what is not finite if they are not. A norm differs in
   /// its last bits from device to device. With deferred factors the gradients keep the scale unless
   /// their values are limited.
-  double inspect(const std::vector<torch::Tensor>& gradients);
+  /// `counted`: those of them whose norm is meant, sharing their memory.
+  double inspect(const std::vector<torch::Tensor>& gradients,
+                 const std::vector<torch::Tensor>& counted);
+  double inspect(const std::vector<torch::Tensor>& gradients) {
+    return inspect(gradients, gradients);
+  }
 
   /// What all ranks do: they shorten the gradients to the limit and update (true), or skip the step
   /// (false). `ranks`: what inspect() returned, by rank; rank 0's norm counts, or that of all parts

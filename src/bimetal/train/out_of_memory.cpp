@@ -2,6 +2,7 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -66,6 +67,16 @@ std::exception_ptr without_memory_for(const torch::Device& device,
   // Outside the handler: what the work had half built has been freed by now.
   if (!device.is_cpu()) at::accelerator::emptyCache();
   return error;
+}
+
+std::string remedy(const progress::RankFigures& rank, std::int64_t cap) {
+  switch (rank.fit) {
+    case progress::Fit::try_recomputing: return "it computes activations again for backward";
+    case progress::Fit::try_smaller_pieces: return "it computes them in smaller micro-batches";
+    case progress::Fit::too_large: return fmt::format("its share is capped at {}", cap);
+    case progress::Fit::fits: break;
+  }
+  return {};
 }
 
 }  // namespace bimetal::train

@@ -4,8 +4,12 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <cstdint>
 #include <exception>
 #include <functional>
+#include <string>
+
+#include "bimetal/progress/rank_figures.h"
 
 namespace bimetal::train {
 
@@ -18,5 +22,9 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept;
 /// all else.
 std::exception_ptr without_memory_for(const torch::Device& device,
                                       const std::function<void()>& work);
+
+/// What is done about a rank's lack of memory, for people to read. `cap`: most that it gets from
+/// now on.
+std::string remedy(const progress::RankFigures& rank, std::int64_t cap);
 
 }  // namespace bimetal::train

@@ -3,28 +3,35 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string>
-#include <vector>
+#include <string_view>
 
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/model_file.h"
 #include "bimetal/checkpoint/optimizer_state.h"
-#include "bimetal/checkpoint/shared_checkpoint.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 
 namespace bimetal::train {
 namespace {
 
+using checkpoint::OwnSlice;
+using checkpoint::Slice;
 using checkpoint::TensorMap;
 using parallel::shard::Piece;
 using parallel::shard::ShardedModel;
 
-constexpr const char* kSteps = "step";  // the one field that is a number for all of a parameter
+constexpr std::string_view kSteps =
+    "step";  // the one field that is a number for all of a parameter
+constexpr const char* kOrigin = "the checkpoint's part for this rank";
 
 std::string name_of(const Piece& piece) {
   return fmt::format("{}@{}", piece.parameter, piece.range.offset);
+}
+
+Slice slice_of(const Piece& piece) {
+  return checkpoint::flat_range(piece.range.offset, piece.range.count);
 }
 
 /// The pieces as a model's parameters, so that what knows models knows them.
@@ -36,83 +43,121 @@ task::ModelState as_model(const ShardedModel& sharded) {
   return model;
 }
 
-/// "exp_avg" of each "<piece>.exp_avg" that any rank has: what is gathered, in the same order
-/// everywhere.
-std::set<std::string> fields_of_all(const ShardedModel& sharded, const TensorMap& learnt) {
-  std::string mine;
-  for (const auto& [name, tensor] : learnt) mine += name.substr(name.rfind('.') + 1) + "\n";
-  std::set<std::string> fields;
-  for (const auto& text :
-       comm::all_gather_text(sharded.group(), mine, Deadline::after(checkpoint::kFileTimeout))) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) fields.insert(line);
+/// "exp_avg" of "<parameter>.exp_avg" and so on: calls `visit(field, value)` for each that `map`
+/// has of a parameter or a piece.
+template <typename Map, typename Visit>
+void visit_fields(const Map& map, const std::string& owner, Visit visit) {
+  const auto prefix = owner + ".";
+  for (auto next = map.lower_bound(prefix); next != map.end() && next->first.starts_with(prefix);
+       ++next) {
+    const auto field = next->first.substr(prefix.size());
+    if (field.find('.') == std::string::npos) visit(field, next->second);
   }
-  return fields;
 }
 
-/// How often each parameter has been stepped, and 1 more; 0 where it has no state yet. By whoever
-/// has a piece of it: all of them have been stepped alike.
-std::map<std::string, std::int64_t> counts_of_all(const ShardedModel& sharded,
-                                                  const TensorMap& learnt) {
-  std::map<std::string, std::int64_t> mine;
-  for (const auto& [name, tensor] : sharded.trained()) mine[name] = 0;
-  for (const auto& [name, tensor] : learnt) {
-    auto& count = mine.at(name.substr(0, name.rfind('@')));
-    const bool steps = name.ends_with(std::string(".") + kSteps);
-    count = std::max(count, steps ? tensor.item<std::int64_t>() + 1 : std::int64_t{1});
+/// Names of the parameters that are cut up and have elements.
+std::set<std::string> cut_names(const ShardedModel& sharded) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : sharded.trained()) {
+    if (tensor.numel() > 0) names.insert(name);
   }
-  std::vector<std::int64_t> numbers;
-  for (const auto& [name, count] : mine) numbers.push_back(count);
-  auto group = sharded.group();
-  group
-      .all_reduce(comm::buffer(std::span(numbers)), comm::ReduceOp::max,
-                  Deadline::after(checkpoint::kFileTimeout))
-      .wait();
-  std::size_t i = 0;
-  for (auto& [name, count] : mine) count = numbers[i++];
-  return mine;
+  return names;
+}
+
+[[noreturn]] void refuse_state(const std::string& name, const std::string& flaw) {
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{} does not fit this optimizer: '{}' {}", kOrigin, name, flaw));
+}
+
+/// All states must be of parameters that there are.
+void require_known_states(const checkpoint::TensorIndex& states, const ShardedModel& sharded) {
+  const auto known = cut_names(sharded);
+  for (const auto& [name, tensor] : states) {
+    if (!known.contains(name.substr(0, name.rfind('.')))) {
+      refuse_state(name, "is of no parameter here");
+    }
+  }
 }
 
 }  // namespace
 
-void take_states(const torch::optim::Optimizer& whole, const task::ModelState& model,
-                 const ShardedModel& sharded, torch::optim::Optimizer& of_pieces) {
-  if (sharded.pieces().empty()) return;
-  const auto learnt = checkpoint::optimizer_tensors(whole, model);
-  TensorMap parts;
-  for (const auto& piece : sharded.pieces()) {
-    for (const auto& [field, part] : checkpoint::part_of_state(
-             learnt, piece.parameter, piece.range.offset, piece.range.count)) {
-      parts[name_of(piece) + "." + field] = part;
-    }
+checkpoint::OwnSlices own_slices(const ShardedModel& sharded, const task::ModelState& model,
+                                 const torch::optim::Optimizer& of_pieces) {
+  checkpoint::OwnSlices own;
+  TensorMap learnt;
+  if (!sharded.pieces().empty()) {
+    learnt = checkpoint::optimizer_tensors(of_pieces, as_model(sharded));
   }
-  of_pieces.state() = checkpoint::optimizer_states(parts, of_pieces, as_model(sharded),
-                                                   "the checkpoint's part for this rank");
+  for (const auto& piece : sharded.pieces()) {
+    own.model.push_back({piece.parameter, piece.shape, slice_of(piece), piece.tensor});
+    visit_fields(learnt, name_of(piece), [&](const std::string& field, const auto& values) {
+      OwnSlice state{piece.parameter + "." + field, piece.shape, slice_of(piece), values};
+      if (field == kSteps) state.shape.clear(), state.slice = checkpoint::whole_slice({});
+      own.optimizer.push_back(std::move(state));
+    });
+  }
+  if (sharded.group().rank() != 0) return own;
+  const auto cut = cut_names(sharded);
+  for (const auto& [name, tensor] : checkpoint::model_tensors(model)) {
+    if (cut.contains(name)) continue;
+    const auto shape = tensor.sizes().vec();
+    own.model.push_back({name, shape, checkpoint::whole_slice(shape), tensor});
+  }
+  return own;
 }
 
-TensorMap gather_states(const ShardedModel& sharded, const torch::optim::Optimizer& of_pieces) {
-  const auto pieces = as_model(sharded);
-  const auto learnt =
-      pieces.parameters.empty() ? TensorMap() : checkpoint::optimizer_tensors(of_pieces, pieces);
-  const auto counts = counts_of_all(sharded, learnt);
-  const auto fields = fields_of_all(sharded, learnt);
-  TensorMap all;
-  for (const auto& field : fields) {
-    if (field == kSteps) continue;
-    const auto part = [&](const Piece& piece) {
-      const auto found = learnt.find(name_of(piece) + "." + field);
-      return found == learnt.end() ? torch::Tensor() : found->second.to(torch::kCPU);
-    };
-    for (const auto& [name, whole] : sharded.gather(part, 0)) {
-      if (counts.at(name) > 0) all[name + "." + field] = whole;
+void take_uncut(checkpoint::OpenCheckpoint& saved, const task::ModelState& model) {
+  const torch::NoGradGuard no_grad;
+  const auto take = [&](const task::NamedTensor& named) {
+    torch::Tensor(named.tensor).copy_(saved.read(named.name, saved.index().model.at(named.name)));
+  };
+  for (const auto& buffer : model.buffers) take(buffer);
+  for (const auto& parameter : model.parameters) {
+    if (!parameter.tensor.requires_grad()) take(parameter);
+  }
+}
+
+void take_pieces(checkpoint::SharedReader& saved, const ShardedModel& sharded,
+                 torch::optim::Optimizer& of_pieces) {
+  const torch::NoGradGuard no_grad;
+  require_known_states(saved.index().optimizer, sharded);
+  TensorMap states;
+  saved.each_takes([&](const checkpoint::SharedReader::Read& read) {
+    for (const auto& piece : sharded.pieces()) {
+      torch::Tensor(piece.tensor).copy_(read.model(piece.parameter, slice_of(piece)));
+      sharded.let_go_of_kept();
+      visit_fields(saved.index().optimizer, piece.parameter,
+                   [&](const std::string& field, const checkpoint::StoredTensor& stored) {
+                     const auto name = piece.parameter + "." + field;
+                     const bool number = field == kSteps;
+                     if (stored.shape != (number ? std::vector<std::int64_t>{} : piece.shape)) {
+                       refuse_state(name, "is of another shape");
+                     }
+                     states[name_of(piece) + "." + field] = read.optimizer(
+                         name, number ? checkpoint::whole_slice({}) : slice_of(piece));
+                   });
     }
-  }
-  const bool counted = fields.contains(kSteps);
-  for (const auto& [name, count] : counts) {
-    if (!counted || count == 0 || sharded.group().rank() != 0) continue;
-    all[name + "." + kSteps] = torch::tensor(count - 1, torch::kInt64);
-  }
-  return all;
+  });
+  if (sharded.pieces().empty()) return;
+  of_pieces.state() = checkpoint::optimizer_states(states, of_pieces, as_model(sharded), kOrigin);
+}
+
+void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
+                const ShardedModel& sharded) {
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, const Piece*> pieces;
+  for (const auto& piece : sharded.pieces()) pieces[piece.parameter] = &piece;
+  values([&](const task::Unit& unit) {
+    for (const auto& [name, tensor] : unit.parameters) {
+      if (const auto found = pieces.find(name); found != pieces.end()) {
+        const auto& piece = *found->second;
+        torch::Tensor(piece.tensor)
+            .copy_(tensor.flatten().narrow(0, piece.range.offset, piece.range.count));
+      }
+      parallel::shard::hollow_out(tensor);
+    }
+    sharded.let_go_of_kept();
+  });
 }
 
 }  // namespace bimetal::train

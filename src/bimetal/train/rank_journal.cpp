@@ -22,9 +22,12 @@ std::vector<double> alone_rates(const balance::Balancer& balancer) {
   return rates;
 }
 
-RankJournal::RankJournal(const balance::Balancer& balancer, balance::Policy policy,
-                         const progress::Journal::Plan& plan)
-    : balancer_(balancer), journal_(plan), totals_(balancer.devices().size()) {
+RankJournal::RankJournal(const balance::Balancer& balancer, const Lanes& lanes,
+                         balance::Policy policy, const progress::Journal::Plan& plan)
+    : balancer_(balancer),
+      lanes_(lanes),
+      journal_(plan),
+      totals_(static_cast<std::size_t>(lanes.ranks())) {
   record_.policy = policy_name(policy);
   record_.global_batch = plan.global_batch;
   for (const auto& device : balancer.devices()) {
@@ -32,8 +35,14 @@ RankJournal::RankJournal(const balance::Balancer& balancer, balance::Policy poli
   }
 }
 
+/// Nobody has measured what a stage would do alone.
+std::vector<double> RankJournal::expected_alone() const {
+  return lanes_.shared() ? std::vector<double>(totals_.size()) : alone_rates(balancer_);
+}
+
 void RankJournal::keep_for_replay(std::span<const progress::RankFigures> figures) {
-  record_.complete = record_.steps.size() < progress::BalanceRecord::kMost;
+  // What is replayed is told by rank.
+  record_.complete = !lanes_.shared() && record_.steps.size() < progress::BalanceRecord::kMost;
   if (!record_.complete) return;
   auto& step = record_.steps.emplace_back();
   for (const auto& rank : figures) {
@@ -59,11 +68,11 @@ progress::Progress RankJournal::add(std::int64_t step, const data::BatchFeed::Pl
   keep_for_replay(result.figures);
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
-  const auto alone = alone_rates(balancer_);
+  const auto alone = expected_alone();
   progress::StepDone done{.number = step,
                           .epoch = plan.samples.epoch,
                           .weight = plan.samples.weight(),
-                          .shares = balancer_.shares()};
+                          .shares = lanes_.by_rank(balancer_.shares())};
   std::vector<progress::WorkerState> workers;
   for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
     const auto& figures = result.figures[rank];
@@ -82,7 +91,7 @@ progress::Progress RankJournal::add(std::int64_t step, const data::BatchFeed::Pl
 progress::Report RankJournal::report(comm::Group group, std::int64_t steps, const std::string& host,
                                      const std::string& device,
                                      std::chrono::milliseconds timeout) const {
-  const auto alone = alone_rates(balancer_);
+  const auto alone = expected_alone();
   const auto summaries = progress::gather_summaries(group,
                                                     {.host = host,
                                                      .device = device,

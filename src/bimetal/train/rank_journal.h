@@ -13,6 +13,7 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/progress/journal.h"
 #include "bimetal/train/collective_update.h"
+#include "bimetal/train/pipeline/lanes.h"
 
 namespace bimetal::train {
 
@@ -22,8 +23,8 @@ std::vector<double> alone_rates(const balance::Balancer& balancer);
 /// Holds the same figures on every rank, but for this rank's own clock. Use from one thread.
 class RankJournal {
  public:
-  /// `balancer` must outlive it, and has observed nothing yet.
-  RankJournal(const balance::Balancer& balancer, balance::Policy policy,
+  /// `balancer` must outlive it, and has observed nothing yet; it deals with `lanes`.
+  RankJournal(const balance::Balancer& balancer, const Lanes& lanes, balance::Policy policy,
               const progress::Journal::Plan& plan);
 
   /// See ProgressMeter::start.
@@ -47,8 +48,10 @@ class RankJournal {
 
  private:
   void keep_for_replay(std::span<const progress::RankFigures> figures);
+  std::vector<double> expected_alone() const;
 
   const balance::Balancer& balancer_;
+  Lanes lanes_;
   progress::Journal journal_;
   progress::BalanceRecord record_;
   std::vector<progress::WorkerTotals> totals_;         ///< by rank

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <mutex>
+#include <utility>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
@@ -11,6 +12,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/job/same_job.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/task/catalog/python_tasks.h"
 
 namespace bimetal::train {
@@ -55,16 +57,48 @@ std::shared_ptr<const task::JobTask> load_shared_task(comm::Group group, const j
   return task;
 }
 
-task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,
-                              const device::Place& place) {
-  // Ranks that are threads of one process share the generator: one at a time seeds and draws.
-  static std::mutex drawing;
+namespace {
+
+/// Ranks that are threads of one process share torch's generator: one at a time seeds and draws.
+std::mutex drawing;
+
+template <typename Make>
+auto make_seeded(std::uint64_t seed, Make make) {
   const std::scoped_lock lock(drawing);
   torch::manual_seed(seed);
+  return make();
+}
+
+}  // namespace
+
+task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,
+                              const device::Place& place) {
   // Drawn in float32 on the CPU and then converted: equal on every device and for every dtype.
-  auto model = task.make_model();
+  auto model = make_seeded(seed, [&] { return task.make_model(); });
   model.to(place.device, place.dtype);
   return model;
+}
+
+StartingModel make_starting_model(const job::JobConfig& job,
+                                  const std::shared_ptr<const task::Task>& task,
+                                  const device::Place& place) {
+  const auto seed = job.train.seed;
+  if (job.zero.level < 3) return {make_seeded_model(*task, seed, place)};
+  const auto by_units = [=](const task::UnitMade& made) {
+    return make_seeded(seed, [&] {
+      return task->make_model_by_units([&](const task::Unit& unit) {
+        task::Model{{unit}}.to(place.device, place.dtype);
+        made(unit);
+      });
+    });
+  };
+  auto hollow = by_units([](const task::Unit& unit) {
+    for (const auto& [name, tensor] : unit.parameters) {
+      if (tensor.requires_grad()) parallel::shard::hollow_out(tensor);
+    }
+  });
+  if (!hollow) return {make_seeded_model(*task, seed, place)};
+  return {std::move(*hollow), by_units};
 }
 
 }  // namespace bimetal::train

@@ -21,6 +21,19 @@ std::shared_ptr<const task::JobTask> load_shared_task(comm::Group group, const j
                                                       const TrainerOptions& options,
                                                       progress::Observer& observer);
 
+/// A model at the start of a training.
+struct StartingModel {
+  task::Model model;
+  /// Empty, or the trained parameters are hollow (parallel/shard/flat_parameters.h), so that the
+  /// model is nowhere whole: makes their values again, unit by unit, in the device's memory.
+  std::function<void(const task::UnitMade& made)> values = {};
+};
+
+/// As make_seeded_model() makes it; hollow at level 3, if the task makes models by units.
+StartingModel make_starting_model(const job::JobConfig& job,
+                                  const std::shared_ptr<const task::Task>& task,
+                                  const device::Place& place);
+
 /// The model with the parameters that the seed gives, the same on every rank whatever was drawn
 /// before. Leaves torch's default generators just behind them.
 task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,

@@ -22,11 +22,16 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
     : optimizer_(optimizer),
       options_(options),
       store_(std::move(store)),
+      lanes_(options_.stage ? options_.stage->lanes()
+                            : Lanes(store_->group().size(), store_->group().rank())),
       update_(*store_, options.parallel.timeout, options.update),
       compute_(task, model, options.device,
                {.micro_batch = options.micro_batch,
                 .precision = options.precision,
-                .recompute = options.recompute}) {}
+                .recompute = options.recompute,
+                .repeats = store_->can_repeat()}) {
+  update_.set_statistics(model.statistics());
+}
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
                              const std::function<task::Values()>& fetch, bool stop_requested,
@@ -35,13 +40,15 @@ StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& 
   auto mine = compute(plan, fetch);
   mine.stop_requested = stop_requested;
   mine.shadow = shadow;
-  return update_.run(step, mine, optimizer_);
+  auto result = update_.run(step, mine, optimizer_);
+  if (options_.stage) options_.stage->learn(result.figures);
+  return result;
 }
 
 progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan,
                                             const std::function<task::Values()>& fetch) {
-  const auto rank = store_->group().rank();
-  const auto samples = plan.counts[static_cast<std::size_t>(rank)];
+  const auto lane = static_cast<std::size_t>(lanes_.mine());
+  const auto samples = plan.counts[lane];
   Stopwatch watch;
   const auto fetch_untimed = [&] {
     auto batch = in_phase(Phase::kData, fetch);
@@ -49,9 +56,9 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
     return batch;
   };
   const auto outcome =
-      compute_.try_run(samples, fetch_untimed, backward_into(*store_),
-                       task::Draws::of(options_.seed, plan.epoch, plan.of_rank(rank)));
-  progress::RankFigures mine{.batch = plan.weights[static_cast<std::size_t>(rank)],
+      compute_share(samples, fetch_untimed,
+                    task::Draws::of(options_.seed, plan.epoch, plan.of_rank(lanes_.mine())));
+  progress::RankFigures mine{.batch = lanes_.counted(plan.weights[lane]),
                              .loss_sum = outcome.loss_sum,
                              .fit = outcome.fit};
   if (samples == 0 || outcome.fit != progress::Fit::fits) return mine;
@@ -60,9 +67,17 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
   const auto spent = [&] {
     return watch.seconds() - store_->wait_seconds() + update_.update_seconds();
   };
-  device::pause_for_speed(options_.speed, spent());
+  // A stage has paused after each of its actions.
+  if (!options_.stage) device::pause_for_speed(options_.speed, spent());
   mine.compute_seconds = spent();
   return mine;
+}
+
+Compute::Outcome TrainingStep::compute_share(std::int64_t samples,
+                                             const std::function<task::Values()>& fetch,
+                                             const task::Draws& draws) {
+  if (options_.stage) return options_.stage->try_run(samples, fetch, draws);
+  return compute_.try_run(samples, fetch, backward_into(*store_), draws);
 }
 
 }  // namespace bimetal::train

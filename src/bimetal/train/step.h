@@ -15,6 +15,8 @@
 #include "bimetal/task/task.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/compute.h"
+#include "bimetal/train/pipeline/lanes.h"
+#include "bimetal/train/pipeline/stage_compute.h"
 
 namespace bimetal::train {
 
@@ -27,6 +29,8 @@ struct StepOptions {
   std::string recompute = "none";  ///< as train.recompute
   UpdateOptions update = {};
   parallel::ReplicatedModelOptions parallel;
+  /// Where this rank has a stage of the model: computes instead. Its lane is whose samples.
+  std::shared_ptr<StageCompute> stage = nullptr;
 };
 
 /// Use from one thread.
@@ -42,9 +46,9 @@ class TrainingStep {
   TrainingStep(const task::Task& task, const task::Model& model, torch::optim::Optimizer& optimizer,
                std::shared_ptr<parallel::ParameterStore> store, StepOptions options);
 
-  /// Runs step number `step` over the samples of `plan`, the same on every rank. `fetch` gives this
-  /// rank's batch (0 samples: it takes part without computing). `shadow` is told to all.
-  /// Collective.
+  /// Runs step number `step` over the samples of `plan`, which are by lane, the same on every rank.
+  /// `fetch` gives this lane's batch (0 samples: it takes part without computing). `shadow` is told
+  /// to all. Collective.
   ///
   /// When a share does not fit into its device's memory, that rank first recomputes activations
   /// (Fit::try_recomputing), then computes it in smaller micro-batches (Fit::try_smaller_pieces);
@@ -68,9 +72,13 @@ class TrainingStep {
   progress::RankFigures compute(const data::EpochSampler::Step& plan,
                                 const std::function<task::Values()>& fetch);
 
+  Compute::Outcome compute_share(std::int64_t samples, const std::function<task::Values()>& fetch,
+                                 const task::Draws& draws);
+
   torch::optim::Optimizer& optimizer_;
   StepOptions options_;
   std::shared_ptr<parallel::ParameterStore> store_;
+  Lanes lanes_;
   CollectiveUpdate update_;
   Compute compute_;
 };

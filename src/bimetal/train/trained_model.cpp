@@ -11,43 +11,20 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
+#include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/device/device.h"
 #include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
+#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/shard/memory_weights.h"
+#include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/gradient_compression.h"
 #include "bimetal/train/piece_states.h"
+#include "bimetal/train/pipeline/shard_states.h"
+#include "bimetal/train/tensor/tensor_states.h"
 
 namespace bimetal::train {
 namespace {
-
-std::uint64_t free_memory(const torch::Device& device) {
-  for (const auto& info : device::enumerate_devices()) {
-    if (info.device.type() == device.type() && info.device.index() == device.index()) {
-      return info.memory_free_bytes;
-    }
-  }
-  return 0;
-}
-
-std::vector<double> weights_by_memory(comm::Group group, const torch::Device& device,
-                                      Deadline deadline) {
-  const std::vector<std::uint64_t> mine = {free_memory(device)};
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
-  const auto bytes = [](const auto& numbers) {
-    return comm::ConstBuffer{numbers.data(), numbers.size() * sizeof(std::uint64_t),
-                             comm::DType::uint8};
-  };
-  group
-      .all_gather(bytes(mine), {all.data(), all.size() * sizeof(std::uint64_t), comm::DType::uint8},
-                  deadline)
-      .wait();
-  // Where one cannot tell, equal parts are no worse a guess than any other.
-  if (std::ranges::find(all, std::uint64_t{0}) != all.end()) {
-    return std::vector<double>(all.size(), 1.0);
-  }
-  return {all.begin(), all.end()};
-}
 
 std::vector<torch::Tensor> tensors_of(const std::vector<parallel::shard::Piece>& pieces) {
   std::vector<torch::Tensor> tensors;
@@ -93,7 +70,33 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::JobConfig& jo
         "zero.level does not go with an optimizer of the task's own: whether it may be given "
         "parts of tensors is not known; take zero.level = 0, or train.optimizer");
   }
+  if (job.mesh.stages > 1) {
+    throw Error(ErrorCode::Unsupported,
+                "mesh.stages does not go with an optimizer of the task's own: whether it may be "
+                "given parts of a model is not known; take train.optimizer");
+  }
   return task.make_optimizer(model.parameters());
+}
+
+/// Who has which units, for people.
+std::string picture_of(const task::Model& whole, const StagePlan& plan,
+                       const std::string& schedule) {
+  const auto& shape = plan.mesh->shape();
+  std::vector<std::string> units;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    units.push_back(parallel::pipeline::describe_units(whole, plan.begins, shape.stages, stage));
+  }
+  return fmt::format("the model in {} stages, schedule \"{}\":\n{}", shape.stages, schedule,
+                     parallel::picture(shape, units));
+}
+
+/// `whole` with `values` in the place of its parameters.
+task::ModelState with_values(task::ModelState whole, const std::vector<task::NamedTensor>& values) {
+  for (const auto& [name, tensor] : values) {
+    const auto known = std::ranges::find(whole.parameters, name, &task::NamedTensor::name);
+    known->tensor = tensor.detach().set_requires_grad(true);
+  }
+  return whole;
 }
 
 }  // namespace
@@ -108,8 +111,8 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
                             job.zero.weights.size(), ranks));
   }
   if (job.zero.shards == "memory") {
-    return weights_by_memory(std::move(group), device,
-                             Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+    return parallel::shard::weights_by_memory(
+        std::move(group), device, Deadline::after(milliseconds_of(job.parallel.timeout_s)));
   }
   const bool known = std::ranges::any_of(speeds, [](double speed) { return speed > 0; });
   if (job.zero.shards == "speed" && known) return {speeds.begin(), speeds.end()};
@@ -117,37 +120,69 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
 }
 
 TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
-                           const task::Model& whole,
+                           const StartingModel& start,
                            const std::optional<std::filesystem::path>& resume,
                            progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
-                           const std::vector<double>& shards)
+                           const std::vector<double>& shards, const StagePlan& stages,
+                           const Replicas& replicas, const std::vector<double>& parts)
     : job_(job),
       group_(std::move(group)),
-      whole_(whole),
+      replicas_(replicas),
+      whole_(start.model),
       optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
-      state_(checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer)) {
-  if (job_.zero.level > 0) {
-    cut(shards, observer);
+      outline_(whole_) {
+  if (job_.zero.level > 0 && !stages.mesh) {
+    begin_in_shards(start, resume, shards, observer);
+    return;
+  }
+  state_ = checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer);
+  if (stages.mesh) {
+    take_stage(stages, shards, options, observer);
+  } else if (replicas_.in_parts()) {
+    cut_tensors(parts, options, observer);
   } else {
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
   }
 }
 
-void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& observer) {
+void TrainedModel::begin_in_shards(const StartingModel& start,
+                                   const std::optional<std::filesystem::path>& resume,
+                                   const std::vector<double>& weights,
+                                   progress::Observer& observer) {
+  optimizer_facts_ = checkpoint::optimizer_facts(*optimizer_);
+  checkpoint::SharedReader saved(group_, resume);
+  if (auto* const opened = saved.opened()) {
+    checkpoint::require_same_kind(*opened, optimizer_facts_);
+    checkpoint::require_same_model(*opened, whole_);
+    checkpoint::log_changed_settings(*opened, optimizer_facts_);
+    take_uncut(*opened, whole_);
+  }
+  state_ = checkpoint::starting_point(group_, job_, saved, observer);
+  cut(group_, weights, static_cast<bool>(start.values), observer);
+  if (saved.found()) {
+    take_pieces(saved, *sharded_, *optimizer_);
+    sharded_->after_update();
+  } else if (start.values) {
+    take_drawn(start.values, *sharded_);
+  }
+}
+
+void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bool hollow,
+                       progress::Observer& observer) {
   sharded_ = std::make_shared<parallel::shard::ShardedModel>(
-      whole_, group_,
+      whole_, std::move(group),
       parallel::shard::ShardedModelOptions{
           .level = static_cast<int>(job_.zero.level),
           .weights = weights,
           .flat_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
           .kept = kept_of(job_.zero),
           .folder = job_.zero.offload_path,
-          .timeout = milliseconds_of(job_.parallel.timeout_s)});
+          .timeout = milliseconds_of(job_.parallel.timeout_s),
+          .hollow = hollow});
   store_ = sharded_;
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));
-  take_states(*optimizer_, whole_, *sharded_, *of_pieces);
   optimizer_ = std::move(of_pieces);
   if (auto* const merged = dynamic_cast<optim::MergedUpdate*>(optimizer_.get())) {
     merged->set_after_parameter([sharded = sharded_] { sharded->let_go_of_kept(); });
@@ -162,21 +197,106 @@ void TrainedModel::cut(const std::vector<double>& weights, progress::Observer& o
   }
 }
 
+void TrainedModel::cut_tensors(const std::vector<double>& weights,
+                               const parallel::ReplicatedModelOptions& options,
+                               progress::Observer& observer) {
+  const auto learnt = checkpoint::optimizer_tensors(*optimizer_, whole_);
+  auto ranks = parallel::tensor::GroupRanks::make(replicas_.parts(), weights, options.timeout);
+  tensor_ = std::make_shared<parallel::tensor::TensorModel>(whole_, std::move(ranks));
+  optimizer_ =
+      optim::make_optimizer(optimizer_config(job_, replicas_.group().size()), whole_.parameters());
+  optimizer_->state() = checkpoint::optimizer_states(part_of_states(learnt, *tensor_), *optimizer_,
+                                                     whole_, "the checkpoint's part for this rank");
+  store_ = std::make_shared<parallel::tensor::TensorStore>(
+      std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_.group(), options),
+      tensor_);
+  std::int64_t bytes = 0;
+  for (const auto& parameter : whole_.parameters()) {
+    bytes += static_cast<std::int64_t>(parameter.nbytes());
+  }
+  observer.on_notice(
+      fmt::format("the tensors of a replica are in parts on {} ranks, by weights of {:.3g}; the "
+                  "first has {} MiB "
+                  "of parameters",
+                  weights.size(), fmt::join(weights, " : "), (bytes + (1 << 19)) >> 20));
+}
+
+/// From here on this rank has no more of the model than its stage.
+void TrainedModel::take_stage(const StagePlan& plan, const std::vector<double>& shards,
+                              const parallel::ReplicatedModelOptions& options,
+                              progress::Observer& observer) {
+  mesh_ = plan.mesh;
+  const auto whole = whole_;
+  const task::ModelState state(whole);
+  for (const auto* tensors : {&state.parameters, &state.buffers}) {
+    parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, options.bucket_bytes,
+                                options.timeout);
+  }
+  stage_ = parallel::pipeline::make_stage(whole, plan.begins, mesh_->shape().stages,
+                                          mesh_->place().stage);
+  whole_ = stage_.model;
+  if (job_.zero.level > 0) {
+    const auto learnt = std::move(optimizer_);
+    cut(mesh_->replicas(), shards, /*hollow=*/false, observer);
+    take_states(*learnt, whole, *sharded_, *optimizer_);
+  } else {
+    auto own =
+        optim::make_optimizer(optimizer_config(job_, mesh_->shape().replicas), whole_.parameters());
+    take_stage_states(*optimizer_, whole, whole_, *own);
+    optimizer_ = std::move(own);
+    store_ = std::make_shared<parallel::ReplicatedModel>(whole_, mesh_->replicas(), options);
+  }
+  stage_store_ =
+      std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied, options.timeout);
+  store_ = stage_store_;
+  if (sharded_) count_pieces();
+  observer.on_notice(picture_of(whole, plan, job_.mesh.schedule));
+}
+
+/// Pieces of tensors that other stages have, too, count once.
+void TrainedModel::count_pieces() {
+  for (const auto& piece : sharded_->pieces()) {
+    const auto found =
+        std::ranges::find(sharded_->trained(), piece.parameter, &task::NamedTensor::name);
+    stage_store_->add_piece(found->tensor, piece.tensor);
+  }
+}
+
 void TrainedModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
 }
 
 std::filesystem::path TrainedModel::save() {
-  if (!sharded_) {
+  if (!sharded_ && !mesh_ && !tensor_) {
     return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
   }
-  const auto learnt = gather_states(*sharded_, *optimizer_);
-  const auto values = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
-  task::ModelState whole(whole_);
-  for (const auto& [name, tensor] : values) {
-    const auto known = std::ranges::find(whole.parameters, name, &task::NamedTensor::name);
-    known->tensor = tensor.detach().set_requires_grad(true);
+  if (sharded_ && !mesh_) {
+    auto own = own_slices(*sharded_, whole_, *optimizer_);
+    own.written = [this] { sharded_->let_go_of_kept(); };
+    return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, state_);
   }
+  if (tensor_) {
+    // One replica has everything.
+    if (replicas_.group().rank() > 0) return save_whole(whole_, {});
+    const auto learnt = gather_states(*tensor_, *optimizer_);
+    return save_whole(with_values(whole_, tensor_->gather(whole_.named_parameters())), learnt);
+  }
+  task::ModelState whole(whole_);
+  checkpoint::TensorMap learnt;
+  if (sharded_) {
+    learnt = gather_states(*sharded_, *optimizer_);
+    whole = with_values(whole,
+                        sharded_->gather([](const auto& piece) { return piece.tensor; }, 0));
+  } else {
+    learnt = checkpoint::optimizer_tensors(*optimizer_, whole);
+  }
+  const auto of_all = gather_stage_states(*mesh_, outline_, whole, learnt);
+  return save_whole(of_all.model, of_all.learnt);
+}
+
+/// `whole` and what has been learnt about it are rank 0's.
+std::filesystem::path TrainedModel::save_whole(const task::ModelState& whole,
+                                               const checkpoint::TensorMap& learnt) {
   // Elsewhere an empty one: rank 0 alone writes.
   const auto optimizer = optim::make_optimizer(
       job_.train, group_.rank() == 0 ? task::tensors_of(whole.parameters)

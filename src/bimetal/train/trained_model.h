@@ -11,13 +11,21 @@
 #include <vector>
 
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/pipeline/stage_store.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/unit.h"
+#include "bimetal/train/pipeline/stage_states.h"
+#include "bimetal/train/setup.h"
+#include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
 
@@ -27,44 +35,83 @@ namespace bimetal::train {
 std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
                                   const torch::Device& device, std::span<const double> speeds);
 
+/// Where a model is cut into stages.
+struct StagePlan {
+  std::shared_ptr<const parallel::Mesh> mesh;  ///< none: it is not
+  std::vector<std::size_t> begins = {};        ///< of the pieces: choose_cuts()
+};
+
 /// Use from one thread.
 class TrainedModel {
  public:
-  /// `whole`, a model of `task`, with the values of rank 0's checkpoint `resume`, or its own; every
-  /// rank's become those. `shards`: as shard_weights() has them. Collective. Errors: those of
-  /// checkpoint::starting_point, and of the store's constructor; Unsupported for shards of a task
-  /// with an optimizer of its own.
+  /// A model of `task` with the values of rank 0's checkpoint `resume`, or its own; every rank's
+  /// become those. Hollow ones are for level 3. `shards`: as shard_weights() has them. Collective.
+  /// Errors: those of checkpoint::starting_point, and of the store's constructor; Unsupported for
+  /// shards of a task with an optimizer of its own.
+  /// `parts`: as Replicas::part_weights() has them, if `replicas` are in parts: each rank of one
+  /// keeps its part alone.
   TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
-               const task::Model& whole, const std::optional<std::filesystem::path>& resume,
+               const StartingModel& start, const std::optional<std::filesystem::path>& resume,
                progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
-               const std::vector<double>& shards);
+               const std::vector<double>& shards, const StagePlan& stages, const Replicas& replicas,
+               const std::vector<double>& parts);
 
-  /// What to compute with.
-  const task::Model& model() const noexcept { return sharded_ ? sharded_->model() : whole_; }
+  /// What to compute with; a stage's own units.
+  const task::Model& model() const noexcept {
+    return sharded_ ? sharded_->model() : tensor_ ? tensor_->model() : whole_;
+  }
+  /// Those that compute the model together; nullptr: it is whole.
+  std::shared_ptr<const task::TensorRanks> tensor_ranks() const noexcept {
+    return tensor_ ? tensor_->ranks() : nullptr;
+  }
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
   const std::shared_ptr<parallel::ParameterStore>& store() const noexcept { return store_; }
   checkpoint::TrainingState& state() noexcept { return state_; }
 
+  /// Where the model is cut: this rank's stage of it, and its store.
+  const parallel::pipeline::StageModel& stage() const noexcept { return stage_; }
+  const std::shared_ptr<parallel::pipeline::StageStore>& stage_store() const noexcept {
+    return stage_store_;
+  }
+
   /// Due after an evaluation, before the ranks meet.
   void end_passes() const;
 
-  /// As checkpoint::save_shared_checkpoint, whatever the ranks keep: it is put together whole on
-  /// rank 0, which must have the memory. Collective; the path is rank 0's.
+  /// Each rank what it keeps: as checkpoint::save_shared_checkpoint, or save_slices where that is
+  /// shards. Collective; the path is rank 0's.
   std::filesystem::path save();
 
   /// As checkpoint::require_finite_parameters.
   void require_finite() const;
 
  private:
-  void cut(const std::vector<double>& weights, progress::Observer& observer);
+  void begin_in_shards(const StartingModel& start,
+                       const std::optional<std::filesystem::path>& resume,
+                       const std::vector<double>& weights, progress::Observer& observer);
+  void cut(comm::Group group, const std::vector<double>& weights, bool hollow,
+           progress::Observer& observer);
+  void take_stage(const StagePlan& plan, const std::vector<double>& shards,
+                  const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
+  void count_pieces();
+  void cut_tensors(const std::vector<double>& weights,
+                   const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
+  std::filesystem::path save_whole(const task::ModelState& whole,
+                                   const checkpoint::TensorMap& learnt);
 
   const job::JobConfig& job_;
   comm::Group group_;
+  const Replicas& replicas_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  checkpoint::OptimizerFacts optimizer_facts_;  ///< with shards: of one of whole tensors
   checkpoint::TrainingState state_;
   std::shared_ptr<parallel::ParameterStore> store_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;  ///< the same, from level 1 on
+  std::shared_ptr<const parallel::Mesh> mesh_;              ///< where there are stages
+  ModelOutline outline_;                                    ///< of the whole model
+  parallel::pipeline::StageModel stage_;
+  std::shared_ptr<parallel::pipeline::StageStore> stage_store_;
+  std::shared_ptr<const parallel::tensor::TensorModel> tensor_;  ///< where replicas are in parts
 };
 
 }  // namespace bimetal::train

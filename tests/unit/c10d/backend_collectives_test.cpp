@@ -56,6 +56,52 @@ TEST(BackendCollectives, ReductionsOfBoolMeanAnyAndAll) {
   });
 }
 
+TEST(BackendCollectives, IntegersAreReducedByBits) {
+  run_backends(kRanks, [](const BackendPtr& backend) {
+    const int rank = backend->getRank();
+    for (const auto type : {at::kByte, at::kInt, at::kLong}) {
+      const auto mine = [&] { return at::tensor({8 | 1 << rank, 3 ^ rank, 7}).to(type).t(); };
+      const auto expect = [&](const at::Tensor& got, const std::vector<std::int64_t>& values) {
+        EXPECT_EQ(got.scalar_type(), type);
+        EXPECT_TRUE(got.to(at::kLong).equal(at::tensor(values))) << got;
+      };
+      expect(all_reduced(backend, mine(), ReduceOp::BAND), {8, 0, 7});
+      expect(all_reduced(backend, mine(), ReduceOp::BOR), {15, 3, 7});
+      expect(all_reduced(backend, mine(), ReduceOp::BXOR), {8 ^ 7, 3 ^ 2 ^ 1, 7});
+      std::vector<at::Tensor> list{mine()};
+      ::c10d::ReduceOptions to_one;
+      to_one.reduceOp = ReduceOp::BOR;
+      to_one.rootRank = 1;
+      backend->reduce(list, to_one)->wait();
+      expect(list[0], rank == 1 ? std::vector<std::int64_t>{15, 3, 7}
+                                : std::vector<std::int64_t>{8 | 1 << rank, 3 ^ rank, 7});
+    }
+    EXPECT_EQ(
+        all_reduced(backend, at::full({1}, rank != 1, at::kBool), ReduceOp::BXOR).item<bool>(),
+        false);
+  });
+  run_backends(2, [](const BackendPtr& backend) {
+    const auto op = backend->getRank() == 0 ? ReduceOp::BAND : ReduceOp::BOR;
+    EXPECT_THROW(all_reduced(backend, at::ones({2}, at::kInt), op), c10d::BackendError);
+  });
+}
+
+TEST(BackendCollectives, NoTimeAtAllIsNotTheGroupsTimeout) {
+  run_backends(2, [](const BackendPtr& backend) {
+    if (backend->getRank() == 1) return;  // it never comes
+    std::vector<at::Tensor> list{at::ones({2})};
+    ::c10d::AllreduceOptions options;
+    options.timeout = std::chrono::milliseconds(0);
+    try {
+      backend->allreduce(list, options)->wait();
+      ADD_FAILURE() << "done without the other rank";
+    } catch (const c10d::BackendError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Timeout) << error.what();
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("within 0 s"));
+    }
+  });
+}
+
 TEST(BackendCollectives, WhatCannotBeReducedIsRefusedByName) {
   run_backends(2, [](const BackendPtr& backend) {
     try {

@@ -93,7 +93,8 @@ void expect_seamless(const MakeOptimizer& make) {
 
 TEST_F(Checkpoint, ContinuesAsIfNothingHadHappened) {
   expect_seamless([](SmallNet& net) {
-    return std::make_unique<torch::optim::SGD>(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    return std::make_unique<torch::optim::SGD>(net.parameters(),
+                                               torch::optim::SGDOptions(0.1).momentum(0.9));
   });
   expect_seamless([](SmallNet& net) {
     return std::make_unique<torch::optim::SGD>(net.parameters(), torch::optim::SGDOptions(0.1));
@@ -103,13 +104,15 @@ TEST_F(Checkpoint, ContinuesAsIfNothingHadHappened) {
   });
   expect_seamless([](SmallNet& net) {
     return std::make_unique<torch::optim::AdamW>(net.parameters(),
-                                          torch::optim::AdamWOptions(0.01).amsgrad(true));
+                                                 torch::optim::AdamWOptions(0.01).amsgrad(true));
   });
   expect_seamless([](SmallNet& net) {
-    return std::make_unique<optim::Lars>(net.parameters(), optim::LarsOptions(1).trust_coefficient(0.1));
+    return std::make_unique<optim::Lars>(net.parameters(),
+                                         optim::LarsOptions(1).trust_coefficient(0.1));
   });
   expect_seamless([](SmallNet& net) {
-    return std::make_unique<optim::Lamb>(net.parameters(), optim::LambOptions(0.1).weight_decay(0.01));
+    return std::make_unique<optim::Lamb>(net.parameters(),
+                                         optim::LambOptions(0.1).weight_decay(0.01));
   });
 }
 
@@ -176,8 +179,8 @@ TEST_F(Checkpoint, MakesItsFolder) {
 TEST_F(Checkpoint, NoticesEveryDamage) {
   run_steps(net_, sgd_, 1, 1);
   const auto path = save(1);
-  for (const char* name : {"model.safetensors", "optimizer.safetensors",
-                           "error_feedback.safetensors", "state.json"}) {
+  for (const char* name :
+       {"model.safetensors", "optimizer.safetensors", "error_feedback.safetensors", "state.json"}) {
     const auto file = path / name;
     const std::string whole = contents_of(file);
     // Nothing is lost with the line feed at the end.
@@ -271,7 +274,7 @@ TEST_F(Checkpoint, RefusesAFormatOfTheFuture) {
   const auto file = save(1) / "state.json";
   std::string text = contents_of(file);
   const std::string version = "\"format_version\": 1";
-  text.replace(text.find(version), version.size(), "\"format_version\": 2");
+  text.replace(text.find(version), version.size(), "\"format_version\": 3");
   put_contents(file, text);
   EXPECT_EQ(refusal(folder_.path(), net_, sgd_).code(), ErrorCode::Unsupported);
 }

@@ -51,6 +51,33 @@ ErrorCode thrown_code(Call call) {
   return ErrorCode::Internal;
 }
 
+TEST(EpochSampler, GroupsStayTogetherWhateverTheSharesDo) {
+  std::mt19937_64 random(3);
+  for (int trial = 0; trial < 100; ++trial) {
+    const auto size = static_cast<std::int64_t>(1 + random() % 300);
+    const auto group = static_cast<std::int64_t>(2 + random() % 9);
+    EpochSampler sampler(size, 5, true, {}, group), alone(size, 5);
+    do {
+      const auto shares = random_shares(random, 3);
+      const auto step = sampler.next(shares);
+      // The same samples in the same order as without ranks: so are the groups that are cut from it.
+      ASSERT_EQ(step.indices, alone.next(Shares{step.total}).indices);
+      ASSERT_EQ(std::accumulate(step.counts.begin(), step.counts.end(), 0), step.total);
+      std::int64_t begin = 0;
+      for (const auto count : step.counts) {
+        if (count > 0) ASSERT_EQ(begin % group, 0);
+        begin += count;
+      }
+    } while (sampler.remaining() > 0);
+  }
+}
+
+TEST(EpochSampler, GroupsOfWeighedSamplesAreRefused) {
+  EXPECT_EQ(thrown_code([] { EpochSampler(3, 1, true, {1, 2, 3}, 2); }),
+            ErrorCode::InvalidArgument);
+  EXPECT_EQ(thrown_code([] { EpochSampler(3, 1, true, {}, 0); }), ErrorCode::InvalidArgument);
+}
+
 TEST(EpochSampler, VisitsEachSampleExactlyOnceWhateverTheSharesDo) {
   std::mt19937_64 random(7);
   for (int trial = 0; trial < 200; ++trial) {

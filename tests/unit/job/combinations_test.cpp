@@ -46,7 +46,33 @@ TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
               HasSubstr("servers.count = 1"));
   EXPECT_THAT(refusal({"train.clip_value=1", "compression.gradients=topk"}),
               HasSubstr("train.momentum"));
-  EXPECT_THAT(refusal({"model.norm=batch"}), HasSubstr("take \"group\""));
+  EXPECT_EQ(refusal({"model.norm=batch"}), "");
+  EXPECT_THAT(refusal({"model.norm=batch", "parallel.mode=server"}), HasSubstr("take \"group\""));
+  EXPECT_THAT(refusal({"model.norm=batch", "model.norm_group=600"}), HasSubstr("global_batch"));
+}
+
+TEST(Combinations, MeshesDoNotGoWithEverything) {
+  EXPECT_EQ(refusal({"mesh.stages=1", "mesh.schedule=gpipe", "parallel.mode=server"}), "");
+  EXPECT_EQ(refusal({"mesh.stages=2", "zero.level=1", "train.clip_norm=1", "train.recompute=all"}),
+            "");
+  EXPECT_THAT(refusal({"mesh.stages=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "zero.level=2"}), HasSubstr("zero.level 0 and 1"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "compression.gradients=int8"}), HasSubstr("compression"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "train.recompute=auto"}), HasSubstr("recompute"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "train.deterministic=true"}), HasSubstr("mesh.cuts"));
+}
+
+TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
+  EXPECT_EQ(refusal({"mesh.tensor=2", "train.optimizer=adamw", "train.clip_norm=1",
+                     "train.precision=bfloat16", "mesh.tensor_weights=speed"}),
+            "");
+  EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "zero.level=1"}), HasSubstr("zero.level"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "train.optimizer=lamb"}), HasSubstr("lamb"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "compression.gradients=int8"}), HasSubstr("compression"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.exact=relaxed"}), HasSubstr("strict"));
+  EXPECT_THAT(refusal({"mesh.tensor=2"}, {"cpu", "cpu:precision=bfloat16"}),
+              HasSubstr("train.precision"));
 }
 
 TEST(Combinations, ShardsDoNotGoWithEverything) {

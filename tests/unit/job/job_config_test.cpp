@@ -126,12 +126,26 @@ TEST(JobConfig, PasswordsInAnOverridesUrlAreNotShown) {
 }
 
 TEST(JobConfig, KnowsTheKeysThatScriptsRelyOn) {
-  EXPECT_THAT(
-      job_key_names(),
-      ::testing::IsSupersetOf({"train.epochs", "train.steps", "train.global_batch", "train.seed",
-                               "train.dtype", "train.learning_rate", "train.momentum",
-                               "train.optimizer", "parallel.balance", "checkpoint.dir",
-                               "checkpoint.every_steps", "data.name", "data.path", "model.name"}));
+  EXPECT_THAT(job_key_names(), ::testing::IsSupersetOf({"train.epochs",
+                                                        "train.steps",
+                                                        "train.global_batch",
+                                                        "train.seed",
+                                                        "train.dtype",
+                                                        "train.learning_rate",
+                                                        "train.momentum",
+                                                        "train.optimizer",
+                                                        "parallel.balance",
+                                                        "checkpoint.dir",
+                                                        "checkpoint.every_steps",
+                                                        "data.name",
+                                                        "data.path",
+                                                        "model.name",
+                                                        "mesh.stages",
+                                                        "mesh.replicas",
+                                                        "mesh.tensor",
+                                                        "mesh.cuts",
+                                                        "mesh.tensor_weights",
+                                                        "mesh.schedule"}));
 }
 
 TEST(JobConfig, NamesLineAndNearestKey) {
@@ -213,6 +227,17 @@ TEST(JobConfig, RecomputeTakesAWordOrANumber) {
   EXPECT_THAT(error_of("[train]\nrecompute = true"), HasSubstr("found a boolean"));
 }
 
+TEST(JobConfig, CutsAreUnitsInTheirOrder) {
+  EXPECT_EQ(parse("[mesh]\ncuts = [2, 5]").mesh.cuts, (std::vector<std::int64_t>{2, 5}));
+  EXPECT_TRUE(parse("[mesh]\ncuts = [2]", {"mesh.cuts=[]"}).mesh.cuts.empty());
+  EXPECT_THAT(error_of("[mesh]\ncuts = [2, 2]"), HasSubstr("found 2 after 2"));
+  EXPECT_THAT(error_of("[mesh]\ncuts = [0]"), HasSubstr("above 0"));
+  EXPECT_THAT(error_of("[mesh]\ncuts = 3"), HasSubstr("an array of whole numbers"));
+  EXPECT_TRUE(parse("", {"mesh.tensor_weights=[]"}).mesh.tensor_weights.empty());
+  EXPECT_EQ(parse("", {"mesh.tensor_weights=speed"}).mesh.tensor_parts, "speed");
+  EXPECT_THAT(error_of("[mesh]\ntensor_weights = [0]"), HasSubstr("above 0"));
+}
+
 TEST(JobConfig, RefusesSharesThatNobodyCanTake) {
   for (const char* shares : {"[]", "[0, 0]", "[1, -1]", "[1, nan]", "[inf]", "'half'"}) {
     EXPECT_THAT(error_of(fmt::format("[parallel]\nbalance = {}", shares)),
@@ -289,6 +314,7 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   job.parallel.weights = {1.0 / 3, 1e20, 0};
   job.cluster.workers = {"cpu:threads=1,speed=0.25", "auto"};
   job.fabric.transport = "mpi";
+  job.mesh = {.stages = 3, .cuts = {1, 4}, .tensor_weights = {2, 1.5}, .schedule = "gpipe"};
   EXPECT_EQ(parse(to_toml(job)), job) << to_toml(job);
   job.parallel.balance = balance::Policy::Equal;
   job.parallel.weights.clear();

@@ -93,6 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadSpec{"cuda:one", "no index"}, BadSpec{"cuda:99999999999", "no index"},
         BadSpec{"cuda:0,1", "neither"}, BadSpec{"cuda:speed=0.5,0", "neither"},
         BadSpec{"cpu:cores=2", "unknown key \"cores\""}, BadSpec{"cpu:threads=0", "threads=\"0\""},
+        BadSpec{"cpu:threads=100000", "whole number from 1 to 1024"},
         BadSpec{"cpu:threads=1.5", "threads=\"1.5\""}, BadSpec{"cpu:threads=", "threads=\"\""},
         BadSpec{"cpu:speed=0", "speed=\"0\""}, BadSpec{"cpu:speed=1.01", "speed=\"1.01\""},
         BadSpec{"cpu:speed=-1", "speed=\"-1\""}, BadSpec{"cpu:speed=nan", "speed=\"nan\""},

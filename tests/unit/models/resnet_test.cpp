@@ -49,6 +49,17 @@ TEST(ResNet, ParametersAreCalledAsInTorchvision) {
   EXPECT_FALSE(tensors.contains("conv1.bias"));
 }
 
+TEST(ResNet, WithBatchNormItsBuffersAreCalledAsInTorchvision) {
+  const auto model = make_model("resnet18", photographs, 0, 16)->units();
+  std::map<std::string, torch::Tensor> buffers;
+  for (const auto& buffer : model.named_buffers()) buffers[buffer.name] = buffer.tensor;
+  EXPECT_EQ(buffers.size(), 40);
+  EXPECT_EQ(buffers.at("bn1.running_mean").numel(), 64);
+  EXPECT_EQ(buffers.at("layer2.0.downsample.1.running_var").numel(), 128);
+  EXPECT_EQ(model.sample_group(), 16);
+  EXPECT_EQ(model.named_parameters().size(), 62);
+}
+
 TEST(ResNet, EachBlockIsAUnit) {
   const auto model = make_model("resnet34", {})->units();
   ASSERT_EQ(model.units.size(), 2 + 3 + 4 + 6 + 3 + 1);

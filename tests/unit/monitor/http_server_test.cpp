@@ -113,6 +113,19 @@ TEST(HttpServer, SlowClientsHoldUpNobodyAndAreHungUpOn) {
   EXPECT_EQ(fetch(server.endpoint(), "/hello"), "hello\n");
 }
 
+TEST(HttpServer, ACrowdFromOneAddressDrivesOutNobodyElse) {
+  const HttpServer server({.listen = kLoopback, .patience = 30s}, page);
+  auto slow = RawSocket::connect(server.endpoint(), "127.0.0.2");
+  slow.write("GET /hel");
+  std::vector<RawSocket> crowd;
+  for (int i = 0; i < 100; ++i) crowd.push_back(RawSocket::connect(server.endpoint()));
+  EXPECT_TRUE(crowd.front().hangs_up());
+  slow.write("lo HTTP/1.1\r\n\r\n");
+  const auto answer = slow.read(15);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(answer.data()), answer.size()),
+            "HTTP/1.1 200 OK");
+}
+
 TEST(HttpServer, AClientThatSendsOnAndOnIsCutOff) {
   const HttpServer server({.listen = kLoopback, .patience = 300ms}, page);
   auto socket = RawSocket::connect(server.endpoint());

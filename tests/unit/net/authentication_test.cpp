@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <list>
 #include <thread>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/net/handshake.h"
 #include "unit/net/mesh_harness.h"
 #include "unit/net/raw_socket.h"
@@ -166,6 +168,31 @@ TEST_F(Forming, StrangersThatStopHalfwayHinderNobody) {
 
 TEST_F(Forming, CrowdOfSilentStrangersHindersNobody) {
   for (int i = 0; i < 300; ++i) strangers_.push_back(RawSocket::connect(endpoint_));
+}
+
+TEST_F(Forming, CrowdFromOneAddressDrivesOutNobodyElse) {
+  RawSocket slow = RawSocket::connect(endpoint_, "127.0.0.2");
+  const auto hello = encode_hello(hello_of_rank_one());
+  slow.write(std::span(hello).first(10));
+  for (int i = 0; i < 300; ++i) strangers_.push_back(RawSocket::connect(endpoint_));
+  EXPECT_TRUE(strangers_.front().hangs_up());
+  slow.write(std::span(hello).subspan(10));
+  EXPECT_EQ(slow.read(kChallengeBytes).size(), kChallengeBytes);
+}
+
+TEST_F(Forming, ManyRefusalsAreFewLinesOfTheLog) {
+  std::atomic<int> lines{0};
+  set_log_sink([&](LogLevel, std::string_view text) {
+    if (text.find("refused") != std::string_view::npos) ++lines;
+  });
+  for (int i = 0; i < 100; ++i) {
+    RawSocket stranger = RawSocket::connect(endpoint_);
+    stranger.write("GET / HTTP/1.1\r\nHost: somebody with a lot of time on his hands\r\n\r\n");
+    EXPECT_TRUE(stranger.hangs_up());
+  }
+  set_log_sink({});
+  EXPECT_GE(lines, 10);
+  EXPECT_LE(lines, 50);
 }
 
 // The server's Challenge is all that one without the token ever sees.

@@ -46,8 +46,11 @@ RawSocket::~RawSocket() {
 
 RawSocket::RawSocket(RawSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
 
-RawSocket RawSocket::connect(const Endpoint& server) {
+RawSocket RawSocket::connect(const Endpoint& server, const char* from) {
   RawSocket socket(open_socket());
+  sockaddr_in source = loopback(0);
+  source.sin_addr.s_addr = inet_addr(from);
+  checked(::bind(socket.fd_, reinterpret_cast<const sockaddr*>(&source), sizeof(source)), "bind");
   const sockaddr_in address = loopback(server.port);
   checked(::connect(socket.fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
           "connect");

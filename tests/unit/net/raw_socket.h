@@ -19,7 +19,8 @@ class RawSocket {
   RawSocket(RawSocket&& other) noexcept;
   RawSocket& operator=(RawSocket&&) = delete;
 
-  static RawSocket connect(const Endpoint& server);
+  /// `from`: of which of the loopback addresses.
+  static RawSocket connect(const Endpoint& server, const char* from = "127.0.0.1");
 
   /// False once the other side has hung up; tests mostly ask with read() or hangs_up().
   bool write(std::span<const std::byte> bytes);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +39,16 @@ std::ptrdiff_t open_files() {
   const std::filesystem::path folder = "/dev/fd";
   return std::distance(std::filesystem::directory_iterator(folder), {});
 }
+
+#ifdef __linux__
+// Or the first access on a host without memory would end the process (SIGBUS).
+TEST_F(SharedMemoryTest, IsSetAsideAtOnce) {
+  const auto made = SharedMemory::create(kBytes);
+  struct ::stat status {};
+  ASSERT_EQ(::fstat(static_cast<int>(made.address().handle), &status), 0);
+  EXPECT_GE(static_cast<std::size_t>(status.st_blocks) * 512, kBytes);
+}
+#endif
 
 TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
   const auto made = SharedMemory::create(kBytes);

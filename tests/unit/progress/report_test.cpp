@@ -54,6 +54,26 @@ TEST(Report, HoldsEveryFieldUnderItsName) {
   EXPECT_EQ(json, expected);  // ordered: the order of the keys counts, too
 }
 
+TEST(Report, HoldsPlannedMemoryBesideWhatItWas) {
+  auto report = example();
+  report.workers[0].memory = {.peak = 900,
+                              .planned = 880,
+                              .program = 100,
+                              .parameters = 200,
+                              .gradients = 150,
+                              .optimizer = 300,
+                              .activations = 80,
+                              .buffers = 50};
+  report.workers[1].memory.peak = 700;
+  const Json workers = Json::parse(to_json(report))["workers"];
+  EXPECT_EQ(workers[0]["memory"], Json::parse(R"json({
+    "peak_bytes": 900.0, "planned_bytes": 880.0,
+    "planned": {"program": 100.0, "parameters": 200.0, "gradients": 150.0, "optimizer": 300.0,
+                "activations": 80.0, "buffers": 50.0}})json"));
+  EXPECT_EQ(workers[1]["memory"],
+            Json::parse(R"json({"peak_bytes": 700.0, "planned_bytes": null})json"));
+}
+
 TEST(Report, HoldsWhatTheBalancerSaw) {
   auto report = example();
   report.balance =

@@ -49,6 +49,15 @@ TEST(Dropout, NeighboursAreIndependent) {
   }
 }
 
+// What ranks stand on that have some of the heads each.
+TEST(Dropout, HeadsHaveTheSameMasksWhereverTheyAre) {
+  const DrawScope scope(of({10, 20}));
+  const auto cpu = torch::Device(torch::kCPU);
+  const auto all = dropped({2, 5, 4, 9}, 0.3, 5, cpu);
+  EXPECT_TRUE(dropped({2, 2, 4, 9}, 0.3, 5, cpu, {3, 5}).equal(all.narrow(1, 3, 2)));
+  EXPECT_TRUE(dropped_by_kernels({2, 2, 4, 9}, 0.3, 5, cpu, {3, 5}).equal(all.narrow(1, 3, 2)));
+}
+
 // What the product stands on: a sample's mask hangs on nothing but the sample.
 TEST(Dropout, DependsOnTheSampleAndNotOnItsBatch) {
   const auto together = dropped_of(of({10, 20, 30, 40}), 6, 9);

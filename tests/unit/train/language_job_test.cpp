@@ -9,6 +9,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/huggingface.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "unit/data/text/token_files.h"
 #include "unit/train/training_job.h"
 
@@ -80,6 +82,39 @@ TEST_P(LanguageJob, GoesOnWithAnotherNumberOfRanks) {
             1e-12);
 }
 
+// Of two ranks each: in parts 2 : 1, then of two replicas, then whole again.
+TEST_P(LanguageJob, GoesOnWithItsTensorsInOtherParts) {
+  job_.model.name = GetParam();
+  job_.model.heads = 3;
+  job_.model.width = 12;
+  job_.model.kv_heads = 3;
+  job_.train.optimizer = "adamw";
+  job_.train.epsilon = 1e-3;
+  job_.train.clip_norm = 0.3;
+  job_.train.micro_batch = 4;
+  job_.train.learning_rate = 0.01;
+  const auto whole = train("whole", 1, 0);
+  const auto expected = last_.reports[0];
+  job_.mesh.tensor = 2;
+  job_.mesh.tensor_weights = {2, 1};
+  const auto uneven = train("uneven", 2, 3);
+  job_.mesh.tensor_weights.clear();
+  job_.mesh.tensor_parts = "speed";
+  const auto replicas = train("replicas", 4, 7, uneven);
+  EXPECT_THAT(last_.recorders[0].workers, ::testing::SizeIs(2));
+  EXPECT_EQ(last_.recorders[3].workers[1].device, "cpu + cpu");
+  EXPECT_EQ(last_.recorders[0].workers[1].host, "host2 + host3");
+  job_.mesh = {};
+  job_.mesh.tensor = 3;
+  const auto thirds = train("thirds", 3, 8, replicas);
+  job_.mesh = {};
+  const auto rest = train("rest", 1, 0, thirds);
+  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
+            1e-12);
+  EXPECT_NEAR(progress::value_of(progress::last_metrics(last_.reports[0]), "perplexity"),
+              progress::value_of(progress::last_metrics(expected), "perplexity"), 1e-9);
+}
+
 TEST_P(LanguageJob, TellsPerplexity) {
   job_.model.name = GetParam();
   job_.train.epochs = 12;
@@ -103,6 +138,61 @@ TEST_P(LanguageJob, ItsCheckpointIsAModel) {
   EXPECT_EQ(logits.sizes().vec(), (std::vector<std::int64_t>{2, 16, 20})) << "without dropout";
 }
 
+/// A model made by units is that made whole, and nothing of it is left in memory.
+void expect_the_same_by_units(const task::JobTask& task) {
+  torch::manual_seed(3);
+  const auto whole = task.make_model();
+  torch::manual_seed(3);
+  std::size_t made = 0;
+  const auto hollow = task.make_model_by_units([&](const task::Unit& unit) {
+    const auto& expected = whole.units.at(made++);
+    ASSERT_EQ(unit.parameters.size(), expected.parameters.size());
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      const auto& [name, tensor] = unit.parameters[i];
+      EXPECT_EQ(name, expected.parameters[i].name);
+      if (!tensor.unsafeGetTensorImpl()->storage_initialized()) continue;  // tied, and gone
+      EXPECT_TRUE(tensor.equal(expected.parameters[i].tensor)) << name;
+      parallel::shard::hollow_out(tensor);
+    }
+  });
+  ASSERT_TRUE(hollow);
+  EXPECT_EQ(made, whole.units.size());
+  for (const auto& tensor : hollow->parameters()) {
+    EXPECT_FALSE(tensor.unsafeGetTensorImpl()->storage_initialized());
+  }
+}
+
+TEST_P(LanguageJob, IsMadeByUnits) {
+  job_.model.name = GetParam();
+  expect_the_same_by_units(*test::task_of(job_));
+  const auto saved = checkpoint::load_saved_model(train("run", 1, 1));
+  checkpoint::save_huggingface(saved.model, *saved.description.language, folder_ / "weights");
+  auto job = job_;
+  job.model = {.weights = (folder_ / "weights").string()};
+  job.model.name = GetParam();
+  expect_the_same_by_units(*test::task_of(job));
+}
+
+// At level 3 nobody has the whole model, not even at the start.
+TEST_P(LanguageJob, InShardsItIsTheSameTraining) {
+  job_.model.name = GetParam();
+  const auto weights_of = [&](const std::filesystem::path& saved) {
+    const auto file = saved.parent_path() / "weights.safetensors";
+    checkpoint::write_saved_weights(saved, file);
+    return checkpoint::read_safetensors(file);
+  };
+  const auto expected = weights_of(train("whole", 1, 0));
+  job_.zero.level = 3;
+  job_.zero.weights = {2, 0, 1};
+  const auto sliced = train("shards", 3, 0);
+  EXPECT_LE(test::relative_difference(expected, weights_of(sliced)), 1e-12);
+  checkpoint::TensorMap loaded;
+  for (const auto& [name, tensor] : checkpoint::load_saved_model(sliced).model.named_parameters()) {
+    loaded[name] = tensor;
+  }
+  EXPECT_LE(test::relative_difference(expected, loaded), 1e-12);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, LanguageJob, ::testing::Values("gpt2", "llama"),
                          [](const auto& param) { return param.param; });
 
@@ -123,6 +213,23 @@ TEST_F(LanguageJobErrors, AModelAndDataThatDoNotFitSayWhatWould) {
   job_.model.heads = 2;
   job_.data.bootstrap_seed = 1;
   EXPECT_THAT(refusal(), HasSubstr("data.bootstrap_seed"));
+}
+
+TEST_F(LanguageJobErrors, PartsThatCannotBeSayWhatWould) {
+  const auto error_of = [&](int ranks) -> std::string {
+    try {
+      test::run_job(job_, ranks);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  job_.mesh.tensor = 3;
+  EXPECT_THAT(error_of(3), HasSubstr("take mesh.tensor = 2 or less"));
+  EXPECT_THAT(error_of(2), HasSubstr("3 would do"));
+  job_.mesh.tensor = 2;
+  job_.mesh.tensor_weights = {1, 2, 3};
+  EXPECT_THAT(error_of(2), HasSubstr("mesh.tensor_weights has 3 weights for mesh.tensor = 2"));
 }
 
 TEST_F(LanguageJobErrors, ALanguageModelLearnsNoImages) {

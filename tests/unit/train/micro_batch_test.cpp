@@ -34,6 +34,16 @@ TEST(MicroBatch, PiecesDifferByOneAtMost) {
   EXPECT_THAT(sizes_of_pieces(four, 0), ElementsAre());
 }
 
+TEST(MicroBatch, GroupsStayTogether) {
+  EXPECT_EQ(sizes_of_pieces({10, torch::kCPU, 1, 4}, 30), (std::vector<std::int64_t>{8, 8, 8, 6}));
+  EXPECT_EQ(sizes_of_pieces({3, torch::kCPU, 1, 4}, 9), (std::vector<std::int64_t>{4, 4, 1}));
+  MicroBatch large(0, torch::kCPU, 1, 24);
+  EXPECT_EQ(large.limit(), 48);
+  EXPECT_TRUE(large.halve(1000));
+  EXPECT_EQ(large.limit(), 24);
+  EXPECT_FALSE(large.halve(1000));
+}
+
 TEST(MicroBatch, DefaultSuitsTheDevice) {
   EXPECT_EQ(MicroBatch(0, torch::kCPU).limit(), MicroBatch::kCpuDefault);
   EXPECT_EQ(MicroBatch(0, torch::kCUDA).pieces(100'000), 1);

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from bimetal._errors import Error
+from bimetal.horovod.core.misuse import Misuse
 from bimetal.horovod.core.request import ReduceOp, Request, Signature, dtype_of
 
 Found = Sequence[Signature | None]
@@ -56,7 +57,7 @@ def _finish_scale(tensor: torch.Tensor, signature: Signature, size: int) -> None
         if tensor.is_floating_point() or tensor.is_complex():
             tensor.div_(size)
         else:
-            tensor.div_(size, rounding_mode="floor")
+            tensor.div_(size, rounding_mode="trunc")
     _scale(tensor, signature.postscale)
 
 
@@ -181,16 +182,14 @@ def check(signature: Signature, size: int) -> None:
     """What cannot work whatever the other ranks say. Raises bimetal.Error."""
     for dtype, shape in signature.tensors:
         if signature.kind in ("allgather", "alltoall", "reducescatter") and not shape:
-            raise Error(f"{signature}: a tensor without dimensions has no rows; pass tensor.reshape(1)",
-                        "invalid_argument")
+            raise Misuse(f"{signature}: a tensor without dimensions has no rows; pass tensor.reshape(1)")
         if dtype == "bool" and signature.kind == "allreduce" and signature.op == ReduceOp.Average:
-            raise Error(f"{signature}: bool has no average", "invalid_argument")
+            raise Misuse(f"{signature}: bool has no average")
     if signature.op == ReduceOp.Adasum:
         raise Error(f"{signature}: Adasum is not there; use op=Average or op=Sum", "unsupported")
     if signature.kind == "broadcast" and not 0 <= signature.root < size:
-        raise Error(f"{signature}: root rank {signature.root} is not one of {size} ranks", "invalid_argument")
+        raise Misuse(f"{signature}: root rank {signature.root} is not one of {size} ranks")
     if signature.kind == "alltoall":
         rows = signature.tensors[0][1][0]
         if len(signature.splits) != size or sum(signature.splits) != rows or min(signature.splits) < 0:
-            raise Error(f"{signature}: splits {list(signature.splits)} do not share {rows} rows out to {size} ranks",
-                        "invalid_argument")
+            raise Misuse(f"{signature}: splits {list(signature.splits)} do not share {rows} rows out to {size} ranks")

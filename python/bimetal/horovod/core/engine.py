@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from bimetal._errors import Error
 from bimetal.horovod.core import collectives
+from bimetal.horovod.core.misuse import Misuse
 from bimetal.horovod.core.negotiation import Announcement, Decision, decide
 from bimetal.horovod.core.request import Handle, Request
 from bimetal.horovod.core.rounds import Rounds
@@ -58,8 +59,8 @@ class Engine:
         with self._changed:
             self._refuse_if_over()
             if request.signature.name in self._pending:
-                raise Error(f"{request.signature}: one of that name is still pending; names must be unique until "
-                            f"synchronize()", "invalid_argument")
+                raise Misuse(f"{request.signature}: one of that name is still pending; names must be unique until "
+                             f"synchronize()")
             self._pending[request.signature.name] = request
             self._changed.notify()
         return request.handle
@@ -69,7 +70,7 @@ class Engine:
         with self._changed:
             self._refuse_if_over()
             if self._join is not None:
-                raise Error("join() is under way already", "invalid_argument")
+                raise Misuse("join() is under way already")
             self._join = Handle("join()", lambda last: last)
             self._changed.notify()
             return self._join

@@ -209,8 +209,8 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: type = Compr
                 raise ValueError(f"reducescatter with op {op.name} has no gradient")
             gathered, = call(lambda array: run_collective("allgather", None, [array], process_set), [upstream],
                              [upstream.dtype], [given.shape])
-            divisor = tf.cast(size_op(), gathered.dtype) if op == ReduceOp.Average else 1
-            return gathered * factor / divisor
+            ranks = tf.cast(size_op(), gathered.dtype) if op == ReduceOp.Sum else 1
+            return gathered * factor * ranks  # as Horovod defines it
         result, = call(lambda array: run_collective("reducescatter", name, [array], process_set, op=op,
                                                     prescale=prescale_factor, postscale=postscale_factor),
                        [given], [given.dtype], [_any_rows(given)])

@@ -45,8 +45,10 @@ from bimetal.horovod.torch.async_ops import (
     grouped_allgather_async,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter_async,
     poll,
     reducescatter_async,
+    sparse_allreduce_async,
     synchronize,
 )
 from bimetal.horovod.torch.compression import Compression
@@ -70,16 +72,18 @@ from bimetal.horovod.torch.ops import (
     reducescatter,
 )
 from bimetal.horovod.torch.optimizer import DistributedOptimizer
+from bimetal.horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum", "Average", "Compression", "DistributedOptimizer", "HorovodInternalError", "Max", "Min", "ProcessSet",
-    "Product", "Sum", "allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_",
+    "Product", "Sum", "SyncBatchNorm", "allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_",
     "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_",
     "broadcast_async", "broadcast_async_", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters",
     "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic", "global_process_set", "gloo_built",
     "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
-    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter", "init", "is_homogeneous",
+    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
+    "grouped_reducescatter_async", "init", "is_homogeneous",
     "is_initialized", "join", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported",
     "nccl_built", "poll", "rank", "reducescatter", "reducescatter_async", "rocm_built", "shutdown", "size",
-    "synchronize",
+    "sparse_allreduce_async", "synchronize",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from bimetal._errors import Error
 from bimetal.horovod.core import world
 from bimetal.horovod.core.process_set import global_process_set
 from bimetal.horovod.core.request import Handle, ReduceOp
@@ -16,9 +17,9 @@ Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
 Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
 
 
-def synchronize(handle: Handle) -> Any:
+def synchronize(handle: Handle | Callable[[], Any]) -> Any:
     """Waits for an asynchronous operation and returns its result. Raises bimetal.Error."""
-    return wait(handle)
+    return handle() if callable(handle) else wait(handle)
 
 
 def poll(handle: Handle) -> bool:
@@ -105,3 +106,32 @@ def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: Reduc
     """``reducescatter`` without waiting; the tensor is not to be changed until the handle is done."""
     return submit("reducescatter", name, [tensor], lambda results: results[0], process_set, op=choose_op(None, op),
                   prescale=prescale_factor, postscale=postscale_factor)
+
+
+def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: str | None = None, op: ReduceOp = Average,
+                                process_set: Any = global_process_set, prescale_factor: float = 1.0,
+                                postscale_factor: float = 1.0) -> Handle:
+    """``grouped_reducescatter`` without waiting."""
+    return submit("reducescatter", name, list(tensors), lambda results: results, process_set, op=choose_op(None, op),
+                  prescale=prescale_factor, postscale=postscale_factor)
+
+
+def sparse_allreduce_async(tensor: torch.Tensor, name: str | None, op: ReduceOp,
+                           process_set: Any = global_process_set) -> Callable[[], torch.Tensor]:
+    """The sum or average of the ranks' sparse COO tensors of one shape and type.
+
+    Returns:
+        A function that waits for it, as Horovod's does; ``synchronize()`` takes it, too.
+    """
+    if op not in (Average, Sum):
+        raise Error("sparse tensors can be averaged or summed; pass tensor.to_dense() for other ops", "unsupported")
+    rows = tensor.coalesce()
+    handle = submit("allgather", name, [rows.indices().t().contiguous(), rows.values()], lambda results: results,
+                    process_set)
+
+    def finish() -> torch.Tensor:
+        indices, values = wait(handle)
+        if op == Average:
+            values = values / world.current().size
+        return torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+    return finish

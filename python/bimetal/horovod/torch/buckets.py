@@ -43,12 +43,12 @@ class Bucket:
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            elif parameter.grad.is_sparse and self._sparse_as_dense:
-                parameter.grad = parameter.grad.to_dense()
-        self._sparse = [parameter for parameter in self.parameters if parameter.grad.is_sparse]
-        self._dense = [parameter for parameter in self.parameters if not parameter.grad.is_sparse]
+        self._sparse = [parameter for parameter in self.parameters
+                        if parameter.grad.is_sparse and not self._sparse_as_dense]
+        self._dense = [parameter for parameter in self.parameters
+                       if self._sparse_as_dense or not parameter.grad.is_sparse]
         if self._dense:
-            flat = torch.cat([parameter.grad.reshape(-1) for parameter in self._dense])
+            flat = torch.cat([parameter.grad.to_dense().reshape(-1) for parameter in self._dense])
             small, self._context = self._compression.compress(flat)
             self._handles.append(("dense", submit("allreduce", self._name, [small], lambda results: results[0],
                                                   **self._scaling)))
@@ -77,10 +77,14 @@ class Bucket:
                 self._put_rows(next(sparse), wait(handle), size)
 
     def _spread(self, flat: torch.Tensor) -> None:
-        gradients = [parameter.grad for parameter in self._dense]
-        parts = flat.split([gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(gradients, [part.view(gradient.shape)
-                                         for part, gradient in zip(parts, gradients, strict=True)])
+        parts = [part.view(parameter.shape) for part, parameter in
+                 zip(flat.split([parameter.numel() for parameter in self._dense]), self._dense, strict=True)]
+        pairs = list(zip(self._dense, parts, strict=True))
+        if dense := [(parameter.grad, part) for parameter, part in pairs if not parameter.grad.is_sparse]:
+            torch._foreach_copy_([gradient for gradient, _ in dense], [part for _, part in dense])
+        for parameter, part in pairs:
+            if parameter.grad.is_sparse:  # as the optimizer expects it
+                parameter.grad = part.to_sparse(parameter.grad.sparse_dim())
 
     def _put_rows(self, parameter: torch.nn.Parameter, rows: list[torch.Tensor], size: int) -> None:
         indices, values = rows

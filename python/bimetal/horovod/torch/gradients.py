@@ -1,7 +1,9 @@
-"""Gradients of the collectives: autograd functions over the operations that do not wait."""
+"""Gradients of the collectives: autograd functions over the operations that do not wait, each for any number of
+tensors that travel as one group. Gradients are those that Horovod defines."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,56 +13,60 @@ from bimetal.horovod.core.request import ReduceOp
 from bimetal.horovod.core.submit import wait
 from bimetal.horovod.torch import async_ops
 
+Tensors = tuple[torch.Tensor, ...]
+
 
 def _require_linear(op: ReduceOp, what: str) -> None:
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise ValueError(f"{what} with op {ReduceOp(op).name} has no gradient; pass tensor.detach()")
 
 
-def _average(tensor: torch.Tensor) -> torch.Tensor:
-    return wait(async_ops.allreduce_async(tensor, op=ReduceOp.Average))
+def _average(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return wait(async_ops.grouped_allreduce_async(tensors, op=ReduceOp.Average))
 
 
 class Allreduce(torch.autograd.Function):
     """The gradient of a sum or average over ranks is the same combination of the ranks' gradients."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, compression: type, op: ReduceOp, prescale: float,
-                postscale: float, process_set: Any) -> torch.Tensor:
+    def forward(ctx: Any, name: str | None, compression: type, op: ReduceOp, prescale: float, postscale: float,
+                process_set: Any, *tensors: torch.Tensor) -> Tensors:
         ctx.compression, ctx.op = compression, op
         ctx.more = (prescale, postscale, process_set)
-        return Allreduce.reduce(ctx, tensor, name)
+        return Allreduce.reduce(ctx, tensors, name)
 
     @staticmethod
-    def reduce(ctx: Any, tensor: torch.Tensor, name: str | None) -> torch.Tensor:
-        small, context = ctx.compression.compress(tensor.detach())
-        return ctx.compression.decompress(wait(async_ops.allreduce_async(small, None, name, ctx.op, *ctx.more)),
-                                          context)
+    def reduce(ctx: Any, tensors: Sequence[torch.Tensor], name: str | None) -> Tensors:
+        pairs = [ctx.compression.compress(tensor.detach()) for tensor in tensors]
+        handle = async_ops.grouped_allreduce_async([small for small, _ in pairs], None, name, ctx.op, *ctx.more)
+        return tuple(ctx.compression.decompress(result, context)
+                     for result, (_, context) in zip(wait(handle), pairs, strict=True))
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
         _require_linear(ctx.op, "allreduce")
-        return Allreduce.reduce(ctx, gradient, None), None, None, None, None, None, None
+        return (None,) * 6 + Allreduce.reduce(ctx, gradients, None)
 
 
 class Allgather(torch.autograd.Function):
-    """The gradient is this rank's rows of the gradients' average, as Horovod defines it."""
+    """The gradient is this rank's rows of the gradients' average."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: Any) -> torch.Tensor:
-        ctx.rows = tensor.shape[0]
-        return wait(async_ops.allgather_async(tensor, name, process_set))
+    def forward(ctx: Any, name: str | None, process_set: Any, *tensors: torch.Tensor) -> Tensors:
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        return tuple(wait(async_ops.grouped_allgather_async([tensor.detach() for tensor in tensors], name, process_set)))
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
-        reduced = _average(gradient)
-        rows = wait(async_ops.allgather_async(torch.tensor([ctx.rows]))).tolist()
-        begin = sum(rows[:world.current().rank])
-        return reduced[begin:begin + ctx.rows], None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
+        reduced = _average(gradients)
+        everyones = wait(async_ops.allgather_async(torch.tensor([ctx.rows])))
+        begins = everyones[:world.current().rank].sum(0).tolist()
+        return None, None, *(whole[begin:begin + rows]
+                             for whole, begin, rows in zip(reduced, begins, ctx.rows, strict=True))
 
 
 class Broadcast(torch.autograd.Function):
-    """The gradient is, on the root, the gradients' average, as Horovod defines it; elsewhere zero."""
+    """The gradient is, on the root, the gradients' average; elsewhere zero."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root: int, name: str | None, process_set: Any) -> torch.Tensor:
@@ -69,7 +75,7 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
-        reduced = _average(gradient)
+        reduced, = _average([gradient])
         return reduced if world.current().rank == ctx.root else torch.zeros_like(reduced), None, None, None
 
 
@@ -89,18 +95,21 @@ class Alltoall(torch.autograd.Function):
 
 
 class Reducescatter(torch.autograd.Function):
-    """The gradient is every rank's part, gathered and scaled as the rows were."""
+    """The gradient is every rank's part, gathered: of an average as it is, of a sum times the number of ranks."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, compression: type, op: ReduceOp, process_set: Any,
-                prescale: float, postscale: float) -> torch.Tensor:
+    def forward(ctx: Any, name: str | None, compression: type, op: ReduceOp, process_set: Any, prescale: float,
+                postscale: float, *tensors: torch.Tensor) -> Tensors:
         ctx.op = op
-        ctx.factor = prescale * postscale / (world.current().size if op == ReduceOp.Average else 1)
-        small, context = compression.compress(tensor.detach())
-        handle = async_ops.reducescatter_async(small, name, op, process_set, prescale, postscale)
-        return compression.decompress(wait(handle), context)
+        ctx.factor = prescale * postscale * (world.current().size if op == ReduceOp.Sum else 1)
+        pairs = [compression.compress(tensor.detach()) for tensor in tensors]
+        handle = async_ops.grouped_reducescatter_async([small for small, _ in pairs], name, op, process_set, prescale,
+                                                       postscale)
+        return tuple(compression.decompress(result, context)
+                     for result, (_, context) in zip(wait(handle), pairs, strict=True))
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
         _require_linear(ctx.op, "reducescatter")
-        return wait(async_ops.allgather_async(gradient)) * ctx.factor, None, None, None, None, None, None
+        gathered = wait(async_ops.grouped_allgather_async([gradient.contiguous() for gradient in gradients]))
+        return (None,) * 6 + tuple(whole * ctx.factor for whole in gathered)

@@ -9,7 +9,7 @@ import torch
 
 from bimetal.horovod.core.process_set import global_process_set
 from bimetal.horovod.core.request import ReduceOp
-from bimetal.horovod.core.submit import choose_op, submit, wait
+from bimetal.horovod.core.submit import choose_op, wait
 from bimetal.horovod.torch import async_ops, gradients
 from bimetal.horovod.torch.async_ops import Average
 from bimetal.horovod.torch.compression import Compression
@@ -25,7 +25,7 @@ def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | Non
         average: the old form of op: True is Average, False is Sum.
         name: by which the ranks' calls find each other; without one, the order of calls says it.
         compression: ``Compression.none`` or ``Compression.fp16``.
-        op: Average (integers are rounded down), Sum, Min, Max or Product.
+        op: Average (of integers without their fraction), Sum, Min, Max or Product.
         prescale_factor, postscale_factor: to multiply with before and after.
 
     Returns:
@@ -37,7 +37,8 @@ def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | Non
     """
     if tensor.requires_grad:
         op = choose_op(average, op)
-        return gradients.Allreduce.apply(tensor, name, compression, op, prescale_factor, postscale_factor, process_set)
+        return gradients.Allreduce.apply(name, compression, op, prescale_factor, postscale_factor, process_set,
+                                         tensor)[0]
     small, context = compression.compress(tensor)
     handle = async_ops.allreduce_async(small, average, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(wait(handle), context)
@@ -53,8 +54,11 @@ def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | No
 def grouped_allreduce(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
                       compression: type = Compression.none, op: ReduceOp | None = None, prescale_factor: float = 1.0,
                       postscale_factor: float = 1.0, process_set: Any = global_process_set) -> list[torch.Tensor]:
-    """``allreduce`` of several tensors as one exchange; none is there before all are. Not differentiable."""
-    pairs = [compression.compress(tensor.detach()) for tensor in tensors]
+    """``allreduce`` of several tensors as one exchange; none is there before all are. Differentiable."""
+    if any(tensor.requires_grad for tensor in tensors):
+        return list(gradients.Allreduce.apply(name, compression, choose_op(average, op), prescale_factor,
+                                              postscale_factor, process_set, *tensors))
+    pairs = [compression.compress(tensor) for tensor in tensors]
     handle = async_ops.grouped_allreduce_async([small for small, _ in pairs], average, name, op, prescale_factor,
                                                postscale_factor, process_set)
     return [compression.decompress(result, context)
@@ -80,13 +84,15 @@ def allgather(tensor: torch.Tensor, name: str | None = None, process_set: Any = 
         (Σ n, …), the same on all ranks.
     """
     if tensor.requires_grad:
-        return gradients.Allgather.apply(tensor, name, process_set)
+        return gradients.Allgather.apply(name, process_set, tensor)[0]
     return wait(async_ops.allgather_async(tensor, name, process_set))
 
 
 def grouped_allgather(tensors: Sequence[torch.Tensor], name: str | None = None,
                       process_set: Any = global_process_set) -> list[torch.Tensor]:
-    """``allgather`` of several tensors at once. Not differentiable."""
+    """``allgather`` of several tensors at once. Differentiable."""
+    if any(tensor.requires_grad for tensor in tensors):
+        return list(gradients.Allgather.apply(name, process_set, *tensors))
     return wait(async_ops.grouped_allgather_async(tensors, name, process_set))
 
 
@@ -127,8 +133,8 @@ def reducescatter(tensor: torch.Tensor, name: str | None = None, compression: ty
     """Combines the ranks' tensors (n, …) of one shape and type and gives each rank its part of the rows: the first
     ranks have one more where n does not come out even. Differentiable."""
     if tensor.requires_grad:
-        return gradients.Reducescatter.apply(tensor, name, compression, op, process_set, prescale_factor,
-                                             postscale_factor)
+        return gradients.Reducescatter.apply(name, compression, choose_op(None, op), process_set, prescale_factor,
+                                             postscale_factor, tensor)[0]
     small, context = compression.compress(tensor)
     handle = async_ops.reducescatter_async(small, name, op, process_set, prescale_factor, postscale_factor)
     return compression.decompress(wait(handle), context)
@@ -137,6 +143,9 @@ def reducescatter(tensor: torch.Tensor, name: str | None = None, compression: ty
 def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: str | None = None, op: ReduceOp = Average,
                           process_set: Any = global_process_set, prescale_factor: float = 1.0,
                           postscale_factor: float = 1.0) -> list[torch.Tensor]:
-    """``reducescatter`` of several tensors at once. Not differentiable."""
-    return wait(submit("reducescatter", name, list(tensors), lambda results: results, process_set,
-                       op=choose_op(None, op), prescale=prescale_factor, postscale=postscale_factor))
+    """``reducescatter`` of several tensors at once. Differentiable."""
+    if any(tensor.requires_grad for tensor in tensors):
+        return list(gradients.Reducescatter.apply(name, Compression.none, choose_op(None, op), process_set,
+                                                  prescale_factor, postscale_factor, *tensors))
+    return wait(async_ops.grouped_reducescatter_async(tensors, name, op, process_set, prescale_factor,
+                                                      postscale_factor))

@@ -2,24 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/rendezvous/polled_store.h"
 
 namespace bimetal::c10d {
 namespace {
 
-using std::chrono::milliseconds;
-
-class TorchStore final : public rendezvous::Store {
+class TorchStore final : public rendezvous::PolledStore {
  public:
   TorchStore(c10::intrusive_ptr<::c10d::Store> store, std::string name, std::string local_address)
-      : store_(std::move(store)),
-        name_(std::move(name)),
+      : PolledStore(std::move(name)),
+        store_(std::move(store)),
         local_address_(std::move(local_address)) {}
 
   void set(std::string_view key, std::string_view value, Deadline) override {
@@ -28,24 +24,12 @@ class TorchStore final : public rendezvous::Store {
     });
   }
 
-  std::string get(std::string_view key, Deadline deadline) override {
-    // Asked for in turns: torch's own wait holds the connection, and other threads with it.
-    constexpr milliseconds kLongestPause{20};
-    for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
-      if (auto value = try_get(key, deadline)) return *value;
-      if (deadline.expired()) {
-        throw Error(ErrorCode::Timeout, fmt::format("nobody set '{}' in {}", key, name_));
-      }
-      std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(pause, deadline.remaining()));
-    }
-  }
-
   std::optional<std::string> try_get(std::string_view key, Deadline) override {
     std::optional<std::string> value;
     guarded([&] {
-      const std::string name(key);
-      if (!store_->check({name})) return;
-      const auto bytes = store_->get(name);
+      const std::string wanted(key);
+      if (!store_->check({wanted})) return;
+      const auto bytes = store_->get(wanted);
       value.emplace(bytes.begin(), bytes.end());
     });
     return value;
@@ -65,12 +49,11 @@ class TorchStore final : public rendezvous::Store {
     try {
       call();
     } catch (const std::exception& error) {
-      throw Error(ErrorCode::System, fmt::format("{}: {}", name_, first_line(error)));
+      throw Error(ErrorCode::System, fmt::format("{}: {}", name(), first_line(error)));
     }
   }
 
   c10::intrusive_ptr<::c10d::Store> store_;
-  std::string name_;
   std::string local_address_;
 };
 

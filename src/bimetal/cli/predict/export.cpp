@@ -30,13 +30,11 @@ struct ExportArguments {
 };
 
 std::string export_safetensors(const ExportArguments& arguments) {
-  const auto saved = checkpoint::load_saved_weights(arguments.run);
   std::error_code trouble;  // writing tells, too
   fs::create_directories(arguments.out, trouble);
   const auto file = fs::path(arguments.out) / "model.safetensors";
-  checkpoint::write_safetensors(file, saved.tensors);
-  return fmt::format("{}: {} tensors of {}", file.string(), saved.tensors.size(),
-                     saved.path.string());
+  const auto saved = checkpoint::write_saved_weights(arguments.run, file);
+  return fmt::format("{}: {} tensors of {}", file.string(), saved.tensors, saved.path.string());
 }
 
 std::string export_huggingface(const ExportArguments& arguments) {

@@ -137,6 +137,7 @@ int serve_until_stopped(const ServeArguments& arguments, const serving::Server& 
   auto next = Deadline::after(every);
   while (signals.stop_requests() == 0 && !std::ferror(stdout)) {
     signals.pause(milliseconds_of(0.1));
+    if (const auto failed = server.failure()) throw Error(*failed);
     if (const auto now = weights.origin(); now != origin) {
       origin = now;
       if (!arguments.json) terminal.print(fmt::format("{} answers now", now.string()));

@@ -7,6 +7,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/train/server_directory.h"
 #include "bimetal/cli/train/shared_job.h"
+#include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/failure_note.h"
 
@@ -14,6 +15,17 @@ namespace bimetal::cli {
 namespace {
 
 constexpr std::chrono::seconds kToLeaveWord{5};
+
+/// A rank of a mesh is told of by its place in it. One that does not fit the ranks they refuse.
+void name_by_place(launch::LaunchPlan& plan, const job::MeshConfig& mesh) {
+  const int stages = static_cast<int>(mesh.stages), tensor = static_cast<int>(mesh.tensor);
+  const parallel::MeshShape shape{stages, plan.world_size / (stages * tensor), tensor};
+  if (stages * tensor == 1 || shape.ranks() != plan.world_size) return;
+  for (std::size_t i = 0; i < plan.ranks.size(); ++i) {
+    auto& name = plan.ranks[i].name;
+    name = fmt::format("{}, {}", name_of(shape, plan.first_rank + static_cast<int>(i)), name);
+  }
+}
 
 }  // namespace
 
@@ -23,6 +35,7 @@ void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
     withdraw_failed_servers(plan, ranks, store);
     return;
   }
+  name_by_place(plan, ranks.job.mesh);
   plan.on_failure = [&store, first = plan.first_rank](int index, const Error& how) {
     // Whatever it was to the rank itself, to the others it is a lost peer.
     const Error note(

@@ -44,8 +44,8 @@ void print_summary(Terminal& terminal, const progress::Report& report) {
     line += fmt::format(", {} {}", progress::label_of(metric), progress::text_of(metric));
   }
   if (report.world_size > 1) {
-    line +=
-        fmt::format(", efficiency {:.0f} % of what they compute alone", 100 * report.efficiency);
+    line += fmt::format(", efficiency {:.0f} % {}", 100 * report.efficiency,
+                        report.mesh ? "of the time is computation" : "of what they compute alone");
   }
   terminal.print(terminal.coloured(Colour::bold, line));
   if (report.world_size > 1) print_workers(terminal, report);

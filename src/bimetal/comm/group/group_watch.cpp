@@ -64,8 +64,9 @@ Failure GroupCore::timed_out(const Flight& flight) const {
     return describe_numbered(f.call.header_to(id_, rank_));
   };
   using Seconds = std::chrono::duration<double>;
-  auto text = fmt::format("{} was not done on rank {} within {:.3g} s", described(flight),
-                          mesh_.rank(), Seconds(flight.deadline.time() - flight.begun).count());
+  auto text =
+      fmt::format("{} was not done on rank {} within {:.3g} s", described(flight), mesh_.rank(),
+                  std::max(0.0, Seconds(flight.deadline.time() - flight.begun).count()));
   if (stuck != &flight) text += fmt::format(", held up by {}", described(*stuck));
   const std::set<int> waited_for = stuck->transfers.peers();
   if (!waited_for.empty()) text += ": it waits for " + names(waited_for);

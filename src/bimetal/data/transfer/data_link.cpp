@@ -106,12 +106,7 @@ class DataServer::Session final : public ps::LinkServer::Session {
 
   void on_tick() override {
     if (!asker_ || offered_) return;
-    try {
-      offered_ = shelf_->copy();
-    } catch (const Error& error) {
-      link_.refuse(error);
-      return;
-    }
+    offered_ = shelf_->copy();
     if (offered_) return link_.send(MessageKind::offer_data, {}, encode_copy(*offered_));
     net::FrameHeader header;
     header.sequence = shelf_->meter().done();

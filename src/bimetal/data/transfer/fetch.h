@@ -24,7 +24,7 @@ struct FetchRequest {
 
 enum class Fetched {
   unchanged,  ///< `current` is as it is at the URL; nothing was fetched
-  complete,   ///< all files are in `into`
+  complete,   ///< all files are whole in `into`, and on the disk
 };
 
 /// Errors are Error; their messages hold none of the URL's secrets.

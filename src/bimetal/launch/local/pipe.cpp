@@ -30,7 +30,14 @@ void FileDescriptor::close() noexcept {
 
 Pipe Pipe::create() {
   std::array<int, 2> ends{};
-  if (::pipe(ends.data()) != 0) throw system_error("cannot make a pipe", errno);
+  // From the beginning: another thread may start a process at any moment, in which the ends would
+  // stay open for good.
+#ifdef __linux__
+  const int failed = ::pipe2(ends.data(), O_CLOEXEC);
+#else
+  const int failed = ::pipe(ends.data());
+#endif
+  if (failed != 0) throw system_error("cannot make a pipe", errno);
   const FileDescriptor read_end(ends[0]), write_end(ends[1]);
   return {moved_up(read_end), moved_up(write_end)};
 }

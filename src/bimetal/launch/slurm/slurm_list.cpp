@@ -11,7 +11,9 @@ namespace bimetal::launch {
 namespace {
 
 /// More nodes than any cluster has: a damaged list must not fill the memory.
-constexpr std::size_t kMostNodes = 1 << 20;
+constexpr std::size_t kMostNodes = 1 << 18;
+constexpr std::size_t kMostDigits = 9;
+constexpr int kMostBrackets = 8;
 
 Error malformed(std::string_view kind, std::string_view text) {
   return {ErrorCode::InvalidArgument,
@@ -47,8 +49,9 @@ std::vector<std::string> expand_numbers(std::string_view ranges, std::string_vie
     const auto first_text = range.substr(0, dash);
     const auto last_text = dash == std::string_view::npos ? first_text : range.substr(dash + 1);
     int first = 0, last = 0;
-    if (!to_number(first_text, first) || !to_number(last_text, last) || last < first ||
-        static_cast<std::size_t>(last - first) >= kMostNodes) {
+    if (first_text.size() > kMostDigits || !to_number(first_text, first) ||
+        !to_number(last_text, last) || last < first ||
+        static_cast<std::size_t>(last - first) >= kMostNodes - numbers.size()) {
       throw malformed("nodes", whole);
     }
     for (int number = first; number <= last; ++number) {
@@ -58,17 +61,18 @@ std::vector<std::string> expand_numbers(std::string_view ranges, std::string_vie
   return numbers;
 }
 
-/// One name with any number of brackets.
-std::vector<std::string> expand_name(std::string_view name, std::string_view whole) {
+/// One name with so many pairs of brackets at most.
+std::vector<std::string> expand_name(std::string_view name, std::string_view whole, int brackets) {
   const auto open = name.find('[');
   if (open == std::string_view::npos) {
     if (name.empty() || name.find(']') != std::string_view::npos) throw malformed("nodes", whole);
     return {std::string(name)};
   }
   const auto close = name.find(']', open);
-  if (close == std::string_view::npos) throw malformed("nodes", whole);
+  if (close == std::string_view::npos || brackets == 0) throw malformed("nodes", whole);
   const auto rest = name.substr(close + 1);
-  const auto tails = rest.empty() ? std::vector<std::string>{""} : expand_name(rest, whole);
+  const auto tails =
+      rest.empty() ? std::vector<std::string>{""} : expand_name(rest, whole, brackets - 1);
   std::vector<std::string> names;
   for (const auto& number : expand_numbers(name.substr(open + 1, close - open - 1), whole)) {
     for (const auto& tail : tails) {
@@ -84,7 +88,8 @@ std::vector<std::string> expand_name(std::string_view name, std::string_view who
 std::vector<std::string> expand_node_list(std::string_view text) {
   std::vector<std::string> nodes;
   for (const auto name : split_at_commas(text)) {
-    const auto some = expand_name(name, text);
+    const auto some = expand_name(name, text, kMostBrackets);
+    if (nodes.size() + some.size() > kMostNodes) throw malformed("nodes", text);
     nodes.insert(nodes.end(), some.begin(), some.end());
   }
   return nodes;

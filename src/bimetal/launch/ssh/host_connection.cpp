@@ -60,7 +60,7 @@ std::vector<Message> HostConnection::exchange(bool wanted) {
     const bool open = read_some(from_agent_, bytes, kMostHeardAtOnce);
     if (!open || (exit_ && bytes.empty())) from_agent_.close();
   }
-  if (!bytes.empty()) last_heard_ = Deadline::Clock::now();
+  if (!bytes.empty() || !wanted) last_heard_ = Deadline::Clock::now();
   if (!greeted_) find_greeting(bytes);
   reader_.feed(bytes);
   std::vector<Message> messages;

@@ -32,7 +32,8 @@ class HostConnection {
   /// What to wait for; not the agent's words, unless they are wanted (there is room for output).
   void add_to(std::vector<pollfd>& entries, bool wanted) const;
 
-  /// Sends what can be sent, and returns what the agent has said since. Error(CorruptData).
+  /// Sends what can be sent, and returns what the agent has said since, unless that is not wanted
+  /// now: while nobody listens, nobody is silent either. Error(CorruptData).
   std::vector<Message> exchange(bool wanted);
 
   /// What ssh, or what it started, has printed to standard error since, once the agent has greeted.

@@ -5,9 +5,9 @@
 
 namespace bimetal::models {
 
-task::Model make_language_model(const LanguageModelConfig& config) {
+task::Model make_language_model(const LanguageModelConfig& config, const task::UnitMade& made) {
   check_language_model(config);
-  return config.family == "gpt2" ? make_gpt2(config) : make_llama(config);
+  return config.family == "gpt2" ? make_gpt2(config, made) : make_llama(config, made);
 }
 
 }  // namespace bimetal::models

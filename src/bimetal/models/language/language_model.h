@@ -12,6 +12,8 @@ namespace bimetal::models {
 /// torch's default generator, in float32 on the CPU. Dropout (task/dropout.h) is drawn in training
 /// alone. Errors: those of check_language_model; from forward InvalidArgument for more tokens than
 /// `context` and, on the CPU, for tokens that are not in the vocabulary.
-task::Model make_language_model(const LanguageModelConfig& config);
+/// `made`: told of each unit.
+task::Model make_language_model(
+    const LanguageModelConfig& config, const task::UnitMade& made = [](const task::Unit&) {});
 
 }  // namespace bimetal::models

@@ -8,6 +8,7 @@
 #include "bimetal/models/language/attention.h"
 #include "bimetal/models/language/unit_parts.h"
 #include "bimetal/task/past.h"
+#include "bimetal/task/tensor_ranks.h"
 
 namespace bimetal::models {
 namespace {
@@ -26,8 +27,12 @@ struct RmsNormalisation {
 struct Matrix {
   torch::Tensor weight;
 
-  Matrix(UnitParts& parts, const std::string& name, std::int64_t in, std::int64_t out)
-      : weight(parts.drawn(name + ".weight", {out, in})) {}
+  /// May be cut along `dim`: 0, by what comes out of it, or 1, by what goes in.
+  Matrix(UnitParts& parts, const std::string& name, std::int64_t in, std::int64_t out,
+         std::int64_t dim, std::int64_t grain = 1)
+      : weight(parts.drawn(name + ".weight", {out, in})) {
+    parts.may_be_cut(dim, grain);
+  }
   torch::Tensor operator()(const torch::Tensor& x) const { return torch::linear(x, weight); }
 };
 
@@ -57,10 +62,10 @@ struct Rotation {
 task::Unit llama_embedding(const LanguageModelConfig& config) {
   UnitParts parts("embedding", "model.", config, 0);
   const auto tokens = parts.drawn("embed_tokens.weight", {config.vocabulary, config.width});
+  parts.may_be_cut(0);
   const auto dropout = parts.dropout(0);
-  return std::move(parts).unit([=, context = config.context](const torch::Tensor& ids) {
-    return dropout(embed(tokens, ids, context));
-  });
+  return std::move(parts).unit(
+      [=](const torch::Tensor& ids) { return dropout(embed(tokens, ids, config)); });
 }
 
 task::Unit llama_block(const LanguageModelConfig& config, std::int64_t layer) {
@@ -68,28 +73,29 @@ task::Unit llama_block(const LanguageModelConfig& config, std::int64_t layer) {
   const auto width = config.width, head_width = width / config.heads;
   const auto kv_width = head_width * config.kv_heads;
   UnitParts parts(name, name + ".", config, layer + 1);
-  const Matrix q(parts, "self_attn.q_proj", width, width);
-  const Matrix k(parts, "self_attn.k_proj", width, kv_width);
-  const Matrix v(parts, "self_attn.v_proj", width, kv_width);
-  const Matrix gathered(parts, "self_attn.o_proj", width, width);
-  const Matrix gate(parts, "mlp.gate_proj", width, config.hidden);
-  const Matrix up(parts, "mlp.up_proj", width, config.hidden);
-  const Matrix down(parts, "mlp.down_proj", config.hidden, width);
+  const auto group_width = width / config.kv_heads;  // of heads that share keys and values
+  const Matrix q(parts, "self_attn.q_proj", width, width, 0, group_width);
+  const Matrix k(parts, "self_attn.k_proj", width, kv_width, 0, head_width);
+  const Matrix v(parts, "self_attn.v_proj", width, kv_width, 0, head_width);
+  const Matrix gathered(parts, "self_attn.o_proj", width, width, 1, group_width);
+  const Matrix gate(parts, "mlp.gate_proj", width, config.hidden, 0);
+  const Matrix up(parts, "mlp.up_proj", width, config.hidden, 0);
+  const Matrix down(parts, "mlp.down_proj", config.hidden, width, 1);
   const RmsNormalisation before_attention(parts, "input_layernorm", config);
   const RmsNormalisation before_mlp(parts, "post_attention_layernorm", config);
   const auto of_weights = parts.dropout(0), of_attention = parts.dropout(1),
              of_mlp = parts.dropout(2);
   return std::move(parts).unit([=, heads = config.heads, kv_heads = config.kv_heads,
                                 theta = config.rope_theta](const torch::Tensor& x) {
-    const auto h = before_attention(x);
-    const auto queries = split_heads(q(h), heads), keys = split_heads(k(h), kv_heads);
+    const auto h = task::shared_by_tensor_ranks(before_attention(x));
+    const auto queries = split_heads(q(h), head_width), keys = split_heads(k(h), head_width);
     const Rotation rotated(queries, task::first_position(), x.size(1), head_width, theta);
     const auto attention =
-        causal_attention(rotated(queries), rotated(keys), split_heads(v(h), kv_heads),
-                         of_weights.rate(), of_weights.layer);
-    const auto y = x + of_attention(gathered(attention));
-    const auto z = before_mlp(y);
-    return y + of_mlp(down(torch::silu(gate(z)) * up(z)));
+        causal_attention(rotated(queries), rotated(keys), split_heads(v(h), head_width),
+                         of_weights.rate(), of_weights.layer, heads_here(heads, kv_heads));
+    const auto y = x + of_attention(task::sum_over_tensor_ranks(gathered(attention)));
+    const auto z = task::shared_by_tensor_ranks(before_mlp(y));
+    return y + of_mlp(task::sum_over_tensor_ranks(down(torch::silu(gate(z)) * up(z))));
   });
 }
 
@@ -98,18 +104,23 @@ task::Unit llama_head(const LanguageModelConfig& config, const torch::Tensor& em
   const RmsNormalisation normalised(parts, "model.norm", config);
   const auto weight = config.tied ? parts.shared("lm_head.weight", embedding)
                                   : parts.drawn("lm_head.weight", embedding.sizes());
-  return std::move(parts).unit(
-      [=](const torch::Tensor& x) { return torch::linear(normalised(x), weight); });
+  parts.may_be_cut(0);
+  return std::move(parts).unit([=](const torch::Tensor& x) {
+    return torch::linear(task::shared_by_tensor_ranks(normalised(x)), weight);
+  });
 }
 
 }  // namespace
 
-task::Model make_llama(const LanguageModelConfig& config) {
-  task::Model model{{llama_embedding(config)}};
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    model.units.push_back(llama_block(config, layer));
-  }
-  model.units.push_back(llama_head(config, model.units.front().parameters.front().tensor));
+task::Model make_llama(const LanguageModelConfig& config, const task::UnitMade& made) {
+  task::Model model;
+  const auto add = [&](task::Unit unit) {
+    made(unit);
+    model.units.push_back(std::move(unit));
+  };
+  add(llama_embedding(config));
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) add(llama_block(config, layer));
+  add(llama_head(config, model.units.front().parameters.front().tensor));
   return model;
 }
 

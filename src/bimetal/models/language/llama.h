@@ -10,6 +10,6 @@ namespace bimetal::models {
 /// Root-mean-square normalisation before each part (Zhang, Sennrich 2019), rotary positions (Su et
 /// al. 2021) that turn number i of a head with number i + d/2, SwiGLU (Shazeer 2020), no biases.
 /// For make_language_model; `config` is sound.
-task::Model make_llama(const LanguageModelConfig& config);
+task::Model make_llama(const LanguageModelConfig& config, const task::UnitMade& made);
 
 }  // namespace bimetal::models

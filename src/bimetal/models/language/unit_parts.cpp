@@ -8,6 +8,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/task/dropout.h"
 #include "bimetal/task/past.h"
+#include "bimetal/task/tensor_ranks.h"
 
 namespace bimetal::models {
 
@@ -34,6 +35,10 @@ torch::Tensor UnitParts::zeros(const std::string& name, std::int64_t size) {
   return add(name, torch::zeros({size}, torch::kFloat32));
 }
 
+void UnitParts::may_be_cut(std::int64_t dim, std::int64_t grain, std::int64_t segments) {
+  unit_.splits.push_back({unit_.parameters.back().name, dim, grain, segments});
+}
+
 torch::Tensor UnitParts::shared(const std::string& name, const torch::Tensor& parameter) {
   return add(name, parameter);
 }
@@ -54,25 +59,38 @@ task::Unit UnitParts::unit(std::function<torch::Tensor(const torch::Tensor& x)> 
   return std::move(unit_);
 }
 
-torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens, std::int64_t context) {
-  if (tokens.dim() != 2 || task::first_position() + tokens.size(1) > context) {
+namespace {
+
+void check_tokens(const torch::Tensor& tokens, const LanguageModelConfig& config) {
+  if (tokens.dim() != 2 || task::first_position() + tokens.size(1) > config.context) {
     throw Error(
         ErrorCode::InvalidArgument,
-        fmt::format("the model takes sequences of up to {} tokens (model.context), not {}", context,
+        fmt::format("the model takes sequences of up to {} tokens (model.context), not {}",
+                    config.context,
                     tokens.dim() == 2 ? task::first_position() + tokens.size(1) : tokens.dim()));
   }
-  if (tokens.is_cpu() && tokens.numel() > 0) {  // elsewhere a look would hold the device up
-    const auto [least, most] = tokens.aminmax();
-    const auto vocabulary = table.size(0);
-    const auto wrong = least.item<std::int64_t>() < 0 ? least : most;
-    if (const auto token = wrong.item<std::int64_t>(); token < 0 || token >= vocabulary) {
-      throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("token {} is not in the model's vocabulary of {}: its tokenizer is "
-                              "another than the text's",
-                              token, vocabulary));
-    }
+  if (!tokens.is_cpu() || tokens.numel() == 0) return;  // elsewhere a look would hold it up
+  const auto [least, most] = tokens.aminmax();
+  const auto wrong = least.item<std::int64_t>() < 0 ? least : most;
+  if (const auto token = wrong.item<std::int64_t>(); token < 0 || token >= config.vocabulary) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("token {} is not in the model's vocabulary of {}: its tokenizer is "
+                            "another than the text's",
+                            token, config.vocabulary));
   }
-  return torch::embedding(table, tokens);
+}
+
+}  // namespace
+
+torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens,
+                    const LanguageModelConfig& config) {
+  check_tokens(tokens, config);
+  if (table.size(0) == config.vocabulary) return torch::embedding(table, tokens);
+  const auto [first, count] = task::part_here(config.vocabulary);
+  const auto rows = tokens - first;
+  const auto elsewhere = rows.lt(0).logical_or_(rows.ge(count));
+  const auto found = torch::embedding(table, rows.masked_fill(elsewhere, 0));
+  return task::sum_over_tensor_ranks(found.masked_fill(elsewhere.unsqueeze(-1), 0));
 }
 
 }  // namespace bimetal::models

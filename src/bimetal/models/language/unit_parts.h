@@ -31,6 +31,8 @@ class UnitParts {
                       double deviation = kWeightDeviation);
   torch::Tensor ones(const std::string& name, std::int64_t size);
   torch::Tensor zeros(const std::string& name, std::int64_t size);
+  /// How the parameter made last may be cut: task::TensorSplit.
+  void may_be_cut(std::int64_t dim, std::int64_t grain = 1, std::int64_t segments = 1);
   /// One that another unit has, too.
   torch::Tensor shared(const std::string& name, const torch::Tensor& parameter);
 
@@ -59,7 +61,9 @@ class UnitParts {
   task::Unit unit_;
 };
 
-/// `table`'s rows for tokens [b, t]. Errors as make_language_model has them.
-torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens, std::int64_t context);
+/// `table`'s rows for tokens [b, t]; of a model's vocabulary it holds those that are here
+/// (task/tensor_ranks.h). Errors as make_language_model has them.
+torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens,
+                    const LanguageModelConfig& config);
 
 }  // namespace bimetal::models

@@ -33,7 +33,8 @@ class SharedMemory {
   /// Whether this system has shared memory at all.
   static bool supported() noexcept;
 
-  /// Zeroed memory, reserved but not touched. Errors: Unsupported, System.
+  /// Zeroed memory. On Linux it is set aside at once, so that a host without any fails here and not
+  /// at some later access (SIGBUS). Errors: Unsupported, System.
   static SharedMemory create(std::size_t bytes);
 
   /// The segment of another process (or of this one, mapped once more). Errors: Unsupported where

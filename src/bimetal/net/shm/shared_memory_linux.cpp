@@ -2,8 +2,10 @@
 // against changes of size, so that no access to it can end in SIGBUS.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,11 +19,25 @@ namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
+/// By the system call: the C library of older systems (before glibc 2.27) has no function for it.
+int make_nameless(const char* name) {
+  return static_cast<int>(::syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
+
 std::span<std::byte> map(int file, std::size_t bytes) {
   void* memory =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   if (memory == MAP_FAILED) throw system_error("cannot map shared memory", errno);
   return {static_cast<std::byte*>(memory), bytes};
+}
+
+void set_aside(int file, std::size_t bytes) {
+  int failed = 0;
+  do {
+    failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (failed == EINTR);
+  if (failed == 0 || failed == EOPNOTSUPP || failed == ENOSYS) return;
+  throw system_error(fmt::format("cannot set {} bytes of shared memory aside", bytes), failed);
 }
 
 }  // namespace
@@ -32,12 +48,13 @@ bool SharedMemory::supported() noexcept {
 
 SharedMemory SharedMemory::create(std::size_t bytes) {
   SharedMemory made;
-  made.handle_ = ::memfd_create("bimetal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  made.handle_ = make_nameless("bimetal");
   if (made.handle_ < 0) throw system_error("cannot make shared memory", errno);
   if (::ftruncate(made.handle_, static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(made.handle_, F_ADD_SEALS, kSizeSeals) != 0) {
     throw system_error("cannot set the size of shared memory", errno);
   }
+  set_aside(made.handle_, bytes);
   made.bytes_ = map(made.handle_, bytes);
   made.address_.process = static_cast<std::uint64_t>(::getpid());
   made.address_.handle = static_cast<std::uint64_t>(made.handle_);
@@ -52,7 +69,7 @@ SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes
   if (file < 0) {
     throw Error(ErrorCode::Unsupported, system_error("cannot open " + path, errno).what());
   }
-  struct ::stat status {};
+  struct ::stat status{};
   const bool fits = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
                     static_cast<std::size_t>(status.st_size) == bytes;
   const int seals = fits ? ::fcntl(file, F_GET_SEALS) : -1;

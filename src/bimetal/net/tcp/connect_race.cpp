@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
@@ -13,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::net {
 namespace {
@@ -79,7 +78,11 @@ void ConnectRace::State::start(Attempt& attempt) {
     fail(attempt, error.what());
     return;
   }
-  asio::co_spawn(executor, connect(attempt, shared_from_this()), asio::detached);
+  spawn(executor, connect(attempt, shared_from_this()),
+        [self = shared_from_this(), &attempt](const Error& error) {
+          self->fail(attempt, error.what());
+          self->changed.cancel();
+        });
 }
 
 asio::awaitable<void> ConnectRace::State::connect(Attempt& attempt, std::shared_ptr<State> self) {

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::net {
 
@@ -31,7 +30,16 @@ Connection::Connection(tcp::socket socket, ConnectionOptions options,
 }
 
 void Connection::open() {
-  asio::co_spawn(socket_.get_executor(), write_loop(shared_from_this()), asio::detached);
+  run(write_loop(shared_from_this()));
+}
+
+void Connection::run(asio::awaitable<void> loop) {
+  spawn(socket_.get_executor(), std::move(loop), [self = shared_from_this()](const Error& error) {
+    self->lose(Error(error.code(),
+                     fmt::format("the connection with {} cannot go on: {}",
+                                 self->options_.peer_name, error.what()),
+                     self->options_.peer));
+  });
 }
 
 void Connection::start(FrameReceiver& receiver) {
@@ -39,7 +47,7 @@ void Connection::start(FrameReceiver& receiver) {
   if (unreported_) receiver_->on_lost(options_.peer, *std::exchange(unreported_, std::nullopt));
   if (state_ == State::ended || reading_) return;
   reading_ = true;
-  asio::co_spawn(socket_.get_executor(), read_loop(shared_from_this()), asio::detached);
+  run(read_loop(shared_from_this()));
 }
 
 void Connection::send(const FrameHeader& header, std::span<const std::byte> payload,
@@ -90,9 +98,7 @@ void Connection::leave(std::function<void()> finished) {
   state_ = State::leaving;
   say_goodbye();
   resume();
-  if (!std::exchange(reading_, true)) {
-    asio::co_spawn(socket_.get_executor(), read_loop(shared_from_this()), asio::detached);
-  }
+  if (!std::exchange(reading_, true)) run(read_loop(shared_from_this()));
 }
 
 void Connection::drop() {

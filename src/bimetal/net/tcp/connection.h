@@ -74,6 +74,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     ended,
   };
 
+  void run(asio::awaitable<void> loop);
   asio::awaitable<void> write_loop(std::shared_ptr<Connection> self);
   asio::awaitable<void> read_loop(std::shared_ptr<Connection> self);
   asio::awaitable<std::error_code> read_frames();

@@ -1,20 +1,21 @@
 #include "bimetal/net/tcp/listener.h"
 
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
-#include <list>
-
 #include "bimetal/base/log.h"
+#include "bimetal/base/repetitions.h"
+#include "bimetal/net/tcp/newcomers.h"
 #include "bimetal/net/tcp/resolve.h"
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/net/tcp/watchdog.h"
 
 namespace bimetal::net {
 namespace {
 
-// Beyond it the oldest goes: a flood of silent strangers costs bounded memory and descriptors, and
-// an honest client needs a few milliseconds only.
+// Many times what honest clients need, each for a few milliseconds.
 constexpr std::size_t kMaxUnproven = 128;
+// A scanner or a rank of another job may come back thousands of times.
+constexpr int kRefusalsToldAtOnce = 10;
+constexpr std::chrono::seconds kTellRefusalsEvery{10};
 constexpr std::chrono::seconds kResolveTimeout{5};
 
 }  // namespace
@@ -31,24 +32,24 @@ struct Listener::State : std::enable_shared_from_this<State> {
 
   asio::awaitable<void> serve(std::shared_ptr<State> self, std::shared_ptr<tcp::socket> socket);
   void take(tcp::socket socket);
+  void note_refusal(const std::string& remote, const std::string& why);
   void stop();
 
   ListenerOptions options;
   HandshakeKey key;
   tcp::acceptor acceptor;
-  std::list<std::shared_ptr<tcp::socket>> unproven;
+  Newcomers unproven{kMaxUnproven};
+  Repetitions refusals{kRefusalsToldAtOnce, kTellRefusalsEvery};
   bool stopped = false;
 };
 
 void Listener::State::take(tcp::socket socket) {
-  if (unproven.size() >= kMaxUnproven) {
-    std::error_code ignored;
-    unproven.front()->close(ignored);
-    unproven.pop_front();
-  }
-  unproven.push_back(std::make_shared<tcp::socket>(std::move(socket)));
-  asio::co_spawn(acceptor.get_executor(), serve(shared_from_this(), unproven.back()),
-                 asio::detached);
+  const auto remote = describe_remote(socket);
+  spawn(acceptor.get_executor(), serve(shared_from_this(), unproven.admit(std::move(socket))),
+        [remote](const Error& error) {
+          log(LogLevel::error, "cannot serve {}, which has proved the token: {}", remote,
+              error.what());
+        });
 }
 
 asio::awaitable<void> Listener::State::serve(std::shared_ptr<State> self,
@@ -63,8 +64,8 @@ asio::awaitable<void> Listener::State::serve(std::shared_ptr<State> self,
       log(LogLevel::info, "refused a connection from {}: {}", remote, error.what());
     } catch (const std::exception& error) {
       if (!stopped) {
-        log(LogLevel::warning, "refused a connection from {}: {}", remote,
-            watchdog.barked() ? "it did not prove the token in time" : error.what());
+        note_refusal(remote,
+                     watchdog.barked() ? "it did not prove the token in time" : error.what());
       }
     }
   }
@@ -72,13 +73,26 @@ asio::awaitable<void> Listener::State::serve(std::shared_ptr<State> self,
   if (client && !stopped) options.on_connection(std::move(*socket), *client);
 }
 
+void Listener::State::note_refusal(const std::string& remote, const std::string& why) {
+  const auto others = refusals.next(Repetitions::Clock::now());
+  if (!others) return;
+  if (*others == 0) {
+    log(LogLevel::warning, "refused a connection from {}: {}", remote, why);
+  } else {
+    log(LogLevel::warning, "refused a connection from {}, and {} more before it: {}", remote,
+        *others, why);
+  }
+}
+
 void Listener::State::stop() {
   if (stopped) return;
   stopped = true;
   std::error_code ignored;
   acceptor.close(ignored);
-  for (const auto& socket : unproven) socket->close(ignored);
-  unproven.clear();
+  unproven.close_all();
+  if (const auto others = refusals.take_left_out(); others > 0) {
+    log(LogLevel::warning, "refused {} more connections", others);
+  }
 }
 
 Listener::Listener(asio::io_context& io, const Endpoint& listen, ListenerOptions options)
@@ -94,8 +108,10 @@ Endpoint Listener::endpoint() const {
 
 void Listener::start() {
   const auto take = [state = state_.get()](tcp::socket socket) { state->take(std::move(socket)); };
-  asio::co_spawn(state_->acceptor.get_executor(), accept_each(state_->acceptor, take),
-                 [alive = state_](const std::exception_ptr&) {});
+  spawn(state_->acceptor.get_executor(), accept_each(state_->acceptor, take),
+        [alive = state_](const Error& error) {
+          log(LogLevel::error, "nobody new is let in any more: {}", error.what());
+        });
 }
 
 void Listener::stop() {

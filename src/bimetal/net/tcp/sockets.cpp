@@ -10,6 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/base/repetitions.h"
 #include "bimetal/net/interfaces.h"
 #include "bimetal/net/tcp/system_sockets.h"
 
@@ -17,6 +18,7 @@ namespace bimetal::net {
 namespace {
 
 constexpr std::chrono::milliseconds kPauseAfterAcceptError{50};
+constexpr std::chrono::seconds kTellAcceptErrorsEvery{10};
 
 Error listen_error(const tcp::endpoint& address, const std::error_code& error) {
   const std::string host = address.address().to_string();
@@ -60,6 +62,7 @@ tcp::acceptor open_acceptor(const asio::any_io_executor& executor, const tcp::en
 
 asio::awaitable<void> accept_each(tcp::acceptor& acceptor, std::function<void(tcp::socket)> take) {
   asio::steady_timer pause(acceptor.get_executor());
+  Repetitions refused(1, kTellAcceptErrorsEvery);
   while (acceptor.is_open()) {
     std::error_code error;
     tcp::socket socket = co_await accept_next(acceptor, error);
@@ -67,7 +70,9 @@ asio::awaitable<void> accept_each(tcp::acceptor& acceptor, std::function<void(tc
     if (!error) {
       take(std::move(socket));
     } else if (error != asio::error::would_block && error != asio::error::connection_aborted) {
-      log(LogLevel::warning, "cannot accept a connection: {}", error.message());
+      if (refused.next(Repetitions::Clock::now())) {
+        log(LogLevel::warning, "cannot accept connections: {}", error.message());
+      }
       pause.expires_after(kPauseAfterAcceptError);
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
     }

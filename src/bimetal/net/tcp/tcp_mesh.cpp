@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
+#include "bimetal/base/log.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::net {
@@ -29,7 +29,12 @@ TcpMesh::TcpMesh(int rank, std::unique_ptr<asio::io_context> io,
   for (const auto& connection : connections_) {
     if (connection) connection->open();
   }
-  asio::co_spawn(*io_, tick(), asio::detached);
+  spawn(*io_, tick(), [this](const Error& error) {
+    log(LogLevel::error, "nobody watches this rank's connections any more: {}", error.what());
+    for (const auto& connection : connections_) {
+      if (connection) connection->drop();
+    }
+  });
   thread_ = std::thread([this] { io_->run(); });
 }
 

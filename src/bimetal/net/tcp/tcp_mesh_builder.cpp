@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <exception>
 #include <utility>
 

@@ -67,6 +67,16 @@ void ReplicatedModel::backward_last(const torch::Tensor& loss, std::int64_t part
   impl_->reducer->reduce_during([&] { impl_->passes.run_backward(loss, part); });
 }
 
+void ReplicatedModel::run_pass(const std::function<void()>& backward, bool last) {
+  impl_->passes.add(last);
+  if (!last) return backward();
+  impl_->reducer->reduce_during(backward);
+}
+
+double ReplicatedModel::loss_factor() const {
+  return impl_->passes.factor();
+}
+
 void ReplicatedModel::finish_step() {
   impl_->passes.finish();
   impl_->reducer->finish();

@@ -57,6 +57,8 @@ class ReplicatedModel final : public ParameterStore {
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   /// Each bucket is sent as soon as it is full.
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
+  void run_pass(const std::function<void()>& backward, bool last) override;
+  double loss_factor() const override;
   /// Waits for every bucket and writes the summed gradients into the parameters.
   void finish_step() override;
 

@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <thread>
 
+#include "bimetal/parallel/server/link/who_leads.h"
 #include "bimetal/parallel/server/server_node.h"
 #include "bimetal/parallel/server/shard_store.h"
-#include "bimetal/parallel/server/link/who_leads.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -36,7 +34,7 @@ void ParameterServer::coordinate(const CoordinatorOptions& options) {
             options, *node, [node](Event event) { node->events.push(std::move(event)); },
             Clock::now());
         node->listener.start();
-        asio::co_spawn(node->io, node->tick_loop(), asio::detached);
+        node->start_ticking();
       })
       .get();
 }
@@ -146,7 +144,7 @@ bool ParameterServer::follow(const std::optional<net::Endpoint>& coordinator,
         node->stand_in_at = stand_in;
         node->connect_by = to_connect;
         node->listener.start();
-        asio::co_spawn(node->io, node->tick_loop(), asio::detached);
+        node->start_ticking();
         if (coordinator) {
           node->join_coordinator(*coordinator, to_connect);
         } else {

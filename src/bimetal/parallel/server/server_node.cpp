@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <asio/co_spawn.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/parallel/server/join_check.h"
 #include "bimetal/parallel/server/link/credentials.h"
 #include "bimetal/parallel/server/shard_store.h"
@@ -208,6 +208,11 @@ void ServerNode::send_record(const StepEvent& step) {
   if (auto* session = session_of(Role::server, stand_in())) {
     session->link().send(MessageKind::record, {}, encode(step));
   }
+}
+
+/// A server that watches nobody any more cannot go on.
+void ServerNode::start_ticking() {
+  net::spawn(io, tick_loop(), [this](const Error& error) { fail(error); });
 }
 
 asio::awaitable<void> ServerNode::tick_loop() {

@@ -61,6 +61,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   }
 
   net::ListenerOptions listener_options();
+  void start_ticking();
   asio::awaitable<void> tick_loop();
   void watch_workers();
   void watch_servers();

@@ -38,11 +38,15 @@ class Fence : public torch::autograd::Function<Fence> {
 };
 
 task::Values pass(const c10::intrusive_ptr<Boundary>& boundary, const task::Values& values) {
-  if (!torch::GradMode::is_enabled()) return values;
+  if (values.empty() || !torch::GradMode::is_enabled()) return values;
   return Fence::apply(boundary, at::TensorList(values));
 }
 
 }  // namespace
+
+task::Values at_backward(const task::Values& values, std::function<void()> call) {
+  return pass(c10::make_intrusive<Boundary>(std::move(call)), values);
+}
 
 task::Unit fence(task::Unit unit, UnitBoundaries boundaries) {
   const auto in = c10::make_intrusive<Boundary>(std::move(boundaries.after_backward));

@@ -6,27 +6,60 @@
 #include <utility>
 
 namespace bimetal::parallel::shard {
+namespace {
+
+/// Whether looking at the memory is an error, instead of the end of the process; where libtorch has
+/// that (2.13).
+template <typename Storage>
+void refuse_looks(Storage& storage, bool refuse) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+    if (refuse) {
+      storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
+          "a parameter in shards is used while its values are not there: at level 3 they are only "
+          "within a call of the whole model, where its unit runs");
+    } else {
+      storage.clear_data_ptr_access_error_msg_();
+    }
+  }
+}
+
+}  // namespace
+
+void hollow_out(const torch::Tensor& tensor) {
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor.device()));
+}
 
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
-                               int rank) {
+                               int rank, bool hollow) {
   const torch::NoGradGuard no_grad;
   const auto options = torch::dtype(plan.dtype).device(parameters.front().device());
   whole_ = torch::empty({plan.count}, options);
+  if (hollow) drop_memory();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     torch::Tensor parameter = parameters[i];
     const auto& slot = plan.slots[i];
     const auto view = whole_.narrow(0, slot.offset, slot.count).view(parameter.sizes());
-    view.copy_(parameter);
+    if (!hollow) view.copy_(parameter);
     parameter.set_data(view.variable_data());
   }
   const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
   own_ = whole_.narrow(0, plan.begin_of(rank), count);
 }
 
+void FlatParameters::set_apart() {
+  own_ = held_ ? own_.clone() : torch::empty(own_.sizes(), own_.options());
+}
+
+void FlatParameters::set_apart_on_host() {
+  const auto apart = torch::empty(own_.sizes(), own_.options().device(torch::kCPU));
+  own_ = held_ ? torch::Tensor(apart).copy_(own_) : apart;
+}
+
 void FlatParameters::set_apart_in(optim::FileTensor memory) {
   const torch::NoGradGuard no_grad;
   in_file_ = std::move(memory);
-  own_ = torch::Tensor(in_file_.tensor()).copy_(own_);
+  const auto apart = in_file_.tensor();
+  own_ = held_ ? torch::Tensor(apart).copy_(own_) : apart;
   in_file_.let_go();
 }
 
@@ -34,13 +67,15 @@ void FlatParameters::set_apart_in(optim::FileTensor memory) {
 void FlatParameters::take_memory() {
   if (held_) return;
   auto* const storage = whole_.storage().unsafeGetStorageImpl();
+  refuse_looks(*storage, false);
   storage->set_data_ptr(c10::GetAllocator(whole_.device().type())->allocate(storage->nbytes()));
   held_ = true;
 }
 
 void FlatParameters::drop_memory() {
   if (!held_) return;
-  whole_.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, whole_.device()));
+  hollow_out(whole_);
+  refuse_looks(*whole_.storage().unsafeGetStorageImpl(), true);
   held_ = false;
 }
 

@@ -11,18 +11,25 @@
 
 namespace bimetal::parallel::shard {
 
+/// Takes the memory from below a tensor, and from whatever shares it: hollow tensors have shapes
+/// and no values.
+void hollow_out(const torch::Tensor& tensor);
+
 /// The parameters stay the leaves that they were and become views of the flat tensor. Letting its
 /// memory go swaps the memory below them, so that whatever autograd has saved of them finds the
 /// values again once they are back; meanwhile nobody may read them. Use from one thread.
 class FlatParameters {
  public:
-  /// `parameters`: those of the plan's slots, in their order, on one device. Their values stay.
-  FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters, int rank);
+  /// `parameters`: those of the plan's slots, in their order, on one device. Their values stay,
+  /// unless they are `hollow`: then there is no memory yet, and what set_apart() gives has any
+  /// values.
+  FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters, int rank,
+                 bool hollow = false);
 
   /// The part that the rank keeps gets memory of its own, so that the whole may go: the device's,
   /// the host's, or a file's.
-  void set_apart() { own_ = own_.clone(); }
-  void set_apart_on_host() { own_ = own_.to(torch::kCPU, /*non_blocking=*/false, /*copy=*/true); }
+  void set_apart();
+  void set_apart_on_host();
   void set_apart_in(optim::FileTensor memory);
 
   const torch::Tensor& whole() const noexcept { return whole_; }

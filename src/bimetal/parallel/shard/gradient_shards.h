@@ -34,6 +34,8 @@ class GradientShards {
   /// Runs `backward`, and sends each flat tensor's gradients as soon as they are there; the
   /// parameters' own are gone then.
   void during(const std::function<void()>& backward);
+  /// The same for a backward pass that somebody else runs: whether one is under way.
+  void set_reducing(bool on) noexcept { reducing_ = on; }
 
   /// Sends what has not been sent, zeros where there is no gradient, and waits for every sum.
   /// Rethrows the fabric's errors.

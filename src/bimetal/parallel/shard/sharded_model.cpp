@@ -7,17 +7,15 @@
 #include <optional>
 #include <utility>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
 #include "bimetal/parallel/data/trained_parameters.h"
 #include "bimetal/parallel/shard/fences.h"
-#include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/parallel/shard/gradient_shards.h"
 #include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/parallel/shard/part_exchange.h"
-#include "bimetal/parallel/shard/unit_gathers.h"
-#include "bimetal/parallel/step_passes.h"
+#include "bimetal/parallel/shard/sharded_model_impl.h"
 #include "bimetal/parallel/tensor_buffer.h"
 #include "bimetal/task/model_state.h"
 
@@ -31,46 +29,23 @@ comm::Group of_its_own(comm::Group& group) {
   return group.subgroup(everyone);
 }
 
+/// Of hollow ones those that are not trained.
+std::vector<torch::Tensor> with_values(const std::vector<task::NamedTensor>& parameters,
+                                       bool hollow) {
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, tensor] : parameters) {
+    if (!hollow || !tensor.requires_grad()) tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
 }  // namespace
-
-struct ShardedModel::Impl {
-  Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
-
-  void make_flats();
-  void make_pieces();
-  std::vector<std::vector<std::size_t>> needs() const;
-  task::Model fenced();
-  void agree(std::vector<std::int32_t>& numbers);
-  bool any_rank(bool here);
-  void begin_pass();
-  void reduce_during(const torch::Tensor& loss, std::int64_t part);
-  void end_pass();
-  void take_part_in_others();
-  void agree_on_used();
-
-  comm::Group group;
-  ShardedModelOptions options;
-  task::Model model;
-  std::vector<task::NamedTensor> trained;
-  std::vector<torch::Tensor> buffers;
-  comm::Group agreements, gathering, summing;
-  std::vector<FlatPlan> plans;
-  std::vector<FlatParameters> flats;
-  std::vector<std::size_t> parameter_of;  ///< of each piece: its place in `trained`
-  std::vector<std::size_t> flat_of;       ///< of each piece
-  std::vector<Piece> pieces;
-  std::optional<UnitGathers> gathers;  ///< level 3
-  std::optional<GradientShards> gradients;
-  StepPasses passes;
-  bool in_step = false, in_pass = false, in_backward = false;
-  double wait_before = 0, own_wait = 0;
-};
 
 ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o)
     : group(std::move(g)), options(std::move(o)), model(whole) {
   const task::ModelState state(model);
   check_same_on_all_ranks(state, group, options.timeout);
-  broadcast_tensors(task::tensors_of(state.parameters), 0, group, options.flat_bytes,
+  broadcast_tensors(with_values(state.parameters, options.hollow), 0, group, options.flat_bytes,
                     options.timeout);
   buffers = task::tensors_of(state.buffers);
   broadcast_tensors(buffers, 0, group, options.flat_bytes, options.timeout);
@@ -92,7 +67,7 @@ void ShardedModel::Impl::make_flats() {
   for (const auto& plan : plans) {
     std::vector<torch::Tensor> parameters;
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
-    flats.emplace_back(plan, parameters, group.rank());
+    flats.emplace_back(plan, parameters, group.rank(), options.hollow);
   }
   if (options.level == 3) keep_apart(flats, options.kept, options.folder);
 }
@@ -171,23 +146,30 @@ void ShardedModel::Impl::agree(std::vector<std::int32_t>& numbers) {
 }
 
 bool ShardedModel::Impl::any_rank(bool here) {
-  std::vector<std::int32_t> flag = {here ? 1 : 0};
-  agree(flag);
-  return flag.front() != 0;
+  std::vector<std::int32_t> passes_of = {here && !in_step ? 1 : 0, here && in_step ? 1 : 0};
+  agree(passes_of);
+  const bool forward = passes_of[0] != 0, both = passes_of[1] != 0;
+  if (forward && both) {
+    throw Error(ErrorCode::CallMismatch,
+                "some ranks compute a pass with a backward while others compute one without: let "
+                "all ranks evaluate at the same place of the program, and as often as each other");
+  }
+  if (hooked && !here) in_step = both;
+  return forward || both;
 }
 
 void ShardedModel::Impl::begin_pass() {
-  if (options.level > 1) any_rank(true);
+  if (options.level > 1 || hooked) any_rank(true);
   in_pass = true;
   if (gathers) gathers->begin_pass(in_step);
 }
 
 /// Level 3 has begun the pass with its forward.
-void ShardedModel::Impl::reduce_during(const torch::Tensor& loss, std::int64_t part) {
+void ShardedModel::Impl::reduce_during(const std::function<void()>& backward) {
   if (!in_pass) begin_pass();
   in_backward = true;
   try {
-    gradients->during([&] { passes.run_backward(loss, part); });
+    gradients->during(backward);
   } catch (...) {
     in_backward = false;
     throw;
@@ -210,11 +192,13 @@ void ShardedModel::Impl::end_pass() {
 }
 
 void ShardedModel::Impl::take_part_in_others() {
-  while (any_rank(false)) {
-    in_pass = true;
-    if (gathers) gathers->begin_pass(in_step);
-    end_pass();
-  }
+  while (any_rank(false)) take_part_in_one();
+}
+
+void ShardedModel::Impl::take_part_in_one() {
+  in_pass = true;
+  if (gathers) gathers->begin_pass(in_step);
+  end_pass();
 }
 
 /// A parameter that no rank has used keeps an undefined gradient, as on one device.
@@ -258,7 +242,7 @@ void ShardedModel::end_passes() {
 std::vector<task::NamedTensor> ShardedModel::gather(
     const std::function<torch::Tensor(const Piece& piece)>& part, int root) const {
   const torch::NoGradGuard no_grad;
-  const bool here = impl_->group.rank() == root;
+  const bool here = root == kEveryRank || impl_->group.rank() == root;
   std::vector<task::NamedTensor> gathered;
   for (const auto& [name, tensor] : impl_->trained) {
     if (here) gathered.push_back({name, torch::empty(tensor.sizes(), tensor.scalar_type())});
@@ -313,12 +297,27 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
 void ShardedModel::backward(const torch::Tensor& loss, std::int64_t part) {
   impl_->passes.add(loss, part, false);
   if (impl_->options.level == 1) return impl_->passes.run_backward(loss, part);
-  impl_->reduce_during(loss, part);
+  impl_->reduce_during([&] { impl_->passes.run_backward(loss, part); });
 }
 
 void ShardedModel::backward_last(const torch::Tensor& loss, std::int64_t part) {
   impl_->passes.add(loss, part, true);
-  impl_->reduce_during(loss, part);
+  impl_->reduce_during([&] { impl_->passes.run_backward(loss, part); });
+}
+
+void ShardedModel::run_pass(const std::function<void()>& backward, bool last) {
+  if (impl_->options.level > 1) {
+    throw Error(ErrorCode::Unsupported,
+                "stages of a pipeline compute forward and backward of several micro-batches by "
+                "turns, which shards of levels 2 and 3 do not follow: take zero.level 0 or 1");
+  }
+  impl_->passes.add(last);
+  if (!last) return backward();
+  impl_->reduce_during(backward);
+}
+
+double ShardedModel::loss_factor() const {
+  return impl_->passes.factor();
 }
 
 void ShardedModel::finish_step() {

@@ -29,6 +29,9 @@ struct ShardedModelOptions {
   Kept kept = Kept::OnDevice;
   std::filesystem::path folder;  ///< OnDisk: of the file, which goes with this process
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  /// Level 3: the parameters to be cut up are hollow (hollow_out), and the pieces have any values,
+  /// for the caller to fill.
+  bool hollow = false;
 };
 
 /// Part of a trained parameter that this rank keeps and steps: a leaf of one dimension whose grad()
@@ -73,7 +76,8 @@ class ShardedModel final : public ParameterStore {
 
   /// What each rank keeps of something that lies as the pieces do (their values, or a state of the
   /// optimizer), put together: a tensor per trained parameter, in its shape and on the CPU, on rank
-  /// `root`; empty elsewhere. `part`: of a piece, of its size. Collective.
+  /// `root`, or on every one; empty elsewhere. `part`: of a piece, of its size. Collective.
+  static constexpr int kEveryRank = -1;
   std::vector<task::NamedTensor> gather(
       const std::function<torch::Tensor(const Piece& piece)>& part, int root) const;
 
@@ -86,6 +90,9 @@ class ShardedModel final : public ParameterStore {
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
+  /// Level 1 alone: Error(Unsupported) at others, whose passes are more than backward.
+  void run_pass(const std::function<void()>& backward, bool last) override;
+  double loss_factor() const override;
   void finish_step() override;
   void after_update() override;
   bool in_shards() const noexcept override { return true; }
@@ -95,6 +102,7 @@ class ShardedModel final : public ParameterStore {
   const comm::Group& group() const noexcept override;
 
  private:
+  friend class HookedModel;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,6 +1,7 @@
 #include "bimetal/parallel/shard/unit_gathers.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "bimetal/base/stopwatch.h"
@@ -22,8 +23,13 @@ UnitGathers::UnitGathers(std::vector<std::vector<std::size_t>> needs,
 void UnitGathers::plan_script() {
   kept_.resize(plans_.size());
   for (std::size_t i = 0; i < plans_.size(); ++i) kept_[i] = plans_[i].shared;
-  if (!needs_.empty()) {
-    for (const auto flat : needs_.back()) kept_[flat] = true;
+  // What backward begins with has just been used.
+  const auto has_own = [&](const std::vector<std::size_t>& needs) {
+    return std::ranges::any_of(needs, [&](std::size_t flat) { return !kept_[flat]; });
+  };
+  const auto last = std::find_if(needs_.rbegin(), needs_.rend(), has_own);
+  if (last != needs_.rend()) {
+    for (const auto flat : *last) kept_[flat] = true;
   }
   std::vector<bool> gathered(plans_.size());
   const auto add = [&](std::size_t unit, std::vector<std::size_t>& ends) {
@@ -65,8 +71,14 @@ void UnitGathers::end_pass(const std::function<void(std::size_t flat)>& passed) 
 
 void UnitGathers::let_go(std::size_t unit) {
   for (const auto flat : needs_[unit]) {
-    if (!kept_[flat]) flats_[flat].drop_memory();
+    if (!kept_[flat] && !on_its_way(flat)) flats_[flat].drop_memory();
   }
+}
+
+/// Where units run in another order than theirs, backward's gather may have begun already.
+bool UnitGathers::on_its_way(std::size_t flat) const {
+  const auto sent = std::span(script_).subspan(arrived_, sent_ - arrived_);
+  return std::ranges::find(sent, flat) != sent.end();
 }
 
 /// The one after it is sent for, too, so that it arrives while this one is used.

@@ -16,7 +16,8 @@ namespace bimetal::parallel::shard {
 
 /// Every rank gathers the same flat tensors in the same order, whatever it computes and however it
 /// recomputes: a pass has a script, which asking for a unit carries on with as far as that. What
-/// the last unit uses, or several do, is kept from forward to backward. Use from one thread.
+/// several units use, and the last one that uses anything else, is kept from forward to backward.
+/// Use from one thread.
 class UnitGathers {
  public:
   /// needs[u]: the flat tensors that unit u uses. All of them are let go. `flats` must outlive it.
@@ -44,6 +45,7 @@ class UnitGathers {
   void reach(std::size_t end);
   void send_next();
   void wait_next();
+  bool on_its_way(std::size_t flat) const;
 
   const std::vector<std::vector<std::size_t>> needs_;
   const std::vector<FlatPlan>& plans_;

@@ -24,9 +24,10 @@ std::string fact(const char* name, const data::ImageDataset& set) {
 }
 
 checkpoint::ModelDescription describe(const std::string& model, std::int64_t hidden,
-                                      const data::ImageDataset& set, const std::string& dtype) {
+                                      std::int64_t norm_group, const data::ImageDataset& set, const std::string& dtype) {
   return {.name = model,
           .hidden = hidden,
+          .norm_group = norm_group,
           .channels = set.images.size(1),
           .height = set.images.size(2),
           .width = set.images.size(3),
@@ -45,8 +46,8 @@ std::shared_ptr<const data::ImageSet> as_samples(data::ImageDataset set, const s
 
 ImageClassification::ImageClassification(const std::string& model, std::int64_t hidden,
                                          data::TrainTest data, const std::string& dtype,
-                                         data::Augment augment)
-    : description_(describe(model, hidden, data.train, dtype)),
+                                         data::Augment augment, std::int64_t norm_group)
+    : description_(describe(model, hidden, norm_group, data.train, dtype)),
       left_out_(std::move(data.left_out)),
       training_(as_samples(std::move(data.train), dtype, augment)),
       evaluation_(as_samples(std::move(data.test), dtype, data::Augment::No)) {}

@@ -14,10 +14,11 @@ namespace bimetal::task {
 /// A batch is {images [b, C, H, W], labels int64 [b]}, the model's output {logits [b, classes]}.
 class ImageClassification final : public JobTask {
  public:
-  /// `model` and `hidden`: as models::make_model takes them; `dtype`: "float32" or "float64", of
+  /// `model`, `hidden` and `norm_group`: as models::make_model takes them; `dtype`: "float32" or "float64", of
   /// the images in batches; `augment`: of those that are trained on.
   ImageClassification(const std::string& model, std::int64_t hidden, data::TrainTest data,
-                      const std::string& dtype, data::Augment augment = data::Augment::No);
+                      const std::string& dtype, data::Augment augment = data::Augment::No,
+                      std::int64_t norm_group = 0);
 
   Model make_model() const override;
   std::shared_ptr<const Dataset> training() const override { return training_; }

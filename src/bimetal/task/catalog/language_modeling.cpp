@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/huggingface.h"
+#include "bimetal/task/tensor_ranks.h"
 
 namespace bimetal::task {
 namespace {
@@ -101,9 +102,20 @@ Model LanguageModeling::make_model() const {
   return model;
 }
 
+std::optional<Model> LanguageModeling::make_model_by_units(const UnitMade& made) const {
+  if (weights_.empty()) return checkpoint::draw_described_model(description_, made);
+  checkpoint::HuggingFaceWeights weights(weights_);
+  auto model = checkpoint::draw_described_model(description_, [&](const Unit& unit) {
+    weights.read_into(unit.parameters);
+    made(unit);
+  });
+  weights.require_fitting(model);
+  return model;
+}
+
 torch::Tensor LanguageModeling::loss_sum(const Values& outputs, const Values& batch) const {
-  return torch::cross_entropy_loss(outputs.front().flatten(0, 1), batch.back().flatten(), {},
-                                   at::Reduction::Sum, data::kNoTarget);
+  return cross_entropy_sum(outputs.front().flatten(0, 1), batch.back().flatten(),
+                           description_.language->vocabulary, data::kNoTarget);
 }
 
 std::vector<Metric> LanguageModeling::metrics() const {

@@ -31,6 +31,7 @@ class LanguageModeling final : public JobTask {
                    std::string dtype, std::filesystem::path weights = {});
 
   Model make_model() const override;
+  std::optional<Model> make_model_by_units(const UnitMade& made) const override;
   std::shared_ptr<const Dataset> training() const override { return data_.train; }
   std::shared_ptr<const Dataset> evaluation() const override { return data_.test; }
   torch::Tensor loss_sum(const Values& outputs, const Values& batch) const override;

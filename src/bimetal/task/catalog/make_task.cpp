@@ -53,7 +53,7 @@ std::shared_ptr<const JobTask> make_image_classification(const job::JobConfig& j
   if (const auto seed = job.data.bootstrap_seed) data.train = data::bootstrap(data.train, seed);
   return std::make_shared<ImageClassification>(
       job.model.name, job.model.hidden, std::move(data), job.train.dtype,
-      job.data.augment ? data::Augment::Yes : data::Augment::No);
+      job.data.augment ? data::Augment::Yes : data::Augment::No, job::sample_group(job));
 }
 
 }  // namespace

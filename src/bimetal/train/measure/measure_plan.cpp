@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <utility>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/wire.h"
@@ -15,8 +17,11 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/plan/link_probe.h"
 #include "bimetal/train/choose_precision.h"
+#include "bimetal/train/compute.h"
+#include "bimetal/train/measure/memory_measure.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/setup.h"
+#include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
 namespace {
@@ -101,6 +106,69 @@ std::string name_of(const RankDevice& device, const std::vector<RankDevice>& all
   return one_host ? name : fmt::format("{} on {}", name, device.host);
 }
 
+/// Before anybody's speed is known: equal shares.
+plan::MemoryInput memory_of(const job::JobConfig& job, const comm::Group& group,
+                            const TrainerOptions& options, const MemoryQuestion& question,
+                            std::int64_t batch_weight) {
+  const std::vector<double> alike(static_cast<std::size_t>(group.size()), 1.0);
+  const auto shares = balance::equal_shares(group.size(), batch_weight);
+  const auto shards = shard_weights(job, group, question.place.device, alike);
+  auto full = question;
+  full.shares = shares;
+  full.shards = shards;
+  full.repeats = 1;
+  return measure_memory(group, full);
+}
+
+bool all_known(const plan::MemoryInput& input) {
+  return std::ranges::none_of(input.ranks,
+                              [](const auto& rank) { return rank.facts.units.empty(); });
+}
+
+/// Whether this rank may make steps with a model of its own, states and all.
+bool can_rehearse(const MeasuredPlan& plan, int rank) {
+  if (!plan.memory) return true;  // then steps are found not to fit as they are made
+  auto alone = plan.memory_input;
+  alone.asked = {};
+  for (auto& other : alone.ranks) other.load.ranks = 1;
+  const auto uses = plan::plan_memory(alone);
+  return uses.asked().missing[static_cast<std::size_t>(rank)] <= 0;
+}
+
+plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> pairs) {
+  std::vector<plan::MeshDevice> devices;
+  plan::Network network;
+  std::map<std::string, std::size_t> hosts;
+  std::map<std::string, int> pools;
+  for (const auto& rank : plan.memory_input.ranks) ++pools[rank.pool];
+  for (std::size_t r = 0; r < plan.devices.size(); ++r) {
+    const auto& host = plan.devices[r].host;
+    const auto [place, fresh] = hosts.emplace(host, hosts.size());
+    if (fresh) network.hosts.push_back({.name = host});
+    const auto& rank = plan.memory_input.ranks[r];
+    devices.push_back({.name = plan.input.workers[r].name,
+                       .host = place->second,
+                       .memory_bytes = std::min(rank.room, rank.pool_room / pools[rank.pool]),
+                       .facts = r});
+  }
+  network.pairs = std::move(pairs);
+  return {std::move(devices), std::move(network)};
+}
+
+void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Group group,
+                 MeasuredPlan& plan) {
+  plan.cluster = cluster_of(
+      plan, group.size() > 1 ? plan::probe_pairs(group) : std::vector<plan::LinkSpeed>());
+  for (const auto& rank : plan.memory_input.ranks) plan.mesh_input.facts.push_back(rank.facts);
+  const auto weight = plan.mesh_input.facts.front().sample_weight;
+  const MicroBatch limit(job.train.micro_batch, place.device, weight);
+  plan.mesh_input.global_batch = job.train.global_batch;
+  if (limit.limit() < job.train.global_batch) plan.mesh_input.micro_batch = limit.limit();
+  plan.mesh_input.bucket_mb = static_cast<int>(job.parallel.bucket_mb);
+  plan.mesh_input.offloads = plan.memory_input.offloads;
+  plan.mesh = plan::plan_mesh(plan.mesh_input, *plan.cluster);
+}
+
 }  // namespace
 
 MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
@@ -109,25 +177,38 @@ MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
   const auto step_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
   const device::Place place = choose_place(job, options);
   const auto task = load_shared_task(group, job, options, observer);
+  const auto room = measure_room(place, options);
 
   MeasuredPlan result;
   observer.on_phase("measuring devices");
   group.barrier().wait();
   result.devices = gather(group, describe(place.device, options), Deadline::after(step_timeout));
+  const auto precision = choose_precision(job, options.worker, place, *task);
+  auto& input = result.input;
+  input.global_batch =
+      data::make_sampler(*task->training(), job.train.seed).mean_weight(job.train.global_batch);
+
+  observer.on_phase("measuring units");
+  result.memory_input = memory_of(job, group, options,
+                                  {.job = job,
+                                   .worker = options.worker,
+                                   .task = *task,
+                                   .place = place,
+                                   .precision = precision,
+                                   .room = room},
+                                  input.global_batch);
+  if (all_known(result.memory_input)) result.memory = plan::plan_memory(result.memory_input);
 
   observer.on_phase("measuring steps");
-  const auto precision = choose_precision(job, options.worker, place, *task);
   const auto steps = probe_devices(group, job.train, *task,
                                    {.device = place.device,
                                     .dtype = place.dtype,
                                     .precision = precision,
                                     .speed = options.worker.speed,
-                                    .budget = kStepBudget});
+                                    .budget = kStepBudget,
+                                    .skip = !can_rehearse(result, group.rank())});
 
   observer.on_phase("measuring the link");
-  auto& input = result.input;
-  input.global_batch =
-      data::make_sampler(*task->training(), job.train.seed).mean_weight(job.train.global_batch);
   input.servers = static_cast<int>(job.servers.weights.size());
   input.copies = static_cast<int>(job.servers.replicas);
   input.bucket_bytes = bucket_bytes(job, *task, place.dtype);
@@ -135,7 +216,14 @@ MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
   for (std::size_t r = 0; r < result.devices.size(); ++r) {
     input.workers.push_back({name_of(result.devices[r], result.devices), steps[r].cost});
   }
-  result.plan = plan::make_plan(input);
+  if (result.memory) {
+    result.memory_input.link = input.link;
+    result.memory = plan::plan_memory(result.memory_input);
+    plan_meshes(job, place, group, result);
+  }
+  const bool usable =
+      std::ranges::any_of(steps, [](const auto& device) { return device.cost.known(); });
+  if (usable || !result.memory) result.plan = plan::make_plan(input);
   return result;
 }
 

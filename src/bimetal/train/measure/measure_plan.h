@@ -2,11 +2,14 @@
 // Measures what a plan needs: on every rank its device, its cost of a step, and the link.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
+#include "bimetal/plan/memory/memory_plan.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
 #include "bimetal/plan/plan.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/train/trainer.h"
@@ -28,7 +31,13 @@ struct RankDevice {
 struct MeasuredPlan {
   std::vector<RankDevice> devices;  ///< one per rank
   plan::PlanInput input;
-  plan::Plan plan;
+  plan::Plan plan;  ///< without predictions where no worker can hold the whole model
+
+  plan::MemoryInput memory_input;
+  std::optional<plan::MemoryPlan> memory;  ///< nothing where a rank cannot even make a dry run
+  plan::MeshInput mesh_input;
+  std::optional<plan::Cluster> cluster;  ///< likewise
+  plan::MeshPlan mesh;
 };
 
 /// Measures as rank of `group` and predicts; every rank gets the same plan. All ranks measure their

@@ -6,6 +6,7 @@
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/host_allocator.h"
 #include "bimetal/train/measure/rehearsal.h"
 #include "bimetal/train/out_of_memory.h"
 
@@ -71,6 +72,7 @@ balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double sp
 
 balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& task,
                               const ProbeOptions& options) {
+  if (options.skip) return {};
   const auto budget = std::chrono::duration<double>(options.budget).count();
   auto largest = std::min(job.global_batch, task.training()->size());
   for (; largest > 0; largest /= 4) {
@@ -80,7 +82,10 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
                           options.update);
       cost = measure(rehearsal, largest, options.speed, budget);
     });
-    if (!error) return cost;
+    if (error) continue;
+    // The model to come lies otherwise in memory: what this one has left would stay beside it.
+    device::give_back_freed_memory();
+    return cost;
   }
   return {};
 }

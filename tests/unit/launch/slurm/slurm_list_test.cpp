@@ -1,7 +1,10 @@
 #include "bimetal/launch/slurm/slurm_list.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 #include "bimetal/base/error.h"
 
@@ -30,6 +33,17 @@ TEST(SlurmNodeList, RefusesWhatIsNone) {
   for (const auto* text :
        {"", "a,,b", "n[1-", "n[]", "n[a-b]", "n[3-1]", "n]1", "n[1-2", "n[-3]", "n[0-99999999]"}) {
     EXPECT_THROW(expand_node_list(text), Error) << text;
+  }
+}
+
+// Each would fill the memory, or the stack.
+TEST(SlurmNodeList, RefusesWhatNoClusterIs) {
+  std::string brackets = "n", many;
+  for (int i = 0; i < 100'000; ++i) brackets += "[1]";
+  for (int i = 0; i < 50; ++i) many += fmt::format("{}n{}[1-200000]", i > 0 ? "," : "", i);
+  for (const auto& text : {brackets, many, "n[" + std::string(100'000, '0') + "1-9]",
+                           std::string("n[1-200000,1-200000]")}) {
+    EXPECT_THROW(expand_node_list(text), Error) << text.substr(0, 30);
   }
 }
 

@@ -33,6 +33,7 @@ struct Client::Impl {
   void lose(ServerLink& server);
   bool wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& arrived,
                   Deadline deadline);
+  void fail(const Error& error);
   asio::awaitable<void> watch();
   ServerLink* copy_of(int server) const;
   bool stood_in_for(int server);

@@ -4,13 +4,13 @@
 
 #include <asio/bind_cancellation_slot.hpp>
 #include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/parallel/server/client/client_impl.h"
 #include "bimetal/parallel/server/codec/pull_codec.h"
 #include "bimetal/parallel/server/link/credentials.h"
@@ -66,7 +66,7 @@ Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
   sets[0].memory = host_memory(parameters);
   if (links.front()->gone) leader = shards;
   arrivals.ring_bytes = options.ring_bytes;
-  asio::co_spawn(io, watch(), asio::detached);
+  net::spawn(io, watch(), [this](const Error& error) { fail(error); });
   thread = std::thread([this] { io.run(); });
 }
 
@@ -156,15 +156,7 @@ bool Client::Impl::join(ServerLink& server, Deadline deadline) {
   const int number = arrivals.number < 0 ? options.join.number : arrivals.number;
   const auto ended = [this, &server](std::exception_ptr error) {
     if (!error || server.gone) return;
-    const std::scoped_lock lock(arrivals.mutex);
-    try {
-      std::rethrow_exception(error);
-    } catch (const Error& failure) {
-      arrivals.failure = failure;
-    } catch (const std::exception& failure) {
-      arrivals.failure = Error(ErrorCode::System, failure.what());
-    }
-    arrivals.changed.notify_all();
+    fail(to_error(error));
   };
   asio::co_spawn(io, connect(server, number, deadline),
                  asio::bind_cancellation_slot(server.give_up.slot(), ended));
@@ -209,6 +201,13 @@ bool Client::Impl::wait_ticks(std::unique_lock<std::mutex>& lock,
         Deadline::after(options.timeout));
   }
   return arrived();
+}
+
+/// On the I/O thread: whoever waits for the servers is told.
+void Client::Impl::fail(const Error& error) {
+  const std::scoped_lock lock(arrivals.mutex);
+  arrivals.failure = error;
+  arrivals.changed.notify_all();
 }
 
 /// Counts time in ticks of its own thread: a process that was stopped has waited for nobody.

@@ -5,7 +5,6 @@
 #include <array>
 #include <asio/bind_cancellation_slot.hpp>
 #include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
@@ -14,6 +13,7 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -61,11 +61,14 @@ Link::Link(asio::ip::tcp::socket socket, const net::SessionKeys& keys, Side side
 void Link::start(LinkHandler& handler) {
   handler_ = &handler;
   // The signal must outlive what it may end.
-  const auto ended = [self = shared_from_this()](const std::exception_ptr&) {};
+  const auto ended = [self = shared_from_this()](const std::exception_ptr& failure) {
+    if (failure) self->end(to_error(failure));
+  };
   asio::co_spawn(socket_.get_executor(), read(shared_from_this()),
                  asio::bind_cancellation_slot(leave_off_.slot(), ended));
-  asio::co_spawn(socket_.get_executor(), write(shared_from_this()), asio::detached);
-  asio::co_spawn(socket_.get_executor(), beat(shared_from_this()), asio::detached);
+  const auto end_it = [self = shared_from_this()](const Error& error) { self->end(error); };
+  net::spawn(socket_.get_executor(), write(shared_from_this()), end_it);
+  net::spawn(socket_.get_executor(), beat(shared_from_this()), end_it);
 }
 
 void Link::send(MessageKind kind, net::FrameHeader fields, Body body) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bimetal/base/log.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/net/tcp/listener.h"
 
 namespace bimetal::parallel::server {
@@ -52,7 +53,13 @@ class Accepted final : public LinkHandler {
       link_->close();
       return false;
     }
-    session_->on_tick();
+    try {
+      session_->on_tick();
+    } catch (...) {
+      const auto error = to_error(std::current_exception());
+      log(LogLevel::warning, "{} is told: {}", link_->remote(), error.what());
+      link_->refuse(error);
+    }
     return !ended_;
   }
   void close() { link_->close(); }

@@ -28,7 +28,7 @@ class LinkServer {
     virtual ~Session() = default;
     virtual std::span<std::byte> place(const net::FrameHeader& header) = 0;
     virtual void on_message(const net::FrameHeader& header, std::span<const std::byte> body) = 0;
-    /// Several times per second.
+    /// Several times per second. What it throws the client is told, as with on_message().
     virtual void on_tick() {}
   };
   using Open = std::function<std::unique_ptr<Session>(Link&)>;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -83,6 +84,35 @@ class Worker final : public LinkClient {
   Body state_, body_;
   bool answered_ = false;
 };
+
+/// Fails in the middle of its own work, as one whose disk breaks.
+class Failing final : public LinkServer::Session {
+ public:
+  std::span<std::byte> place(const net::FrameHeader&) override { return {}; }
+  void on_message(const net::FrameHeader&, std::span<const std::byte>) override { asked_ = true; }
+  void on_tick() override {
+    if (asked_) throw std::runtime_error("something odd");
+  }
+
+ private:
+  bool asked_ = false;
+};
+
+TEST(LinkServer, WhatASessionThrowsEndsItsClientAlone) {
+  LinkServer server({"127.0.0.1", 0}, kCredentials, seconds(30),
+                    [](Link&) { return std::make_unique<Failing>(); });
+  for (int i = 0; i < 2; ++i) {
+    Worker worker("server 0");
+    worker.connect(server.endpoint(), kCredentials, Deadline::after(seconds(30)));
+    try {
+      worker.join();
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Internal);
+      EXPECT_THAT(error.what(), HasSubstr("something odd"));
+    }
+  }
+}
 
 class AlteredMessages : public ::testing::Test {
  protected:

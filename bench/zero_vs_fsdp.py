@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""ZeRO's levels beside PyTorch's FSDP2 on Gloo, in one run: each rank's peak of resident memory above that without a model, and
+the median time of a step. A GPT-2 on random tokens, AdamW, float32, recomputed, ranks of one machine with a thread each.
+
+FSDP2 trains transformers' GPT2LMHeadModel, a shard for each block; its shards are equal by design. Those of Bimetal are given
+by --shards. Both see as many tokens in a step and compute one block at a time.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import machine
+import zero_memory
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", default=str(zero_memory.ROOT / "build" / "bimetal"))
+    parser.add_argument("--torchrun", default=str(pathlib.Path(sys.executable).with_name("torchrun")))
+    parser.add_argument("--model", default="gpt2", choices=["gpt2", "gpt2-medium", "gpt2-large"])
+    parser.add_argument("--shards", default="1,1", help="weights of Bimetal's shards; as many ranks")
+    parser.add_argument("--levels", default="0,1,2,3")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
+    parser.add_argument("--block", type=int, default=128)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.offload, args.folder, args.recompute, args.memory, args.save = "none", "", "all", "", False
+    return args
+
+
+def memory(name):
+    """VmRSS or VmHWM of this process in MiB."""
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) / 1024
+    raise KeyError(name)
+
+
+def fsdp_rank(args):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    sizes = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20)}[args.model]
+    base = memory("VmRSS")
+    torch.manual_seed(1)
+    model = GPT2LMHeadModel(GPT2Config(n_layer=sizes[0], n_embd=sizes[1], n_head=sizes[2], n_positions=args.block,
+                                       resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False))
+    model.gradient_checkpointing_enable()
+    for block in model.transformer.h:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    tokens = torch.randint(0, 256, (args.batch // dist.get_world_size(), args.block))
+    seconds = []
+    for _ in range(args.steps):
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        for i, block in enumerate(tokens):
+            model.set_is_last_backward(i + 1 == len(tokens))
+            model(input_ids=block[None], labels=block[None]).loss.backward()
+        optimizer.step()
+        dist.barrier()
+        seconds.append(time.perf_counter() - begin)
+    mine = {"peak": memory("VmHWM") - base, "seconds": statistics.median(seconds[1:])}
+    everybody = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    if dist.get_rank() == 0:
+        print("FSDP2 " + json.dumps(everybody))
+    dist.destroy_process_group()
+
+
+def run_fsdp(args, ranks):
+    command = [args.torchrun, "--nproc-per-node", str(ranks), __file__, "--rank", "--model", args.model, "--steps", str(args.steps),
+               "--batch", str(args.batch), "--block", str(args.block)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    for line in done.stdout.splitlines():
+        if line.startswith("FSDP2 "):
+            return json.loads(line.removeprefix("FSDP2 "))
+    sys.exit(f"FSDP2 has failed:\n{done.stderr[-2000:]}")
+
+
+def line(name, peaks, seconds):
+    print(f"{name:9}  peaks " + " : ".join(f"{peak:6.0f}" for peak in peaks) + f"   sum {sum(peaks):6.0f}   {seconds:6.2f} s a step",
+          flush=True)
+
+
+def main():
+    args = arguments()
+    if args.rank:
+        return fsdp_rank(args)
+    print(json.dumps(machine.describe(args.program)))
+    ranks = len(args.shards.split(","))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        data = zero_memory.make_data(args.program, folder)
+        tiny = f"layers = 1\nwidth = 8\nheads = 1\ncontext = {args.block}"
+        base, report = zero_memory.run(args, folder, data, 0, "none", "gpt2", tiny)
+        if base is None:
+            sys.exit(report)
+        print(f"{args.model}, {ranks} ranks, Bimetal's shards {args.shards}; MiB above a rank without a model")
+        of_fsdp = run_fsdp(args, ranks)
+        line("FSDP2", [rank["peak"] for rank in of_fsdp], max(rank["seconds"] for rank in of_fsdp))
+        for level in args.levels.split(","):
+            peaks, report = zero_memory.run(args, folder, data, int(level), "none", args.model,
+                                            f"vocabulary = 50257\ncontext = {args.block}")
+            if peaks is None:
+                print(f"level {level}: {report}")
+                continue
+            line(f"level {level}", [peak - least for peak, least in zip(peaks, base)],
+                 args.batch * args.block / report["samples_per_s"])
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Which half of the package does the work: the extension ``bimetal._C``, where it was built for the torch that is
+installed, or the shared library by ``bimetal.library``, which fits any.
+
+``BIMETAL_HALF`` = ``extension`` or ``library`` asks for one. What both have, the package takes from ``core``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from typing import Any
+
+from bimetal import _torch_check
+
+
+class _NoExtension(types.ModuleType):
+    """In the place of an extension that does not fit: whatever of the package needs it is told what to do."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _torch_check.check()
+
+
+def _choose() -> tuple[str, Any]:
+    asked = os.environ.get("BIMETAL_HALF", "")
+    if asked not in ("", "extension", "library"):
+        raise ImportError(f"BIMETAL_HALF is '{asked}', which is neither extension nor library")
+    _torch_check.check_oldest()
+    if asked != "library" and (asked or _torch_check.fits()):
+        _torch_check.check()
+        return "extension", importlib.import_module("bimetal._C")
+    if not asked and _torch_check.has_extension() and not _torch_check.has_library():
+        _torch_check.check()  # which says how to mend it
+    if not _torch_check.fits():
+        sys.modules["bimetal._C"] = _NoExtension("bimetal._C")
+    return "library", importlib.import_module("bimetal.library")
+
+
+half, core = _choose()

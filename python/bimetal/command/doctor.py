@@ -1,0 +1,109 @@
+"""bimetal doctor: what may keep machines from working together, and what to type about it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import platform
+import socket
+import sys
+from typing import Any
+
+import torch
+
+import bimetal
+from bimetal import _build
+from bimetal.library import devices
+from bimetal.library.interface import lib, text_of
+
+PORT = 29500
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor", help="look for what may keep machines from working together",
+        description="Without an address: what this machine has. On two machines, with one token file on both: --listen "
+                    "on one, its address on the other; each then says what it found between them.")
+    parser.add_argument("address", nargs="?", metavar="HOST:PORT", help="where another doctor listens")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="wait for another doctor there")
+    parser.add_argument("--token-file", metavar="FILE", help="the secret of both (else BIMETAL_TOKEN_FILE)")
+    parser.add_argument("--wait", type=float, default=120.0, metavar="SECONDS", help="for the other (default: 120)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.token_file:
+        os.environ["BIMETAL_TOKEN_FILE"] = arguments.token_file
+    problems = local()
+    if arguments.listen or arguments.address:
+        from bimetal.command import two_doctors
+        problems += two_doctors.examine(arguments.listen or arguments.address, bool(arguments.listen), arguments.wait)
+    elif not problems:
+        show_how()
+    for problem in problems:
+        print(f"! {problem}")
+    return 1 if problems else 0
+
+
+def facts() -> dict[str, str]:
+    """Of this machine, for the other to compare."""
+    return {"bimetal": _build.VERSION, "core": lib.release().decode(), "torch": str(torch.__version__),
+            "python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}"}
+
+
+def addresses() -> list[tuple[str, str]]:
+    """(address, interface) of those that are up and not loopback or link-local."""
+    found = [tuple(line.split(" ", 1)) for line in text_of(lib.own_addresses).splitlines()]
+    return [(address, name) for address, name in found
+            if not address.startswith(("127.", "::1", "fe80:", "169.254."))]
+
+
+def local() -> list[str]:
+    """Prints what is here; what is wrong with it."""
+    mine = facts()
+    print(f"bimetal {mine['bimetal']} ({bimetal.half}), torch {mine['torch']}, Python {mine['python']}, {mine['system']}")
+    accelerators = devices.accelerators()
+    print(f"devices: {', '.join([*accelerators, f'cpu with {devices.usable_cores()} cores'])}")
+    problems = []
+    if mine["core"] != mine["bimetal"]:
+        problems.append(f"the library is of bimetal {mine['core']}, the package of {mine['bimetal']}: install it anew")
+    own = addresses()
+    for address, name in own:
+        mtu = mtu_of(name)
+        print(f"address: {address} on {name}{f', packets of {mtu} bytes' if mtu else ''}")
+    if not own:
+        problems.append("this machine has no address that others could reach: is it on a network?")
+    refusal = can_listen(PORT)
+    print(f"port {PORT}: {refusal or 'free'}")
+    print(f"token: {os.environ.get('BIMETAL_TOKEN_FILE') or ('in BIMETAL_TOKEN' if os.environ.get('BIMETAL_TOKEN') else 'none')}")
+    return problems
+
+
+def show_how() -> None:
+    own = addresses()
+    here = f"[{own[0][0]}]" if own and ":" in own[0][0] else own[0][0] if own else "ADDRESS"
+    print("\nTo try two machines:\n"
+          "  bimetal token bimetal.token         # here; copy it to the other: scp -p bimetal.token OTHER:\n"
+          f"  bimetal doctor --listen {here}:{PORT} --token-file bimetal.token\n"
+          f"  bimetal doctor {here}:{PORT} --token-file bimetal.token         # there")
+
+
+def mtu_of(interface: str) -> str:
+    """As Linux tells it; elsewhere nothing."""
+    try:
+        return pathlib.Path("/sys/class/net", interface, "mtu").read_text().strip()
+    except OSError:
+        return ""
+
+
+def can_listen(port: int) -> str:
+    """Why not, or nothing."""
+    with socket.socket() as probe:
+        if sys.platform != "win32":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return f"taken ({error.strerror}); give another to MASTER_PORT or --listen"
+    return ""

@@ -1,0 +1,153 @@
+"""What two machines find out about each other: versions, clocks, whether either reaches the other, how fast the link is.
+
+They meet in a store that one of them serves, then as a group of two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from bimetal.command import doctor
+from bimetal.library.interface import Meeting, check, error, lib, made, text_of
+
+_ROUNDS = 50  # of a short message
+_BYTES = 8 << 20  # of a long one
+_MOST_CLOCK_S = 5.0
+_KNOCK_S = 4.0
+
+
+def examine(address: str, listens: bool, seconds: float) -> list[str]:
+    """Prints what it finds; what is wrong."""
+    if not (os.environ.get("BIMETAL_TOKEN_FILE") or os.environ.get("BIMETAL_TOKEN")) and "127.0.0.1" not in address:
+        raise error("two machines need one secret: make it by `bimetal token FILE`, copy it, and name it on both with "
+                    "--token-file", "unauthorized")
+    with contextlib.ExitStack() as held:
+        if listens:
+            server = made(lib.server_new, address.encode())
+            held.callback(lib.server_free, server)
+            print(f"waiting at {address} for `bimetal doctor {address}` on the other machine", flush=True)
+        store = _Store(address, seconds)
+        held.callback(store.free)
+        problems = _compare(store, 0 if listens else 1)
+        problems += _knock(store, address, listens)
+        if not problems:
+            problems += _measure(store, 0 if listens else 1, seconds)
+        store.set(f"over/{int(listens)}", "")
+        store.get(f"over/{int(not listens)}")  # the other may still need the store
+    return problems
+
+
+class _Store:
+    def __init__(self, address: str, seconds: float) -> None:
+        self._milliseconds = int(seconds * 1000)
+        self.handle = made(lib.store_connect, address.encode(), self._milliseconds)
+
+    def free(self) -> None:
+        lib.store_free(self.handle)
+
+    def set(self, key: str, text: str) -> None:
+        data = text.encode()
+        check(lib.store_set(self.handle, f"doctor/{key}".encode(), data, len(data), self._milliseconds))
+
+    def get(self, key: str) -> str:
+        value, size = ctypes.c_void_p(), ctypes.c_int64()
+        check(lib.store_get(self.handle, f"doctor/{key}".encode(), self._milliseconds, ctypes.byref(value),
+                            ctypes.byref(size)))
+        return ctypes.string_at(value.value or 0, size.value).decode() if size.value else ""
+
+
+def _compare(store: _Store, rank: int) -> list[str]:
+    mine = doctor.facts()
+    store.set(f"facts/{rank}", json.dumps(mine))
+    other = json.loads(store.get(f"facts/{1 - rank}"))
+    print(f"there: bimetal {other['bimetal']}, torch {other['torch']}, Python {other['python']}, {other['system']}")
+    problems = []
+    if other["core"] != mine["core"]:
+        problems.append(f"bimetal is {mine['core']} here and {other['core']} there; all machines of a job need the same: "
+                        f"pip install bimetal=={max(mine['core'], other['core'])} on both")
+    apart = _clocks_apart(store, rank)
+    print(f"clocks: {apart:.1f} s apart")
+    if apart > _MOST_CLOCK_S:
+        problems.append(f"the clocks are {apart:.0f} s apart; nothing of a job fails by that, but its logs are hard "
+                        f"to read: switch on the time service of both")
+    return problems
+
+
+def _clocks_apart(store: _Store, rank: int) -> float:
+    """Seconds, exact to half of what a question and its answer take."""
+    if rank == 0:
+        store.get("clock/question")
+        store.set("clock/answer", repr(time.time()))
+        return float(store.get("clock/apart"))
+    asked = time.time()
+    store.set("clock/question", "")
+    theirs = float(store.get("clock/answer"))
+    apart = abs(theirs - (asked + time.time()) / 2)
+    store.set("clock/apart", repr(apart))
+    return apart
+
+
+def _knock(store: _Store, address: str, listens: bool) -> list[str]:
+    """Whether the one that listens reaches the other, too: ranks connect in either direction."""
+    if listens:
+        host, _, port = store.get("knock/where").rpartition(" ")
+        try:
+            socket.create_connection((host, int(port)), _KNOCK_S).close()
+            said = ""
+        except OSError as problem:
+            said = f"{host} cannot be reached from the machine that listens ({problem}): let Python through the firewall " \
+                   f"of {host} for incoming connections"
+        store.set("knock/said", said)
+    else:
+        own = text_of(lib.address, address.encode())
+        family = socket.AF_INET6 if ":" in own else socket.AF_INET
+        with socket.socket(family) as door:
+            door.bind((own, 0))
+            door.listen(1)
+            store.set("knock/where", f"{own} {door.getsockname()[1]}")
+            said = store.get("knock/said")
+    if not said:
+        print("connections: in both directions")
+    return [said] if said else []
+
+
+def _measure(store: _Store, rank: int, seconds: float) -> list[str]:
+    meeting = Meeting(ctypes.sizeof(Meeting), store.handle, b"doctor", rank, 2, int(seconds * 1000), None, None)
+    group = made(lib.group_meet, ctypes.byref(meeting))
+    try:
+        buffer = (ctypes.c_uint8 * _BYTES)()
+        where = ctypes.addressof(buffer)
+
+        def broadcast(count: int, root: int) -> None:
+            _finish(made(lib.broadcast, group, where, count, 9, root, 0))
+
+        broadcast(_BYTES, 0)
+        begun = time.perf_counter()
+        for turn in range(_ROUNDS):
+            broadcast(1, turn % 2)
+        way = (time.perf_counter() - begun) / _ROUNDS
+        rates = []
+        for root in (0, 1):
+            _finish(made(lib.barrier, group, 0))
+            begun = time.perf_counter()
+            broadcast(_BYTES, root)
+            _finish(made(lib.barrier, group, 0))
+            rates.append(_BYTES * 8 / 1e6 / (time.perf_counter() - begun))
+        way_of = lib.group_transport(group).decode()
+        print(f"link: {way * 1e3:.2f} ms, {rates[rank]:.0f} Mbit/s from here, {rates[1 - rank]:.0f} to here, by {way_of}")
+        return []
+    finally:
+        lib.group_free(group)
+
+
+def _finish(work: Any) -> None:
+    try:
+        check(lib.work_wait(work, -1))
+    finally:
+        lib.work_free(work)

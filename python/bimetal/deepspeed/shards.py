@@ -1,0 +1,92 @@
+"""An engine's model at ZeRO's stages 1 to 3."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from bimetal import zero
+from bimetal.deepspeed.config import Config
+
+
+class EngineShards:
+    """What the engine needs of a model in shards.
+
+    Args:
+        optimizer: of whole parameters; afterwards it has this rank's pieces.
+        shards: as ``bimetal.zero.shard`` has it.
+        counts: whether the loss of the backward under way counts at all on this rank; the engine has weighed it.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, config: Config,
+                 shards: str | Sequence[float], counts: Callable[[], bool]):
+        self.level = config.level
+        self.sharded = zero.shard(module, optimizer, self.level, shards=shards, bucket_mb=config.bucket_mb,
+                                  offload_parameters=config.zero["offload_parameters"],
+                                  offload_path=config.zero["offload_path"],
+                                  weigh=lambda: 1.0 if counts() else 0.0)
+        self._ranks = dist.get_world_size()
+        self._carried: dict[str, torch.Tensor] = {}  # by piece: of the step under way, summed before
+
+    @contextlib.contextmanager
+    def backward(self, boundary: bool) -> Iterator[None]:
+        """Around a micro-batch's."""
+        with contextlib.nullcontext() if boundary else self.sharded.no_sync():
+            yield
+
+    def finish(self) -> list[torch.Tensor]:
+        """The step's gradients, summed, of this rank's pieces."""
+        self._take_up()
+        gradients = []
+        for piece in self.sharded.pieces:
+            before = self._carried.get(_key(piece))
+            if before is not None:
+                piece.tensor.grad = before
+            if piece.tensor.grad is not None:
+                gradients.append(piece.tensor.grad)
+        return gradients
+
+    def norm(self, gradients: list[torch.Tensor]) -> float:
+        """Of all ranks' gradients, the same on each; not finite if any is not."""
+        square = torch.zeros(1, dtype=torch.float64)
+        if gradients:
+            square += torch.stack([part.double().cpu() for part in torch._foreach_norm(gradients)]).square().sum()
+        dist.all_reduce(square)
+        return math.sqrt(square) if square.isfinite() else math.nan
+
+    def gathered_gradients(self) -> dict[str, torch.Tensor]:
+        """For checkpoints: what the step under way has so far, by name, on rank 0; the step goes on. Collective."""
+        self.finish()
+        gathered = self.sharded.gathered_gradients()
+        for piece in self.sharded.pieces:
+            piece.tensor.grad = None
+        return gathered
+
+    def take_gradients(self, gradients: Callable[[str], torch.Tensor | None]) -> None:
+        """The step goes on with these, whole and by name."""
+        self._carried = {}
+        for piece in self.sharded.pieces:
+            whole = gradients(piece.name)
+            if whole is not None:
+                self._carried[_key(piece)] = piece.part_of(whole)
+
+    def forget(self) -> None:
+        self._carried = {}
+
+    def _take_up(self) -> None:
+        """Adds what passes have summed since to what was before."""
+        self.sharded.finish()
+        for piece in self.sharded.pieces:
+            gradient, piece.tensor.grad = piece.tensor.grad, None
+            if gradient is not None:
+                before = self._carried.get(_key(piece))
+                self._carried[_key(piece)] = gradient if before is None else before.add_(gradient)
+
+
+def _key(piece: zero.optimizer.Piece) -> str:
+    return f"{piece.name}@{piece.offset}"

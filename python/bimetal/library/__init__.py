@@ -1,0 +1,30 @@
+"""Bimetal's core for any torch, without a compiled extension: the shared library ``libbimetal_core`` by its C interface
+(docs/capi.md), and on it what ``bimetal._C`` has for the backend, the sampler and the balancer, under the same names.
+
+``bimetal._core`` takes whichever of the two fits the torch that is installed.
+"""
+
+from bimetal.library.devices import device, usable_cores
+from bimetal.library.interface import set_error_class
+from bimetal.library.meeting import close_all, make_backend
+from bimetal.library.process_group import LibraryProcessGroup
+from bimetal.library.shares import Balancer, EpochSampler
+
+__all__ = ["Balancer", "EpochSampler", "LibraryProcessGroup", "bytes_sent", "close_all", "device", "end_with_launcher",
+           "flight_recorder", "make_backend", "set_error_class", "transport", "usable_cores"]
+
+
+def flight_recorder(backend: LibraryProcessGroup) -> str:
+    return backend.flight_recorder()
+
+
+def bytes_sent(backend: LibraryProcessGroup) -> int:
+    return backend.bytes_sent()
+
+
+def transport(backend: LibraryProcessGroup) -> str:
+    return backend.transport()
+
+
+def end_with_launcher() -> None:
+    """Only the extension watches the launcher."""

@@ -1,0 +1,353 @@
+"""torch.distributed's process group over the shared library."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import os
+from collections.abc import Callable, Sequence
+from ctypes import c_void_p
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bimetal.library.arguments import (
+    Tensors,
+    are_alike,
+    check_alike_sizes,
+    check_own,
+    counts_of,
+    first,
+    milliseconds_of,
+    only,
+    operation_of,
+    root_of,
+    tensors_of,
+)
+from bimetal.library.interface import check, error, failure, lib, numbers, text_of
+from bimetal.library.monitored_barrier import monitored_barrier
+from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of
+from bimetal.library.works import LibraryWork, Pending
+
+# What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
+_Begin = Callable[[int, int, Any], int]
+
+
+class LibraryProcessGroup(dist.ProcessGroup):
+    """Every collective of torch's but allreduce_sparse and recv_anysource, on tensors on any device: those that are not
+    on the CPU are staged through host memory. Methods have torch's names, where it has renamed some both.
+
+    Works complete in the order of their calls; works.py tells about futures. Errors are bimetal.Error: raised by the
+    call for arguments that cannot work, by the work's wait() otherwise.
+    """
+
+    supports_splitting = False
+    supports_coalescing = False
+
+    def __init__(self, handle: int, place: Any, store: dist.Store) -> None:
+        rank, size = place.group_rank, place.group_size
+        super().__init__(rank, size)
+        self.members = [int(member) for member in place.global_ranks_in_group]  # none: this is a default group
+        self._store = store  # this group's alone
+        self._timeout = place.timeout
+        self._barriers = 0
+        self._handle = handle
+        self._process = os.getpid()
+        self._rank, self._size = rank, size
+        self._sequence = 0
+        self._pending = Pending()
+
+    def __del__(self) -> None:
+        # A forked child has the group without its threads: to end it would wait for them.
+        if lib is not None and getattr(self, "_handle", 0) and os.getpid() == self._process:
+            lib.group_free(self._handle)
+
+    # ---- What torch asks of a group ----
+
+    def getBackendName(self) -> str:  # noqa: N802 (torch's)
+        return "bimetal"
+
+    def _get_backend(self, device: torch.device) -> LibraryProcessGroup:
+        del device
+        return self
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Calls are numbered from 0 on all ranks: there is nothing to agree on."""
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Calls between this and the end go out one by one; torch's manager waits for all of them."""
+        del device
+        self._coalescing: list[LibraryWork] | None = []
+
+    def _end_coalescing(self, device: torch.device) -> LibraryWork:
+        del device
+        works, self._coalescing = self._coalescing or [], None
+        return _Several(works)
+
+    def abort(self) -> None:
+        """Ends what is in flight, here and on the other ranks."""
+        check(lib.group_abort(self._handle, b"the process group was aborted"))
+
+    def shutdown(self) -> None:
+        """Orderly end: waits for what is in flight."""
+        self.close(30.0)
+
+    # ---- What bimetal asks of it ----
+
+    def handle(self) -> int:
+        return self._handle
+
+    def close(self, seconds: float) -> None:
+        if os.getpid() == self._process:
+            lib.group_close(self._handle, int(seconds * 1000))
+
+    def flight_recorder(self) -> str:
+        return text_of(lib.group_flight_recorder, self._handle)
+
+    def bytes_sent(self) -> int:
+        return lib.group_bytes_sent(self._handle)
+
+    def transport(self) -> str:
+        return lib.group_transport(self._handle).decode()
+
+    # ---- Calls that compute ----
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> LibraryWork:
+        tensor, host = only(tensors), HostTensors()
+        return self._start(host, [tensor], [self._reducing(host, tensor, opts)], opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> LibraryWork:
+        tensors, host = tensors_of(tensors), HostTensors()
+        return self._start(host, tensors, [self._reducing(host, tensor, opts) for tensor in tensors], opts)
+
+    def _reducing(self, host: HostTensors, tensor: torch.Tensor, opts: Any) -> _Begin:
+        reduction = Reduction(operation_of(opts), tensor.dtype)
+        data = host.lend(tensor, Use.UPDATE)
+        reduction.prepare(data)
+        address, count, kind = memory_of(data)
+        number = reduction.number
+        return lambda group, within, work: lib.all_reduce(group, address, count, kind, number, within, work)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> LibraryWork:
+        tensor, root, host = only(tensors), root_of(opts), HostTensors()
+        reduction = Reduction(operation_of(opts if not isinstance(opts, int) else op), tensor.dtype)
+        data = host.lend(tensor, Use.UPDATE if self._rank == root else Use.SCRATCH)
+        reduction.prepare(data)
+        address, count, kind = memory_of(data)
+        return self._start(host, [tensor], [lambda group, within, work: lib.reduce(
+            group, address, count, kind, reduction.number, root, within, work)], opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
+        output, parts, host = only(outputs), first(inputs), HostTensors()
+        self._check_list(parts, "inputs")
+        reduction = Reduction(operation_of(opts), output.dtype)
+        whole = host.join(parts)
+        reduction.prepare(whole)
+        own = host.lend(output, Use.WRITE)
+        counts = None
+        if not are_alike(parts):
+            check_own(parts[self._rank], output, "this rank's input")
+            counts = numbers(counts_of(parts, whole))
+        return self._start(host, [output], [self._scattering(whole, own, counts, reduction)], opts)
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
+        host, calls = HostTensors(), []
+        for output, given in zip(outputs, inputs, strict=True):
+            reduction = Reduction(operation_of(opts), output.dtype)
+            whole = host.lend(given, Use.SCRATCH)
+            reduction.prepare(whole)
+            own = host.lend(output, Use.WRITE)
+            self._check_whole(whole, own)
+            calls.append(self._scattering(whole, own, None, reduction))
+        return self._start(host, list(outputs), calls, opts)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> LibraryWork:
+        return self.reduce_scatter_tensor_coalesced([output], [input], opts)
+
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    @staticmethod
+    def _scattering(whole: torch.Tensor, own: torch.Tensor, counts: Any, reduction: Reduction) -> _Begin:
+        address, count, kind = memory_of(own)
+        source, number = whole.data_ptr(), reduction.number
+        return lambda group, within, work: lib.reduce_scatter(group, source, address, count, counts, kind, number,
+                                                              within, work)
+
+    # ---- Calls that move values ----
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> LibraryWork:
+        tensor, root, host = only(tensors), root_of(opts), HostTensors()
+        address, count, kind = memory_of(host.lend(tensor, Use.READ if self._rank == root else Use.WRITE))
+        return self._start(host, [tensor], [lambda group, within, work: lib.broadcast(
+            group, address, count, kind, root, within, work)], opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
+        parts, host = first(outputs), HostTensors()
+        return self._start(host, parts, [self._gathering_lists(host, parts, only(inputs))], opts)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
+        host = HostTensors()
+        calls = [self._gathering_lists(host, [row[i] for row in outputs], given) for i, given in enumerate(inputs)]
+        return self._start(host, [tensor for row in outputs for tensor in row], calls, opts)
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
+        host, calls = HostTensors(), []
+        for output, given in zip(outputs, inputs, strict=True):
+            own, all_of_them = host.lend(given, Use.READ), host.lend(output, Use.WRITE)
+            self._check_whole(all_of_them, own)
+            calls.append(_gathering(own, all_of_them, None))
+        return self._start(host, list(outputs), calls, opts)
+
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> LibraryWork:
+        return self.allgather_into_tensor_coalesced([output], [input], opts)
+
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def _gathering_lists(self, host: HostTensors, parts: list[torch.Tensor], given: torch.Tensor) -> _Begin:
+        self._check_list(parts, "outputs")
+        own, joined = host.lend(given, Use.READ), host.divide(parts)
+        check_own(parts[self._rank], given, "this rank's output")
+        return _gathering(own, joined, None if are_alike(parts) else numbers(counts_of(parts, joined)))
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
+        given, root, host = only(inputs), root_of(opts), HostTensors()
+        parts = first(outputs) if self._rank == root and outputs else []
+        place = None
+        if self._rank == root:
+            self._check_list(parts, "outputs")
+            check_alike_sizes(parts, given)
+            place = host.divide(parts).data_ptr()
+        address, count, kind = memory_of(host.lend(given, Use.READ))
+        return self._start(host, parts, [lambda group, within, work: lib.gather(
+            group, address, place, count, kind, root, within, work)], opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
+        output, root, host = only(outputs), root_of(opts), HostTensors()
+        place = None
+        if self._rank == root:
+            parts = first(inputs) if inputs else []
+            self._check_list(parts, "inputs")
+            check_alike_sizes(parts, output)
+            place = host.join(parts).data_ptr()
+        address, count, kind = memory_of(host.lend(output, Use.WRITE))
+        return self._start(host, [output], [lambda group, within, work: lib.scatter(
+            group, place, address, count, kind, root, within, work)], opts)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
+        outputs, inputs, host = list(outputs), list(inputs), HostTensors()
+        self._check_list(inputs, "inputs")
+        self._check_list(outputs, "outputs")
+        source, target = host.join(inputs), host.divide(outputs)
+        return self._start(host, outputs, [_exchanging(source, counts_of(inputs, source), target,
+                                                       counts_of(outputs, target))], opts)
+
+    def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int] = (),
+                      input_split_sizes: Sequence[int] = (), opts: Any = None) -> LibraryWork:
+        host = HostTensors()
+        source, target = host.lend(input, Use.READ), host.lend(output, Use.WRITE)
+        to = self._rows(source, input_split_sizes, "the input")
+        from_ = self._rows(target, output_split_sizes, "the output")
+        return self._start(host, [output], [_exchanging(source, to, target, from_)], opts)
+
+    all_to_all_single = alltoall_base
+
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> LibraryWork:  # noqa: N803 (torch's)
+        host = HostTensors()
+        address, count, kind = memory_of(host.lend(only(tensors), Use.READ))
+        return self._start(host, [], [lambda group, within, work: lib.send(
+            group, address, count, kind, dstRank, tag, within, work)], None, message=True)
+
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> LibraryWork:  # noqa: N803 (torch's)
+        tensor, host = only(tensors), HostTensors()
+        address, count, kind = memory_of(host.lend(tensor, Use.WRITE))
+        return self._start(host, [tensor], [lambda group, within, work: lib.receive(
+            group, address, count, kind, srcRank, tag, within, work)], None, message=True)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> LibraryWork:
+        raise error("receiving from any rank is not there, since messages are matched by their sender: name it "
+                    "(src=)", "unsupported")
+
+    def barrier(self, opts: Any = None) -> LibraryWork:
+        return self._start(HostTensors(), [], [lib.barrier], opts)
+
+    def monitored_barrier(self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Through the store, so that a rank that does not come breaks nothing. Names all that do not."""
+        del wait_all_ranks
+        self._barriers += 1
+        monitored_barrier(self._store, self._rank, self.members or list(range(self._size)), self._barriers,
+                          (timeout or self._timeout).total_seconds())
+
+    # ---- How a call begins ----
+
+    def _start(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any,
+               message: bool = False) -> LibraryWork:
+        within = milliseconds_of(opts)
+        work = self._pending.begin(host, outputs)
+        for call in calls:
+            place = c_void_p()
+            status = call(self._handle, within, ctypes.byref(place))
+            if status:
+                raise work.abandon(failure(status))
+            work.add(place.value or 0)
+        if not message:
+            self._sequence += 1
+        if getattr(self, "_coalescing", None) is not None:
+            self._coalescing.append(work)  # type: ignore[union-attr]
+        return work
+
+    def _check_list(self, parts: Tensors, what: str) -> None:
+        if len(parts) != self._size:
+            raise error(f"{len(parts)} {what} were given, but the group has {self._size} ranks, each of which needs one",
+                        "invalid_argument")
+
+    def _check_whole(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        if whole.numel() != part.numel() * self._size or whole.dtype != part.dtype:
+            raise error(f"a tensor of {whole.numel()} values of {whole.dtype} does not hold one part of {part.numel()} "
+                        f"values of {part.dtype} for each of {self._size} ranks", "invalid_argument")
+
+    def _rows(self, host: torch.Tensor, rows: Sequence[int], what: str) -> list[int]:
+        """Elements of the core for each rank, from rows for each rank; none: equal parts."""
+        whole = memory_of(host)[1]
+        have = host.shape[0] if host.dim() else 1
+        if not rows:
+            if host.dim() and have % self._size:
+                raise error(f"{what} has {have} rows, which {self._size} ranks cannot share equally",
+                            "invalid_argument")
+            return [whole // self._size] * self._size
+        if len(rows) != self._size or sum(rows) != have or min(rows) < 0:
+            raise error(f"{len(rows)} splits for {what} of {have} rows do not fit {self._size} ranks: one for each is "
+                        f"needed, and together all rows", "invalid_argument")
+        per_row = whole // have if have else 0
+        return [count * per_row for count in rows]
+
+
+class _Several(LibraryWork):
+    """Works that were made as one."""
+
+    def __init__(self, works: list[LibraryWork]) -> None:
+        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], lambda _: None)
+        self._works = works
+        self._calls = [call for work in works for call in work.calls()]
+
+    def _end(self) -> None:
+        for work in self._works:
+            work.finish()
+        super()._end()
+
+
+def _gathering(own: torch.Tensor, joined: torch.Tensor, counts: Any) -> _Begin:
+    address, count, kind = memory_of(own)
+    place = joined.data_ptr()
+    return lambda group, within, work: lib.all_gather(group, address, count, place, counts, kind, within, work)
+
+
+def _exchanging(source: torch.Tensor, to: list[int], target: torch.Tensor, from_: list[int]) -> _Begin:
+    address, _, kind = memory_of(source)
+    place, sends, receives = target.data_ptr(), numbers(to), numbers(from_)
+    return lambda group, within, work: lib.all_to_all(group, address, sends, place, receives, kind, within, work)

@@ -1,0 +1,155 @@
+"""The tensors of one call as memory that the core can read and write, and reductions as it knows them.
+
+What src/bimetal/c10d/host_tensors.h and element_type.h do for the extension.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bimetal.library.interface import error
+
+# As bimetal_c.h numbers them: the type, and how many of it make up one value.
+_ELEMENTS = {
+    torch.float32: (1, 1), torch.float64: (2, 1), torch.float16: (3, 1), torch.bfloat16: (4, 1), torch.int8: (5, 1),
+    torch.int16: (6, 1), torch.int32: (7, 1), torch.int64: (8, 1), torch.uint8: (9, 1), torch.complex64: (1, 2),
+    torch.complex128: (2, 2), torch.complex32: (3, 2),
+}
+_BYTES = 9
+_SUM, _AVG, _MIN, _MAX, _PRODUCT = range(1, 6)
+_Op = dist.ReduceOp
+_NUMBERS = {_Op.SUM: _SUM, _Op.AVG: _AVG, _Op.MIN: _MIN, _Op.MAX: _MAX, _Op.PRODUCT: _PRODUCT}
+_TRUTHS = {_Op.SUM: _MAX, _Op.MAX: _MAX, _Op.BOR: _MAX, _Op.PRODUCT: _MIN, _Op.MIN: _MIN, _Op.BAND: _MIN}
+
+
+class Use(enum.Enum):
+    """What a call does with a tensor."""
+
+    READ = 0  # its values go out; it stays as it is
+    WRITE = 1  # it takes the result, its old values don't matter
+    UPDATE = 2  # both
+    SCRATCH = 3  # its values go out, and the call overwrites them: a copy is lent
+
+
+def element_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """(type, how many of it make up one value); types without a name here travel as bytes."""
+    return _ELEMENTS.get(tensor.dtype) or (_BYTES, tensor.element_size())
+
+
+def memory_of(host: torch.Tensor) -> tuple[int, int, int]:
+    """(address, count, type) of a contiguous tensor on the CPU."""
+    kind, per_value = element_of(host)
+    return host.data_ptr(), host.numel() * per_value, kind
+
+
+def synchronize(device: torch.device) -> None:
+    """Returns when `device` has done what was asked of it."""
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize()
+
+
+class HostTensors:
+    """Lends contiguous CPU tensors as they are, and copies in host memory of all others."""
+
+    __slots__ = ("_held", "_results")
+
+    def __init__(self) -> None:
+        self._held: list[torch.Tensor] = []
+        self._results: list[tuple[torch.Tensor, torch.Tensor]] = []  # from, to
+
+    def lend(self, tensor: torch.Tensor, use: Use) -> torch.Tensor:
+        """A contiguous CPU tensor of the same shape and type."""
+        _check_layout(tensor)
+        if use is not Use.SCRATCH and tensor.device.type == "cpu" and tensor.is_contiguous() and not (
+                tensor.is_conj() or tensor.is_neg()):
+            self._held.append(tensor)
+            return tensor
+        with torch.no_grad():
+            host = torch.empty(tensor.shape, dtype=tensor.dtype)
+            if use is Use.WRITE:
+                synchronize(tensor.device)  # whatever still uses that memory comes before the result
+            else:
+                host.copy_(tensor)
+        self._held.append(host)
+        if use in (Use.WRITE, Use.UPDATE):
+            self._results.append((host, tensor))
+        return host
+
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """One tensor of one dimension that holds all of them one after the other."""
+        _check_alike(parts)
+        with torch.no_grad():
+            flat = torch.cat([part.detach().reshape(-1).cpu().resolve_conj().resolve_neg() for part in parts])
+        self._held.append(flat)
+        return flat
+
+    def divide(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Room for all of them, which get their own from it."""
+        _check_alike(parts)
+        flat = torch.empty(sum(part.numel() for part in parts), dtype=parts[0].dtype)
+        at = 0
+        for part in parts:
+            self._results.append((flat.narrow(0, at, part.numel()).view(part.shape), part))
+            at += part.numel()
+            synchronize(part.device)
+        self._held.append(flat)
+        return flat
+
+    def hand_back(self) -> None:
+        """After the call: copies results to where the caller wants them, and waits until they are there."""
+        with torch.no_grad():
+            for source, target in self._results:
+                target.copy_(source)
+        for device in {target.device for _, target in self._results}:
+            synchronize(device)
+
+
+def _check_layout(tensor: torch.Tensor) -> None:
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise error(f"tensors of layout {tensor.layout} cannot be exchanged; make them dense first", "unsupported")
+
+
+def _check_alike(parts: Sequence[torch.Tensor]) -> None:
+    for part in parts:
+        _check_layout(part)
+        if part.dtype != parts[0].dtype:
+            raise error(f"the tensors of one operation are of different types: {parts[0].dtype} and {part.dtype}",
+                        "invalid_argument")
+
+
+class Reduction:
+    """A reduction of torch's for tensors of one type: what the core is to do, and what comes before it."""
+
+    __slots__ = ("number", "_factor")
+
+    def __init__(self, op: Any, dtype: torch.dtype) -> None:
+        # torch hands out either kind: ReduceOp around a RedOpType, or that itself.
+        kind = getattr(op, "op", op)
+        self._factor = None
+        if kind == _Op.PREMUL_SUM:
+            self._factor, kind = op.__getstate__()[1], _Op.SUM
+        number = _find(_TRUTHS if dtype == torch.bool else _NUMBERS, kind)
+        by_bytes = dtype not in _ELEMENTS and dtype != torch.bool
+        by_parts = dtype.is_complex and number not in (_SUM, _AVG)
+        whole = number == _AVG and not (dtype.is_floating_point or dtype.is_complex)
+        if number is None or by_bytes or by_parts or whole:
+            raise error(f"the reduction {str(kind).split('.')[-1]} is not there for tensors of type "
+                        f"{str(dtype).removeprefix('torch.')}", "unsupported")
+        self.number = number
+
+    def prepare(self, host: torch.Tensor) -> None:
+        if self._factor is None:
+            return
+        with torch.no_grad():
+            host.mul_(self._factor.to(host.device, host.dtype) if isinstance(self._factor, torch.Tensor)
+                      else self._factor)
+
+
+def _find(numbers: dict[Any, int], kind: Any) -> int | None:
+    # By comparison: what torch calls equal need not hash alike in all of its versions.
+    return next((number for op, number in numbers.items() if op == kind), None)

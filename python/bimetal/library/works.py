@@ -1,0 +1,247 @@
+"""Calls in flight, and their futures.
+
+A future's callbacks may make calls of their own, and calls must come in one order on all ranks. So whoever attaches a
+callback waits for the call first, unless the callback is known to make none: the callback then runs at once, in the
+caller's thread, as it does where futures are done from the start. A thread of this process completes the futures that
+nobody waits for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bimetal.library.interface import OK, PENDING, check, error, failure, lib, made
+from bimetal.library.tensors import HostTensors
+
+_SLICE_MS = 500  # of a wait, between which Python handles signals
+
+# Modules whose callbacks only compute.
+_ONLY_COMPUTE = {"torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "bimetal.balance.hook"}
+
+
+class Call:
+    """One of the core's works."""
+
+    __slots__ = ("__weakref__", "handle")
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __del__(self) -> None:
+        if lib is not None:  # the interpreter may be ending
+            lib.work_free(self.handle)
+
+
+class LibraryWork(dist.Work):
+    """A call of a process group: one or several of the core's, and the memory that they use."""
+
+    def __init__(self, host: HostTensors, outputs: list[torch.Tensor], forget: Callable[[int], None]) -> None:
+        super().__init__()
+        self._calls: list[Call] = []
+        self._host: HostTensors | None = host
+        self._outputs = outputs
+        self._forget = forget
+        self._lock = threading.RLock()  # callbacks may ask the work that they belong to
+        self._ending = False
+        self._ended = False
+        self._error: Exception | None = None
+        self._future: LibraryFuture | None = None
+
+    def add(self, handle: int) -> None:
+        self._calls.append(Call(handle))
+
+    def abandon(self, problem: Exception) -> Exception:
+        """It could not begin, or only in part, which keeps its memory until it is done. Nobody gets its results."""
+        self._error = problem
+        return problem
+
+    def calls(self) -> Sequence[Call]:
+        return self._calls
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        """True once it is done; raises what it failed with. Its future is done then, too."""
+        limit = timeout.total_seconds() if timeout is not None else 0.0
+        if not self._ended and not self.finish(time.monotonic() + limit if limit > 0 else None):
+            raise error(f"waited in vain for {limit} s; the call itself goes on", "timeout")
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return True
+
+    def finish(self, until: float | None = None) -> bool:
+        """Waits without raising; False if it is still under way at `until`, of time.monotonic()."""
+        for call in self._calls:
+            while not self._ended:
+                left = _SLICE_MS if until is None else min(_SLICE_MS, max(0, int((until - time.monotonic()) * 1000)))
+                status = lib.work_wait(call.handle, left)
+                if status != PENDING:
+                    self._note(status)
+                    break
+                if until is not None and time.monotonic() >= until:
+                    return False
+        self._end()
+        return True
+
+    def is_completed(self) -> bool:
+        if self._ended:
+            return True
+        for call in self._calls:
+            status = lib.work_test(call.handle)
+            if status == PENDING:
+                return False
+            self._note(status)
+        self._end()
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._outputs
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> LibraryFuture:
+        with self._lock:
+            if self._future is None:
+                self._future = LibraryFuture(self, [t.device for t in self._outputs if t.device.type != "cpu"])
+                if self._ending:
+                    self._settle(self._future)
+                else:
+                    _completion.watch(self)
+            return self._future
+
+    def _note(self, status: int) -> None:
+        if status != OK and self._error is None:
+            self._error = failure(status)
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._ending:
+                return
+            self._ending = True
+            try:
+                if self._host is not None and self._error is None:
+                    self._host.hand_back()
+            except Exception as problem:  # noqa: BLE001 (whoever waits gets it)
+                self._error = problem
+            self._host = None
+            if self._future is not None:
+                self._settle(self._future)
+            self._ended = True  # whoever sees that finds the future done
+        self._forget(id(self))
+
+    def _settle(self, future: LibraryFuture) -> None:
+        if self._error is not None:
+            future.set_exception(self._error)
+        else:
+            future.set_result(self._outputs)
+
+
+class LibraryFuture(torch.futures.Future):
+    """Of a work. Chains of callbacks have the order of the calls, since none is left for later that makes some."""
+
+    def __init__(self, work: LibraryWork, devices: list[torch.device]) -> None:
+        super().__init__(devices=devices)
+        self._work = work
+
+    def wait(self) -> Any:
+        self._work.finish()
+        return super().wait()
+
+    def done(self) -> bool:
+        return self._work.is_completed() and super().done()
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        self._before(callback)
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._before(callback)
+        super().add_done_callback(callback)
+
+    def _before(self, callback: Callable[[Any], Any]) -> None:
+        if getattr(callback, "__module__", None) not in _ONLY_COMPUTE:
+            self._work.finish()
+
+
+class _Completion:
+    """The thread that completes futures, from the first on that is asked for."""
+
+    def __init__(self) -> None:
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)  # which has no such thread
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._keys = itertools.count(1)
+        self._works: dict[int, LibraryWork] = {}
+        self._thread: threading.Thread | None = None
+        self._queue = 0
+
+    def watch(self, work: LibraryWork) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._queue = made(lib.queue_new)
+                self._thread = threading.Thread(target=self._serve, name="bimetal-futures", daemon=True)
+                self._thread.start()
+            key = next(self._keys)
+            self._works[key] = work
+        for call in work.calls():
+            check(lib.queue_watch(self._queue, call.handle, key))
+
+    def stop(self) -> None:
+        """The thread must not come back from the core while the interpreter ends."""
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            lib.queue_put(self._queue, 0)
+            thread.join(2.0)
+
+    def _serve(self) -> None:
+        key = ctypes.c_uint64()
+        while True:
+            if lib.queue_next(self._queue, 3_600_000, ctypes.byref(key)) == PENDING:
+                continue
+            if key.value == 0:
+                return
+            work = self._works.get(key.value)
+            if work is not None and work.is_completed():
+                self._works.pop(key.value, None)
+
+
+_completion = _Completion()
+stop_completing = _completion.stop
+
+
+class Pending:
+    """Keeps works alive until they are done: the core uses their memory, whether anybody still wants them or not."""
+
+    def __init__(self) -> None:
+        self._works: dict[int, LibraryWork] = {}
+        self._looks = weakref.WeakMethod(self._drop)
+
+    def begin(self, host: HostTensors, outputs: list[torch.Tensor]) -> LibraryWork:
+        for old in list(itertools.islice(self._works.values(), 4)):
+            old.is_completed()  # nobody may have asked
+        drop = self._looks
+        work = LibraryWork(host, outputs, lambda key: (drop() or (lambda _: None))(key))
+        self._works[id(work)] = work
+        return work
+
+    def _drop(self, key: int) -> None:
+        self._works.pop(key, None)

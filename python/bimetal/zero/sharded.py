@@ -1,0 +1,273 @@
+"""A module in shards, as a training loop has it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from bimetal import _C
+from bimetal._errors import error
+from bimetal.balance import BalancedBatchSampler
+from bimetal.zero import states
+from bimetal.zero.optimizer import Piece
+from bimetal.zero.passes import Passes
+from bimetal.zero.units import Unit
+
+
+class Sharded:
+    """What ``shard`` returns. The loop goes on with its module and its optimizer; everything here is for what such a
+    loop asks a model or an optimizer for besides. Calls marked collective are made by all ranks of the group.
+
+    Attributes: module, level, group; shard_bytes: bytes of parameters that each rank keeps.
+    """
+
+    def __init__(self, module: nn.Module, units: list[Unit], core: _C.HookedModel, level: int,
+                 group: dist.ProcessGroup | None, factor: Callable[[], float] | None,
+                 sampler: BalancedBatchSampler | None, tokens: bool):
+        self.module, self.level, self.group = module, level, group
+        self.shard_bytes: list[int] = core.shard_bytes
+        self.pieces = [Piece(*parts) for parts in core.pieces]
+        self._core, self._sampler, self._tokens = core, sampler, tokens
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._groups: list[list[str]] = []
+        self._whole = level < 3
+        self._own_factor = factor
+        self._token_wait = 0.0
+        self._all_tokens: int | None = None  # of the sampler's batch under way
+        self._trained = {name: parameter for unit in units for name, parameter in unit.parameters}
+        self._names = {id(parameter): name for name, parameter in self._trained.items()}
+        self._device = next(iter(self._trained.values())).device
+        self._passes = Passes(core, module, units, level, self._factor, self._before_sums, self._after_sums)
+        if sampler is not None:
+            sampler.leave_out(lambda: core.wait_seconds + self._token_wait)
+        for parameter in self._trained.values():
+            parameter._bimetal_sharded = weakref.ref(self)
+        if level == 3:
+            module.register_state_dict_pre_hook(self._require_whole)
+
+    def watch(self, optimizer: torch.optim.Optimizer, groups: list[list[str]]) -> None:
+        """Lets the optimizer's steps be those of all ranks. ``shard`` calls it.
+
+        Args:
+            groups: names of the parameters that each of its groups had.
+        """
+        self._optimizer, self._groups = optimizer, groups
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(lambda *_: self._core.after_update())
+        own = optimizer.zero_grad
+
+        def zero_grad(set_to_none: bool = True) -> None:
+            self.forget_gradients()
+            own(set_to_none=set_to_none)
+
+        optimizer.zero_grad = zero_grad
+
+    def finish(self) -> None:
+        """Sums the step's gradients over the ranks: each piece's ``grad`` is then its own. The optimizer's ``step`` and
+        ``clip_grad_norm_`` do so by themselves. Collective."""
+        self._passes.finish()
+
+    def forget_gradients(self) -> None:
+        """Drops what this step has, as the optimizer's ``zero_grad`` does. Collective."""
+        if self._core.has_gradients:
+            self.finish()
+        self._passes.finished = False
+        for piece in self.pieces:
+            piece.tensor.grad = None
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all ranks. Collective.
+
+        Returns: the norm before clipping, a float64 scalar and the same on every rank.
+        """
+        self.finish()
+        gradients = [piece.tensor.grad for piece in self.pieces if piece.tensor.grad is not None]
+        square = torch.zeros(1, dtype=torch.float64)
+        if gradients:
+            square += torch.stack([part.double().cpu() for part in torch._foreach_norm(gradients)]).square().sum()
+        dist.all_reduce(square, group=self.group)
+        norm = square.sqrt()[0]
+        part = float(max_norm / (norm + 1e-6))
+        if part < 1 and gradients:
+            torch._foreach_mul_(gradients, part)
+        return norm
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """For micro-batches, all but the last: their backward leaves the batch of the sampler under way. At level 1
+        their gradients wait for the last one's, so that a step sends them once."""
+        before, self._passes.reduce = self._passes.reduce, False
+        try:
+            yield
+        finally:
+            self._passes.reduce = before
+
+    @contextlib.contextmanager
+    def whole(self, modifier_rank: int | None = None, names: Sequence[str] = ()) -> Iterator[None]:
+        """All parameters, or those named, are there: for looking at them or, with ``modifier_rank``, for changing them;
+        what that rank has made of them is everybody's afterwards. At level 3 there must be room for them.
+        Collective."""
+        self._core.hold_whole(list(names))
+        self._whole = self.level < 3 or not names
+        try:
+            yield
+        finally:
+            self._whole = self.level < 3
+            self._core.let_go_of_whole(modifier_rank)
+
+    @staticmethod
+    def of(parameter: torch.Tensor) -> Sharded | None:
+        """To whom a parameter belongs; None: it is in no shards."""
+        owner = getattr(parameter, "_bimetal_sharded", None)
+        return owner() if owner is not None else None
+
+    def name_of(self, parameter: torch.Tensor) -> str | None:
+        """The name of one of the parameters that are in shards."""
+        return self._names.get(id(parameter))
+
+    def end_passes(self) -> None:
+        """At level 3, after an evaluation in which ranks have computed unequal numbers of batches. Collective."""
+        self._core.end_passes()
+
+    def state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """The module's, with whole parameters on the CPU, and buffers of this rank's. Collective.
+
+        Args:
+            rank: of the group, that gets it; the others' are empty. None: all.
+        """
+        values = self._gather([piece.tensor for piece in self.pieces], rank)
+        if rank is not None and dist.get_rank(self.group) != rank:
+            return {}
+        kept = self.kept_state()
+        return {key: values[self._names[id(value)]] if id(value) in self._names else _copy(value)
+                for key, value in kept.items()}
+
+    def kept_state(self) -> dict[str, Any]:
+        """The module's state_dict with its own tensors, of which parameters may be without their values."""
+        before, self._whole = self._whole, True
+        try:
+            return self.module.state_dict(keep_vars=True)
+        finally:
+            self._whole = before
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on with it. Collective.
+
+        Args:
+            state_dict: whole, on every rank; each reads its parts of it, so that it may be mapped from a file.
+
+        Raises:
+            bimetal.Error: ``invalid_argument`` where names or shapes are not the module's; nothing is changed then.
+        """
+        kept = self.kept_state()
+        _require_same(kept, state_dict)
+        keys: dict[str, str] = {}
+        with torch.no_grad():
+            for key, value in kept.items():
+                if id(value) in self._names:
+                    keys.setdefault(self._names[id(value)], key)
+                elif isinstance(value, torch.Tensor):
+                    value.copy_(state_dict[key])
+            for piece in self.pieces:
+                piece.tensor.copy_(piece.part_of(state_dict[keys[piece.name]]))
+        self._core.after_update()
+
+    def optimizer_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """The optimizer's as torch has it for whole parameters, whose numbers are those that it had before ``shard``.
+        Collective; ``rank`` as in ``state_dict``."""
+        optimizer = self._require_optimizer()
+        own = states.states_of(optimizer, self.pieces)
+        whole = states.gather_states(own, self.pieces, self._gather, rank, self.group)
+        if rank is not None and dist.get_rank(self.group) != rank:
+            return {}
+        return states.as_torch_has_them(whole, self._groups, optimizer.param_groups)
+
+    def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on with it, of any number of ranks or of one process; whole on every rank. (``state_dict["state"]`` is
+        asked for one parameter at a time, so that it may be read from a file meanwhile.)"""
+        optimizer, state = self._require_optimizer(), state_dict["state"]
+        numbers = states.numbers_in(state_dict["param_groups"], self._groups)
+        states.put_states(optimizer, self.pieces,
+                          lambda name: state[numbers[name]] if numbers.get(name) in state else None)
+        for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+            group.update({key: value for key, value in saved.items() if key != "params"})
+
+    def gathered_gradients(self, rank: int | None = 0) -> dict[str, torch.Tensor]:
+        """The step's gradients after ``finish``, whole and by name. Collective; ``rank`` as in ``state_dict``."""
+        have = [piece.name for piece in self.pieces if piece.tensor.grad is not None]
+        everywhere = {name for text in states.share_text(json.dumps(have), self.group) for name in json.loads(text)}
+        values = self._gather([piece.tensor.grad for piece in self.pieces], rank)
+        return {name: value for name, value in values.items() if name in everywhere}
+
+    @property
+    def wait_seconds(self) -> float:
+        """That this rank has spent waiting for others and the network so far."""
+        return self._core.wait_seconds
+
+    def _gather(self, parts: list[torch.Tensor | None], rank: int | None) -> dict[str, torch.Tensor]:
+        return dict(self._core.gather(parts, rank))
+
+    def _before_step(self, _: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if len(args) > 1 or kwargs.get("closure") is not None:  # the first is the optimizer
+            raise error("the optimizer's step takes no closure here: its gradients have to be summed over the ranks "
+                        "before", "unsupported")
+        self.finish()
+        self._passes.finished = False
+
+    def _require_whole(self, *_: Any) -> None:
+        if not self._whole:
+            raise error("at level 3 the module's parameters are not there: take state_dict() of what shard() has "
+                        "returned, or ask within `with sharded.whole():`", "invalid_argument")
+
+    def _require_optimizer(self) -> torch.optim.Optimizer:
+        if self._optimizer is None:
+            raise error("shard() was given no optimizer", "invalid_argument")
+        return self._optimizer
+
+    def _factor(self) -> float:
+        if self._own_factor is not None:
+            return self._own_factor()
+        if self._sampler is None:
+            return 1 / dist.get_world_size(self.group)
+        if not self._tokens:
+            return self._sampler.weight
+        if self._all_tokens is None:
+            began = time.perf_counter()
+            self._sampler.send_tokens(torch.device("cpu"))
+            self._all_tokens = int(self._sampler.all_tokens.wait()[0])
+            self._token_wait += time.perf_counter() - began
+        return self._sampler.tokens / max(1, self._all_tokens)
+
+    def _before_sums(self) -> None:
+        if self._sampler is None or not self._passes.reduce:
+            return
+        self._sampler.stop_clock(self._device)
+        self._sampler.exchange_figures()
+        self._all_tokens = None
+
+    def _after_sums(self) -> None:
+        if self._sampler is not None and self._passes.reduce:
+            self._sampler.restart_clock()
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _require_same(own: dict[str, Any], given: dict[str, Any]) -> None:
+    missing, others = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+    if missing or others:
+        raise error(f"the state is of another module: it lacks {missing or 'nothing'}, and {others or 'nothing'} is "
+                    "not the module's", "invalid_argument")
+    for key, value in own.items():
+        if isinstance(value, torch.Tensor) and value.shape != given[key].shape:
+            raise error(f"the state is of another module: {key} has shape {list(given[key].shape)}, not "
+                        f"{list(value.shape)}", "invalid_argument")

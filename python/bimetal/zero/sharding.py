@@ -1,0 +1,97 @@
+"""From a module and its optimizer to shards of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from bimetal import _C
+from bimetal._errors import error
+from bimetal.balance import BalancedBatchSampler
+from bimetal.process_group import _backend_of
+from bimetal.zero.optimizer import require_by_element, take_pieces
+from bimetal.zero.sharded import Sharded
+from bimetal.zero.units import units_of
+
+
+def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, level: int = 1, *,
+          shards: str | Sequence[float] = "equal", units: Sequence[str | nn.Module] | None = None,
+          sampler: BalancedBatchSampler | None = None, tokens: bool = False, group: dist.ProcessGroup | None = None,
+          offload_parameters: str = "none", offload_path: str | os.PathLike = "", bucket_mb: float = 25,
+          weigh: Callable[[], float] | None = None) -> Sharded:
+    """Cuts a module's training into shards, one for each rank of a process group of Bimetal's. Collective.
+
+    The module and the optimizer stay the objects that they are: the loop's forward, ``backward()``,
+    ``optimizer.step()`` and ``zero_grad()`` go on working, and train what one process would. All ranks begin with rank
+    0's parameters and buffers. Afterwards the optimizer's parameters are this rank's pieces of the module's.
+
+    Args:
+        module: where it is to be computed: it must not be moved any more. At level 3 its parameters are there only
+            while it is called, each unit's within the unit's call.
+        optimizer: of ``torch.optim``, one that works element by element (Adam, AdamW, SGD and others), with or without
+            states; None: none yet.
+        level: 1 optimizer states, 2 and gradients, 3 and parameters.
+        shards: what each rank keeps: "equal" parts, in proportion to its "memory" or "speed" (of float32 products,
+            measured now), or to numbers, one for each rank, which may be 0.
+        units: at level 3, modules or their names, in the order in which they run: each is gathered before it runs and
+            let go after it; it must be called, once in a pass. Not given: the children of the outermost ``ModuleList``
+            and ``Sequential``. What is in none of them is there throughout a pass.
+        sampler: whose batches are trained on. Each rank's loss is the mean over its samples and counts by their number,
+            and one backward ends one batch of it. None: every rank's loss counts alike.
+        tokens: with ``sampler``: the loss is the mean over the tokens that ``sampler.count_tokens`` or ``set_tokens``
+            has been told before each backward.
+        group: None is the default group.
+        offload_parameters: at level 3, where this rank keeps its part of them: "none" (on its device), "host", "disk".
+        offload_path: the folder for "disk".
+        bucket_mb: at levels 1 and 2 about so much travels at once.
+        weigh: instead of ``sampler``: what this rank's loss counts for, asked once in each backward.
+
+    Raises:
+        bimetal.Error: ``invalid_argument`` and ``unsupported`` for what cannot work, ``call_mismatch`` where the ranks'
+            modules differ.
+    """
+    if level not in (1, 2, 3):
+        raise error(f"level {level}: 1, 2 or 3 (without shards DDP does the work)", "invalid_argument")
+    if not dist.is_initialized():
+        raise error("shard() needs a process group: torch.distributed.init_process_group(\"bimetal\")",
+                    "invalid_argument")
+    if offload_parameters != "none" and level < 3:
+        raise error("offload_parameters needs level 3: below it every rank holds all parameters", "invalid_argument")
+    if optimizer is not None:
+        require_by_element(optimizer)
+    parts = units_of(module, units)
+    first = next((tensor for part in parts for _, tensor in part.parameters), None)
+    if first is None:
+        raise error("the module has no parameter that requires a gradient", "invalid_argument")
+    backend = _backend_of(group, "cpu")
+    core = _C.HookedModel(backend, [(part.name, part.parameters, part.buffers) for part in parts], level,
+                          _weights(shards, backend, first.device, group), int(bucket_mb * 2**20), offload_parameters,
+                          os.fspath(offload_path))
+    sharded = Sharded(module, parts, core, level, group, weigh, sampler, tokens)
+    if optimizer is not None:
+        sharded.watch(optimizer, take_pieces(optimizer, module, sharded.pieces))
+    return sharded
+
+
+def _weights(shards: str | Sequence[float], backend: object, device: torch.device,
+             group: dist.ProcessGroup | None) -> list[float]:
+    ranks = dist.get_world_size(group)
+    if shards == "equal":
+        return [1.0] * ranks
+    if shards == "memory":
+        return _C.memory_weights(backend, str(device))
+    if shards == "speed":
+        speeds = [torch.zeros(1, dtype=torch.float64) for _ in range(ranks)]
+        dist.all_gather(speeds, torch.tensor([_C.device_speed(str(device))], dtype=torch.float64), group=group)
+        known = [float(speed) for speed in speeds]
+        return known if min(known) > 0 else [1.0] * ranks
+    if isinstance(shards, str):
+        raise error(f"shards \"{shards}\": \"equal\", \"memory\", \"speed\", or a number for each rank",
+                    "invalid_argument")
+    if len(shards) != ranks:
+        raise error(f"shards has {len(shards)} numbers for {ranks} ranks: give one for each", "invalid_argument")
+    return [float(weight) for weight in shards]

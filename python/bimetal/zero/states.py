@@ -1,0 +1,109 @@
+"""What an optimizer of pieces has learnt, put together as torch has it, and the way back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bimetal._errors import error
+from bimetal.zero.optimizer import Piece, part_of_state
+
+Gather = Callable[[list[torch.Tensor | None], int | None], dict[str, torch.Tensor]]
+States = dict[str, dict[str, Any]]  # by the parameter's name
+
+
+def states_of(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> list[dict[str, Any]]:
+    """Of each piece; empty before its first step."""
+    kept = optimizer.kept_states() if hasattr(optimizer, "kept_states") else optimizer.state
+    return [kept.get(piece.tensor, {}) for piece in pieces]
+
+
+def gather_states(states: list[dict[str, Any]], pieces: list[Piece], gather: Gather, root: int | None,
+                  group: dist.ProcessGroup | None) -> States:
+    """The states of whole parameters on rank `root` of the group, or with None on all; elsewhere none. Collective."""
+    known = [_describe(piece, state) for piece, state in zip(pieces, states, strict=True)]
+    fields: dict[str, dict[str, Any]] = {}  # by parameter: None for what is gathered, else the value
+    for text in share_text(json.dumps([[piece.name, what] for piece, what in zip(pieces, known, strict=True)]), group):
+        for name, what in json.loads(text):
+            fields.setdefault(name, {}).update(what)
+    cut = sorted({field for what in fields.values() for field, value in what.items() if value is None})
+    here = root is None or dist.get_rank(group) == root
+    whole: States = {name: {field: _value(value) for field, value in what.items() if value is not None}
+                     for name, what in fields.items() if here}
+    for field in cut:
+        parts = [state[field].reshape(-1) if what.get(field, 0) is None else None
+                 for state, what in zip(states, known, strict=True)]
+        for name, tensor in gather(parts, root).items():
+            if fields.get(name, {}).get(field, 0) is None:
+                whole[name][field] = tensor
+    return {name: state for name, state in whole.items() if state}
+
+
+def put_states(optimizer: torch.optim.Optimizer, pieces: list[Piece],
+               state_of: Callable[[str], dict[str, Any] | None]) -> None:
+    """The pieces' parts of the states that ``state_of`` has of parameters; what the optimizer has otherwise is gone."""
+    parts = {}
+    for piece in pieces:
+        state = state_of(piece.name)
+        if state:
+            parts[piece.tensor] = part_of_state(piece, state)
+    if hasattr(optimizer, "put_states"):
+        optimizer.put_states(parts)
+        return
+    optimizer.state.clear()
+    optimizer.state.update(parts)
+
+
+def as_torch_has_them(states: States, groups: list[list[str]], options: list[dict[str, Any]]) -> dict[str, Any]:
+    """An optimizer's state_dict: parameters are numbers, counted through the groups."""
+    numbers = {name: number for number, name in enumerate(name for names in groups for name in names)}
+    first, packed = 0, []
+    for names, kept in zip(groups, options, strict=True):
+        packed.append({**{key: value for key, value in kept.items() if key != "params"},
+                       "params": list(range(first, first + len(names)))})
+        first += len(names)
+    return {"state": {numbers[name]: states[name] for name in sorted(states, key=numbers.__getitem__)
+                      if name in numbers}, "param_groups": packed}
+
+
+def numbers_in(saved: list[dict[str, Any]], groups: list[list[str]]) -> dict[str, int]:
+    """By which number an optimizer's state_dict with these param_groups knows each parameter. bimetal.Error
+    ``invalid_argument`` if they are others."""
+    sizes = [len(group["params"]) for group in saved]
+    if sizes != [len(names) for names in groups]:
+        raise error(f"the optimizer's state is of groups of {sizes} parameters, but this one has "
+                    f"{[len(names) for names in groups]}", "invalid_argument")
+    return {name: number for group, names in zip(saved, groups, strict=True)
+            for number, name in zip(group["params"], names, strict=True)}
+
+
+def share_text(text: str, group: dist.ProcessGroup | None) -> list[str]:
+    """Every rank's. Collective. (Objects would be pickled, and a pickle from elsewhere runs what it likes.)"""
+    mine = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(sizes, torch.tensor([len(mine)]), group=group)
+    most = max(int(size) for size in sizes)
+    everyone = [torch.zeros(most, dtype=torch.uint8) for _ in sizes]
+    dist.all_gather(everyone, torch.nn.functional.pad(mine, (0, most - len(mine))), group=group)
+    return [bytes(part[:int(size)].tolist()).decode() for part, size in zip(everyone, sizes, strict=True)]
+
+
+def _describe(piece: Piece, state: dict[str, Any]) -> dict[str, Any]:
+    """What of a piece's state is cut (None), and the values of all else."""
+    known: dict[str, Any] = {}
+    for field, value in state.items():
+        if isinstance(value, torch.Tensor):
+            is_part = field != "step" and value.numel() == piece.tensor.numel()
+            known[field] = None if is_part else [str(value.dtype).removeprefix("torch."), value.tolist()]
+        elif value is not None:
+            known[field] = ["", value]
+    return known
+
+
+def _value(described: list) -> Any:
+    kind, value = described
+    return torch.tensor(value, dtype=getattr(torch, kind)) if kind else value

@@ -1,0 +1,55 @@
+#pragma once
+// The tensors of one collective as memory that the fabric can read and write.
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+#include "bimetal/comm/buffer.h"
+
+namespace bimetal::c10d {
+
+/// What the operation does with a tensor.
+enum class Use {
+  read,     ///< its values go out; it stays as it is
+  write,    ///< it takes the result, its old values don't matter
+  update,   ///< both
+  scratch,  ///< its values go out, and the operation overwrites them: a copy is lent
+};
+
+/// Lends contiguous CPU tensors as they are, and a copy in host memory of all others: of strided
+/// views, and of what lies on a device (copied in behind what that device's current stream has
+/// queued, and waited for). Must live until the operation is done. Copies are the same loan. Not
+/// thread-safe. Errors: Unsupported for sparse tensors.
+class HostTensors {
+ public:
+  /// A contiguous CPU tensor of the same shape and type.
+  at::Tensor lend(const at::Tensor& tensor, Use use);
+
+  /// One tensor of one dimension that holds the elements of all `parts` one after the other.
+  /// They must be of one type.
+  at::Tensor join(const std::vector<at::Tensor>& parts);
+
+  /// Room for the elements of all `parts`, which get their own from it.
+  at::Tensor divide(const std::vector<at::Tensor>& parts);
+
+  /// After the operation: copies results to where the caller wants them. Blocks until they are on
+  /// their devices.
+  void hand_back();
+
+  /// Those whose values go out, as the caller has them.
+  const std::vector<at::Tensor>& inputs() const noexcept { return inputs_; }
+
+ private:
+  std::vector<at::Tensor> inputs_;
+  std::vector<at::Tensor> held_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> results_;  ///< from, to
+};
+
+/// The memory of a contiguous CPU tensor. Types that the fabric has no name for are carried as
+/// what they are made of: complex numbers as two reals, all others (bool, float8…) as bytes, so
+/// that the count may be a multiple of numel().
+comm::Buffer buffer_of(const at::Tensor& host);
+
+}  // namespace bimetal::c10d

@@ -1,0 +1,61 @@
+#pragma once
+// How C++ meets C here: what the handles are, and errors as codes. Private to this folder.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/capi/bimetal_c.h"
+#include "bimetal/comm/group.h"
+
+struct bimetal_group {
+  bimetal::comm::Group group;
+};
+
+struct bimetal_work {
+  bimetal::comm::Work work;
+};
+
+namespace bimetal::capi {
+
+/// Of an error, and what this thread remembers of it.
+std::int32_t status_of(const std::exception_ptr& error) noexcept;
+
+/// Runs `call`, whose errors become a status; nothing leaves it.
+template <typename Call>
+std::int32_t guarded(Call&& call) noexcept {
+  try {
+    call();
+    return BIMETAL_OK;
+  } catch (...) {
+    return status_of(std::current_exception());
+  }
+}
+
+/// Error(InvalidArgument) where an argument is missing.
+void require(const void* argument, const char* what);
+
+/// Keeps the text for this thread until the next, and returns where it stands.
+const std::string& keep_text(std::string text);
+
+inline std::chrono::milliseconds milliseconds(std::int64_t count) {
+  // More than a year is as good as for ever, and does not overflow a clock.
+  constexpr std::int64_t kYear = std::int64_t{366} * 24 * 3600 * 1000;
+  return std::chrono::milliseconds(count < 0 || count > kYear ? kYear : count);
+}
+
+inline Deadline after(std::int64_t timeout_ms) {
+  return Deadline::after(milliseconds(timeout_ms));
+}
+
+template <typename T>
+std::span<const T> list(const T* values, std::int64_t count) {
+  return values == nullptr ? std::span<const T>()
+                           : std::span(values, static_cast<std::size_t>(count));
+}
+
+}  // namespace bimetal::capi

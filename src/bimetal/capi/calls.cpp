@@ -1,0 +1,197 @@
+// The collectives and messages of a group.
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "bimetal/capi/boundary.h"
+#include "bimetal/comm/compress/compression.h"
+
+using namespace bimetal;
+
+namespace {
+
+using comm::Buffer;
+using comm::ConstBuffer;
+using Counts = std::vector<std::size_t>;
+
+comm::DType type_of(std::int32_t number) {
+  const auto type = static_cast<comm::DType>(number);
+  if (number < 0 || number > 255 || comm::size_of(type) == 0) {
+    throw Error(ErrorCode::InvalidArgument,
+                std::to_string(number) + " is no element type of bimetal_c.h");
+  }
+  return type;
+}
+
+comm::ReduceOp op_of(std::int32_t number) {
+  if (number < BIMETAL_SUM || number > BIMETAL_PRODUCT) {
+    throw Error(ErrorCode::InvalidArgument,
+                std::to_string(number) + " is no reduction of bimetal_c.h");
+  }
+  return static_cast<comm::ReduceOp>(number);
+}
+
+std::size_t size_of_count(std::int64_t count) {
+  if (count >= 0) return static_cast<std::size_t>(count);
+  throw Error(ErrorCode::InvalidArgument, std::to_string(count) + " is no number of elements");
+}
+
+Counts counts_of(const std::int64_t* counts, int ranks) {
+  Counts result;
+  for (const auto count : capi::list(counts, ranks)) result.push_back(size_of_count(count));
+  return result;
+}
+
+std::size_t sum_of(const Counts& counts) {
+  std::size_t sum = 0;
+  for (const auto count : counts) sum += count;
+  return sum;
+}
+
+std::optional<Deadline> within(std::int64_t timeout_ms) {
+  if (timeout_ms == 0) return std::nullopt;
+  return capi::after(timeout_ms);
+}
+
+/// Hands out the work that `call` begins.
+template <typename Call>
+std::int32_t begin(bimetal_group* group, bimetal_work** work, Call&& call) {
+  return capi::guarded([&] {
+    capi::require(group, "the group");
+    capi::require(work, "the place for the work");
+    *work = new bimetal_work{call(group->group)};
+  });
+}
+
+std::size_t whole_of(const comm::Group& group, std::int64_t part) {
+  return size_of_count(part) * static_cast<std::size_t>(group.size());
+}
+
+}  // namespace
+
+extern "C" {
+
+std::int32_t bimetal_all_reduce(bimetal_group* group, void* data, std::int64_t count,
+                                std::int32_t type, std::int32_t op, std::int64_t timeout_ms,
+                                bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    return in.all_reduce(Buffer{data, size_of_count(count), type_of(type)}, op_of(op),
+                         within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_all_reduce_compressed(bimetal_group* group, void* data, std::int64_t count,
+                                           std::int32_t type, std::int32_t op, const char* scheme,
+                                           std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    capi::require(scheme, "the scheme");
+    const comm::Compression compression{.scheme = comm::scheme_of(scheme)};
+    return in.all_reduce(Buffer{data, size_of_count(count), type_of(type)}, op_of(op), compression,
+                         within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_broadcast(bimetal_group* group, void* data, std::int64_t count,
+                               std::int32_t type, std::int32_t root, std::int64_t timeout_ms,
+                               bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    return in.broadcast({data, size_of_count(count), type_of(type)}, root, within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_reduce(bimetal_group* group, void* data, std::int64_t count, std::int32_t type,
+                            std::int32_t op, std::int32_t root, std::int64_t timeout_ms,
+                            bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    return in.reduce({data, size_of_count(count), type_of(type)}, root, op_of(op),
+                     within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_all_gather(bimetal_group* group, const void* input, std::int64_t count,
+                                void* output, const std::int64_t* counts, std::int32_t type,
+                                std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    const ConstBuffer own{input, size_of_count(count), type_of(type)};
+    if (counts == nullptr) {
+      return in.all_gather(own, Buffer{output, whole_of(in, count), own.dtype}, within(timeout_ms));
+    }
+    const Counts parts = counts_of(counts, in.size());
+    return in.all_gather(own, Buffer{output, sum_of(parts), own.dtype}, parts, within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_reduce_scatter(bimetal_group* group, void* input, void* output,
+                                    std::int64_t count, const std::int64_t* counts,
+                                    std::int32_t type, std::int32_t op, std::int64_t timeout_ms,
+                                    bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    const Buffer own{output, size_of_count(count), type_of(type)};
+    if (counts == nullptr) {
+      return in.reduce_scatter(Buffer{input, whole_of(in, count), own.dtype}, own, op_of(op),
+                               within(timeout_ms));
+    }
+    const Counts parts = counts_of(counts, in.size());
+    return in.reduce_scatter(Buffer{input, sum_of(parts), own.dtype}, own, parts, op_of(op),
+                             within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_gather(bimetal_group* group, const void* input, void* output,
+                            std::int64_t count, std::int32_t type, std::int32_t root,
+                            std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    const ConstBuffer own{input, size_of_count(count), type_of(type)};
+    Buffer all;
+    if (in.rank() == root) all = {output, whole_of(in, count), own.dtype};
+    return in.gather(own, all, root, within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_scatter(bimetal_group* group, const void* input, void* output,
+                             std::int64_t count, std::int32_t type, std::int32_t root,
+                             std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    const Buffer own{output, size_of_count(count), type_of(type)};
+    ConstBuffer all;
+    if (in.rank() == root) all = {input, whole_of(in, count), own.dtype};
+    return in.scatter(all, own, root, within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_all_to_all(bimetal_group* group, const void* input,
+                                const std::int64_t* send_counts, void* output,
+                                const std::int64_t* receive_counts, std::int32_t type,
+                                std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    capi::require(send_counts, "the counts to send");
+    capi::require(receive_counts, "the counts to receive");
+    const Counts to = counts_of(send_counts, in.size());
+    const Counts from = counts_of(receive_counts, in.size());
+    return in.all_to_all(ConstBuffer{input, sum_of(to), type_of(type)}, to,
+                         Buffer{output, sum_of(from), type_of(type)}, from, within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_send(bimetal_group* group, const void* data, std::int64_t count,
+                          std::int32_t type, std::int32_t peer, std::uint64_t tag,
+                          std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    return in.send({data, size_of_count(count), type_of(type)}, peer, tag, within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_receive(bimetal_group* group, void* data, std::int64_t count,
+                             std::int32_t type, std::int32_t peer, std::uint64_t tag,
+                             std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    return in.recv({data, size_of_count(count), type_of(type)}, peer, tag, within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_barrier(bimetal_group* group, std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) { return in.barrier(within(timeout_ms)); });
+}
+
+}  // extern "C"

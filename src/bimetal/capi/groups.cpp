@@ -1,0 +1,86 @@
+#include <string>
+#include <vector>
+
+#include "bimetal/capi/boundary.h"
+#include "bimetal/capi/store_handle.h"
+#include "bimetal/comm/meet/meet.h"
+#include "bimetal/comm/transport.h"
+
+using namespace bimetal;
+
+namespace {
+
+comm::Group meet_as(const bimetal_meeting& asked) {
+  if (asked.struct_size < sizeof(bimetal_meeting)) {
+    throw Error(ErrorCode::InvalidArgument, "struct_size of bimetal_meeting is too small");
+  }
+  capi::require(asked.store, "the store");
+  capi::require(asked.name, "the group's name");
+  comm::Meeting meeting{.rank = asked.rank,
+                        .size = asked.size,
+                        .prefix = comm::prefix_for(asked.name, asked.rank, asked.size)};
+  if (asked.members != nullptr) {
+    for (const auto member : capi::list(asked.members, asked.size)) {
+      meeting.members.push_back(static_cast<std::uint64_t>(member));
+    }
+    if (asked.world != nullptr) meeting.world = asked.world->group;
+  }
+  comm::GroupOptions options;
+  options.timeout = capi::milliseconds(asked.timeout_ms);
+  return comm::meet(*asked.store->store, meeting, options, capi::after(asked.timeout_ms));
+}
+
+}  // namespace
+
+extern "C" {
+
+std::int32_t bimetal_group_meet(const bimetal_meeting* meeting, bimetal_group** group) {
+  return capi::guarded([&] {
+    capi::require(meeting, "the meeting");
+    capi::require(group, "the place for the group");
+    *group = new bimetal_group{meet_as(*meeting)};
+  });
+}
+
+std::int32_t bimetal_group_part(bimetal_group* group, const std::int32_t* ranks, std::int32_t count,
+                                bimetal_group** part) {
+  return capi::guarded([&] {
+    const auto members = capi::list(ranks, count);
+    auto made = group->group.subgroup({members.begin(), members.end()});
+    *part = made ? new bimetal_group{std::move(made)} : nullptr;
+  });
+}
+
+std::int32_t bimetal_group_abort(bimetal_group* group, const char* reason) {
+  return capi::guarded([&] { group->group.abort(reason); });
+}
+
+std::int32_t bimetal_group_close(bimetal_group* group, std::int64_t timeout_ms) {
+  return capi::guarded([&] { group->group.close(capi::after(timeout_ms)); });
+}
+
+void bimetal_group_free(bimetal_group* group) {
+  delete group;
+}
+
+std::int32_t bimetal_group_rank(const bimetal_group* group) {
+  return group->group.rank();
+}
+
+std::int32_t bimetal_group_size(const bimetal_group* group) {
+  return group->group.size();
+}
+
+const char* bimetal_group_transport(const bimetal_group* group) {
+  return comm::to_string(group->group.transport()).data();  // of a literal
+}
+
+std::int64_t bimetal_group_bytes_sent(const bimetal_group* group) {
+  return static_cast<std::int64_t>(group->group.bytes_sent());
+}
+
+std::int32_t bimetal_group_flight_recorder(const bimetal_group* group, const char** json) {
+  return capi::guarded([&] { *json = capi::keep_text(group->group.flight_recorder()).c_str(); });
+}
+
+}  // extern "C"

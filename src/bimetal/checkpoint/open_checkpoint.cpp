@@ -1,0 +1,145 @@
+#include "bimetal/checkpoint/open_checkpoint.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <system_error>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/checkpoint/feedback_tensors.h"
+#include "bimetal/checkpoint/model_file.h"
+
+namespace bimetal::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+OpenCheckpoint verify(const fs::path& path) {
+  auto manifest = read_manifest(path);
+  verify_files(manifest, path);
+  return {path, std::move(manifest)};
+}
+
+OpenCheckpoint newest_intact(const fs::path& dir) try {
+  const auto found = list_checkpoints(dir);
+  if (found.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("there is no checkpoint in {}", dir.string()));
+  }
+  std::string first_flaw;
+  for (const CheckpointEntry& entry : found) {
+    try {
+      return verify(entry.path);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::CorruptData) throw;
+      log(LogLevel::warning, "skipping the checkpoint {}: {}", entry.path.string(), error.what());
+      if (first_flaw.empty()) first_flaw = error.what();
+    }
+  }
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("no checkpoint in {} is intact: {}", dir.string(), first_flaw));
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::System) throw;
+  throw Error(ErrorCode::System,
+              fmt::format("{}. That is no damage, so that no older checkpoint is taken in place of "
+                          "one that may be whole: mend it, or name the checkpoint to go on from",
+                          error.what()));
+}
+
+}  // namespace
+
+OpenCheckpoint::OpenCheckpoint(fs::path path, Manifest manifest)
+    : path_(std::move(path)), manifest_(std::move(manifest)) {
+  if (manifest_.slices) {
+    index_ = *manifest_.slices;
+    return;
+  }
+  index_.model = index_of(file(kModelFile).header(), kModelFile);
+  index_.optimizer = index_of(file(kOptimizerFile).header(), kOptimizerFile);
+}
+
+std::string OpenCheckpoint::model_origin() const {
+  return (manifest_.slices ? path_ : path_ / kModelFile).string();
+}
+
+std::string OpenCheckpoint::optimizer_origin() const {
+  return (manifest_.slices ? path_ : path_ / kOptimizerFile).string();
+}
+
+SafetensorsFile& OpenCheckpoint::file(const std::string& name) {
+  const auto found = files_.find(name);
+  if (found != files_.end()) return found->second;
+  return files_.emplace(name, SafetensorsFile(path_ / name)).first->second;
+}
+
+torch::Tensor OpenCheckpoint::read(const std::string& name, const StoredTensor& tensor,
+                                   const Slice& wanted) {
+  auto values = torch::empty(wanted.size, torch::dtype(tensor.dtype));
+  const auto width = c10::elementSize(tensor.dtype);
+  const std::span bytes(static_cast<std::byte*>(values.data_ptr()), values.nbytes());
+  for (const auto& stored : tensor.slices) {
+    const auto common = overlaps(stored.slice, wanted, tensor.shape);
+    if (common.empty()) continue;
+    auto& from = file(stored.file);
+    const auto& entry = from.entry(stored.key);
+    if (entry.dtype != tensor.dtype || entry.shape != stored.slice.size) {
+      refuse_safetensors((path_ / stored.file).string(),
+                         fmt::format("tensor '{}' is not what {} says", stored.key, kStateFile));
+    }
+    for (const auto& run : common) {
+      from.read(entry, run.from,
+                bytes.subspan(static_cast<std::size_t>(run.to) * width,
+                              static_cast<std::size_t>(run.count) * width));
+    }
+  }
+  return values;
+}
+
+torch::Tensor OpenCheckpoint::read(const std::string& name, const StoredTensor& tensor) {
+  return read(name, tensor, whole_slice(tensor.shape));
+}
+
+TensorMap OpenCheckpoint::read_all(const TensorIndex& index) {
+  TensorMap all;
+  for (const auto& [name, tensor] : index) all[name] = read(name, tensor);
+  return all;
+}
+
+std::vector<comm::NamedValues> OpenCheckpoint::error_feedback() const {
+  if (!manifest_.files.contains(kFeedbackFile)) return {};
+  return feedback_values(read_safetensors(path_ / kFeedbackFile));
+}
+
+TensorIndex require_same_model(const OpenCheckpoint& checkpoint, const task::ModelState& model) {
+  auto stored = checkpoint.index().model;
+  for (const auto& name : model.other_names) stored.erase(name);
+  require_same_tensors(without_values(stored), model_tensors(model), checkpoint.model_origin());
+  return stored;
+}
+
+void require_same_kind(const OpenCheckpoint& checkpoint, const OptimizerFacts& mine) {
+  const auto& saved = checkpoint.manifest().optimizer;
+  if (saved == mine.kind) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{} was saved with the optimizer '{}', this job uses '{}'",
+                          checkpoint.path().string(), saved, mine.kind));
+}
+
+void log_changed_settings(const OpenCheckpoint& checkpoint, const OptimizerFacts& mine) {
+  const auto& saved = checkpoint.manifest().optimizer_groups;
+  if (saved == mine.groups) return;
+  log(LogLevel::info, "{} was saved with the hyper-parameters {}; this job goes on with {}",
+      checkpoint.path().string(), saved.dump(), mine.groups.dump());
+}
+
+OpenCheckpoint find_checkpoint(const fs::path& path) {
+  std::error_code error;
+  const bool is_one = fs::exists(path / kStateFile, error);
+  if (error) throw system_error("cannot read " + path.string(), error.value());
+  return is_one ? verify(path) : newest_intact(path);
+}
+
+}  // namespace bimetal::checkpoint

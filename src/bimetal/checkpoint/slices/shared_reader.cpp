@@ -1,0 +1,199 @@
+#include "bimetal/checkpoint/slices/shared_reader.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/sha256.h"
+#include "bimetal/checkpoint/shared_checkpoint.h"
+#include "bimetal/checkpoint/slices/relay.h"
+#include "bimetal/comm/exchange.h"
+
+namespace bimetal::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kSent = "what rank 0 has sent of the checkpoint";
+
+Deadline in_time() {
+  return Deadline::after(kFileTimeout);
+}
+
+std::string text_from_rank_0(comm::Group& group, const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  const auto sent = comm::broadcast_bytes(group, {bytes.begin(), bytes.end()}, 0, in_time());
+  return {reinterpret_cast<const char*>(sent.data()), sent.size()};
+}
+
+/// What tells a checkpoint from any other: its manifest, which has all checksums. Empty if this
+/// rank has none of that name.
+std::string mark_of(const fs::path& path) {
+  try {
+    return sha256_of_file(path / kStateFile);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+/// The checkpoint that rank 0 has verified, if this rank sees it.
+std::optional<OpenCheckpoint> open_same(const fs::path& path, const std::string& mark) {
+  if (mark_of(path) != mark) return std::nullopt;
+  try {
+    return OpenCheckpoint(path, read_manifest(path));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// What one rank asks of another: text, of which neither believes anything.
+struct Request {
+  char part = 'm';  ///< model, or the 'o'ptimizer; 'e': that was all
+  std::string name;
+  Slice wanted;
+};
+
+std::string request_text(const Request& request) {
+  const Json json = {{"part", std::string(1, request.part)},
+                     {"name", request.name},
+                     {"offset", request.wanted.offset},
+                     {"size", request.wanted.size}};
+  return json.dump();
+}
+
+Request parse_request(const std::string& text, int rank) {
+  try {
+    const Json json = Json::parse(text);
+    Request request;
+    request.part = json.at("part").get<std::string>().at(0);
+    json.at("name").get_to(request.name);
+    json.at("offset").get_to(request.wanted.offset);
+    json.at("size").get_to(request.wanted.size);
+    return request;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("rank {} asks for no part of the checkpoint: {}", rank, error.what()));
+  }
+}
+
+void send_text(comm::Group& group, int rank, const std::string& text) {
+  RelayOut out(group, rank);
+  out.write(std::as_bytes(std::span(text)));
+  out.end();
+}
+
+std::string receive_text(comm::Group& group, int rank) {
+  RelayIn in(group, rank);
+  std::string text;
+  std::vector<std::byte> piece;
+  while (in.next(piece)) text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  return text;
+}
+
+std::span<std::byte> bytes_in(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace
+
+SharedReader::SharedReader(comm::Group group, const std::optional<fs::path>& path)
+    : group_(std::move(group)), seeing_(static_cast<std::size_t>(group_.size()), 1) {
+  const bool leads = group_.rank() == 0;
+  if (leads && path) here_ = find_checkpoint(*path);
+  const auto place = text_from_rank_0(group_, here_ ? fs::absolute(here_->path()).string() : "");
+  if (place.empty()) return;
+  const auto mark = text_from_rank_0(group_, leads ? mark_of(place) : "");
+  const auto text = text_from_rank_0(group_, leads ? state_text(here_->manifest().state) : "");
+  const auto index = text_from_rank_0(group_, leads ? index_text(here_->index()) : "");
+  state_ = leads ? here_->manifest().state : parse_state_text(text, kSent);
+  index_ = leads ? here_->index() : parse_index_text(index, kSent);
+  if (leads) {
+    state_.error_feedback = here_->error_feedback();
+  } else {
+    here_ = open_same(place, mark);
+  }
+  const std::vector<std::uint8_t> sees = {here_ ? std::uint8_t{1} : std::uint8_t{0}};
+  group_.all_gather(comm::buffer(std::span(sees)), comm::buffer(std::span(seeing_)), in_time())
+      .wait();
+}
+
+OpenCheckpoint* SharedReader::opened() noexcept {
+  return group_.rank() == 0 && here_ ? &*here_ : nullptr;
+}
+
+SharedReader::Read SharedReader::read_here() {
+  return {.model =
+              [this](const std::string& name, const Slice& wanted) {
+                return here_->read(name, index_->model.at(name), wanted);
+              },
+          .optimizer =
+              [this](const std::string& name, const Slice& wanted) {
+                return here_->read(name, index_->optimizer.at(name), wanted);
+              }};
+}
+
+SharedReader::Read SharedReader::ask_rank_0() {
+  return {.model =
+              [this](const std::string& name, const Slice& wanted) {
+                return ask('m', name, index_->model.at(name), wanted);
+              },
+          .optimizer =
+              [this](const std::string& name, const Slice& wanted) {
+                return ask('o', name, index_->optimizer.at(name), wanted);
+              }};
+}
+
+torch::Tensor SharedReader::ask(char part, const std::string& name, const StoredTensor& tensor,
+                                const Slice& wanted) {
+  send_text(group_, 0, request_text({part, name, wanted}));
+  auto values = torch::empty(wanted.size, torch::dtype(tensor.dtype));
+  auto left = bytes_in(values);
+  RelayIn in(group_, 0);
+  std::vector<std::byte> piece;
+  while (in.next(piece)) {
+    if (piece.size() > left.size()) break;
+    std::ranges::copy(piece, left.begin());
+    left = left.subspan(piece.size());
+    piece.clear();
+  }
+  if (left.empty() && piece.empty()) return values;
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("{} is not {} bytes of '{}'", kSent, values.nbytes(), name));
+}
+
+void SharedReader::answer(int rank) {
+  for (;;) {
+    const auto request = parse_request(receive_text(group_, rank), rank);
+    if (request.part == 'e') return;
+    const auto& index = request.part == 'm' ? index_->model : index_->optimizer;
+    const auto found = index.find(request.name);
+    if (found == index.end() || !lies_in(request.wanted, found->second.shape)) {
+      throw Error(ErrorCode::CorruptData, fmt::format("rank {} asks for '{}', of which there is no "
+                                                      "such part in the checkpoint",
+                                                      rank, request.name));
+    }
+    const auto values = here_->read(request.name, found->second, request.wanted);
+    RelayOut out(group_, rank);
+    out.write(bytes_in(values));
+    out.end();
+  }
+}
+
+void SharedReader::each_takes(const std::function<void(const Read&)>& take) {
+  if (here_) {
+    take(read_here());
+  } else {
+    take(ask_rank_0());
+    send_text(group_, 0, request_text({'e', {}, {}}));
+  }
+  for (int rank = 1; rank < group_.size() && group_.rank() == 0; ++rank) {
+    if (seeing_[static_cast<std::size_t>(rank)] == 0) answer(rank);
+  }
+  group_.barrier(in_time()).wait();
+}
+
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,59 @@
+#pragma once
+// A checkpoint of which every rank reads the slices that it wants, whatever it was saved in and by
+// how many.
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/checkpoint/open_checkpoint.h"
+#include "bimetal/comm/group.h"
+
+namespace bimetal::checkpoint {
+
+/// Use from one thread.
+class SharedReader {
+ public:
+  /// Rank 0 opens and verifies what its `path` names; others' `path` is ignored. Ranks that see
+  /// that checkpoint, on a common machine or file system, read from it themselves, and ask rank 0
+  /// otherwise. Nothing is found if rank 0 has no path. Collective. Errors: find_checkpoint's on
+  /// rank 0 alone, which must then end the group; Error(CorruptData) on a rank that is sent what
+  /// makes no sense.
+  SharedReader(comm::Group group, const std::optional<std::filesystem::path>& path);
+
+  bool found() const noexcept { return index_.has_value(); }
+
+  // Where one is found:
+  /// Compressed gradients' error feedback is rank 0's alone.
+  const TrainingState& state() const noexcept { return state_; }
+  const SliceIndex& index() const noexcept { return *index_; }
+  /// On rank 0; nothing elsewhere.
+  OpenCheckpoint* opened() noexcept;
+
+  /// Gives `wanted` of the model's tensor `name`, or of the optimizer's, in its own shape and on
+  /// the CPU; the index must have it.
+  struct Read {
+    std::function<torch::Tensor(const std::string& name, const Slice& wanted)> model, optimizer;
+  };
+  /// Each rank takes what it wants, in the order that it likes. Collective. Errors:
+  /// OpenCheckpoint's where a rank reads, the fabric's.
+  void each_takes(const std::function<void(const Read& read)>& take);
+
+ private:
+  Read read_here();
+  Read ask_rank_0();
+  void answer(int rank);
+  torch::Tensor ask(char part, const std::string& name, const StoredTensor& tensor,
+                    const Slice& wanted);
+
+  comm::Group group_;
+  std::optional<OpenCheckpoint> here_;  ///< where this rank sees it
+  TrainingState state_;
+  std::optional<SliceIndex> index_;
+  std::vector<std::uint8_t> seeing_;  ///< of each rank
+};
+
+}  // namespace bimetal::checkpoint

@@ -1,0 +1,81 @@
+#include "bimetal/checkpoint/slices/slice_file.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <map>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/os_files.h"
+
+namespace bimetal::checkpoint {
+namespace {
+
+/// The names of slices in their file.
+std::vector<std::string> keys_of(const std::vector<OwnSlice>& slices) {
+  std::map<std::string, int> seen;
+  std::vector<std::string> keys;
+  for (const auto& slice : slices) {
+    const int before = seen[slice.name]++;
+    keys.push_back(before == 0 ? slice.name : fmt::format("{}@{}", slice.name, before));
+  }
+  return keys;
+}
+
+}  // namespace
+
+std::string slice_file_name(const char* what, int rank, int ranks) {
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", what, rank, ranks);
+}
+
+TensorIndex index_of(const std::vector<OwnSlice>& slices, const std::string& file) {
+  const auto keys = keys_of(slices);
+  TensorIndex index;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const auto& own = slices[i];
+    auto& tensor = index[own.name];
+    tensor.dtype = own.values.scalar_type();
+    tensor.shape = own.shape;
+    tensor.slices.push_back({file, keys[i], own.slice});
+  }
+  return index;
+}
+
+void encode_slices(const std::vector<OwnSlice>& slices, const WriteBytes& write,
+                   const std::function<void()>& written) {
+  const auto keys = keys_of(slices);
+  std::vector<TensorEntry> entries;
+  std::map<std::string, const OwnSlice*> by_key;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    entries.push_back({keys[i], slices[i].values.scalar_type(), slices[i].slice.size});
+    by_key[keys[i]] = &slices[i];
+  }
+  const auto tensor_of = [&](const std::string& key) {
+    written();  // the one before
+    return by_key.at(key)->values;
+  };
+  encode_safetensors(std::move(entries), tensor_of, write);
+  written();
+}
+
+SliceFile::SliceFile(const std::filesystem::path& path)
+    : path_(path), file_(std::fopen(path.string().c_str(), "wbx")) {
+  if (!file_) throw system_error("cannot write " + path_.string(), errno);
+}
+
+void SliceFile::write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;  // its pointer may be null
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) {
+    throw system_error("cannot write " + path_.string(), errno);
+  }
+  sum_.add(bytes);
+  size_ += bytes.size();
+}
+
+FileRecord SliceFile::finish() {
+  sync_file(file_.get(), path_);
+  file_.reset();
+  return {size_, sum_.finish()};
+}
+
+}  // namespace bimetal::checkpoint

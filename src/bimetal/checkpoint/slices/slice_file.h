@@ -1,0 +1,60 @@
+#pragma once
+// A file of slices as one rank writes it into a checkpoint that is not in place yet.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bimetal/checkpoint/checkpoint_manifest.h"
+#include "bimetal/checkpoint/sha256.h"
+#include "bimetal/checkpoint/slices/tensor_index.h"
+
+namespace bimetal::checkpoint {
+
+/// What a rank keeps of a tensor.
+struct OwnSlice {
+  std::string name;                 ///< of the tensor
+  std::vector<std::int64_t> shape;  ///< of the whole tensor
+  Slice slice;
+  torch::Tensor values;  ///< the slice's elements, row-major, in any shape and on any device
+};
+
+/// "model-00001-of-00003.safetensors".
+std::string slice_file_name(const char* what, int rank, int ranks);
+
+/// What such a file has of each tensor.
+TensorIndex index_of(const std::vector<OwnSlice>& slices, const std::string& file);
+
+/// The file's bytes, one tensor after the other; `written` is called after each.
+void encode_slices(const std::vector<OwnSlice>& slices, const WriteBytes& write,
+                   const std::function<void()>& written);
+
+/// Checksummed as it is written. Errors are Error(System), name the file and give the cause. Use
+/// from one thread.
+class SliceFile {
+ public:
+  /// Makes it, empty.
+  explicit SliceFile(const std::filesystem::path& path);
+  void write(std::span<const std::byte> bytes);
+  /// Brings it to the disk. At most once, and nothing after it.
+  FileRecord finish();
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+  Sha256 sum_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace bimetal::checkpoint

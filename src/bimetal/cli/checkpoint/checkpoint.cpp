@@ -1,0 +1,108 @@
+#include "bimetal/cli/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/inspect.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
+
+namespace bimetal::cli {
+namespace {
+
+using checkpoint::Inspected;
+
+constexpr const char* kCheckpointExamples = R"(Examples:
+  bimetal checkpoint inspect runs/gpt
+  bimetal checkpoint consolidate runs/gpt/step-00001000 --out whole)";
+
+struct CheckpointArguments {
+  std::string path, out;
+};
+
+std::string described(const Inspected& found) {
+  const auto& state = found.state;
+  std::string text = fmt::format("{}: step {}, epoch {}, {}", found.path.string(), state.step,
+                                 state.position.epoch + 1, found.optimizer);
+  if (state.model) text += fmt::format(", {}", state.model->name);
+  if (found.tensors > 0) {
+    text += fmt::format(", {} numbers in {} tensors", found.elements, found.tensors);
+  }
+  text += found.ranks > 0 ? fmt::format("; in slices of {} ranks", found.ranks)
+                          : std::string("; whole tensors");
+  return text;
+}
+
+void print_files(const Inspected& found, Terminal& terminal) {
+  std::vector<TableRow> rows = {{"  file", "tensors", "bytes", "checksum"}};
+  for (const auto& file : found.files) {
+    rows.push_back({"  " + file.name, std::to_string(file.tensors), std::to_string(file.bytes),
+                    file.flaw.empty() ? "right" : "WRONG"});
+  }
+  for (const auto& line : aligned(rows, 1)) terminal.print(line);
+}
+
+/// The first thing that is wrong; empty if all is well.
+std::string flaw_of(const Inspected& found) {
+  if (!found.flaw.empty()) return found.flaw;
+  const auto bad = std::ranges::find_if(found.files, [](const auto& f) { return !f.flaw.empty(); });
+  return bad == found.files.end() ? std::string() : bad->flaw;
+}
+
+int inspect_command(const CheckpointArguments& arguments) {
+  const auto all = checkpoint::inspect_checkpoints(arguments.path);
+  Terminal terminal;
+  std::string flaw;
+  for (const auto& found : all) {
+    if (flaw.empty()) flaw = flaw_of(found);
+    if (found.flaw.empty()) {
+      terminal.print(terminal.coloured(Colour::bold, described(found)));
+      print_files(found, terminal);
+    } else {
+      terminal.print(fmt::format("{}: {}", found.path.string(), found.flaw));
+    }
+  }
+  if (flaw.empty()) return kSuccess;
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("{}. Go on from another, or fetch it anew", flaw));
+}
+
+int consolidate_command(const CheckpointArguments& arguments) {
+  const auto from = checkpoint::consolidate_checkpoint(arguments.path, arguments.out);
+  Terminal().print(fmt::format("{}: whole tensors of {}", arguments.out, from.string()));
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<CheckpointArguments>();
+  auto* command = app.add_subcommand("checkpoint", "Look at checkpoints; put slices together");
+  command->require_subcommand(1);
+  command->footer(kCheckpointExamples);
+  auto* inspect =
+      command->add_subcommand("inspect", "Say what checkpoints hold and whether they are intact");
+  auto* consolidate = command->add_subcommand(
+      "consolidate", "Write a checkpoint anew with whole tensors, never more than one in memory");
+  for (auto* sub : {inspect, consolidate}) {
+    sub->add_option("path", arguments->path, "A checkpoint, or a folder of them")
+        ->required()
+        ->type_name("PATH");
+  }
+  consolidate->add_option("--out", arguments->out, "The checkpoint to write: a new folder")
+      ->required()
+      ->type_name("DIR");
+  inspect->callback(
+      [arguments, &action] { action = [arguments] { return inspect_command(*arguments); }; });
+  consolidate->callback(
+      [arguments, &action] { action = [arguments] { return consolidate_command(*arguments); }; });
+}
+
+}  // namespace bimetal::cli

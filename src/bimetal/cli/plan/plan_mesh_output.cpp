@@ -1,0 +1,153 @@
+#include "bimetal/cli/plan/plan_mesh_output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/atomic_file.h"
+#include "bimetal/base/error.h"
+#include "bimetal/cli/table.h"
+#include "bimetal/plan/memory/memory_plan.h"
+#include "bimetal/plan/mesh/cluster_file.h"
+#include "bimetal/plan/mesh/mesh_advice.h"
+#include "bimetal/plan/mesh/timeline.h"
+#include "bimetal/plan/plan_advice.h"
+
+namespace bimetal::cli {
+namespace {
+
+using plan::MeshChoice;
+
+TableRow row_of(const plan::Cluster& cluster, const MeshChoice& choice) {
+  const double peak = choice.peak_bytes.empty() ? 0 : *std::ranges::max_element(choice.peak_bytes);
+  return {describe(cluster, choice),
+          choice.reason.empty() ? "the best" : choice.reason,
+          plan::seconds_text(choice.step_s),
+          plan::seconds_text(choice.waiting_s),
+          fmt::format("{:.0f} %", 100 * std::max(0.0, choice.bubble)),
+          plan::bytes_text(peak)};
+}
+
+std::string_view name_of(plan::Scheme scheme) {
+  switch (scheme) {
+    case plan::Scheme::Alone: return "alone";
+    case plan::Scheme::Data: return "data";
+    case plan::Scheme::Pipeline: return "pipeline";
+  }
+  return "";
+}
+
+nlohmann::json choice_json(const plan::Cluster& cluster, const MeshChoice& choice) {
+  nlohmann::json json = {{"title", describe(cluster, choice)},
+                         {"scheme", name_of(choice.scheme)},
+                         {"level", choice.keeping.level},
+                         {"recomputed", choice.keeping.recomputed_at_once > 0},
+                         {"schedule", to_string(choice.schedule)},
+                         {"micro_batches", choice.micro_batches},
+                         {"step_s", choice.step_s},
+                         {"compute_s", choice.compute_s},
+                         {"waiting_s", choice.waiting_s},
+                         {"bubble", choice.bubble},
+                         {"fits", choice.fits()},
+                         {"missing_bytes", choice.missing_bytes},
+                         {"reason", choice.reason},
+                         {"keys", keys_of(choice)},
+                         {"stages", nlohmann::json::array()}};
+  std::size_t next = 0;
+  for (const auto& stage : choice.stages) {
+    nlohmann::json own = {
+        {"begin", stage.begin}, {"end", stage.end}, {"devices", nlohmann::json::array()}};
+    for (std::size_t i = 0; i < stage.devices.size(); ++i) {
+      own["devices"].push_back({{"device", stage.devices[i]},
+                                {"name", cluster.device(stage.devices[i]).name},
+                                {"samples", stage.samples[i]},
+                                {"peak_bytes", choice.peak_bytes[next++]}});
+    }
+    json["stages"].push_back(std::move(own));
+  }
+  return json;
+}
+
+}  // namespace
+
+void print_mesh(Terminal& terminal, const plan::Cluster& cluster, const plan::MeshPlan& plan) {
+  std::vector<TableRow> rows = {{fmt::format("meshes ({} tried)", plan.tried), "", "step",
+                                 "waiting", "bubble", "peak memory"}};
+  for (const auto* const list : {&plan.best, &plan.others}) {
+    for (const auto& choice : *list) rows.push_back(row_of(cluster, choice));
+  }
+  const auto lines = aligned(rows, 2);
+  terminal.print("");
+  terminal.print(terminal.coloured(Colour::bold, lines[0]));
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    const bool best = i == 1 && !plan.best.empty();
+    terminal.print(best ? terminal.coloured(Colour::green, lines[i]) : lines[i]);
+  }
+  terminal.print("");
+  std::istringstream advice(plan::mesh_advice(cluster, plan));
+  for (std::string line; std::getline(advice, line);) terminal.print(line);
+}
+
+nlohmann::json mesh_json(const plan::Cluster& cluster, const plan::MeshPlan& plan) {
+  nlohmann::json json = {{"tried", plan.tried},
+                         {"best", nlohmann::json::array()},
+                         {"others", nlohmann::json::array()},
+                         {"advice", plan::mesh_advice(cluster, plan)}};
+  for (const auto& choice : plan.best) json["best"].push_back(choice_json(cluster, choice));
+  for (const auto& choice : plan.others) json["others"].push_back(choice_json(cluster, choice));
+  return json;
+}
+
+void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
+                    const plan::MeshPlan& plan, const std::filesystem::path& path) {
+  if (plan.best.empty()) {
+    throw Error(ErrorCode::InvalidArgument, "nothing fits: there is no step to draw a timeline of");
+  }
+  const auto& best = plan.best.front();
+  std::vector<std::string> names;
+  for (std::size_t s = 0; s < best.stages.size(); ++s) {
+    const auto& devices = best.stages[s].devices;
+    const auto more = devices.size() > 1 ? fmt::format(" and {} more", devices.size() - 1) : "";
+    names.push_back(fmt::format("{}: {}{}", s, cluster.device(devices.front()).name, more));
+  }
+  const auto title =
+      fmt::format("{}: {} a step", describe(cluster, best), plan::seconds_text(best.step_s));
+  write_file_atomically(path, plan::timeline_svg(title, names, plan::run_of(input, cluster, best)));
+}
+
+void simulate_cluster(const Simulated& request, const plan::MeshInput* measured, double teraflops) {
+  auto described = plan::read_cluster(request.cluster);
+  plan::MeshInput input;
+  if (measured) {
+    input = *measured;
+    input.facts.resize(1);
+    for (auto& device : described.devices) device.slower *= teraflops;
+  } else if (described.model) {
+    input.facts = {*described.model};
+    input.global_batch = described.global_batch;
+    input.offloads = true;
+  } else {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} has no [model]: add one, or name a job file whose model is to be "
+                            "measured here",
+                            request.cluster.string()));
+  }
+  const plan::Cluster cluster(std::move(described.devices), std::move(described.network));
+  const auto plan = plan::plan_mesh(input, cluster);
+  if (!request.timeline.empty()) write_timeline(input, cluster, plan, request.timeline);
+  if (request.json) {
+    fmt::print("{}\n", nlohmann::json{{"mesh", mesh_json(cluster, plan)}}.dump(2));
+    return;
+  }
+  Terminal terminal;
+  terminal.print(
+      fmt::format("{} devices, {} units, {:.2f} billion parameters, a global batch of {}",
+                  cluster.size(), input.facts.front().units.size(),
+                  1e-9 * static_cast<double>(input.facts.front().elements()), input.global_batch));
+  print_mesh(terminal, cluster, plan);
+}
+
+}  // namespace bimetal::cli

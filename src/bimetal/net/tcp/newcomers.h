@@ -1,0 +1,41 @@
+#pragma once
+// Connections that have proved nothing yet. There is room for so many, so that a flood of strangers
+// costs bounded memory and descriptors, and it drives out its own: who is one of few from its
+// address keeps its place.
+
+#include <asio/ip/tcp.hpp>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <string>
+
+namespace bimetal::net {
+
+/// For one thread.
+class Newcomers {
+ public:
+  using Socket = std::shared_ptr<asio::ip::tcp::socket>;
+
+  explicit Newcomers(std::size_t room) : room_(room) {}
+
+  /// Takes one in. Without room the oldest of the address that has the most is closed first. An
+  /// IPv6 network of 64 bits counts as one address: a single machine may have all of it.
+  Socket admit(asio::ip::tcp::socket socket);
+
+  /// It has proved what it had to, or has ended.
+  void remove(const Socket& socket);
+
+  void close_all();
+
+ private:
+  struct Newcomer {
+    std::string from;
+    Socket socket;
+  };
+  void drop_one_of_the_most();
+
+  const std::size_t room_;
+  std::list<Newcomer> here_;  ///< the oldest first
+};
+
+}  // namespace bimetal::net

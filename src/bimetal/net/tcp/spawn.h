@@ -1,0 +1,24 @@
+#pragma once
+// Coroutines that nobody waits for. asio::detached would let an exception that ends one vanish, and
+// with it whatever the coroutine was there for; here it always reaches somebody.
+
+#include <asio/awaitable.hpp>
+#include <asio/co_spawn.hpp>
+#include <exception>
+#include <utility>
+
+#include "bimetal/base/to_error.h"
+
+namespace bimetal::net {
+
+/// Starts `work` on `where`, an executor or an io_context. An exception goes to `failed(Error)`, on
+/// the thread that runs the coroutine; what `failed` holds lives as long as that.
+template <typename Where, typename Failed>
+void spawn(Where&& where, asio::awaitable<void> work, Failed failed) {
+  asio::co_spawn(std::forward<Where>(where), std::move(work),
+                 [failed = std::move(failed)](const std::exception_ptr& failure) {
+                   if (failure) failed(to_error(failure));
+                 });
+}
+
+}  // namespace bimetal::net

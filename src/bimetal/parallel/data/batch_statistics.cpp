@@ -1,0 +1,38 @@
+#include "bimetal/parallel/data/batch_statistics.h"
+
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/parallel/tensor_buffer.h"
+
+namespace bimetal::parallel {
+
+void merge_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
+                      std::chrono::milliseconds timeout) {
+  if (statistics.empty()) return;
+  if (group.size() > 1) {
+    const torch::NoGradGuard no_grad;
+    std::vector<torch::Tensor> sums;
+    for (const auto& one : statistics) sums.push_back(one.sums.to(torch::kCPU, torch::kFloat64));
+    const auto all = torch::cat(sums);
+    group.all_reduce(tensor_buffer(all), comm::ReduceOp::sum, Deadline::after(timeout)).wait();
+    std::int64_t begin = 0;
+    for (const auto& one : statistics) {
+      auto target = one.sums;
+      target.copy_(all.narrow(0, begin, target.numel()));
+      begin += target.numel();
+    }
+  }
+  for (const auto& one : statistics) task::merge(one);
+}
+
+void discard(std::span<const task::BatchStatistics> statistics) {
+  for (const auto& one : statistics) {
+    auto sums = one.sums;
+    sums.zero_();
+  }
+}
+
+}  // namespace bimetal::parallel

@@ -1,0 +1,209 @@
+#include "bimetal/parallel/pipeline/link.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/parallel/pipeline/description.h"
+#include "bimetal/parallel/tensor_buffer.h"
+
+namespace bimetal::parallel::pipeline {
+namespace {
+
+// What is posted ahead may be long in coming: who waits for it says how long that may take.
+constexpr std::chrono::hours kPosted{24 * 7};
+
+constexpr int kDescription = 63;  // parts of a message; values count from 0
+
+std::uint64_t tag_of(const MessageName& name, int part) {
+  auto tag = static_cast<std::uint64_t>(name.step);
+  tag = tag << 12 | static_cast<std::uint64_t>(name.piece);
+  tag = tag << 16 | static_cast<std::uint64_t>(name.micro_batch);
+  tag = tag << 1 | static_cast<std::uint64_t>(name.forward);
+  return tag << 6 | static_cast<std::uint64_t>(part);
+}
+
+torch::Tensor on_host(const torch::Tensor& tensor) {
+  return tensor.detach().to(torch::kCPU).contiguous();
+}
+
+/// Keeps tensors alive until the operation that uses them is done.
+template <typename Kept>
+comm::Work keeping(comm::Work work, Kept kept) {
+  work.on_done([kept = std::move(kept)](std::exception_ptr) {});
+  return work;
+}
+
+}  // namespace
+
+struct Incoming::State {
+  comm::Group group;
+  int stage = 0;
+  MessageName name;
+  torch::Device device{torch::kCPU};
+  std::chrono::milliseconds timeout{};
+  std::string awaited;  ///< for messages
+
+  Description description{};
+  comm::Work described;
+
+  std::mutex mutex;  ///< the description may come while somebody waits
+  bool posted = false;
+  bool nothing = false;
+  task::Values values;
+  std::vector<bool> with_gradients;
+  std::vector<comm::Work> arriving;
+
+  static void post(const std::shared_ptr<State>& state);
+  void wait_for(const comm::Work& work, Deadline deadline) const;
+};
+
+/// Receives the values as the description says. Once.
+void Incoming::State::post(const std::shared_ptr<State>& state) {
+  const std::lock_guard lock(state->mutex);
+  if (state->posted) return;
+  state->posted = true;
+  auto described = read_description(state->description);
+  if (!described) {
+    state->nothing = true;
+    return;
+  }
+  state->values = std::move(described->values);
+  state->with_gradients = std::move(described->with_gradients);
+  for (std::size_t i = 0; i < state->values.size(); ++i) {
+    if (!state->values[i].defined()) continue;
+    auto work =
+        state->group.recv(tensor_buffer(state->values[i]), state->stage,
+                          tag_of(state->name, static_cast<int>(i)), Deadline::after(kPosted));
+    state->arriving.push_back(keeping(std::move(work), state->values[i]));
+  }
+}
+
+void Incoming::State::wait_for(const comm::Work& work, Deadline deadline) const {
+  if (!work.wait_until(deadline)) {
+    throw Error(ErrorCode::Timeout,
+                fmt::format("{} have not come within {} s: is that stage stuck, or far slower? "
+                            "parallel.timeout_s sets how long to wait",
+                            awaited, std::chrono::duration<double>(timeout).count()));
+  }
+  try {
+    work.wait();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", awaited, error.what()), error.rank());
+  }
+}
+
+std::optional<task::Values> Incoming::wait() {
+  const auto deadline = Deadline::after(state_->timeout);
+  state_->wait_for(state_->described, deadline);
+  State::post(state_);
+  if (state_->nothing) return std::nullopt;
+  for (const auto& work : state_->arriving) state_->wait_for(work, deadline);
+  task::Values values;
+  for (std::size_t i = 0; i < state_->values.size(); ++i) {
+    auto value = state_->values[i];
+    if (value.defined()) value = value.to(state_->device);
+    if (state_->with_gradients[i]) value.set_requires_grad(true);
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+Link::Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout)
+    : mesh_(mesh), group_(mesh.pipeline()), device_(device), timeout_(timeout) {}
+
+Incoming Link::expect(int stage, const MessageName& name) {
+  auto state = std::make_shared<Incoming::State>();
+  state->group = group_;
+  state->stage = stage;
+  state->name = name;
+  state->device = device_;
+  state->timeout = timeout_;
+  state->awaited = fmt::format("{}: the activations of micro-batch {} from {}",
+                               mesh_.name_of_stage(mesh_.place().stage), name.micro_batch,
+                               mesh_.name_of_stage(stage));
+  state->described = group_.recv(comm::buffer(std::span(state->description)), stage,
+                                 tag_of(name, kDescription), Deadline::after(kPosted));
+  state->described.on_done([state](std::exception_ptr error) {
+    if (error) return;
+    try {
+      Incoming::State::post(state);
+    } catch (const std::exception&) {
+      // Whoever waits posts once more, and gets the error.
+      const std::lock_guard lock(state->mutex);
+      state->posted = false;
+    }
+  });
+  return Incoming(std::move(state));
+}
+
+Incoming Link::expect_like(int stage, const MessageName& name, const task::Values& like) {
+  auto state = std::make_shared<Incoming::State>();
+  state->group = group_;
+  state->stage = stage;
+  state->name = name;
+  state->device = device_;
+  state->timeout = timeout_;
+  state->awaited = fmt::format("{}: the gradients of micro-batch {} from {}",
+                               mesh_.name_of_stage(mesh_.place().stage), name.micro_batch,
+                               mesh_.name_of_stage(stage));
+  state->description = describe(like);
+  Incoming::State::post(state);
+  state->with_gradients.assign(like.size(), false);
+  return Incoming(std::move(state));
+}
+
+void Link::send(int stage, const MessageName& name, const task::Values& values) {
+  auto description = std::make_shared<Description>(describe(values));
+  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), stage,
+                                      tag_of(name, kDescription), Deadline::after(kPosted)),
+                          description));
+  send_values(stage, name, values);
+}
+
+void Link::send_nothing(int stage, const MessageName& name) {
+  auto description = std::make_shared<Description>(describe_nothing());
+  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), stage,
+                                      tag_of(name, kDescription), Deadline::after(kPosted)),
+                          description));
+}
+
+void Link::send_like(int stage, const MessageName& name, const task::Values& values) {
+  send_values(stage, name, values);
+}
+
+void Link::send_values(int stage, const MessageName& name, const task::Values& values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].defined()) continue;
+    const auto host = on_host(values[i]);
+    bytes_sent_ += static_cast<std::int64_t>(host.nbytes());
+    sent_.push_back(
+        keeping(group_.send(tensor_buffer(host), stage, tag_of(name, static_cast<int>(i)),
+                            Deadline::after(kPosted)),
+                host));
+  }
+}
+
+void Link::flush() {
+  const auto deadline = Deadline::after(timeout_);
+  for (const auto& work : std::exchange(sent_, {})) {
+    if (!work.wait_until(deadline)) {
+      throw Error(
+          ErrorCode::Timeout,
+          fmt::format("{}: what it has sent to the stages beside it was not taken within "
+                      "{} s: is one of them stuck? parallel.timeout_s sets how long to wait",
+                      mesh_.name_of_stage(mesh_.place().stage),
+                      std::chrono::duration<double>(timeout_).count()));
+    }
+    work.wait();
+  }
+}
+
+}  // namespace bimetal::parallel::pipeline

@@ -1,0 +1,83 @@
+#pragma once
+// Activations and their gradients on the way between neighbouring pieces of a model.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/task/values.h"
+
+namespace bimetal::parallel::pipeline {
+
+/// Which message of a step: what a piece has computed for a micro-batch.
+struct MessageName {
+  std::int64_t step = 0;
+  bool forward = true;  ///< activations; else gradients
+  int piece = 0;        ///< that computed it
+  int micro_batch = 0;
+};
+
+/// Values that come from another stage. A handle: what has been asked for arrives, whether or not
+/// somebody still waits.
+class Incoming {
+ public:
+  struct State;
+  Incoming() = default;
+  explicit Incoming(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+
+  /// Blocks. On the device; leaves that require gradients where they did at the sender. Nothing if
+  /// the sender has none to give (see Link::send_nothing). Errors: the fabric's, naming both
+  /// stages; Timeout once the deadline of waiting has passed.
+  std::optional<task::Values> wait();
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// One rank's connections to the other stages of its pipeline. Activations go with a description of
+/// their shapes and types, so that micro-batches may differ; the memory for them is there as soon
+/// as that has come, and they are received into it while the stage computes. Use from one thread.
+class Link {
+ public:
+  /// `timeout`: of each wait.
+  Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout);
+
+  /// Asks for a message with a description, from stage `stage`.
+  Incoming expect(int stage, const MessageName& name);
+  /// Asks for one without: `like` says what it will look like. Undefined ones are left out.
+  Incoming expect_like(int stage, const MessageName& name, const task::Values& like);
+
+  /// Sends with a description, and returns at once. Error(Unsupported) for values that cannot be
+  /// described: of more tensors or dimensions than any model has between its units.
+  void send(int stage, const MessageName& name, const task::Values& values);
+  /// Instead: there are none, because something went wrong.
+  void send_nothing(int stage, const MessageName& name);
+  /// Sends to who has called expect_like().
+  void send_like(int stage, const MessageName& name, const task::Values& values);
+
+  /// Waits for what has been sent. Rethrows the fabric's errors.
+  void flush();
+
+  /// Bytes of values sent since the start.
+  std::int64_t bytes_sent() const noexcept { return bytes_sent_; }
+
+ private:
+  void send_values(int stage, const MessageName& name, const task::Values& values);
+
+  const Mesh& mesh_;
+  comm::Group group_;
+  torch::Device device_;
+  std::chrono::milliseconds timeout_;
+  std::vector<comm::Work> sent_;
+  std::int64_t bytes_sent_ = 0;
+};
+
+}  // namespace bimetal::parallel::pipeline

@@ -1,0 +1,88 @@
+#pragma once
+// Runs a stage's schedule: forward and backward of its pieces for micro-batch after micro-batch,
+// with what comes from the neighbouring stages and for them.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <span>
+
+#include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/pipeline/link.h"
+#include "bimetal/parallel/schedule/schedule.h"
+#include "bimetal/task/values.h"
+
+namespace bimetal::parallel::pipeline {
+
+/// What a stage computes; who runs it knows nothing of models, data or precision.
+struct StageWork {
+  /// The model's inputs for a micro-batch: asked for where the model begins.
+  std::function<task::Values(int micro_batch)> inputs;
+  std::function<task::Values(int chunk, int micro_batch, const task::Values& inputs)> forward;
+  /// Of the model's outputs, one number: asked for where the model ends.
+  std::function<torch::Tensor(int micro_batch, const task::Values& outputs)> loss_sum;
+  /// Whether the step may go on without what has thrown that: the other stages then get word
+  /// instead of activations, and the step's result is to be dropped by all.
+  std::function<bool(const std::exception_ptr&)> survivable;
+};
+
+/// A stage's place in the line of pieces that a micro-batch goes through.
+struct Line {
+  int stage = 0, stages = 1, chunks = 1;
+
+  int piece(int chunk) const { return schedule::piece_of(stage, chunk, stages); }
+  int stage_of(int piece) const { return piece % stages; }
+  bool begins(int piece) const { return piece == 0; }
+  bool ends(int piece) const { return piece + 1 == stages * chunks; }
+};
+
+struct RunnerOptions {
+  schedule::Kind kind = schedule::Kind::one_f_one_b;
+  int chunks = 1;
+  /// zero_bubble: backward may be split. Not where activations are computed again, which would be
+  /// done for each of the parts: then all of it is done with the first.
+  bool split = true;
+  torch::Device device{torch::kCPU};
+  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  /// Called around each action's computation, for measurements; may be left out.
+  std::function<void(schedule::What, const std::function<void()>&)> around = {};
+};
+
+/// Use from one thread. All stages of a pipeline make the same calls.
+class Runner {
+ public:
+  /// `mesh` must outlive it.
+  Runner(const Mesh& mesh, RunnerOptions options);
+
+  struct Result {
+    double loss_sum = 0;            ///< of all samples, on the last stage; else 0
+    double wait_seconds = 0;        ///< for other stages
+    std::exception_ptr error = {};  ///< here, if it was survivable
+    bool incomplete = false;        ///< on this stage or one before
+  };
+
+  /// A step between the store's begin_step() and finish_step(). `samples`: of each micro-batch, the
+  /// same on all stages; those of 0 nobody computes. Errors: the fabric's, and what StageWork
+  /// throws.
+  Result run(std::span<const std::int64_t> samples, const StageWork& work, ParameterStore& store);
+
+  /// Forward alone of `count` micro-batches, without gradients; `take` gets the model's outputs
+  /// where it ends. `work.inputs` and `work.forward` are used.
+  void run_forward(int count, const StageWork& work,
+                   const std::function<void(int micro_batch, const task::Values& outputs)>& take);
+
+  /// Bytes of activations and their gradients that this rank has sent.
+  std::int64_t bytes_sent() const noexcept { return link_.bytes_sent(); }
+
+ private:
+  RunnerOptions options_;
+  Line line_;
+  Link link_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace bimetal::parallel::pipeline

@@ -1,0 +1,138 @@
+#include "bimetal/parallel/pipeline/stage_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::parallel::pipeline {
+namespace {
+
+/// Units [first, last) of each of a stage's pieces.
+std::vector<std::pair<std::size_t, std::size_t>> ranges_of(const std::vector<std::size_t>& begins,
+                                                           std::size_t units, int stages,
+                                                           int stage) {
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  for (auto piece = static_cast<std::size_t>(stage); piece < begins.size();
+       piece += static_cast<std::size_t>(stages)) {
+    ranges.emplace_back(begins[piece], piece + 1 < begins.size() ? begins[piece + 1] : units);
+  }
+  return ranges;
+}
+
+task::Model part_of(const task::Model& whole, std::size_t first, std::size_t last) {
+  return {{whole.units.begin() + static_cast<std::ptrdiff_t>(first),
+           whole.units.begin() + static_cast<std::ptrdiff_t>(last)}};
+}
+
+task::Model model_of_stage(const task::Model& whole, const std::vector<std::size_t>& begins,
+                           int stages, int stage) {
+  task::Model model;
+  for (const auto& [first, last] : ranges_of(begins, whole.units.size(), stages, stage)) {
+    const auto part = part_of(whole, first, last);
+    model.units.insert(model.units.end(), part.units.begin(), part.units.end());
+  }
+  return model;
+}
+
+bool has(const std::vector<task::NamedTensor>& tensors, const torch::Tensor& tensor) {
+  return std::ranges::any_of(
+      tensors, [&](const task::NamedTensor& other) { return other.tensor.is_same(tensor); });
+}
+
+/// Under their names in the whole model.
+void rename(std::vector<task::NamedTensor>& tensors, const std::vector<task::NamedTensor>& whole) {
+  for (auto& [name, tensor] : tensors) {
+    for (const auto& known : whole) {
+      if (known.tensor.is_same(tensor)) name = known.name;
+    }
+  }
+}
+
+task::Model renamed(task::Model model) {
+  const auto parameters = model.named_parameters(), buffers = model.named_buffers();
+  for (auto& unit : model.units) {
+    rename(unit.parameters, parameters);
+    rename(unit.buffers, buffers);
+  }
+  return model;
+}
+
+std::vector<Tied> tied_between(const task::Model& whole, const std::vector<std::size_t>& begins,
+                               int stages, int stage) {
+  std::vector<std::vector<task::NamedTensor>> parameters;
+  for (int s = 0; s < stages; ++s) {
+    parameters.push_back(model_of_stage(whole, begins, stages, s).named_parameters());
+  }
+  std::vector<Tied> all;
+  for (const auto& [name, tensor] : whole.named_parameters()) {
+    if (!tensor.requires_grad()) continue;
+    Tied tied;
+    for (int s = 0; s < stages; ++s) {
+      if (has(parameters[static_cast<std::size_t>(s)], tensor)) tied.stages.push_back(s);
+    }
+    if (tied.stages.size() < 2) continue;
+    if (std::ranges::find(tied.stages, stage) != tied.stages.end()) tied.tensor = tensor;
+    all.push_back(std::move(tied));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::size_t> begins_of(const std::vector<std::int64_t>& cuts, std::size_t pieces,
+                                   std::size_t units) {
+  if (pieces > units) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("a model of {} units cannot be cut into {} pieces: take at most {} "
+                            "stages (times mesh.chunks with \"interleaved\")",
+                            units, pieces, units));
+  }
+  if (cuts.size() + 1 != pieces) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("mesh.cuts has {} units for {} pieces of the model: give the {} units "
+                            "at which those but the first begin, or none",
+                            cuts.size(), pieces, pieces - 1));
+  }
+  std::vector<std::size_t> begins = {0};
+  for (const auto cut : cuts) {
+    if (cut <= static_cast<std::int64_t>(begins.back()) ||
+        cut >= static_cast<std::int64_t>(units)) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("mesh.cuts = [{}]: units at which a model of {} may be cut are 1 to "
+                              "{}, each larger than the one before",
+                              fmt::join(cuts, ", "), units, units - 1));
+    }
+    begins.push_back(static_cast<std::size_t>(cut));
+  }
+  return begins;
+}
+
+StageModel make_stage(const task::Model& model, const std::vector<std::size_t>& begins, int stages,
+                      int stage) {
+  const auto whole = renamed(model);
+  StageModel made;
+  for (const auto& [first, last] : ranges_of(begins, whole.units.size(), stages, stage)) {
+    made.pieces.push_back(part_of(whole, first, last));
+  }
+  made.model = model_of_stage(whole, begins, stages, stage);
+  made.tied = tied_between(whole, begins, stages, stage);
+  return made;
+}
+
+std::string describe_units(const task::Model& whole, const std::vector<std::size_t>& begins,
+                           int stages, int stage) {
+  std::vector<std::string> numbers, names;
+  for (const auto& [first, last] : ranges_of(begins, whole.units.size(), stages, stage)) {
+    const bool one = last == first + 1;
+    numbers.push_back(one ? fmt::format("{}", first) : fmt::format("{}-{}", first, last - 1));
+    names.push_back(
+        one ? whole.units[first].name
+            : fmt::format("{} … {}", whole.units[first].name, whole.units[last - 1].name));
+  }
+  return fmt::format("units {} ({})", fmt::join(numbers, ", "), fmt::join(names, ", "));
+}
+
+}  // namespace bimetal::parallel::pipeline

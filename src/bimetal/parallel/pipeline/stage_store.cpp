@@ -1,0 +1,85 @@
+#include "bimetal/parallel/pipeline/stage_store.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/tensor_buffer.h"
+
+namespace bimetal::parallel::pipeline {
+
+StageStore::StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
+                       const std::vector<Tied>& tied, std::chrono::milliseconds timeout)
+    : mesh_(std::move(mesh)), own_(std::move(own)), timeout_(timeout) {
+  auto pipeline = mesh_->pipeline();
+  std::map<std::vector<int>, comm::Group> groups;
+  for (const auto& [tensor, stages] : tied) {
+    // Stages outside of it ask for the group, too, and get none.
+    const auto [place, fresh] = groups.try_emplace(stages);
+    if (fresh) place->second = pipeline.subgroup(stages);
+    if (!tensor.defined()) continue;
+    shared_.push_back({tensor, place->second, mesh_->place().stage == stages.front()});
+  }
+}
+
+void StageStore::begin_step(std::int64_t weight, double scale) {
+  waited_ = 0;
+  own_->begin_step(weight, scale);
+}
+
+void StageStore::backward(const torch::Tensor& loss, std::int64_t part) {
+  own_->backward(loss, part);
+}
+
+void StageStore::backward_last(const torch::Tensor& loss, std::int64_t part) {
+  own_->backward_last(loss, part);
+}
+
+void StageStore::run_pass(const std::function<void()>& backward, bool last) {
+  own_->run_pass(backward, last && !sums_first());
+}
+
+// Each pipeline sums by itself what its replicas have summed, the same numbers in the same order;
+// or the replicas sum what their pipelines have.
+void StageStore::finish_step() {
+  if (sums_first()) sum_shared();
+  own_->finish_step();
+  if (!sums_first()) sum_shared();
+}
+
+void StageStore::sum_shared() {
+  const Stopwatch watch;
+  for (auto& shared : shared_) sum(shared);
+  waited_ += watch.seconds();
+}
+
+void StageStore::sum(Shared& shared) const {
+  auto& gradient = shared.tensor.mutable_grad();
+  if (!gradient.defined()) gradient = torch::zeros_like(shared.tensor);
+  const auto host = gradient.to(torch::kCPU).contiguous();
+  shared.stages.all_reduce(tensor_buffer(host), comm::ReduceOp::sum, Deadline::after(timeout_))
+      .wait();
+  if (!host.is_same(gradient)) gradient.copy_(host);
+}
+
+bool StageStore::counts(const torch::Tensor& parameter) const {
+  if (!own_->in_shards() && mesh_->place().replica != 0) return false;
+  const auto found = std::ranges::find_if(shared_, [&](const Shared& shared) {
+    return shared.tensor.is_same(parameter) ||
+           std::ranges::any_of(shared.pieces,
+                               [&](const auto& piece) { return piece.is_same(parameter); });
+  });
+  return found == shared_.end() || found->counted;
+}
+
+void StageStore::add_piece(const torch::Tensor& tensor, const torch::Tensor& piece) {
+  for (auto& shared : shared_) {
+    if (shared.tensor.is_same(tensor)) shared.pieces.push_back(piece);
+  }
+}
+
+}  // namespace bimetal::parallel::pipeline

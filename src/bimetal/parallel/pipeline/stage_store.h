@@ -1,0 +1,68 @@
+#pragma once
+// The parameters of a stage, as a step of the whole job sees them: replicas of the stage sum their
+// gradients by a store of their own, and stages that have a tensor in common sum theirs.
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+
+namespace bimetal::parallel::pipeline {
+
+/// Use from one thread. Its group() is that of all ranks, who agree on each step.
+class StageStore final : public ParameterStore {
+ public:
+  /// `own`: among mesh.replicas(), with whole gradients on each until they are reduced. Tied
+  /// tensors are those of make_stage(). Collective over the mesh.
+  StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
+             const std::vector<Tied>& tied, std::chrono::milliseconds timeout);
+
+  void begin_step(std::int64_t weight, double scale = 1) override;
+  void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
+  void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
+  void run_pass(const std::function<void()>& backward, bool last) override;
+  double loss_factor() const override { return own_->loss_factor(); }
+  void finish_step() override;
+  void after_update() override { own_->after_update(); }
+  /// A stage has but its own part of the gradients.
+  bool in_shards() const noexcept override { return true; }
+  /// Of the ranks that have a whole gradient, the first stage's first replica counts it.
+  bool counts(const torch::Tensor& parameter) const override;
+  /// `piece`, of a tensor that this stage has in common with others, is one of its optimizer's: it
+  /// is counted where the tensor is. For stores that keep shards.
+  void add_piece(const torch::Tensor& tensor, const torch::Tensor& piece);
+  /// `root`: a replica.
+  void broadcast_buffers(int root) override { own_->broadcast_buffers(root); }
+  /// Waiting for activations and gradients of other stages included, as far as add_wait() knows.
+  double wait_seconds() const noexcept override { return own_->wait_seconds() + waited_; }
+  double communicate_seconds() const noexcept override {
+    return own_->communicate_seconds() + waited_;
+  }
+  const comm::Group& group() const noexcept override { return mesh_->world(); }
+
+  void add_wait(double seconds) noexcept { waited_ += seconds; }
+
+ private:
+  struct Shared {
+    torch::Tensor tensor;
+    comm::Group stages;    ///< those that have it
+    bool counted = false;  ///< here
+    std::vector<torch::Tensor> pieces = {};
+  };
+
+  /// Shards are of gradients that the stages have summed.
+  bool sums_first() const noexcept { return own_->in_shards() && !shared_.empty(); }
+  void sum_shared();
+  void sum(Shared& shared) const;
+
+  std::shared_ptr<const Mesh> mesh_;
+  std::shared_ptr<ParameterStore> own_;
+  std::vector<Shared> shared_;
+  std::chrono::milliseconds timeout_;
+  double waited_ = 0;
+};
+
+}  // namespace bimetal::parallel::pipeline

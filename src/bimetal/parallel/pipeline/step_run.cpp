@@ -1,0 +1,220 @@
+#include "bimetal/parallel/pipeline/step_run.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/device/device.h"
+
+namespace bimetal::parallel::pipeline {
+namespace {
+
+using schedule::What;
+
+/// Those that gradients flow through.
+task::Values differentiable(const task::Values& values) {
+  task::Values found;
+  for (const auto& value : values) found.push_back(value.requires_grad() ? value : torch::Tensor());
+  return found;
+}
+
+task::Values defined(const task::Values& values) {
+  task::Values found;
+  for (const auto& value : values) {
+    if (value.defined()) found.push_back(value);
+  }
+  return found;
+}
+
+}  // namespace
+
+StepRun::StepRun(const Line& line, const RunnerOptions& options, Link& link, std::int64_t step,
+                 std::span<const std::int64_t> samples, const StageWork& work,
+                 ParameterStore& store)
+    : line_(line),
+      options_(options),
+      link_(link),
+      step_(step),
+      samples_(samples),
+      work_(work),
+      store_(store),
+      actions_(schedule::schedule(options.kind, line.stage,
+                                  {line.stages, static_cast<int>(samples.size()), line.chunks})) {}
+
+Runner::Result StepRun::run() {
+  post_receives();
+  const auto last = last_backward();
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const auto& action = actions_[i];
+    if (samples_[static_cast<std::size_t>(action.micro_batch)] == 0) continue;
+    act(action, i == last);
+  }
+  link_.flush();
+  device::synchronize(options_.device);
+  for (const auto& loss : losses_) result_.loss_sum += loss.item<double>();
+  return std::move(result_);
+}
+
+void StepRun::post_receives() {
+  for (const auto& action : actions_) {
+    const int piece = line_.piece(action.chunk);
+    if (action.what != What::forward || line_.begins(piece)) continue;
+    if (samples_[static_cast<std::size_t>(action.micro_batch)] == 0) continue;
+    activations_[{action.chunk, action.micro_batch}] =
+        link_.expect(line_.stage_of(piece - 1), {step_, true, piece - 1, action.micro_batch});
+  }
+}
+
+/// The action behind which no gradient of this stage's parameters changes.
+std::size_t StepRun::last_backward() const {
+  std::size_t last = actions_.size();
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const auto& action = actions_[i];
+    const bool adds = action.what == What::backward || action.what == What::backward_weight;
+    if (adds && samples_[static_cast<std::size_t>(action.micro_batch)] > 0) last = i;
+  }
+  return last;
+}
+
+void StepRun::act(const Action& action, bool last) {
+  switch (action.what) {
+    case What::forward: return forward(action);
+    case What::backward:
+    case What::backward_input: return backward(action, last);
+    case What::backward_weight: return backward_weight(action, last);
+  }
+}
+
+std::optional<task::Values> StepRun::wait_for(Incoming& incoming) {
+  const Stopwatch watch;
+  auto values = incoming.wait();
+  incoming = {};
+  result_.wait_seconds += watch.seconds();
+  return values;
+}
+
+bool StepRun::try_to(What what, const std::function<void()>& compute) {
+  if (result_.incomplete) return false;
+  try {
+    const Stopwatch watch;
+    if (options_.around) {
+      options_.around(what, compute);
+    } else {
+      compute();
+    }
+    device::pause_for_speed(options_.speed, watch.seconds());
+    return true;
+  } catch (...) {
+    result_.error = std::current_exception();
+    if (!work_.survivable || !work_.survivable(result_.error)) throw;
+    result_.incomplete = true;
+    return false;
+  }
+}
+
+void StepRun::forward(const Action& action) {
+  auto& pass = passes_[{action.chunk, action.micro_batch}];
+  if (line_.begins(line_.piece(action.chunk))) {
+    try_to(What::forward, [&] {
+      pass.inputs = work_.inputs(action.micro_batch);
+      compute_forward(action, pass);
+    });
+  } else if (auto inputs = wait_for(activations_.at({action.chunk, action.micro_batch}))) {
+    pass.received = true;
+    pass.inputs = std::move(*inputs);
+    try_to(What::forward, [&] { compute_forward(action, pass); });
+  } else {
+    result_.incomplete = true;
+  }
+  hand_on(action, pass);
+}
+
+void StepRun::compute_forward(const Action& action, Pass& pass) {
+  pass.outputs = work_.forward(action.chunk, action.micro_batch, pass.inputs);
+  if (line_.ends(line_.piece(action.chunk))) {
+    pass.loss = work_.loss_sum(action.micro_batch, pass.outputs);
+    if (!pass.loss.defined() || pass.loss.numel() != 1) {
+      throw Error(ErrorCode::InvalidArgument,
+                  "Task::loss_sum must give a single number, the sum over the batch");
+    }
+    losses_.push_back(pass.loss.detach());
+  }
+  pass.whole = true;
+}
+
+void StepRun::hand_on(const Action& action, Pass& pass) {
+  const int piece = line_.piece(action.chunk);
+  if (line_.ends(piece)) return;
+  const int next = line_.stage_of(piece + 1);
+  const MessageName name{step_, true, piece, action.micro_batch};
+  if (!pass.whole) return link_.send_nothing(next, name);
+  link_.send(next, name, pass.outputs);
+  pass.gradients = link_.expect_like(next, {step_, false, piece + 1, action.micro_batch},
+                                     differentiable(pass.outputs));
+}
+
+void StepRun::backward(const Action& action, bool last) {
+  auto& pass = passes_.at({action.chunk, action.micro_batch});
+  if (line_.ends(line_.piece(action.chunk))) {
+    if (pass.whole) {
+      const auto factor = torch::full_like(pass.loss, store_.loss_factor());
+      pass.outputs = {pass.loss};
+      pass.whole = try_to(action.what, [&] {
+        compute_backward(pass, {factor}, action.what == What::backward_input, last);
+      });
+    }
+  } else if (pass.gradients) {
+    const auto gradients = wait_for(pass.gradients);
+    pass.whole = try_to(action.what, [&] {
+      compute_backward(pass, *gradients, action.what == What::backward_input, last);
+    });
+  }
+  hand_back(action, pass);
+  if (!pass.split) passes_.erase({action.chunk, action.micro_batch});
+}
+
+void StepRun::compute_backward(Pass& pass, const task::Values& gradients, bool split, bool last) {
+  auto outputs = defined(differentiable(pass.outputs));
+  const auto arrived = defined(gradients);
+  pass.outputs.clear();
+  pass.loss = torch::Tensor();
+  if (outputs.empty()) return;
+  if (split && options_.split) {
+    pass.split = std::make_unique<SplitBackward>(std::move(outputs), arrived,
+                                                 defined(differentiable(pass.inputs)));
+    pass.split->of_inputs();
+    return;
+  }
+  store_.run_pass([&] { torch::autograd::backward(outputs, arrived); }, last);
+}
+
+void StepRun::hand_back(const Action& action, const Pass& pass) {
+  if (!pass.received) return;
+  const int piece = line_.piece(action.chunk);
+  task::Values gradients;
+  for (const auto& input : pass.inputs) {
+    if (!input.requires_grad()) {
+      gradients.emplace_back();
+    } else {
+      gradients.push_back(input.grad().defined() ? input.grad() : torch::zeros_like(input));
+    }
+  }
+  link_.send_like(line_.stage_of(piece - 1), {step_, false, piece, action.micro_batch}, gradients);
+}
+
+void StepRun::backward_weight(const Action& action, bool last) {
+  const auto found = passes_.find({action.chunk, action.micro_batch});
+  if (found == passes_.end()) {
+    // Its backward was whole with the first part. Gradients may leave now, where it was the last.
+    if (last && !result_.incomplete) store_.run_pass([] {}, true);
+    return;
+  }
+  auto& pass = found->second;
+  try_to(What::backward_weight, [&] { store_.run_pass([&] { pass.split->of_weights(); }, last); });
+  passes_.erase(found);
+}
+
+}  // namespace bimetal::parallel::pipeline

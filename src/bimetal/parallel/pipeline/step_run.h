@@ -1,0 +1,69 @@
+#pragma once
+// One step of a stage. Private to this folder.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/pipeline/link.h"
+#include "bimetal/parallel/pipeline/runner.h"
+#include "bimetal/parallel/pipeline/split_backward.h"
+
+namespace bimetal::parallel::pipeline {
+
+class StepRun {
+ public:
+  StepRun(const Line& line, const RunnerOptions& options, Link& link, std::int64_t step,
+          std::span<const std::int64_t> samples, const StageWork& work, ParameterStore& store);
+
+  Runner::Result run();
+
+ private:
+  using Action = schedule::Action;
+  using Key = std::pair<int, int>;  ///< chunk, micro-batch
+
+  /// A micro-batch in a piece, from forward to the end of backward.
+  struct Pass {
+    bool received = false;  ///< its inputs: who sent them waits for gradients
+    task::Values inputs, outputs;
+    torch::Tensor loss;
+    Incoming gradients;  ///< of the outputs, from the piece behind
+    std::unique_ptr<SplitBackward> split;
+    bool whole = false;  ///< its computation has come as far as it should
+  };
+
+  void post_receives();
+  std::size_t last_backward() const;
+  void act(const Action& action, bool last);
+  void forward(const Action& action);
+  void compute_forward(const Action& action, Pass& pass);
+  void hand_on(const Action& action, Pass& pass);
+  void backward(const Action& action, bool last);
+  void compute_backward(Pass& pass, const task::Values& gradients, bool split, bool last);
+  void hand_back(const Action& action, const Pass& pass);
+  void backward_weight(const Action& action, bool last);
+  std::optional<task::Values> wait_for(Incoming& incoming);
+  /// Does what takes time, or notes why it could not.
+  bool try_to(schedule::What what, const std::function<void()>& compute);
+
+  const Line line_;
+  const RunnerOptions& options_;
+  Link& link_;
+  const std::int64_t step_;
+  const std::span<const std::int64_t> samples_;
+  const StageWork& work_;
+  ParameterStore& store_;
+  const std::vector<Action> actions_;
+  std::map<Key, Incoming> activations_;
+  std::map<Key, Pass> passes_;
+  std::vector<torch::Tensor> losses_;
+  Runner::Result result_;
+};
+
+}  // namespace bimetal::parallel::pipeline

@@ -1,0 +1,170 @@
+#include "bimetal/parallel/schedule/cut.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::parallel::schedule {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+void require_rows(const std::vector<std::vector<double>>& rows, std::size_t stages,
+                  std::size_t units, const char* what) {
+  const bool even = rows.size() == stages &&
+                    std::ranges::all_of(rows, [&](const auto& row) { return row.size() == units; });
+  if (!even) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("cutting {} units into {} stages: {} must have a number for each of "
+                            "both",
+                            units, stages, what));
+  }
+}
+
+class Cutter {
+ public:
+  explicit Cutter(const CutProblem& problem)
+      : problem_(problem), stages_(problem.seconds.size()), units_(units_of(problem)) {
+    require_sound();
+    for (std::size_t stage = 0; stage < stages_; ++stage) {
+      auto& seconds = seconds_.emplace_back(1, 0.0);
+      auto& bytes = bytes_.emplace_back(1, 0.0);
+      for (std::size_t unit = 0; unit < units_; ++unit) {
+        seconds.push_back(seconds.back() + problem.seconds[stage][unit]);
+        bytes.push_back(bytes.back() + (problem.bytes.empty() ? 0 : problem.bytes[stage][unit]));
+      }
+    }
+  }
+
+  Cut best() const {
+    Cut found{{}, kNever};
+    const double rounds = problem_.micro_batches - 1;
+    for (const double longest : lengths()) {
+      // The sum is never less than that without a limit, nor the longest than the one before.
+      if (rounds * longest + least_sum() >= found.seconds) break;
+      auto [begins, sum] = within(longest);
+      if (begins.empty()) continue;
+      const double seconds = rounds * longest_of(begins) + sum;
+      if (seconds < found.seconds) found = {std::move(begins), seconds};
+    }
+    if (found.begins.empty()) refuse_for_memory();
+    return found;
+  }
+
+ private:
+  static std::size_t units_of(const CutProblem& problem) {
+    return problem.seconds.empty() ? 0 : problem.seconds.front().size();
+  }
+
+  void require_sound() const {
+    if (stages_ == 0 || units_ < stages_) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("a model of {} units cannot be cut into {} stages: {} at most",
+                              units_, stages_, units_));
+    }
+    require_rows(problem_.seconds, stages_, units_, "seconds");
+    if (!problem_.send.empty()) require_rows({problem_.send}, 1, units_, "send");
+    if (problem_.bytes.empty()) return;
+    require_rows(problem_.bytes, stages_, units_, "bytes");
+    require_rows({problem_.memory}, 1, stages_, "memory");
+  }
+
+  bool fits(std::size_t stage, std::size_t begin, std::size_t end) const {
+    return problem_.bytes.empty() ||
+           bytes_[stage][end] - bytes_[stage][begin] <= problem_.memory[stage];
+  }
+
+  /// Seconds of a stage that has the units [begin, end).
+  double length(std::size_t stage, std::size_t begin, std::size_t end) const {
+    const bool sends = end < units_ && !problem_.send.empty();
+    return seconds_[stage][end] - seconds_[stage][begin] + (sends ? problem_.send[end - 1] : 0);
+  }
+
+  /// Every length that a stage may have, in rising order.
+  std::vector<double> lengths() const {
+    std::vector<double> all;
+    for (std::size_t stage = 0; stage < stages_; ++stage) {
+      for (std::size_t begin = stage; begin < units_; ++begin) {
+        for (std::size_t end = begin + 1; end <= units_; ++end) {
+          if (fits(stage, begin, end)) all.push_back(length(stage, begin, end));
+        }
+      }
+    }
+    std::ranges::sort(all);
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    const auto first = std::ranges::partition_point(
+        all, [&](double longest) { return within(longest).first.empty(); });
+    return {first, all.end()};
+  }
+
+  double least_sum() const {
+    if (least_sum_ < 0) least_sum_ = within(kNever).second;
+    return least_sum_;
+  }
+
+  /// The least sum with no stage longer than `longest`, and its cut; empty if there is none.
+  std::pair<std::vector<std::size_t>, double> within(double longest) const {
+    // least[unit]: of the stages so far, having all units before that one.
+    std::vector<double> least(units_ + 1, kNever);
+    std::vector<std::vector<std::size_t>> from(stages_, std::vector<std::size_t>(units_ + 1));
+    least[0] = 0;
+    for (std::size_t stage = 0; stage < stages_; ++stage) {
+      std::vector<double> now(units_ + 1, kNever);
+      for (std::size_t end = stage + 1; end <= units_; ++end) {
+        for (std::size_t begin = stage; begin < end; ++begin) {
+          const double seconds = length(stage, begin, end);
+          if (seconds > longest || !fits(stage, begin, end)) continue;
+          if (least[begin] + seconds >= now[end]) continue;
+          now[end] = least[begin] + seconds;
+          from[stage][end] = begin;
+        }
+      }
+      least = std::move(now);
+    }
+    if (least[units_] == kNever) return {{}, kNever};
+    std::vector<std::size_t> begins(stages_);
+    for (std::size_t stage = stages_, end = units_; stage-- > 0;) {
+      end = begins[stage] = from[stage][end];
+    }
+    return {begins, least[units_]};
+  }
+
+  double longest_of(const std::vector<std::size_t>& begins) const {
+    double longest = 0;
+    for (std::size_t stage = 0; stage < stages_; ++stage) {
+      const auto end = stage + 1 < stages_ ? begins[stage + 1] : units_;
+      longest = std::max(longest, length(stage, begins[stage], end));
+    }
+    return longest;
+  }
+
+  [[noreturn]] void refuse_for_memory() const {
+    std::string devices;
+    for (std::size_t stage = 0; stage < problem_.memory.size(); ++stage) {
+      devices += fmt::format("{}{:.3g} of {:.3g}", stage > 0 ? ", " : "", problem_.memory[stage],
+                             bytes_[stage][units_]);
+    }
+    throw Error(ErrorCode::OutOfMemory,
+                fmt::format("no cut of the model into {} stages fits: they have room for {} bytes "
+                            "that the whole model would take there; take more stages, smaller "
+                            "micro-batches, recomputation or ZeRO",
+                            stages_, devices));
+  }
+
+  const CutProblem& problem_;
+  std::size_t stages_, units_;
+  std::vector<std::vector<double>> seconds_, bytes_;  ///< [stage][unit]: sums of all before it
+  mutable double least_sum_ = -1;
+};
+
+}  // namespace
+
+Cut cut(const CutProblem& problem) {
+  return Cutter(problem).best();
+}
+
+}  // namespace bimetal::parallel::schedule

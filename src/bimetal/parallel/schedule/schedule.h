@@ -1,0 +1,75 @@
+#pragma once
+// What a stage of a pipeline does in a step, as a list of actions: the same for who runs it, who
+// tests it and who plans with it. Pure functions of a few numbers, so that every rank knows the
+// lists of all.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bimetal::parallel::schedule {
+
+enum class Kind {
+  gpipe,        ///< all forward, then all backward: Huang et al., NeurIPS 2019, §2.3
+  one_f_one_b,  ///< "1f1b": Narayanan et al., "PipeDream-Flush", ICML 2021, §2.2 there
+  interleaved,  ///< 1F1B over several pieces per stage: Narayanan et al., SC 2021, §2.2
+  zero_bubble,  ///< ZB-H1, backward in two parts: Qi et al., "Zero Bubble", ICLR 2024, §2.3
+};
+
+/// "gpipe", "1f1b", "interleaved", "zero_bubble": as job files have them.
+std::string_view to_string(Kind kind) noexcept;
+/// Error(InvalidArgument) that lists what there is.
+Kind kind_named(std::string_view name);
+
+enum class What : std::uint8_t {
+  forward,
+  backward,         ///< of inputs and weights
+  backward_input,   ///< of inputs alone: what the stage before waits for
+  backward_weight,  ///< the rest; nobody else waits for it
+};
+
+struct Action {
+  What what = What::forward;
+  int micro_batch = 0;
+  int chunk = 0;  ///< which of the stage's pieces
+  bool operator==(const Action&) const = default;
+};
+
+/// "F3", "B3", "I3", "W3"; with several chunks "F3.1".
+std::string to_string(const Action& action);
+
+/// Where a model is cut into stages · chunks pieces, stage s has those of s + chunk · stages: a
+/// micro-batch comes by every stage once for each chunk.
+constexpr int piece_of(int stage, int chunk, int stages) {
+  return stage + chunk * stages;
+}
+
+/// Pieces per stage: 1, but for interleaved.
+struct Shape {
+  int stages = 1;
+  int micro_batches = 1;
+  int chunks = 1;
+};
+
+/// What can be run: Error(InvalidArgument) that says what could, unless stages, micro_batches and
+/// chunks are at least 1, chunks is 1 but for interleaved, and micro_batches is a multiple of
+/// stages with interleaved.
+void require_possible(Kind kind, const Shape& shape);
+
+/// Micro-batches that `kind` can run, nearest to `wanted` and not below it.
+int micro_batches_near(Kind kind, int stages, int wanted);
+
+/// The actions of stage `stage` in their order. Whatever follows from the order of the model is
+/// waited for: forward for that of the piece before, backward for that of the piece behind. Each
+/// micro-batch has one forward per chunk, and either a backward or a backward_input and then a
+/// backward_weight. Errors: those of require_possible.
+///
+/// Activations that a stage (of p, counted from 0) keeps at most, of m micro-batches: gpipe m, 1f1b
+/// and zero_bubble min(m, p − stage) and min(m, p).
+std::vector<Action> schedule(Kind kind, int stage, const Shape& shape);
+
+/// Those of all stages.
+std::vector<std::vector<Action>> schedules(Kind kind, const Shape& shape);
+
+}  // namespace bimetal::parallel::schedule

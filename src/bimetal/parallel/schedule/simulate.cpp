@@ -1,0 +1,173 @@
+#include "bimetal/parallel/schedule/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <tuple>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::parallel::schedule {
+namespace {
+
+/// What an action waits for, or leaves behind: (forward or backward, piece, micro-batch).
+using Message = std::tuple<bool, int, int>;
+
+class Simulator {
+ public:
+  Simulator(const std::vector<std::vector<Action>>& lists, std::span<const PieceCost> pieces)
+      : lists_(lists),
+        pieces_(pieces),
+        next_(lists.size()),
+        clock_(lists.size()),
+        kept_(lists.size()),
+        links_(pieces.size()) {
+    result_.stages.resize(lists.size());
+    result_.busy.resize(lists.size());
+    result_.peak.resize(lists.size());
+  }
+
+  Simulation run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t stage = 0; stage < lists_.size(); ++stage) {
+        while (step(stage)) moved = true;
+      }
+    }
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  struct Link {
+    double forward = 0, backward = 0;  ///< when it is free
+  };
+
+  int piece(std::size_t stage, const Action& action) const {
+    const int stages = static_cast<int>(lists_.size());
+    const int found = piece_of(static_cast<int>(stage), action.chunk, stages);
+    if (action.chunk < 0 || found >= static_cast<int>(pieces_.size())) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("{} of stage {}: there are costs of {} pieces alone",
+                              to_string(action), stage, pieces_.size()));
+    }
+    return found;
+  }
+
+  static bool gives_gradients(What what) {
+    return what == What::backward || what == What::backward_input;
+  }
+
+  /// What `action` needs of another piece, if anything.
+  std::optional<Message> needed(int piece, const Action& action) const {
+    if (action.what == What::forward && piece > 0) {
+      return Message{true, piece - 1, action.micro_batch};
+    }
+    if (gives_gradients(action.what) && piece + 1 < static_cast<int>(pieces_.size())) {
+      return Message{false, piece + 1, action.micro_batch};
+    }
+    return std::nullopt;
+  }
+
+  /// Runs the stage's next action; false if that has to wait, or there is none.
+  bool step(std::size_t stage) {
+    if (next_[stage] == lists_[stage].size()) return false;
+    const auto& action = lists_[stage][next_[stage]];
+    const int place = piece(stage, action);
+    double begin = clock_[stage];
+    if (const auto message = needed(place, action)) {
+      const auto found = arrived_.find(*message);
+      if (found == arrived_.end()) return false;
+      begin = std::max(begin, found->second);
+    }
+    ++next_[stage];
+    const double end = begin + seconds(place, action.what);
+    clock_[stage] = end;
+    result_.stages[stage].push_back({action, begin, end});
+    result_.busy[stage] += end - begin;
+    keep(stage, place, action.what);
+    send(place, action, end);
+    return true;
+  }
+
+  double seconds(int piece, What what) const {
+    const auto& cost = pieces_[static_cast<std::size_t>(piece)];
+    switch (what) {
+      case What::forward: return cost.forward;
+      case What::backward: return cost.backward_input + cost.backward_weight;
+      case What::backward_input: return cost.backward_input;
+      case What::backward_weight: return cost.backward_weight;
+    }
+    return 0;
+  }
+
+  void keep(std::size_t stage, int piece, What what) {
+    const double activations = pieces_[static_cast<std::size_t>(piece)].activations;
+    if (what == What::forward) kept_[stage] += activations;
+    result_.peak[stage] = std::max(result_.peak[stage], kept_[stage]);
+    if (what == What::backward || what == What::backward_weight) kept_[stage] -= activations;
+  }
+
+  void send(int piece, const Action& action, double end) {
+    if (action.what == What::backward_weight) return;
+    const bool forward = action.what == What::forward;
+    auto& link = links_[static_cast<std::size_t>(piece)];
+    auto& free = forward ? link.forward : link.backward;
+    const auto& cost = pieces_[static_cast<std::size_t>(piece)];
+    free = std::max(free, end) + (forward ? cost.send_forward : cost.send_backward);
+    arrived_[{forward, piece, action.micro_batch}] = free;
+  }
+
+  void finish() {
+    for (std::size_t stage = 0; stage < lists_.size(); ++stage) {
+      result_.seconds = std::max(result_.seconds, clock_[stage]);
+      if (next_[stage] == lists_[stage].size()) continue;
+      const auto& action = lists_[stage][next_[stage]];
+      const auto message = needed(piece(stage, action), action);
+      const auto& [forward, from, micro_batch] = *message;
+      if (!result_.deadlock.empty()) result_.deadlock += ", ";
+      result_.deadlock +=
+          fmt::format("stage {} waits for {} of piece {}", stage,
+                      to_string({forward ? What::forward : What::backward, micro_batch}), from);
+    }
+    const double busy = std::accumulate(result_.busy.begin(), result_.busy.end(), 0.0);
+    const double all = result_.seconds * static_cast<double>(lists_.size());
+    result_.bubble = all > 0 ? 1 - busy / all : 0;
+  }
+
+  const std::vector<std::vector<Action>>& lists_;
+  std::span<const PieceCost> pieces_;
+  std::vector<std::size_t> next_;
+  std::vector<double> clock_, kept_;
+  std::vector<Link> links_;  ///< by the piece that sends
+  std::map<Message, double> arrived_;
+  Simulation result_;
+};
+
+}  // namespace
+
+Simulation simulate(const std::vector<std::vector<Action>>& stages,
+                    std::span<const PieceCost> pieces) {
+  if (stages.empty() || pieces.empty() || pieces.size() % stages.size() != 0) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} stages cannot have {} pieces of a model: each has as many",
+                            stages.size(), pieces.size()));
+  }
+  return Simulator(stages, pieces).run();
+}
+
+double plain_bound(std::span<const PieceCost> pieces, int micro_batches) {
+  double longest = 0, sum = 0;
+  for (const auto& cost : pieces) {
+    const double all = cost.forward + cost.backward_input + cost.backward_weight +
+                       cost.send_forward + cost.send_backward;
+    longest = std::max(longest, all);
+    sum += all;
+  }
+  return (micro_batches - 1) * longest + sum;
+}
+
+}  // namespace bimetal::parallel::schedule

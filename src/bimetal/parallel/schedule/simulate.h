@@ -1,0 +1,52 @@
+#pragma once
+// What a schedule comes to in time and memory, without running it: for tests of schedules, and for
+// who chooses among them.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bimetal/parallel/schedule/schedule.h"
+
+namespace bimetal::parallel::schedule {
+
+/// Of one micro-batch in one piece of the model, on the device that has it. Seconds and bytes of
+/// any unit.
+struct PieceCost {
+  double forward = 1;
+  double backward_input = 1;
+  double backward_weight = 1;
+  double send_forward = 0;   ///< its outputs to the piece behind it
+  double send_backward = 0;  ///< its inputs' gradients to the piece before it
+  double activations = 1;    ///< kept from forward to the end of backward
+};
+
+/// An action and when it ran.
+struct Timed {
+  Action action;
+  double begin = 0, end = 0;
+};
+
+struct Simulation {
+  std::vector<std::vector<Timed>> stages;  ///< as far as they came
+  double seconds = 0;                      ///< from the first action to the end of the last
+  std::vector<double> busy;                ///< seconds in which each stage computed
+  /// Part of the time, over all stages, in which nothing was computed.
+  double bubble = 0;
+  std::vector<double> peak;  ///< of each stage: most activations kept at a time
+  /// Empty if all ran. Else who waits for what: "stage 1 waits for F3 of stage 0, …".
+  std::string deadlock;
+};
+
+/// Runs the stages' lists, each in its order and as early as what it waits for allows. Sending
+/// takes no time of a stage; a link carries one message at a time in each direction, in the order
+/// of sending. `pieces` has stages · chunks entries, in the model's order. Error(InvalidArgument)
+/// if it has not, or for actions of pieces that are not there.
+Simulation simulate(const std::vector<std::vector<Action>>& stages,
+                    std::span<const PieceCost> pieces);
+
+/// (m − 1) · max tᵢ + Σ tᵢ, tᵢ being forward, backward and sending of stage i: what 1F1B and GPipe
+/// take where all stages are alike and sending costs nothing, and about what they take where not.
+double plain_bound(std::span<const PieceCost> pieces, int micro_batches);
+
+}  // namespace bimetal::parallel::schedule

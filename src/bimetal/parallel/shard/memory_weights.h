@@ -1,0 +1,18 @@
+#pragma once
+// Shards as large as what each rank has room for.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/group.h"
+
+namespace bimetal::parallel::shard {
+
+/// Free bytes of each rank's device, or ones if any rank cannot tell its own: equal parts are no
+/// worse a guess than any other then. `device`: this rank's. Collective. Errors: the fabric's.
+std::vector<double> weights_by_memory(comm::Group group, const torch::Device& device,
+                                      Deadline deadline);
+
+}  // namespace bimetal::parallel::shard

@@ -1,0 +1,57 @@
+#pragma once
+// What a ShardedModel is made of, for the files that implement it.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/parallel/shard/gradient_shards.h"
+#include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/shard/unit_gathers.h"
+#include "bimetal/parallel/step_passes.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal::parallel::shard {
+
+struct ShardedModel::Impl {
+  Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
+
+  void make_flats();
+  void make_pieces();
+  std::vector<std::vector<std::size_t>> needs() const;
+  task::Model fenced();
+  void agree(std::vector<std::int32_t>& numbers);
+  /// Whether any rank begins a pass; `here`: this one does, with a backward if in_step.
+  bool any_rank(bool here);
+  void begin_pass();
+  void reduce_during(const std::function<void()>& backward);
+  void end_pass();
+  void take_part_in_others();
+  void take_part_in_one();
+  void agree_on_used();
+
+  comm::Group group;
+  ShardedModelOptions options;
+  task::Model model;
+  std::vector<task::NamedTensor> trained;
+  std::vector<torch::Tensor> buffers;
+  comm::Group agreements, gathering, summing;
+  std::vector<FlatPlan> plans;
+  std::vector<FlatParameters> flats;
+  std::vector<std::size_t> parameter_of;  ///< of each piece: its place in `trained`
+  std::vector<std::size_t> flat_of;       ///< of each piece
+  std::vector<Piece> pieces;
+  std::optional<UnitGathers> gathers;  ///< level 3
+  std::optional<GradientShards> gradients;
+  StepPasses passes;
+  bool in_step = false, in_pass = false, in_backward = false;
+  bool hooked = false;  ///< a HookedModel's
+  double wait_before = 0, own_wait = 0;
+};
+
+}  // namespace bimetal::parallel::shard

@@ -1,0 +1,52 @@
+#pragma once
+// Which part of each of a model's tensors a tensor rank has, by what its units say of their splits;
+// cutting tensors into these parts, and putting them together again.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bimetal/task/unit.h"
+
+namespace bimetal::parallel::tensor {
+
+/// A pure function of names, shapes, splits and weights. Immutable.
+class Cuts {
+ public:
+  /// Of a whole model. Errors: InvalidArgument for a parameter with fewer pieces that stay whole
+  /// than ranks, saying how many ranks it could do with; for splits that do not fit their
+  /// parameter, or differ for one that two units have; Unsupported for a model without splits.
+  Cuts(const task::Model& whole, std::vector<double> weights);
+
+  /// Whether the parameter of that name (its first one) is cut; else every rank has all of it.
+  bool has(const std::string& parameter) const { return cuts_.contains(parameter); }
+
+  /// Rank `rank`'s part of `whole`, which has the parameter's shape: a copy, or `whole` itself
+  /// where the parameter stays whole and for a single number.
+  torch::Tensor part(const std::string& parameter, const torch::Tensor& whole, int rank) const;
+
+  /// The way back, from the parts of all ranks.
+  torch::Tensor join(const std::string& parameter, std::span<const torch::Tensor> parts) const;
+
+  /// Of such a parameter's part.
+  std::vector<std::int64_t> part_sizes(const std::string& parameter, int rank) const;
+
+  int ranks() const noexcept { return static_cast<int>(weights_.size()); }
+
+ private:
+  struct Cut {
+    task::TensorSplit split;
+    std::vector<std::int64_t> sizes;   ///< of the whole
+    std::vector<std::int64_t> counts;  ///< by rank, of a segment, along the split's dimension
+  };
+  void add(const task::NamedTensor& parameter, const std::string& unit,
+           const task::TensorSplit& split);
+
+  std::vector<double> weights_;
+  std::map<std::string, Cut> cuts_;
+};
+
+}  // namespace bimetal::parallel::tensor

@@ -1,0 +1,52 @@
+#pragma once
+// Tensor ranks that are a group of the fabric.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/task/tensor_ranks.h"
+
+namespace bimetal::parallel::tensor {
+
+/// Sums run in the calling thread and block it: each needs the result before it can go on. What
+/// lies on a device goes by the host. One thread at a time, the same on all ranks.
+class GroupRanks final : public task::TensorRanks, public std::enable_shared_from_this<GroupRanks> {
+ public:
+  /// `weights`: how large the ranks' parts are, in proportion; the same on every rank.
+  /// Error(InvalidArgument) unless there is one for each rank, greater than 0 and finite.
+  static std::shared_ptr<const GroupRanks> make(comm::Group group, std::vector<double> weights,
+                                                std::chrono::milliseconds timeout);
+
+  /// balance::whole_parts() by the ranks' weights.
+  task::Part part(std::int64_t pieces) const override;
+  task::Part part(std::int64_t pieces, int rank) const;
+
+  torch::Tensor shared(const torch::Tensor& x) const override;
+  torch::Tensor sum(const torch::Tensor& x) const override;
+  torch::Tensor cross_entropy_sum(const torch::Tensor& logits, const torch::Tensor& targets,
+                                  std::int64_t vocabulary, std::int64_t ignored) const override;
+
+  /// Overwrites `tensor`, which is contiguous, by the ranks' sum or largest, without a gradient.
+  /// Errors: those of the fabric.
+  void all_reduce(const torch::Tensor& tensor, comm::ReduceOp op) const;
+
+  const comm::Group& group() const noexcept { return group_; }
+  const std::vector<double>& weights() const noexcept { return weights_; }
+  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  /// Spent in all_reduce() so far: for the others, and on the way to them.
+  double seconds() const noexcept { return seconds_.load(std::memory_order_relaxed); }
+
+ private:
+  GroupRanks(comm::Group group, std::vector<double> weights, std::chrono::milliseconds timeout);
+
+  mutable comm::Group group_;
+  std::vector<double> weights_;
+  std::chrono::milliseconds timeout_;
+  mutable std::atomic<double> seconds_ = 0;
+};
+
+}  // namespace bimetal::parallel::tensor

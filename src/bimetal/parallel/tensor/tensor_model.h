@@ -1,0 +1,46 @@
+#pragma once
+// A model of which each tensor rank has its part: units that compute together with those of the
+// other ranks (task/tensor_ranks.h), and for who sees them nothing but units with smaller
+// parameters. docs/tensor.md.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/tensor/group_ranks.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal::parallel::tensor {
+
+/// Use from one thread.
+class TensorModel {
+ public:
+  /// Verifies that the ranks hold the same model, takes rank 0's values everywhere and leaves each
+  /// rank its part of them, in the very tensors of `whole`: hooks and optimizers come afterwards.
+  /// Collective. Errors: CallMismatch as check_same_on_all_ranks() has it; those of Cuts.
+  TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks);
+
+  /// What to compute with, on all tensor ranks for the same samples.
+  const task::Model& model() const noexcept { return model_; }
+  const Cuts& cuts() const noexcept { return cuts_; }
+  const std::shared_ptr<const GroupRanks>& ranks() const noexcept { return ranks_; }
+
+  /// Parameters that every rank has whole, each once: their gradients are the same on all of them.
+  const std::vector<torch::Tensor>& kept_whole() const noexcept { return kept_whole_; }
+
+  /// Of a rank's tensors, each under the name of the parameter whose shape it has, what they are
+  /// parts of: on rank 0 and in the host's memory; elsewhere nothing. The same names in the same
+  /// order on all ranks. Collective.
+  std::vector<task::NamedTensor> gather(std::span<const task::NamedTensor> mine) const;
+
+ private:
+  std::shared_ptr<const GroupRanks> ranks_;
+  Cuts cuts_;
+  task::Model model_;
+  std::vector<torch::Tensor> kept_whole_;
+};
+
+}  // namespace bimetal::parallel::tensor

@@ -1,0 +1,106 @@
+#include "bimetal/parallel/tensor/tensor_store.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "bimetal/parallel/data/broadcast.h"
+
+namespace bimetal::parallel::tensor {
+namespace {
+
+constexpr std::size_t kWholeMessageBytes = std::size_t{8} << 20;
+
+/// Calls of the store must not stand in the order of those of the units.
+comm::Group beside(const comm::Group& group) {
+  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return comm::Group(group).subgroup(everyone);
+}
+
+}  // namespace
+
+TensorStore::TensorStore(std::shared_ptr<ParameterStore> replicas,
+                         std::shared_ptr<const TensorModel> model)
+    : replicas_(std::move(replicas)),
+      model_(std::move(model)),
+      group_(beside(model_->ranks()->group())),
+      figures_(group_) {}
+
+void TensorStore::begin_step(std::int64_t weight, double scale) {
+  seconds_before_ = model_->ranks()->seconds();
+  replicas_->begin_step(weight, scale);
+}
+
+void TensorStore::backward(const torch::Tensor& loss, std::int64_t part) {
+  replicas_->backward(loss, part);
+}
+
+void TensorStore::backward_last(const torch::Tensor& loss, std::int64_t part) {
+  replicas_->backward_last(loss, part);
+}
+
+void TensorStore::run_pass(const std::function<void()>& backward, bool last) {
+  replicas_->run_pass(backward, last);
+}
+
+void TensorStore::finish_step() {
+  replicas_->finish_step();
+}
+
+void TensorStore::after_update() {
+  replicas_->after_update();
+  broadcast_tensors(model_->kept_whole(), 0, group_, kWholeMessageBytes,
+                    model_->ranks()->timeout());
+}
+
+bool TensorStore::counts(const torch::Tensor& parameter) const {
+  if (group_.rank() == 0) return true;
+  return std::ranges::none_of(model_->kept_whole(), [&](const torch::Tensor& whole) {
+    return whole.is_same(parameter);
+  });
+}
+
+progress::RankFigures TensorStore::as_one(const progress::RankFigures& mine) {
+  figures_.start(mine, Deadline::after(model_->ranks()->timeout()));
+  const auto all = figures_.wait();
+  auto one = all.front();  // of the samples, which are the same
+  double squares = 0;
+  one.bytes_sent = 0;
+  for (const auto& rank : all) {
+    squares += rank.gradient_norm * rank.gradient_norm;
+    one.compute_seconds = std::max(one.compute_seconds, rank.compute_seconds);
+    one.fit = std::max(one.fit, rank.fit);
+    one.stop_requested = one.stop_requested || rank.stop_requested;
+    one.communicate_seconds = std::max(one.communicate_seconds, rank.communicate_seconds);
+    one.wait_seconds = std::max(one.wait_seconds, rank.wait_seconds);
+    one.bytes_sent += rank.bytes_sent;
+  }
+  one.gradient_norm = std::sqrt(squares);
+  return one;
+}
+
+void TensorStore::broadcast_buffers(int root) {
+  replicas_->broadcast_buffers(root);
+}
+
+std::vector<comm::NamedValues> TensorStore::error_feedback() {
+  return replicas_->error_feedback();
+}
+
+bool TensorStore::set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) {
+  return replicas_->set_error_feedback(std::move(state), steps);
+}
+
+double TensorStore::wait_seconds() const noexcept {
+  return replicas_->wait_seconds();
+}
+
+double TensorStore::communicate_seconds() const noexcept {
+  return replicas_->communicate_seconds() + model_->ranks()->seconds() - seconds_before_;
+}
+
+}  // namespace bimetal::parallel::tensor

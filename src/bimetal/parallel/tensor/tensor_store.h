@@ -1,0 +1,52 @@
+#pragma once
+// Parameters that live in parts on several tensor ranks, and on as many replicas of these as there
+// are: what a step needs of them beside what the replicas do.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
+
+namespace bimetal::parallel::tensor {
+
+/// Its group() is of the replicas: the ranks that have the same part, which is what samples are
+/// dealt out to. Every rank of all replicas makes the same calls.
+class TensorStore final : public ParameterStore {
+ public:
+  /// `replicas`: where model.model() lives; not in shards. Collective.
+  TensorStore(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model);
+
+  void begin_step(std::int64_t weight, double scale = 1) override;
+  void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
+  void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
+  void run_pass(const std::function<void()>& backward, bool last) override;
+  double loss_factor() const override { return replicas_->loss_factor(); }
+  void finish_step() override;
+  /// What is kept whole becomes what rank 0 has made of it: devices of different kinds round
+  /// differently, and would drift apart.
+  void after_update() override;
+
+  bool counts(const torch::Tensor& parameter) const override;
+  progress::RankFigures as_one(const progress::RankFigures& mine) override;
+  /// A rank that stopped in a pass leaves the others waiting for its part.
+  bool can_repeat() const noexcept override { return false; }
+
+  void broadcast_buffers(int root) override;
+  std::vector<comm::NamedValues> error_feedback() override;
+  bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) override;
+  /// For other replicas: what units wait for each other is a part of what a replica computes.
+  double wait_seconds() const noexcept override;
+  double communicate_seconds() const noexcept override;
+  const comm::Group& group() const noexcept override { return replicas_->group(); }
+
+ private:
+  std::shared_ptr<ParameterStore> replicas_;
+  std::shared_ptr<const TensorModel> model_;
+  comm::Group group_;  ///< of the tensor ranks, beside that of their units
+  progress::FigureExchange figures_;
+  double seconds_before_ = 0;  ///< of the steps before this one
+};
+
+}  // namespace bimetal::parallel::tensor

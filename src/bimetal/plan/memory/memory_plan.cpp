@@ -1,0 +1,154 @@
+#include "bimetal/plan/memory/memory_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::plan {
+namespace {
+
+constexpr double kRecomputed = 1.0 / 3;  // a forward more, of a step that is three of them
+
+std::vector<Keeping> ways_of(const MemoryInput& input) {
+  std::vector<Keeping> ways;
+  const int most = input.shardable ? 3 : 0;
+  for (int level = 0; level <= most; ++level) {
+    for (const std::size_t at_once : {std::size_t{0}, std::size_t{1}}) {
+      ways.push_back({.level = level, .recomputed_at_once = at_once});
+      if (level == 0 || !input.offloads) continue;
+      ways.push_back({.level = level, .optimizer = Place::Disk, .recomputed_at_once = at_once});
+      if (level < 3) continue;
+      ways.push_back({.level = level,
+                      .optimizer = Place::Disk,
+                      .parameters = Place::Disk,
+                      .recomputed_at_once = at_once});
+    }
+  }
+  return ways;
+}
+
+/// How a rank keeps it: what recomputation has been asked for is each one's own.
+Keeping of_rank(const Keeping& keeping, const RankMemory& rank, bool asked) {
+  Keeping own = keeping;
+  if (asked) own.recomputed_at_once = rank.units_at_once;
+  return own;
+}
+
+double pieces_of(const RankLoad& load) {
+  return std::max(1.0, std::ceil(load.samples / std::max(1.0, load.at_once)));
+}
+
+// Each rank receives of every gather all but its own part, and the one with the least the most: a
+// larger shard elsewhere is a longer gather.
+double seconds_of(const MemoryInput& input, const Keeping& keeping, bool asked) {
+  double compute = 0, pieces = 1, least_shard = 1, disk = 0;
+  for (const auto& rank : input.ranks) {
+    const auto own = of_rank(keeping, rank, asked);
+    compute =
+        std::max(compute, rank.compute_s * (own.recomputed_at_once > 0 ? 1 + kRecomputed : 1));
+    if (rank.load.samples > 0) pieces = std::max(pieces, pieces_of(rank.load));
+    least_shard = std::min(least_shard, rank.load.shard);
+    const auto elements = static_cast<double>(rank.facts.elements());
+    const double shard = rank.load.shard;
+    double bytes = 0;
+    if (keeping.optimizer == Place::Disk) bytes += 2 * shard * rank.facts.state_bytes * elements;
+    if (keeping.parameters == Place::Disk) {
+      bytes += (2 * pieces_of(rank.load) + 1) * shard * rank.facts.parameter_bytes();
+    }
+    disk = std::max(disk, bytes / kDiskBytesPerS);
+  }
+  double sent_s = 0;
+  if (input.ranks.size() > 1 && input.link.bytes_per_s > 0) {
+    const double passes = keeping.level < 2 ? 2 : keeping.level == 2 ? 1 + pieces : 3 * pieces;
+    const double once = input.ranks.front().facts.parameter_bytes() / input.link.bytes_per_s;
+    sent_s =
+        passes * once *
+        (1 - (keeping.level == 0 ? 1.0 / static_cast<double>(input.ranks.size()) : least_shard));
+  }
+  return compute + std::max(0.0, sent_s - compute / 2) + disk;
+}
+
+/// Each rank's `missing` of what it would need.
+std::vector<double> missing_bytes(const MemoryInput& input, const Keeping& keeping,
+                                  const std::vector<MemoryUse>& uses) {
+  std::map<std::string, double> pools;
+  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
+    if (!input.ranks[r].pool.empty()) pools[input.ranks[r].pool] += uses[r].model();
+  }
+  std::vector<double> missing;
+  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
+    const auto& rank = input.ranks[r];
+    // Buckets lie in memory that ranks share, which counts against no process's own limit.
+    const double elsewhere = keeping.level == 0 && rank.load.host_is_device ? uses[r].buffers : 0;
+    double bytes = std::max(0.0, uses[r].model() - elsewhere - rank.room);
+    if (!rank.pool.empty()) {
+      const double all = pools[rank.pool];
+      // Of what is too much on a host, as large a part as the rank has of it all.
+      if (all > rank.pool_room) {
+        bytes = std::max(bytes, (all - rank.pool_room) * uses[r].model() / all);
+      }
+    }
+    missing.push_back(bytes);
+  }
+  return missing;
+}
+
+KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
+  KeptJob way;
+  way.keeping = keeping;
+  way.asked = asked;
+  for (const auto& rank : input.ranks) {
+    way.uses.push_back(
+        memory_use(rank.facts, of_rank(keeping, rank, asked), rank.load, rank.program));
+  }
+  way.missing = missing_bytes(input, keeping, way.uses);
+  way.added_s = seconds_of(input, keeping, asked);
+  return way;
+}
+
+}  // namespace
+
+double KeptJob::most_missing() const {
+  return missing.empty() ? 0 : *std::ranges::max_element(missing);
+}
+
+MemoryInput at_least(MemoryInput input, bool may_recompute) {
+  for (auto& rank : input.ranks) {
+    rank.load.at_once = std::min(1.0, rank.load.at_once);
+    if (may_recompute) rank.units_at_once = 1;
+  }
+  return input;
+}
+
+bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan) {
+  constexpr double kDoubt = 0.1;
+  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
+    const double room = std::min(input.ranks[r].room, input.ranks[r].pool_room);
+    if (plan.asked().missing[r] > kDoubt * room) return true;
+  }
+  return false;
+}
+
+MemoryPlan plan_memory(const MemoryInput& input) {
+  if (input.ranks.empty()) {
+    throw Error(ErrorCode::InvalidArgument, "a plan of memory needs at least one rank");
+  }
+  MemoryPlan plan;
+  plan.ways.push_back(keep(input, input.asked, true));
+  for (const auto& keeping : ways_of(input)) plan.ways.push_back(keep(input, keeping, false));
+  for (std::size_t i = 0; i < plan.ways.size(); ++i) {
+    if (!plan.ways[i].fits()) continue;
+    // What was asked for is first: another must be cheaper to be taken.
+    if (!plan.best || plan.ways[i].added_s < plan.ways[*plan.best].added_s * (1 - kWorthwhile)) {
+      plan.best = i;
+    }
+  }
+  double plainest = plan.ways.front().added_s;
+  for (const auto& way : plan.ways) plainest = std::min(plainest, way.added_s);
+  for (auto& way : plan.ways) way.added_s -= plainest;
+  return plan;
+}
+
+}  // namespace bimetal::plan

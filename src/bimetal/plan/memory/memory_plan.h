@@ -1,0 +1,76 @@
+#pragma once
+// What of a job fits where: its memory by rank for each way to keep it, and the cheapest that fits.
+// Pure; docs/planning.md.
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/plan/memory/memory_use.h"
+#include "bimetal/plan/plan.h"
+
+namespace bimetal::plan {
+
+/// A rank as its memory is concerned.
+struct RankMemory {
+  std::string name = {};  ///< for messages: "rank 1 (cpu:memory=2GiB)"
+  ModelFacts facts = {};  ///< as it computes: of its device and precision
+  RankLoad load = {};
+  std::size_t units_at_once = 0;  ///< that it recomputes together as configured; 0: none
+  double program = 0;             ///< bytes that its process has without a model
+  double compute_s = 0;           ///< of its share, without recomputation
+  /// Bytes that it may have beside the program: its own limit ("memory=", an accelerator's memory).
+  double room = std::numeric_limits<double>::infinity();
+  /// Ranks with the same pool share its room: what is free on their host. Empty: none of that.
+  std::string pool = {};
+  double pool_room = std::numeric_limits<double>::infinity();
+};
+
+struct MemoryInput {
+  std::vector<RankMemory> ranks = {};
+  LinkSpeed link = {};    ///< ignored where there is one rank
+  Keeping asked = {};     ///< as the job file has it; recomputed_at_once is each rank's own
+  bool shardable = true;  ///< false: the job has something that refuses levels
+  bool offloads = true;   ///< its optimizer can be kept on a disk
+};
+
+/// One way to keep a job.
+struct KeptJob {
+  Keeping keeping = {};
+  bool asked = false;
+  std::vector<MemoryUse> uses = {};  ///< by rank
+  std::vector<double> missing = {};  ///< by rank: bytes; 0: it fits
+  double added_s = 0;                ///< to a step, as it costs more than the plainest way
+  double most_missing() const;
+  bool fits() const { return most_missing() <= 0; }
+};
+
+struct MemoryPlan {
+  std::vector<KeptJob> ways = {};   ///< the one that was asked for first, then from level 0 on
+  std::optional<std::size_t> best;  ///< the cheapest that fits; nothing: none does
+  const KeptJob& asked() const { return ways.front(); }
+};
+
+/// Error(InvalidArgument) without ranks.
+MemoryPlan plan_memory(const MemoryInput& input);
+
+/// The same job at its least: micro-batches of one sample and, of ranks that `may_recompute`, each
+/// unit computed again. What training comes to by itself where memory fails.
+MemoryInput at_least(MemoryInput input, bool may_recompute);
+
+/// Whether what was asked for fails by more than a plan may be wrong: a tenth of what there is.
+bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan);
+
+/// "ZeRO level 3, recomputing each unit, optimizer state on disk", as keys of the job file with
+/// `as_keys`: "zero.level=3, train.recompute=\"all\"".
+std::string describe(const Keeping& keeping, bool as_keys = false);
+
+/// Whether what was asked for fits; where it does not, by how much and what would help. Lines.
+std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan);
+
+/// "1.25 GiB", "300 MiB".
+std::string bytes_text(double bytes);
+
+}  // namespace bimetal::plan

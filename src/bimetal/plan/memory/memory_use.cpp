@@ -1,0 +1,254 @@
+#include "bimetal/plan/memory/memory_use.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace bimetal::plan {
+namespace {
+
+constexpr std::size_t kFlatsAtOnce = 4;  // being summed and being filled (gradient_shards.h)
+constexpr double kDiskWindow =
+    3.0 * (8 << 20);  // states of that much are in memory (optim/offload)
+
+/// Walks through a step as a rank makes it, and keeps the moment with the largest sum.
+class StepWalk {
+ public:
+  StepWalk(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load, double program)
+      : facts_(facts), keeping_(keeping), load_(load), whole_(facts.parameter_bytes()) {
+    most_.program = program;
+    below_.push_back(0);
+    for (const auto& unit : facts.units) below_.push_back(below_.back() + bytes_of(unit));
+    make_flats();
+  }
+
+  MemoryUse run() {
+    begin();
+    rehearse();
+    for (std::size_t unit = 0; unit < facts_.units.size(); ++unit) forward(unit);
+    for (std::size_t unit = facts_.units.size(); unit-- > 0;) backward(unit);
+    update();
+    return most_;
+  }
+
+ private:
+  bool in_shards() const { return keeping_.level > 0; }
+  bool accumulates() const { return load_.at_once < load_.samples; }
+  double bytes_of(const UnitFacts& unit) const {
+    return static_cast<double>(unit.elements()) * facts_.element_bytes;
+  }
+  double from(std::size_t unit) const { return whole_ - below_[unit]; }
+  double shard() const { return in_shards() ? load_.shard : 1; }
+
+  void consider(std::string_view moment, MemoryUse use) {
+    use.program = most_.program;
+    use.moment = moment;
+    use.parameters += facts_.frozen_bytes;
+    if (use.model() > most_.model()) most_ = use;
+  }
+
+  // Flat tensors as FlatPlan lays them: in the order of units, of at least a bucket's size below
+  // level 3, and one for each shared tensor.
+  void make_flats() {
+    const double least = keeping_.level == 3 ? 0 : load_.bucket_bytes;
+    double open = 0;
+    for (std::size_t u = 0; u < facts_.units.size(); ++u) {
+      const auto& unit = facts_.units[u];
+      if (unit.shared > 0) add_flat(static_cast<double>(unit.shared) * facts_.element_bytes, u);
+      open += static_cast<double>(unit.parameters) * facts_.element_bytes;
+      if (open < least && u + 1 < facts_.units.size()) continue;
+      if (open > 0) add_flat(open, u);
+      open = 0;
+    }
+  }
+  void add_flat(double bytes, std::size_t last_unit) { flats_.push_back({bytes, last_unit}); }
+
+  /// Bytes of the flat tensors that are on their way when backward has come to `unit`.
+  double in_flight(std::size_t unit) const {
+    double most = 0;
+    for (std::size_t first = 0; first < flats_.size(); ++first) {
+      if (flats_[first].last_unit < unit) continue;
+      double sum = 0;
+      const auto end = std::min(flats_.size(), first + kFlatsAtOnce);
+      for (std::size_t i = first; i < end; ++i) sum += flats_[i].bytes;
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
+  double states() const {
+    const bool elsewhere = keeping_.optimizer == Place::Host && !load_.host_is_device;
+    const double bytes = shard() * facts_.state_bytes * static_cast<double>(facts_.elements());
+    if (elsewhere) return 0;
+    return keeping_.optimizer == Place::Disk ? std::min(bytes, kDiskWindow) : bytes;
+  }
+
+  double kept_parameters() const {
+    if (keeping_.level < 3) return whole_;
+    const bool elsewhere = keeping_.parameters == Place::Disk ||
+                           (keeping_.parameters == Place::Host && !load_.host_is_device);
+    return elsewhere ? 0 : shard() * whole_;
+  }
+
+  /// Level 3: what is gathered while `unit` runs, the next one's included, and stays to the end of
+  /// the pass.
+  double gathered(std::size_t unit, bool back) const {
+    if (keeping_.level < 3) return 0;
+    const auto own = [&](std::size_t u) {
+      return static_cast<double>(facts_.units[u].parameters) * facts_.element_bytes;
+    };
+    const auto last = facts_.units.size() - 1;
+    double bytes = 0;
+    for (std::size_t u = 0; u <= (back ? last : unit); ++u) {
+      bytes += static_cast<double>(facts_.units[u].shared) * facts_.element_bytes;
+    }
+    if (back || unit == last) bytes += own(last);
+    if (unit < last) bytes += own(unit);
+    if (back && unit > 0) bytes += own(unit - 1);
+    if (!back && unit + 1 <= last) bytes += own(unit + 1);
+    return bytes;
+  }
+
+  double batches() const { return 2 * load_.samples * facts_.batch_bytes; }
+
+  std::size_t group_of(std::size_t unit) const {
+    const auto at_once = keeping_.recomputed_at_once;
+    return at_once == 0 ? 0 : unit / at_once;
+  }
+  std::size_t first_of(std::size_t unit) const {
+    return group_of(unit) * keeping_.recomputed_at_once;
+  }
+  bool in_last_group(std::size_t unit) const {
+    return group_of(unit) == group_of(facts_.units.size() - 1);
+  }
+
+  /// Inputs of the groups of units that are computed again, up to that of `unit`.
+  double group_inputs(std::size_t unit) const {
+    if (keeping_.recomputed_at_once == 0) return 0;
+    double bytes = 0;
+    for (std::size_t first = keeping_.recomputed_at_once; first <= unit;
+         first += keeping_.recomputed_at_once) {
+      bytes += facts_.units[first - 1].output.at(load_.at_once);
+    }
+    return bytes;
+  }
+  /// What the units before this one have saved and is still there: those of its own group.
+  double saved_before(std::size_t unit) const {
+    double bytes = group_inputs(unit);
+    for (std::size_t u = first_of(unit); u < unit; ++u) {
+      bytes += facts_.units[u].saved.at(load_.at_once);
+    }
+    return bytes;
+  }
+
+  void begin() {
+    double largest = 0;
+    for (const auto& flat : flats_) largest = std::max(largest, flat.bytes);
+    MemoryUse use;
+    use.parameters = whole_ + (keeping_.level == 3 ? load_.shard * whole_ : 0);
+    use.buffers = in_shards() ? largest : 0;
+    consider("the start, when the model is made whole", use);
+  }
+
+  // Levels 0 and 1 make some steps first, with a model that nobody shares.
+  void rehearse() {
+    if (keeping_.level != 1) return;
+    for (std::size_t unit = facts_.units.size(); unit-- > 0;) {
+      MemoryUse use;
+      use.parameters = whole_;
+      use.gradients = from(unit);
+      use.activations = backward_activations(unit);
+      consider("measuring steps before training", use);
+    }
+  }
+
+  double forward_activations(std::size_t unit) const {
+    const bool dropped = keeping_.recomputed_at_once > 0 && !in_last_group(unit);
+    const double before = dropped ? group_inputs(unit) : saved_before(unit);
+    return before + facts_.units[unit].forward_peak.at(load_.at_once) + batches();
+  }
+  double backward_activations(std::size_t unit) const {
+    return saved_before(unit) + facts_.units[unit].backward_peak.at(load_.at_once) + batches();
+  }
+  /// Gradients of a group that is computed again come together.
+  double group_gradients(std::size_t unit) const {
+    if (keeping_.recomputed_at_once == 0 || in_last_group(unit)) return 0;
+    const auto end = std::min(first_of(unit) + keeping_.recomputed_at_once, facts_.units.size());
+    double bytes = 0;
+    for (std::size_t u = unit; u < end; ++u) {
+      bytes += static_cast<double>(facts_.units[u].parameters) * facts_.element_bytes;
+    }
+    return bytes;
+  }
+
+  // Gradients that other micro-batches have left, when forward runs or backward has come to `unit`.
+  double gradients_left(std::size_t unit) const {
+    if (!accumulates()) return 0;
+    if (keeping_.level >= 2) return shard() * whole_;
+    return load_.ranks == 1 ? whole_ : below_[unit + 1];
+  }
+
+  void forward(std::size_t unit) {
+    MemoryUse use;
+    use.parameters = kept_parameters() + gathered(unit, false);
+    use.gradients = gradients_left(facts_.units.size() - 1);
+    use.optimizer = states();
+    use.activations = forward_activations(unit);
+    use.buffers = replicated_buckets();
+    consider("forward", use);
+  }
+
+  double replicated_buckets() const { return !in_shards() && load_.ranks > 1 ? whole_ : 0; }
+
+  void backward(std::size_t unit) {
+    MemoryUse use;
+    use.parameters = kept_parameters() + gathered(unit, true);
+    use.optimizer = states();
+    use.activations = backward_activations(unit);
+    use.gradients = gradients_left(unit) + group_gradients(unit);
+    use.buffers = replicated_buckets();
+    if (in_shards()) {
+      if (keeping_.level == 1 || !accumulates()) use.gradients += shard() * from(unit);
+      use.buffers = in_flight(unit);
+    } else if (load_.ranks == 1 && !accumulates()) {
+      use.gradients += from(unit);
+    }
+    consider("backward", use);
+  }
+
+  void update() {
+    MemoryUse use;
+    use.parameters = kept_parameters();
+    use.gradients = in_shards() ? shard() * whole_ : load_.ranks == 1 ? whole_ : 0;
+    use.optimizer = states();
+    use.activations = batches();
+    use.buffers = replicated_buckets();
+    consider("the update", use);
+  }
+
+  struct Flat {
+    double bytes;
+    std::size_t last_unit;
+  };
+
+  const ModelFacts& facts_;
+  const Keeping& keeping_;
+  const RankLoad& load_;
+  const double whole_;
+  std::vector<double> below_;  ///< bytes of the parameters of the units before each
+  std::vector<Flat> flats_;
+  MemoryUse most_;
+};
+
+}  // namespace
+
+MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,
+                     double program) {
+  if (facts.units.empty()) {
+    MemoryUse none;
+    none.program = program;
+    return none;
+  }
+  return StepWalk(facts, keeping, load, program).run();
+}
+
+}  // namespace bimetal::plan

@@ -1,0 +1,55 @@
+#pragma once
+// How much memory a rank needs to train a model, and for what: docs/planning.md derives it. Pure.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "bimetal/plan/model_facts.h"
+
+namespace bimetal::plan {
+
+/// Assumed of a disk that states are kept on.
+inline constexpr double kDiskBytesPerS = 1e9;
+
+enum class Place { Device, Host, Disk };
+
+/// How a job keeps what training needs: [zero] and train.recompute of its file.
+struct Keeping {
+  int level = 0;                       ///< of ZeRO
+  Place optimizer = Place::Device;     ///< of its state
+  Place parameters = Place::Device;    ///< of a rank's shard of them; level 3
+  std::size_t recomputed_at_once = 0;  ///< units that are computed again together; 0: none are
+  friend bool operator==(const Keeping&, const Keeping&) = default;
+};
+
+/// What a rank does of a step.
+struct RankLoad {
+  int ranks = 1;
+  double shard = 1;            ///< its part of what is in shards, 0…1
+  double samples = 1;          ///< its share of the global batch
+  double at_once = 1;          ///< samples of its largest micro-batch
+  bool host_is_device = true;  ///< a CPU: what is kept on the host is in the same memory
+  double bucket_bytes = 25 << 20;
+};
+
+/// Bytes by kind at the moment of a run at which they are most together.
+struct MemoryUse {
+  double program = 0;     ///< of the process before there is a model: libraries, data
+  double parameters = 0;  ///< those gathered for units included
+  double gradients = 0;
+  double optimizer = 0;
+  double activations =
+      0;               ///< what forward leaves for backward, and both need on their way; batches
+  double buffers = 0;  ///< of what is being sent
+  std::string_view moment = "";
+
+  double model() const { return parameters + gradients + optimizer + activations + buffers; }
+  double peak() const { return program + model(); }
+};
+
+/// `program`: bytes. The figures of an accelerator do not include what lies in the host's memory.
+MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,
+                     double program);
+
+}  // namespace bimetal::plan

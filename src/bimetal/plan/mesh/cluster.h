@@ -1,0 +1,64 @@
+#pragma once
+// Devices and what lies between them, measured or described.
+
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bimetal/plan/plan.h"
+
+namespace bimetal::plan {
+
+struct MeshDevice {
+  std::string name = {};
+  std::size_t host = 0;                                           ///< index of Network::hosts
+  double memory_bytes = std::numeric_limits<double>::infinity();  ///< for a model and its training
+  std::size_t facts = 0;  ///< which of the measured facts are of a device like it
+  double slower = 1;      ///< factor on their seconds
+};
+
+struct HostLinks {
+  std::string name = {};
+  LinkSpeed inside = {};  ///< between two devices of the host
+  LinkSpeed uplink = {};  ///< of the host, in each direction, whatever its devices do at a time
+};
+
+/// What is between devices: two levels (devices of a host, hosts), or every pair as measured.
+struct Network {
+  std::vector<HostLinks> hosts = {};
+  std::vector<LinkSpeed> pairs = {};  ///< [from · n + to]; empty: two levels
+};
+
+/// Devices and their network. Cheap questions; safe from any thread.
+class Cluster {
+ public:
+  /// Error(InvalidArgument) for no devices, a host that is not there, a device without memory or
+  /// speed, a link without a rate, or pairs that are not n².
+  Cluster(std::vector<MeshDevice> devices, Network network);
+
+  const std::vector<MeshDevice>& devices() const noexcept { return devices_; }
+  const MeshDevice& device(int index) const { return devices_[static_cast<std::size_t>(index)]; }
+  int size() const noexcept { return static_cast<int>(devices_.size()); }
+  const HostLinks& host_of(int device) const;
+  bool same_host(int a, int b) const;
+
+  LinkSpeed link(int from, int to) const;
+
+  /// Messages of so many bytes from from[i] to to[i], all at once: those that leave a host, or
+  /// come to it, share its uplink.
+  double send_seconds(std::span<const int> from, std::span<const int> to,
+                      std::span<const double> bytes) const;
+
+  /// An all-reduce of `bytes`: a ring within a host; between hosts the sums of each host's devices,
+  /// by a ring or a tree, whichever is faster (ring_seconds(); a tree takes 2·⌈log₂ n⌉ rounds of
+  /// all bytes). Measured pairs: a ring over the slowest link.
+  double all_reduce_seconds(std::span<const int> members, double bytes) const;
+
+ private:
+  std::vector<MeshDevice> devices_;
+  Network network_;
+};
+
+}  // namespace bimetal::plan

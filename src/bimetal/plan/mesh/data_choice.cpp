@@ -1,0 +1,167 @@
+#include "bimetal/plan/mesh/data_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "bimetal/balance/shares.h"
+
+namespace bimetal::plan {
+namespace {
+
+constexpr double kHidden = 0.5;  // part of the computation behind which sending hides
+
+struct Pass {
+  double fixed = 0, per_sample = 0;  // seconds of a micro-batch
+};
+
+Pass pass_of(const ModelFacts& facts, double slower, bool recomputed) {
+  Pass pass;
+  for (const auto& unit : facts.units) {
+    const double forwards = recomputed ? 2 : 1;
+    pass.fixed += forwards * unit.forward_s.fixed + unit.backward_s.fixed;
+    pass.per_sample += forwards * unit.forward_s.per_sample + unit.backward_s.per_sample;
+  }
+  return {pass.fixed * slower, pass.per_sample * slower};
+}
+
+class DataChooser {
+ public:
+  DataChooser(const MeshInput& input, const Cluster& cluster, const std::vector<int>& devices,
+              const Keeping& keeping)
+      : input_(input), cluster_(cluster), devices_(devices), keeping_(keeping) {}
+
+  std::optional<MeshChoice> choose() {
+    deal();
+    if (std::ranges::find(shares_, 0) != shares_.end()) return std::nullopt;
+    MeshChoice choice;
+    choice.scheme = devices_.size() == 1 ? Scheme::Alone : Scheme::Data;
+    choice.keeping = keeping_;
+    choice.stages = {{.devices = devices_,
+                      .samples = shares_,
+                      .begin = 0,
+                      .end = input_.facts.front().units.size()}};
+    double pieces = 1, busy = 0;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      const auto at_once = fit(i, choice);
+      const double own = std::ceil(static_cast<double>(shares_[i]) / at_once);
+      pieces = std::max(pieces, own);
+      const auto pass = pass_of(facts(i), device(i).slower, keeping_.recomputed_at_once > 0);
+      const double seconds = own * pass.fixed + static_cast<double>(shares_[i]) * pass.per_sample +
+                             disk_seconds(i, own);
+      choice.compute_s = std::max(choice.compute_s, seconds);
+      busy += seconds;
+    }
+    choice.micro_batches = static_cast<int>(pieces);
+    communicate(pieces, choice);
+    choice.bubble = 1 - busy / (choice.step_s * static_cast<double>(devices_.size()));
+    return choice;
+  }
+
+ private:
+  const MeshDevice& device(std::size_t i) const { return cluster_.device(devices_[i]); }
+  const ModelFacts& facts(std::size_t i) const { return input_.facts[device(i).facts]; }
+
+  void deal() {
+    std::vector<balance::Device> all;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      const auto pass = pass_of(facts(i), device(i).slower, keeping_.recomputed_at_once > 0);
+      all.push_back({.cost = balance::CostModel(pass.fixed, std::max(1e-12, pass.per_sample))});
+    }
+    shares_ = balance::balanced_shares(all, input_.global_batch);
+    double memory = 0;
+    for (std::size_t i = 0; i < devices_.size(); ++i) memory += device(i).memory_bytes;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      shards_.push_back(std::isfinite(memory) ? device(i).memory_bytes / memory
+                                              : 1.0 / static_cast<double>(devices_.size()));
+    }
+  }
+
+  struct Fitting {
+    double at_once = 1, peak = 0, missing = 0;
+  };
+
+  /// The most samples at once that fit; 1 where even that does not. Alike devices are asked once.
+  double fit(std::size_t i, MeshChoice& choice) {
+    const auto key = std::tuple(device(i).facts, device(i).memory_bytes, shares_[i], shards_[i]);
+    const auto [place, fresh] = fittings_.try_emplace(key);
+    if (fresh) place->second = fitting_of(i);
+    const auto& fitting = place->second;
+    choice.peak_bytes.push_back(fitting.peak);
+    if (fitting.missing > choice.missing_bytes) {
+      choice.missing_bytes = fitting.missing;
+      choice.missing_on = devices_[i];
+    }
+    return fitting.at_once;
+  }
+
+  Fitting fitting_of(std::size_t i) const {
+    const auto limit = input_.micro_batch > 0 ? input_.micro_batch : shares_[i];
+    Fitting fitting{.at_once = static_cast<double>(std::min(limit, shares_[i]))};
+    while (true) {
+      const RankLoad load{.ranks = static_cast<int>(devices_.size()),
+                          .shard = shards_[i],
+                          .samples = static_cast<double>(shares_[i]),
+                          .at_once = fitting.at_once,
+                          .host_is_device = true,
+                          .bucket_bytes = input_.bucket_mb * double(1 << 20)};
+      fitting.peak = memory_use(facts(i), keeping_, load, 0).model();
+      fitting.missing = fitting.peak - device(i).memory_bytes;
+      if (fitting.missing <= 0 || fitting.at_once <= 1) return fitting;
+      fitting.at_once = std::max(1.0, std::floor(fitting.at_once / 2));
+    }
+  }
+
+  double disk_seconds(std::size_t i, double pieces) const {
+    const auto elements = static_cast<double>(facts(i).elements());
+    double bytes = 0;
+    if (keeping_.optimizer == Place::Disk) bytes += 2 * facts(i).state_bytes * elements;
+    if (keeping_.parameters == Place::Disk) bytes += (2 * pieces + 1) * facts(i).parameter_bytes();
+    return (keeping_.level > 0 ? shards_[i] : 1) * bytes / kDiskBytesPerS;
+  }
+
+  // An all-reduce is a reduction into shards and a gather: levels 2 and 3 do the one for each
+  // micro-batch, level 3 two gathers of each as well. With unequal shards who has the least waits
+  // for the most.
+  void communicate(double pieces, MeshChoice& choice) const {
+    const auto& facts = input_.facts.front();
+    const double bytes = facts.parameter_bytes();
+    const double once = cluster_.all_reduce_seconds(devices_, bytes);
+    const auto count = static_cast<double>(devices_.size());
+    const double least = *std::ranges::min_element(shards_);
+    const double uneven = count > 1 && keeping_.level > 0 ? (1 - least) / (1 - 1 / count) : 1;
+    const double passes = keeping_.level < 2 ? 2 : keeping_.level == 2 ? 1 + pieces : 3 * pieces;
+    choice.sent_s = passes / 2 * once * uneven;
+    const double bucket = std::min(bytes, input_.bucket_mb * double(1 << 20));
+    const double last = cluster_.all_reduce_seconds(devices_, bucket);
+    const double exposed = last + std::max(0.0, choice.sent_s - last - kHidden * choice.compute_s);
+    choice.step_s = choice.compute_s + exposed;
+    choice.waiting_s = exposed;
+  }
+
+  const MeshInput& input_;
+  const Cluster& cluster_;
+  const std::vector<int>& devices_;
+  const Keeping& keeping_;
+  balance::Shares shares_;
+  std::vector<double> shards_;
+  std::map<std::tuple<std::size_t, double, std::int64_t, double>, Fitting> fittings_;
+};
+
+}  // namespace
+
+std::optional<MeshChoice> choose_data(const MeshInput& input, const Cluster& cluster,
+                                      const std::vector<int>& devices, const Keeping& keeping) {
+  if (static_cast<std::int64_t>(devices.size()) > input.global_batch) return std::nullopt;
+  return DataChooser(input, cluster, devices, keeping).choose();
+}
+
+double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int device,
+                          double at_once) {
+  const auto& own = cluster.device(device);
+  const auto pass = pass_of(input.facts[own.facts], own.slower, false);
+  return pass.per_sample + pass.fixed / at_once;
+}
+
+}  // namespace bimetal::plan

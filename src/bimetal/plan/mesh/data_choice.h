@@ -1,0 +1,21 @@
+#pragma once
+// What a step comes to where every device has the whole model, or shards of it.
+
+#include <optional>
+#include <vector>
+
+#include "bimetal/plan/mesh/mesh_plan.h"
+
+namespace bimetal::plan {
+
+/// One device alone, or several with balanced shares; shards (levels 1 to 3) in proportion to their
+/// memory. Each computes as many samples at once as its memory has room for. Nothing where a device
+/// would get no sample.
+std::optional<MeshChoice> choose_data(const MeshInput& input, const Cluster& cluster,
+                                      const std::vector<int>& devices, const Keeping& keeping);
+
+/// Seconds for each sample of a step on this device, when so many are computed at once.
+double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int device,
+                          double at_once);
+
+}  // namespace bimetal::plan

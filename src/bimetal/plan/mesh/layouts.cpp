@@ -1,0 +1,201 @@
+#include "bimetal/plan/mesh/layouts.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace bimetal::plan {
+namespace {
+
+constexpr std::size_t kEveryCount = 16;
+constexpr std::size_t kMostStages = 32;
+constexpr std::size_t kStageCounts[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};
+
+using DeviceKind = std::tuple<std::size_t, double, double, double, double>;
+
+DeviceKind kind_of(const Cluster& cluster, int index) {
+  const auto& device = cluster.device(index);
+  const auto& host = cluster.host_of(index);
+  return {device.facts, device.slower, device.memory_bytes, host.inside.bytes_per_s,
+          host.uplink.bytes_per_s};
+}
+
+class Finder {
+ public:
+  Finder(const Cluster& cluster, const LayoutLimits& limits) : cluster_(cluster), limits_(limits) {
+    for (int d = 0; d < cluster.size(); ++d) {
+      kinds_.push_back(static_cast<int>(
+          numbers_.emplace(kind_of(cluster, d), static_cast<int>(numbers_.size())).first->second));
+    }
+  }
+
+  void every_order(std::vector<int>& chosen, const std::vector<int>& all) {
+    if (chosen.size() >= 2) {
+      Layout layout;
+      for (const int device : chosen) layout.push_back({device});
+      add(std::move(layout));
+      boxes_of(chosen);
+    }
+    for (const int device : all) {
+      if (std::ranges::find(chosen, device) != chosen.end()) continue;
+      chosen.push_back(device);
+      every_order(chosen, all);
+      chosen.pop_back();
+    }
+  }
+
+  /// One device in each stage, and every box, either way.
+  void in_order(const std::vector<int>& devices) {
+    if (devices.size() <= kMostStages) {
+      Layout layout;
+      for (const int device : devices) layout.push_back({device});
+      add(std::move(layout));
+    }
+    boxes_of(devices);
+  }
+
+  void boxes_of(const std::vector<int>& devices) {
+    for (const auto stages : kStageCounts) {
+      const auto replicas = devices.size() / stages;
+      if (replicas < 2) break;
+      Layout alike(stages), across(stages);
+      for (std::size_t i = 0; i < stages * replicas; ++i) {
+        alike[i / replicas].push_back(devices[i]);
+        across[i % stages].push_back(devices[i]);
+      }
+      add(std::move(alike));
+      add(std::move(across));
+    }
+  }
+
+  void groups_as_stages(const std::vector<int>& devices, bool by_host) {
+    std::map<std::size_t, std::vector<int>> groups;
+    for (const int device : devices) {
+      groups[by_host ? cluster_.device(device).host
+                     : static_cast<std::size_t>(kinds_[static_cast<std::size_t>(device)])]
+          .push_back(device);
+    }
+    if (groups.size() < 2 || groups.size() > kMostStages) return;
+    Layout layout;
+    for (auto& [key, group] : groups) layout.push_back(std::move(group));
+    Layout turned(layout.rbegin(), layout.rend());
+    add(std::move(layout));
+    add(std::move(turned));
+  }
+
+  std::vector<Layout> take() { return std::move(found_); }
+
+ private:
+  /// Alike: the same kinds of devices in the same places, and the same pairs of one host.
+  void add(Layout layout) {
+    if (layout.size() > limits_.units || layout.size() < 2) return;
+    const bool box = std::ranges::all_of(
+        layout, [&](const auto& stage) { return stage.size() == layout.front().size(); });
+    if (limits_.boxes_only && !box) return;
+    std::vector<int> key;
+    std::map<std::size_t, int> hosts;
+    for (const auto& stage : layout) {
+      key.push_back(-1);
+      for (const int device : stage) {
+        key.push_back(kinds_[static_cast<std::size_t>(device)]);
+        const auto host = cluster_.device(device).host;
+        key.push_back(hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
+      }
+    }
+    if (seen_.insert(std::move(key)).second) found_.push_back(std::move(layout));
+  }
+
+  const Cluster& cluster_;
+  const LayoutLimits limits_;
+  std::map<DeviceKind, int> numbers_;
+  std::vector<int> kinds_;
+  std::set<std::vector<int>> seen_;
+  std::vector<Layout> found_;
+};
+
+std::vector<std::vector<int>> orders_of(const Cluster& cluster, std::vector<int> devices,
+                                        bool many) {
+  std::vector<std::vector<int>> orders = {devices};
+  const auto by_memory = [&](int d) { return -cluster.device(d).memory_bytes; };
+  const auto by_host = [&](int d) { return cluster.device(d).host; };
+  if (many) {
+    std::ranges::stable_sort(devices, {}, by_host);
+    orders.push_back(devices);
+    return orders;
+  }
+  std::ranges::stable_sort(devices, {}, by_memory);
+  orders.push_back(devices);
+  devices = orders.front();
+  std::ranges::stable_sort(devices, {}, by_host);
+  orders.push_back(devices);
+  for (std::size_t i = 0; i < 3; ++i) {
+    orders.emplace_back(orders[i].rbegin(), orders[i].rend());
+  }
+  return orders;
+}
+
+}  // namespace
+
+std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int>& sorted) {
+  std::set<std::size_t> counts = {sorted.size()};
+  for (std::size_t count = 2; count < sorted.size(); ++count) {
+    const bool few = sorted.size() <= kEveryCount;
+    const bool power = (count & (count - 1)) == 0;
+    const bool kind_ends = kind_of(cluster, sorted[count - 1]) != kind_of(cluster, sorted[count]);
+    if (few || power || kind_ends) counts.insert(count);
+  }
+  counts.erase(1);
+  return {counts.begin(), counts.end()};
+}
+
+std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& fastest_first,
+                               const LayoutLimits& limits) {
+  Finder finder(cluster, limits);
+  if (cluster.size() <= kSearchedThrough) {
+    std::vector<int> chosen;
+    finder.every_order(chosen, fastest_first);
+  } else {
+    auto largest_first = fastest_first;
+    std::ranges::stable_sort(largest_first, {},
+                             [&](int d) { return -cluster.device(d).memory_bytes; });
+    const bool many = fastest_first.size() > kEveryCount;
+    for (const auto& list : {fastest_first, largest_first}) {
+      for (const auto count : counts_of(cluster, list)) {
+        if (many && count * 8 < list.size()) continue;
+        const std::vector<int> some(list.begin(),
+                                    list.begin() + static_cast<std::ptrdiff_t>(count));
+        for (const auto& order : orders_of(cluster, some, many)) finder.in_order(order);
+      }
+    }
+  }
+  if (!limits.boxes_only) {
+    finder.groups_as_stages(fastest_first, true);
+    finder.groups_as_stages(fastest_first, false);
+  }
+  return finder.take();
+}
+
+std::vector<Layout> neighbours_of(const Layout& layout) {
+  std::vector<Layout> found;
+  std::vector<std::pair<std::size_t, std::size_t>> places;
+  for (std::size_t s = 0; s < layout.size(); ++s) {
+    for (std::size_t r = 0; r < layout[s].size(); ++r) places.emplace_back(s, r);
+  }
+  for (std::size_t a = 0; a < places.size(); ++a) {
+    for (std::size_t b = a + 1; b < places.size(); ++b) {
+      auto next = layout;
+      std::swap(next[places[a].first][places[a].second], next[places[b].first][places[b].second]);
+      found.push_back(std::move(next));
+    }
+  }
+  const bool single = std::ranges::all_of(layout, [](const auto& s) { return s.size() == 1; });
+  for (std::size_t s = 0; single && layout.size() > 2 && s < layout.size(); ++s) {
+    auto next = layout;
+    next.erase(next.begin() + static_cast<std::ptrdiff_t>(s));
+    found.push_back(std::move(next));
+  }
+  return found;
+}
+
+}  // namespace bimetal::plan

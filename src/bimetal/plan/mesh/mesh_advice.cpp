@@ -1,0 +1,173 @@
+#include "bimetal/plan/mesh/mesh_advice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "bimetal/plan/memory/memory_plan.h"
+#include "bimetal/plan/plan_advice.h"
+
+namespace bimetal::plan {
+namespace {
+
+constexpr std::size_t kNamedInOrder = 16;
+
+std::string_view plural(std::size_t count) {
+  return count == 1 ? "" : "s";
+}
+
+std::string kept(const Keeping& keeping) {
+  std::string text;
+  if (keeping.level > 0) text += fmt::format(", ZeRO level {}", keeping.level);
+  if (keeping.optimizer == Place::Disk) text += ", states on disk";
+  if (keeping.parameters == Place::Disk) text += ", parameters on disk";
+  if (keeping.recomputed_at_once > 0) text += ", recomputed";
+  return text;
+}
+
+double percent(double longer, double shorter) {
+  return 100 * (longer / shorter - 1);
+}
+
+std::string lacks(const Cluster& cluster, const MeshChoice& choice) {
+  return fmt::format("does not fit: {} lacks {}", cluster.device(choice.missing_on).name,
+                     bytes_text(choice.missing_bytes));
+}
+
+/// Of what a step takes beyond the work of its devices, the largest part.
+std::string where_time_goes(const MeshChoice& choice) {
+  switch (choice.scheme) {
+    case Scheme::Alone: return "one device does all the work";
+    case Scheme::Data:
+      return choice.waiting_s > 0.1 * choice.step_s
+                 ? fmt::format("{} of a step for sending that nothing hides",
+                               seconds_text(choice.waiting_s))
+                 : "its devices compute for longer";
+    case Scheme::Pipeline: break;
+  }
+  return choice.sent_s > 0.2 * choice.step_s
+             ? fmt::format("{} for exchanging gradients", seconds_text(choice.sent_s))
+             : fmt::format("its devices are idle for {:.0f} % of the time", 100 * choice.bubble);
+}
+
+std::string work_of(const Cluster& cluster, const MeshChoice& choice) {
+  std::vector<std::string> lines;
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    const auto& stage = choice.stages[s];
+    constexpr std::size_t kNamed = 4;
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < std::min(kNamed, stage.devices.size()); ++i) {
+      names.push_back(
+          fmt::format("{} ({} samples)", cluster.device(stage.devices[i]).name, stage.samples[i]));
+    }
+    if (stage.devices.size() > kNamed) {
+      names.push_back(fmt::format("{} more", stage.devices.size() - kNamed));
+    }
+    lines.push_back(choice.scheme == Scheme::Pipeline
+                        ? fmt::format("stage {}: units {} to {} on {}", s, stage.begin,
+                                      stage.end - 1, fmt::join(names, ", "))
+                        : fmt::format("samples: {}", fmt::join(names, ", ")));
+    if (lines.size() == 8 && choice.stages.size() > 9) {
+      lines.push_back(fmt::format("and {} stages more", choice.stages.size() - 8));
+      break;
+    }
+  }
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+}  // namespace
+
+std::string describe(const Cluster& cluster, const MeshChoice& choice) {
+  const auto count = static_cast<std::size_t>(choice.devices());
+  if (choice.scheme == Scheme::Alone) {
+    return fmt::format("{} alone{}", cluster.device(choice.stages[0].devices[0]).name,
+                       kept(choice.keeping));
+  }
+  if (choice.scheme == Scheme::Data) {
+    return fmt::format("data parallel over {}{}", count, kept(choice.keeping));
+  }
+  const auto most = std::ranges::max_element(choice.stages, {}, [](const MeshStage& stage) {
+                      return stage.devices.size();
+                    })->devices.size();
+  const bool box = std::ranges::all_of(
+      choice.stages, [&](const MeshStage& stage) { return stage.devices.size() == most; });
+  const std::string replicas = most == 1 ? ""
+                               : box     ? fmt::format(" × {} replicas", most)
+                                         : fmt::format(" over {} devices", count);
+  return fmt::format("{} stages{}, {} × {} micro-batch{}{}", choice.stages.size(), replicas,
+                     to_string(choice.schedule), choice.micro_batches,
+                     choice.micro_batches == 1 ? "" : "es", kept(choice.keeping));
+}
+
+std::string keys_of(const MeshChoice& choice) {
+  std::vector<std::string> keys;
+  if (choice.scheme == Scheme::Pipeline) {
+    std::vector<std::size_t> cuts;
+    for (std::size_t s = 1; s < choice.stages.size(); ++s) cuts.push_back(choice.stages[s].begin);
+    keys = {fmt::format("mesh.stages={}", choice.stages.size()),
+            fmt::format("mesh.cuts=[{}]", fmt::join(cuts, ", ")),
+            fmt::format("mesh.schedule=\"{}\"", to_string(choice.schedule)),
+            fmt::format("mesh.micro_batches={}", choice.micro_batches)};
+    if (choice.stages.front().devices.size() > 1) {
+      keys.push_back(fmt::format("mesh.replicas={}", choice.stages.front().devices.size()));
+    }
+  }
+  if (choice.scheme != Scheme::Pipeline || choice.keeping != Keeping{}) {
+    keys.push_back(describe(choice.keeping, /*as_keys=*/true));
+  }
+  return fmt::format("{}", fmt::join(keys, ", "));
+}
+
+std::string why_not(const Cluster& cluster, const MeshChoice& choice, const MeshChoice* best) {
+  if (!choice.fits()) return lacks(cluster, choice);
+  if (!best) return "";
+  return fmt::format("{:.0f} % slower: {}", percent(choice.step_s, best->step_s),
+                     where_time_goes(choice));
+}
+
+std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan) {
+  if (plan.best.empty()) {
+    std::vector<std::string> lines = {"Nothing fits."};
+    if (!plan.others.empty()) {
+      const auto& nearest = plan.others.front();
+      lines.push_back(
+          fmt::format("Nearest comes {}: {}.", describe(cluster, nearest), nearest.reason));
+    }
+    return fmt::format("{}", fmt::join(lines, "\n"));
+  }
+  const auto& best = plan.best.front();
+  const auto used = static_cast<std::size_t>(best.devices());
+  std::vector<std::string> lines = {
+      fmt::format("Take {}: {} a step.", describe(cluster, best), seconds_text(best.step_s)),
+      work_of(cluster, best)};
+  const auto alone = std::ranges::find(plan.best, Scheme::Alone, &MeshChoice::scheme);
+  if (best.scheme == Scheme::Alone && cluster.size() > 1) {
+    lines.push_back(fmt::format("The whole fits on {}, and no way to share it is faster.",
+                                cluster.device(best.stages[0].devices[0]).name));
+  } else if (alone != plan.best.end()) {
+    lines.push_back(fmt::format("That is {:.2f} times what {} does alone.",
+                                alone->step_s / best.step_s,
+                                cluster.device(alone->stages[0].devices[0]).name));
+  } else if (cluster.size() > 1) {
+    lines.push_back("No device has the memory for it alone.");
+  }
+  if (best.scheme != Scheme::Alone && used < static_cast<std::size_t>(cluster.size())) {
+    const auto idle = static_cast<std::size_t>(cluster.size()) - used;
+    lines.push_back(fmt::format("No use was found for {} more device{}: it would not be faster.",
+                                idle, plural(idle)));
+  }
+  lines.push_back(fmt::format("In the job file: {}.", keys_of(best)));
+  if (best.scheme == Scheme::Pipeline && used <= kNamedInOrder) {
+    std::vector<std::string> names;
+    for (const auto& stage : best.stages) {
+      for (const int device : stage.devices) names.push_back(cluster.device(device).name);
+    }
+    lines.push_back(fmt::format("Workers in the order of the stages: {}.", fmt::join(names, ", ")));
+  }
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+}  // namespace bimetal::plan

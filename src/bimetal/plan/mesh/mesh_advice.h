@@ -1,0 +1,23 @@
+#pragma once
+// Plans of meshes in plain words.
+
+#include <string>
+
+#include "bimetal/plan/mesh/mesh_plan.h"
+
+namespace bimetal::plan {
+
+/// "pipeline of 3 stages", "2 devices, level 1", "cuda:0 alone".
+std::string describe(const Cluster& cluster, const MeshChoice& choice);
+
+/// Keys of the job file that ask for it: "mesh.stages=2, mesh.cuts=[7], …".
+std::string keys_of(const MeshChoice& choice);
+
+/// Why `choice` is not the one to take: what it lacks, or where its time goes. `best`: nullptr
+/// where nothing fits.
+std::string why_not(const Cluster& cluster, const MeshChoice& choice, const MeshChoice* best);
+
+/// What to do, and by how much it is better: lines.
+std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan);
+
+}  // namespace bimetal::plan

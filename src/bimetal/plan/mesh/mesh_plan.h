@@ -1,0 +1,71 @@
+#pragma once
+// Who trains a model how: the best of one device alone, data parallelism, ZeRO and pipelines over
+// some or all devices, by simulating a step of each. Pure; docs/planning.md says what is searched.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bimetal/parallel/schedule/simulate.h"
+#include "bimetal/plan/memory/memory_use.h"
+#include "bimetal/plan/mesh/cluster.h"
+#include "bimetal/plan/model_facts.h"
+
+namespace bimetal::plan {
+
+struct MeshInput {
+  std::vector<ModelFacts> facts = {};  ///< of each kind of device; the same units in each
+  std::int64_t global_batch = 0;       ///< samples
+  std::int64_t micro_batch = 0;        ///< most samples that a device computes at once; 0: any
+  int bucket_mb = 25;
+  bool offloads = false;   ///< states may be kept on disks
+  bool boxes_only = true;  ///< stages have as many replicas each
+  std::size_t most = 6;    ///< plans to return
+};
+
+/// One or several devices that have the same units.
+struct MeshStage {
+  std::vector<int> devices = {};
+  std::vector<std::int64_t> samples = {};  ///< of the global batch that each computes
+  std::size_t begin = 0, end = 0;          ///< units
+};
+
+enum class Scheme { Alone, Data, Pipeline };
+
+/// A way to train, and what a step of it comes to.
+struct MeshChoice {
+  Scheme scheme = Scheme::Alone;
+  std::vector<MeshStage> stages = {};  ///< one but for pipelines
+  Keeping keeping = {};  ///< level (pipelines: of each stage's replicas), recomputation
+  parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
+  int micro_batches = 1;
+
+  double step_s = 0;
+  double compute_s = 0;                 ///< of the busiest device
+  double waiting_s = 0;                 ///< of that device: what is left of the step
+  double bubble = 0;                    ///< part of all devices' time in which nothing is computed
+  double sent_s = 0;                    ///< gradients and parameters on their way, hidden or not
+  std::vector<double> peak_bytes = {};  ///< in the order of the stages' devices
+  double missing_bytes = 0;             ///< of the device that lacks most; 0: it fits
+  int missing_on = -1;                  ///< that device
+  std::string reason = {};              ///< why another is better
+
+  bool fits() const { return missing_bytes <= 0; }
+  int devices() const;
+};
+
+struct MeshPlan {
+  std::vector<MeshChoice> best;    ///< that fit, the fastest first; of each kind of plan one
+  std::vector<MeshChoice> others;  ///< the fastest of those that do not fit
+  std::size_t tried = 0;
+};
+
+/// Errors: InvalidArgument for facts that do not go together, or a batch below 1.
+MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster);
+
+/// The schedule's run of a pipeline, for a picture. One stage for the others, whose micro-batches
+/// follow each other.
+parallel::schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
+                                      const MeshChoice& choice);
+
+}  // namespace bimetal::plan

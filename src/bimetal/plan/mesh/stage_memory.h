@@ -1,0 +1,34 @@
+#pragma once
+// What a device of a pipeline's stage needs in memory.
+
+#include <cstddef>
+
+#include "bimetal/parallel/schedule/schedule.h"
+#include "bimetal/plan/memory/memory_use.h"
+#include "bimetal/plan/model_facts.h"
+
+namespace bimetal::plan {
+
+struct StageLoad {
+  double replicas = 1;
+  double at_once = 1;    ///< samples of a micro-batch that this device computes
+  double in_flight = 1;  ///< micro-batches whose activations it has at a time
+  Keeping keeping = {};  ///< level 0 or 1 over the replicas
+};
+
+/// Most micro-batches whose activations a stage has (schedule.h).
+double in_flight(parallel::schedule::Kind kind, std::size_t stage, std::size_t stages,
+                 int micro_batches);
+
+/// What a unit adds to a stage that has it: parameters, gradients (those of earlier micro-batches
+/// wait), states, buckets of replicas, and activations of all micro-batches in flight.
+double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& load);
+
+/// The most that one unit of the model needs for the time of its own forward or backward.
+double passing_bytes(const ModelFacts& facts, const StageLoad& load);
+
+/// Of the units [begin, end) together, at their peak.
+double stage_bytes(const ModelFacts& facts, std::size_t begin, std::size_t end,
+                   const StageLoad& load);
+
+}  // namespace bimetal::plan

@@ -1,0 +1,59 @@
+#pragma once
+// What a plan needs to know of a model: of each unit its parameters, the bytes that its forward and
+// backward need, and how long they take on the device that was measured.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bimetal::plan {
+
+/// What grows with the samples that are computed at once: bytes or seconds.
+struct Linear {
+  double fixed = 0, per_sample = 0;
+
+  double at(double samples) const { return fixed + per_sample * samples; }
+
+  /// Through two measurements; what does not grow is all fixed.
+  static Linear through(double samples, double value, double more_samples, double more_value) {
+    if (more_samples <= samples || more_value <= value) return {std::max(value, more_value), 0};
+    const double slope = (more_value - value) / (more_samples - samples);
+    const double fixed = value - slope * samples;
+    return fixed >= 0 ? Linear{fixed, slope} : Linear{0, more_value / more_samples};
+  }
+};
+
+/// A unit of the model (task/unit.h). The last one's figures include the loss.
+struct UnitFacts {
+  std::string name = {};
+  std::int64_t parameters = 0;  ///< elements that it alone uses
+  std::int64_t shared = 0;      ///< elements that further units use, too; named by the first alone
+  Linear output = {};           ///< bytes that go to the next unit
+  Linear saved = {};            ///< bytes that its forward leaves for its backward, output included
+  Linear forward_peak = {};     ///< most bytes of its own while its forward runs
+  /// Most bytes of its own while its backward runs: what it has saved, gradients of activations,
+  /// and one gradient of a parameter at a time.
+  Linear backward_peak = {};
+  Linear forward_s = {}, backward_s = {};
+
+  std::int64_t elements() const { return parameters + shared; }
+};
+
+struct ModelFacts {
+  std::vector<UnitFacts> units = {};
+  int element_bytes = 4;           ///< of a parameter and its gradient
+  double state_bytes = 0;          ///< of the optimizer for each parameter: 8 of Adam in float32
+  double frozen_bytes = 0;         ///< of parameters that are not trained, and buffers
+  double batch_bytes = 0;          ///< of a sample's tensors, as the data set gives them
+  std::int64_t sample_weight = 1;  ///< what a sample counts: 1, or its tokens
+
+  std::int64_t elements() const {
+    std::int64_t sum = 0;
+    for (const auto& unit : units) sum += unit.elements();
+    return sum;
+  }
+  double parameter_bytes() const { return static_cast<double>(elements()) * element_bytes; }
+};
+
+}  // namespace bimetal::plan

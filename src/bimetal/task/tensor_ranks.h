@@ -1,0 +1,66 @@
+#pragma once
+// Units that several ranks compute together, each with its part of the large tensors (tensor
+// parallelism: Shoeybi et al., "Megatron-LM", 2019, section 3). What flows between units is whole,
+// and the same on all of these ranks. A model's maths is written once, by the functions below: they
+// do nothing where a rank has everything.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace bimetal::task {
+
+/// Of things in a row, `first` … `first + count - 1`.
+struct Part {
+  std::int64_t first = 0, count = 0;
+  bool operator==(const Part&) const = default;
+};
+
+/// The ranks that compute a unit together. All of them make the same calls in the same order.
+class TensorRanks {
+ public:
+  virtual ~TensorRanks() = default;
+
+  /// Which of `pieces` that stay whole are this rank's.
+  virtual Part part(std::int64_t pieces) const = 0;
+  /// `x`, whose gradient is the sum of the ranks' gradients.
+  virtual torch::Tensor shared(const torch::Tensor& x) const = 0;
+  /// The sum of the ranks' `x`, whose gradient is that of each of them.
+  virtual torch::Tensor sum(const torch::Tensor& x) const = 0;
+  /// As cross_entropy_sum(), of the logits of part(vocabulary).
+  virtual torch::Tensor cross_entropy_sum(const torch::Tensor& logits, const torch::Tensor& targets,
+                                          std::int64_t vocabulary, std::int64_t ignored) const = 0;
+};
+
+/// While it lives, this thread computes with the others' parts in mind. Scopes nest; nullptr: with
+/// everything.
+class TensorScope {
+ public:
+  explicit TensorScope(std::shared_ptr<const TensorRanks> ranks);
+  ~TensorScope();
+  TensorScope(const TensorScope&) = delete;
+  TensorScope& operator=(const TensorScope&) = delete;
+
+ private:
+  std::shared_ptr<const TensorRanks> before_;
+};
+
+/// Of this thread's innermost scope; nullptr outside of all.
+const std::shared_ptr<const TensorRanks>& current_tensor_ranks() noexcept;
+
+/// Which of `pieces` are computed here: all of them outside of a scope.
+Part part_here(std::int64_t pieces);
+
+/// Before what makes parts of it (a matrix cut by its columns): `x`, whole.
+torch::Tensor shared_by_tensor_ranks(const torch::Tensor& x);
+
+/// After what was made of parts (a matrix cut by its rows): the whole of it.
+torch::Tensor sum_over_tensor_ranks(const torch::Tensor& x);
+
+/// The sum of cross-entropies of `logits` [n, those of the vocabulary that are here] for `targets`
+/// int64 [n], but for those that are `ignored`; one number, the same on all ranks that share it.
+torch::Tensor cross_entropy_sum(const torch::Tensor& logits, const torch::Tensor& targets,
+                                std::int64_t vocabulary, std::int64_t ignored);
+
+}  // namespace bimetal::task

@@ -1,0 +1,110 @@
+#include "bimetal/train/measure/memory_check.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "bimetal/balance/shares.h"
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/device/host.h"
+#include "bimetal/train/measure/unit_measure.h"
+#include "bimetal/train/trained_model.h"
+
+namespace bimetal::train {
+namespace {
+
+constexpr double kWorthALook = 1.0 / 8;
+
+double state_bytes(const job::JobConfig& job, const task::Task& task, torch::Dtype dtype) {
+  double elements = 0;
+  const auto model = task.make_model();
+  for (const auto& parameter : model.parameters()) {
+    elements += static_cast<double>(parameter.numel());
+  }
+  return elements * (2 * static_cast<double>(c10::elementSize(dtype)) +
+                     optimizer_state_bytes(job.train, dtype));
+}
+
+progress::MemoryReport planned(const plan::MemoryUse& use) {
+  return {.planned = use.peak(),
+          .program = use.program,
+          .parameters = use.parameters,
+          .gradients = use.gradients,
+          .optimizer = use.optimizer,
+          .activations = use.activations,
+          .buffers = use.buffers};
+}
+
+}  // namespace
+
+MemoryCheck::MemoryCheck(comm::Group group, const job::JobConfig& job,
+                         const TrainerOptions& options, const device::Place& place,
+                         const task::Task& task)
+    : group_(std::move(group)),
+      job_(job),
+      options_(options),
+      place_(place),
+      task_(task),
+      room_(measure_room(place, options)) {}
+
+/// Collective: all look, or none.
+bool MemoryCheck::worth_a_look() {
+  const bool asked = job_.zero.level > 0 || options_.worker.memory_bytes.has_value();
+  const bool look = asked || state_bytes(job_, task_, place_.dtype) > kWorthALook * room_.room;
+  const auto all = comm::all_gather_text(group_, look ? "yes" : "no",
+                                         Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
+  return std::ranges::find(all, "yes") != all.end();
+}
+
+void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
+                       progress::Observer& observer) {
+  if (job_.train.check_memory == "off" || !worth_a_look()) return;
+  observer.on_phase("planning memory");
+  // Before anybody's speed is known: equal shares.
+  const std::vector<double> alike(static_cast<std::size_t>(group_.size()), 1.0);
+  const auto shares = balance::equal_shares(group_.size(), batch);
+  const auto shards = shard_weights(job_, group_, place_.device, alike);
+  const auto input = measure_memory(group_, {.job = job_,
+                                             .worker = options_.worker,
+                                             .task = task_,
+                                             .place = place_,
+                                             .precision = precision,
+                                             .room = room_,
+                                             .shares = shares,
+                                             .shards = shards});
+  const bool known = std::ranges::none_of(
+      input.ranks, [](const plan::RankMemory& rank) { return rank.facts.units.empty(); });
+  if (!known) return;  // not even a dry run fits: the steps themselves will tell
+  plan_ = plan::plan_memory(input);
+  // Micro-batches that do not fit are halved as they fail.
+  const auto least = plan::at_least(input, job_.train.recompute == "auto");
+  const auto least_plan = plan::plan_memory(least);
+  if (!plan::clearly_fails(least, least_plan)) return;
+  const auto advice = plan::memory_advice(least, least_plan);
+  if (job_.train.check_memory == "warn") return observer.on_notice(advice);
+  throw Error(ErrorCode::OutOfMemory,
+              advice + "\nTo try it all the same: train.check_memory=\"warn\".");
+}
+
+void MemoryCheck::note_peak() {
+  peak_ = static_cast<double>(device::process_memory().peak_bytes);
+}
+
+void MemoryCheck::report(progress::Report& report) {
+  std::vector<double> peaks(static_cast<std::size_t>(group_.size()));
+  const std::vector<double> mine = {peak_};
+  group_
+      .all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(peaks)),
+                  Deadline::after(milliseconds_of(job_.parallel.timeout_s)))
+      .wait();
+  for (auto& worker : report.workers) {
+    const auto rank = static_cast<std::size_t>(worker.rank);
+    if (plan_) worker.memory = planned(plan_->asked().uses[rank]);
+    worker.memory.peak = peaks[rank];
+  }
+}
+
+}  // namespace bimetal::train

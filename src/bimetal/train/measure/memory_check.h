@@ -1,0 +1,48 @@
+#pragma once
+// Whether a run fits into its devices' memory, before it begins, and what it took.
+
+#include <optional>
+
+#include "bimetal/plan/memory/memory_plan.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/progress/report.h"
+#include "bimetal/train/measure/memory_measure.h"
+
+namespace bimetal::train {
+
+/// Of one rank's run. Made before there is a model: what the process has by then is its program.
+/// Use from one thread.
+class MemoryCheck {
+ public:
+  /// All must outlive it.
+  MemoryCheck(comm::Group group, const job::JobConfig& job, const TrainerOptions& options,
+              const device::Place& place, const task::Task& task);
+
+  /// train.check_memory: plans the run's memory where optimizer states are in shards, a worker has
+  /// a limit of its own, or the model is large enough for that to matter (parameters, gradients and
+  /// states take more than an eighth of what some rank has free). Where it clearly will not fit,
+  /// not even in the smallest micro-batches: Error(OutOfMemory) on every rank, with the plan's
+  /// advice, or a notice ("warn"). `batch`: weight of a global batch. Collective. Draws from
+  /// torch's default generator: seed it afterwards.
+  void plan(precision::Precision precision, std::int64_t batch, progress::Observer& observer);
+
+  /// The most that the process has had up to now.
+  void note_peak();
+
+  /// Writes down what was planned and what it was, of every rank. Collective.
+  void report(progress::Report& report);
+
+ private:
+  bool worth_a_look();
+
+  comm::Group group_;
+  const job::JobConfig& job_;
+  const TrainerOptions& options_;
+  const device::Place& place_;
+  const task::Task& task_;
+  RankRoom room_;
+  std::optional<plan::MemoryPlan> plan_;
+  double peak_ = 0;
+};
+
+}  // namespace bimetal::train

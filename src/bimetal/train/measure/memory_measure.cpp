@@ -1,0 +1,194 @@
+#include "bimetal/train/measure/memory_measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/device/device.h"
+#include "bimetal/device/host.h"
+#include "bimetal/train/compute.h"
+#include "bimetal/train/measure/unit_measure.h"
+#include "bimetal/train/recomputation.h"
+
+namespace bimetal::train {
+namespace {
+
+using plan::Linear;
+
+void write(WireWriter& writer, const Linear& line) {
+  writer.f64(line.fixed);
+  writer.f64(line.per_sample);
+}
+
+Linear read_line(WireReader& reader) {
+  Linear line;
+  line.fixed = reader.f64();
+  line.per_sample = reader.f64();
+  return line;
+}
+
+template <typename Unit>
+auto lines_of(Unit& unit) {
+  return std::array{&unit.output,        &unit.saved,     &unit.forward_peak,
+                    &unit.backward_peak, &unit.forward_s, &unit.backward_s};
+}
+
+void write(WireWriter& writer, const plan::ModelFacts& facts) {
+  writer.u32(static_cast<std::uint32_t>(facts.units.size()));
+  for (const auto& unit : facts.units) {
+    writer.string(unit.name);
+    writer.i64(unit.parameters);
+    writer.i64(unit.shared);
+    for (const auto* line : lines_of(unit)) write(writer, *line);
+  }
+  writer.i32(facts.element_bytes);
+  writer.f64(facts.state_bytes);
+  writer.f64(facts.frozen_bytes);
+  writer.f64(facts.batch_bytes);
+  writer.i64(facts.sample_weight);
+}
+
+plan::ModelFacts read_facts(WireReader& reader) {
+  plan::ModelFacts facts;
+  const auto units = reader.u32();
+  for (std::uint32_t u = 0; u < units; ++u) {
+    auto& unit = facts.units.emplace_back();
+    unit.name = reader.string();
+    unit.parameters = reader.i64();
+    unit.shared = reader.i64();
+    for (auto* line : lines_of(unit)) *line = read_line(reader);
+  }
+  facts.element_bytes = reader.i32();
+  facts.state_bytes = reader.f64();
+  facts.frozen_bytes = reader.f64();
+  facts.batch_bytes = reader.f64();
+  facts.sample_weight = reader.i64();
+  return facts;
+}
+
+comm::Bytes encode(const plan::RankMemory& rank) {
+  WireWriter writer;
+  writer.string(rank.name);
+  write(writer, rank.facts);
+  for (const double number :
+       {rank.load.shard, rank.load.samples, rank.load.at_once, rank.load.host_is_device ? 1.0 : 0.0,
+        rank.load.bucket_bytes, rank.program, rank.compute_s, rank.room, rank.pool_room}) {
+    writer.f64(number);
+  }
+  writer.string(rank.pool);
+  writer.u64(rank.units_at_once);
+  return std::move(writer).take();
+}
+
+plan::RankMemory decode(const comm::Bytes& bytes, int ranks) {
+  WireReader reader(bytes);
+  plan::RankMemory rank;
+  rank.name = reader.string();
+  rank.facts = read_facts(reader);
+  rank.load.ranks = ranks;
+  rank.load.shard = reader.f64();
+  rank.load.samples = reader.f64();
+  rank.load.at_once = reader.f64();
+  rank.load.host_is_device = reader.f64() > 0;
+  for (double* number :
+       {&rank.load.bucket_bytes, &rank.program, &rank.compute_s, &rank.room, &rank.pool_room}) {
+    *number = reader.f64();
+  }
+  rank.pool = reader.string();
+  rank.units_at_once = reader.u64();
+  reader.expect_end();
+  return rank;
+}
+
+plan::Place place_named(const std::string& name) {
+  if (name == "disk") return plan::Place::Disk;
+  return name == "host" ? plan::Place::Host : plan::Place::Device;
+}
+
+/// What this rank computes of a step, and keeps.
+plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
+  const auto at = static_cast<std::size_t>(rank);
+  const auto weight = task::typical_weight(*question.task.training());
+  const auto shards = std::accumulate(question.shards.begin(), question.shards.end(), 0.0);
+  const MicroBatch limit(question.job.train.micro_batch, question.place.device, weight);
+  const auto samples = (question.shares[at] + weight - 1) / weight;
+  const auto pieces = std::max<std::int64_t>(1, limit.pieces(samples));
+  return {.ranks = ranks,
+          .shard = shards > 0 ? question.shards[at] / shards : 1.0 / ranks,
+          .samples = static_cast<double>(samples),
+          .at_once = static_cast<double>((samples + pieces - 1) / pieces),
+          .host_is_device = question.place.device.is_cpu(),
+          .bucket_bytes = question.job.parallel.bucket_mb * (1 << 20)};
+}
+
+double seconds_of(const plan::ModelFacts& facts, double samples) {
+  double seconds = 0;
+  for (const auto& unit : facts.units) {
+    seconds += unit.forward_s.at(samples) + unit.backward_s.at(samples);
+  }
+  return seconds;
+}
+
+}  // namespace
+
+RankRoom measure_room(const device::Place& place, const TrainerOptions& options) {
+  RankRoom room;
+  room.pool = fmt::format("{} {}", options.host_name, place.device.str());
+  if (place.device.is_cpu()) {
+    const auto memory = device::host_memory();
+    room.program = static_cast<double>(device::process_memory().resident_bytes);
+    room.room = static_cast<double>(memory.free_bytes);
+    room.pool_room = static_cast<double>(memory.shared_free_bytes);
+    return room;
+  }
+  for (const auto& info : device::enumerate_devices()) {
+    if (info.device != place.device) continue;
+    room.room = room.pool_room = static_cast<double>(info.memory_free_bytes);
+  }
+  return room;
+}
+
+plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& question) {
+  const auto rank = group.rank();
+  const auto& job = question.job;
+  plan::RankMemory mine;
+  mine.name = fmt::format("rank {} ({})", rank, job::to_string(question.worker));
+  mine.load = load_of(question, rank, group.size());
+  const auto facts = measure_units(job.train, question.task,
+                                   {.device = question.place.device,
+                                    .dtype = question.place.dtype,
+                                    .precision = question.precision,
+                                    .speed = question.worker.speed,
+                                    .repeats = question.repeats});
+  if (facts) mine.facts = *facts;
+  mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());
+  mine.program = question.room.program;
+  mine.compute_s = seconds_of(mine.facts, mine.load.samples);
+  // Where it cannot be had, nothing is known to be too little.
+  constexpr auto kUnknown = std::numeric_limits<double>::infinity();
+  mine.room = question.room.room > 0 ? question.room.room : kUnknown;
+  mine.pool = question.room.pool;
+  mine.pool_room = question.room.pool_room > 0 ? question.room.pool_room : kUnknown;
+
+  plan::MemoryInput input;
+  const auto deadline = Deadline::after(milliseconds_of(job.parallel.timeout_s));
+  for (const auto& bytes : comm::all_gather_bytes(group, encode(mine), deadline)) {
+    input.ranks.push_back(decode(bytes, group.size()));
+  }
+  input.asked = {.level = static_cast<int>(job.zero.level),
+                 .optimizer = place_named(job.zero.offload_optimizer),
+                 .parameters = place_named(job.zero.offload_parameters)};
+  const auto& optimizer = job.train.optimizer;
+  input.offloads = optimizer == "adam" || optimizer == "adamw";
+  input.shardable = optimizer != "lars" && optimizer != "lamb" && job.parallel.mode != "server" &&
+                    job.compression.gradients == "none" && group.size() > 1;
+  return input;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,44 @@
+#pragma once
+// What a plan of memory needs of each rank, and whether a run may begin.
+
+#include <span>
+#include <string>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/device/place.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/plan/memory/memory_plan.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/trainer.h"
+
+namespace bimetal::train {
+
+/// Of a rank, before it has a model.
+struct RankRoom {
+  double program = 0;  ///< bytes that its process has: libraries, data
+  double room = 0;     ///< that it may have beside them
+  std::string pool;    ///< who shares what follows
+  double pool_room = 0;
+};
+
+RankRoom measure_room(const device::Place& place, const TrainerOptions& options);
+
+/// What the ranks do and keep, by rank where there are several numbers.
+struct MemoryQuestion {
+  const job::JobConfig& job;
+  const job::WorkerSpec& worker;
+  const task::Task& task;
+  device::Place place;
+  precision::Precision precision = precision::Precision::float32;
+  RankRoom room;
+  std::span<const std::int64_t> shares = {};  ///< of the global batch's weight
+  std::span<const double> shards = {};        ///< weights
+  int repeats = 0;  ///< of the dry run beyond the first; times are of use from one on
+};
+
+/// Every rank makes a dry run of its units and tells all. Ranks whose device cannot even hold that
+/// have facts without units. Collective.
+plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& question);
+
+}  // namespace bimetal::train

@@ -1,0 +1,34 @@
+#pragma once
+// A dry run of one micro-batch: what each unit of a model needs in memory and time.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/plan/model_facts.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/task/task.h"
+
+namespace bimetal::train {
+
+struct UnitMeasureOptions {
+  torch::Device device{torch::kCPU};
+  torch::Dtype dtype = torch::kFloat32;
+  precision::Precision precision = precision::Precision::float32;
+  double speed = 1.0;  ///< emulated: seconds are longer by that
+  int repeats = 1;     ///< of which the fastest counts; memory is that of the last
+};
+
+/// Runs forward and backward of a few of the first training samples, in two numbers of them, with a
+/// model of its own whose gradients are dropped as soon as they come: the device must have room for
+/// the parameters, and the activations of so few. Nothing if it has not. Draws from torch's default
+/// generator: seed it afterwards. Errors: whatever the model and the task throw.
+std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const task::Task& task,
+                                              const UnitMeasureOptions& options);
+
+/// Of `job`'s optimizer for each parameter of type `dtype`.
+double optimizer_state_bytes(const job::TrainConfig& job, torch::Dtype dtype);
+
+}  // namespace bimetal::train

@@ -1,0 +1,40 @@
+#include "bimetal/train/pipeline/lanes.h"
+
+#include <algorithm>
+
+namespace bimetal::train {
+
+Lanes::Lanes(const parallel::MeshShape& shape, int rank) : shape_(shape), rank_(rank) {}
+
+std::int64_t Lanes::counted(std::int64_t weight) const {
+  const auto place = parallel::place_of(shape_, rank_);
+  const std::int64_t number = place.stage * shape_.tensor + place.tensor;
+  const std::int64_t all = ranks() / count();
+  return weight * (number + 1) / all - weight * number / all;
+}
+
+std::vector<std::int64_t> Lanes::by_rank(const std::vector<std::int64_t>& by_lane) const {
+  std::vector<std::int64_t> all;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    all.push_back(by_lane[static_cast<std::size_t>(of(rank))]);
+  }
+  return all;
+}
+
+std::vector<balance::StepFigures> Lanes::learnt(
+    std::span<const progress::RankFigures> figures) const {
+  std::vector<balance::StepFigures> lanes(static_cast<std::size_t>(count()));
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto& told = figures[static_cast<std::size_t>(rank)];
+    auto& lane = lanes[static_cast<std::size_t>(of(rank))];
+    lane.batch += told.batch;
+    lane.compute_seconds = std::max(lane.compute_seconds, told.compute_seconds);
+    lane.out_of_memory = lane.out_of_memory || told.fit == progress::Fit::too_large;
+    if (shared()) continue;
+    lane.shadow_batch = told.shadow.batch;
+    lane.shadow_seconds = told.shadow.seconds;
+  }
+  return lanes;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,178 @@
+#include "bimetal/train/pipeline/stage_compute.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/precision/autocast.h"
+#include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/profile/phase.h"
+#include "bimetal/train/recomputation.h"
+
+namespace bimetal::train {
+namespace {
+
+/// Enough that the bubble of equal stages is a fifth of the step at most.
+constexpr std::int64_t kMicroBatchesPerStage = 4;
+
+/// Of all ranks: the stages of a lane must agree, and it does no harm that lanes do.
+std::int64_t agreed_limit(const parallel::Mesh& mesh, const task::Task& task,
+                          const StageOptions& options) {
+  const auto data = task.training();
+  const auto limit =
+      MicroBatch(options.micro_batch, options.device, data ? task::typical_weight(*data) : 1)
+          .limit();
+  std::vector<std::int64_t> least = {limit};
+  auto world = mesh.world();
+  world
+      .all_reduce(comm::buffer(std::span(least)), comm::ReduceOp::min,
+                  Deadline::after(options.timeout))
+      .wait();
+  return least.front();
+}
+
+parallel::pipeline::RunnerOptions runner_options(const StageOptions& options, bool recomputes) {
+  parallel::pipeline::RunnerOptions runner;
+  runner.kind = options.schedule;
+  runner.chunks = options.chunks;
+  runner.split = !recomputes;
+  runner.device = options.device;
+  runner.speed = options.speed;
+  runner.timeout = options.timeout;
+  runner.around = [](parallel::schedule::What what, const std::function<void()>& compute) {
+    in_phase(what == parallel::schedule::What::forward ? Phase::kForward : Phase::kBackward,
+             compute);
+  };
+  return runner;
+}
+
+std::vector<task::Segments> segments_of(const parallel::pipeline::StageModel& stage,
+                                        const std::string& recompute) {
+  std::vector<task::Segments> segments;
+  for (const auto& piece : stage.pieces) {
+    segments.emplace_back(piece, recomputed_at_once(recompute, piece.units.size()));
+  }
+  return segments;
+}
+
+bool any_recomputed(const std::vector<task::Segments>& segments) {
+  return std::ranges::any_of(segments, [](const auto& piece) { return piece.recomputed() > 0; });
+}
+
+}  // namespace
+
+StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const parallel::Mesh> mesh,
+                           parallel::pipeline::StageModel stage,
+                           std::shared_ptr<parallel::pipeline::StageStore> store,
+                           StageOptions options)
+    : task_(task),
+      mesh_(std::move(mesh)),
+      lanes_(mesh_->shape(), mesh_->world().rank()),
+      stage_(std::move(stage)),
+      store_(std::move(store)),
+      options_(std::move(options)),
+      limit_(agreed_limit(*mesh_, task_, options_), options_.device),
+      segments_(segments_of(stage_, options_.recompute)),
+      runner_(*mesh_, runner_options(options_, any_recomputed(segments_))) {
+  parallel::schedule::require_possible(options_.schedule, {.stages = mesh_->shape().stages,
+                                                           .micro_batches = micro_batches(1),
+                                                           .chunks = options_.chunks});
+}
+
+int StageCompute::micro_batches(std::int64_t samples) const {
+  const int stages = mesh_->shape().stages;
+  if (options_.micro_batches > 0) return static_cast<int>(options_.micro_batches) * finer_;
+  const auto wanted =
+      std::max(limit_.pieces(samples), std::min(samples, kMicroBatchesPerStage * stages));
+  return parallel::schedule::micro_batches_near(options_.schedule, stages,
+                                                static_cast<int>(wanted)) *
+         finer_;
+}
+
+Compute::Outcome StageCompute::try_run(std::int64_t samples,
+                                       const std::function<task::Values()>& fetch,
+                                       const task::Draws& draws) {
+  Compute::Outcome outcome;
+  task::Values share;
+  const auto missing = without_memory_for(options_.device, [&] { share = fetch(); });
+  if (samples == 0) return outcome;
+  const auto count = micro_batches(samples);
+  std::vector<std::int64_t> begins, sizes;
+  for (int i = 0; i <= count; ++i) begins.push_back(samples * i / count);
+  for (int i = 0; i < count; ++i) sizes.push_back(begins[i + 1] - begins[i]);
+
+  const precision::CastCache cache;
+  auto result = runner_.run(sizes, work_on(share, begins, draws, missing), *store_);
+  store_->add_wait(result.wait_seconds);
+  if (!result.incomplete) {
+    outcome.loss_sum = result.loss_sum;
+    return outcome;
+  }
+  // Elsewhere, if not here: who ran out of memory tells.
+  if (!result.error) return outcome;
+  outcome.error =
+      without_memory_for(options_.device, [&] { std::rethrow_exception(std::move(result.error)); });
+  outcome.fit =
+      !missing && count < samples ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
+  return outcome;
+}
+
+parallel::pipeline::StageWork StageCompute::work_on(const task::Values& share,
+                                                    std::span<const std::int64_t> begins,
+                                                    const task::Draws& draws,
+                                                    const std::exception_ptr& missing) {
+  const auto piece = [&share, begins, missing](int micro_batch) {
+    if (missing) std::rethrow_exception(missing);
+    const auto i = static_cast<std::size_t>(micro_batch);
+    return task::slice(share, begins[i], begins[i + 1]);
+  };
+  parallel::pipeline::StageWork work;
+  work.inputs = [this, piece](int micro_batch) { return task_.inputs(piece(micro_batch)); };
+  work.forward = [this, &draws, begins, missing](int chunk, int micro_batch,
+                                                 const task::Values& inputs) {
+    if (missing) std::rethrow_exception(missing);
+    const auto i = static_cast<std::size_t>(micro_batch);
+    const task::DrawScope scope(draws.slice(begins[i], begins[i + 1]));
+    const precision::Autocast cast(options_.device.type(), options_.precision);
+    return segments_[static_cast<std::size_t>(chunk)].run(inputs);
+  };
+  work.loss_sum = [this, piece](int micro_batch, const task::Values& outputs) {
+    const precision::Autocast cast(options_.device.type(), options_.precision);
+    const auto loss = task_.loss_sum(outputs, piece(micro_batch));
+    // As Compute has it: a sum may exceed what float16 can hold.
+    const bool low = options_.precision != precision::Precision::float32;
+    return low && loss.defined() ? loss.to(torch::kFloat32) : loss;
+  };
+  work.survivable = [](const std::exception_ptr& error) { return is_out_of_memory(error); };
+  return work;
+}
+
+void StageCompute::learn(std::span<const progress::RankFigures> figures) {
+  const bool finer = std::ranges::any_of(
+      figures, [](const auto& rank) { return rank.fit == progress::Fit::try_smaller_pieces; });
+  if (finer) finer_ *= 2;
+}
+
+progress::Evaluation StageCompute::evaluate(std::span<const double> speeds,
+                                            const predict::EvaluateOptions& options) {
+  stage_.model.eval();
+  const predict::Through through{
+      .part = lanes_.mine(),
+      .run = [this](std::int64_t first, std::int64_t last, const predict::Through::Inputs& inputs,
+                    const predict::Through::Take& take) {
+        parallel::pipeline::StageWork work;
+        work.inputs = [&](int i) { return inputs(first + i); };
+        work.forward = [this](int chunk, int /*i*/, const task::Values& values) {
+          return task::run_units(stage_.pieces[static_cast<std::size_t>(chunk)], values);
+        };
+        runner_.run_forward(static_cast<int>(last - first), work,
+                            [&](int i, const task::Values& outputs) { take(first + i, outputs); });
+      }};
+  auto result = predict::evaluate(task_, through, mesh_->world(), speeds, options);
+  stage_.model.train();
+  return result;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,89 @@
+#pragma once
+// What a stage of a pipeline does with its lane's share of a batch: in micro-batches, together with
+// the other stages. What Compute (compute.h) is where a rank has the whole model.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/runner.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/predict/evaluate.h"
+#include "bimetal/progress/rank_figures.h"
+#include "bimetal/task/draws.h"
+#include "bimetal/task/segments.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/compute.h"
+#include "bimetal/train/pipeline/lanes.h"
+
+namespace bimetal::train {
+
+struct StageOptions {
+  torch::Device device{torch::kCPU};
+  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  precision::Precision precision = precision::Precision::float32;
+  std::string recompute = "none";  ///< as train.recompute
+  parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
+  int chunks = 1;                  ///< pieces of the model per stage
+  std::int64_t micro_batches = 0;  ///< as mesh.micro_batches
+  std::int64_t micro_batch = 0;    ///< as train.micro_batch
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+};
+
+/// Use from one thread. All stages of a pipeline make the same calls.
+class StageCompute {
+ public:
+  /// `task` must outlive it. Collective over the mesh: all ranks take the smallest micro-batches
+  /// that any asks for. Errors: InvalidArgument for micro-batches that the schedule cannot run.
+  StageCompute(const task::Task& task, std::shared_ptr<const parallel::Mesh> mesh,
+               parallel::pipeline::StageModel stage,
+               std::shared_ptr<parallel::pipeline::StageStore> store, StageOptions options);
+
+  const Lanes& lanes() const noexcept { return lanes_; }
+
+  /// As Compute::try_run, between the store's begin_step() and finish_step(); the loss is the last
+  /// stage's. Where a stage runs out of memory, all go through the step to its end, so that nobody
+  /// waits in vain, and that one says so.
+  Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
+                           const task::Draws& draws);
+
+  /// After a step in which some rank has run out of memory: all take smaller micro-batches.
+  void learn(std::span<const progress::RankFigures> figures);
+
+  /// As predict::evaluate. Collective.
+  progress::Evaluation evaluate(std::span<const double> speeds,
+                                const predict::EvaluateOptions& options);
+
+  /// In how many micro-batches a share of so many samples goes through the stages: some may have
+  /// none.
+  int micro_batches(std::int64_t samples) const;
+
+ private:
+  parallel::pipeline::StageWork work_on(const task::Values& share,
+                                        std::span<const std::int64_t> begins,
+                                        const task::Draws& draws,
+                                        const std::exception_ptr& missing);
+
+  const task::Task& task_;
+  std::shared_ptr<const parallel::Mesh> mesh_;
+  Lanes lanes_;
+  parallel::pipeline::StageModel stage_;
+  std::shared_ptr<parallel::pipeline::StageStore> store_;
+  const StageOptions options_;
+  MicroBatch limit_;
+  int finer_ = 1;  ///< times as many micro-batches, since some rank was out of memory
+  std::vector<task::Segments> segments_;
+  parallel::pipeline::Runner runner_;
+};
+
+}  // namespace bimetal::train

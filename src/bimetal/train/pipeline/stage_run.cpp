@@ -1,0 +1,47 @@
+#include "bimetal/train/pipeline/stage_run.h"
+
+#include "bimetal/base/deadline.h"
+
+namespace bimetal::train {
+
+StagePlan plan_stages(const job::JobConfig& job, comm::Group group, const task::Task& task,
+                      const UnitProbe& probe, progress::Observer& observer) {
+  const auto& mesh = job.mesh;
+  if (mesh.stages == 1) return {};
+  const auto shape =
+      parallel::fit_mesh(static_cast<int>(mesh.stages), static_cast<int>(mesh.replicas),
+                         static_cast<int>(mesh.tensor), group.size());
+  StagePlan plan;
+  plan.begins = choose_cuts(job, group, shape, task, probe, observer);
+  plan.mesh = std::make_shared<const parallel::Mesh>(std::move(group), shape);
+  return plan;
+}
+
+std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh) {
+  if (!plan.mesh) return std::nullopt;
+  const auto& shape = plan.mesh->shape();
+  return progress::MeshReport{.stages = shape.stages,
+                              .replicas = shape.replicas,
+                              .tensor = shape.tensor,
+                              .schedule = mesh.schedule,
+                              .begins = {plan.begins.begin(), plan.begins.end()}};
+}
+
+std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, const task::Task& task,
+                                                 const StagePlan& plan, const TrainedModel& trained,
+                                                 const UnitProbe& probe) {
+  if (!plan.mesh) return nullptr;
+  return std::make_shared<StageCompute>(
+      task, plan.mesh, trained.stage(), trained.stage_store(),
+      StageOptions{.device = probe.device,
+                   .speed = probe.speed,
+                   .precision = probe.precision,
+                   .recompute = job.train.recompute,
+                   .schedule = parallel::schedule::kind_named(job.mesh.schedule),
+                   .chunks = chunks_of(job.mesh),
+                   .micro_batches = job.mesh.micro_batches,
+                   .micro_batch = job.train.micro_batch,
+                   .timeout = milliseconds_of(job.parallel.timeout_s)});
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,32 @@
+#pragma once
+// What a training run makes of [mesh]: who has which stage, and what computes it.
+
+#include <memory>
+#include <optional>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/progress/report.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/pipeline/stage_compute.h"
+#include "bimetal/train/pipeline/unit_costs.h"
+#include "bimetal/train/trained_model.h"
+
+namespace bimetal::train {
+
+/// The mesh and the cuts; nothing of a job with one stage. Collective. Errors: those of fit_mesh()
+/// and choose_cuts(), the same on every rank.
+StagePlan plan_stages(const job::JobConfig& job, comm::Group group, const task::Task& task,
+                      const UnitProbe& probe, progress::Observer& observer);
+
+/// For the run's report; nothing of a job with one stage.
+std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh);
+
+/// What computes this rank's stage; nothing of a job with one stage. `probe` says on what.
+/// Collective. Errors: StageCompute's.
+std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, const task::Task& task,
+                                                 const StagePlan& plan, const TrainedModel& trained,
+                                                 const UnitProbe& probe);
+
+}  // namespace bimetal::train

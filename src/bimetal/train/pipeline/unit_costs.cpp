@@ -1,0 +1,168 @@
+#include "bimetal/train/pipeline/unit_costs.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/device/device.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/schedule/cut.h"
+#include "bimetal/precision/autocast.h"
+#include "bimetal/task/draws.h"
+#include "bimetal/train/out_of_memory.h"
+
+namespace bimetal::train {
+namespace {
+
+class Measurement {
+ public:
+  Measurement(const task::Task& task, const UnitProbe& probe)
+      : task_(task), probe_(probe), model_(task.make_model()) {
+    model_.to(probe.device, probe.dtype);
+    const auto data = task.training();
+    const auto samples = std::min(probe.samples, data->size());
+    batch_ = task::to_device(task::batch_of(*data, 0, samples), probe.device);
+    draws_ = task::Draws::of_nobody(samples);
+    seconds_.resize(model_.units.size());
+  }
+
+  std::vector<double> run() {
+    pass();  // kernels are chosen, memory is fetched
+    std::ranges::fill(seconds_, 0.0);
+    const Stopwatch watch;
+    int passes = 0;
+    do {
+      pass();
+      ++passes;
+    } while (watch.seconds() < std::chrono::duration<double>(probe_.budget).count());
+    for (auto& seconds : seconds_) seconds /= passes;
+    return seconds_;
+  }
+
+ private:
+  template <typename Work>
+  void timed(std::size_t unit, const Work& work) {
+    const Stopwatch watch;
+    work();
+    device::synchronize(probe_.device);
+    device::pause_for_speed(probe_.speed, watch.seconds());
+    seconds_[unit] += watch.seconds();
+  }
+
+  void pass() {
+    const precision::CastCache cache;
+    const task::DrawScope scope(draws_);
+    std::vector<task::Values> inputs, outputs;
+    for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
+      inputs.push_back(unit == 0 ? task_.inputs(batch_) : leaves_of(outputs.back()));
+      timed(unit, [&] {
+        const precision::Autocast cast(probe_.device.type(), probe_.precision);
+        outputs.push_back(model_.units[unit].forward(inputs.back()));
+        if (unit + 1 == model_.units.size()) {
+          outputs.back() = {task_.loss_sum(outputs.back(), batch_)};
+        }
+      });
+    }
+    for (auto unit = model_.units.size(); unit-- > 0;) {
+      task::Values from, gradients;
+      for (std::size_t i = 0; i < outputs[unit].size(); ++i) {
+        if (!outputs[unit][i].requires_grad()) continue;
+        from.push_back(outputs[unit][i]);
+        const bool last = unit + 1 == model_.units.size();
+        gradients.push_back(last ? torch::ones_like(from.back()) : inputs[unit + 1][i].grad());
+        if (!gradients.back().defined()) gradients.back() = torch::zeros_like(from.back());
+      }
+      if (from.empty()) continue;
+      timed(unit, [&] { torch::autograd::backward(from, gradients); });
+    }
+    for (auto& parameter : model_.parameters()) parameter.mutable_grad() = torch::Tensor();
+  }
+
+  static task::Values leaves_of(const task::Values& outputs) {
+    task::Values leaves;
+    for (const auto& output : outputs) {
+      leaves.push_back(output.detach().set_requires_grad(output.requires_grad()));
+    }
+    return leaves;
+  }
+
+  const task::Task& task_;
+  const UnitProbe& probe_;
+  task::Model model_;
+  task::Values batch_;
+  task::Draws draws_;
+  std::vector<double> seconds_;
+};
+
+std::vector<double> by_elements(const task::Task& task) {
+  std::vector<double> elements;
+  for (const auto& unit : task.make_model().units) {
+    double sum = 1;
+    for (const auto& parameter : unit.parameters) {
+      sum += static_cast<double>(parameter.tensor.numel());
+    }
+    elements.push_back(sum);
+  }
+  return elements;
+}
+
+/// Each stage's seconds are those of the slowest of its ranks.
+std::vector<std::vector<double>> by_piece(const std::vector<double>& all, std::size_t units,
+                                          const parallel::MeshShape& shape, std::size_t pieces) {
+  std::vector<std::vector<double>> seconds(pieces, std::vector<double>(units));
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const auto stage = static_cast<std::size_t>(parallel::place_of(shape, rank).stage);
+    for (auto piece = stage; piece < pieces; piece += static_cast<std::size_t>(shape.stages)) {
+      for (std::size_t unit = 0; unit < units; ++unit) {
+        auto& longest = seconds[piece][unit];
+        longest = std::max(longest, all[static_cast<std::size_t>(rank) * units + unit]);
+      }
+    }
+  }
+  return seconds;
+}
+
+}  // namespace
+
+std::vector<double> unit_seconds(const task::Task& task, const UnitProbe& probe) {
+  std::vector<double> seconds;
+  const auto error =
+      without_memory_for(probe.device, [&] { seconds = Measurement(task, probe).run(); });
+  return error ? std::vector<double>() : seconds;
+}
+
+int chunks_of(const job::MeshConfig& mesh) {
+  return mesh.schedule == "interleaved" ? static_cast<int>(mesh.chunks) : 1;
+}
+
+std::vector<std::size_t> choose_cuts(const job::JobConfig& job, comm::Group group,
+                                     const parallel::MeshShape& shape, const task::Task& task,
+                                     const UnitProbe& probe, progress::Observer& observer) {
+  using parallel::pipeline::begins_of;
+  const auto elements = by_elements(task);
+  const auto units = elements.size();
+  const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
+  if (!job.mesh.cuts.empty() || pieces > units) return begins_of(job.mesh.cuts, pieces, units);
+
+  observer.on_phase("measuring units");
+  group.barrier().wait();
+  auto mine = unit_seconds(task, probe);
+  mine.resize(units, -1);  // could not be measured
+  std::vector<double> all(units * static_cast<std::size_t>(shape.ranks()));
+  group.all_gather(comm::buffer(std::span(std::as_const(mine))), comm::buffer(std::span(all)))
+      .wait();
+  if (std::ranges::min(all) < 0) {
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = elements[i % units];
+    observer.on_notice(
+        "the whole model does not fit into the memory of every worker, so that its units were not "
+        "measured: stages have about as many parameters each; mesh.cuts sets others");
+  }
+  const auto best = parallel::schedule::cut(
+      {.seconds = by_piece(all, units, shape, pieces),
+       .micro_batches = std::max<int>(4 * shape.stages, static_cast<int>(job.mesh.micro_batches))});
+  return best.begins;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,45 @@
+#pragma once
+// What each unit of a model costs on this device, and where that says to cut it.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/task/task.h"
+
+namespace bimetal::train {
+
+struct UnitProbe {
+  torch::Device device{torch::kCPU};
+  torch::Dtype dtype = torch::kFloat32;
+  precision::Precision precision = precision::Precision::float32;
+  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  std::chrono::milliseconds budget{800};
+  std::int64_t samples = 4;  ///< of the training data, from the first on
+};
+
+/// Seconds of forward and backward of each unit, the loss with the last one: means over a time in
+/// which a device that is granted a part of a processor has used that up. Of a model of its own,
+/// thrown away afterwards. Draws from torch's default generator: seed it afterwards. Empty where
+/// the whole model does not fit into memory.
+std::vector<double> unit_seconds(const task::Task& task, const UnitProbe& probe);
+
+/// Where each piece of the model begins that `job` cuts into stages: as mesh.cuts has it, or so
+/// that the pipeline's step is shortest by what units have been measured to take on the devices of
+/// each stage, all ranks at the same time; where not all could, elements of parameters stand for
+/// time. The same on every rank; collective. Errors: begins_of()'s.
+std::vector<std::size_t> choose_cuts(const job::JobConfig& job, comm::Group group,
+                                     const parallel::MeshShape& shape, const task::Task& task,
+                                     const UnitProbe& probe, progress::Observer& observer);
+
+/// Pieces of the model per stage.
+int chunks_of(const job::MeshConfig& mesh);
+
+}  // namespace bimetal::train

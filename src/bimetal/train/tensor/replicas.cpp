@@ -1,0 +1,109 @@
+#include "bimetal/train/tensor/replicas.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/progress/worker_summary.h"
+
+namespace bimetal::train {
+namespace {
+
+parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks) {
+  return parallel::fit_mesh(1, static_cast<int>(mesh.replicas), static_cast<int>(mesh.tensor),
+                            ranks);
+}
+
+}  // namespace
+
+Replicas::Replicas(comm::Group world, const job::MeshConfig& mesh) : world_(std::move(world)) {
+  if (mesh.stages > 1) return;  // whose replicas are those of stages
+  const auto shape = shape_of(mesh, world_.size());
+  if (shape.tensor > 1) mesh_.emplace(world_, shape);
+}
+
+std::vector<balance::Device> Replicas::devices(const std::vector<balance::Device>& of_ranks) const {
+  if (!in_parts()) return of_ranks;
+  const auto& shape = mesh_->shape();
+  std::vector<balance::Device> devices(static_cast<std::size_t>(shape.replicas));
+  for (int replica = 0; replica < shape.replicas; ++replica) {
+    double alpha = 0, rate = 0;
+    bool known = true;
+    for (int part = 0; part < shape.tensor; ++part) {
+      const auto rank = static_cast<std::size_t>(parallel::rank_at(shape, {0, replica, part}));
+      const auto& cost = of_ranks[rank].cost;
+      known = known && cost.known() && cost.beta() > 0;
+      if (!known) break;
+      alpha = std::max(alpha, cost.alpha());
+      rate += 1 / cost.beta();
+    }
+    if (known) devices[static_cast<std::size_t>(replica)].cost = {alpha, 1 / rate};
+  }
+  return devices;
+}
+
+std::vector<progress::WorkerPlace> Replicas::places(const progress::WorkerPlace& mine,
+                                                    std::chrono::milliseconds timeout) const {
+  const auto width = mesh_ ? static_cast<std::size_t>(mesh_->shape().tensor) : 1;
+  std::vector<progress::WorkerPlace> places;
+  std::size_t rank = 0;
+  for (auto& added :
+       progress::gather_summaries(world_, {.host = mine.host, .device = mine.device}, timeout)) {
+    if (rank++ % width == 0) {
+      places.push_back({std::move(added.host), std::move(added.device)});
+      continue;
+    }
+    auto& place = places.back();
+    if (added.host != place.host) place.host += " + " + added.host;
+    place.device += " + " + added.device;
+  }
+  return places;
+}
+
+std::vector<double> Replicas::part_weights(const job::MeshConfig& mesh,
+                                           std::span<const double> alone) const {
+  const auto parts = static_cast<std::size_t>(mesh.tensor);
+  if (!mesh.tensor_weights.empty()) {
+    if (mesh.tensor_weights.size() == parts) return mesh.tensor_weights;
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("mesh.tensor_weights has {} weights for mesh.tensor = {} ranks: give "
+                            "one for each",
+                            mesh.tensor_weights.size(), parts));
+  }
+  std::vector<double> weights(parts, 1.0);
+  if (mesh.tensor_parts != "speed") return weights;
+  // Parts are alike in all replicas, whose gradients are summed.
+  std::vector<double> speeds(parts, 0.0);
+  for (std::size_t rank = 0; rank < alone.size(); ++rank) speeds[rank % parts] += alone[rank];
+  const bool known = std::ranges::all_of(speeds, [](double speed) { return speed > 0; });
+  return known ? speeds : weights;
+}
+
+std::optional<std::string> Replicas::advice(std::span<const double> alone, double rate) const {
+  if (!in_parts() || alone.empty()) return std::nullopt;
+  const auto fastest = std::ranges::max_element(alone);
+  if (*fastest <= rate) return std::nullopt;
+  return fmt::format(
+      "with its tensors in parts the job did {:.0f} a second; before it, the whole model on rank "
+      "{} "
+      "alone did {:.0f}: where it fits, leave mesh.tensor out",
+      rate, fastest - alone.begin(), *fastest);
+}
+
+void require_one_precision(const Replicas& replicas, precision::Precision mine, Deadline deadline) {
+  if (!replicas.in_parts()) return;
+  const auto number = static_cast<std::int64_t>(mine);
+  std::array<std::int64_t, 2> ends = {number, -number};
+  auto group = replicas.world();
+  group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max, deadline).wait();
+  if (ends[0] == -ends[1]) return;
+  throw Error(
+      ErrorCode::Unsupported,
+      "mesh.tensor: the ranks of a replica compute in different precisions, and add up what "
+      "they compute: set train.precision to \"float32\" or \"bfloat16\" instead of \"auto\"");
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,84 @@
+"""Jobs whose model is cut into stages: what one worker would have learnt, also where they go on with other stages, or
+none; a stage that is killed or stuck is named by those beside it; meshes that cannot be."""
+
+import json
+import os
+import signal
+
+import harness
+from harness import FaultTest
+from test_zero import tensors_of
+
+
+class Pipeline(FaultTest):
+    def write_exact_job(self, name, **settings):
+        return self.write_job(f"{name}.toml", **{
+            "model__name": "cnn", "train__dtype": "float64", "train__optimizer": "adamw", "train__clip_norm": 0.5,
+            "train__weight_decay": 0.1, "train__steps": 20, "train__micro_batch": 20, "checkpoint__every_steps": 5,
+            "checkpoint__dir": str(self.folder / name), "train__evaluate": True, **settings})
+
+    def run_to(self, job_file, step, *arguments, ranks):
+        workers = ("cpu:threads=1", "cpu:threads=1,speed=0.5", "cpu:threads=1", "cpu:threads=1")[:ranks]
+        job = self.train(job_file, "--set", f"train.steps={step}", *arguments, workers=workers).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        return job
+
+    def assert_same_end(self, name, step):
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            ours, expected = (tensors_of(self.folder / folder / f"step-{step:08}" / file) for folder in (name, "alone"))
+            self.assertEqual(ours.keys(), expected.keys())
+            for key, values in expected.items():
+                self.assertLess(max(abs(a - b) for a, b in zip(ours[key], values, strict=True)), 1e-12, key)
+
+    def test_any_mesh_goes_on_from_any_other(self):
+        self.run_to(self.write_exact_job("alone"), 20, "--report", self.folder / "alone.json", ranks=1)
+        folder = ("--resume", self.folder / "stages")
+        first = self.run_to(self.write_exact_job("stages", mesh__stages=3, mesh__schedule="zero_bubble"), 5, ranks=3)
+        self.assertIn("stage 2  [rank 2]", first.out)
+        self.run_to(self.write_exact_job("stages"), 8, *folder, ranks=1)
+        self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__cuts=[1], zero__level=1), 12, *folder, ranks=4)
+        report = self.folder / "stages.json"
+        self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__schedule="gpipe"), 20, *folder,
+                    "--report", report, ranks=2)
+        self.assert_same_end("stages", 20)
+        ends = [json.loads(path.read_text())["evaluations"][-1] for path in (self.folder / "alone.json", report)]
+        self.assertEqual(ends[0]["test_accuracy"], ends[1]["test_accuracy"])
+        self.assert_nothing_left()
+
+    def test_a_killed_stage_ends_all_and_fewer_stages_go_on(self):
+        job_file = self.write_job(mesh__stages=3)
+        job = self.train(job_file, workers=("cpu:threads=1",) * 3)
+        self.wait_for_checkpoint(job)
+        os.kill(self.ranks_of(job)[1], signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 1 (stage 1 of 3, cpu:threads=1", "signal 9", "--resume")
+        self.assert_nothing_left()
+        again = self.train(job_file, "--resume", self.checkpoints, "--set", "mesh.stages=2", "--set", "train.steps=1")
+        self.assertEqual(again.wait().status, 0, again.err)
+
+    def test_a_stuck_stage_is_named(self):
+        job = self.train(self.write_job(mesh__stages=2, parallel__timeout_s=3))
+        self.wait_for_checkpoint(job)
+        os.kill(self.ranks_of(job)[1], signal.SIGSTOP)
+        job.wait()
+        self.assertNotEqual(job.status, 0)
+        self.assertIn("rank 1", job.error())
+        self.assert_nothing_left()
+
+    def test_meshes_that_cannot_be(self):
+        for settings, ranks, status, part in (
+                ({"mesh__stages": 2}, 3, 2, "2 or 4 would do"),
+                ({"mesh__stages": 2, "mesh__cuts": [9]}, 2, 2, "units at which a model of"),
+                ({"mesh__stages": 2, "mesh__cuts": [1, 2]}, 2, 2, "give the 1 units"),
+                ({"mesh__stages": 4, "model__name": "linear"}, 4, 2, "cannot be cut into 4 pieces"),
+                ({"mesh__stages": 2, "mesh__schedule": "interleaved", "mesh__chunks": 1, "mesh__micro_batches": 3}, 2, 2,
+                 "2 or 4 would"),
+                ({"mesh__stages": 2, "zero__level": 2}, 2, 3, "zero.level"),
+                ({"mesh__stages": 2, "compression__gradients": "int8"}, 2, 3, "compression.gradients")):
+            with self.subTest(part):
+                job = self.train(self.write_job(**settings), workers=("cpu:threads=1",) * ranks).wait()
+                self.assert_one_message(job, status, part)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,96 @@
+"""Checkpoints of which each worker writes its part: killed while they are written, without room on one worker, damaged, and
+read by other commands."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import FaultTest
+
+MODEL_BYTES = 4 * (784 * 256 + 256 * 256 + 256 * 10)  # the mlp's weights
+
+
+class Slices(FaultTest):
+    def sliced_job(self, **settings):
+        return self.write_job(**{"train__optimizer": "adamw", "zero__level": 2, "zero__shards": [2, 1],
+                                 "checkpoint__every_steps": 1, "checkpoint__keep": 2, **settings})
+
+    def inspect(self, path):
+        return self.start("checkpoint", "inspect", path).wait()
+
+    def test_killed_at_any_moment(self):
+        job_file = self.sliced_job()
+        self.train(job_file, "--set", "train.steps=1").wait()
+        for everybody in (False, True, False):
+            before = self.saved_steps()[-1]
+            job = self.train(job_file, "--resume", self.checkpoints)
+            harness.wait_until(lambda before=before, job=job: self.saved_steps()[-1] > before
+                               or job.process.poll() is not None, "a checkpoint", job)
+            time.sleep(random.uniform(0, 0.3))
+            for pid in [job.pid, *self.ranks_of(job)] if everybody else self.ranks_of(job)[1:]:
+                os.kill(pid, signal.SIGKILL)
+            job.wait()
+            harness.wait_until(lambda: not self.processes(), "the end of all ranks")
+            seen = self.inspect(self.checkpoints)
+            self.assertEqual(seen.status, 0, f"{seen.out}\n{seen.err}")
+            self.assertIn("in slices of 2 ranks", seen.out)
+            self.assertGreater(self.saved_steps()[-1], before)
+        self.assert_can_resume(job_file)
+        self.assert_nothing_left()
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can mount a small disk")
+    def test_a_full_disk_on_one_worker(self):
+        self.checkpoints.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={10 * MODEL_BYTES}", "tmpfs", self.checkpoints],
+                                 capture_output=True, check=False)
+        if mounted.returncode != 0:
+            self.skipTest("mounting is not allowed here")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.checkpoints], check=False)
+        job_file = self.sliced_job(zero__shards=[0, 1])  # rank 0 has nothing to write
+        self.assertEqual(self.train(job_file, "--set", "train.steps=1").wait().status, 0)
+        filler = self.checkpoints / "filler"
+        room = os.statvfs(self.checkpoints)
+        filler.write_bytes(bytes(max(0, room.f_bavail * room.f_frsize - MODEL_BYTES)))
+        job = self.train(job_file, "--resume", self.checkpoints).wait()
+        self.assert_one_message(job, harness.SYSTEM, "step-00000002: rank 1: cannot write", "00001-of-00002", "No space")
+        filler.unlink()
+        self.assert_no_half_checkpoint()
+        self.assertEqual(self.saved_steps(), [1])
+        self.assert_can_resume(job_file)
+        self.assert_nothing_left()
+
+    def test_damage_is_named_and_others_read_slices(self):
+        job_file = self.sliced_job(zero__level=3)
+        self.assertEqual(self.train(job_file, "--set", "train.steps=2").wait().status, 0)
+        newest, older = (self.checkpoints / f"step-0000000{step}" for step in (2, 1))
+        self.assertEqual(self.start("checkpoint", "consolidate", newest, "--out", self.folder / "whole").wait().status, 0)
+        self.assertEqual(self.start("export", self.checkpoints, "--out", self.folder / "out").wait().status, 0)
+        self.assertEqual((self.folder / "out" / "model.safetensors").read_bytes(),
+                         (self.folder / "whole" / "model.safetensors").read_bytes())
+        said = [self.start("evaluate", job_file, "--checkpoint", path).wait() for path in (newest, self.folder / "whole")]
+        self.assertEqual([job.status for job in said], [0, 0])
+        self.assertEqual(*(job.out.splitlines()[-1].split()[1:] for job in said))
+        servers = self.write_job("servers.toml", parallel__mode="server", train__optimizer="adamw", train__steps=4,
+                                 checkpoint__dir=str(self.folder / "servers"))
+        job = self.train(servers, "--resume", newest).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        self.assertTrue((self.folder / "servers" / "step-00000004" / "model.safetensors").is_file())
+        slice_ = newest / "model-00001-of-00002.safetensors"
+        damaged = bytearray(slice_.read_bytes())
+        damaged[-1] ^= 1
+        slice_.write_bytes(damaged)
+        seen = self.inspect(self.checkpoints)
+        self.assert_one_message(seen, 10, f"{slice_} is damaged: its checksum is wrong")
+        self.assertIn(str(older), seen.out)
+        self.assert_one_message(self.train(job_file, "--resume", newest).wait(), 10, f"{slice_} is damaged")
+        job = self.train(job_file, "--resume", self.checkpoints, "--set", "train.steps=3").wait()
+        self.assertEqual(job.status, 0, job.err)
+        self.assertIn(f"skipping the checkpoint {newest}", job.err)
+
+
+if __name__ == "__main__":
+    harness.main()

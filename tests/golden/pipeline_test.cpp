@@ -1,0 +1,185 @@
+// A model in stages, whatever the schedule, the cuts, the replicas and what else is asked for, is
+// trained as one device would have done.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <new>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bimetal/data/batch_feed.h"
+#include "bimetal/train/step.h"
+#include "golden/rows.h"
+#include "golden/stage_worker.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::golden {
+namespace {
+
+using parallel::schedule::Kind;
+
+enum class Cuts {
+  early,  ///< all pieces but the last have one unit
+  late,   ///< all but the first
+};
+
+struct Stages {
+  std::string name;
+  int stages;
+  Kind schedule;
+  Cuts cuts = Cuts::early;
+  std::vector<std::vector<std::int64_t>> shares = {{24}};  ///< by replica
+  std::int64_t micro_batches = 0;
+  int chunks = 1;
+  std::vector<double> shards = {};  ///< of replicas, at ZeRO's level 1
+};
+
+void PrintTo(const Stages& shown, std::ostream* out) {
+  *out << shown.name;
+}
+
+const std::vector<Stages>& stages() {
+  static const std::vector<Stages> all = {
+      {"TwoLayerByLayer", 2, Kind::gpipe, Cuts::early, {{24}}, 1},
+      {"TwoGpipe", 2, Kind::gpipe, Cuts::late},
+      {"Two1f1b", 2, Kind::one_f_one_b, Cuts::early, {{24}}, 5},
+      {"TwoInterleaved", 2, Kind::interleaved, Cuts::early, {{24}}, 6, 2},
+      {"TwoZeroBubble", 2, Kind::zero_bubble, Cuts::late, {{24}}, 5},
+      {"TwoOfTwo1f1b", 2, Kind::one_f_one_b, Cuts::late, {{17, 7}, {24, 0}, {1, 23}}, 4},
+      {"TwoOfTwoZeroBubble", 2, Kind::zero_bubble, Cuts::early, {{17, 7}, {24, 0}, {1, 23}}, 4},
+      {"TwoOfTwoSharded", 2, Kind::zero_bubble, Cuts::late, {{17, 7}, {24, 0}}, 4, 1, {1, 3}},
+      {"ThreeGpipe", 3, Kind::gpipe, Cuts::early, {{24}}, 4},
+      {"Three1f1b", 3, Kind::one_f_one_b, Cuts::late},
+      {"ThreeZeroBubble", 3, Kind::zero_bubble, Cuts::early, {{24}}, 30},
+  };
+  return all;
+}
+
+using Row = std::tuple<Learnt, Stages>;
+
+std::vector<std::int64_t> cuts_of(const Stages& how, std::int64_t units) {
+  const std::int64_t pieces = how.stages * how.chunks;
+  std::vector<std::int64_t> cuts;
+  for (std::int64_t piece = 1; piece < pieces; ++piece) {
+    cuts.push_back(how.cuts == Cuts::early ? piece : units - pieces + piece);
+  }
+  return cuts;
+}
+
+/// Every model, and every technique that a stage has a part in.
+bool wanted(const std::string& name) {
+  const std::set<std::string> names = {
+      "CnnAdam",     "CnnClippedByBoth",      "TokensTied",
+      "Gpt2Dropout", "Gpt2DropoutRecomputed", "LlamaDropoutClipped"};
+  return names.contains(name);
+}
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (const auto& what : learnt()) {
+    if (!wanted(what.name)) continue;
+    const auto units = make_task(what.plan)->make_model().units.size();
+    for (const auto& how : stages()) {
+      const bool few = units < static_cast<std::size_t>(how.stages * how.chunks);
+      if (!few) all.emplace_back(what, how);
+    }
+  }
+  return all;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Row>& info) {
+  return std::get<0>(info.param).name + "By" + std::get<1>(info.param).name;
+}
+
+class Pipeline : public ::testing::TestWithParam<Row> {};
+
+TEST_P(Pipeline, TrainsAsOneDevice) {
+  const auto& [what, how] = GetParam();
+  const auto& expected = alone(what);
+  auto plan = what.plan;
+  plan.shares = how.shares;
+  plan.mesh = {.stages = how.stages, .replicas = static_cast<int>(how.shares.front().size())};
+  plan.cuts = cuts_of(how, static_cast<std::int64_t>(make_task(plan)->make_model().units.size()));
+  plan.schedule = how.schedule;
+  plan.chunks = how.chunks;
+  plan.micro_batches = how.micro_batches;
+  plan.zero_level = how.shards.empty() ? 0 : 1;
+  plan.shards = how.shards;
+  const auto result = train(plan);
+  EXPECT_LE(largest_difference(result.parameters, expected.parameters), 1e-12);
+  ASSERT_EQ(result.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-12) << "step " << i + 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, Pipeline, ::testing::ValuesIn(rows()), name_of);
+
+TEST(PipelineRows, EveryModelHasItsRows) {
+  EXPECT_GE(rows().size(), 50u);
+}
+
+/// Has no memory for more than six samples at once in its second unit.
+class NarrowTask final : public TokenTask {
+ public:
+  task::Model make_model() const override {
+    auto model = TokenTask::make_model();
+    auto& forward = model.units[1].forward;
+    forward = [whole = forward](const task::Values& inputs) {
+      if (task::samples_of(inputs) > 6) throw std::bad_alloc();
+      return whole(inputs);
+    };
+    return model;
+  }
+};
+
+class PipelineMemory : public ::testing::TestWithParam<std::int64_t /* cut */> {};
+
+TEST_P(PipelineMemory, AStageThatHasTooLittleMakesAllTakeSmallerMicroBatches) {
+  const int narrow = GetParam() == 1 ? 1 : 0;  // the stage that has the second unit
+  const TrainingPlan plan{.learns = Learns::tokens,
+                          .shares = {{24}},
+                          .steps = 4,
+                          .mesh = {.stages = 2},
+                          .cuts = {GetParam()},
+                          .micro_batches = 2};
+  const NarrowTask task;
+  const std::vector<task::Model> models = {make_start(task, seed + 100, plan.dtype),
+                                           make_start(task, seed + 101, plan.dtype)};
+  std::vector<std::vector<torch::Tensor>> parameters(2);
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    auto worker = make_stage_worker(plan, task, model, group);
+    torch::optim::SGD optimizer(worker.parameters, torch::optim::SGDOptions(0.02).momentum(0.9));
+    train::StepOptions options;
+    options.seed = seed;
+    options.stage = worker.compute;
+    train::TrainingStep step(task, model, optimizer, worker.store, options);
+    auto sampler = data::make_sampler(*task.training(), seed);
+    for (int number = 1; number <= plan.steps; ++number) {
+      const auto samples = sampler.deal(plan.shares.front(), 24);
+      const auto fetch = [&] { return task.training()->batch(samples.of_rank(0)); };
+      auto result = step.run(number, samples, fetch, false);
+      EXPECT_EQ(result.applied, number > 1);
+      if (result.applied) continue;
+      EXPECT_EQ(result.figures[narrow].fit, progress::Fit::try_smaller_pieces);
+      EXPECT_EQ(result.figures[1 - narrow].fit, progress::Fit::fits);
+      EXPECT_TRUE(step.run(number, samples, fetch, false).applied);
+    }
+    parameters[static_cast<std::size_t>(rank)] = worker.among(model);
+  });
+  const auto expected = train_plainly(plan).parameters;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    auto& found = parameters[0][i];
+    if (!found.defined()) found = parameters[1][i];
+  }
+  EXPECT_LE(largest_difference(parameters[0], expected), 1e-12);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, PipelineMemory, ::testing::Values(1, 2));
+
+}  // namespace
+}  // namespace bimetal::golden

@@ -1,0 +1,66 @@
+#include "golden/stage_worker.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/data/replicated_model.h"
+
+namespace bimetal::golden {
+
+using namespace std::chrono_literals;
+
+std::vector<torch::Tensor> StageWorker::among(const task::Model& whole) const {
+  auto all = whole.parameters();
+  for (auto& parameter : all) {
+    const bool ours = std::ranges::any_of(
+        parameters, [&](const torch::Tensor& own) { return own.is_same(parameter); });
+    if (!ours) parameter = torch::Tensor();
+  }
+  return all;
+}
+
+StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
+                              const task::Model& model, comm::Group group) {
+  parallel::broadcast_tensors(model.parameters(), 0, group, 1 << 20, 60s);
+  const auto mesh = std::make_shared<const parallel::Mesh>(group, plan.mesh);
+  const auto begins = parallel::pipeline::begins_of(
+      plan.cuts, static_cast<std::size_t>(plan.mesh.stages * plan.chunks), model.units.size());
+  auto stage = parallel::pipeline::make_stage(model, begins, plan.mesh.stages, mesh->place().stage);
+  StageWorker made;
+  made.parameters = stage.model.parameters();
+  std::shared_ptr<parallel::ParameterStore> own;
+  if (plan.zero_level == 0) {
+    own = std::make_shared<parallel::ReplicatedModel>(
+        stage.model, mesh->replicas(),
+        parallel::ReplicatedModelOptions{.bucket_bytes = 16 << 10, .first_bucket_bytes = 1 << 10});
+  } else {
+    own = made.sharded = std::make_shared<parallel::shard::ShardedModel>(
+        stage.model, mesh->replicas(),
+        parallel::shard::ShardedModelOptions{.level = plan.zero_level,
+                                             .weights = plan.shards,
+                                             .flat_bytes = 16 << 10,
+                                             .folder = {}});
+  }
+  made.store = std::make_shared<parallel::pipeline::StageStore>(mesh, own, stage.tied, 60s);
+  if (made.sharded) {
+    for (const auto& piece : made.sharded->pieces()) {
+      for (const auto& [name, tensor] : made.sharded->trained()) {
+        if (name == piece.parameter) made.store->add_piece(tensor, piece.tensor);
+      }
+    }
+  }
+  made.compute =
+      std::make_shared<train::StageCompute>(task, mesh, std::move(stage), made.store,
+                                            train::StageOptions{.recompute = plan.recompute,
+                                                                .schedule = plan.schedule,
+                                                                .chunks = plan.chunks,
+                                                                .micro_batches = plan.micro_batches,
+                                                                .micro_batch = plan.micro_batch,
+                                                                .timeout = 60s});
+  return made;
+}
+
+}  // namespace bimetal::golden

@@ -1,0 +1,112 @@
+// Ranks that have a model's tensors in parts, even ones and others, together train it as one device
+// would.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "golden/rows.h"
+
+namespace bimetal::golden {
+namespace {
+
+using Row = std::tuple<Learnt, Ranks>;
+
+train::UpdateOptions clipped() {
+  train::UpdateOptions update;
+  update.limits = {.norm = 0.05};
+  return update;
+}
+
+const std::vector<Learnt>& learnt_in_parts() {
+  static const std::vector<Learnt> all = {
+      {"Gpt2", {.learns = Learns::gpt2, .steps = 6}},
+      {"Gpt2DropoutClippedAdamW",
+       {.learns = Learns::gpt2,
+        .dropout = 0.1,
+        .optimizer = Optimizer::adamw,
+        .steps = 6,
+        .update = clipped()}},
+      {"Gpt2DropoutRecomputed",
+       {.learns = Learns::gpt2, .dropout = 0.1, .steps = 6, .recompute = "all"}},
+      {"Llama", {.learns = Learns::llama8, .steps = 6}},
+      {"LlamaDropoutClipped",
+       {.learns = Learns::llama8, .dropout = 0.1, .steps = 6, .update = clipped()}},
+  };
+  return all;
+}
+
+/// Ranks::shards are the weights of a replica's tensor ranks.
+const std::vector<Ranks>& tensor_ranks() {
+  static const std::vector<Ranks> all = {
+      {"Two", {{24}}, {1, 1}},
+      {"TwoUneven", {{24}}, {2, 1}},
+      {"ThreeUnevenInMicroBatches", {{24}}, {3, 1, 2}, 5},
+      {"TwoReplicasOfTwoUneven", {{17, 7}, {24, 0}, {0, 24}}, {1, 2}},
+      {"TwoReplicasOfThreeUneven", {{5, 19}}, {3, 1, 2}, 4},
+  };
+  return all;
+}
+
+std::string row_name(const ::testing::TestParamInfo<Row>& info) {
+  return std::get<0>(info.param).name + "By" + std::get<1>(info.param).name;
+}
+
+TrainingPlan plan_of(const Row& row) {
+  auto plan = std::get<0>(row).plan;
+  const auto& who = std::get<1>(row);
+  plan.shares = who.shares;
+  plan.tensor = who.shards;
+  plan.micro_batch = who.micro_batch;
+  return plan;
+}
+
+class InParts : public ::testing::TestWithParam<Row> {};
+
+TEST_P(InParts, TrainsAsOneDevice) {
+  const auto& expected = alone(std::get<0>(GetParam()));
+  const auto result = train(plan_of(GetParam()));
+  EXPECT_LE(largest_difference(result.parameters, expected.parameters), 1e-12);
+  ASSERT_EQ(result.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-12) << "step " << i + 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, InParts,
+                         ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
+                                            ::testing::ValuesIn(tensor_ranks())),
+                         row_name);
+
+// The rows must be able to fail: clipping and dropout move parameters far more than the tolerance.
+TEST(InParts, WhatIsTrainedShows) {
+  const auto& plain = alone(learnt_in_parts()[3]).parameters;
+  EXPECT_GT(largest_difference(alone(learnt_in_parts()[4]).parameters, plain), 1e-4);
+}
+
+TEST(InParts, MoreRanksThanHeadsOfKeysAndValuesAreRefused) {
+  try {
+    train({.learns = Learns::llama, .shares = {{24}}, .steps = 1, .tensor = {1, 1, 1}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("take mesh.tensor = 2 or less"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(InParts, ModelsWithoutSplitsAreRefused) {
+  try {
+    train({.shares = {{24}}, .steps = 1, .tensor = {1, 1}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::golden

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""check_library.py SYSTEM FOLDER: reads the shared library of the C interface in FOLDER, and fails unless it is one for
+that system and processor, shows the functions of bimetal_c.h and nothing else, and needs no newer system than its wheel
+says. This machine needs no tools for the other system then.
+"""
+
+import pathlib
+import re
+import struct
+import sys
+
+HEADER = pathlib.Path(__file__).parents[2] / "src" / "bimetal" / "capi" / "bimetal_c.h"
+NEWEST_GLIBC = (2, 17)
+OLDEST_MACOS = (11, 0)
+# Of the C interface: file, processor.
+SYSTEMS = {
+    "manylinux-x86_64": ("libbimetal_core.so", 62),
+    "manylinux-aarch64": ("libbimetal_core.so", 183),
+    "macos11-aarch64": ("libbimetal_core.dylib", 0x0100000C),
+    "x86_64-windows": ("libbimetal_core.dll", 0x8664),
+}
+
+
+class NotThat(Exception):
+    pass
+
+
+def text_at(data, at):
+    return data[at:data.index(b"\0", at)].decode()
+
+
+def elf(data):
+    """ELF64: processor, and defined dynamic symbols that are global. Sections 6 and 11 are SHT_DYNAMIC and SHT_DYNSYM."""
+    processor = struct.unpack_from("<H", data, 18)[0]
+    at, = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, at + i * size) for i in range(count)]
+    shown = []
+    for section in sections:
+        if section[1] != 11:
+            continue
+        names = sections[section[6]][4]
+        for entry in range(section[4], section[4] + section[5], 24):
+            name, info, _, defined = struct.unpack_from("<IBBH", data, entry)
+            if defined and info >> 4 in (1, 2):
+                shown.append(text_at(data, names + name))
+    newest = max(((int(a), int(b)) for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", data)), default=(0, 0))
+    if newest > NEWEST_GLIBC:
+        raise NotThat(f"it needs glibc {newest[0]}.{newest[1]}")
+    return processor, shown
+
+
+def pe(data):
+    """PE32+: processor, and the names of the export directory."""
+    start, = struct.unpack_from("<I", data, 0x3C)
+    signature, processor, count = struct.unpack_from("<4sHH", data, start)
+    optional, flags = struct.unpack_from("<HH", data, start + 20)
+    if signature != b"PE\0\0" or not flags & 0x2000:
+        raise NotThat("no library in PE format")
+    sections = [struct.unpack_from("<8sIIII", data, start + 24 + optional + i * 40) for i in range(count)]
+
+    def place(address):
+        for _, length, begin, _, raw in sections:
+            if begin <= address < begin + length:
+                return raw + address - begin
+        raise NotThat("an address outside its sections")
+
+    directory = place(struct.unpack_from("<I", data, start + 24 + 112)[0])
+    named, = struct.unpack_from("<I", data, directory + 24)
+    names = place(struct.unpack_from("<I", data, directory + 32)[0])
+    return processor, [text_at(data, place(struct.unpack_from("<I", data, names + 4 * i)[0])) for i in range(named)]
+
+
+def macho(data):
+    """Mach-O: processor, and defined external symbols. LC_SYMTAB is 2, LC_BUILD_VERSION 0x32."""
+    _, processor, _, kind, commands = struct.unpack_from("<5I", data)
+    if kind != 6:
+        raise NotThat(f"Mach-O, but no library: type {kind}")
+    shown, at, signed = [], 32, False
+    for _ in range(commands):
+        command, size = struct.unpack_from("<II", data, at)
+        signed |= command == 0x1D  # without a signature macOS loads nothing on Apple silicon
+        if command == 2:
+            symbols, count, names, _ = struct.unpack_from("<4I", data, at + 8)
+            for entry in range(symbols, symbols + 16 * count, 16):
+                name, flags = struct.unpack_from("<IB", data, entry)
+                if flags & 0xE0 == 0 and flags & 0x0E and flags & 1 and not flags & 0x10:
+                    shown.append(text_at(data, names + name).removeprefix("_"))
+        if command == 0x32:
+            oldest, = struct.unpack_from("<I", data, at + 12)
+            if (oldest >> 16, oldest >> 8 & 255) > OLDEST_MACOS:
+                raise NotThat(f"it needs macOS {oldest >> 16}.{oldest >> 8 & 255}")
+        at += size
+    if not signed:
+        raise NotThat("it has no signature")
+    return processor, shown
+
+
+FORMATS = {b"\x7fE": elf, b"MZ": pe, b"\xcf\xfa": macho}
+
+
+def check(system, folder):
+    name, wanted = SYSTEMS[system]
+    path = folder / name
+    data = path.read_bytes()
+    processor, shown = FORMATS[data[:2]](data)
+    if processor != wanted:
+        raise NotThat(f"for processor {processor:#x}, not {wanted:#x}")
+    functions = set(re.findall(r"^BIMETAL_C [^;]*?\b(bimetal_\w+)\(", HEADER.read_text(), re.M))
+    if len(functions) < 40:
+        raise NotThat(f"{len(functions)} functions were read from {HEADER}")
+    missing, strange = functions - set(shown), set(shown) - functions
+    if missing or strange:
+        raise NotThat(f"it lacks {sorted(missing)[:5]} and shows {sorted(strange)[:5]}")
+    return f"{path}: {len(data)} bytes for {system}, {len(shown)} functions"
+
+
+if __name__ == "__main__":
+    try:
+        print(check(sys.argv[1], pathlib.Path(sys.argv[2])))
+    except (NotThat, KeyError, struct.error, OSError) as problem:
+        print(f"the library in {sys.argv[2]} is none for {sys.argv[1]}: {problem}")
+        sys.exit(1)

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Ranks that know nothing but the shared library's C interface, of several operating systems in one group: every call,
+encryption, a lost rank, and one in Python.
+
+The programs come from the environment: CAPI_PEER (this system), CAPI_PEER_WINDOWS (run by the Wine of WINE_FOLDER),
+CAPI_PEER_ARM64 (run by qemu); CAPI_PYTHON is a Python that has the package and torch. What is not there is skipped.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from peers import Kind, free_port, start
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOKEN = {"BIMETAL_TOKEN": "a token for these tests"}
+ENCRYPTED = {**TOKEN, "BIMETAL_ENCRYPTION": "on"}
+
+LINUX = Kind("Linux", "CAPI_PEER")
+WINDOWS = Kind("Windows", "CAPI_PEER_WINDOWS",
+               [os.path.join(HERE, "wine.sh"), os.environ.get("WINE_FOLDER", ""), "run"])
+ARM64 = Kind("ARM64 Linux", "CAPI_PEER_ARM64", ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"])
+
+PYTHON_RANK = """
+import ctypes, os, sys
+from bimetal.library.interface import Meeting, check, lib, made
+address, rank, size = os.environ["BIMETAL_STORE"].encode(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+server = made(lib.server_new, address) if rank == 0 else 0
+store = made(lib.store_connect, address, 120000)
+meeting = Meeting(ctypes.sizeof(Meeting), store, b"peers", rank, size, 120000, None, None)
+group = made(lib.group_meet, ctypes.byref(meeting))
+def finish(function, *arguments):
+    work = made(function, group, *arguments)
+    check(lib.work_wait(work, 120000))
+    lib.work_free(work)
+finish(lib.barrier, 0)
+data = (ctypes.c_double * 3)(rank, 1, 0.5)
+finish(lib.all_reduce, ctypes.addressof(data), 3, 2, 1, 0)
+assert list(data) == [size * (size - 1) / 2, size, size / 2], list(data)
+finish(lib.barrier, 0)
+lib.group_free(group), lib.store_free(store), lib.server_free(server)
+print(f"rank {rank} of {size}: in Python, 0 wrong", flush=True)
+"""
+
+
+class PythonKind(Kind):
+    """A rank that is Python's."""
+
+    def __init__(self):
+        super().__init__("Python", "CAPI_PYTHON")
+
+    def command(self, *arguments):
+        return [self.program, "-c", PYTHON_RANK]
+
+
+PYTHON = PythonKind()
+
+
+class LibraryPeers(unittest.TestCase):
+    def start(self, kinds, *arguments, environment=None):
+        for kind in kinds:
+            if kind.missing:
+                self.skipTest(kind.missing)
+        store = {"BIMETAL_STORE": f"127.0.0.1:{free_port()}"}
+        peers = start(kinds, *arguments, environment={**(environment or {}), **store})
+        for peer in peers:
+            self.addCleanup(peer.out.close)
+            self.addCleanup(peer.kill)
+        return peers
+
+    def check(self, *kinds, mode=(), environment=None):
+        for rank, peer in enumerate(self.start(kinds, *mode, environment=environment)):
+            self.assertEqual(peer.wait(), 0, peer.output())
+            self.assertRegex(peer.output(), rf"rank {rank} of {len(kinds)}: .*, 0 wrong")
+
+    def lose(self, *kinds):
+        """Rank 1 is killed while all wait; rank 0 must name it soon."""
+        peers = self.start(kinds, "linger")
+        for peer in peers:
+            peer.expect("lingers")
+        os.killpg(peers[1].process.pid, signal.SIGKILL)
+        begun = time.monotonic()
+        self.assertNotEqual(peers[0].wait(), 0)
+        self.assertLess(time.monotonic() - begun, 10)
+        self.assertRegex(peers[0].output(), r"error: peer_lost: .*\(rank 1\)")
+
+    def test_linux_alone(self):
+        self.check(LINUX, LINUX, LINUX)
+        self.check(LINUX)
+
+    def test_linux_encrypted(self):
+        self.check(LINUX, LINUX, environment={**ENCRYPTED, "BIMETAL_TRANSPORT": "tcp"})
+
+    def test_a_lost_linux_rank_is_named(self):
+        self.lose(LINUX, LINUX)
+
+    def test_an_argument_that_cannot_work(self):
+        if LINUX.missing:
+            self.skipTest(LINUX.missing)
+        got = subprocess.run(LINUX.command(), capture_output=True, text=True, timeout=60,
+                             env={**os.environ, "RANK": "3", "WORLD_SIZE": "2", "BIMETAL_STORE": "nowhere"})
+        self.assertEqual(got.returncode, 1)
+        self.assertRegex(got.stdout, r"error: invalid_argument: .*nowhere")
+
+    def test_arm64_linux_and_linux_encrypted(self):
+        self.check(ARM64, LINUX, environment=ENCRYPTED)
+
+    def test_python_and_arm64_linux(self):
+        self.check(PYTHON, ARM64, mode=["brief"])
+
+    def test_all_systems(self):
+        self.check(LINUX, WINDOWS, ARM64)
+
+    def test_windows_serves_encrypted(self):
+        self.check(WINDOWS, LINUX, environment=ENCRYPTED)
+
+    def test_a_lost_windows_rank_is_named(self):
+        self.lose(LINUX, WINDOWS)
+
+    def test_python_with_all_systems(self):
+        self.check(PYTHON, WINDOWS, ARM64, LINUX, mode=["brief"])
+
+    def test_python_with_linux(self):
+        self.check(LINUX, PYTHON, mode=["brief"])
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    program = unittest.main(verbosity=2, exit=False)
+    if program.result.skipped and program.result.wasSuccessful():
+        print("; ".join(sorted({reason for _, reason in program.result.skipped})))
+        sys.exit(77 if len(program.result.skipped) == program.result.testsRun else 0)
+    sys.exit(not program.result.wasSuccessful())

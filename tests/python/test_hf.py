@@ -1,0 +1,81 @@
+"""bimetal.hf with PEFT: the example's adapter is the one that a single process would have trained."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+NEEDED = ("transformers", "accelerate", "peft")
+
+
+def in_float64(outputs, labels, num_items_in_batch=None):
+    """Hugging Face's own loss is computed in float32 whatever the model's type."""
+    logits = outputs["logits"][..., :-1, :].double().flatten(0, -2)
+    return torch.nn.functional.cross_entropy(logits, labels[..., 1:].flatten(), reduction="sum") / num_items_in_batch
+
+
+def trained(folder, weights, micro_batch, accumulation):
+    """The adapter's parameters after some steps, how many samples each rank had, and where a checkpoint goes on."""
+    sys.path.insert(0, str(EXAMPLES))
+    import lora as example
+
+    options = example.Options(out=folder, micro_batch=micro_batch, accumulation=accumulation, cpu=True, epochs=9,
+                              sampler={"balance": "fixed", "weights": weights, "seed": 5})
+    trainer = example.make_trainer(options, compute_loss_func=in_float64)
+    trainer.model.double()
+    trainer.args.max_steps, trainer.args.save_strategy, trainer.args.save_steps = 5, "steps", 3
+    # Adam's steps are of one length however small the gradient: of those that are 0 it would show the rounding.
+    trainer.args.optim, trainer.args.learning_rate = "sgd", 0.5
+    trainer.train()
+    trainer.save_model()
+    if dist.is_initialized():
+        dist.barrier()
+    found = {name: p.flatten().tolist() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    position = json.loads(pathlib.Path(folder, "checkpoint-3", "bimetal_sampler.json").read_text())
+    return [found, trainer.sampler.shares, position]
+
+
+@unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "transformers, accelerate or peft is not installed")
+class HuggingFace(unittest.TestCase):
+    def test_an_adapter_of_unequal_ranks(self):
+        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
+            alone = os.path.join(folder, "alone")
+            together = os.path.join(folder, "together")
+            torch.set_num_threads(1)
+            reference, _, place = trained(alone, [1], 16, 1)  # in a process that has no group
+            for found, shares, position in ranks.on_ranks(2, trained, together, [3, 1], 4, 2):
+                self.assertEqual(position, place)
+                self.assertGreater(shares[0], 2 * shares[1])
+                self.assertEqual(set(found), set(reference))
+                for name, values in found.items():
+                    difference = max(abs(a - b) for a, b in zip(values, reference[name], strict=True))
+                    self.assertLess(difference, 1e-10, name)
+            self.assertGreater(max(abs(a) for name in reference if "lora_B" in name for a in reference[name]), 1e-4,
+                               "B begins at 0: nothing was learnt")
+            self.loads(together, reference)
+
+    def loads(self, folder, reference):
+        """PEFT reads what was saved."""
+        sys.path.insert(0, str(EXAMPLES))
+        import lora as example
+        from peft import PeftModel
+
+        self.assertTrue(pathlib.Path(folder, "adapter_model.safetensors").exists())
+        base = example.make_model().unload().double()
+        read = PeftModel.from_pretrained(base, folder, is_trainable=True)
+        for name, parameter in read.named_parameters():
+            if parameter.requires_grad:
+                expected = torch.tensor(reference[name], dtype=torch.float64)
+                torch.testing.assert_close(parameter.detach().flatten().double(), expected, rtol=1e-6, atol=1e-6)
+
+
+if __name__ == "__main__":
+    ranks.main(globals())

@@ -1,0 +1,175 @@
+"""The half of the package that needs no extension, where it is different or where it was hard: torch's short forms of
+calls, DDP that joins, futures in order, other back ends beside it; and the two halves' sampler and balancer."""
+
+import datetime
+import os
+import random
+import subprocess
+import sys
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import bimetal
+
+LIBRARY = {"BIMETAL_HALF": "library"}
+
+
+def short_forms():
+    """As DDP's join and other code of torch's calls a group: tensors for lists, numbers for options."""
+    group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
+    data = torch.full((3,), float(rank))
+    group.allreduce(data).wait()
+    assert data.tolist() == [size * (size - 1) / 2] * 3, data
+    data = torch.full((3,), float(rank))
+    group.allreduce([data], dist.ReduceOp.MAX).wait()
+    assert data[0] == size - 1, data
+    group.broadcast(data.fill_(rank), 1).wait()
+    assert data[0] == 1, data
+    everyone = [torch.empty(2) for _ in range(size)]
+    group.allgather(everyone, torch.full((2,), float(rank))).wait()
+    assert [part[0].item() for part in everyone] == list(range(size)), everyone
+    own = torch.empty(2)
+    group.reduce_scatter(own, [torch.full((2,), float(r)) for r in range(size)]).wait()
+    assert own[0] == rank * size, own
+    column = torch.zeros(6, 2)[:, 1]
+    ranks.raises(bimetal.Error, lambda: dist.broadcast(column, 7), "7")
+    ranks.raises(Exception, lambda: group.recv([column], 9, 0))
+    dist.barrier()
+    assert column.tolist() == [0.0] * 6, f"a call that did not begin wrote {column}"
+    work = dist.all_reduce(torch.ones(100_000), async_op=True)
+    del work  # the core still uses its memory
+    torch.randn(100_000)
+    dist.barrier()
+    assert bimetal.transport() == "shm", bimetal.transport()
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, both):
+        return self.first(x).sum() + (self.second(x).sum() if both else 0)
+
+
+def join_with_unused_parameters():
+    """Ranks of unequal numbers of steps, and parameters that some steps leave out."""
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Branches(), find_unused_parameters=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join():
+        for step in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), 1.0 + rank), both=(step + rank) % 2 == 0).backward()
+            optimizer.step()
+    learnt = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    everyone = [torch.empty_like(learnt) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, learnt)
+    assert all(torch.equal(other, learnt) for other in everyone), everyone
+
+
+def train_with_power_sgd(group):
+    torch.manual_seed(7)
+    layers = [nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 32), nn.Tanh(), nn.Linear(32, 4)]
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.004, process_group=group)
+    state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=3, random_seed=11,
+                                        min_compression_rate=1.5)
+
+    def hook(state, bucket):
+        future = powerSGD_hook.powerSGD_hook(state, bucket)
+        if group is not None:
+            future.wait()  # on Gloo several buckets at once may meet wrongly
+        return future
+    model.register_comm_hook(state, hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    dice = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(8):
+        x, y = torch.randn(16, 24, generator=dice), torch.randn(16, 4, generator=dice)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def power_sgd():
+    """Its callbacks make calls, in which the ranks must meet."""
+    torch.testing.assert_close(train_with_power_sgd(None), train_with_power_sgd(dist.new_group(backend="gloo")),
+                               rtol=1e-4, atol=1e-4)
+
+
+def subgroups_and_monitored_barrier():
+    rank = dist.get_rank()
+    pair = dist.new_group([1, 2], use_local_synchronization=True)
+    if rank in (1, 2):
+        data = torch.full((2,), float(rank))
+        dist.all_reduce(data, group=pair)
+        assert data[0] == 3, data
+        assert bimetal.flight_recorder(pair)
+    bimetal.monitored_barrier()
+    if rank != 2:
+        ranks.raises(bimetal.Error, lambda: bimetal.monitored_barrier(timeout=datetime.timedelta(seconds=1)), "2")
+    dist.barrier()  # nothing is broken by it
+
+
+def errors():
+    error = ranks.raises(bimetal.Error, lambda: dist.all_reduce(torch.ones(5 + dist.get_rank())), "float32")
+    assert error.code == "call_mismatch", error
+    dist.destroy_process_group()
+    # Another back end beside it would be put out of its place by torch.
+    error = ranks.raises(bimetal.Error, lambda: dist.init_process_group("cpu:bimetal,cuda:gloo"), "gloo")
+    assert error.code == "unsupported", error
+
+
+CHECKS = [short_forms, join_with_unused_parameters, power_sgd, subgroups_and_monitored_barrier, errors]
+
+
+def all_checks():
+    assert bimetal.half == "library", bimetal.half
+    for check in CHECKS:
+        check()
+        print(check.__name__, "passed", flush=True)
+    return len(CHECKS)
+
+
+class Library(unittest.TestCase):
+    def test_process_groups(self):
+        self.assertEqual(ranks.on_ranks(3, all_checks, environment=LIBRARY), [len(CHECKS)] * 3)
+
+    def test_a_torch_that_is_too_old(self):
+        program = ("import torch; torch.__version__ = '2.3.1'\n"
+                   "try: import bimetal\nexcept ImportError as error: print(error)")
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120,
+                              env={**os.environ, **LIBRARY})
+        self.assertIn("needs torch 2.4 or later, but torch 2.3.1 is installed", said.stdout, said.stderr)
+
+    @unittest.skipUnless(bimetal.half == "extension", "without the extension there is nothing to compare with")
+    def test_sampler_and_balancer_are_the_extensions(self):
+        from bimetal import _C, library
+        dice = random.Random(3)
+        for turn in range(20):
+            size, count = dice.randint(1, 300), dice.randint(1, 4)
+            weights = [dice.randint(1, 50) for _ in range(size)] if turn % 2 else []
+            samplers = [half.EpochSampler(size, turn, turn % 3 > 0, weights) for half in (_C, library)]
+            samples = dice.randint(count, 64)
+            batch = samplers[0].mean_weight(samples)
+            self.assertEqual(batch, samplers[1].mean_weight(samples))
+            balancers = [half.Balancer(count, batch) for half in (_C, library)]
+            for _ in range(15):
+                shares, other = (balancer.shares for balancer in balancers)
+                self.assertEqual(shares, other)
+                rank = dice.randrange(count)
+                self.assertEqual(*(sampler.deal(shares, samples, rank) for sampler in samplers))
+                self.assertEqual(samplers[0].position, samplers[1].position)
+                seconds = [0.01 * share * dice.uniform(0.9, 3) for share in shares]
+                self.assertEqual(*(balancer.observe(shares, seconds) for balancer in balancers))
+
+
+if __name__ == "__main__":
+    ranks.main(globals())

@@ -1,0 +1,140 @@
+"""torch's own model parallelism on the backend, as users have it: parallelize_module (DTensor) on a DeviceMesh, its loss in parts
+and sequence parallelism, and torch.distributed.pipelining, beside one process in float64."""
+
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, SequenceParallel, loss_parallel,
+                                               parallelize_module)
+from torch.nn import functional as F
+
+WIDTH, TOKENS, BATCH, MICRO_BATCHES = 16, 12, 8, 4
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def make_model(blocks=3):
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Embedding(TOKENS, WIDTH), *[Block() for _ in range(blocks)], nn.Linear(WIDTH, TOKENS)).double()
+
+
+def make_batch():
+    generator = torch.Generator().manual_seed(9)
+    return [torch.randint(TOKENS, (BATCH, 6), generator=generator) for _ in range(2)]
+
+
+def loss_of(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def alone(steps=3):
+    """Losses and parameters of one process."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    inputs, targets = make_batch()
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def compare(losses, parameters):
+    expected_losses, expected = alone(len(losses))
+    torch.testing.assert_close(losses, expected_losses, rtol=1e-12, atol=1e-12)
+    assert parameters.keys() <= expected.keys() and parameters
+    for name, value in parameters.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-12, atol=1e-12, msg=name)
+
+
+def in_parts(sequence_parallel):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tensor",))
+    assert dist.get_backend(mesh.get_group()) == "bimetal"
+    model = make_model()
+    rows = {"output_layouts": Shard(1)} if sequence_parallel else {}
+    plan = {"0": RowwiseParallel(input_layouts=Replicate(), **rows),
+            "4": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False,
+                                 **({"input_layouts": Shard(1)} if sequence_parallel else {}))}
+    for block in "123":
+        plan[f"{block}.up"] = ColwiseParallel(**({"input_layouts": Shard(1)} if sequence_parallel else {}))
+        plan[f"{block}.down"] = RowwiseParallel(**rows)
+        if sequence_parallel:
+            plan[f"{block}.norm"] = SequenceParallel(use_local_output=True)
+    parallelize_module(model, mesh, plan)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+    inputs, targets = make_batch()
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        with loss_parallel():
+            loss = loss_of(model(inputs), targets)
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.full_tensor().item() if isinstance(loss, DTensor) else loss.item())
+    compare(losses, {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach()
+                     for name, p in model.named_parameters()})
+
+
+def in_stages(schedule):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = make_model()
+    cuts = [0, 1, 5] if size == 2 else [0, 2, 3, 5]  # of five layers, unevenly
+    names = [str(i) for i in range(cuts[rank], cuts[rank + 1])]
+    part = nn.Sequential()
+    for name in names:
+        part.add_module(name, whole.get_submodule(name))
+    stage = PipelineStage(part, rank, size, torch.device("cpu"))
+    run = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[schedule](stage, MICRO_BATCHES, loss_fn=loss_of)
+    optimizer = torch.optim.SGD(part.parameters(), 0.1)
+    inputs, targets = make_batch()
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        of_pieces = []
+        if rank == 0:
+            run.step(inputs)
+        elif rank + 1 == size:
+            run.step(target=targets, losses=of_pieces)
+        else:
+            run.step()
+        optimizer.step()
+        mean = torch.stack([loss.detach() for loss in of_pieces]).mean() if of_pieces else torch.zeros((), dtype=torch.double)
+        dist.broadcast(mean, size - 1)
+        losses.append(mean.item())
+    compare(losses, {name: parameter.detach() for name, parameter in part.named_parameters()})
+
+
+def all_on_two_ranks():
+    in_parts(sequence_parallel=False)
+    in_parts(sequence_parallel=True)
+    in_stages("gpipe")
+
+
+class ModelParallel(unittest.TestCase):
+    def test_tensors_in_parts_and_two_stages(self):
+        ranks.on_ranks(2, all_on_two_ranks)
+
+    def test_three_stages(self):
+        ranks.on_ranks(3, in_stages, "1f1b")
+
+
+if __name__ == "__main__":
+    ranks.main(globals())

@@ -1,0 +1,72 @@
+#include "bimetal/parallel/mesh/mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bimetal/base/error.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::parallel {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string misfit(int stages, int replicas, int tensor, int ranks) {
+  try {
+    fit_mesh(stages, replicas, tensor, ranks);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Mesh, PlacesAndRanksAreEachOthersInverse) {
+  const MeshShape shape{3, 2, 2};
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    EXPECT_EQ(rank_at(shape, place_of(shape, rank)), rank);
+  }
+  EXPECT_EQ(place_of(shape, 7), (MeshPlace{1, 1, 1}));
+}
+
+TEST(Mesh, RanksHaveNamesThatPeopleUnderstand) {
+  EXPECT_EQ(name_of({3, 2, 1}, 2), "stage 1 of 3, replica 0");
+  EXPECT_EQ(name_of({2, 1, 1}, 1), "stage 1 of 2");
+  EXPECT_EQ(name_of({1, 1, 2}, 1), "part 1 of 2");
+  EXPECT_EQ(name_of({1, 1, 1}, 0), "rank 0");
+  EXPECT_EQ(picture({2, 2, 2}, {"units 0 (a)", "units 1-2 (b … c)"}),
+            "  stage 0  [ranks 0-1] [ranks 2-3]  units 0 (a)\n"
+            "  stage 1  [ranks 4-5] [ranks 6-7]  units 1-2 (b … c)");
+}
+
+TEST(Mesh, SaysWhatWouldFit) {
+  EXPECT_EQ(fit_mesh(2, 0, 1, 6), (MeshShape{2, 3, 1}));
+  EXPECT_EQ(fit_mesh(2, 3, 1, 6), (MeshShape{2, 3, 1}));
+  EXPECT_THAT(misfit(2, 0, 2, 6), HasSubstr("this job has 6: 4 or 8 would do"));
+  EXPECT_THAT(misfit(3, 0, 1, 2), HasSubstr("this job has 2: 3 would do"));
+  EXPECT_THAT(misfit(2, 2, 1, 3), HasSubstr("start 4 workers, or leave mesh.replicas out"));
+}
+
+TEST(Mesh, GroupsAreThoseOfTheRanksPlace) {
+  const MeshShape shape{2, 2, 2};
+  testing::run_ranks(shape.ranks(), [&](int rank, comm::Group group) {
+    const Mesh mesh(group, shape);
+    EXPECT_EQ(mesh.place(), place_of(shape, rank));
+    EXPECT_EQ(mesh.pipeline().rank(), mesh.place().stage);
+    EXPECT_EQ(mesh.replicas().rank(), mesh.place().replica);
+    EXPECT_EQ(mesh.tensor().rank(), mesh.place().tensor);
+    const auto sum_over = [rank](comm::Group of) {
+      std::vector<std::int64_t> ranks = {rank};
+      of.all_reduce(comm::buffer(std::span(ranks))).wait();
+      return ranks.front();
+    };
+    EXPECT_EQ(sum_over(mesh.pipeline()), 2 * (rank % 4) + 4);
+    EXPECT_EQ(sum_over(mesh.replicas()), 2 * (rank - 2 * (rank / 2 % 2)) + 2);
+    EXPECT_EQ(sum_over(mesh.tensor()), 2 * (rank - rank % 2) + 1);
+    EXPECT_EQ(mesh.name_of_stage(1),
+              name_of(shape, 4 + rank % 4) + " (rank " + std::to_string(4 + rank % 4) + ")");
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::parallel

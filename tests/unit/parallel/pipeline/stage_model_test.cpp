@@ -1,0 +1,96 @@
+#include "bimetal/parallel/pipeline/stage_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "bimetal/base/error.h"
+#include "bimetal/parallel/pipeline/description.h"
+
+namespace bimetal::parallel::pipeline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Five units of one parameter each; the last one's is the first one's, too.
+task::Model model() {
+  task::Model made;
+  for (int i = 0; i < 5; ++i) {
+    const auto tensor =
+        i == 4 ? made.units[0].parameters[0].tensor : torch::zeros({2}, torch::requires_grad());
+    const auto name = "u" + std::to_string(i);
+    made.units.push_back({.name = name, .parameters = {{name + ".w", tensor}}, .forward = {}});
+  }
+  return made;
+}
+
+std::string refusal(const std::vector<std::int64_t>& cuts, std::size_t pieces) {
+  try {
+    begins_of(cuts, pieces, 5);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(StageModel, CutsAreUnitsOfTheModel) {
+  EXPECT_THAT(begins_of({2, 3}, 3, 5), ElementsAre(0, 2, 3));
+  EXPECT_THAT(refusal({2}, 3), HasSubstr("give the 2 units"));
+  EXPECT_THAT(refusal({5}, 2), HasSubstr("are 1 to 4"));
+  EXPECT_THAT(refusal({1, 2, 3, 4, 5}, 6), HasSubstr("at most 5"));
+}
+
+TEST(StageModel, TiedTensorsAreKnownToAllStagesUnderOneName) {
+  const auto whole = model();
+  const auto first = make_stage(whole, {0, 1, 3}, 3, 0),
+             middle = make_stage(whole, {0, 1, 3}, 3, 1), last = make_stage(whole, {0, 1, 3}, 3, 2);
+  EXPECT_EQ(last.model.named_parameters().back().name, "u0.w");
+  EXPECT_EQ(last.model.units.size(), 2u);
+  for (const auto* stage : {&first, &middle, &last}) {
+    ASSERT_EQ(stage->tied.size(), 1u);
+    EXPECT_THAT(stage->tied.front().stages, ElementsAre(0, 2));
+    EXPECT_EQ(stage->tied.front().tensor.defined(), stage != &middle);
+  }
+  EXPECT_TRUE(make_stage(whole, {0, 1, 4}, 1, 0).tied.empty()) << "all in one stage";
+}
+
+TEST(StageModel, InterleavedStagesHaveSeveralPieces) {
+  const auto stage = make_stage(model(), {0, 1, 2, 3}, 2, 1);
+  ASSERT_EQ(stage.pieces.size(), 2u);
+  EXPECT_EQ(stage.pieces[0].units.front().name, "u1");
+  EXPECT_EQ(stage.pieces[1].units.size(), 2u);
+  EXPECT_EQ(describe_units(model(), {0, 1, 2, 3}, 2, 1), "units 1, 3-4 (u1, u3 … u4)");
+}
+
+TEST(Description, SaysWhatIsToCome) {
+  const task::Values values = {torch::zeros({2, 3, 4}, torch::kBFloat16).set_requires_grad(true),
+                               torch::Tensor(), torch::zeros({}, torch::kInt64)};
+  const auto found = read_description(describe(values));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->values[0].sizes().vec(), (std::vector<std::int64_t>{2, 3, 4}));
+  EXPECT_EQ(found->values[0].scalar_type(), torch::kBFloat16);
+  EXPECT_FALSE(found->values[1].defined());
+  EXPECT_EQ(found->values[2].dim(), 0);
+  EXPECT_EQ(found->with_gradients, (std::vector<bool>{true, false, false}));
+  EXPECT_FALSE(read_description(describe_nothing()));
+}
+
+TEST(Description, WhatMakesNoSenseIsFoundOut) {
+  auto broken = describe({torch::zeros({2, 3})});
+  for (const auto& [place, value] : {std::pair<int, std::int64_t>{0, 99},
+                                     {1, 77},
+                                     {2, 5},
+                                     {3, 40},
+                                     {4, std::int64_t{1} << 60},
+                                     {5, -2}}) {
+    auto changed = broken;
+    changed[static_cast<std::size_t>(place)] = value;
+    EXPECT_THROW(read_description(changed), Error) << place;
+  }
+  EXPECT_THROW(describe(task::Values(30, torch::zeros({1, 1}))), Error);
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::pipeline

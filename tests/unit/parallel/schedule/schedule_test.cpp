@@ -1,0 +1,132 @@
+#include "bimetal/parallel/schedule/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "bimetal/base/error.h"
+#include "bimetal/parallel/schedule/simulate.h"
+
+namespace bimetal::parallel::schedule {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Kind kKinds[] = {Kind::gpipe, Kind::one_f_one_b, Kind::interleaved, Kind::zero_bubble};
+
+std::string text_of(const std::vector<Action>& actions) {
+  std::string text;
+  for (const auto& action : actions) text += (text.empty() ? "" : " ") + to_string(action);
+  return text;
+}
+
+std::string refusal(Kind kind, const Shape& shape) {
+  try {
+    require_possible(kind, shape);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+/// Every (kind, stages, micro-batches, chunks) that is small and possible.
+template <typename Check>
+void for_each_shape(const Check& check) {
+  for (const Kind kind : kKinds) {
+    for (int stages = 1; stages <= 6; ++stages) {
+      for (int micro_batches = 1; micro_batches <= 13; ++micro_batches) {
+        for (int chunks = 1; chunks <= 3; ++chunks) {
+          const Shape shape{stages, micro_batches, chunks};
+          if (!refusal(kind, shape).empty()) continue;
+          SCOPED_TRACE(std::string(to_string(kind)) + " " + std::to_string(stages) + " stages, " +
+                       std::to_string(micro_batches) + " micro-batches, " + std::to_string(chunks) +
+                       " chunks");
+          check(kind, shape);
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedule, IsWhatThePapersDraw) {
+  EXPECT_EQ(text_of(schedule(Kind::gpipe, 1, {2, 3})), "F0 F1 F2 B0 B1 B2");
+  EXPECT_EQ(text_of(schedule(Kind::one_f_one_b, 0, {3, 5})), "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
+  EXPECT_EQ(text_of(schedule(Kind::one_f_one_b, 2, {3, 3})), "F0 B0 F1 B1 F2 B2");
+  EXPECT_EQ(text_of(schedule(Kind::zero_bubble, 0, {2, 3})), "F0 F1 I0 W0 F2 I1 W1 I2 W2");
+  EXPECT_EQ(text_of(schedule(Kind::zero_bubble, 1, {2, 3})), "F0 I0 F1 I1 W0 F2 I2 W1 W2");
+  EXPECT_EQ(text_of(schedule(Kind::interleaved, 1, {2, 2, 2})), "F0 F1 F0.1 B0.1 F1.1 B1.1 B0 B1");
+}
+
+TEST(Schedule, HasEachPassOnceAndForwardFirst) {
+  for_each_shape([](Kind kind, const Shape& shape) {
+    for (const auto& actions : schedules(kind, shape)) {
+      std::map<std::pair<int, int>, std::string> passes;
+      for (const auto& [what, micro_batch, chunk] : actions) {
+        passes[{micro_batch, chunk}] += "FBIW"[static_cast<int>(what)];
+      }
+      EXPECT_EQ(passes.size(), static_cast<std::size_t>(shape.micro_batches * shape.chunks));
+      for (const auto& [place, order] : passes) {
+        EXPECT_EQ(order, kind == Kind::zero_bubble ? "FIW" : "FB");
+        EXPECT_LT(place.first, shape.micro_batches);
+        EXPECT_LT(place.second, shape.chunks);
+      }
+    }
+  });
+}
+
+TEST(Schedule, NeverLocksUpHoweverUnlikeTheStagesAre) {
+  for_each_shape([](Kind kind, const Shape& shape) {
+    for (int slow = 0; slow < shape.stages * shape.chunks; ++slow) {
+      std::vector<PieceCost> pieces(static_cast<std::size_t>(shape.stages * shape.chunks));
+      pieces[static_cast<std::size_t>(slow)] = {9, 7, 5, 3, 30};
+      EXPECT_EQ(simulate(schedules(kind, shape), pieces).deadlock, "");
+    }
+  });
+}
+
+// Passes that cannot be told by the order of one list: those that go through all stages.
+TEST(Schedule, KeepsTheActivationsThatItSays) {
+  for_each_shape([](Kind kind, const Shape& shape) {
+    const std::vector<PieceCost> pieces(static_cast<std::size_t>(shape.stages * shape.chunks));
+    const auto found = simulate(schedules(kind, shape), pieces);
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      const double peak = found.peak[static_cast<std::size_t>(stage)];
+      const int m = shape.micro_batches;
+      const int ahead = 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * shape.stages + 1;
+      switch (kind) {
+        case Kind::gpipe: EXPECT_EQ(peak, m); break;
+        case Kind::one_f_one_b: EXPECT_EQ(peak, std::min(m, shape.stages - stage)); break;
+        case Kind::zero_bubble: EXPECT_LE(peak, std::min(m, shape.stages)); break;
+        case Kind::interleaved: EXPECT_LE(peak, std::min(m * shape.chunks, ahead)); break;
+      }
+    }
+  });
+}
+
+TEST(Schedule, SaysWhatWouldWork) {
+  EXPECT_THAT(refusal(Kind::interleaved, {4, 6, 2}), HasSubstr("4 or 8 would"));
+  EXPECT_THAT(refusal(Kind::interleaved, {4, 3, 2}), HasSubstr("do not; 4 would"));
+  EXPECT_THAT(refusal(Kind::one_f_one_b, {4, 6, 2}), HasSubstr("take \"interleaved\""));
+  EXPECT_THAT(refusal(Kind::gpipe, {0, 6, 1}), HasSubstr("at least 1"));
+  EXPECT_THROW(schedule(Kind::gpipe, 2, {2, 1}), Error);
+  EXPECT_EQ(micro_batches_near(Kind::interleaved, 4, 6), 8);
+  EXPECT_EQ(micro_batches_near(Kind::one_f_one_b, 4, 6), 6);
+}
+
+TEST(Schedule, HasNamesThatJobFilesUse) {
+  for (const Kind kind : kKinds) EXPECT_EQ(kind_named(to_string(kind)), kind);
+  try {
+    kind_named("dualpipe");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("\"zero_bubble\""));
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::schedule

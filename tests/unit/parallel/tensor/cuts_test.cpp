@@ -1,0 +1,82 @@
+#include "bimetal/parallel/tensor/cuts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::parallel::tensor {
+namespace {
+
+using ::testing::HasSubstr;
+
+task::Model model_of(std::vector<std::int64_t> sizes, task::TensorSplit split) {
+  auto weight = torch::arange(12 * 4, torch::kFloat64).view(sizes).set_requires_grad(true);
+  task::Unit unit;
+  unit.name = "block";
+  unit.parameters = {{"w", weight}};
+  unit.splits = {std::move(split)};
+  return {{unit}};
+}
+
+std::string refusal(const task::Model& model, std::vector<double> weights) {
+  try {
+    const Cuts cuts(model, std::move(weights));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Cuts, RowsGoByWeight) {
+  const auto model = model_of({12, 4}, {"w", 0, 2});
+  const Cuts cuts(model, {2, 1});
+  const auto whole = model.units[0].parameters[0].tensor.detach();
+  EXPECT_TRUE(cuts.part("w", whole, 0).equal(whole.narrow(0, 0, 8)));
+  EXPECT_TRUE(cuts.part("w", whole, 1).equal(whole.narrow(0, 8, 4)));
+  EXPECT_EQ(cuts.part_sizes("w", 1), (std::vector<std::int64_t>{4, 4}));
+}
+
+// Of q, k and v in one tensor each rank gets its heads of all three.
+TEST(Cuts, SegmentsAreCutAlike) {
+  const auto model = model_of({4, 12}, {"w", 1, 2, 3});
+  const Cuts cuts(model, {1, 1});
+  const auto whole = model.units[0].parameters[0].tensor.detach();
+  const auto columns = torch::tensor({2, 3, 6, 7, 10, 11});
+  EXPECT_TRUE(cuts.part("w", whole, 1).equal(whole.index_select(1, columns)));
+}
+
+TEST(Cuts, PartsMakeTheWhole) {
+  const auto model = model_of({4, 12}, {"w", 1, 1, 3});
+  const Cuts cuts(model, {1, 2, 1});
+  const auto whole = model.units[0].parameters[0].tensor.detach();
+  std::vector<torch::Tensor> parts;
+  for (int rank = 0; rank < 3; ++rank) {
+    parts.push_back(cuts.part("w", whole, rank));
+    EXPECT_EQ(parts.back().sizes().vec(), cuts.part_sizes("w", rank));
+  }
+  EXPECT_TRUE(cuts.join("w", parts).equal(whole));
+}
+
+TEST(Cuts, OtherTensorsAndSingleNumbersStayWhole) {
+  const Cuts cuts(model_of({12, 4}, {"w", 0}), {1, 1});
+  const auto other = torch::ones({3}), count = torch::tensor(7);
+  EXPECT_TRUE(cuts.part("b", other, 1).is_same(other));
+  EXPECT_TRUE(cuts.part("w", count, 1).is_same(count));
+  EXPECT_FALSE(cuts.has("b"));
+}
+
+TEST(Cuts, WhatCannotBeCutIsRefusedWithWhatCould) {
+  EXPECT_THAT(refusal(model_of({12, 4}, {"w", 0, 6}), {1, 1, 1}), HasSubstr("mesh.tensor = 2"));
+  EXPECT_THAT(refusal(model_of({12, 4}, {"w", 0, 5}), {1, 1}), HasSubstr("does not fit"));
+  EXPECT_THAT(refusal(model_of({12, 4}, {"w", 2}), {1, 1}), HasSubstr("does not fit"));
+  EXPECT_THAT(refusal(model_of({12, 4}, {"v", 0}), {1, 1}), HasSubstr("'v'"));
+  EXPECT_THAT(refusal(model_of({12, 4}, {"w", 0}), {1, 0}), HasSubstr("greater than 0"));
+  auto silent = model_of({12, 4}, {"w", 0});
+  silent.units[0].splits.clear();
+  EXPECT_THAT(refusal(silent, {1, 1}), HasSubstr("take mesh.tensor = 1"));
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::tensor

@@ -1,0 +1,142 @@
+// What tensor ranks compute together, beside one device.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+
+#include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/tensor/group_ranks.h"
+#include "bimetal/parallel/tensor/tensor_store.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::parallel::tensor {
+namespace {
+
+using testing::run_ranks;
+
+constexpr std::chrono::seconds kTimeout{20};
+const std::vector<double> kWeights = {3, 1, 2};
+
+torch::Tensor numbers(std::int64_t rows, std::int64_t columns, std::int64_t seed) {
+  return torch::arange(rows * columns, torch::kFloat64)
+      .mul(seed)
+      .sin()
+      .mul(3)
+      .view({rows, columns});
+}
+
+// The backbone of every block: a matrix cut by columns, then one cut by rows.
+TEST(TensorRanks, TwoMatricesGiveWhatTheyGiveWhole) {
+  const auto x = numbers(5, 4, 2), up = numbers(4, 12, 3), down = numbers(12, 4, 5);
+  auto whole = x.clone().set_requires_grad(true);
+  const auto expected = torch::mm(torch::tanh(torch::mm(whole, up)), down);
+  expected.square().sum().backward();
+  run_ranks(3, [&](int, comm::Group group) {
+    const auto ranks = GroupRanks::make(std::move(group), kWeights, kTimeout);
+    const auto [first, count] = ranks->part(12);
+    auto mine = x.clone().set_requires_grad(true);
+    const auto inner = torch::tanh(torch::mm(ranks->shared(mine), up.narrow(1, first, count)));
+    const auto y = ranks->sum(torch::mm(inner, down.narrow(0, first, count)));
+    EXPECT_LE((y - expected).abs().max().item<double>(), 1e-12);
+    y.square().sum().backward();
+    EXPECT_LE((mine.grad() - whole.grad()).abs().max().item<double>(), 1e-10);
+  });
+}
+
+TEST(TensorRanks, TheLossOfPartsIsTorchsOwn) {
+  const auto logits = numbers(7, 11, 2).mul(40);  // whose exponentials overflow
+  const auto targets = torch::tensor({0, 10, 5, -100, 6, 3, 9}, torch::kInt64);
+  auto whole = logits.clone().set_requires_grad(true);
+  const auto expected = torch::cross_entropy_loss(whole, targets, {}, at::Reduction::Sum, -100);
+  expected.mul(0.25).backward();
+  run_ranks(3, [&](int, comm::Group group) {
+    const auto ranks = GroupRanks::make(std::move(group), kWeights, kTimeout);
+    const auto [first, count] = ranks->part(11);
+    auto mine = logits.narrow(1, first, count).clone().set_requires_grad(true);
+    const auto loss = ranks->cross_entropy_sum(mine, targets, 11, -100);
+    EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-11);
+    loss.mul(0.25).backward();
+    const auto difference = mine.grad() - whole.grad().narrow(1, first, count);
+    EXPECT_LE(difference.abs().max().item<double>(), 1e-13);
+  });
+}
+
+TEST(TensorRanks, TheLossOfShortNumbersIsComputedInFloat32) {
+  const auto logits = numbers(4, 6, 2).to(torch::kBFloat16);
+  const auto targets = torch::tensor({0, 5, 2, 3}, torch::kInt64);
+  const auto expected =
+      torch::cross_entropy_loss(logits.to(torch::kFloat32), targets, {}, at::Reduction::Sum);
+  run_ranks(2, [&](int, comm::Group group) {
+    const auto ranks = GroupRanks::make(std::move(group), {1, 2}, kTimeout);
+    const auto [first, count] = ranks->part(6);
+    auto mine = logits.narrow(1, first, count).clone().set_requires_grad(true);
+    const auto loss = ranks->cross_entropy_sum(mine, targets, 6, -100);
+    EXPECT_EQ(loss.scalar_type(), torch::kFloat32);
+    EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
+    loss.backward();
+    EXPECT_EQ(mine.grad().scalar_type(), torch::kBFloat16);
+  });
+}
+
+/// A unit with one parameter that is cut and one that stays whole.
+task::Model small_model(double start) {
+  auto cut = torch::full({6, 2}, start, torch::kFloat64).set_requires_grad(true);
+  auto kept = torch::full({2}, start, torch::kFloat64).set_requires_grad(true);
+  task::Unit unit;
+  unit.name = "unit";
+  unit.parameters = {{"cut", cut}, {"kept", kept}};
+  unit.splits = {{"cut", 0}};
+  unit.forward = [=](const task::Values& inputs) -> task::Values {
+    const auto y = torch::linear(task::shared_by_tensor_ranks(inputs.front()), cut).sum(1);
+    return {task::sum_over_tensor_ranks(y) + torch::mv(inputs.front(), kept)};
+  };
+  return {{unit}};
+}
+
+TEST(TensorStore, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
+  run_ranks(2, [&](int rank, comm::Group group) {
+    const auto model = small_model(rank + 1);
+    const auto together =
+        std::make_shared<const TensorModel>(model, GroupRanks::make(group, {2, 1}, kTimeout));
+    const auto parameters = together->model().parameters();
+    EXPECT_EQ(parameters[0].sizes().vec(), (std::vector<std::int64_t>{rank == 0 ? 4 : 2, 2}));
+    EXPECT_EQ(parameters[0].max().item<double>(), 1) << "not rank 0's";
+    comm::Group alone;
+    for (int one = 0; one < 2; ++one) {
+      if (auto mine = group.subgroup({one})) alone = mine;
+    }
+    TensorStore store(std::make_shared<ReplicatedModel>(together->model(), alone), together);
+    store.begin_step(1);
+    const auto x = torch::ones({1, 2}, torch::kFloat64);
+    const auto y = task::run_units(together->model(), {x}).front();
+    EXPECT_EQ(y.item<double>(), 6 * 2 + 2);
+    store.backward_last(y.sum());
+    store.finish_step();
+    EXPECT_TRUE(store.counts(parameters[0]));
+    EXPECT_EQ(store.counts(parameters[1]), rank == 0);
+    const auto one = store.as_one({.batch = 5,
+                                   .loss_sum = 2,
+                                   .stop_requested = rank == 1,
+                                   .gradient_norm = rank == 0 ? 3.0 : 4.0});
+    EXPECT_EQ(one.batch, 5);
+    EXPECT_EQ(one.loss_sum, 2);
+    EXPECT_EQ(one.gradient_norm, 5);
+    EXPECT_TRUE(one.stop_requested);
+    {
+      const torch::NoGradGuard no_grad;
+      auto kept = parameters[1];
+      kept.add_(rank + 1);  // as devices that round differently would
+    }
+    store.after_update();
+    EXPECT_EQ(parameters[1][0].item<double>(), 2);
+    const auto whole = together->gather(together->model().named_parameters());
+    ASSERT_EQ(whole.size(), rank == 0 ? 2U : 0U);
+    if (rank == 0) {
+      EXPECT_EQ(whole[0].tensor.sizes().vec(), (std::vector<std::int64_t>{6, 2}));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::tensor

@@ -1,0 +1,169 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "bimetal/base/error.h"
+#include "bimetal/plan/memory/memory_plan.h"
+
+namespace bimetal::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr double kMiB = 1 << 20;
+
+/// Four units of 4 MiB of parameters, 1 MiB of activations for each sample.
+ModelFacts four_units() {
+  ModelFacts facts;
+  for (int u = 0; u < 4; ++u) {
+    facts.units.push_back({.name = "unit",
+                           .parameters = 1 << 20,
+                           .output = {0, 0.25 * kMiB},
+                           .saved = {0, kMiB},
+                           .forward_peak = {0, 1.2 * kMiB},
+                           .backward_peak = {0, 1.5 * kMiB}});
+  }
+  facts.state_bytes = 8;
+  return facts;
+}
+
+RankLoad load_of(double shard, double samples = 4, double at_once = 4) {
+  return {.ranks = 2, .shard = shard, .samples = samples, .at_once = at_once, .bucket_bytes = 0};
+}
+
+MemoryInput two_ranks(double room) {
+  MemoryInput input;
+  for (const double shard : {2.0 / 3, 1.0 / 3}) {
+    input.ranks.push_back({.name = shard > 0.5 ? "rank 0" : "rank 1",
+                           .facts = four_units(),
+                           .load = load_of(shard),
+                           .compute_s = 1,
+                           .room = room});
+  }
+  input.link = {1e-4, 1e9};
+  return input;
+}
+
+TEST(Linear, GoesThroughBothMeasurements) {
+  const auto line = Linear::through(2, 30, 6, 70);
+  EXPECT_DOUBLE_EQ(line.at(2), 30);
+  EXPECT_DOUBLE_EQ(line.at(10), 110);
+  EXPECT_DOUBLE_EQ(Linear::through(1, 5, 1, 5).at(8), 5);
+  EXPECT_GE(Linear::through(1, 1, 4, 8).fixed, 0);
+}
+
+TEST(MemoryUse, OfOneRankIsSixteenBytesAParameterAndActivations) {
+  auto load = load_of(1);
+  load.ranks = 1;
+  const auto use = memory_use(four_units(), {}, load, 100 * kMiB);
+  EXPECT_DOUBLE_EQ(use.parameters, 16 * kMiB);
+  EXPECT_DOUBLE_EQ(use.optimizer, 32 * kMiB);
+  EXPECT_DOUBLE_EQ(use.program, 100 * kMiB);
+  // At the end of backward all gradients are there, or at its beginning all activations.
+  EXPECT_GE(use.gradients + use.activations, 16 * kMiB);
+  EXPECT_LE(use.model(), (16 + 32 + 16 + 4 * 4.5) * kMiB);
+}
+
+TEST(MemoryUse, EachLevelNeedsLess) {
+  double before = memory_use(four_units(), {}, load_of(1.0 / 3), 0).model();
+  for (const int level : {1, 2, 3}) {
+    const double now = memory_use(four_units(), {.level = level}, load_of(1.0 / 3), 0).model();
+    EXPECT_LE(now, before) << level;
+    before = now;
+  }
+}
+
+TEST(MemoryUse, AccumulationKeepsWholeGradientsBelowLevelTwo) {
+  const auto once = memory_use(four_units(), {.level = 1}, load_of(0.5, 4, 4), 0);
+  const auto twice = memory_use(four_units(), {.level = 1}, load_of(0.5, 4, 2), 0);
+  EXPECT_GT(twice.gradients, once.gradients);
+}
+
+TEST(MemoryUse, RecomputationKeepsInputsAlone) {
+  const auto all = memory_use(four_units(), {}, load_of(1, 16, 16), 0);
+  const auto dropped = memory_use(four_units(), {.recomputed_at_once = 1}, load_of(1, 16, 16), 0);
+  EXPECT_LT(dropped.activations, 0.6 * all.activations);
+  EXPECT_GE(dropped.activations, 16 * (3 * 0.25 + 1.5) * kMiB * 0.99);
+}
+
+TEST(MemoryUse, StatesOnADiskNeedAWindow) {
+  auto facts = four_units();
+  for (auto& unit : facts.units) unit.parameters *= 16;
+  const auto use = memory_use(facts, {.level = 1, .optimizer = Place::Disk}, load_of(0.5), 0);
+  EXPECT_DOUBLE_EQ(use.optimizer, 24 * kMiB);
+}
+
+TEST(MemoryPlan, TakesTheCheapestThatFits) {
+  const auto plenty = plan_memory(two_ranks(1e9));
+  ASSERT_TRUE(plenty.best);
+  EXPECT_EQ(*plenty.best, 0u);
+  EXPECT_THAT(memory_advice(two_ranks(1e9), plenty), HasSubstr("fits as the job file has it"));
+
+  auto input = two_ranks(76 * kMiB);
+  for (auto& rank : input.ranks) rank.load.host_is_device = false;  // whose buckets lie on it
+  const auto plan = plan_memory(input);
+  EXPECT_FALSE(plan.asked().fits());
+  ASSERT_TRUE(plan.best);
+  const auto& best = plan.ways[*plan.best];
+  EXPECT_TRUE(best.fits());
+  for (const auto& way : plan.ways) {
+    if (!way.fits()) continue;
+    EXPECT_GE(way.added_s, best.added_s * (1 - kWorthwhile));
+  }
+  const auto advice = memory_advice(input, plan);
+  EXPECT_THAT(advice, HasSubstr("this does not fit: rank 0 lacks"));
+  EXPECT_THAT(advice, HasSubstr("The cheapest that fits: zero.level="));
+}
+
+TEST(MemoryPlan, SaysByHowMuchAndWhatWouldHelp) {
+  const auto input = two_ranks(4 * kMiB);
+  const auto plan = plan_memory(input);
+  EXPECT_FALSE(plan.best);
+  EXPECT_THAT(memory_advice(input, plan), HasSubstr("What would help:"));
+  for (const auto& way : plan.ways) EXPECT_GT(way.most_missing(), 0);
+}
+
+TEST(MemoryPlan, SmallerMicroBatchesAreProposed) {
+  auto input = two_ranks(80 * kMiB);
+  for (auto& rank : input.ranks) rank.load.samples = rank.load.at_once = 64;
+  input.offloads = false;
+  const auto plan = plan_memory(input);
+  EXPECT_FALSE(plan.best);
+  EXPECT_THAT(memory_advice(input, plan), HasSubstr("With train.micro_batch=1 it would fit"));
+}
+
+TEST(MemoryPlan, RanksOfAHostShareItsMemory) {
+  auto input = two_ranks(1e12);
+  EXPECT_TRUE(plan_memory(input).asked().fits());
+  for (auto& rank : input.ranks) {
+    rank.pool = "host";
+    rank.pool_room = 130 * kMiB;
+  }
+  const auto plan = plan_memory(input);
+  EXPECT_FALSE(plan.asked().fits());
+  double missing = 0, needed = 0;
+  for (std::size_t r = 0; r < 2; ++r) {
+    missing += plan.asked().missing[r];
+    needed += plan.asked().uses[r].model();
+  }
+  EXPECT_NEAR(missing, needed - 130 * kMiB, 1);
+}
+
+TEST(MemoryPlan, WhatCannotBeShardedIsNotProposed) {
+  auto input = two_ranks(60 * kMiB);
+  input.shardable = false;
+  for (const auto& way : plan_memory(input).ways) EXPECT_EQ(way.keeping.level, 0);
+  EXPECT_THROW(plan_memory({}), Error);
+}
+
+TEST(MemoryPlan, DescribesItselfInKeys) {
+  EXPECT_EQ(describe({.level = 3, .optimizer = Place::Disk, .recomputed_at_once = 1}, true),
+            "zero.level=3, zero.offload_optimizer=\"disk\", train.recompute=\"all\"");
+  EXPECT_EQ(bytes_text(1.5 * 1024 * kMiB), "1.50 GiB");
+  EXPECT_EQ(bytes_text(300 * kMiB), "300 MiB");
+}
+
+}  // namespace
+}  // namespace bimetal::plan

@@ -1,0 +1,208 @@
+#include "bimetal/plan/mesh/mesh_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "bimetal/base/error.h"
+#include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/layouts.h"
+#include "bimetal/plan/mesh/mesh_advice.h"
+#include "bimetal/plan/mesh/pipeline_choice.h"
+#include "mesh_clusters.h"
+
+namespace bimetal::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kGiB = 1 << 30;
+
+MeshInput input_of(ModelFacts facts, std::int64_t batch) {
+  MeshInput input;
+  input.facts = {std::move(facts)};
+  input.global_batch = batch;
+  return input;
+}
+
+/// Every pipeline of single devices: each order of each part of them, each cut, each number of
+/// micro-batches that divides the batch.
+double best_of_all(const MeshInput& input, const Cluster& cluster) {
+  double best = std::numeric_limits<double>::infinity();
+  const auto units = input.facts.front().units.size();
+  std::vector<int> order;
+  const auto try_cuts = [&](auto&& self, MeshChoice& choice, std::size_t stage) -> void {
+    const auto stages = choice.stages.size();
+    if (stage + 1 == stages) {
+      choice.stages[stage].end = units;
+      best = std::min(best, simulated(input, cluster, choice).step_s);
+      return;
+    }
+    for (auto end = choice.stages[stage].begin + 1; end + (stages - stage - 1) <= units; ++end) {
+      choice.stages[stage].end = end;
+      choice.stages[stage + 1].begin = end;
+      self(self, choice, stage + 1);
+    }
+  };
+  const auto try_orders = [&](auto&& self) -> void {
+    if (order.size() > 1) {
+      for (int micro_batches = 1; micro_batches <= input.global_batch; ++micro_batches) {
+        MeshChoice choice;
+        choice.scheme = Scheme::Pipeline;
+        choice.micro_batches = micro_batches;
+        for (const int device : order) {
+          choice.stages.push_back({.devices = {device}, .samples = {input.global_batch}});
+        }
+        for (const auto kind :
+             {parallel::schedule::Kind::one_f_one_b, parallel::schedule::Kind::zero_bubble}) {
+          choice.schedule = kind;
+          try_cuts(try_cuts, choice, 0);
+        }
+      }
+    }
+    for (int device = 0; device < cluster.size(); ++device) {
+      if (std::ranges::find(order, device) != order.end()) continue;
+      order.push_back(device);
+      self(self);
+      order.pop_back();
+    }
+  };
+  try_orders(try_orders);
+  for (int device = 0; device < cluster.size(); ++device) {
+    best = std::min(best, choose_data(input, cluster, {device}, {})->step_s);
+  }
+  return best;
+}
+
+TEST(MeshPlan, IsWithinFivePercentOfTheBestOfAllPlans) {
+  constexpr double kMuch = 64 * kGiB;
+  const auto input = input_of(unequal_units(), 12);
+  for (const auto& link : {kFastLink, kGigabitLink, LinkSpeed{1e-3, 1e9}}) {
+    for (const auto& speeds :
+         std::vector<std::vector<double>>{{1, 1, 1}, {3, 1, 1}, {4, 2, 1}, {1, 5}}) {
+      const auto cluster = apart(speeds, std::vector<double>(speeds.size(), kMuch), link);
+      const auto plan = plan_mesh(input, cluster);
+      ASSERT_FALSE(plan.best.empty());
+      EXPECT_LE(plan.best.front().step_s, 1.05 * best_of_all(input, cluster))
+          << describe(cluster, plan.best.front()) << " at " << link.bytes_per_s;
+    }
+  }
+}
+
+TEST(MeshPlan, SaysThatOneDeviceAloneIsFaster) {
+  const auto cluster = apart({20, 1}, {24 * kGiB, 8 * kGiB}, {1e-3, 12.5e6});
+  const auto plan = plan_mesh(input_of(unequal_units(), 8), cluster);
+  EXPECT_EQ(plan.best.front().scheme, Scheme::Alone);
+  EXPECT_THAT(mesh_advice(cluster, plan),
+              HasSubstr("The whole fits on a, and no way to share it is faster."));
+  ASSERT_GT(plan.best.size(), 1u);
+  EXPECT_THAT(plan.best[1].reason, HasSubstr("% slower"));
+}
+
+TEST(MeshPlan, CutsAModelThatFitsOnNeitherByWhatEachHas) {
+  // 1.6 GB of states and more: nobody has it alone.
+  const auto model =
+      transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
+  const double whole = 16 * static_cast<double>(model.elements());
+  const auto cluster = apart({2, 1}, {0.85 * whole, 0.5 * whole}, kGigabitLink);
+  const auto plan = plan_mesh(input_of(model, 16), cluster);
+  ASSERT_FALSE(plan.best.empty());
+  const auto& best = plan.best.front();
+  EXPECT_EQ(best.scheme, Scheme::Pipeline);
+  ASSERT_EQ(best.stages.size(), 2u);
+  ASSERT_EQ(best.peak_bytes.size(), 2u);
+  for (std::size_t s = 0; s < 2; ++s) {
+    EXPECT_LE(best.peak_bytes[s], cluster.device(best.stages[s].devices[0]).memory_bytes);
+  }
+  // What fits on nobody is among the others, with what it lacks.
+  const auto alone = std::ranges::find(plan.others, Scheme::Alone, &MeshChoice::scheme);
+  ASSERT_NE(alone, plan.others.end());
+  EXPECT_THAT(alone->reason, HasSubstr("a lacks"));
+}
+
+TEST(MeshPlan, SlowLinksSpeakForPipelinesAndFastOnesForShares) {
+  const auto model = transformer_facts({.layers = 24, .width = 1024, .context = 512});
+  const std::vector<double> speeds = {1, 1, 1, 1}, memory(4, 64 * kGiB);
+  const auto slow = apart(speeds, memory, kGigabitLink);
+  const auto fast = apart(speeds, memory, {5e-6, 50e9});
+  EXPECT_EQ(plan_mesh(input_of(model, 16), fast).best.front().scheme, Scheme::Data);
+  EXPECT_EQ(plan_mesh(input_of(model, 16), slow).best.front().scheme, Scheme::Pipeline);
+}
+
+TEST(MeshPlan, NamesWhatNothingHasRoomFor) {
+  const auto cluster = apart({1, 1}, {1e8, 1e8}, kGigabitLink);
+  const auto plan = plan_mesh(input_of(transformer_facts({}), 4), cluster);
+  EXPECT_TRUE(plan.best.empty());
+  ASSERT_FALSE(plan.others.empty());
+  EXPECT_THAT(mesh_advice(cluster, plan), HasSubstr("Nothing fits"));
+  EXPECT_THAT(plan.others.front().reason, HasSubstr("lacks"));
+}
+
+TEST(MeshPlan, FewMicroBatchesLeaveABubbleAndManyLeaveLess) {
+  const auto input = input_of(unequal_units(), 64);
+  const auto cluster = apart({1, 1}, {64 * kGiB, 64 * kGiB}, kFastLink);
+  const auto few =
+      simulated(input, cluster, *choose_cut(input, cluster, {{0}, {1}}, {.micro_batches = 2}));
+  const auto many =
+      simulated(input, cluster, *choose_cut(input, cluster, {{0}, {1}}, {.micro_batches = 32}));
+  EXPECT_GT(few.bubble, many.bubble);
+  EXPECT_GT(few.step_s, many.step_s);
+}
+
+TEST(MeshPlan, ReplicasOfUnlikeSpeedGetUnlikeSamples) {
+  const auto input = input_of(unequal_units(), 90);
+  const auto cluster = apart({2, 1, 2, 1}, std::vector<double>(4, 64 * kGiB), kFastLink);
+  const auto choice = choose_cut(input, cluster, {{0, 1}, {2, 3}}, {.micro_batches = 4});
+  ASSERT_TRUE(choice);
+  for (const auto& stage : choice->stages) {
+    EXPECT_THAT(stage.samples, ::testing::ElementsAre(60, 30));
+  }
+}
+
+TEST(MeshPlan, RefusesWhatIsNoModelOrNoCluster) {
+  const auto cluster = apart({1}, {kGiB}, kFastLink);
+  EXPECT_THROW(plan_mesh({}, cluster), Error);
+  EXPECT_THROW(plan_mesh(input_of(unequal_units(), 0), cluster), Error);
+  EXPECT_THROW(Cluster({}, {}), Error);
+  EXPECT_THROW(Cluster({{.name = "x", .host = 3}}, {}), Error);
+}
+
+TEST(Cluster, HostsShareTheirUplink) {
+  std::vector<MeshDevice> devices(4);
+  for (std::size_t i = 0; i < 4; ++i) devices[i].host = i / 2;
+  const Network network{{{"one", {0, 1e9}, {0, 1e8}}, {"two", {0, 1e9}, {0, 1e8}}}, {}};
+  const Cluster cluster(devices, network);
+  const std::vector<int> from = {0, 1}, to = {2, 3};
+  const std::vector<double> bytes = {1e6, 1e6};
+  EXPECT_DOUBLE_EQ(cluster.send_seconds(from, to, bytes), 0.02);
+  const std::vector<int> one_host = {0, 1};
+  EXPECT_DOUBLE_EQ(cluster.all_reduce_seconds(one_host, 1e6), 1e-3);
+  const std::vector<int> all = {0, 1, 2, 3};
+  EXPECT_DOUBLE_EQ(cluster.all_reduce_seconds(all, 1e6), 1e-3 + 1e-2);
+}
+
+TEST(MeshPlan, LargeClustersArePlannedToo) {
+  std::vector<MeshDevice> devices;
+  Network network;
+  for (std::size_t h = 0; h < 128; ++h) {
+    network.hosts.push_back({"host", {10e-6, 100e9}, {20e-6, 12.5e9}});
+    for (int i = 0; i < 8; ++i) {
+      devices.push_back({.name = "gpu",
+                         .host = h,
+                         .memory_bytes = 80 * kGiB,
+                         .slower = h < 64 ? 1.0 / 400 : 1.0 / 100});
+    }
+  }
+  const Cluster cluster(devices, network);
+  const auto model = transformer_facts(
+      {.layers = 32, .width = 4096, .context = 2048, .element_bytes = 2, .activation_bytes = 2});
+  auto input = input_of(model, 2048);
+  const auto plan = plan_mesh(input, cluster);
+  ASSERT_FALSE(plan.best.empty());
+  EXPECT_GT(plan.best.front().devices(), 256);
+}
+
+}  // namespace
+}  // namespace bimetal::plan

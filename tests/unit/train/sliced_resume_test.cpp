@@ -1,0 +1,101 @@
+// Checkpoints of ranks that keep shards: any job goes on from any other's, whatever levels, ranks
+// and shards the two have, as one rank would have.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <string>
+
+#include "bimetal/checkpoint/checkpoint.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+/// Who trains.
+struct Workers {
+  std::int64_t level;
+  std::vector<double> shards;  ///< one for each
+};
+
+class SlicedResume : public test::CheckpointedJob {
+ protected:
+  SlicedResume() : images_(64, 10) {
+    job_ = test::small_job(images_);
+    job_.model.name = "mlp";
+    job_.model.hidden = 9;
+    job_.parallel.balance = balance::Policy::Equal;
+    job_.train.evaluate = false;
+    job_.train.optimizer = "adamw";
+    job_.train.learning_rate = 1e-3;
+    job_.train.weight_decay = 0.1;
+    job_.train.decay_on = "matrices";
+  }
+
+  std::filesystem::path train_as(const Workers& who, const std::string& name, std::int64_t steps,
+                                 std::optional<std::filesystem::path> resume = {}) {
+    job_.zero.level = who.level;
+    job_.zero.shards = "";
+    job_.zero.weights = who.shards;
+    return train(name, static_cast<int>(who.shards.size()), steps, std::move(resume));
+  }
+
+  /// All of its tensors, whole.
+  checkpoint::TensorMap all_of(const std::filesystem::path& saved) {
+    const auto whole = folder_ / ("whole" + std::to_string(++consolidated_));
+    checkpoint::consolidate_checkpoint(saved, whole);
+    auto all = checkpoint::read_safetensors(whole / "model.safetensors");
+    all.merge(checkpoint::read_safetensors(whole / "optimizer.safetensors"));
+    return all;
+  }
+
+  static void expect_same(const checkpoint::TensorMap& ours, const checkpoint::TensorMap& expected,
+                          const std::string& what) {
+    ASSERT_EQ(ours.size(), expected.size()) << what;
+    for (const auto& [name, tensor] : expected) {
+      ASSERT_TRUE(ours.contains(name)) << what << ": " << name;
+      EXPECT_TRUE(tensor.allclose(ours.at(name), 0, 1e-12)) << what << ": " << name;
+    }
+  }
+
+  test::SyntheticImages images_;
+  int consolidated_ = 0;
+};
+
+TEST_F(SlicedResume, FromEachToEach) {
+  const std::map<std::string, Workers> workers = {
+      {"alone", {0, {1}}},         {"level 1 of 2", {1, {3, 1}}}, {"level 1 of 3", {1, {1, 1, 1}}},
+      {"level 2", {2, {5, 2, 0}}}, {"level 3 of 2", {3, {3, 1}}}, {"level 3 of 3", {3, {5, 2, 0}}}};
+  const auto expected = all_of(train_as(workers.at("alone"), "expected", 3));
+  EXPECT_EQ(expected.count("fc1.weight.exp_avg"), 1u);
+  for (const auto& [from, first] : workers) {
+    const auto part = train_as(first, from, 2);
+    for (const auto& [to, then] : workers) {
+      const auto done = train_as(then, from + " then " + to, 3, part);
+      expect_same(all_of(done), expected, from + " then " + to);
+      EXPECT_EQ(last_.recorders[0].steps.size(), 1u);
+    }
+  }
+}
+
+TEST_F(SlicedResume, AnotherModelAndAnotherOptimizerAreRefused) {
+  const Workers two{2, {2, 1}};
+  const auto saved = train_as(two, "first", 1);
+  const auto refused = [&](const char* part) {
+    try {
+      train_as(two, "second", 2, saved);
+      ADD_FAILURE() << "taken";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  job_.train.optimizer = "sgd";
+  refused("was saved with the optimizer 'adamw', this job uses 'sgd'");
+  job_.train.optimizer = "adamw";
+  job_.model.hidden = 8;
+  refused("holds another model: 'fc1.bias' is [9]");
+}
+
+}  // namespace
+}  // namespace bimetal::train
