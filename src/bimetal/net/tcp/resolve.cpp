@@ -8,8 +8,11 @@
 #include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
 #include <chrono>
+#include <exception>
 #include <future>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "bimetal/base/error.h"
 
@@ -27,22 +30,34 @@ bool reaches_beyond_one_link(const tcp::endpoint& endpoint) {
   return !endpoint.address().is_v6() || !endpoint.address().to_v6().is_link_local();
 }
 
-std::future<Addresses> resolve_elsewhere(const Endpoint& endpoint) {
-  std::promise<Addresses> promise;
+/// A value and not an exception: what two threads have of one they would both let go of.
+struct Resolved {
+  std::error_code error;
+  Addresses addresses;  ///< at least one, without an error
+};
+
+Resolved resolve_here(const Endpoint& endpoint) noexcept {
+  Resolved resolved;
+  try {
+    asio::io_context io;
+    tcp::resolver resolver(io);
+    const auto found =
+        resolver.resolve(endpoint.host, std::to_string(endpoint.port), resolved.error);
+    for (const auto& entry : found) resolved.addresses.push_back(entry.endpoint());
+    std::stable_partition(resolved.addresses.begin(), resolved.addresses.end(),
+                          reaches_beyond_one_link);
+    if (!resolved.error && resolved.addresses.empty()) resolved.error = asio::error::host_not_found;
+  } catch (const std::exception&) {
+    resolved.error = std::make_error_code(std::errc::not_enough_memory);
+  }
+  return resolved;
+}
+
+std::future<Resolved> resolve_elsewhere(const Endpoint& endpoint) {
+  std::promise<Resolved> promise;
   auto future = promise.get_future();
   std::thread([promise = std::move(promise), endpoint]() mutable {
-    try {
-      asio::io_context io;
-      tcp::resolver resolver(io);
-      Addresses addresses;
-      for (const auto& entry : resolver.resolve(endpoint.host, std::to_string(endpoint.port))) {
-        addresses.push_back(entry.endpoint());
-      }
-      std::stable_partition(addresses.begin(), addresses.end(), reaches_beyond_one_link);
-      promise.set_value(std::move(addresses));
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
+    promise.set_value(resolve_here(endpoint));
   }).detach();
   return future;
 }
@@ -63,7 +78,7 @@ Addresses as_numbers(const Endpoint& endpoint) {
   return {tcp::endpoint(address, endpoint.port)};
 }
 
-bool ready(const std::future<Addresses>& future) {
+bool ready(const std::future<Resolved>& future) {
   return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
@@ -79,7 +94,9 @@ asio::awaitable<Addresses> resolve(Endpoint endpoint, Deadline deadline) {
     timer.expires_after(kPollInterval);
     co_await timer.async_wait(asio::use_awaitable);
   }
-  co_return future.get();
+  auto resolved = future.get();
+  if (resolved.error) throw std::system_error(resolved.error, "resolve");
+  co_return std::move(resolved.addresses);
 }
 
 tcp::endpoint resolve_to_listen(const Endpoint& endpoint, Deadline deadline) {
@@ -90,12 +107,10 @@ tcp::endpoint resolve_to_listen(const Endpoint& endpoint, Deadline deadline) {
                                                "does not answer; use a numeric address",
                                                endpoint.host));
   }
-  try {
-    return future.get().at(0);
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::System,
-                fmt::format("cannot listen on {}: {}", endpoint.host, error.what()));
-  }
+  const auto resolved = future.get();
+  if (!resolved.error) return resolved.addresses.front();
+  throw Error(ErrorCode::System,
+              fmt::format("cannot listen on {}: {}", endpoint.host, resolved.error.message()));
 }
 
 }  // namespace bimetal::net
