@@ -12,6 +12,8 @@ import sys
 HEADER = pathlib.Path(__file__).parents[2] / "src" / "bimetal" / "capi" / "bimetal_c.h"
 NEWEST_GLIBC = (2, 17)
 OLDEST_MACOS = (11, 0)
+# Every Mach-O library has the first two; C++ wants one new and delete in a process, so that these are never hidden there.
+OF_EVERY_MACHO = re.compile(r"_mh_dylib_header|__dso_handle|_Z(na|nw|da|dl)\w*")
 # Of the C interface: file, processor.
 SYSTEMS = {
     "manylinux-x86_64": ("libbimetal_core.so", 62),
@@ -93,7 +95,7 @@ def macho(data):
         at += size
     if not signed:
         raise NotThat("it has no signature")
-    return processor, shown
+    return processor, [name for name in shown if not OF_EVERY_MACHO.fullmatch(name)]
 
 
 FORMATS = {b"\x7fE": elf, b"MZ": pe, b"\xcf\xfa": macho}
