@@ -66,7 +66,10 @@ class UserTask(FaultTest):
         job = self.train(self.write_task(function, checkpoint__dir=str(folder), **settings), workers=WORKERS[:ranks])
         job.wait()
         self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
-        return load_file(folder / f"step-{STEPS:08}" / "model.safetensors")
+        weights = folder.with_name(folder.name + "-weights")  # whole, also of checkpoints in slices
+        exported = self.start("export", folder / f"step-{STEPS:08}", "--out", weights).wait()
+        self.assertEqual(exported.status, 0, exported.err)
+        return load_file(weights / "model.safetensors")
 
     def assert_same(self, ours, expected):
         self.assertGreaterEqual(set(expected), set(ours))
