@@ -119,16 +119,22 @@ std::optional<task::Values> Incoming::wait() {
 Link::Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout)
     : mesh_(mesh), group_(mesh.pipeline()), device_(device), timeout_(timeout) {}
 
-Incoming Link::expect(int stage, const MessageName& name) {
+std::shared_ptr<Incoming::State> Link::await(int stage, const MessageName& name) const {
   auto state = std::make_shared<Incoming::State>();
   state->group = group_;
   state->stage = stage;
   state->name = name;
   state->device = device_;
   state->timeout = timeout_;
-  state->awaited = fmt::format("{}: the activations of micro-batch {} from {}",
-                               mesh_.name_of_stage(mesh_.place().stage), name.micro_batch,
+  state->awaited = fmt::format("{}: the {} of micro-batch {} from {}",
+                               mesh_.name_of_stage(mesh_.place().stage),
+                               name.forward ? "activations" : "gradients", name.micro_batch,
                                mesh_.name_of_stage(stage));
+  return state;
+}
+
+Incoming Link::expect(int stage, const MessageName& name) {
+  auto state = await(stage, name);
   state->described = group_.recv(comm::buffer(std::span(state->description)), stage,
                                  tag_of(name, kDescription), Deadline::after(kPosted));
   state->described.on_done([state](std::exception_ptr error) {
@@ -145,15 +151,7 @@ Incoming Link::expect(int stage, const MessageName& name) {
 }
 
 Incoming Link::expect_like(int stage, const MessageName& name, const task::Values& like) {
-  auto state = std::make_shared<Incoming::State>();
-  state->group = group_;
-  state->stage = stage;
-  state->name = name;
-  state->device = device_;
-  state->timeout = timeout_;
-  state->awaited = fmt::format("{}: the gradients of micro-batch {} from {}",
-                               mesh_.name_of_stage(mesh_.place().stage), name.micro_batch,
-                               mesh_.name_of_stage(stage));
+  auto state = await(stage, name);
   state->description = describe(like);
   Incoming::State::post(state);
   state->with_gradients.assign(like.size(), false);

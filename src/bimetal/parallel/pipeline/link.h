@@ -70,6 +70,8 @@ class Link {
   std::int64_t bytes_sent() const noexcept { return bytes_sent_; }
 
  private:
+  /// What is to come, before anything is asked for.
+  std::shared_ptr<Incoming::State> await(int stage, const MessageName& name) const;
   void send_values(int stage, const MessageName& name, const task::Values& values);
 
   const Mesh& mesh_;
