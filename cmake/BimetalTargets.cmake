@@ -62,7 +62,8 @@ endfunction()
 # One precompiled header for all targets that see libtorch: what is long to read is read once.
 function(bimetal_use_torch_pch target)
   if(NOT TARGET bimetal_torch_pch)
-    file(WRITE ${PROJECT_BINARY_DIR}/torch_pch.cpp "// Carrier of the precompiled header.\n")
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/torch_pch.cpp  # written only where it is not there yet
+      CONTENT "// Carrier of the precompiled header.\n")
     add_library(bimetal_torch_pch OBJECT ${PROJECT_BINARY_DIR}/torch_pch.cpp)
     target_link_libraries(bimetal_torch_pch PRIVATE
       bimetal_torch bimetal_flags bimetal_glue CLI11::CLI11 nlohmann_json::nlohmann_json fmt::fmt-header-only)
