@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # stamped.sh SUITE COMMAND…: runs a suite of tests whose result depends on few files.
 #
-# .ci/inputs/SUITE names these files, one git pathspec a line. Where the suite passes whole (nothing failed,
+# .ci/inputs/SUITE names these files, one git pathspec a line, ":!PATH" for what is none. Where the suite passes whole (nothing failed,
 # nothing skipped) their hash is written to .ci/stamps/SUITE, with what was counted: commit it. With
 # STAMPS=use, as in .ci/run, a suite whose stamp holds is left out and counts as skipped. Every suite's inputs
 # include this script and its own list, so that changing what counts is a change, too. What no hash can know
@@ -16,7 +16,7 @@ if ! git rev-parse --git-dir >/dev/null 2>&1; then exec "$@"; fi  # sources with
 
 mapfile -t specs < <(grep -Ev '^(#|$)' ".ci/inputs/$suite")
 for spec in "${specs[@]}"; do
-  if [ -z "$(git ls-files --cached --others --exclude-standard -- "$spec" | head -n 1)" ]; then
+  if [ -z "$(git ls-files --cached --others --exclude-standard -- "${spec#:!}" | head -n 1)" ]; then
     echo "error: .ci/inputs/$suite names $spec, which is no file here: was it moved?" >&2
     exit 2
   fi

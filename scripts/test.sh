@@ -28,6 +28,7 @@ part() {
 }
 
 part test-jobs scripts/test_serial.sh "$build" jobs
+part test-servers scripts/test_serial.sh "$build" servers
 part test-backend scripts/test_serial.sh "$build" backend
 if [ "${SANITIZERS:-on}" = on ]; then part sanitizers scripts/sanitizers.sh; fi
 
