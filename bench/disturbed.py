@@ -13,13 +13,15 @@ through the ways in turn:
     fixed     shares set once, in proportion to what the workers did alone and undisturbed
     equal     the same share for both
 
-under one and the same sequence of bursts, begun anew for each way. Printed are the images/s of every way and run, their ratio to the
+under one and the same sequence of bursts, begun anew for each way. What a way trains is counted in the same --seconds
+of that sequence, after --start seconds in which its processes start: two ways that last unlike long, or start unlike
+fast, would meet other bursts. Printed are the images/s of every way and run, their ratio to the
 faster worker alone in the same run, and in how many runs balanced reached --at-least times that; efficiency is the balanced
 job's own, against what both devices could do in the very same seconds, so that nothing else that happens on the machine
 between two ways is in it. It wants a machine with at least
 two cores and nothing else to do; where others are busy, too, the figures say little.
 
-    .venv/bin/python bench/disturbed.py --apart --runs 20 --at-least 1.1        about 20 × 4 × 30 s
+    .venv/bin/python bench/disturbed.py --apart --runs 20 --at-least 1.1        about 20 × 4 × 40 s
 """
 
 import argparse
@@ -122,21 +124,44 @@ def steps_in(args, rate, seconds):
     return max(10, int(seconds * rate / args.batch))
 
 
+def images_in(report, batch, begin, end):
+    """How many images were trained between two times of the report's own clock, steps in part included."""
+    def until(when):
+        step, at = 0, 0.0
+        for point in report["history"]:
+            if point["elapsed_s"] >= when:
+                return step + (point["step"] - step) * (when - at) / (point["elapsed_s"] - at)
+            step, at = point["step"], point["elapsed_s"]
+        sys.exit(f"a job ended after {at:.1f} s of training, before the {when:.1f} s that it is measured for")
+    return batch * (until(end) - until(begin))
+
+
+def rate_in_window(args, way, report, trained_from):
+    """images/s in the window; trained_from: when training began, in seconds of the bursts' clock."""
+    begin = args.start - trained_from
+    if begin < 0:
+        sys.exit(f"{way} began to train after {trained_from:.1f} s: --start should be longer")
+    return images_in(report, args.batch, begin, begin + args.seconds) / args.seconds
+
+
 def one_run(args, rates, seed):
-    """images/s and the report by way; each way lasts about --seconds undisturbed."""
+    """images/s in the window, and the report, by way."""
     speeds = [1.0, args.speed]
     # An equal split runs at twice the slower one's pace.
     ways = {"alone": (speeds[:1], "equal", rates[0]), "balanced": (speeds, "auto", sum(rates)),
             "fixed": (speeds, [round(rate) for rate in rates], sum(rates)),
             "equal": (speeds, "equal", 2 * min(rates))}
     result = {}
-    for way in WAYS:
+    for way in args.ways:
         ranks_of_way, balance, expected = ways[way]
         disturbed = contextlib.nullcontext() if args.undisturbed else Bursts(args, seed)
+        began = time.monotonic()
         with disturbed as bursts:
-            report = job(args, ranks_of_way, balance, steps_in(args, expected, args.seconds))
-        result[way] = {"images_per_s": report["samples_per_s"], "elapsed_s": report["elapsed_s"],
-                       "efficiency": report["efficiency"],
+            # Undisturbed it would outlast the window; how long it takes to end is in `trained_from`, too, but short.
+            report = job(args, ranks_of_way, balance, steps_in(args, expected, args.start + args.seconds))
+            trained_from = time.monotonic() - began - report["elapsed_s"]
+        result[way] = {"images_per_s": rate_in_window(args, way, report, trained_from),
+                       "elapsed_s": report["elapsed_s"], "efficiency": report["efficiency"],
                        "burst_s": bursts.seconds if bursts else 0.0,
                        "steps_without_rank_1": sum(step["batch"][-1] == 0 for step in report["balance"]["steps"])}
         if args.keep and way == "balanced":
@@ -148,7 +173,9 @@ def one_run(args, rates, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=30, help="of each way, if nothing disturbed it")
+    parser.add_argument("--seconds", type=float, default=30, help="for which each way is measured")
+    parser.add_argument("--start", type=float, default=6, help="seconds before these, for starting")
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS, help="which, alone and balanced among them")
     parser.add_argument("--speed", type=float, default=0.25, help="of the second worker")
     parser.add_argument("--quota", action="store_true", help="by a CPU quota instead of emulation")
     parser.add_argument("--apart", action="store_true",
@@ -170,14 +197,14 @@ def main():
     print(json.dumps(figures["machine"]))
     rates = figures["undisturbed_images_per_s"] = undisturbed_rates(args)
     print(f"undisturbed, alone: {rates[0]:.0f} and {rates[1]:.0f} images/s; ratio to the faster one below", flush=True)
-    print(f"{'run':>4}" + "".join(f"{way:>18}" for way in WAYS) + f"{'efficiency':>12}{'without rank 1':>18}")
+    print(f"{'run':>4}" + "".join(f"{way:>18}" for way in args.ways) + f"{'efficiency':>12}{'without rank 1':>18}")
     figures["runs"] = []
     for number in range(args.runs):
         run = one_run(args, rates, args.seed + number)
         figures["runs"].append(run)
         alone = run["alone"]["images_per_s"]
         print(f"{number + 1:4}" + "".join(f"{run[way]['images_per_s']:9.0f} ({run[way]['images_per_s'] / alone:.2f} ×)"
-                                          for way in WAYS)
+                                          for way in args.ways)
               + f"{run['balanced']['efficiency']:12.2f}{run['balanced']['steps_without_rank_1']:12} steps", flush=True)
         if args.json:
             args.json.write_text(json.dumps(figures, indent=1))

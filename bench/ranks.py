@@ -63,9 +63,8 @@ def torch_rates(batches, speeds, seconds, period_ms, separate=False):
 
 
 def bimetal_reports(batch, steps, speeds, period_ms, balance="auto", separate=False, settings=(),
-                    places=None):
+                    places=None, job=ROOT / "examples" / "fashion_mnist.toml"):
     """The report of a job of len(speeds) ranks, or of each of as many separate jobs."""
-    job = ROOT / "examples" / "fashion_mnist.toml"
     with tempfile.TemporaryDirectory() as folder:
         commands, reports = [], []
         jobs = len(speeds) if separate else 1

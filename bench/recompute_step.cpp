@@ -88,8 +88,10 @@ int main(int argc, char** argv) {
       model, bimetal::train::recomputed_at_once(arguments[0], model.units.size()));
   const auto ids = torch::randint(kVocabulary, {number(5), number(4)});
   const auto step = [&] {
-    const auto logits = segments.run({ids}).front().flatten(0, 1);
-    torch::cross_entropy_loss(logits, ids.flatten()).backward();
+    // As in Python, the logits are gone before backward, which does not need them.
+    const auto loss =
+        torch::cross_entropy_loss(segments.run({ids}).front().flatten(0, 1), ids.flatten());
+    loss.backward();
   };
   step();  // gradients stay from here on
   const auto before = memory("VmRSS");

@@ -10,6 +10,7 @@
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/slurm/slurm_list.h"
 #include "bimetal/parallel/server/link/message.h"
+#include "bimetal/parallel/server/step_record.h"
 #include "fuzz/targets.h"
 
 namespace bimetal::fuzz {
@@ -46,6 +47,15 @@ void server_message(Bytes bytes) {
     const auto apply = decode_apply(bytes);
     promise(apply.part > 0 && apply.part <= 1);
     comes_back(encode(apply));
+  });
+}
+
+void step_record(Bytes bytes) {
+  using namespace parallel::server;
+  read_or_refused([&] {
+    const auto step = decode_step_record(bytes);
+    promise(encode(step).size() <= bytes.size());
+    promise(encode(decode_step_record(encode(step))) == encode(step));
   });
 }
 

@@ -12,11 +12,6 @@
 namespace bimetal::fuzz {
 namespace {
 
-struct Target {
-  const char* name;
-  void (*run)(Bytes);
-};
-
 class Replay : public ::testing::TestWithParam<Target> {};
 
 TEST_P(Replay, Corpus) {
@@ -38,17 +33,8 @@ TEST_P(Replay, Corpus) {
   EXPECT_GT(files, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Fuzz, Replay,
-    ::testing::Values(Target{"abort_message", abort_message},
-                      Target{"agent_message", agent_message}, Target{"data_copy", data_copy},
-                      Target{"frame", frame}, Target{"handshake", handshake},
-                      Target{"http_message", http_message}, Target{"mailbox", mailbox},
-                      Target{"member_record", member_record}, Target{"noise", noise},
-                      Target{"server_message", server_message},
-                      Target{"serving_message", serving_message}, Target{"slurm_list", slurm_list},
-                      Target{"store_message", store_message}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Fuzz, Replay, ::testing::ValuesIn(targets().begin(), targets().end()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace bimetal::fuzz

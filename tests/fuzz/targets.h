@@ -2,7 +2,8 @@
 // What is fuzzed: each of these takes any bytes as a peer might send them. It returns when they
 // have been refused or taken as they should be; whatever else happens is for the sanitizers, and
 // abort() for a broken promise. libfuzzer_main.cpp makes a libFuzzer program of each;
-// replay_test.cpp runs the corpus through all of them with any compiler.
+// replay_test.cpp runs the corpus through all of them with any compiler. Those of file_targets.cpp
+// read files and stand on libtorch, with which libFuzzer cannot search: they are replayed alone.
 
 #include <cstddef>
 #include <cstdlib>
@@ -24,7 +25,23 @@ void noise(Bytes bytes);           ///< net: the encryption handshake and record
 void server_message(Bytes bytes);  ///< parallel: bodies of servers and workers
 void serving_message(Bytes bytes);  ///< serving: every body of both sides
 void slurm_list(Bytes bytes);       ///< launch: Slurm's lists of nodes and tasks
+void step_record(Bytes bytes);      ///< parallel: a step as server 0's stand-in is told of it
 void store_message(Bytes bytes);    ///< rendezvous: header and body of a store's message
+
+void deepspeed_file(Bytes bytes);  ///< job: DeepSpeed's configuration
+void idx_file(Bytes bytes);        ///< data: IDX, plain or gzipped
+void job_file(Bytes bytes);        ///< job: TOML
+void manifest(Bytes bytes);  ///< checkpoint: state and index of slices, without their checksum
+void safetensors_file(Bytes bytes);  ///< checkpoint: header and data
+void token_file(Bytes bytes);        ///< data: header, tokens, documents' ends
+
+struct Target {
+  const char* name;
+  void (*run)(Bytes);
+};
+
+/// Those of the program that this is linked into.
+std::span<const Target> targets();
 
 /// Not assert(), which a release build leaves out.
 inline void promise(bool kept) {

@@ -127,7 +127,6 @@ std::string as_what(const LocalRanks& ranks) {
 
 int join_command(const JoinArguments& arguments) {
   require_data_path(arguments.data_path);
-  launch::SignalWatch signals;
   const auto host = net::parse_endpoint(arguments.host);
   const auto token = read_token(arguments.token_file);
   // A machine that gives a parameter server gives workers if that is said, too.
@@ -140,6 +139,8 @@ int join_command(const JoinArguments& arguments) {
   const auto store = rendezvous::connect_store(host, token, deadline);
   launch::JobBoard board(*store);
   const auto offer = board.read_offer(deadline);
+  // Not before: while it looks for the job it has nothing to give back, and Ctrl-C may just end it.
+  launch::SignalWatch signals;
   require_same_version(offer, arguments.host);
 
   auto ranks = LocalRanks{.job = job_here(offer, arguments), .workers = workers};

@@ -1,0 +1,32 @@
+"""A container's memory runs out: the kernel kills a rank, which nobody can catch. Everybody says so and ends."""
+
+import sys
+
+import harness
+import memory_limit
+from harness import TwoMachines
+
+
+class MemoryKill(TwoMachines):
+    def test_the_rank_is_named_on_both_machines(self):
+        # 6,400 hidden units: 5 M parameters in each of several copies, where torch alone fits.
+        job_file = self.write_job(model__hidden=6400, train__check_memory="off", train__optimizer="adam",
+                                  checkpoint__dir="")
+        with memory_limit.MemoryLimit(LIMIT) as limit:
+            host = self.host(job_file)
+            joined = self.join(host, preexec_fn=limit.enter).wait()
+            host.wait()
+            self.assertEqual(joined.status, harness.PEER_LOST, f"{joined.out}\n{joined.err}")
+            self.assertRegex(joined.error(), r"rank 1 \(.*\) was killed by signal 9")
+            self.assertIn("memory", joined.error())
+            self.assert_one_message(host, harness.PEER_LOST, "rank 1")
+            self.assert_nothing_left()
+
+
+LIMIT = 130 << 20
+
+if __name__ == "__main__":
+    if reason := memory_limit.why_not():
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    harness.main()
