@@ -12,11 +12,11 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
 import tempfile
 
 import machine
 import ranks
+from made_tokens import made_tokens
 
 CASES = {"1 : 1/3": [1.0, 1 / 3], "1 : 1/2 : 1/4": [1.0, 0.5, 0.25]}
 
@@ -35,14 +35,6 @@ def arguments():
     parser.add_argument("--period-ms", type=float, default=10, help="of the CPU quota")
     parser.add_argument("--json", help="also write the figures to this file")
     return parser.parse_args()
-
-
-def make_data(folder):
-    text = folder / "text"
-    text.write_bytes(bytes(i * 7919 % 251 for i in range(400_000)))
-    subprocess.run([ranks.BIMETAL, "data", "tokenize", text, "--tokenizer", "bytes", "--out", folder / "tokens"],
-                   check=True, stdout=subprocess.DEVNULL)
-    return folder / "tokens"
 
 
 def write_job(folder, data, args):
@@ -112,7 +104,7 @@ def main():
     figures = {"machine": machine.describe(ranks.BIMETAL), "cases": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        job = write_job(folder, make_data(folder), args)
+        job = write_job(folder, made_tokens(ranks.BIMETAL, folder, 400_000), args)
         for case in args.case or CASES:
             passes = [measure(job, folder, CASES[case], args) for _ in range(args.passes)]
             steps = {what: statistics.median(one[what] for one in passes) for what in passes[0]}

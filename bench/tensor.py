@@ -10,13 +10,13 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import machine
 import ranks
+from made_tokens import made_tokens
 
 SIZES = ("layers", "width", "heads", "kv-heads", "hidden", "vocabulary", "block", "batch", "steps")
 
@@ -88,14 +88,6 @@ def dtensor_ms(options):
     return max(json.loads(out.splitlines()[-1])["ms"] for out in outputs)
 
 
-def make_tokens(options, folder):
-    text = folder / "text"
-    text.write_bytes(bytes(i * 7919 % 251 for i in range(200_000)))
-    subprocess.run([ranks.BIMETAL, "data", "tokenize", text, "--tokenizer", "bytes", "--out", folder / "tokens"], check=True,
-                   stdout=subprocess.DEVNULL)
-    return folder / "tokens"
-
-
 def bimetal_ms(options, folder, speeds, weights):
     report = folder / "report.json"
     job = folder / "job.toml"
@@ -149,7 +141,7 @@ def main():
     print(json.dumps(machine.describe(ranks.BIMETAL) | {name: getattr(options, name.replace("-", "_")) for name in SIZES}))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        make_tokens(options, folder)
+        made_tokens(ranks.BIMETAL, folder)
         parts = options.parts.split(",")
         if "dtensor" in parts:
             compare(options, "even parts beside DTensor on Gloo",

@@ -19,6 +19,7 @@ import threading
 import time
 
 import machine
+from made_tokens import made_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -38,15 +39,6 @@ def arguments():
     parser.add_argument("--save", action="store_true", help="a checkpoint at the end, and a job that goes on from it")
     parser.add_argument("--memory", default="", help="limit of each rank's allocations, as 9GB,5GB")
     return parser.parse_args()
-
-
-def make_data(program, folder):
-    """So few tokens that reading them takes no time; the model has its own vocabulary all the same."""
-    text = folder / "text"
-    text.write_bytes(bytes(i * 7919 % 251 for i in range(200_000)))
-    subprocess.run([program, "data", "tokenize", text, "--tokenizer", "bytes", "--out", folder / "tokens"], check=True,
-                   stdout=subprocess.DEVNULL)
-    return folder / "tokens"
 
 
 def peaks_of(process, peaks):
@@ -137,7 +129,7 @@ def main():
     print(json.dumps(machine.describe(args.program)))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        data = make_data(args.program, folder)
+        data = made_tokens(args.program, folder)
         tiny = "layers = 1\nwidth = 8\nheads = 1\ncontext = %d" % args.block
         base, report = run(args, folder, data, 0, "none", "gpt2", tiny)
         if base is None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import unittest
 
 PATIENCE_S = 240  # Wine's and qemu's ranks on a busy machine of two cores
 
@@ -115,3 +116,30 @@ def start(kinds, *arguments, master="127.0.0.1", environment=None, of_each=None)
         own = of_each[rank] if of_each else {}
         peers.append(Peer(kind.command(*arguments), {**(environment or {}), **own, **place}))
     return peers
+
+
+class PeerTest(unittest.TestCase):
+    """Tests of such groups; what cannot be started here is skipped by name."""
+
+    lost = "rank 1"  # how its loss is told
+
+    def start(self, kinds, *arguments, **options):
+        for kind in kinds:
+            if kind.missing:
+                self.skipTest(kind.missing)
+        peers = start(kinds, *arguments, **options)
+        for peer in peers:
+            self.addCleanup(peer.out.close)
+            self.addCleanup(peer.kill)
+        return peers
+
+    def lose(self, *kinds):
+        """Rank 1 is killed while all wait; rank 0 must name it soon."""
+        peers = self.start(kinds, "linger")
+        for peer in peers:
+            peer.expect("lingers")
+        os.killpg(peers[1].process.pid, signal.SIGKILL)
+        begun = time.monotonic()
+        self.assertNotEqual(peers[0].wait(), 0)
+        self.assertLess(time.monotonic() - begun, 10)
+        self.assertRegex(peers[0].output(), rf"error: peer_lost: .*{self.lost}")

@@ -10,10 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
-from peers import Kind, free_port, start
+from peers import Kind, PeerTest, free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOKEN = {"BIMETAL_TOKEN": "a token for these tests"}
@@ -59,33 +58,17 @@ class PythonKind(Kind):
 PYTHON = PythonKind()
 
 
-class LibraryPeers(unittest.TestCase):
+class LibraryPeers(PeerTest):
+    lost = r"\(rank 1\)"
+
     def start(self, kinds, *arguments, environment=None):
-        for kind in kinds:
-            if kind.missing:
-                self.skipTest(kind.missing)
         store = {"BIMETAL_STORE": f"127.0.0.1:{free_port()}"}
-        peers = start(kinds, *arguments, environment={**(environment or {}), **store})
-        for peer in peers:
-            self.addCleanup(peer.out.close)
-            self.addCleanup(peer.kill)
-        return peers
+        return super().start(kinds, *arguments, environment={**(environment or {}), **store})
 
     def check(self, *kinds, mode=(), environment=None):
         for rank, peer in enumerate(self.start(kinds, *mode, environment=environment)):
             self.assertEqual(peer.wait(), 0, peer.output())
             self.assertRegex(peer.output(), rf"rank {rank} of {len(kinds)}: .*, 0 wrong")
-
-    def lose(self, *kinds):
-        """Rank 1 is killed while all wait; rank 0 must name it soon."""
-        peers = self.start(kinds, "linger")
-        for peer in peers:
-            peer.expect("lingers")
-        os.killpg(peers[1].process.pid, signal.SIGKILL)
-        begun = time.monotonic()
-        self.assertNotEqual(peers[0].wait(), 0)
-        self.assertLess(time.monotonic() - begun, 10)
-        self.assertRegex(peers[0].output(), r"error: peer_lost: .*\(rank 1\)")
 
     def test_linux_alone(self):
         self.check(LINUX, LINUX, LINUX)

@@ -7,29 +7,17 @@ of WINE_FOLDER), FABRIC_PEER_ARM64 (run by qemu). What is not there is skipped b
 scripts/portability.sh.
 """
 
-import os
 import re
 import signal
 import sys
-import time
 import unittest
 
-from peers import ARM64, LINUX, WINDOWS, have_ipv6, start
+from peers import ARM64, LINUX, WINDOWS, PeerTest, have_ipv6
 
 TOKEN = {"BIMETAL_TOKEN": "a token for these tests"}
 
 
-class MixedWorlds(unittest.TestCase):
-    def start(self, kinds, *arguments, **options):
-        for kind in kinds:
-            if kind.missing:
-                self.skipTest(kind.missing)
-        peers = start(kinds, *arguments, **options)
-        for peer in peers:
-            self.addCleanup(peer.out.close)
-            self.addCleanup(peer.kill)
-        return peers
-
+class MixedWorlds(PeerTest):
     def check(self, *kinds, **options):
         peers = self.start(kinds, **options)
         for rank, (kind, peer) in enumerate(zip(kinds, peers)):
@@ -74,17 +62,6 @@ class MixedWorlds(unittest.TestCase):
 
     def test_arm64_linux_windows_and_linux_encrypted(self):
         self.check(LINUX, ARM64, WINDOWS, environment={**TOKEN, "BIMETAL_ENCRYPTION": "on"})
-
-    def lose(self, *kinds):
-        """Rank 1 is killed while all wait; rank 0 must name it soon."""
-        peers = self.start(kinds, "linger")
-        for peer in peers:
-            peer.expect("lingers")
-        os.killpg(peers[1].process.pid, signal.SIGKILL)
-        begun = time.monotonic()
-        self.assertNotEqual(peers[0].wait(), 0)
-        self.assertLess(time.monotonic() - begun, 10)
-        self.assertRegex(peers[0].output(), r"error: peer_lost: .*rank 1")
 
     def test_a_lost_windows_rank_is_named(self):
         self.lose(LINUX, WINDOWS)

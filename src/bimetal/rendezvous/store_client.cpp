@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <asio/co_spawn.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <condition_variable>
@@ -9,16 +10,42 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/net/tcp/byte_stream.h"
-#include "bimetal/net/tcp/dial.h"
-#include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
-#include "bimetal/rendezvous/outbox.h"
+#include "bimetal/net/link/credentials.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_stream.h"
 
 namespace bimetal::rendezvous {
 namespace {
+
+/// The connection, and the calls whose answers have not come.
+class ClientSession final : public net::Session {
+ public:
+  ClientSession(net::DialedConnection connection, std::string server);
+
+  /// Thread-safe; anything else belongs to the session's thread.
+  StoreMessage call(StoreMessage request, Deadline deadline);
+  const std::string& local_address() const noexcept { return local_address_; }
+
+ private:
+  asio::awaitable<void> read_messages() override;
+  asio::awaitable<std::error_code> send_messages() override { return outbox_.run(); }
+  void drop_unsent(const Error&) override { outbox_.close(); }
+  void on_ended(const Error& why) override;
+
+  std::uint64_t submit(StoreMessage request);
+  void send(StoreMessage message);
+  void accept_reply(StoreMessage reply);
+
+  const std::string server_;
+  const std::string local_address_;
+  Outbox outbox_;
+
+  std::mutex mutex_;  ///< guards what follows
+  std::condition_variable changed_;
+  std::uint64_t last_request_ = 0;
+  std::map<std::uint64_t, std::optional<StoreMessage>> pending_;
+  std::optional<Error> lost_;  ///< how the connection has ended
+};
 
 /// A thread of its own carries the messages, so that many callers may wait at once, each to its own
 /// deadline.
@@ -32,34 +59,11 @@ class StoreClient final : public Store {
   std::string get(std::string_view key, Deadline deadline) override;
   std::optional<std::string> try_get(std::string_view key, Deadline deadline) override;
   std::int64_t add(std::string_view key, std::int64_t delta, Deadline deadline) override;
-  std::string local_address() const override { return local_address_; }
+  std::string local_address() const override { return session_->local_address(); }
 
  private:
-  using Pending = std::map<std::uint64_t, std::optional<StoreMessage>>;
-
-  StoreMessage call(StoreMessage request, Deadline deadline);
-  std::uint64_t submit(StoreMessage request);
-  void cancel(std::uint64_t request);
-  asio::awaitable<void> read_replies();
-  asio::awaitable<void> write_requests();
-  void accept_reply(StoreMessage reply);
-  Error gone(const std::string& why) const;
-  void lose(const Error& error);
-
   std::unique_ptr<asio::io_context> io_;
-  asio::ip::tcp::socket socket_;
-  net::Seal incoming_;
-  const std::string server_;
-  const std::string local_address_;
-  net::ByteReader reader_;
-  Outbox outbox_;
-
-  std::mutex mutex_;  ///< guards what follows
-  std::condition_variable changed_;
-  std::uint64_t last_request_ = 0;
-  Pending pending_;
-  std::optional<Error> lost_;  ///< how the connection has ended
-
+  std::shared_ptr<ClientSession> session_;
   std::thread thread_;
 };
 
@@ -69,27 +73,23 @@ std::string local_address_of(const asio::ip::tcp::socket& socket) {
   return error ? std::string() : local.address().to_string();
 }
 
+ClientSession::ClientSession(net::DialedConnection connection, std::string server)
+    : Session(std::move(connection.socket), connection.keys, net::Side::client),
+      server_(std::move(server)),
+      local_address_(local_address_of(socket())),
+      outbox_(socket(), net::sent_by(net::Side::client, connection.keys)) {}
+
 StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnection connection,
                          std::string server)
     : io_(std::move(io)),
-      socket_(std::move(connection.socket)),
-      incoming_(connection.keys.server_to_client),
-      server_(std::move(server)),
-      local_address_(local_address_of(socket_)),
-      reader_(socket_, connection.keys.cipher_to_client()),
-      outbox_(socket_, connection.keys.client_to_server, connection.keys.cipher_to_server()) {
-  std::error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+      session_(std::make_shared<ClientSession>(std::move(connection), std::move(server))) {
   io_->restart();
-  const auto end_it = [this](const Error& error) { lose(error); };
-  net::spawn(*io_, read_replies(), end_it);
-  net::spawn(*io_, write_requests(), end_it);
+  session_->start();
   thread_ = std::thread([this] { io_->run(); });
 }
 
 StoreClient::~StoreClient() {
-  asio::post(*io_, [this] { lose(gone("this side has closed the connection")); });
+  asio::post(*io_, [this] { session_->close(); });
   thread_.join();
 }
 
@@ -98,21 +98,21 @@ void StoreClient::set(std::string_view key, std::string_view value, Deadline dea
   request.call = StoreCall::Set;
   request.key = key;
   request.value = std::make_shared<const std::string>(value);
-  call(std::move(request), deadline);
+  session_->call(std::move(request), deadline);
 }
 
 std::string StoreClient::get(std::string_view key, Deadline deadline) {
   StoreMessage request;
   request.call = StoreCall::Get;
   request.key = key;
-  return *call(std::move(request), deadline).value;
+  return *session_->call(std::move(request), deadline).value;
 }
 
 std::optional<std::string> StoreClient::try_get(std::string_view key, Deadline deadline) {
   StoreMessage request;
   request.call = StoreCall::TryGet;
   request.key = key;
-  const StoreMessage reply = call(std::move(request), deadline);
+  const StoreMessage reply = session_->call(std::move(request), deadline);
   if (reply.status == StoreStatus::Absent) return std::nullopt;
   return *reply.value;
 }
@@ -122,7 +122,7 @@ std::int64_t StoreClient::add(std::string_view key, std::int64_t delta, Deadline
   request.call = StoreCall::Add;
   request.key = key;
   request.number = delta;
-  return call(std::move(request), deadline).number;
+  return session_->call(std::move(request), deadline).number;
 }
 
 void check_limits(const StoreMessage& request) {
@@ -141,7 +141,7 @@ void check_status(const StoreMessage& reply, const std::string& key) {
                   : fmt::format("too many keys are waited for at once; \"{}\" is one more", key));
 }
 
-StoreMessage StoreClient::call(StoreMessage request, Deadline deadline) {
+StoreMessage ClientSession::call(StoreMessage request, Deadline deadline) {
   check_limits(request);
   const std::string key = request.key;
   const StoreCall what = request.call;
@@ -158,7 +158,10 @@ StoreMessage StoreClient::call(StoreMessage request, Deadline deadline) {
   }
   if (lost_) throw *lost_;
   lock.unlock();
-  cancel(number);
+  StoreMessage cancel;
+  cancel.call = StoreCall::Cancel;
+  cancel.request = number;
+  send(std::move(cancel));
   throw Error(ErrorCode::Timeout,
               what == StoreCall::Get
                   ? fmt::format("no process has set \"{}\" in {} in time", key, server_)
@@ -166,42 +169,25 @@ StoreMessage StoreClient::call(StoreMessage request, Deadline deadline) {
 }
 
 /// Numbers grow in the order in which requests are sent, so one lock covers both.
-std::uint64_t StoreClient::submit(StoreMessage request) {
+std::uint64_t ClientSession::submit(StoreMessage request) {
   std::lock_guard lock(mutex_);
   if (lost_) throw *lost_;
-  request.request = ++last_request_;
-  pending_.emplace(request.request, std::nullopt);
-  asio::post(*io_, [this, request]() mutable { outbox_.push(std::move(request)); });
-  return request.request;
+  const std::uint64_t number = request.request = ++last_request_;
+  pending_.emplace(number, std::nullopt);
+  send(std::move(request));
+  return number;
 }
 
-void StoreClient::cancel(std::uint64_t request) {
-  StoreMessage message;
-  message.call = StoreCall::Cancel;
-  message.request = request;
-  asio::post(*io_, [this, message]() mutable { outbox_.push(std::move(message)); });
+void ClientSession::send(StoreMessage message) {
+  asio::post(socket().get_executor(),
+             [this, message]() mutable { outbox_.push(std::move(message)); });
 }
 
-asio::awaitable<void> StoreClient::read_replies() {
-  try {
-    for (;;) accept_reply(co_await read_store_message(reader_, incoming_));
-  } catch (const std::system_error& error) {
-    lose(gone(error.code() == asio::error::eof ? "it closed the connection"
-                                               : error.code().message()));
-  } catch (const Error& error) {
-    lose(Error(error.code(), fmt::format("{} sent bad data: {}", server_, error.what())));
-  } catch (const std::exception& error) {
-    lose(Error(ErrorCode::Internal,
-               fmt::format("while receiving from {}: {}", server_, error.what())));
-  }
+asio::awaitable<void> ClientSession::read_messages() {
+  for (;;) accept_reply(co_await read_store_message(reader(), incoming()));
 }
 
-asio::awaitable<void> StoreClient::write_requests() {
-  co_await outbox_.run();
-  lose(gone("it does not take requests any more"));
-}
-
-void StoreClient::accept_reply(StoreMessage reply) {
+void ClientSession::accept_reply(StoreMessage reply) {
   std::lock_guard lock(mutex_);
   const auto found = pending_.find(reply.request);
   if (found == pending_.end()) return;  // its caller's deadline has passed
@@ -209,19 +195,15 @@ void StoreClient::accept_reply(StoreMessage reply) {
   changed_.notify_all();
 }
 
-Error StoreClient::gone(const std::string& why) const {
-  return Error(
-      ErrorCode::PeerLost,
-      fmt::format("{} is gone: {}; the process that serves it has probably ended", server_, why));
-}
-
 /// Ends every call, now and later; the thread then runs out of work.
-void StoreClient::lose(const Error& error) {
-  std::error_code ignored;
-  socket_.close(ignored);
-  outbox_.close();
+void ClientSession::on_ended(const Error& why) {
+  const auto text =
+      why.code() == ErrorCode::PeerLost
+          ? fmt::format("{} is gone: {}; the process that serves it has probably ended", server_,
+                        why.what())
+          : fmt::format("{} sent bad data: {}", server_, why.what());
   std::lock_guard lock(mutex_);
-  if (!lost_) lost_ = error;
+  lost_ = Error(why.code(), text);
   changed_.notify_all();
 }
 
@@ -231,9 +213,8 @@ std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Tok
                                      Deadline deadline, net::Encryption encryption) {
   net::require_token_for(server.host, token);
   const std::string name = fmt::format("the rendezvous store at {}", to_string(server));
-  net::DialRequest request{{server}, name, token, {}, deadline};
-  request.hello.service = net::Service::Store;
-  request.hello.encrypted = encryption == net::Encryption::on;
+  auto request =
+      net::dial_request(net::Service::Store, server, name, {token, encryption, {}}, deadline);
   request.on_trouble = [&name](const std::string& trouble) {
     log(LogLevel::info, "{}: {}; trying again", name, trouble);
   };

@@ -1,10 +1,9 @@
-#include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <thread>
 #include <vector>
 
-#include "bimetal/net/tcp/listener.h"
+#include "bimetal/net/link/credentials.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_session.h"
 
@@ -28,12 +27,7 @@ struct StoreServer::Impl {
   }
 
   net::ListenerOptions listener_options(const net::Token& token, net::Encryption encryption) {
-    net::ListenerOptions options;
-    options.token = token;
-    options.service = net::Service::Store;
-    options.admit = [encrypted = encryption == net::Encryption::on](const net::Hello& hello) {
-      return hello.encrypted == encrypted ? std::nullopt : std::optional(net::Refusal::Encryption);
-    };
+    auto options = net::listener_options(net::Service::Store, {token, encryption, {}});
     options.on_connection = [this](asio::ip::tcp::socket socket,
                                    const net::AuthenticatedClient& client) {
       std::erase_if(sessions, [](const auto& session) { return session.expired(); });

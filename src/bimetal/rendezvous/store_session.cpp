@@ -6,9 +6,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
-#include "bimetal/rendezvous/store_stream.h"
 
 namespace bimetal::rendezvous {
 namespace {
@@ -61,53 +58,25 @@ void StoreTable::await(const std::string& key, std::weak_ptr<StoreSession> sessi
   waiters.push_back({std::move(session), request});
 }
 
-StoreSession::StoreSession(asio::ip::tcp::socket socket, const net::SessionKeys& keys,
+StoreSession::StoreSession(asio::ip::tcp::socket connected, const net::SessionKeys& keys,
                            StoreTable& table)
-    : socket_(std::move(socket)),
-      incoming_(keys.client_to_server),
+    : Session(std::move(connected), keys, net::Side::server),
       table_(table),
-      reader_(socket_, keys.cipher_to_server()),
-      outbox_(socket_, keys.server_to_client, keys.cipher_to_client()),
-      remote_(net::describe_remote(socket_)) {
-  std::error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
-}
+      outbox_(socket(), net::sent_by(net::Side::server, keys)) {}
 
-void StoreSession::start() {
-  const auto end_it = [self = shared_from_this()](const Error& error) {
-    log(LogLevel::warning, "store: closed the connection from {}: {}", self->remote_, error.what());
-    self->close();
-  };
-  net::spawn(socket_.get_executor(), serve(shared_from_this()), end_it);
-  net::spawn(socket_.get_executor(), write(shared_from_this()), end_it);
-}
-
-void StoreSession::close() {
-  closed_ = true;
-  waiting_.clear();
-  outbox_.close();
-  std::error_code ignored;
-  socket_.close(ignored);
-}
-
-asio::awaitable<void> StoreSession::serve(std::shared_ptr<StoreSession> self) {
-  try {
-    while (!closed_) {
-      handle(co_await read_store_message(reader_, incoming_));
-      co_await outbox_.wait_below(kMaxUnreadReplies);
-    }
-  } catch (const Error& error) {
-    log(LogLevel::warning, "store: closed the connection from {}: {}", remote_, error.what());
-  } catch (const std::system_error& error) {
-    log(LogLevel::debug, "store: {} has left: {}", remote_, error.what());
+asio::awaitable<void> StoreSession::read_messages() {
+  while (is_open()) {
+    handle(co_await read_store_message(reader(), incoming()));
+    co_await outbox_.wait_below(kMaxUnreadReplies);
   }
-  close();
 }
 
-asio::awaitable<void> StoreSession::write(std::shared_ptr<StoreSession> self) {
-  co_await outbox_.run();
-  close();
+void StoreSession::on_ended(const Error& why) {
+  if (why.code() == ErrorCode::PeerLost) {
+    log(LogLevel::debug, "store: {} has left: {}", remote(), why.what());
+  } else {
+    log(LogLevel::warning, "store: closed the connection from {}: {}", remote(), why.what());
+  }
 }
 
 void StoreSession::handle(StoreMessage request) {
@@ -151,14 +120,15 @@ void StoreSession::get(const StoreMessage& request, StoreMessage reply) {
     reply.status = StoreStatus::TooMany;
   } else {
     waiting_.emplace(request.request, request.key);
-    table_.await(request.key, weak_from_this(), request.request);
+    table_.await(request.key, std::static_pointer_cast<StoreSession>(shared_from_this()),
+                 request.request);
     return;
   }
   outbox_.push(std::move(reply));
 }
 
 void StoreSession::deliver(std::uint64_t request, std::shared_ptr<const std::string> value) {
-  if (waiting_.erase(request) == 0) return;
+  if (waiting_.erase(request) == 0 || !is_open()) return;
   StoreMessage reply;
   reply.request = request;
   reply.value = std::move(value);

@@ -11,10 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "bimetal/net/handshake.h"
-#include "bimetal/net/tcp/byte_stream.h"
-#include "bimetal/rendezvous/outbox.h"
-#include "bimetal/rendezvous/store_message.h"
+#include "bimetal/rendezvous/store_stream.h"
 
 namespace bimetal::rendezvous {
 
@@ -40,32 +37,27 @@ class StoreTable {
 };
 
 /// Serves one client until it goes or misbehaves; either ends this session alone.
-class StoreSession : public std::enable_shared_from_this<StoreSession> {
+class StoreSession final : public net::Session {
  public:
   StoreSession(asio::ip::tcp::socket socket, const net::SessionKeys& keys, StoreTable& table);
 
-  void start();
-  void close();
-
   /// The key that a Get of this session waits for has come.
   void deliver(std::uint64_t request, std::shared_ptr<const std::string> value);
-  bool waits_for(std::uint64_t request) const { return waiting_.contains(request); }
+  bool waits_for(std::uint64_t request) const { return is_open() && waiting_.contains(request); }
 
  private:
-  asio::awaitable<void> serve(std::shared_ptr<StoreSession> self);
-  asio::awaitable<void> write(std::shared_ptr<StoreSession> self);
+  asio::awaitable<void> read_messages() override;
+  asio::awaitable<std::error_code> send_messages() override { return outbox_.run(); }
+  void drop_unsent(const Error&) override { outbox_.close(); }
+  void on_ended(const Error& why) override;
+
   void handle(StoreMessage request);
   void get(const StoreMessage& request, StoreMessage reply);
 
-  asio::ip::tcp::socket socket_;
-  net::Seal incoming_;
   StoreTable& table_;
-  net::ByteReader reader_;
   Outbox outbox_;
-  std::string remote_;
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, std::string> waiting_;  ///< request number → key
-  bool closed_ = false;
 };
 
 }  // namespace bimetal::rendezvous

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <asio/redirect_error.hpp>
+#include <asio/use_awaitable.hpp>
 #include <system_error>
 
-#include "bimetal/net/tcp/dial.h"
-#include "bimetal/net/tcp/spawn.h"
+#include "bimetal/net/link/credentials.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::serving {
@@ -16,83 +17,87 @@ using Clock = std::chrono::steady_clock;
 /// A server says something every 250 ms while a client waits.
 constexpr std::chrono::seconds kSilence{10};
 
-asio::awaitable<void> write_frames(std::shared_ptr<Greeted> wire) {
-  co_await wire->writer.run();  // what has failed is noticed by who reads
+}  // namespace
+
+ClientSession::ClientSession(asio::ip::tcp::socket connected, const net::SessionKeys& keys)
+    : FrameSession(std::move(connected), keys, net::Side::client, {}),
+      arrived_(socket().get_executor(), asio::steady_timer::time_point::max()) {}
+
+asio::awaitable<void> ClientSession::read_messages() {
+  while (is_open()) {
+    ServerMessage message;
+    message.header = co_await next_frame();
+    const bool answer = message.kind() == MessageKind::predicted;
+    if (message.header.payload_bytes > (answer ? kMaxRequestBytes : kMaxBodyBytes)) {
+      throw Error(ErrorCode::CorruptData, "it announces more bytes than an answer can have");
+    }
+    message.body.resize(message.header.payload_bytes);
+    co_await receive(message.header, message.body);
+    messages_.push_back(std::move(message));
+    arrived_.cancel();
+  }
 }
 
-/// The next message; heartbeats are passed over.
-asio::awaitable<ServerMessage> next_message(Wire& wire) {
-  ServerMessage message;
-  do {
-    message.header = co_await wire.next_header();
-  } while (message.header.kind == net::FrameKind::Heartbeat);
-  const bool answer = message.kind() == MessageKind::predicted;
-  if (message.header.payload_bytes > (answer ? kMaxRequestBytes : kMaxBodyBytes)) {
-    throw Error(ErrorCode::CorruptData, "it announces more bytes than an answer can have");
+asio::awaitable<ServerMessage> ClientSession::next_message() {
+  while (messages_.empty()) {
+    if (failure_) throw *failure_;
+    if (closed()) throw Error(ErrorCode::Aborted, "the connection was closed");
+    std::error_code woken;
+    co_await arrived_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
   }
-  message.body.resize(message.header.payload_bytes);
-  if (const auto error = co_await wire.receive(message.body)) throw std::system_error(error);
-  net::check_payload(message.header, message.body, wire.incoming);
+  auto message = std::move(messages_.front());
+  messages_.pop_front();
   co_return message;
 }
 
-/// A server says nothing to a client that asks nothing, unless it ends.
-bool still_there(asio::ip::tcp::socket& socket) {
-  std::error_code error;
-  std::byte first{};
-  socket.non_blocking(true, error);
-  if (!error) {
-    socket.receive(asio::buffer(&first, 1), asio::socket_base::message_peek, error);
-  }
-  return error == asio::error::would_block;
+void ClientSession::on_ended(const Error& why) {
+  failure_ = why;
 }
 
-}  // namespace
+void ClientSession::drop_unsent(const Error& why) {
+  FrameSession::drop_unsent(why);
+  arrived_.cancel();
+}
 
 std::string ClientConnection::name() const {
   return fmt::format("the server of predictions at {}", net::to_string(address_));
 }
 
 void ClientConnection::disconnect() {
-  if (wire_) {
-    wire_->close();
-    wire_.reset();
+  if (session_) {
+    session_->close();
+    session_.reset();
   }
   // Coroutines that wait on the socket end now; others, which connect, by their deadline.
   io_.restart();
   io_.run();
 }
 
+/// Whether the connection is of use for the next question.
+bool ClientConnection::still_there() {
+  if (!session_) return false;
+  io_.restart();
+  io_.poll();
+  return session_->is_open() && session_->has_said_nothing();
+}
+
 bool ClientConnection::silent() const {
-  return wire_ && wire_->heard + kSilence < Clock::now();
+  return session_ && session_->heard() + kSilence < Clock::now();
 }
 
 void ClientConnection::await_answers() {
-  wire_->heard = Clock::now();
-}
-
-void ClientConnection::rethrow(const std::exception_ptr& failure, bool in_time, bool silent) const {
-  try {
-    if (failure) std::rethrow_exception(failure);
-  } catch (const std::system_error& error) {
-    const bool ended = error.code() == asio::error::eof;
-    if (in_time) {
-      throw Error(ErrorCode::PeerLost,
-                  fmt::format("{} is gone: {}", name(),
-                              ended ? "it closed the connection" : error.code().message()));
-    }
-  }
-  throw Error(ErrorCode::Timeout, silent ? fmt::format("{} has said nothing for 10 s", name())
-                                         : fmt::format("{} did not answer in time", name()));
+  session_->expect();
 }
 
 asio::awaitable<ServerMessage> ClientConnection::next_answer() {
-  const auto own = wire_;
+  const auto own = session_;
   ServerMessage message;
   try {
-    message = co_await next_message(*own);
+    message = co_await own->next_message();
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{} sent bad data: {}", name(), error.what()));
+    const bool lost = error.code() == ErrorCode::PeerLost;
+    throw Error(error.code(),
+                fmt::format("{} {}: {}", name(), lost ? "is gone" : "sent bad data", error.what()));
   }
   if (message.kind() != MessageKind::refused) co_return message;
   const Error refusal = decode_refused(message.body);
@@ -112,33 +117,27 @@ std::uint64_t ClientConnection::send(MessageKind kind, std::uint64_t count, comm
   header.dtype = static_cast<std::uint8_t>(dtype);
   header.count = count;
   header.sealed = !bytes.empty();
-  wire_->writer.push(header, bytes, {});
+  session_->writer().push(header, bytes, {});
   return sequence_;
 }
 
 asio::awaitable<bool> ClientConnection::greet(Deadline deadline) {
-  net::DialRequest request{.addresses = {address_},
-                           .name = name(),
-                           .token = options_.token,
-                           .hello = {},
-                           .deadline = deadline};
-  request.hello.service = net::Service::Predictions;
-  request.hello.encrypted = options_.encryption == net::Encryption::on;
+  auto request = net::dial_request(net::Service::Predictions, address_, name(),
+                                   {options_.token, options_.encryption, {}}, deadline);
   auto dialed = co_await net::dial(std::move(request));
-  wire_ = std::make_shared<Greeted>(std::move(dialed.socket), dialed.keys);
-  const auto own = wire_;
-  // Who reads then finds it closed.
-  net::spawn(io_, write_frames(own), [own](const Error&) { own->close(); });
+  if (deadline.expired()) co_return false;  // nobody waits any more: disconnect() runs this out
+  session_ = std::make_shared<ClientSession>(std::move(dialed.socket), dialed.keys);
+  session_->start();
   const auto message = co_await next_answer();
   if (message.kind() != MessageKind::welcome) {
     throw Error(ErrorCode::CorruptData, fmt::format("{} does not greet", name()));
   }
-  own->facts = decode_model_facts(message.body);
+  session_->facts = decode_model_facts(message.body);
   co_return true;
 }
 
 void ClientConnection::connect(Deadline deadline) {
-  if (wire_ && still_there(wire_->socket)) return;
+  if (still_there()) return;
   disconnect();
   address_ = options_.server;
   sequence_ = 0;

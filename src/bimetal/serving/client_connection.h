@@ -6,7 +6,9 @@
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -14,23 +16,40 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/net/link/frame_session.h"
 #include "bimetal/serving/client.h"
-#include "bimetal/serving/wire.h"
 
 namespace bimetal::serving {
-
-/// What a client has once it is connected.
-struct Greeted : Wire {
-  Greeted(asio::ip::tcp::socket connected, const net::SessionKeys& keys)
-      : Wire(std::move(connected), keys, Side::client) {}
-  ModelFacts facts;
-};
 
 struct ServerMessage {
   net::FrameHeader header;
   Body body;
 
   MessageKind kind() const { return static_cast<MessageKind>(header.operation); }
+};
+
+/// What a client has once it is connected.
+class ClientSession final : public net::FrameSession {
+ public:
+  ClientSession(asio::ip::tcp::socket connected, const net::SessionKeys& keys);
+
+  /// The next message. Throws what has ended the connection.
+  asio::awaitable<ServerMessage> next_message();
+  /// A server says nothing to a client that asks nothing, unless it ends.
+  bool has_said_nothing() const noexcept { return messages_.empty(); }
+
+  using FrameSession::expect;
+  using FrameSession::writer;
+  ModelFacts facts;
+
+ private:
+  asio::awaitable<void> read_messages() override;
+  void on_ended(const Error& why) override;
+  void drop_unsent(const Error& why) override;
+
+  std::deque<ServerMessage> messages_;  ///< that nobody has taken yet
+  asio::steady_timer arrived_;
+  std::optional<Error> failure_;
 };
 
 class ClientConnection {
@@ -44,7 +63,7 @@ class ClientConnection {
   /// Who answers, for errors.
   std::string name() const;
   /// Of the connection that there is.
-  const ModelFacts& facts() const { return wire_->facts; }
+  const ModelFacts& facts() const { return session_->facts; }
 
   /// Unless it stands already. Errors as Client has them.
   void connect(Deadline deadline);
@@ -72,13 +91,12 @@ class ClientConnection {
   void ask_directory(const Error& refusal, Deadline deadline);
   void disconnect();
   bool silent() const;
-  /// What has ended a task.
-  [[noreturn]] void rethrow(const std::exception_ptr& failure, bool in_time, bool silent) const;
+  bool still_there();
 
   const ClientOptions options_;
   net::Endpoint address_;  ///< of who answers, once that is known
   asio::io_context io_{1};
-  std::shared_ptr<Greeted> wire_;
+  std::shared_ptr<ClientSession> session_;
   std::uint64_t sequence_ = 0;
 };
 
@@ -101,7 +119,9 @@ Result ClientConnection::run(asio::awaitable<Result> task, Deadline deadline) {
   const bool in_time = done;
   if (!in_time || failure) disconnect();
   if (result) return std::move(*result);
-  rethrow(failure, in_time, quiet);
+  if (in_time) std::rethrow_exception(failure);
+  throw Error(ErrorCode::Timeout,
+              name() + (quiet ? " has said nothing for 10 s" : " did not answer in time"));
 }
 
 }  // namespace bimetal::serving

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "bimetal/base/log.h"
-#include "bimetal/net/tcp/listener.h"
+#include "bimetal/net/link/credentials.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/serving/batch_answering.h"
 #include "bimetal/serving/recorder.h"
@@ -87,14 +87,8 @@ struct Server::Impl final : SessionOwner {
 // ---- the I/O thread -----------------------------------------------------------------------------
 
 net::ListenerOptions Server::Impl::listener_options() {
-  net::ListenerOptions listening;
-  listening.token = options.token;
-  listening.service = net::Service::Predictions;
-  listening.admit = [encrypted = options.encryption == net::Encryption::on](
-                        const net::Hello& hello) -> std::optional<net::Refusal> {
-    if (hello.encrypted != encrypted) return net::Refusal::Encryption;
-    return std::nullopt;
-  };
+  auto listening =
+      net::listener_options(net::Service::Predictions, {options.token, options.encryption, {}});
   listening.on_connection = [this](asio::ip::tcp::socket socket,
                                    const net::AuthenticatedClient& client) {
     take(std::move(socket), client);
@@ -121,7 +115,7 @@ void Server::Impl::fail(const Error& error) {
 void Server::Impl::take(asio::ip::tcp::socket socket, const net::AuthenticatedClient& client) {
   auto session =
       std::make_shared<Session>(std::move(socket), client.keys, ++sessions_so_far, *this);
-  const auto here = std::ranges::count_if(sessions, [](const auto& s) { return s->serves(); });
+  const auto here = std::ranges::count_if(sessions, [](const auto& s) { return s->is_open(); });
   sessions.push_back(session);
   log(LogLevel::info, "predictions: client {} has come from {}", session->number(),
       session->remote());
@@ -142,7 +136,7 @@ void Server::Impl::on_ended(const Session& session, const std::string& why) {
 }
 
 void Server::Impl::count_clients() {
-  const auto here = std::ranges::count_if(sessions, [](const auto& s) { return s->serves(); });
+  const auto here = std::ranges::count_if(sessions, [](const auto& s) { return s->is_open(); });
   answering().set_clients(static_cast<std::size_t>(here));
   recorder.set_clients(static_cast<std::size_t>(here));
 }

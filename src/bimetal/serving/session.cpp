@@ -2,24 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
-#include <system_error>
 #include <utility>
-
-#include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::serving {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// Of one client: enough to send the next while one is computed.
 constexpr int kMostPending = 4;
-/// Longest silence in the middle of a request.
+/// Longest silence in the middle of a request, and for a client to read why it is refused.
 constexpr std::chrono::seconds kPatience{10};
 /// Longest wait for a client to read an answer; a large one takes its time on a slow network.
 constexpr std::chrono::seconds kToReadAnAnswer{60};
@@ -29,25 +21,22 @@ constexpr std::size_t kDiscardAtOnce = std::size_t{64} << 10;
 
 Session::Session(asio::ip::tcp::socket socket, const net::SessionKeys& keys, std::uint64_t number,
                  SessionOwner& owner)
-    : wire_(std::move(socket), keys, Wire::Side::server),
+    : FrameSession(std::move(socket), keys, net::Side::server, {.to_part = kPatience}),
       number_(number),
-      remote_(net::describe_remote(wire_.socket)),
       owner_(owner),
-      room_(wire_.socket.get_executor()) {}
+      room_(this->socket().get_executor()) {}
 
 void Session::start(const std::optional<Error>& refusal) {
+  FrameSession::start();
   if (refusal) {
     refuse(*refusal);
   } else {
     send(MessageKind::welcome, 0, 0, encode(owner_.facts()));
   }
-  const auto end_it = [self = shared_from_this()](const Error& error) { self->end(error.what()); };
-  net::spawn(wire_.socket.get_executor(), read(shared_from_this()), end_it);
-  net::spawn(wire_.socket.get_executor(), write(shared_from_this()), end_it);
 }
 
 void Session::send(MessageKind kind, std::uint64_t sequence, std::uint64_t count, Body body) {
-  if (leaving_ || closed_) return;
+  if (!is_open()) return;
   net::FrameHeader header;
   header.operation = static_cast<std::uint8_t>(kind);
   header.sequence = sequence;
@@ -55,37 +44,27 @@ void Session::send(MessageKind kind, std::uint64_t sequence, std::uint64_t count
   header.sealed = true;
   if (unsent_++ == 0) sent_ = Clock::now();
   const auto kept = std::make_shared<const Body>(std::move(body));
-  wire_.writer.push(header, *kept, [this, kept](const std::exception_ptr&) {
+  writer().push(header, *kept, [this, kept](const std::exception_ptr&) {
     --unsent_;
     sent_ = Clock::now();
   });
 }
 
 void Session::tick() {
+  if (!is_open()) return;
   const auto now = Clock::now();
-  if (leaving_ || closed_) {
-    if (!closed_ && sent_ + kPatience < now) close();
-    return;
-  }
-  if (receiving_ && wire_.heard + kPatience < now) {
+  if (receiving_ && heard() + kPatience < now) {
     refuse(Error(ErrorCode::Timeout, "nothing more of the request has come for 10 s"));
   } else if (unsent_ > 0 && sent_ + kToReadAnAnswer < now) {
-    end("it does not read its answers");
-  } else if ((pending_ > 0 || receiving_) && unsent_ == 0) {
-    net::FrameHeader heartbeat;
-    heartbeat.kind = net::FrameKind::Heartbeat;
-    wire_.writer.push(heartbeat, {}, {});
+    end(Error(ErrorCode::Timeout, "it does not read its answers"));
+  } else if (pending_ > 0 || receiving_) {
+    beat();
   }
 }
 
-void Session::refuse(const Error& why) {
-  if (leaving_ || closed_) return;
-  owner_.on_refused();
-  send(MessageKind::refused, 0, 0, encode(why));
-  leaving_ = true;
-  wire_.writer.finish();
-  room_.cancel();
-  owner_.on_ended(*this, why.what());
+bool Session::tell(const Error& why) {
+  refuse_request(0, why);
+  return true;
 }
 
 void Session::refuse_request(std::uint64_t request, const Error& why) {
@@ -93,58 +72,32 @@ void Session::refuse_request(std::uint64_t request, const Error& why) {
   send(MessageKind::refused, request, 0, encode(why));
 }
 
-void Session::end(const std::string& why) {
-  const bool told = leaving_ || closed_;
-  close();
-  if (!told) owner_.on_ended(*this, why);
+void Session::on_ended(const Error& why) {
+  owner_.on_ended(*this, why.what());
 }
 
-void Session::close() {
-  if (closed_) return;
-  closed_ = true;
-  wire_.close();
+void Session::finish_sending() {
+  FrameSession::finish_sending();
   room_.cancel();
 }
 
-asio::awaitable<void> Session::read(std::shared_ptr<Session> self) {
-  std::optional<Error> failed;
-  try {
-    co_await read_messages();
-  } catch (const Error& error) {
-    failed = error;
-  } catch (const std::system_error& error) {
-    end(error.code() == asio::error::eof ? "it has left" : error.code().message());
-  } catch (const std::exception& error) {
-    failed = Error(ErrorCode::Internal, error.what());
-  }
-  if (failed) refuse(*failed);
-  if (!closed_) co_await discard_rest();
-}
-
-asio::awaitable<void> Session::write(std::shared_ptr<Session> self) {
-  const std::error_code error = co_await wire_.writer.run();
-  if (closed_) co_return;
-  if (error) {
-    end(error.message());
-    co_return;
-  }
-  std::error_code ignored;
-  wire_.socket.shutdown(asio::socket_base::shutdown_send, ignored);
+void Session::drop_unsent(const Error& why) {
+  FrameSession::drop_unsent(why);
+  room_.cancel();
 }
 
 asio::awaitable<void> Session::read_messages() {
-  while (!leaving_ && !closed_) {
-    while (pending_ >= kMostPending && !leaving_ && !closed_) co_await wait_for_room();
-    if (leaving_ || closed_) co_return;
-    const auto header = co_await wire_.next_header();
-    if (leaving_ || closed_) co_return;
+  while (is_open()) {
+    while (pending_ >= kMostPending && is_open()) co_await wait_for_room();
+    if (!is_open()) co_return;
+    const auto header = co_await next_frame();
+    if (!is_open()) co_return;
     const auto kind = static_cast<MessageKind>(header.operation);
-    if (header.kind == net::FrameKind::Data && kind == MessageKind::predict) {
+    if (kind == MessageKind::predict) {
       co_await take_request(header);
-    } else if (header.kind == net::FrameKind::Data && kind == MessageKind::write) {
+    } else if (kind == MessageKind::write) {
       co_await take_text(header);
-    } else if (header.kind == net::FrameKind::Data && kind == MessageKind::ask_figures &&
-               header.payload_bytes == 0) {
+    } else if (kind == MessageKind::ask_figures && header.payload_bytes == 0) {
       send(MessageKind::figures, header.sequence, 0, encode(owner_.figures()));
     } else {
       throw Error(ErrorCode::CorruptData, "a message that has no place here");
@@ -164,7 +117,7 @@ asio::awaitable<void> Session::wait_for_room() {
 asio::awaitable<bool> Session::reserve(std::int64_t samples) {
   for (;;) {
     if (owner_.batcher()->reserve(samples)) co_return true;
-    if (pending_ == 0 || leaving_ || closed_) co_return false;
+    if (pending_ == 0 || !is_open()) co_return false;
     co_await wait_for_room();
   }
 }
@@ -214,29 +167,36 @@ asio::awaitable<void> Session::take_request(net::FrameHeader header) {
                              owner_.batcher()->waiting()));
   }
   receiving_ = true;
-  wire_.heard = Clock::now();
-  std::error_code error;
+  expect();
   if (flaw) {
-    error = co_await discard(header.payload_bytes);
+    co_await discard(header.payload_bytes);
   } else {
-    auto request = new_request(header);
-    try {
-      error = co_await wire_.receive(request->values);
-      if (!error) net::check_payload(header, request->values, wire_.incoming);
-    } catch (...) {
-      owner_.batcher()->release(samples);
-      throw;
-    }
-    if (error || leaving_ || closed_) {
-      owner_.batcher()->release(samples);
-    } else {
-      ++pending_;
-      owner_.batcher()->add(std::move(request));
-    }
+    co_await take_samples(header);
   }
   receiving_ = false;
-  if (error) throw std::system_error(error);
   if (flaw) refuse_request(header.sequence, *flaw);
+}
+
+/// Those of a request for which there is room.
+asio::awaitable<void> Session::take_samples(net::FrameHeader header) {
+  auto request = new_request(header);
+  const auto samples = request->samples;
+  try {
+    co_await receive(header, request->values);
+  } catch (...) {
+    owner_.batcher()->release(samples);
+    throw;
+  }
+  if (is_open()) {
+    ++pending_;
+    owner_.batcher()->add(std::move(request));
+  } else {
+    owner_.batcher()->release(samples);
+  }
+}
+
+std::weak_ptr<Session> Session::weak() {
+  return std::static_pointer_cast<Session>(shared_from_this());
 }
 
 std::shared_ptr<Request> Session::new_request(const net::FrameHeader& header) {
@@ -245,7 +205,7 @@ std::shared_ptr<Request> Session::new_request(const net::FrameHeader& header) {
   request->dtype = static_cast<comm::DType>(header.dtype);
   request->samples = static_cast<std::int64_t>(header.count);
   request->values.resize(header.payload_bytes);
-  request->done = [&owner = owner_, weak = weak_from_this(), sequence = header.sequence](
+  request->done = [&owner = owner_, weak = weak(), sequence = header.sequence](
                       Request& done, const std::optional<Error>& error) {
     auto body = error ? encode(*error) : encode(done.predicted);
     const auto samples = error ? 0 : done.samples;
@@ -265,26 +225,13 @@ void Session::answer(std::uint64_t sequence, std::int64_t samples, Body body) {
        static_cast<std::uint64_t>(samples), std::move(body));
 }
 
-asio::awaitable<std::error_code> Session::discard(std::uint64_t bytes) {
+asio::awaitable<void> Session::discard(std::uint64_t bytes) {
   std::vector<std::byte> nothing(std::min<std::uint64_t>(bytes, kDiscardAtOnce));
   while (bytes > 0) {
-    const auto piece = std::span(nothing).first(std::min<std::uint64_t>(bytes, nothing.size()));
-    if (const auto error = co_await wire_.receive(piece)) co_return error;
-    bytes -= piece.size();
+    const auto piece = std::min<std::uint64_t>(bytes, nothing.size());
+    co_await reader().fill(std::span(nothing).first(piece));
+    bytes -= piece;
   }
-  co_return std::error_code();
-}
-
-/// After a refusal: until the other side hangs up, too, or tick() has waited long enough. Closing
-/// with bytes unread would destroy the refusal on its way.
-asio::awaitable<void> Session::discard_rest() {
-  std::array<std::byte, 4096> nothing;
-  std::error_code error;
-  while (!error && !closed_) {
-    co_await wire_.socket.async_read_some(asio::buffer(nothing),
-                                          asio::redirect_error(asio::use_awaitable, error));
-  }
-  close();
 }
 
 }  // namespace bimetal::serving

@@ -12,9 +12,9 @@
 #include <optional>
 #include <string>
 
+#include "bimetal/net/link/frame_session.h"
 #include "bimetal/serving/batcher.h"
 #include "bimetal/serving/message.h"
-#include "bimetal/serving/wire.h"
 
 namespace bimetal::serving {
 
@@ -42,7 +42,7 @@ class SessionOwner {
   virtual void on_ended(const Session& session, const std::string& why) = 0;
 };
 
-class Session : public std::enable_shared_from_this<Session> {
+class Session final : public net::FrameSession {
  public:
   Session(asio::ip::tcp::socket socket, const net::SessionKeys& keys, std::uint64_t number,
           SessionOwner& owner);
@@ -54,28 +54,23 @@ class Session : public std::enable_shared_from_this<Session> {
   /// does not read its answers.
   void tick();
 
-  /// Tells the client why, then ends the connection.
-  void refuse(const Error& why);
-
-  /// Ends it at once; the owner is not told.
-  void close();
-
   std::uint64_t number() const noexcept { return number_; }
-  const std::string& remote() const noexcept { return remote_; }
-  bool serves() const noexcept { return !leaving_ && !closed_; }
-  bool closed() const noexcept { return closed_; }
 
  private:
-  asio::awaitable<void> read(std::shared_ptr<Session> self);
-  asio::awaitable<void> write(std::shared_ptr<Session> self);
-  asio::awaitable<void> read_messages();
+  asio::awaitable<void> read_messages() override;
+  bool tell(const Error& why) override;
+  void on_ended(const Error& why) override;
+  void finish_sending() override;
+  void drop_unsent(const Error& why) override;
+
+  std::weak_ptr<Session> weak();
   asio::awaitable<void> take_request(net::FrameHeader header);
+  asio::awaitable<void> take_samples(net::FrameHeader header);
   asio::awaitable<void> take_text(net::FrameHeader header);
   void add_text(std::uint64_t sequence, TextRequest wanted);
   void more_text(std::uint64_t sequence, const TextPiece& piece,
                  const std::optional<Error>& failure);
-  asio::awaitable<std::error_code> discard(std::uint64_t bytes);
-  asio::awaitable<void> discard_rest();
+  asio::awaitable<void> discard(std::uint64_t bytes);
   asio::awaitable<void> wait_for_room();
   asio::awaitable<bool> reserve(std::int64_t samples);
   std::optional<Error> flaw_of(const net::FrameHeader& header) const;
@@ -83,19 +78,14 @@ class Session : public std::enable_shared_from_this<Session> {
   void refuse_request(std::uint64_t request, const Error& why);
   void send(MessageKind kind, std::uint64_t sequence, std::uint64_t count, Body body);
   void answer(std::uint64_t sequence, std::int64_t samples, Body body);
-  void end(const std::string& why);
 
-  Wire wire_;
   const std::uint64_t number_;
-  const std::string remote_;
   SessionOwner& owner_;
   asio::steady_timer room_;
   int pending_ = 0;  ///< requests that wait for their answer, or whose answer waits to be sent
   int unsent_ = 0;   ///< frames
   bool receiving_ = false;
-  std::chrono::steady_clock::time_point sent_;  ///< when a frame last went out, or began to wait
-  bool leaving_ = false;                        ///< nothing that arrives counts any more
-  bool closed_ = false;
+  Clock::time_point sent_;  ///< when a frame last went out, or began to wait
 };
 
 }  // namespace bimetal::serving

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <system_error>
 #include <utility>
 
 #include "bimetal/serving/session.h"
@@ -17,13 +16,10 @@ asio::awaitable<void> Session::take_text(net::FrameHeader header) {
   }
   Body body(header.payload_bytes);
   receiving_ = true;
-  wire_.heard = std::chrono::steady_clock::now();
-  const auto error = co_await wire_.receive(body);
+  expect();
+  co_await receive(header, body);
   receiving_ = false;
-  if (error) throw std::system_error(error);
-  net::check_payload(header, body, wire_.incoming);
-  auto wanted = decode_text_request(body);
-  if (!leaving_ && !closed_) add_text(header.sequence, std::move(wanted));
+  if (is_open()) add_text(header.sequence, decode_text_request(body));
 }
 
 void Session::add_text(std::uint64_t sequence, TextRequest wanted) {
@@ -39,8 +35,8 @@ void Session::add_text(std::uint64_t sequence, TextRequest wanted) {
               .wanted = std::move(wanted),
               .arrived = std::chrono::steady_clock::now(),
               .tell = {}};
-  job.tell = [&owner = owner_, weak = weak_from_this(), sequence](
-                 TextPiece piece, const std::optional<Error>& failure) {
+  job.tell = [&owner = owner_, weak = weak(), sequence](TextPiece piece,
+                                                        const std::optional<Error>& failure) {
     owner.post([weak, sequence, failure, piece = std::move(piece)] {
       if (const auto self = weak.lock()) self->more_text(sequence, piece, failure);
     });

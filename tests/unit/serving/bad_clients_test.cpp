@@ -10,8 +10,8 @@
 #include <list>
 #include <thread>
 
+#include "bimetal/net/link/frame_session.h"
 #include "bimetal/net/tcp/dial.h"
-#include "bimetal/serving/wire.h"
 #include "unit/serving/sum_server.h"
 
 namespace bimetal::serving {
@@ -22,6 +22,18 @@ using namespace testing;
 class BadClients : public SumServer {};
 
 // ----------------------------------------------------------------------
+
+/// A connection whose frames are sent and read one by one.
+struct RawSession final : net::FrameSession {
+  RawSession(asio::ip::tcp::socket connected, const net::SessionKeys& keys)
+      : FrameSession(std::move(connected), keys, net::Side::client, {}) {}
+  asio::awaitable<void> read_messages() override { co_return; }
+  void on_ended(const Error&) override {}
+  using FrameSession::next_frame;
+  using FrameSession::receive;
+  using FrameSession::socket;
+  using FrameSession::writer;
+};
 
 /// Knows the token, and says whatever it likes.
 class RawClient {
@@ -53,12 +65,12 @@ class RawClient {
     header.count = count;
     header.dtype = static_cast<std::uint8_t>(dtype);
     kept_.push_back(payload);
-    wire_->writer.push(header, std::as_bytes(std::span(kept_.back())), {});
+    wire_->writer().push(header, std::as_bytes(std::span(kept_.back())), {});
   }
 
   /// Until all is on its way.
   void flush() {
-    run_until([&] { return wire_->writer.idle(); });
+    run_until([&] { return wire_->writer().idle(); });
   }
 
   /// The first request, of which `sent` bytes follow and no more.
@@ -70,8 +82,8 @@ class RawClient {
     header.payload_bytes = bytes;
     net::Seal seal(keys_.client_to_server);
     const auto encoded = net::encode_header(header, seal);
-    asio::write(wire_->socket, asio::buffer(encoded));
-    asio::write(wire_->socket, asio::buffer(Pixels(sent)));
+    asio::write(wire_->socket(), asio::buffer(encoded));
+    asio::write(wire_->socket(), asio::buffer(Pixels(sent)));
   }
 
   std::pair<MessageKind, Body> next() {
@@ -91,22 +103,19 @@ class RawClient {
   asio::awaitable<void> connect(net::DialRequest request) {
     auto dialed = co_await net::dial(std::move(request));
     keys_ = dialed.keys;
-    wire_ = std::make_unique<Wire>(std::move(dialed.socket), keys_, Wire::Side::client);
+    wire_ = std::make_shared<RawSession>(std::move(dialed.socket), keys_);
   }
-  asio::awaitable<void> write() { co_await wire_->writer.run(); }
+  asio::awaitable<void> write() { co_await wire_->writer().run(); }
   asio::awaitable<std::pair<MessageKind, Body>> read() {
-    net::FrameHeader header;
-    do {
-      header = co_await wire_->next_header();
-    } while (header.kind == net::FrameKind::Heartbeat);
+    const auto header = co_await wire_->next_frame();
     Body body(header.payload_bytes);
-    co_await wire_->receive(body);
+    co_await wire_->receive(header, body);
     co_return std::pair(static_cast<MessageKind>(header.operation), std::move(body));
   }
 
   asio::io_context io_{1};
   net::SessionKeys keys_;
-  std::unique_ptr<Wire> wire_;
+  std::shared_ptr<RawSession> wire_;
   std::list<Pixels> kept_;
 };
 

@@ -16,7 +16,6 @@
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/parallel/server/link/credentials.h"
 #include "bimetal/parallel/server/link/link_server.h"
 #include "bimetal/progress/meter.h"
 

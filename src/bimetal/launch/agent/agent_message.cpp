@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_error.h"
 
 namespace bimetal::launch {
 namespace {
@@ -143,22 +143,12 @@ RankEnd decode_end(std::string_view text) {
 
 std::string encode_error(const Error& error) {
   WireWriter out;
-  out.u8(static_cast<std::uint8_t>(error.code()));
-  out.i32(error.rank().value_or(-1));
-  out.string(error.what());
+  write_error(out, error);
   return text_of(out);
 }
 
 Error decode_error(std::string_view text) {
-  auto in = reader_of(text);
-  const auto code = in.u8();
-  const int rank = in.i32();
-  const auto message = in.string();
-  in.expect_end();
-  if (code > static_cast<std::uint8_t>(ErrorCode::Internal)) {
-    throw Error(ErrorCode::CorruptData, "an error of unknown kind");
-  }
-  return {static_cast<ErrorCode>(code), message, rank < 0 ? std::nullopt : std::optional(rank)};
+  return read_error(std::as_bytes(std::span(text)));
 }
 
 std::string encode_number(std::int64_t number) {

@@ -81,6 +81,10 @@ asio::awaitable<std::error_code> ByteReader::read(std::span<std::byte> into) {
   co_return error;
 }
 
+asio::awaitable<void> ByteReader::fill(std::span<std::byte> into) {
+  if (const auto error = co_await read(into)) throw std::system_error(error);
+}
+
 /// The length of the record at begin_, its length field included, once all of it is there.
 std::optional<std::size_t> ByteReader::whole_record() const {
   if (end_ - begin_ < kLengthBytes) return std::nullopt;

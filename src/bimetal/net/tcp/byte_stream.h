@@ -51,6 +51,8 @@ class ByteReader {
   /// Fills `into`; returns an error where the connection ends before. Throws Error(CorruptData) for
   /// a record that is not what the other side sent next: none of its bytes get to `into`.
   asio::awaitable<std::error_code> read(std::span<std::byte> into);
+  /// The same, but such an error is thrown as std::system_error.
+  asio::awaitable<void> fill(std::span<std::byte> into);
 
  private:
   asio::awaitable<std::error_code> next_record();

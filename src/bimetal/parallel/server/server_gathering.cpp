@@ -8,7 +8,6 @@
 #include <chrono>
 
 #include "bimetal/base/release.h"
-#include "bimetal/parallel/server/link/credentials.h"
 #include "bimetal/parallel/server/server_node.h"
 
 namespace bimetal::parallel::server {

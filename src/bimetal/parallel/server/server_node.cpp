@@ -10,7 +10,6 @@
 #include "bimetal/base/release.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/parallel/server/join_check.h"
-#include "bimetal/parallel/server/link/credentials.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/parallel/server/step_record.h"
 
@@ -35,10 +34,8 @@ std::string not_heard_of(int server) {
 }  // namespace
 
 net::ListenerOptions ServerNode::listener_options() {
-  net::ListenerOptions listening;
-  listening.token = options.token;
-  listening.service = net::Service::Parameters;
-  listening.admit = admit_of({options.token, options.encryption, options.job_id});
+  auto listening = net::listener_options(net::Service::Parameters,
+                                         {options.token, options.encryption, options.job_id});
   listening.on_connection = [this](asio::ip::tcp::socket socket,
                                    const net::AuthenticatedClient& client) {
     if (stopped) return;

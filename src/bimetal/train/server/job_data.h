@@ -9,7 +9,7 @@
 #include "bimetal/data/dataset_files.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/parallel/server/link/credentials.h"
+#include "bimetal/parallel/server/link/link.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/train/trainer.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bimetal/job/job_config.h"
-#include "bimetal/parallel/server/link/credentials.h"
+#include "bimetal/parallel/server/link/link.h"
 #include "bimetal/parallel/server/shard_plan.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/task.h"

@@ -13,7 +13,6 @@
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/parallel/server/client/client_impl.h"
 #include "bimetal/parallel/server/codec/pull_codec.h"
-#include "bimetal/parallel/server/link/credentials.h"
 
 namespace bimetal::parallel::server {
 namespace {

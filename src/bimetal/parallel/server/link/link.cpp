@@ -2,11 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <asio/bind_cancellation_slot.hpp>
-#include <asio/co_spawn.hpp>
 #include <asio/redirect_error.hpp>
-#include <asio/this_coro.hpp>
 #include <asio/use_awaitable.hpp>
 #include <system_error>
 #include <utility>
@@ -18,12 +14,8 @@
 namespace bimetal::parallel::server {
 namespace {
 
-// For the other side to read why it was refused; closing a socket with unread bytes would destroy
-// what is on its way.
+// For the other side to read why it was refused.
 constexpr std::chrono::seconds kToReadTheRefusal{2};
-// Beyond it the kernel gives a connection up of which nothing is acknowledged.
-constexpr std::chrono::milliseconds kPathTimeout{3000};
-
 // A piece: urgent messages wait for no more.
 constexpr std::size_t kBatchBytes = std::size_t{1} << 18;
 
@@ -42,33 +34,20 @@ void announce_as_if_it_followed(net::FrameHeader& header) {
 
 }  // namespace
 
-Link::Link(asio::ip::tcp::socket socket, const net::SessionKeys& keys, Side side,
+Link::Link(asio::ip::tcp::socket connected, const net::SessionKeys& keys, Side side,
            std::atomic<std::uint64_t>& bytes_sent)
-    : socket_(std::move(socket)),
-      incoming_(side == Side::client ? keys.server_to_client : keys.client_to_server),
-      remote_(net::describe_remote(socket_)),
-      reader_(socket_, side == Side::client ? keys.cipher_to_client() : keys.cipher_to_server()),
-      writer_(socket_, side == Side::client ? keys.client_to_server : keys.server_to_client,
-              side == Side::client ? keys.cipher_to_server() : keys.cipher_to_client(), bytes_sent,
-              kBatchBytes),
-      timer_(socket_.get_executor()),
-      heard_(std::chrono::steady_clock::now()) {
-  reader_.on_arrival([this] { heard_ = std::chrono::steady_clock::now(); });
-  net::tune_for_frames(socket_, kPathTimeout);
-  net::queue_little(socket_);
+    : FrameSession(
+          std::move(connected), keys, side,
+          {.to_part = kToReadTheRefusal, .batch_bytes = kBatchBytes, .bytes_sent = &bytes_sent}),
+      next_beat_(socket().get_executor()) {
+  net::queue_little(socket());
 }
 
 void Link::start(LinkHandler& handler) {
   handler_ = &handler;
-  // The signal must outlive what it may end.
-  const auto ended = [self = shared_from_this()](const std::exception_ptr& failure) {
-    if (failure) self->end(to_error(failure));
-  };
-  asio::co_spawn(socket_.get_executor(), read(shared_from_this()),
-                 asio::bind_cancellation_slot(leave_off_.slot(), ended));
-  const auto end_it = [self = shared_from_this()](const Error& error) { self->end(error); };
-  net::spawn(socket_.get_executor(), write(shared_from_this()), end_it);
-  net::spawn(socket_.get_executor(), beat(shared_from_this()), end_it);
+  FrameSession::start();
+  net::spawn(socket().get_executor(), beat_on(shared_from_this()),
+             [this, self = shared_from_this()](const Error& error) { end(error); });
 }
 
 void Link::send(MessageKind kind, net::FrameHeader fields, Body body) {
@@ -77,13 +56,12 @@ void Link::send(MessageKind kind, net::FrameHeader fields, Body body) {
 }
 
 void Link::send_urgent(MessageKind kind, net::FrameHeader fields, Body body) {
-  if (leaving_ || closed_) return;
+  if (!is_open()) return;
   fields.kind = net::FrameKind::Data;
   fields.operation = static_cast<std::uint8_t>(kind);
   fields.sealed = is_sealed(kind);
   const auto kept = std::make_shared<const Body>(std::move(body));
-  writer_.push(
-      fields, *kept, [kept](const std::exception_ptr&) {}, net::Priority::urgent);
+  writer().push(fields, *kept, [kept](const std::exception_ptr&) {}, net::Priority::urgent);
 }
 
 void Link::send_then(MessageKind kind, net::FrameHeader fields, std::function<void()> gone) {
@@ -98,7 +76,7 @@ void Link::send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const 
 }
 
 void Link::send_frame(MessageKind kind, Waiting frame) {
-  if (leaving_ || closed_) return;
+  if (!is_open()) return;
   frame.header.kind = net::FrameKind::Data;
   frame.header.operation = static_cast<std::uint8_t>(kind);
   frame.header.sealed = is_sealed(kind);
@@ -110,14 +88,14 @@ void Link::send_frame(MessageKind kind, Waiting frame) {
 bool Link::put_out(Waiting& frame) {
   auto& [header, payload, done] = frame;
   const bool bulk = is_bulk(static_cast<MessageKind>(header.operation));
-  if (memory_ && !leaving_ && bulk && payload.size() >= kLeastInMemory &&
+  if (memory_ && is_open() && bulk && payload.size() >= kLeastInMemory &&
       memory_->out().fits(payload.size())) {
     if (!memory_->out().put(payload)) return false;
     header.algorithm = kInMemory;
     header.count = payload.size();
-    writer_.push(header, {}, {});
+    writer().push(header, {}, {});
   } else {
-    writer_.push(header, payload, std::move(done));
+    writer().push(header, payload, std::move(done));
   }
   return true;
 }
@@ -130,7 +108,7 @@ void Link::offer_memory(std::size_t ring_bytes) {
   try {
     offered_ = SharedPath::make(ring_bytes);
   } catch (const Error& error) {
-    log(LogLevel::info, "no shared memory for {}: {}", remote_, error.what());
+    log(LogLevel::info, "no shared memory for {}: {}", remote(), error.what());
     return;
   }
   send(MessageKind::memory, {}, offered_->offer());
@@ -144,88 +122,55 @@ void Link::on_memory(std::span<const std::byte> offer) {
     answer.count = 1;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::CorruptData) throw;
-    log(LogLevel::debug, "no memory in common with {}: {}", remote_, error.what());
+    log(LogLevel::debug, "no memory in common with {}: {}", remote(), error.what());
   }
   send(MessageKind::memory_opened, answer);
 }
 
 void Link::on_memory_opened(bool opened) {
   if (!offered_) throw Error(ErrorCode::CorruptData, "shared memory that nobody has offered");
-  log(LogLevel::info, "tensors to and from {} go through {}", remote_,
+  log(LogLevel::info, "tensors to and from {} go through {}", remote(),
       opened ? "shared memory" : "the connection: there is no memory in common");
   offered_->opened();
   auto offered = std::move(offered_);
   if (opened) memory_ = std::move(offered);
 }
 
-void Link::refuse(const Error& error) {
-  if (leaving_ || closed_) return;
-  send(MessageKind::refused, {}, encode(error));
-  LinkHandler* const handler = handler_;
-  finish();
-  if (handler) handler->on_closed(error);
+bool Link::tell(const Error& why) {
+  send(MessageKind::refused, {}, encode(why));
+  return true;
+}
+
+void Link::on_ended(const Error& why) {
+  if (auto* const handler = std::exchange(handler_, nullptr)) handler->on_closed(why);
 }
 
 void Link::finish() {
   handler_ = nullptr;
-  if (leaving_ || closed_) return;
-  leaving_ = true;
-  put_out_waiting();  // by the connection: nobody reads any more how much room there is
-  writer_.finish();
-  timer_.cancel();  // from now on it bounds the end
-  leave_off_.emit(asio::cancellation_type::terminal);
+  leave();
 }
 
 void Link::close() {
   handler_ = nullptr;
-  stop_socket();
+  FrameSession::close();
 }
 
-void Link::end(const Error& why) {
-  LinkHandler* const handler = std::exchange(handler_, nullptr);
-  stop_socket();
-  if (handler) handler->on_closed(why);
+void Link::finish_sending() {
+  put_out_waiting();  // by the connection: nobody reads any more how much room there is
+  FrameSession::finish_sending();
+  next_beat_.cancel();
 }
 
-void Link::stop_socket() {
-  if (closed_) return;
-  closed_ = true;
-  std::error_code ignored;
-  socket_.close(ignored);
-  writer_.fail(std::make_exception_ptr(Error(ErrorCode::Aborted, "the connection was closed")));
+void Link::drop_unsent(const Error& why) {
+  FrameSession::drop_unsent(why);
   waiting_.clear();
-  timer_.cancel();
-}
-
-asio::awaitable<void> Link::read(std::shared_ptr<Link> self) {
-  std::optional<Error> failed;
-  try {
-    co_await read_messages();
-  } catch (const Error& error) {
-    failed = error;
-  } catch (const std::system_error& error) {
-    const bool ended = error.code() == asio::error::eof;
-    const Error lost(ErrorCode::PeerLost,
-                     ended ? "it closed the connection" : error.code().message());
-    if (!leaving_ || error.code() != asio::error::operation_aborted) end(lost);
-  } catch (const std::exception& error) {
-    failed = Error(ErrorCode::Internal, error.what());
-  }
-  if (failed && !leaving_ && !closed_) refuse(*failed);
-  co_await asio::this_coro::reset_cancellation_state();
-  if (!closed_) co_await discard_rest();
+  next_beat_.cancel();
 }
 
 asio::awaitable<void> Link::read_messages() {
-  while (!leaving_ && !closed_) {
-    net::EncodedHeader bytes;
-    if (const auto error = co_await reader_.read(bytes)) throw std::system_error(error);
-    auto header = net::decode_header(bytes, incoming_);
-    if (leaving_ || closed_) co_return;
-    if (header.kind == net::FrameKind::Heartbeat && header.payload_bytes == 0) continue;
-    if (header.kind != net::FrameKind::Data) {
-      throw Error(ErrorCode::CorruptData, "a frame of a kind that has no place here");
-    }
+  while (is_open()) {
+    auto header = co_await next_frame();
+    if (!is_open()) co_return;
     if (memory_ && header.operation == static_cast<std::uint8_t>(MessageKind::taken)) {
       if (header.payload_bytes != 0) throw Error(ErrorCode::CorruptData, "a body out of place");
       memory_->out().on_taken(header.sequence);
@@ -235,10 +180,12 @@ asio::awaitable<void> Link::read_messages() {
     const bool in_memory = header.algorithm == kInMemory;
     if (in_memory) announce_as_if_it_followed(header);
     const auto into = place_of(header);
-    co_await read_payload(into, in_memory);
-    if (leaving_ || closed_) co_return;
-    net::check_payload(header, into, incoming_);
-    handler_->on_message(header, into);
+    if (in_memory) {
+      take_from_memory(header, into);
+    } else {
+      co_await receive(header, into);
+    }
+    if (is_open()) handler_->on_message(header, into);
   }
 }
 
@@ -256,58 +203,37 @@ std::span<std::byte> Link::place_of(const net::FrameHeader& header) {
                           header.operation, header.payload_bytes, into.size()));
 }
 
-asio::awaitable<void> Link::read_payload(std::span<std::byte> into, bool in_memory) {
-  if (!in_memory) {
-    if (const auto error = co_await reader_.read(into)) throw std::system_error(error);
-    co_return;
-  }
+void Link::take_from_memory(const net::FrameHeader& header, std::span<std::byte> into) {
   if (!memory_) throw Error(ErrorCode::CorruptData, "a message in memory that nobody shares");
   memory_->in().take(into);
   if (const auto taken = memory_->in().news()) {
-    net::FrameHeader header;
-    header.kind = net::FrameKind::Data;
-    header.operation = static_cast<std::uint8_t>(MessageKind::taken);
-    header.sequence = *taken;
-    writer_.push(header, {}, {});  // past what waits: the other side may wait for just this
+    net::FrameHeader answer;
+    answer.operation = static_cast<std::uint8_t>(MessageKind::taken);
+    answer.sequence = *taken;
+    writer().push(answer, {}, {});  // past what waits: the other side may wait for just this
   }
+  net::check_payload(header, into, incoming());
 }
 
-/// After finish(): until the other side hangs up, too, or its time is up (see beat).
-asio::awaitable<void> Link::discard_rest() {
-  std::array<std::byte, 4096> nothing;
-  std::error_code error;
-  while (!error && !closed_) {
-    co_await socket_.async_read_some(asio::buffer(nothing),
-                                     asio::redirect_error(asio::use_awaitable, error));
-  }
-  stop_socket();
-}
-
-asio::awaitable<void> Link::write(std::shared_ptr<Link> self) {
-  const std::error_code error = co_await writer_.run();
-  if (closed_) co_return;
-  if (error) {
-    // The reading side ends it: why the other side has gone may still be there to be read.
-    writer_.fail(std::make_exception_ptr(Error(ErrorCode::PeerLost, error.message())));
-    co_return;
-  }
+asio::awaitable<void> Link::beat_on(std::shared_ptr<Session> self) {
   std::error_code ignored;
-  socket_.shutdown(asio::socket_base::shutdown_send, ignored);
+  while (is_open()) {
+    beat();
+    next_beat_.expires_after(kHeartbeat);
+    co_await next_beat_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
 }
 
-asio::awaitable<void> Link::beat(std::shared_ptr<Link> self) {
-  std::error_code error;
-  while (!closed_ && !leaving_) {
-    net::FrameHeader heartbeat;
-    heartbeat.kind = net::FrameKind::Heartbeat;
-    if (writer_.idle()) writer_.push(heartbeat, {}, {});
-    timer_.expires_after(kHeartbeat);
-    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
-  }
-  if (closed_) co_return;
-  timer_.expires_after(kToReadTheRefusal);
-  co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, error));
-  stop_socket();
+asio::awaitable<std::shared_ptr<Link>> dial_server(
+    net::Endpoint server, std::string name, Credentials credentials,
+    std::atomic<std::uint64_t>& bytes_sent, Deadline deadline,
+    std::function<void(const std::string& trouble)> on_trouble) {
+  auto request = net::dial_request(net::Service::Parameters, std::move(server), std::move(name),
+                                   credentials, deadline);
+  request.on_trouble = std::move(on_trouble);
+  auto dialed = co_await net::dial(std::move(request));
+  co_return std::make_shared<Link>(std::move(dialed.socket), dialed.keys, net::Side::client,
+                                   bytes_sent);
 }
 
 }  // namespace bimetal::parallel::server

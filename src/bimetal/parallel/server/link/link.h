@@ -1,10 +1,9 @@
 #pragma once
-// One connection between a worker and a server, or between servers: frames both ways, heartbeats,
-// and an end that the other side is told the reason of. Everything happens on the thread that runs
-// the socket's io_context.
+// One connection between a worker and a server, or between servers: a session (net/link/session.h)
+// that also sends heartbeats by itself, places tensors in their receiver's memory, and takes them
+// by way of shared memory where there is some.
 
 #include <asio/awaitable.hpp>
-#include <asio/cancellation_signal.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
@@ -16,14 +15,9 @@
 #include <span>
 #include <string>
 
-#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/net/encryption.h"
-#include "bimetal/net/endpoint.h"
-#include "bimetal/net/handshake.h"
-#include "bimetal/net/tcp/byte_stream.h"
-#include "bimetal/net/tcp/frame_writer.h"
-#include "bimetal/net/token.h"
+#include "bimetal/net/link/credentials.h"
+#include "bimetal/net/link/frame_session.h"
 #include "bimetal/parallel/server/link/message.h"
 #include "bimetal/parallel/server/link/shared_path.h"
 
@@ -52,9 +46,9 @@ class LinkHandler {
 /// Tensors and bodies on their way out: whatever keeps the bytes alive.
 using Keep = std::shared_ptr<const void>;
 
-class Link : public std::enable_shared_from_this<Link> {
+class Link final : public net::FrameSession {
  public:
-  enum class Side { client, server };
+  using Side = net::Side;
 
   Link(asio::ip::tcp::socket socket, const net::SessionKeys& keys, Side side,
        std::atomic<std::uint64_t>& bytes_sent);
@@ -79,29 +73,25 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Client: its answer.
   void on_memory_opened(bool opened);
 
-  /// Tells the other side why, then ends the connection; on_closed follows with `error`.
-  void refuse(const Error& error);
-
   /// Sends what is queued, then ends the connection. The handler is not called any more.
   void finish();
 
   /// Ends it at once. The handler is not called any more.
   void close();
 
-  /// When something, a heartbeat for one or a part of a long message, has last arrived.
-  std::chrono::steady_clock::time_point heard() const noexcept { return heard_; }
-  const std::string& remote() const noexcept { return remote_; }
   /// What has been given to send() has been written out.
-  bool idle() const noexcept { return writer_.idle() && waiting_.empty(); }
+  bool idle() const noexcept { return writer().idle() && waiting_.empty(); }
 
  private:
-  asio::awaitable<void> read(std::shared_ptr<Link> self);
-  asio::awaitable<void> write(std::shared_ptr<Link> self);
-  asio::awaitable<void> beat(std::shared_ptr<Link> self);
-  asio::awaitable<void> read_messages();
-  asio::awaitable<void> discard_rest();
+  asio::awaitable<void> read_messages() override;
+  bool tell(const Error& why) override;
+  void on_ended(const Error& why) override;
+  void finish_sending() override;
+  void drop_unsent(const Error& why) override;
+
+  asio::awaitable<void> beat_on(std::shared_ptr<Session> self);
   std::span<std::byte> place_of(const net::FrameHeader& header);
-  asio::awaitable<void> read_payload(std::span<std::byte> into, bool in_memory);
+  void take_from_memory(const net::FrameHeader& header, std::span<std::byte> into);
   struct Waiting {
     net::FrameHeader header;
     std::span<const std::byte> payload;
@@ -110,23 +100,21 @@ class Link : public std::enable_shared_from_this<Link> {
   void send_frame(MessageKind kind, Waiting frame);
   bool put_out(Waiting& frame);
   void put_out_waiting();
-  void end(const Error& why);
-  void stop_socket();
 
-  asio::ip::tcp::socket socket_;
-  net::Seal incoming_;
-  const std::string remote_;
-  net::ByteReader reader_;
-  net::FrameWriter writer_;
-  asio::steady_timer timer_;
+  asio::steady_timer next_beat_;
   std::unique_ptr<SharedPath> offered_, memory_;  ///< until it is opened; from then on
   std::deque<Waiting> waiting_;                   ///< for room there, and what comes behind
   LinkHandler* handler_ = nullptr;
   Body body_;
-  asio::cancellation_signal leave_off_;  ///< what is read into the handler's memory
-  std::chrono::steady_clock::time_point heard_;
-  bool leaving_ = false;  ///< nothing that arrives counts any more
-  bool closed_ = false;
 };
+
+using net::Credentials;
+
+/// Connects to a server, whose `name` is for messages. Errors of net::dial. `bytes_sent` must
+/// outlive the connection, which is yet to be started. `on_trouble`: net::DialRequest's.
+asio::awaitable<std::shared_ptr<Link>> dial_server(
+    net::Endpoint server, std::string name, Credentials credentials,
+    std::atomic<std::uint64_t>& bytes_sent, Deadline deadline,
+    std::function<void(const std::string& trouble)> on_trouble = {});
 
 }  // namespace bimetal::parallel::server

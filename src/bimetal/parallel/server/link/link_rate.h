@@ -7,7 +7,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/parallel/server/link/credentials.h"
 #include "bimetal/parallel/server/link/link_server.h"
 #include "bimetal/parallel/server/shard_weights.h"
 

@@ -13,7 +13,6 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/to_error.h"
-#include "bimetal/net/tcp/listener.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -25,50 +24,29 @@ constexpr milliseconds kToEndCoroutines{100};
 
 }  // namespace
 
-/// One client's connection and what answers it.
-class Accepted final : public LinkHandler {
- public:
-  Accepted(std::shared_ptr<Link> link, const LinkServer::Open& open)
-      : link_(std::move(link)), session_(open(*link_)) {
-    link_->start(*this);
-  }
+/// The link ends by itself: it may have to tell its client why first.
+void LinkServer::Session::on_closed(const Error& why) {
+  log(LogLevel::debug, "{} is gone: {}", connection_->remote(), why.what());
+  ended_ = true;
+}
 
-  std::span<std::byte> place(const net::FrameHeader& header) override {
-    return session_->place(header);
+/// False once it has ended.
+bool LinkServer::Session::go_on(milliseconds silence) {
+  if (ended_) return false;
+  if (std::chrono::steady_clock::now() - connection_->heard() > silence) {
+    log(LogLevel::info, "{} has fallen silent", connection_->remote());
+    connection_->close();
+    return false;
   }
-  void on_message(const net::FrameHeader& header, std::span<const std::byte> body) override {
-    session_->on_message(header, body);
+  try {
+    on_tick();
+  } catch (...) {
+    const auto error = to_error(std::current_exception());
+    log(LogLevel::warning, "{} is told: {}", connection_->remote(), error.what());
+    connection_->refuse(error);
   }
-  /// The link ends by itself: it may have to tell its client why first.
-  void on_closed(const Error& why) override {
-    log(LogLevel::debug, "{} is gone: {}", link_->remote(), why.what());
-    ended_ = true;
-  }
-
-  /// False once it has ended.
-  bool go_on(milliseconds silence) {
-    if (ended_) return false;
-    if (std::chrono::steady_clock::now() - link_->heard() > silence) {
-      log(LogLevel::info, "{} has fallen silent", link_->remote());
-      link_->close();
-      return false;
-    }
-    try {
-      session_->on_tick();
-    } catch (...) {
-      const auto error = to_error(std::current_exception());
-      log(LogLevel::warning, "{} is told: {}", link_->remote(), error.what());
-      link_->refuse(error);
-    }
-    return !ended_;
-  }
-  void close() { link_->close(); }
-
- private:
-  std::shared_ptr<Link> link_;
-  std::unique_ptr<LinkServer::Session> session_;
-  bool ended_ = false;
-};
+  return !ended_;
+}
 
 struct LinkServer::Impl {
   Impl(const net::Endpoint& listen, const Credentials& credentials, milliseconds silence, Open open)
@@ -87,22 +65,21 @@ struct LinkServer::Impl {
       ended = true;
       listener.stop();
       timer.cancel();
-      for (const auto& client : clients) client->close();
+      for (const auto& client : clients) client->connection_->close();
       clients.clear();
     });
     thread.join();
   }
 
   net::ListenerOptions listener_options(const Credentials& credentials) {
-    net::ListenerOptions listening;
-    listening.token = credentials.token;
-    listening.service = net::Service::Parameters;
-    listening.admit = admit_of(credentials);
+    auto listening = net::listener_options(net::Service::Parameters, credentials);
     listening.on_connection = [this](asio::ip::tcp::socket socket,
                                      const net::AuthenticatedClient& client) {
-      clients.push_back(std::make_unique<Accepted>(
-          std::make_shared<Link>(std::move(socket), client.keys, Link::Side::server, bytes_sent),
-          this->open));
+      auto link =
+          std::make_shared<Link>(std::move(socket), client.keys, Link::Side::server, bytes_sent);
+      auto& session = clients.emplace_back(open(*link));
+      session->connection_ = link;
+      link->start(*session);
     };
     return listening;
   }
@@ -119,7 +96,7 @@ struct LinkServer::Impl {
   const Open open;
   asio::io_context io{1};
   std::atomic<std::uint64_t> bytes_sent{0};
-  std::vector<std::unique_ptr<Accepted>> clients;
+  std::vector<std::unique_ptr<Session>> clients;
   net::Listener listener;
   const net::Endpoint bound;
   asio::steady_timer timer;

@@ -13,7 +13,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/parallel/server/link/credentials.h"
 #include "bimetal/parallel/server/link/link.h"
 
 namespace bimetal::parallel::server {
@@ -23,13 +22,18 @@ class LinkServer {
  public:
   /// What answers one client, on the service's thread; lives as long as its connection. Whether
   /// that has ended is the service's affair.
-  class Session {
+  class Session : public LinkHandler {
    public:
-    virtual ~Session() = default;
-    virtual std::span<std::byte> place(const net::FrameHeader& header) = 0;
-    virtual void on_message(const net::FrameHeader& header, std::span<const std::byte> body) = 0;
     /// Several times per second. What it throws the client is told, as with on_message().
     virtual void on_tick() {}
+
+   private:
+    friend class LinkServer;
+    void on_closed(const Error& why) final;
+    bool go_on(std::chrono::milliseconds silence);
+
+    std::shared_ptr<Link> connection_;
+    bool ended_ = false;
   };
   using Open = std::function<std::unique_ptr<Session>(Link&)>;
 

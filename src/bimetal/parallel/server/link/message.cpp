@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_error.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -85,21 +85,12 @@ Welcome decode_welcome(std::span<const std::byte> body) {
 
 Body encode(const Error& error) {
   WireWriter out;
-  out.u8(static_cast<std::uint8_t>(error.code()));
-  out.i32(error.rank().value_or(-1));
-  out.string(std::string_view(error.what()).substr(0, kMaxBodyBytes / 2));
+  write_error(out, error, kMaxBodyBytes / 2);
   return std::move(out).take();
 }
 
 Error decode_refused(std::span<const std::byte> body) {
-  WireReader in(body);
-  const auto code = in.u8();
-  const auto rank = in.i32();
-  const auto text = in.string();
-  in.expect_end();
-  const auto known = code <= static_cast<std::uint8_t>(ErrorCode::Internal);
-  return Error(known ? static_cast<ErrorCode>(code) : ErrorCode::Internal, text,
-               rank >= 0 ? std::optional(rank) : std::nullopt);
+  return read_error(body);
 }
 
 Body encode(const Lease& lease) {

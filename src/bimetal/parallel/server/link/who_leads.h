@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bimetal/net/endpoint.h"
-#include "bimetal/parallel/server/link/credentials.h"
+#include "bimetal/parallel/server/link/link.h"
 
 namespace bimetal::parallel::server {
 

@@ -1,0 +1,115 @@
+#pragma once
+// One end of an authenticated connection on which messages go both ways until somebody has had
+// enough: what servers and clients of parameters, of predictions and of the rendezvous store have
+// in common. What a message is, whoever derives from it says. Two coroutines, one that reads and
+// one that writes, keep a session alive until both have ended. Everything happens on the thread
+// that runs the socket's io_context.
+
+#include <asio/awaitable.hpp>
+#include <asio/cancellation_signal.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+
+#include "bimetal/base/error.h"
+#include "bimetal/net/handshake.h"
+#include "bimetal/net/tcp/byte_stream.h"
+
+namespace bimetal::net {
+
+enum class Side { client, server };
+
+/// What seals the bytes that one side sends, and hides them where the connection is encrypted.
+struct Direction {
+  SessionKey seal{};
+  std::optional<noise::CipherState> cipher{};
+};
+Direction sent_by(Side side, const SessionKeys& keys);
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  virtual ~Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Reads and writes from now on. Call once.
+  void start();
+
+  /// Tells the other side why, where it can be told, and ends the connection: on_ended() follows.
+  void refuse(const Error& why);
+
+  /// Ends it at once. on_ended() is not called.
+  void close();
+
+  /// Whether what arrives counts, and what is sent goes out.
+  bool is_open() const noexcept { return !leaving_ && !closed_; }
+  bool closed() const noexcept { return closed_; }
+
+  /// When something, a sign of life for one or a part of a long message, has last arrived.
+  Clock::time_point heard() const noexcept { return heard_; }
+  const std::string& remote() const noexcept { return remote_; }
+
+ protected:
+  /// `to_part`: how long the other side may take, once this one leaves, to read what is queued and
+  /// to hang up.
+  Session(asio::ip::tcp::socket socket, const SessionKeys& keys, Side side,
+          std::chrono::milliseconds to_part = {});
+
+  /// Takes in what arrives while is_open(). What it throws ends the session: std::system_error
+  /// because the connection has, anything else by refuse().
+  virtual asio::awaitable<void> read_messages() = 0;
+
+  /// Writes what is queued until finish_sending() and an empty queue (no error), a failed write
+  /// (its error) or drop_unsent().
+  virtual asio::awaitable<std::error_code> send_messages() = 0;
+  virtual void finish_sending() {}
+  virtual void drop_unsent(const Error& why) = 0;
+
+  /// Queues the reason of a refusal as the last message. False: the other side understands none,
+  /// and the connection ends at once.
+  virtual bool tell([[maybe_unused]] const Error& why) { return false; }
+
+  /// The session has ended; a reason may still be on its way to the other side. Called once, and
+  /// not after close() or leave().
+  virtual void on_ended(const Error& why) = 0;
+
+  /// Sends what is queued, then ends the connection. What the reader is to fill is not touched any
+  /// more.
+  void leave();
+  /// Ends it at once.
+  void end(const Error& why);
+
+  /// Something is awaited from now on: what has been heard before is no sign of life.
+  void expect() noexcept { heard_ = Clock::now(); }
+
+  asio::ip::tcp::socket& socket() noexcept { return socket_; }
+  ByteReader& reader() noexcept { return reader_; }
+  Seal& incoming() noexcept { return incoming_; }
+
+ private:
+  asio::awaitable<void> read(std::shared_ptr<Session> self);
+  asio::awaitable<void> write(std::shared_ptr<Session> self);
+  asio::awaitable<void> discard_rest();
+  void limit_parting();
+
+  asio::ip::tcp::socket socket_;
+  const std::string remote_;
+  Seal incoming_;
+  ByteReader reader_;
+  const std::chrono::milliseconds to_part_;
+  asio::steady_timer parting_;
+  asio::cancellation_signal leave_off_;  ///< what the reader is about
+  Clock::time_point heard_ = Clock::now();
+  bool reading_ = false;
+  bool leaving_ = false;  ///< nothing that arrives counts any more
+  bool closed_ = false;
+};
+
+}  // namespace bimetal::net
