@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels program-wheel test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,15 @@ wheels:          ## build wheels of the Python package for Linux, Windows and ma
 
 test-wheels: setup ## build the wheels; install the Linux one and use it; the others' libraries meet it (Wine, qemu)
 	@scripts/stamped.sh test-wheels scripts/test_wheels.sh
+
+program-wheel: build ## the program as a wheel for Linux that fits the torch of .venv (dist/)
+	@scripts/program_wheel.sh $(BUILD)/bimetal
+
+test-program-wheel: build ## build that wheel and the package's; install both and train with them
+	@scripts/test_program_wheel.sh $(BUILD)
+
+release: build   ## source archive, wheels and checksums in dist/, each installed and used
+	@scripts/release.sh $(BUILD)
 
 portability:     ## build the core for Windows and ARM64; their processes meet Linux ones (Wine, qemu)
 	@scripts/stamped.sh portability scripts/portability.sh core

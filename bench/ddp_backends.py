@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""torch's own DDP on backend bimetal beside Gloo: the same processes train the same CNN, in turn, in one run.
+"""torch's own DDP on backend bimetal beside Gloo: the same processes train the same CNN, and reduce 4 KB, in turn, in one run.
 
-Prints images/s of both (medians of the rounds) and the median of the rounds' ratios; above 1 Bimetal is faster.
+bimetal is the compiled extension, library the process group in Python over the C interface, which fits any torch (--without
+library leaves it out). Prints medians of the rounds, and of the rounds' ratios, as JSON with the machine and the versions.
 Needs the package: PYTHONPATH=build/python, or installed.
 """
 
@@ -15,6 +16,28 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+GROUPS = ("gloo", "bimetal", "library")
+
+
+def make_groups(without):
+    """A group of all ranks for each, in one process, so that whatever disturbs the machine disturbs all of them."""
+    import torch.distributed as dist
+
+    import bimetal
+
+    dist.init_process_group("gloo")
+    groups = {"gloo": dist.group.WORLD}
+    if "bimetal" not in without:
+        if bimetal.half != "extension":
+            sys.exit("the extension does not fit this torch (bimetal.half is library): --without bimetal")
+        groups["bimetal"] = dist.new_group(backend="bimetal")
+    if "library" not in without:
+        from bimetal import library
+        library.set_error_class(bimetal.Error)
+        dist.Backend.register_backend("bimetal_library", lambda place, _: library.make_backend(place), extended_api=True,
+                                      devices=["cpu"])
+        groups["library"] = dist.new_group(backend="bimetal_library")
+    return groups
 
 
 def rank(args):
@@ -22,12 +45,10 @@ def rank(args):
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    import bimetal  # noqa: F401
     from torch_ddp_worker import cnn
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    groups = {"gloo": dist.group.WORLD, "bimetal": dist.new_group(backend="bimetal")}
+    groups = make_groups(args.without)
     images = torch.randn(args.batch // dist.get_world_size(), 1, 28, 28)
     labels = torch.randint(0, 10, (len(images),))
     trained = {}
@@ -35,8 +56,9 @@ def rank(args):
         torch.manual_seed(1)
         model = DistributedDataParallel(cnn(), process_group=group)
         trained[name] = model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    small = torch.ones(1024)
 
-    def steps(name, count):
+    def images_per_s(name, count):
         model, optimizer = trained[name]
         dist.barrier()
         begun = time.perf_counter()
@@ -46,15 +68,30 @@ def rank(args):
             optimizer.step()
         return count * args.batch / (time.perf_counter() - begun)
 
+    def microseconds(name, count):
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(count):
+            dist.all_reduce(small, op=dist.ReduceOp.MAX, group=groups[name])
+        return (time.perf_counter() - begun) / count * 1e6
+
     for name in groups:
-        steps(name, 5)
+        images_per_s(name, 5), microseconds(name, 20)
     rounds = []
     for number in range(args.rounds):
         order = list(groups) if number % 2 == 0 else list(groups)[::-1]
-        rounds.append({name: steps(name, args.steps) for name in order})
+        rounds.append({"images_per_s": {name: images_per_s(name, args.steps) for name in order},
+                       "all_reduce_4KB_us": {name: microseconds(name, args.calls) for name in order}})
     if dist.get_rank() == 0:
         print(json.dumps(rounds))
     dist.destroy_process_group()
+
+
+def ratios(rounds, over, under):
+    """How much faster `over` is than `under`: median, least and most of the rounds."""
+    found = {"ddp": [r["images_per_s"][over] / r["images_per_s"][under] for r in rounds],
+             "all_reduce_4KB": [r["all_reduce_4KB_us"][under] / r["all_reduce_4KB_us"][over] for r in rounds]}
+    return {what: [round(f(values), 3) for f in (statistics.median, min, max)] for what, values in found.items()}
 
 
 def main():
@@ -62,13 +99,16 @@ def main():
     parser.add_argument("--batch", type=int, default=64, help="images per step over all ranks")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20, help="of one measurement")
+    parser.add_argument("--calls", type=int, default=200, help="of one measurement of all_reduce")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--without", action="append", default=[], choices=GROUPS[1:])
     args = parser.parse_args()
     if "RANK" in os.environ:
         rank(args)
         return
 
     import finish
+    import machine
     from ranks import free_port
 
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "build" / "python")]))
@@ -78,10 +118,13 @@ def main():
                                   stderr=subprocess.PIPE, env=common | {"RANK": str(r), "LOCAL_RANK": str(r)})
                  for r in range(args.ranks)]
     rounds = json.loads(finish.outputs_of(processes, "a rank", 600)[0])
-    for name in ("bimetal", "gloo"):
-        print(f"{name:8} {statistics.median(r[name] for r in rounds):8.0f} images/s")
-    ratios = [r["bimetal"] / r["gloo"] for r in rounds]
-    print(f"ratio    {statistics.median(ratios):8.2f}   ({min(ratios):.2f} to {max(ratios):.2f} in {len(rounds)} rounds)")
+    names = list(rounds[0]["images_per_s"])
+    medians = {what: {name: round(statistics.median(r[what][name] for r in rounds), 1) for name in names} for what in rounds[0]}
+    # A ratio of more than 1: the first is faster.
+    pairs = {f"{over}/{under}": ratios(rounds, over, under) for over, under in
+             (("bimetal", "gloo"), ("library", "gloo"), ("library", "bimetal")) if {over, under} <= set(names)}
+    print(json.dumps({"machine": machine.describe(str(ROOT / "build" / "bimetal")), "ranks": args.ranks, "rounds": args.rounds,
+                      "medians": medians, "ratios": pairs}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""PyTorch Lightning on backend bimetal, with batches that follow each rank's speed.
+"""PyTorch Lightning with batches that follow each rank's speed; one line is Bimetal's, the strategy, and its import.
 
     pip install lightning
     python examples/python/lightning_balanced.py --devices 2
@@ -6,10 +6,9 @@
 
 import argparse
 
-import bimetal
 import lightning
 import torch
-from lightning.pytorch.strategies import DDPStrategy
+from bimetal.lightning import BalancedStrategy
 from torch import nn
 from torch.utils.data import DataLoader
 from data import fashion_mnist
@@ -34,43 +33,20 @@ class Classifier(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
 
-class BalancedStrategy(DDPStrategy):
-    """DDP on backend bimetal whose gradients are exact for the sampler's unequal batches."""
-
-    def __init__(self, samples, global_batch):
-        super().__init__(process_group_backend="bimetal")
-        self.samples, self.global_batch = samples, global_batch
-
-    def setup_environment(self):
-        super().setup_environment()  # makes the process group, which the sampler asks for its ranks
-        self.sampler = bimetal.BalancedBatchSampler(self.samples, self.global_batch)
-
-    def configure_ddp(self):
-        super().configure_ddp()
-        self.model.register_comm_hook(self.sampler, bimetal.sample_exact_hook)
-
-
-class Images(lightning.LightningDataModule):
-    def __init__(self, samples):
-        super().__init__()
-        self.dataset = fashion_mnist(samples)
-
-    def train_dataloader(self):
-        return DataLoader(self.dataset, batch_sampler=self.trainer.strategy.sampler)
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=60000)
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
+    parser.add_argument("--precision", default="32-true", help="such as bf16-mixed")
     parser.add_argument("--devices", type=int, default=2)
     args = parser.parse_args()
     lightning.seed_everything(1, verbose=False)
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=args.devices, strategy=BalancedStrategy(args.samples, 256), max_epochs=args.epochs,
-        use_distributed_sampler=False,  # the sampler has shared out the batches already
+        accelerator="cpu", devices=args.devices, strategy=BalancedStrategy(), max_epochs=args.epochs,
+        accumulate_grad_batches=args.accumulate, precision=args.precision,
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-    trainer.fit(Classifier(), Images(args.samples))
+    trainer.fit(Classifier(), DataLoader(fashion_mnist(args.samples), batch_size=128, shuffle=True))
 
 
 if __name__ == "__main__":

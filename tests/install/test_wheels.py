@@ -6,34 +6,30 @@ The libraries in the wheels for other systems meet ranks of this one in tests/po
 """
 
 import email
-import os
 import pathlib
 import platform
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import unittest
-import venv
 import zipfile
 
 import torch
+from clean_environment import CleanEnvironment
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIST = ROOT / "dist"
 MOST_BYTES = 2 << 20
 TAGS = {"manylinux2014_x86_64": "so", "manylinux2014_aarch64": "so", "macosx_11_0_arm64": "dylib", "win_amd64": "dll"}
-SECONDS = 180
 
 TRAIN = """
 import os, torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("bimetal")  # a name that torch knows by the wheel's entry point
 import bimetal
 from bimetal import BalancedBatchSampler, sample_exact_hook
 assert bimetal.half == "library" and bimetal.__file__.startswith(os.environ["INSTALLED"]), bimetal.__file__
-dist.init_process_group("bimetal")
 rank = dist.get_rank()
 total = torch.full((3,), float(rank + 1))
 dist.all_reduce(total)
@@ -70,7 +66,9 @@ class Wheels(unittest.TestCase):
                 self.assertIn(f"bimetal/libbimetal_core.{ending}", names)
                 about, = (name for name in names if name.endswith("/METADATA"))
                 metadata = email.message_from_bytes(wheel.read(about))
-                self.assertEqual(metadata["Requires-Dist"], "torch>=2.4")
+                self.assertEqual(metadata.get_all("Requires-Dist")[0], "torch>=2.4")
+                self.assertIn("extra == 'train'", metadata.get_all("Requires-Dist")[1])
+                self.assertIn("bimetal_autoload/__init__.py", names)
                 self.assertIn(f"Tag: py3-none-{tag}".encode(), wheel.read(about.replace("METADATA", "WHEEL")))
                 self.assertEqual(len(names), len(set(names)))
                 self.assertIsNone(wheel.testzip())
@@ -80,61 +78,45 @@ class Wheels(unittest.TestCase):
 class Installed(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="bimetal-test-")
-        cls.addClassCleanup(cls.folder.cleanup)
-        place = pathlib.Path(cls.folder.name, "venv").resolve()
-        venv.create(place, with_pip=False)
-        packages, = place.glob("lib/python*/site-packages")
-        subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python",
-                        place / "bin" / "python", "install", "--no-deps", "--no-index", wheel_for("manylinux2014_x86_64")],
-                       check=True, timeout=SECONDS)
-        # What torch needs lies beside it.
-        (packages / "torch_of_the_tests.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
-        cls.place, cls.packages = place, packages
-
-    def run_command(self, *words, environment=None):
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "BIMETAL"))}
-        ours |= {"INSTALLED": str(self.packages), "OMP_NUM_THREADS": "1", **(environment or {})}
-        return subprocess.run([str(self.place / "bin" / words[0]), *words[1:]], cwd=self.folder.name, env=ours,
-                              capture_output=True, text=True, timeout=SECONDS)
+        cls.installed = CleanEnvironment(cls, wheel_for("manylinux2014_x86_64"))
 
     def test_two_ranks_train(self):
-        pathlib.Path(self.folder.name, "train.py").write_text(TRAIN)
-        done = self.run_command("bimetal", "launch", "-n", "2", "train.py")
+        (self.installed.folder / "train.py").write_text(TRAIN)
+        done = self.installed.run("bimetal", "launch", "-n", "2", "train.py")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count("of False"), 2, done.stdout)
 
     def test_launch_ends_with_the_first_that_fails(self):
         program = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(100)"
-        done = self.run_command("bimetal", "launch", "-n", "3", "--", "python", "-c", program)
+        done = self.installed.run("bimetal", "launch", "-n", "3", "--", "python", "-c", program)
         self.assertEqual(done.returncode, 7, done.stderr)
         self.assertIn("rank 1 ended with status 7", done.stderr)
 
     def test_token(self):
-        file = pathlib.Path(self.folder.name, "a token")
-        self.assertEqual(self.run_command("bimetal", "token", str(file)).returncode, 0)
+        file = self.installed.folder / "a token"
+        self.assertEqual(self.installed.run("bimetal", "token", str(file)).returncode, 0)
         self.assertEqual(file.stat().st_mode & 0o777, 0o600)
         self.assertEqual(len(file.read_text().strip()), 64)
-        again = self.run_command("bimetal", "token", str(file))
+        again = self.installed.run("bimetal", "token", str(file))
         self.assertEqual(again.returncode, 13, again.stderr)
 
     def test_doctor(self):
-        alone = self.run_command("bimetal", "doctor")
+        alone = self.installed.run("bimetal", "doctor")
         self.assertIn("torch " + str(torch.__version__), alone.stdout, alone.stderr)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
-        listening = threading.Thread(target=lambda: said.append(self.run_command("bimetal", "doctor", "--listen", address)))
+        listening = threading.Thread(target=lambda: said.append(self.installed.run("bimetal", "doctor", "--listen", address)))
         said = []
         listening.start()
-        said.append(self.run_command("bimetal", "doctor", address))
+        said.append(self.installed.run("bimetal", "doctor", address))
         listening.join()
         for done in said:
             self.assertIn("connections: in both directions", done.stdout, done.stderr)
             self.assertRegex(done.stdout, r"link: .* Mbit/s from here")
 
     def test_what_it_lacks_it_says(self):
-        done = self.run_command("python", "-c", "import bimetal", environment={"BIMETAL_HALF": "extension"})
+        done = self.installed.run("python", "-c", "import bimetal", environment={"BIMETAL_HALF": "extension"})
         self.assertIn("without the extension", done.stderr)
 
 

@@ -7,11 +7,15 @@ import shutil
 import signal
 import sys
 import tempfile
+import unittest
 
 import slurm_cluster
 from launches import BIMETAL, SHOW, LaunchTest, harness, wait_until
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY / "tests" / "python"))
+
+import programs  # noqa: E402
 
 
 class Slurm(LaunchTest):
@@ -113,10 +117,26 @@ class Slurm(LaunchTest):
         self.assertEqual(job.status, 0, output.read_text() if output.exists() else job.err)
         return output.read_text()
 
-    def submit(self, *words):
-        return self.start(program=self.cluster.command("sbatch", *words), environment={
+    def submit(self, *words, environment=None, folder=None):
+        return self.start(program=self.cluster.command("sbatch", *words), folder=folder, environment={
             "PATH": f"{pathlib.Path(BIMETAL).parent}:{os.environ['PATH']}", "HOME": str(self.folder),
-            "CHECKPOINTS": str(self.checkpoints)})
+            "CHECKPOINTS": str(self.checkpoints), **(environment or {})})
+
+    @unittest.skipUnless("TEXTBOOK_PYTHON" in os.environ, "TEXTBOOK_PYTHON is no Python that has the package")
+    def test_the_textbooks_resnet(self):
+        output = self.folder / "slurm.out"
+        packages = self.folder / "packages"
+        packages.mkdir()
+        path = [pathlib.Path(BIMETAL).parent, pathlib.Path(os.environ["TEXTBOOK_PYTHON"]).parent, os.environ["PATH"]]
+        job = self.submit(
+            "--wait", "-o", output, "examples/textbook/resnet.sbatch", "--samples", 256, "--batch-size", 32, "--width", 4,
+            "--epochs", 1, "--checkpoint", self.folder / "resnet18.pt", folder=REPOSITORY, environment={
+                "BIMETAL_TOKEN_FILE": str(self.token), "PATH": os.pathsep.join(map(str, path)),
+                "PYTHONPATH": os.pathsep.join([programs.install_entry_point(packages), os.environ["PYTHONPATH"]])}).wait()
+        self.assertEqual(job.status, 0, output.read_text() if output.exists() else job.err)
+        self.assertRegex(output.read_text(), r"epoch 0: loss [0-9.]+, next rate 0\.0000\n(?s:.*)accuracy [0-9.]+")
+        self.assertTrue((self.folder / "resnet18.pt").exists())
+        self.wait_until_nothing_is_left()
 
     def test_scancel_saves_a_checkpoint(self):
         job_file = self.write_job(checkpoint__every_steps=0)

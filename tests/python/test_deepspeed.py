@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 import bimetal
 from bimetal import deepspeed
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "textbook"
 sys.path.insert(0, str(EXAMPLES))
 
 SAMPLES, BATCH, RATE = 72, 16, 3e-3  # 9 micro-batches an epoch: steps of two reach over its end

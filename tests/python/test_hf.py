@@ -43,6 +43,60 @@ def trained(folder, weights, micro_batch, accumulation):
     return [found, trainer.sampler.shares, position]
 
 
+def tuned(folder, weights, micro_batch, accumulation, **more):
+    """Likewise by trl's SFTTrainer, which makes tokens of texts itself, and gathers figures in every micro-batch."""
+    sys.path.insert(0, str(EXAMPLES))
+    import lora as example
+    from datasets import Dataset
+    from tokenizers import Tokenizer, pre_tokenizers
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+    from trl import SFTConfig, SFTTrainer
+
+    from bimetal.hf import balanced
+
+    words = {word: number for number, word in enumerate(["<eos>", "<pad>", *"abcdefghij"])}
+    model = Tokenizer(WordLevel(words, unk_token="<eos>"))
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<eos>", pad_token="<pad>", unk_token="<eos>")
+    texts = [" ".join("abcdefghij"[(first + i) % 10] for i in range(3 + 7 * first % 19)) for first in range(80)]
+    args = SFTConfig(output_dir=folder, max_steps=4, per_device_train_batch_size=micro_batch,
+                     gradient_accumulation_steps=accumulation, use_cpu=True, bf16=False, optim="sgd", learning_rate=0.5,
+                     max_length=64, gradient_checkpointing=False, report_to="none", disable_tqdm=True, save_strategy="no",
+                     logging_steps=1)
+    trainer = balanced(SFTTrainer)(model=example.make_model(), args=args, train_dataset=Dataset.from_dict({"text": texts}),
+                                   processing_class=tokenizer, **more)
+    trainer.sampler_options |= {"balance": "fixed", "weights": weights, "seed": 5}
+    trainer.model.double()
+    trainer.train()
+    found = {name: p.flatten().tolist() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    return [found, trainer.sampler.shares, [row for row in trainer.state.log_history if "mean_token_accuracy" in row]]
+
+
+def twice_tuned(*arguments):
+    """With a loss in float64, and with trl's own in float32."""
+    return [tuned(*arguments, compute_loss_func=in_float64), tuned(*arguments)]
+
+
+@unittest.skipUnless(all(map(importlib.util.find_spec, (*NEEDED, "trl", "datasets"))), "trl is not installed")
+class Sft(unittest.TestCase):
+    def test_the_sft_trainer_of_unequal_ranks(self):
+        """Two ranks whose numbers of micro-batches differ: three and one."""
+        torch.set_num_threads(1)
+        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
+            references = twice_tuned(folder, [1], 16, 1)  # in a process that has no group
+            for results in ranks.on_ranks(2, twice_tuned, folder, [3, 1], 4, 2):
+                for (found, shares, logged), (reference, _, _), most in zip(results, references, (1e-10, 1e-5), strict=True):
+                    self.assertEqual(shares, [12, 4])
+                    self.assertEqual(len(logged), 4)
+                    self.assertEqual(set(found), set(reference))
+                    for name, values in found.items():
+                        difference = max(abs(a - b) for a, b in zip(values, reference[name], strict=True))
+                        self.assertLess(difference, most, name)
+            for reference, _, _ in references:
+                self.assertGreater(max(abs(a) for name in reference if "lora_B" in name for a in reference[name]), 1e-4)
+
+
 @unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "transformers, accelerate or peft is not installed")
 class HuggingFace(unittest.TestCase):
     def test_an_adapter_of_unequal_ranks(self):

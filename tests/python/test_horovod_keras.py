@@ -18,9 +18,9 @@ if importlib.util.find_spec("tensorflow") is None:
 
 import keras  # noqa: E402
 import numpy  # noqa: E402
+import programs  # noqa: E402
 import ranks  # noqa: E402
 import tensorflow as tf  # noqa: E402
-import test_examples  # noqa: E402
 
 import bimetal.horovod.tensorflow.keras as hvd  # noqa: E402
 from bimetal.horovod.core import meeting  # noqa: E402
@@ -211,7 +211,7 @@ class Keras(unittest.TestCase):
                 self.assertGreaterEqual(got[3], 12 * 10)  # no batch less, those of an epoch begun anew again
 
     def test_the_example(self):
-        output = test_examples.run("horovod_keras.py", "--samples", 4000, "--epochs", 2, timeout=600)
+        output = programs.run("textbook/horovod_keras.py", "--samples", 4000, "--epochs", 2, timeout=600)
         first, last = (float(loss) for loss in re.findall(r" loss: ([0-9.]+)", output))
         self.assertLess(last, first)
 

@@ -112,6 +112,7 @@ def subgroups_and_monitored_barrier():
         dist.all_reduce(data, group=pair)
         assert data[0] == 3, data
         assert bimetal.flight_recorder(pair)
+        dist.destroy_process_group(pair)  # alone: the default group stays
     bimetal.monitored_barrier()
     if rank != 2:
         ranks.raises(bimetal.Error, lambda: bimetal.monitored_barrier(timeout=datetime.timedelta(seconds=1)), "2")

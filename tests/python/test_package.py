@@ -4,12 +4,12 @@ import ast
 import inspect
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import unittest
+
+import programs
 
 import bimetal
 from bimetal import _build, _C, _torch_check
@@ -40,13 +40,7 @@ class Package(unittest.TestCase):
     def test_torch_knows_the_backend_where_the_package_is_installed(self):
         """By the entry point that pip writes down, without `import bimetal`; others do not pay for it."""
         with tempfile.TemporaryDirectory() as folder:
-            installed = pathlib.Path(folder, "bimetal-0.dist-info")
-            installed.mkdir()
-            entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
-            lines = [f"{name} = {value}" for name, value in entries.items()]
-            (installed / "entry_points.txt").write_text("\n".join(["[torch.backends]", *lines]))
-            shutil.copytree(ROOT / "python" / "bimetal_autoload", pathlib.Path(folder, "bimetal_autoload"))
-            path = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
+            path = os.pathsep.join([programs.install_entry_point(folder), os.environ["PYTHONPATH"]])
             for script in ("import sys, torch; assert 'bimetal' not in sys.modules and 'bimetal._C' not in sys.modules",
                            "import torch, torch.distributed as dist; dist.init_process_group('bimetal', rank=0, "
                            "world_size=1, store=dist.HashStore()); t = torch.ones(2); dist.all_reduce(t); "

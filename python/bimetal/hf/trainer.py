@@ -18,11 +18,6 @@ from bimetal.balance import BalancedBatchSampler, token_exact_hook
 _POSITION = "bimetal_sampler.json"
 
 
-def balanced(trainer: type) -> type:
-    """``Balanced`` mixed into transformers.Trainer or a class derived from it, as trl's SFTTrainer."""
-    return type(f"Balanced{trainer.__name__}", (Balanced, trainer), {})
-
-
 class Balanced:
     """To stand before transformers.Trainer in a class's bases.
 
@@ -89,11 +84,23 @@ class Balanced:
         pieces = list(self._pieces(inputs))
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
-            with contextlib.nullcontext() if last or not distributed else model.no_sync():
+            with contextlib.nullcontext() if last or not distributed else model.no_sync(), self._by_itself():
                 losses.append(super().training_step(model, piece, divisor))
         if not distributed:
             self.sampler.finish_step()
         return torch.stack(losses).sum()
+
+    @contextlib.contextmanager
+    def _by_itself(self) -> Iterator[None]:
+        """Ranks have unlike numbers of micro-batches, so that nothing in one may wait for the others. What SFTTrainer gathers
+        in them for its log (entropy, accuracy, tokens) is then of this rank alone."""
+        own = {name: (lambda value, *_, **__: value) for name in ("gather", "gather_for_metrics", "reduce")}
+        vars(self.accelerator).update(own)  # before the methods of its class
+        try:
+            yield
+        finally:
+            for name in own:
+                del vars(self.accelerator)[name]
 
     def _pieces(self, inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
         rows = len(inputs["labels"])

@@ -51,6 +51,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         self.members = [int(member) for member in place.global_ranks_in_group]  # none: this is a default group
         self._store = store  # this group's alone
         self._timeout = place.timeout
+        self._name = place.group_id
         self._barriers = 0
         self._handle = handle
         self._process = os.getpid()
@@ -67,6 +68,11 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's)
         return "bimetal"
+
+    @property
+    def group_name(self) -> str:
+        """torch's own asks the back ends of a group, and this group has none: destroy_process_group(group) wants it."""
+        return self._name
 
     def _get_backend(self, device: torch.device) -> LibraryProcessGroup:
         del device

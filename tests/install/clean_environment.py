@@ -1,0 +1,36 @@
+"""An environment of Python's own for tests of wheels: nothing in it but what is installed from files. The torch in it is that of
+the Python that runs the tests, so that nothing is downloaded."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import venv
+
+import torch
+
+SECONDS = 180
+
+
+class CleanEnvironment:
+    def __init__(self, test_class, *wheels):
+        """Until the class's tests are over. `folder` is empty, and where commands run."""
+        place = tempfile.TemporaryDirectory(prefix="bimetal-test-")
+        test_class.addClassCleanup(place.cleanup)
+        self.place = pathlib.Path(place.name, "venv").resolve()
+        self.folder = pathlib.Path(place.name, "work").resolve()
+        self.folder.mkdir()
+        venv.create(self.place, with_pip=False)
+        self.packages, = self.place.glob("lib/python*/site-packages")
+        subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python",
+                        self.place / "bin" / "python", "install", "--no-deps", "--no-index", *wheels], check=True, timeout=SECONDS)
+        # What torch needs lies beside it.
+        (self.packages / "torch_of_the_tests.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
+
+    def run(self, *words, environment=None):
+        """A command of the environment, by its name or path."""
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "BIMETAL", "LD_LIBRARY"))}
+        ours |= {"INSTALLED": str(self.packages), "OMP_NUM_THREADS": "1", **(environment or {})}
+        return subprocess.run([str(self.place / "bin" / words[0]), *map(str, words[1:])], cwd=self.folder, env=ours,
+                              capture_output=True, text=True, timeout=SECONDS)

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""The program's wheel of dist/ (make program-wheel), beside the package's in an environment of its own: `bimetal train` finds it,
+and trains."""
+
+import json
+import pathlib
+import re
+import subprocess
+import unittest
+import zipfile
+
+import torch
+from clean_environment import CleanEnvironment
+
+ROOT = pathlib.Path(__file__).parents[2]
+TRAIN = ["train", str(ROOT / "examples" / "fashion_mnist.toml"), "--worker", "cpu:threads=1", "--worker",
+         "cpu:threads=1,speed=0.5", "--set", "train.steps=12", "--set", "train.evaluate=false", "--set", "train.global_batch=64"]
+
+
+def wheel(pattern):
+    found = sorted((ROOT / "dist").glob(pattern))
+    if len(found) != 1:
+        raise AssertionError(f"dist/ has {len(found)} of {pattern}: make program-wheel")
+    return found[0]
+
+
+class Program(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.wheel = wheel("bimetal_program-*-manylinux_*.whl")
+        cls.installed = CleanEnvironment(cls, wheel("bimetal-*-manylinux2014_x86_64.whl"), cls.wheel)
+        cls.program = cls.installed.packages / "bimetal_program" / "bimetal"
+
+    def test_it_depends_on_its_torch(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            about, = (name for name in archive.namelist() if name.endswith("/METADATA"))
+            text = archive.read(about).decode()
+        self.assertIn(f"Requires-Dist: torch=={'.'.join(torch.__version__.split('.')[:2])}.*", text)
+
+    def test_no_place_of_the_building_machine_is_in_it(self):
+        found = subprocess.run(["readelf", "-d", self.program], capture_output=True, text=True, check=True).stdout
+        paths, = re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", found)
+        for path in paths.split(":"):
+            self.assertTrue(path.startswith("$ORIGIN/"), paths)
+
+    def test_training(self):
+        done = self.installed.run("bimetal", *TRAIN, "--report", "report.json")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        report = json.loads((self.installed.folder / "report.json").read_text())
+        self.assertEqual(sum(worker["samples"] for worker in report["workers"]), 12 * 64)
+
+    def test_beside_torch_it_needs_nothing_said(self):
+        """As pip lays them down; in this environment torch is elsewhere."""
+        (self.installed.packages / "torch").symlink_to(pathlib.Path(torch.__file__).parent)
+        self.addCleanup((self.installed.packages / "torch").unlink)
+        done = self.installed.run(self.program, "--version")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_another_torch_is_refused(self):
+        built_for = self.program.with_name("torch_version")
+        self.addCleanup(built_for.write_text, built_for.read_text())
+        built_for.write_text("2.1\n")
+        done = self.installed.run("bimetal", *TRAIN)
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        self.assertIn("pip install 'torch==2.1.*'", done.stderr)
+
+    def test_without_it_the_command_says_what_to_install(self):
+        alone = CleanEnvironment(type(self), wheel("bimetal-*-manylinux2014_x86_64.whl"))
+        done = alone.run("bimetal", *TRAIN)
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        self.assertIn("pip install 'bimetal[train]'", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
