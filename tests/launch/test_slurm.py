@@ -132,6 +132,7 @@ class Slurm(LaunchTest):
             "--wait", "-o", output, "examples/textbook/resnet.sbatch", "--samples", 256, "--batch-size", 32, "--width", 4,
             "--epochs", 1, "--checkpoint", self.folder / "resnet18.pt", folder=REPOSITORY, environment={
                 "BIMETAL_TOKEN_FILE": str(self.token), "PATH": os.pathsep.join(map(str, path)),
+                "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"),
                 "PYTHONPATH": os.pathsep.join([programs.install_entry_point(packages), os.environ["PYTHONPATH"]])}).wait()
         self.assertEqual(job.status, 0, output.read_text() if output.exists() else job.err)
         self.assertRegex(output.read_text(), r"epoch 0: loss [0-9.]+, next rate 0\.0000\n(?s:.*)accuracy [0-9.]+")
