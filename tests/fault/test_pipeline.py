@@ -24,8 +24,11 @@ class Pipeline(FaultTest):
         return job
 
     def assert_same_end(self, name, step):
+        whole = self.folder / "whole"
+        done = self.start("checkpoint", "consolidate", self.folder / name / f"step-{step:08}", "--out", whole).wait()
+        self.assertEqual(done.status, 0, done.err)
         for file in ("model.safetensors", "optimizer.safetensors"):
-            ours, expected = (tensors_of(self.folder / folder / f"step-{step:08}" / file) for folder in (name, "alone"))
+            ours, expected = (tensors_of(path / file) for path in (whole, self.folder / "alone" / f"step-{step:08}"))
             self.assertEqual(ours.keys(), expected.keys())
             for key, values in expected.items():
                 self.assertLess(max(abs(a - b) for a, b in zip(ours[key], values, strict=True)), 1e-12, key)

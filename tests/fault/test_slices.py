@@ -15,8 +15,8 @@ MODEL_BYTES = 4 * (784 * 256 + 256 * 256 + 256 * 10)  # the mlp's weights
 
 
 class Slices(FaultTest):
-    def sliced_job(self, **settings):
-        return self.write_job(**{"train__optimizer": "adamw", "zero__level": 2, "zero__shards": [2, 1],
+    def sliced_job(self, name="job.toml", **settings):
+        return self.write_job(name, **{"train__optimizer": "adamw", "zero__level": 2, "zero__shards": [2, 1],
                                  "checkpoint__every_steps": 1, "checkpoint__keep": 2, **settings})
 
     def inspect(self, path):
@@ -24,10 +24,11 @@ class Slices(FaultTest):
 
     def test_killed_at_any_moment(self):
         job_file = self.sliced_job()
+        stages = self.sliced_job("stages.toml", zero__level=0, zero__shards="equal", mesh__stages=2, mesh__cuts=[1])
         self.train(job_file, "--set", "train.steps=1").wait()
-        for everybody in (False, True, False):
+        for everybody, killed in ((False, job_file), (True, stages), (False, stages), (True, job_file)):
             before = self.saved_steps()[-1]
-            job = self.train(job_file, "--resume", self.checkpoints)
+            job = self.train(killed, "--resume", self.checkpoints)
             harness.wait_until(lambda before=before, job=job: self.saved_steps()[-1] > before
                                or job.process.poll() is not None, "a checkpoint", job)
             time.sleep(random.uniform(0, 0.3))

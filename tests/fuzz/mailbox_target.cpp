@@ -65,6 +65,7 @@ class FakeMesh : public net::Mesh {
 struct Listener : comm::GroupListener {
   void on_failure(const comm::Failure&, bool) override { failed = true; }
   void on_sign(int peer, std::uint64_t) override { promise(peer > 0 && peer < kSize); }
+  void on_ring(int peer, std::uint32_t) override { promise(peer > 0 && peer < kSize); }
   bool failed = false;
 };
 
@@ -141,7 +142,7 @@ class Rank {
       header.sequence = choices_.below(2) ? choices_.byte() : choices_.number();
       header.count = choices_.number();
       header.root = static_cast<int>(choices_.byte()) - 1;
-      header.part = choices_.below(2) ? choices_.byte() : 0xffffffffu - choices_.below(3);
+      header.part = choices_.below(2) ? choices_.byte() : 0xffffffffu - choices_.below(8);
     }
     header.payload_bytes = choices_.below(8) == 0 ? choices_.number() : choices_.byte();
     return header;

@@ -23,6 +23,14 @@ inline constexpr std::size_t kMaxPartBytes = std::size_t{1} << 20;
 inline constexpr std::uint32_t kProbePart = 0xffffffffu;   ///< "I am waiting in this call"
 inline constexpr std::uint32_t kAnswerPart = 0xfffffffeu;  ///< "I am through with it"
 
+/// Numbers of send_recv's frames that belong to no message but are about memory through which long
+/// ones go (shm/message_ring.h), and what is added to those of parts that lie there.
+inline constexpr std::uint32_t kOfferPart = 0xfffffffdu;    ///< "here it is"; payload: its address
+inline constexpr std::uint32_t kOpenedPart = 0xfffffffcu;   ///< "I see it"
+inline constexpr std::uint32_t kRefusedPart = 0xfffffffbu;  ///< "I do not, or not any more"
+inline constexpr std::uint32_t kFreedPart = 0xfffffffau;    ///< "I have read the oldest part there"
+inline constexpr std::uint32_t kPlacedPart = 0x80000000u;
+
 /// A collective call, or one side of a point-to-point message.
 struct Call {
   Operation operation = Operation::barrier;

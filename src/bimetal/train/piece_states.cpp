@@ -7,9 +7,10 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/model_file.h"
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 
@@ -31,15 +32,14 @@ std::string name_of(const Piece& piece) {
 }
 
 Slice slice_of(const Piece& piece) {
+  if (piece.tensor.sizes() == piece.shape) return checkpoint::whole_slice(piece.shape);
   return checkpoint::flat_range(piece.range.offset, piece.range.count);
 }
 
 /// The pieces as a model's parameters, so that what knows models knows them.
-task::ModelState as_model(const ShardedModel& sharded) {
+task::ModelState as_model(const KeptPieces& pieces) {
   task::ModelState model;
-  for (const auto& piece : sharded.pieces()) {
-    model.parameters.push_back({name_of(piece), piece.tensor});
-  }
+  for (const auto& piece : pieces) model.parameters.push_back({name_of(piece), piece.tensor});
   return model;
 }
 
@@ -55,40 +55,35 @@ void visit_fields(const Map& map, const std::string& owner, Visit visit) {
   }
 }
 
-/// Names of the parameters that are cut up and have elements.
-std::set<std::string> cut_names(const ShardedModel& sharded) {
-  std::set<std::string> names;
-  for (const auto& [name, tensor] : sharded.trained()) {
-    if (tensor.numel() > 0) names.insert(name);
-  }
-  return names;
-}
-
 [[noreturn]] void refuse_state(const std::string& name, const std::string& flaw) {
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("{} does not fit this optimizer: '{}' {}", kOrigin, name, flaw));
 }
 
-/// All states must be of parameters that there are.
-void require_known_states(const checkpoint::TensorIndex& states, const ShardedModel& sharded) {
-  const auto known = cut_names(sharded);
-  for (const auto& [name, tensor] : states) {
-    if (!known.contains(name.substr(0, name.rfind('.')))) {
-      refuse_state(name, "is of no parameter here");
-    }
-  }
-}
-
 }  // namespace
 
-checkpoint::OwnSlices own_slices(const ShardedModel& sharded, const task::ModelState& model,
-                                 const torch::optim::Optimizer& of_pieces) {
-  checkpoint::OwnSlices own;
-  TensorMap learnt;
-  if (!sharded.pieces().empty()) {
-    learnt = checkpoint::optimizer_tensors(of_pieces, as_model(sharded));
+KeptPieces whole_pieces(const task::ModelState& model) {
+  KeptPieces pieces;
+  for (const auto& [name, tensor] : model.parameters) {
+    pieces.push_back({name, tensor.sizes().vec(), {0, tensor.numel()}, tensor});
   }
-  for (const auto& piece : sharded.pieces()) {
+  return pieces;
+}
+
+task::ModelState uncut_of(task::ModelState model) {
+  std::erase_if(model.parameters, [](const task::NamedTensor& parameter) {
+    return parameter.tensor.requires_grad() && parameter.tensor.numel() > 0;
+  });
+  return model;
+}
+
+checkpoint::OwnSlices own_slices(const KeptPieces& pieces, const torch::optim::Optimizer& of_pieces,
+                                 const std::function<bool(const Piece& piece)>& gives) {
+  checkpoint::OwnSlices own;
+  if (pieces.empty()) return own;
+  const auto learnt = checkpoint::optimizer_tensors(of_pieces, as_model(pieces));
+  for (const auto& piece : pieces) {
+    if (!gives(piece)) continue;
     own.model.push_back({piece.parameter, piece.shape, slice_of(piece), piece.tensor});
     visit_fields(learnt, name_of(piece), [&](const std::string& field, const auto& values) {
       OwnSlice state{piece.parameter + "." + field, piece.shape, slice_of(piece), values};
@@ -96,36 +91,48 @@ checkpoint::OwnSlices own_slices(const ShardedModel& sharded, const task::ModelS
       own.optimizer.push_back(std::move(state));
     });
   }
-  if (sharded.group().rank() != 0) return own;
-  const auto cut = cut_names(sharded);
-  for (const auto& [name, tensor] : checkpoint::model_tensors(model)) {
-    if (cut.contains(name)) continue;
-    const auto shape = tensor.sizes().vec();
-    own.model.push_back({name, shape, checkpoint::whole_slice(shape), tensor});
-  }
   return own;
 }
 
-void take_uncut(checkpoint::OpenCheckpoint& saved, const task::ModelState& model) {
-  const torch::NoGradGuard no_grad;
-  const auto take = [&](const task::NamedTensor& named) {
-    torch::Tensor(named.tensor).copy_(saved.read(named.name, saved.index().model.at(named.name)));
-  };
-  for (const auto& buffer : model.buffers) take(buffer);
-  for (const auto& parameter : model.parameters) {
-    if (!parameter.tensor.requires_grad()) take(parameter);
+void add_whole(checkpoint::OwnSlices& own, const task::ModelState& model) {
+  for (const auto* tensors : {&model.parameters, &model.buffers}) {
+    for (const auto& [name, tensor] : *tensors) {
+      const auto shape = tensor.sizes().vec();
+      own.model.push_back({name, shape, checkpoint::whole_slice(shape), tensor});
+    }
   }
 }
 
-void take_pieces(checkpoint::SharedReader& saved, const ShardedModel& sharded,
-                 torch::optim::Optimizer& of_pieces) {
+void take_whole(checkpoint::SharedReader& saved, const task::ModelState& model) {
   const torch::NoGradGuard no_grad;
-  require_known_states(saved.index().optimizer, sharded);
+  saved.each_takes([&](const checkpoint::SharedReader::Read& read) {
+    for (const auto* tensors : {&model.parameters, &model.buffers}) {
+      for (const auto& [name, tensor] : *tensors) {
+        torch::Tensor(tensor).copy_(read.model(name, checkpoint::whole_slice(tensor.sizes())));
+      }
+    }
+  });
+}
+
+void require_known_states(const checkpoint::SharedReader& saved,
+                          const std::vector<task::NamedTensor>& parameters) {
+  std::set<std::string> known;
+  for (const auto& parameter : parameters) known.insert(parameter.name);
+  for (const auto& [name, tensor] : saved.index().optimizer) {
+    if (!known.contains(name.substr(0, name.rfind('.')))) {
+      refuse_state(name, "is of no parameter here");
+    }
+  }
+}
+
+void take_pieces(checkpoint::SharedReader& saved, const KeptPieces& pieces,
+                 torch::optim::Optimizer& of_pieces, const std::function<void()>& taken) {
+  const torch::NoGradGuard no_grad;
   TensorMap states;
   saved.each_takes([&](const checkpoint::SharedReader::Read& read) {
-    for (const auto& piece : sharded.pieces()) {
+    for (const auto& piece : pieces) {
       torch::Tensor(piece.tensor).copy_(read.model(piece.parameter, slice_of(piece)));
-      sharded.let_go_of_kept();
+      taken();
       visit_fields(saved.index().optimizer, piece.parameter,
                    [&](const std::string& field, const checkpoint::StoredTensor& stored) {
                      const auto name = piece.parameter + "." + field;
@@ -138,8 +145,8 @@ void take_pieces(checkpoint::SharedReader& saved, const ShardedModel& sharded,
                    });
     }
   });
-  if (sharded.pieces().empty()) return;
-  of_pieces.state() = checkpoint::optimizer_states(states, of_pieces, as_model(sharded), kOrigin);
+  if (pieces.empty()) return;
+  of_pieces.state() = checkpoint::optimizer_states(states, of_pieces, as_model(pieces), kOrigin);
 }
 
 void take_drawn(const std::function<void(const task::UnitMade& made)>& values,

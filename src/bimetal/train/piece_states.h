@@ -5,6 +5,7 @@
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
 #include <functional>
+#include <vector>
 
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
@@ -14,20 +15,39 @@
 
 namespace bimetal::train {
 
-/// This rank's part of a checkpoint: its pieces and their states, and on rank 0 what is not cut up
-/// of `model`. The tensors themselves, not copies.
-checkpoint::OwnSlices own_slices(const parallel::shard::ShardedModel& sharded,
-                                 const task::ModelState& model,
-                                 const torch::optim::Optimizer& of_pieces);
+using KeptPieces = std::vector<parallel::shard::Piece>;
 
-/// What is not cut up of `model`, from a checkpoint of that model.
-void take_uncut(checkpoint::OpenCheckpoint& saved, const task::ModelState& model);
+/// All parameters of `model`, each a piece of its own shape: of a rank that cuts up none.
+KeptPieces whole_pieces(const task::ModelState& model);
 
-/// Gives the pieces and `of_pieces`, which steps them, their values and states of `saved`, a
-/// checkpoint of that model. Nobody reads more than its own. Collective. Errors: InvalidArgument
-/// for states that do not fit; SharedReader's.
-void take_pieces(checkpoint::SharedReader& saved, const parallel::shard::ShardedModel& sharded,
-                 torch::optim::Optimizer& of_pieces);
+/// What is in nobody's shards of `model`: buffers, and parameters that are not trained or have no
+/// elements.
+task::ModelState uncut_of(task::ModelState model);
+
+/// This rank's part of a checkpoint: those of `pieces` that it `gives`, and what `of_pieces`, which
+/// steps all of them, has learnt about these. The tensors themselves, not copies.
+checkpoint::OwnSlices own_slices(
+    const KeptPieces& pieces, const torch::optim::Optimizer& of_pieces,
+    const std::function<bool(const parallel::shard::Piece& piece)>& gives);
+
+/// Adds all of `model`'s tensors.
+void add_whole(checkpoint::OwnSlices& own, const task::ModelState& model);
+
+/// Gives them their values of `saved`, a checkpoint that has them. Collective. Errors:
+/// SharedReader's.
+void take_whole(checkpoint::SharedReader& saved, const task::ModelState& model);
+
+/// Error(InvalidArgument) if `saved` has learnt about others than `parameters`.
+void require_known_states(const checkpoint::SharedReader& saved,
+                          const std::vector<task::NamedTensor>& parameters);
+
+/// Gives `pieces` and `of_pieces`, which steps them, their values and states of `saved`, a
+/// checkpoint of that model or of one of which it is a part. Nobody reads more than its own;
+/// `taken` is called after each. Collective. Errors: InvalidArgument for states that do not fit;
+/// SharedReader's.
+void take_pieces(
+    checkpoint::SharedReader& saved, const KeptPieces& pieces, torch::optim::Optimizer& of_pieces,
+    const std::function<void()>& taken = [] {});
 
 /// Gives the pieces the values that `values` makes.
 void take_drawn(const std::function<void(const task::UnitMade& made)>& values,

@@ -19,8 +19,6 @@
 #include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/gradient_compression.h"
-#include "bimetal/train/piece_states.h"
-#include "bimetal/train/pipeline/shard_states.h"
 #include "bimetal/train/tensor/tensor_states.h"
 
 namespace bimetal::train {
@@ -130,42 +128,79 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
       group_(std::move(group)),
       replicas_(replicas),
       whole_(start.model),
-      optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
-      outline_(whole_) {
-  if (job_.zero.level > 0 && !stages.mesh) {
-    begin_in_shards(start, resume, shards, observer);
-    return;
-  }
-  state_ = checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer);
+      optimizer_(make_optimizer(job_, group_.size(), task, whole_)) {
   if (stages.mesh) {
-    take_stage(stages, shards, options, observer);
-  } else if (replicas_.in_parts()) {
-    cut_tensors(parts, options, observer);
+    begin_in_stages(stages, resume, shards, options, observer);
+  } else if (job_.zero.level > 0) {
+    begin_in_shards(start, resume, shards, observer);
   } else {
-    store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
+    state_ = checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer);
+    if (replicas_.in_parts()) {
+      cut_tensors(parts, options, observer);
+    } else {
+      store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
+    }
   }
+}
+
+/// Where all goes on, once it is certain that it can.
+void TrainedModel::begin_at(checkpoint::SharedReader& saved, progress::Observer& observer) {
+  optimizer_facts_ = checkpoint::optimizer_facts(*optimizer_);
+  if (auto* const opened = saved.opened()) {
+    checkpoint::require_same_kind(*opened, optimizer_facts_);
+    checkpoint::require_same_model(*opened, whole_);
+    checkpoint::log_changed_settings(*opened, optimizer_facts_);
+  }
+  state_ = checkpoint::starting_point(group_, job_, saved, observer);
 }
 
 void TrainedModel::begin_in_shards(const StartingModel& start,
                                    const std::optional<std::filesystem::path>& resume,
                                    const std::vector<double>& weights,
                                    progress::Observer& observer) {
-  optimizer_facts_ = checkpoint::optimizer_facts(*optimizer_);
   checkpoint::SharedReader saved(group_, resume);
-  if (auto* const opened = saved.opened()) {
-    checkpoint::require_same_kind(*opened, optimizer_facts_);
-    checkpoint::require_same_model(*opened, whole_);
-    checkpoint::log_changed_settings(*opened, optimizer_facts_);
-    take_uncut(*opened, whole_);
-  }
-  state_ = checkpoint::starting_point(group_, job_, saved, observer);
+  begin_at(saved, observer);
+  if (saved.found()) take_whole(saved, uncut_of(whole_));
   cut(group_, weights, static_cast<bool>(start.values), observer);
   if (saved.found()) {
-    take_pieces(saved, *sharded_, *optimizer_);
+    require_known_states(saved, sharded_->trained());
+    take_pieces(saved, sharded_->pieces(), *optimizer_, [this] { sharded_->let_go_of_kept(); });
     sharded_->after_update();
   } else if (start.values) {
     take_drawn(start.values, *sharded_);
   }
+}
+
+/// Each rank reads its own stage of a checkpoint, and no more.
+void TrainedModel::begin_in_stages(const StagePlan& plan,
+                                   const std::optional<std::filesystem::path>& resume,
+                                   const std::vector<double>& shards,
+                                   const parallel::ReplicatedModelOptions& options,
+                                   progress::Observer& observer) {
+  checkpoint::SharedReader saved(group_, resume);
+  begin_at(saved, observer);
+  if (saved.found()) {
+    require_known_states(saved, whole_.named_parameters());
+  } else {
+    const task::ModelState all(whole_);
+    for (const auto* tensors : {&all.parameters, &all.buffers}) {
+      parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, options.bucket_bytes,
+                                  options.timeout);
+    }
+  }
+  take_stage(plan, shards, observer);
+  if (saved.found()) {
+    take_whole(saved, kept_whole());
+    take_pieces(saved, kept_pieces(), *optimizer_);
+    if (sharded_) sharded_->after_update();
+  }
+  if (!sharded_) {
+    store_ = std::make_shared<parallel::ReplicatedModel>(whole_, mesh_->replicas(), options);
+  }
+  stage_store_ =
+      std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied, options.timeout);
+  store_ = stage_store_;
+  if (sharded_) count_pieces();
 }
 
 void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bool hollow,
@@ -223,33 +258,18 @@ void TrainedModel::cut_tensors(const std::vector<double>& weights,
 
 /// From here on this rank has no more of the model than its stage.
 void TrainedModel::take_stage(const StagePlan& plan, const std::vector<double>& shards,
-                              const parallel::ReplicatedModelOptions& options,
                               progress::Observer& observer) {
   mesh_ = plan.mesh;
   const auto whole = whole_;
-  const task::ModelState state(whole);
-  for (const auto* tensors : {&state.parameters, &state.buffers}) {
-    parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, options.bucket_bytes,
-                                options.timeout);
-  }
   stage_ = parallel::pipeline::make_stage(whole, plan.begins, mesh_->shape().stages,
                                           mesh_->place().stage);
   whole_ = stage_.model;
   if (job_.zero.level > 0) {
-    const auto learnt = std::move(optimizer_);
     cut(mesh_->replicas(), shards, /*hollow=*/false, observer);
-    take_states(*learnt, whole, *sharded_, *optimizer_);
   } else {
-    auto own =
+    optimizer_ =
         optim::make_optimizer(optimizer_config(job_, mesh_->shape().replicas), whole_.parameters());
-    take_stage_states(*optimizer_, whole, whole_, *own);
-    optimizer_ = std::move(own);
-    store_ = std::make_shared<parallel::ReplicatedModel>(whole_, mesh_->replicas(), options);
   }
-  stage_store_ =
-      std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied, options.timeout);
-  store_ = stage_store_;
-  if (sharded_) count_pieces();
   observer.on_notice(picture_of(whole, plan, job_.mesh.schedule));
 }
 
@@ -267,36 +287,42 @@ void TrainedModel::end_passes() const {
 }
 
 std::filesystem::path TrainedModel::save() {
-  if (!sharded_ && !mesh_ && !tensor_) {
-    return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
-  }
-  if (sharded_ && !mesh_) {
-    auto own = own_slices(*sharded_, whole_, *optimizer_);
-    own.written = [this] { sharded_->let_go_of_kept(); };
-    return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, state_);
-  }
-  if (tensor_) {
-    // One replica has everything.
-    if (replicas_.group().rank() > 0) return save_whole(whole_, {});
-    const auto learnt = gather_states(*tensor_, *optimizer_);
-    return save_whole(with_values(whole_, tensor_->gather(whole_.named_parameters())), learnt);
-  }
-  task::ModelState whole(whole_);
-  checkpoint::TensorMap learnt;
-  if (sharded_) {
-    learnt = gather_states(*sharded_, *optimizer_);
-    whole = with_values(whole,
-                        sharded_->gather([](const auto& piece) { return piece.tensor; }, 0));
-  } else {
-    learnt = checkpoint::optimizer_tensors(*optimizer_, whole);
-  }
-  const auto of_all = gather_stage_states(*mesh_, outline_, whole, learnt);
-  return save_whole(of_all.model, of_all.learnt);
+  if (sharded_ || mesh_) return save_own_slices();
+  if (tensor_) return save_together();
+  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
 }
 
-/// `whole` and what has been learnt about it are rank 0's.
-std::filesystem::path TrainedModel::save_whole(const task::ModelState& whole,
-                                               const checkpoint::TensorMap& learnt) {
+/// Of this rank's part of the model what is in pieces.
+KeptPieces TrainedModel::kept_pieces() const {
+  return sharded_ ? sharded_->pieces() : whole_pieces(whole_);
+}
+
+/// The rest of it.
+task::ModelState TrainedModel::kept_whole() const {
+  if (sharded_) return uncut_of(whole_);
+  task::ModelState rest(whole_);
+  rest.parameters.clear();
+  return rest;
+}
+
+/// What several ranks keep the first of them gives.
+std::filesystem::path TrainedModel::save_own_slices() {
+  auto own = own_slices(kept_pieces(), *optimizer_, [this](const parallel::shard::Piece& piece) {
+    return !stage_store_ || stage_store_->counts(piece.tensor);
+  });
+  if (mesh_ ? mesh_->place().replica == 0 : group_.rank() == 0) add_whole(own, kept_whole());
+  if (sharded_) own.written = [this] { sharded_->let_go_of_kept(); };
+  return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, state_);
+}
+
+/// Put together on rank 0 from the parts of one replica, which has everything.
+std::filesystem::path TrainedModel::save_together() {
+  task::ModelState whole(whole_);
+  checkpoint::TensorMap learnt;
+  if (replicas_.group().rank() == 0) {
+    learnt = gather_states(*tensor_, *optimizer_);
+    whole = with_values(whole, tensor_->gather(whole_.named_parameters()));
+  }
   // Elsewhere an empty one: rank 0 alone writes.
   const auto optimizer = optim::make_optimizer(
       job_.train, group_.rank() == 0 ? task::tensors_of(whole.parameters)

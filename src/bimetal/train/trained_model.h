@@ -23,7 +23,7 @@
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/unit.h"
-#include "bimetal/train/pipeline/stage_states.h"
+#include "bimetal/train/piece_states.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/tensor/replicas.h"
 
@@ -39,6 +39,9 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
 struct StagePlan {
   std::shared_ptr<const parallel::Mesh> mesh;  ///< none: it is not
   std::vector<std::size_t> begins = {};        ///< of the pieces: choose_cuts()
+
+  /// "stage 1 of 3, replica 0".
+  std::string name_of(int rank) const { return parallel::name_of(mesh->shape(), rank); }
 };
 
 /// Use from one thread.
@@ -77,8 +80,8 @@ class TrainedModel {
   /// Due after an evaluation, before the ranks meet.
   void end_passes() const;
 
-  /// Each rank what it keeps: as checkpoint::save_shared_checkpoint, or save_slices where that is
-  /// shards. Collective; the path is rank 0's.
+  /// As checkpoint::save_shared_checkpoint, or each rank what it keeps (save_slices) where that is
+  /// shards or a stage. Collective; the path is rank 0's.
   std::filesystem::path save();
 
   /// As checkpoint::require_finite_parameters.
@@ -90,25 +93,31 @@ class TrainedModel {
                        const std::vector<double>& weights, progress::Observer& observer);
   void cut(comm::Group group, const std::vector<double>& weights, bool hollow,
            progress::Observer& observer);
+  void begin_in_stages(const StagePlan& plan, const std::optional<std::filesystem::path>& resume,
+                       const std::vector<double>& shards,
+                       const parallel::ReplicatedModelOptions& options,
+                       progress::Observer& observer);
+  void begin_at(checkpoint::SharedReader& saved, progress::Observer& observer);
   void take_stage(const StagePlan& plan, const std::vector<double>& shards,
-                  const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
+                  progress::Observer& observer);
   void count_pieces();
   void cut_tensors(const std::vector<double>& weights,
                    const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
-  std::filesystem::path save_whole(const task::ModelState& whole,
-                                   const checkpoint::TensorMap& learnt);
+  KeptPieces kept_pieces() const;
+  task::ModelState kept_whole() const;
+  std::filesystem::path save_own_slices();
+  std::filesystem::path save_together();
 
   const job::JobConfig& job_;
   comm::Group group_;
   const Replicas& replicas_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  checkpoint::OptimizerFacts optimizer_facts_;  ///< with shards: of one of whole tensors
+  checkpoint::OptimizerFacts optimizer_facts_;  ///< where slices are saved: of the whole model's
   checkpoint::TrainingState state_;
   std::shared_ptr<parallel::ParameterStore> store_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;  ///< the same, from level 1 on
   std::shared_ptr<const parallel::Mesh> mesh_;              ///< where there are stages
-  ModelOutline outline_;                                    ///< of the whole model
   parallel::pipeline::StageModel stage_;
   std::shared_ptr<parallel::pipeline::StageStore> stage_store_;
   std::shared_ptr<const parallel::tensor::TensorModel> tensor_;  ///< where replicas are in parts

@@ -129,10 +129,13 @@ void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& re
 }
 
 void TrainingRun::introduce_workers() {
-  const auto places = replicas_.places({options_.host_name, place_.device.str()},
-                                       milliseconds_of(job_.parallel.timeout_s));
+  auto places = replicas_.places({options_.host_name, place_.device.str()},
+                                 milliseconds_of(job_.parallel.timeout_s));
   place_of_replica_ = places[static_cast<std::size_t>(replicas_.group().rank())];
   observer_.on_workers(places);
+  for (std::size_t rank = 0; stages_.mesh && rank < places.size(); ++rank) {
+    places[rank].device += ", " + stages_.name_of(static_cast<int>(rank));
+  }
 }
 
 void TrainingRun::evaluate_now() {
@@ -143,8 +146,9 @@ void TrainingRun::evaluate_now() {
                                      .timeout = milliseconds_of(job_.parallel.timeout_s),
                                      .computed = [this] { trained_.end_passes(); }};
   const auto rates = alone_rates(balancer_);
-  const auto result = stage_ ? stage_->evaluate(rates, how)
-                             : predict::evaluate(computed_, trained_.model(), replicas_.group(), rates, how);
+  const auto result =
+      stage_ ? stage_->evaluate(rates, how)
+             : predict::evaluate(computed_, trained_.model(), replicas_.group(), rates, how);
   journal_.add_evaluation(state_.step, result);
   observer_.on_evaluated(state_.position.epoch + 1, result);
   journal_.start_clock();

@@ -1,5 +1,7 @@
 // What a run is made of, in the order of its start.
 
+#include "bimetal/train/training_run.h"
+
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -11,7 +13,6 @@
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/train/gradient_compression.h"
-#include "bimetal/train/training_run.h"
 
 namespace bimetal::train {
 
@@ -33,8 +34,8 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       lanes_(stages_.mesh ? Lanes(stages_.mesh->shape(), group_.rank())
                           : Lanes(replicas_.group().size(), replicas_.group().rank())),
       balancer_(measure_devices()),
-      trained_(job_, group_, *task_, make_starting_model(job_, task_, place_),
-               options_.resume, observer_, parallel_options(),
+      trained_(job_, group_, *task_, make_starting_model(job_, task_, place_), options_.resume,
+               observer_, parallel_options(),
                shard_weights(job_, stages_.mesh ? stages_.mesh->replicas() : group_, place_.device,
                              alone_),
                stages_, replicas_, replicas_.part_weights(job_.mesh, alone_)),
@@ -52,7 +53,8 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
                 .counts = task_->counts()}),
       shadow_(job_.train, *task_, probe_options()),
       profiler_(group_, options_.profile, place_.device,
-                fmt::format("{}, {}", options_.host_name, place_.device.str()),
+                fmt::format("{}{}, {}", stages_.mesh ? stages_.name_of(group_.rank()) + ", " : "",
+                            options_.host_name, place_.device.str()),
                 milliseconds_of(job_.parallel.timeout_s)),
       saved_step_(state_.step),
       evaluated_step_(-1),
@@ -134,8 +136,8 @@ parallel::ReplicatedModelOptions TrainingRun::parallel_options() const {
 /// Neither a compressed exchange, which needs each rank's own gradients, nor shards and parts use
 /// islands.
 std::shared_ptr<c10d::Island> TrainingRun::find_island() const {
-  const bool apart =
-      job_.compression.gradients != "none" || job_.zero.level > 0 || replicas_.in_parts() || stages_.mesh;
+  const bool apart = job_.compression.gradients != "none" || job_.zero.level > 0 ||
+                     replicas_.in_parts() || stages_.mesh;
   if (apart || job_.fabric.islands == "off") return nullptr;
   return c10d::form_islands(group_, place_.device, milliseconds_of(job_.parallel.timeout_s));
 }

@@ -115,6 +115,26 @@ TEST_P(LanguageJob, GoesOnWithItsTensorsInOtherParts) {
               progress::value_of(progress::last_metrics(expected), "perplexity"), 1e-9);
 }
 
+// GPT-2's embedding and head are one tensor, which the first and the last stage have.
+TEST_P(LanguageJob, GoesOnInOtherStages) {
+  job_.model.name = GetParam();
+  job_.train.optimizer = "adamw";
+  job_.train.learning_rate = 0.001;
+  const auto whole = train("whole", 1, 0);
+  job_.mesh.stages = 3;
+  job_.mesh.cuts = {1, 2};
+  const auto stages = train("stages", 3, 3);
+  job_.mesh.stages = 2;
+  job_.mesh.cuts = {2};
+  job_.zero.level = 1;
+  const auto sharded = train("sharded", 4, 7, stages);
+  job_.mesh = {};
+  job_.zero = {};
+  const auto rest = train("rest", 1, 0, sharded);
+  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
+            1e-12);
+}
+
 TEST_P(LanguageJob, TellsPerplexity) {
   job_.model.name = GetParam();
   job_.train.epochs = 12;

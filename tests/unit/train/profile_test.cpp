@@ -74,8 +74,8 @@ TEST(Phases, ExchangeIsWhatTheFabricsCallsCover) {
                 {.name = "barrier", .begin_ns = 20'000, .end_ns = 40'000}};
   const auto profile = summarize(rank, 250e-6);
   EXPECT_NEAR(profile.phases[1], 100e-6, 1e-12);  // forward
-  EXPECT_NEAR(profile.phases[5], 150e-6, 1e-12);  // other
-  EXPECT_NEAR(profile.phases[6], 40e-6, 1e-12);   // exchange
+  EXPECT_NEAR(profile.phases[6], 150e-6, 1e-12);  // other
+  EXPECT_NEAR(profile.phases[7], 40e-6, 1e-12);   // exchange
 }
 
 TEST(RankProfile, SurvivesItsWay) {

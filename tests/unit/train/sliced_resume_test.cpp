@@ -1,13 +1,15 @@
-// Checkpoints of ranks that keep shards: any job goes on from any other's, whatever levels, ranks
-// and shards the two have, as one rank would have.
+// Checkpoints of ranks that keep shards or stages: any job goes on from any other's, whatever
+// levels, ranks, shards and meshes the two have, as one rank would have.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/open_checkpoint.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal::train {
@@ -16,7 +18,8 @@ namespace {
 /// Who trains.
 struct Workers {
   std::int64_t level;
-  std::vector<double> shards;  ///< one for each
+  std::vector<double> shards;           ///< one for each, or for each replica of a stage
+  std::vector<std::int64_t> cuts = {};  ///< where stages begin
 };
 
 class SlicedResume : public test::CheckpointedJob {
@@ -38,7 +41,10 @@ class SlicedResume : public test::CheckpointedJob {
     job_.zero.level = who.level;
     job_.zero.shards = "";
     job_.zero.weights = who.shards;
-    return train(name, static_cast<int>(who.shards.size()), steps, std::move(resume));
+    job_.mesh.cuts = who.cuts;
+    job_.mesh.stages = static_cast<std::int64_t>(who.cuts.size()) + 1;
+    return train(name, static_cast<int>(who.shards.size() * (who.cuts.size() + 1)), steps,
+                 std::move(resume));
   }
 
   /// All of its tensors, whole.
@@ -64,9 +70,15 @@ class SlicedResume : public test::CheckpointedJob {
 };
 
 TEST_F(SlicedResume, FromEachToEach) {
-  const std::map<std::string, Workers> workers = {
-      {"alone", {0, {1}}},         {"level 1 of 2", {1, {3, 1}}}, {"level 1 of 3", {1, {1, 1, 1}}},
-      {"level 2", {2, {5, 2, 0}}}, {"level 3 of 2", {3, {3, 1}}}, {"level 3 of 3", {3, {5, 2, 0}}}};
+  const std::map<std::string, Workers> workers = {{"alone", {0, {1}}},
+                                                  {"level 1 of 2", {1, {3, 1}}},
+                                                  {"level 1 of 3", {1, {1, 1, 1}}},
+                                                  {"level 2", {2, {5, 2, 0}}},
+                                                  {"level 3 of 2", {3, {3, 1}}},
+                                                  {"level 3 of 3", {3, {5, 2, 0}}},
+                                                  {"two stages", {0, {1}, {1}}},
+                                                  {"two stages twice", {0, {1, 1}, {2}}},
+                                                  {"sharded stages", {1, {3, 1}, {1}}}};
   const auto expected = all_of(train_as(workers.at("alone"), "expected", 3));
   EXPECT_EQ(expected.count("fc1.weight.exp_avg"), 1u);
   for (const auto& [from, first] : workers) {
@@ -79,15 +91,39 @@ TEST_F(SlicedResume, FromEachToEach) {
   }
 }
 
+/// The file names of a checkpoint in which `name` has slices.
+std::set<std::string> files_with(const std::filesystem::path& saved, const std::string& name) {
+  std::set<std::string> files;
+  const auto opened = checkpoint::find_checkpoint(saved);
+  for (const auto& slice : opened.index().model.at(name).slices) {
+    files.insert(slice.file);
+  }
+  return files;
+}
+
+TEST_F(SlicedResume, EachStageIsWrittenByItsRanks) {
+  const auto whole = train_as({0, {1, 1}, {1}}, "replicas", 1);
+  EXPECT_EQ(files_with(whole, "fc1.weight"),
+            std::set<std::string>{"model-00000-of-00004.safetensors"});
+  EXPECT_EQ(files_with(whole, "fc3.weight"),
+            std::set<std::string>{"model-00002-of-00004.safetensors"});
+  EXPECT_FALSE(std::filesystem::exists(whole / "model-00001-of-00004.safetensors"));
+  const auto cut = train_as({1, {1, 1}, {1}}, "shards", 1);
+  EXPECT_FALSE(files_with(cut, "fc3.weight").contains("model-00000-of-00004.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(cut / "optimizer-00003-of-00004.safetensors"));
+}
+
 TEST_F(SlicedResume, AnotherModelAndAnotherOptimizerAreRefused) {
-  const Workers two{2, {2, 1}};
+  const Workers two{2, {2, 1}}, stages{0, {1}, {2}};
   const auto saved = train_as(two, "first", 1);
   const auto refused = [&](const char* part) {
-    try {
-      train_as(two, "second", 2, saved);
-      ADD_FAILURE() << "taken";
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    for (const auto& who : {two, stages}) {
+      try {
+        train_as(who, "second", 2, saved);
+        ADD_FAILURE() << "taken";
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
     }
   };
   job_.train.optimizer = "sgd";

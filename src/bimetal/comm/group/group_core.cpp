@@ -29,12 +29,21 @@ GroupCore::GroupCore(std::uint32_t id, std::vector<int> members, std::uint32_t e
       rank_(index_of(members_, fabric.mesh().rank())),
       epoch_(epoch),
       mesh_(fabric.mesh()),
+      messages_(id, members_, mesh_),
       mailbox_(fabric.mailbox()),
       timer_(fabric.timer()),
       recorder_(fabric.recorder()) {}
 
 void GroupCore::enter() {
   mailbox_.add_group(id_, members_, weak_from_this());
+}
+
+void GroupCore::share_memory_with(const std::vector<int>& ranks) {
+  std::vector<int> peers;
+  for (const int rank : ranks) {
+    if (rank != rank_) peers.push_back(members_[rank]);
+  }
+  messages_.use_memory(peers);
 }
 
 std::shared_ptr<Flight> GroupCore::start(Call call, Deadline deadline) {
@@ -177,14 +186,18 @@ void GroupCore::send(const FlightPtr& flight, int to, std::uint32_t part,
   flight->transfers.begin_send(peer);
   auto header = flight->call.header_to(id_, to);
   header.part = part;
-  mesh_.send(peer, header, payload,
-             [self = shared_from_this(), flight, peer](const std::exception_ptr& error) {
-               if (error) {
-                 self->on_unsent(flight, peer, error);
-               } else {
-                 flight->transfers.end_send(peer);
-               }
-             });
+  auto done = [self = shared_from_this(), flight, peer](const std::exception_ptr& error) {
+    if (error) {
+      self->on_unsent(flight, peer, error);
+    } else {
+      flight->transfers.end_send(peer);
+    }
+  };
+  if (flight->call.point_to_point()) {
+    messages_.send(peer, header, payload, std::move(done));
+  } else {
+    mesh_.send(peer, header, payload, std::move(done));
+  }
 }
 
 void GroupCore::on_unsent(const FlightPtr& flight, int peer, const std::exception_ptr& error) {
@@ -238,6 +251,7 @@ std::optional<Failure> GroupCore::failure() const {
 }
 
 void GroupCore::give_up() {
+  messages_.give_up();
   mailbox_.fail_group(id_);
   timer_.at(Deadline::after(kGrace), [self = shared_from_this()] { self->drop_stuck_peers(); });
 }

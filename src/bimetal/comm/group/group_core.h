@@ -18,6 +18,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/group/flight.h"
 #include "bimetal/comm/group/flight_recorder.h"
+#include "bimetal/comm/group/message_sender.h"
 #include "bimetal/comm/group/timer.h"
 #include "bimetal/comm/mailbox/abort_message.h"
 #include "bimetal/comm/mailbox/inbox.h"
@@ -49,6 +50,9 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   int size() const noexcept { return static_cast<int>(members_.size()); }
   int world_rank(int rank) const { return members_[rank]; }
   const std::vector<int>& members() const noexcept { return members_; }
+
+  /// Long messages to these ranks of the group go through memory from now on.
+  void share_memory_with(const std::vector<int>& ranks);
 
   /// Begins a call, numbering it if it is a collective, and watches its deadline. In a failed group
   /// the call is over already and nothing is to be done for it (its work is). Not to be called
@@ -103,6 +107,7 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
 
   void on_failure(const Failure& failure, bool tell_others) override { fail(failure, tell_others); }
   void on_sign(int peer, std::uint64_t sequence) override;
+  void on_ring(int peer, std::uint32_t word) override { messages_.on_ring(peer, word); }
 
  private:
   using FlightPtr = std::shared_ptr<Flight>;
@@ -126,6 +131,7 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   const int rank_;
   const std::uint32_t epoch_;
   net::Mesh& mesh_;
+  MessageSender messages_;
   Mailbox& mailbox_;
   Timer& timer_;
   FlightRecorder& recorder_;

@@ -44,6 +44,7 @@ void Group::Impl::find_shared_memory() {
                                   [this](auto own) { return exchange(own); });
   topology_ = std::move(host.topology);
   team_ = std::move(host.team);
+  core_->share_memory_with(topology_.island_of(core_->rank()));
   const bool some_share = topology_.islands.size() < static_cast<std::size_t>(size);
   if (some_share && !topology_.one_island()) {
     all_reducer_.use_islands({topology_.islands, team_.get()});

@@ -16,6 +16,7 @@
 #include "bimetal/comm/call.h"
 #include "bimetal/comm/failure.h"
 #include "bimetal/comm/group/call_log.h"
+#include "bimetal/comm/shm/message_ring.h"
 #include "bimetal/net/frame.h"
 
 namespace bimetal::comm {
@@ -31,6 +32,9 @@ class GroupListener {
 
   /// World rank `peer` has made collective call `sequence`.
   virtual void on_sign(int peer, std::uint64_t sequence) = 0;
+
+  /// World rank `peer` has said `word` (call.h) of the memory that this rank has offered it.
+  virtual void on_ring(int peer, std::uint32_t word) = 0;
 };
 
 /// Makes one of what is there already and of bytes that have arrived, of the same length.
@@ -97,6 +101,7 @@ struct Inbox {
   CallLog calls;
   std::map<Stream::Key, Stream> streams;
   std::multimap<std::uint64_t, EarlySign> early_signs;  ///< by sequence
+  std::map<int, std::shared_ptr<MessageRing>> rings;    ///< by world rank that sends through it
   std::set<int> departed;                ///< world ranks that have left in good order
   std::optional<Failure> early_failure;  ///< came before the group existed on this rank
   bool failed = false;                   ///< frames are thrown away

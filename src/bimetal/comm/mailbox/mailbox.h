@@ -80,8 +80,11 @@ class Mailbox : public net::FrameReceiver {
   struct AbortPayload {
     std::vector<std::byte> bytes;
   };
-  using Destination =
-      std::variant<ThrownAway, AbortPayload, ArrivedFrame, std::shared_ptr<PostedReceive>>;
+  struct RingOffer {
+    std::vector<std::byte> bytes;
+  };
+  using Destination = std::variant<ThrownAway, AbortPayload, RingOffer, ArrivedFrame,
+                                   std::shared_ptr<PostedReceive>>;
 
   struct Peer {
     Destination current;             ///< between on_header and on_payload
@@ -105,6 +108,13 @@ class Mailbox : public net::FrameReceiver {
   void take_farewell(Inbox& box, int peer, Section& section);
   void combine_staged(int peer, const net::FrameHeader& header);
   void landed(const std::shared_ptr<PostedReceive>& receive, std::size_t bytes, Section& section);
+
+  // What lies in memory: mailbox_memory.cpp.
+  Placement place_ring_word(Inbox& box, int peer, const net::FrameHeader& header, Section& section);
+  Placement take_placed(int peer, net::FrameHeader header);
+  void tell_ring(Inbox& box, int peer, std::uint32_t word, Section& section);
+  void answer_offer(int peer, std::uint32_t group, std::span<const std::byte> payload);
+  void say(int peer, std::uint32_t group, std::uint32_t word);
 
   // Checks; what does not belong ends the group.
   bool belongs_to_call(Inbox& box, int peer, const net::FrameHeader& header, Section& section);

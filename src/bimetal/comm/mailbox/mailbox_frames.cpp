@@ -20,6 +20,7 @@ std::size_t cost_of(std::size_t payload_bytes) {
 }  // namespace
 
 net::FrameReceiver::Placement Mailbox::on_header(int peer, const net::FrameHeader& header) {
+  if (is_placed(header)) return take_placed(peer, header);
   Section section(*this);
   switch (header.kind) {
     case net::FrameKind::Data: return place_data(peer, header, section);
@@ -48,6 +49,7 @@ net::FrameReceiver::Placement Mailbox::place_data(int peer, const net::FrameHead
   if (box.exists() && !box.rank_of.contains(peer)) {
     return refuse(peer, "a frame of a group that it is no member of", section);
   }
+  if (is_ring_word(header)) return place_ring_word(box, peer, header, section);
   const auto key = Stream::key_of(peer, header);
   if (!key.point_to_point && !belongs_to_call(box, peer, header, section)) {
     return throw_away(peer, header);
@@ -107,6 +109,10 @@ void Mailbox::on_payload(int peer, const net::FrameHeader& header) {
     take_frame(peer, std::move(*frame), section);
   } else if (auto* abort = std::get_if<AbortPayload>(&current)) {
     take_abort(peer, header.group, abort->bytes, section);
+  } else if (auto* offer = std::get_if<RingOffer>(&current)) {
+    section.later([this, peer, group = header.group, bytes = std::move(offer->bytes)] {
+      answer_offer(peer, group, bytes);
+    });
   }
 }
 
@@ -194,6 +200,7 @@ void Mailbox::take_abort(int peer, std::uint32_t group, std::span<const std::byt
 
 void Mailbox::take_farewell(Inbox& box, int peer, Section& section) {
   box.departed.insert(peer);
+  tell_ring(box, peer, kRefusedPart, section);  // nothing waits for a slot any more
   for (const auto& [key, stream] : box.streams) {
     if (key.peer != peer || stream.posted.empty()) continue;
     report(box, departure(peer, stream.posted.front()->expected), true, section);

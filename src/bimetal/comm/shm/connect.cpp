@@ -3,17 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/base/wire.h"
+#include "bimetal/comm/shm/segment_address.h"
 
 namespace bimetal::comm {
 namespace {
-
-constexpr std::size_t kNameBytes = 32;
 
 // The first message of a rank (docs/protocol.md): what it wants and where its segment is.
 struct Offer {
@@ -31,13 +29,7 @@ std::vector<std::byte> encode(const Offer& offer) {
   writer.u16(0);
   writer.u32(offer.island);
   writer.u64(offer.bytes);
-  writer.u64(offer.address.process);
-  writer.u64(offer.address.handle);
-  std::array<std::byte, kNameBytes> name{};
-  std::memcpy(name.data(), offer.address.name.data(),
-              std::min(offer.address.name.size(), name.size()));
-  writer.raw(name);
-  writer.raw(offer.address.nonce);
+  write_address(writer, offer.address);
   return std::move(writer).take();
 }
 
@@ -49,13 +41,7 @@ Offer decode_offer(std::span<const std::byte> bytes) {
   reader.u16();
   offer.island = reader.u32();
   offer.bytes = reader.u64();
-  offer.address.process = reader.u64();
-  offer.address.handle = reader.u64();
-  const auto name = reader.raw(kNameBytes);
-  const auto end = std::ranges::find(name, std::byte{0});
-  offer.address.name.assign(reinterpret_cast<const char*>(name.data()),
-                            static_cast<std::size_t>(end - name.begin()));
-  std::ranges::copy(reader.raw(offer.address.nonce.size()), offer.address.nonce.begin());
+  offer.address = read_address(reader);
   reader.expect_end();
   return offer;
 }

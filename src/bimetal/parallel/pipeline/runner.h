@@ -48,8 +48,10 @@ struct RunnerOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
-  /// Called around each action's computation, for measurements; may be left out.
-  std::function<void(schedule::What, const std::function<void()>&)> around = {};
+  /// Called around each action's computation, and around its wait for another stage, for
+  /// measurements; may be left out.
+  using Around = std::function<void(const schedule::Action&, const std::function<void()>&)>;
+  Around around = {}, around_wait = {};
 };
 
 /// Use from one thread. All stages of a pipeline make the same calls.

@@ -88,20 +88,25 @@ void StepRun::act(const Action& action, bool last) {
   }
 }
 
-std::optional<task::Values> StepRun::wait_for(Incoming& incoming) {
+std::optional<task::Values> StepRun::wait_for(const Action& action, Incoming& incoming) {
   const Stopwatch watch;
-  auto values = incoming.wait();
+  std::optional<task::Values> values;
+  if (options_.around_wait) {
+    options_.around_wait(action, [&] { values = incoming.wait(); });
+  } else {
+    values = incoming.wait();
+  }
   incoming = {};
   result_.wait_seconds += watch.seconds();
   return values;
 }
 
-bool StepRun::try_to(What what, const std::function<void()>& compute) {
+bool StepRun::try_to(const Action& action, const std::function<void()>& compute) {
   if (result_.incomplete) return false;
   try {
     const Stopwatch watch;
     if (options_.around) {
-      options_.around(what, compute);
+      options_.around(action, compute);
     } else {
       compute();
     }
@@ -118,14 +123,14 @@ bool StepRun::try_to(What what, const std::function<void()>& compute) {
 void StepRun::forward(const Action& action) {
   auto& pass = passes_[{action.chunk, action.micro_batch}];
   if (line_.begins(line_.piece(action.chunk))) {
-    try_to(What::forward, [&] {
+    try_to(action, [&] {
       pass.inputs = work_.inputs(action.micro_batch);
       compute_forward(action, pass);
     });
-  } else if (auto inputs = wait_for(activations_.at({action.chunk, action.micro_batch}))) {
+  } else if (auto inputs = wait_for(action, activations_.at({action.chunk, action.micro_batch}))) {
     pass.received = true;
     pass.inputs = std::move(*inputs);
-    try_to(What::forward, [&] { compute_forward(action, pass); });
+    try_to(action, [&] { compute_forward(action, pass); });
   } else {
     result_.incomplete = true;
   }
@@ -162,13 +167,13 @@ void StepRun::backward(const Action& action, bool last) {
     if (pass.whole) {
       const auto factor = torch::full_like(pass.loss, store_.loss_factor());
       pass.outputs = {pass.loss};
-      pass.whole = try_to(action.what, [&] {
+      pass.whole = try_to(action, [&] {
         compute_backward(pass, {factor}, action.what == What::backward_input, last);
       });
     }
   } else if (pass.gradients) {
-    const auto gradients = wait_for(pass.gradients);
-    pass.whole = try_to(action.what, [&] {
+    const auto gradients = wait_for(action, pass.gradients);
+    pass.whole = try_to(action, [&] {
       compute_backward(pass, *gradients, action.what == What::backward_input, last);
     });
   }
@@ -213,7 +218,7 @@ void StepRun::backward_weight(const Action& action, bool last) {
     return;
   }
   auto& pass = found->second;
-  try_to(What::backward_weight, [&] { store_.run_pass([&] { pass.split->of_weights(); }, last); });
+  try_to(action, [&] { store_.run_pass([&] { pass.split->of_weights(); }, last); });
   passes_.erase(found);
 }
 

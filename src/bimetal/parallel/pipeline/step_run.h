@@ -48,9 +48,9 @@ class StepRun {
   void compute_backward(Pass& pass, const task::Values& gradients, bool split, bool last);
   void hand_back(const Action& action, const Pass& pass);
   void backward_weight(const Action& action, bool last);
-  std::optional<task::Values> wait_for(Incoming& incoming);
+  std::optional<task::Values> wait_for(const Action& action, Incoming& incoming);
   /// Does what takes time, or notes why it could not.
-  bool try_to(schedule::What what, const std::function<void()>& compute);
+  bool try_to(const Action& action, const std::function<void()>& compute);
 
   const Line line_;
   const RunnerOptions& options_;

@@ -1,5 +1,6 @@
 #include "bimetal/train/pipeline/stage_compute.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -33,6 +34,30 @@ std::int64_t agreed_limit(const parallel::Mesh& mesh, const task::Task& task,
   return least.front();
 }
 
+const char* word_for(parallel::schedule::What what) {
+  using parallel::schedule::What;
+  switch (what) {
+    case What::forward: return "forward";
+    case What::backward: return "backward";
+    case What::backward_input: return "backward of inputs";
+    case What::backward_weight: return "backward of weights";
+  }
+  return "";
+}
+
+/// Marks for a profile: the phase, and in it what is done for which micro-batch.
+template <typename Work>
+void marked(const char* phase, const parallel::schedule::Action& action, int chunks,
+            const Work& work) {
+  const Phase around(phase);
+  const Phase mark([&] {
+    const auto chunk = chunks > 1 ? fmt::format(" in chunk {}", action.chunk) : std::string();
+    return fmt::format("{}{} of micro-batch {}{}", phase == Phase::kBubble ? "waiting for " : "",
+                       word_for(action.what), action.micro_batch, chunk);
+  });
+  work();
+}
+
 parallel::pipeline::RunnerOptions runner_options(const StageOptions& options, bool recomputes) {
   parallel::pipeline::RunnerOptions runner;
   runner.kind = options.schedule;
@@ -41,9 +66,14 @@ parallel::pipeline::RunnerOptions runner_options(const StageOptions& options, bo
   runner.device = options.device;
   runner.speed = options.speed;
   runner.timeout = options.timeout;
-  runner.around = [](parallel::schedule::What what, const std::function<void()>& compute) {
-    in_phase(what == parallel::schedule::What::forward ? Phase::kForward : Phase::kBackward,
-             compute);
+  runner.around = [chunks = options.chunks](const parallel::schedule::Action& action,
+                                            const std::function<void()>& compute) {
+    const bool forward = action.what == parallel::schedule::What::forward;
+    marked(forward ? Phase::kForward : Phase::kBackward, action, chunks, compute);
+  };
+  runner.around_wait = [chunks = options.chunks](const parallel::schedule::Action& action,
+                                                 const std::function<void()>& wait) {
+    marked(Phase::kBubble, action, chunks, wait);
   };
   return runner;
 }

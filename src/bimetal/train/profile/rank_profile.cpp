@@ -8,8 +8,8 @@
 namespace bimetal::train {
 namespace {
 
-constexpr std::size_t kMarked = 5;  ///< phases that have marks: the first ones
-constexpr std::size_t kOther = 5, kExchange = 6;
+constexpr std::size_t kMarked = 6;  ///< phases that have marks: the first ones
+constexpr std::size_t kOther = 6, kExchange = 7;
 
 std::array<double, kPhases.size()> seconds_of_phases(const RankTrace& rank, double all) {
   auto times = phase_times(rank.events);

@@ -15,8 +15,8 @@ namespace bimetal::train {
 
 /// In the order in which a step goes through them; "other" is what no mark covers, and the exchange
 /// runs beside them all.
-inline constexpr std::array<const char*, 7> kPhases = {"data",   "forward", "backward", "wait",
-                                                       "update", "other",   "exchange"};
+inline constexpr std::array<const char*, 8> kPhases = {"data", "forward", "backward", "bubble",
+                                                       "wait", "update",  "other",    "exchange"};
 
 struct RankProfile {
   double seconds = 0;  ///< of its steps

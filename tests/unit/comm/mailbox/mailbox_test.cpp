@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "bimetal/comm/mailbox/abort_message.h"
+#include "bimetal/comm/shm/segment_address.h"
 
 namespace bimetal::comm {
 namespace {
@@ -44,10 +45,12 @@ class RecordingListener : public GroupListener {
     told_others.push_back(tell_others);
   }
   void on_sign(int peer, std::uint64_t sequence) override { signs.emplace_back(peer, sequence); }
+  void on_ring(int peer, std::uint32_t word) override { words.emplace_back(peer, word); }
 
   std::vector<Failure> failures;
   std::vector<bool> told_others;
   std::vector<std::pair<int, std::uint64_t>> signs;
+  std::vector<std::pair<int, std::uint32_t>> words;
 };
 
 class MailboxTest : public ::testing::Test {
@@ -328,6 +331,7 @@ TEST_F(MailboxTest, AFarewellHurtsOnlyWhoStillWaits) {
   arrive(1, message(1), bytes(4));
   arrive(1, h, payload);
   EXPECT_THAT(listener->failures, IsEmpty());
+  EXPECT_THAT(listener->words, ElementsAre(std::pair(1, kRefusedPart)));
   std::vector<std::byte> into(4);
   post(1, message(1), into);  // came before the farewell
   EXPECT_EQ(done, 1);
@@ -352,6 +356,100 @@ TEST_F(MailboxTest, FramesOfAGroupThatIsGoneAreThrownAway) {
   mailbox.remove_group(kGroup);
   EXPECT_TRUE(arrive(1, message(1), bytes(4)));
   EXPECT_THAT(listener->failures, IsEmpty());
+}
+
+/// Peer 1 shares memory with this rank.
+class MailboxMemory : public MailboxTest {
+ protected:
+  void SetUp() override {
+    MailboxTest::SetUp();
+    offer(ring.address());
+    answers.clear();
+  }
+
+  void offer(const net::SegmentAddress& address) {
+    WireWriter writer;
+    write_address(writer, address);
+    auto h = ring_word(kGroup, kOfferPart);
+    h.payload_bytes = writer.bytes().size();
+    EXPECT_TRUE(arrive(1, h, writer.bytes()));
+    look();
+  }
+
+  /// What peer 1 does with a part; false if it was paused.
+  bool place(const Call& c, std::uint32_t part, const std::vector<std::byte>& payload) {
+    std::ranges::copy(payload, ring.next(payload.size()).begin());
+    auto h = header(c, 0);
+    h.part = kPlacedPart + part;
+    const bool arrived = arrive(1, h, {});
+    look();
+    return arrived;
+  }
+
+  void look() {
+    for (const auto& [peer, h] : mesh.sent) answers.push_back(h.part);
+    mesh.sent.clear();
+  }
+
+  MessageRing ring = MessageRing::make();
+  std::vector<std::uint32_t> answers;
+};
+
+TEST_F(MailboxMemory, APartLandsWhereItIsAwaitedAndItsSlotIsFreed) {
+  std::vector<std::byte> into(kPartBytes + 5);
+  const auto long_one = message(3, into.size());
+  post(1, long_one, into);
+  EXPECT_TRUE(place(long_one, 0, bytes(kPartBytes)));
+  EXPECT_THAT(answers, ElementsAre(kFreedPart));
+  EXPECT_EQ(done, 0);
+  EXPECT_TRUE(place(long_one, 1, bytes(5, 7)));
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(into[kPartBytes - 1], static_cast<std::byte>(kPartBytes - 1));
+  EXPECT_EQ(into.back(), std::byte{11});
+}
+
+TEST_F(MailboxMemory, PartsThatNobodyAwaitsAreKeptWithinTheBudgetAndThenPause) {
+  const auto early = message(3, 400), later = message(4, 400);
+  EXPECT_TRUE(place(early, 0, bytes(400)));
+  EXPECT_FALSE(place(later, 0, bytes(400, 1)));
+  EXPECT_THAT(answers, ElementsAre(kFreedPart));
+  std::vector<std::byte> first(400), second(400);
+  post(1, later, second);
+  EXPECT_THAT(mesh.resumed, ElementsAre(1));
+  auto again = header(later, 0);
+  again.part = kPlacedPart;
+  EXPECT_TRUE(arrive(1, again, {}));
+  post(1, early, first);
+  EXPECT_EQ(done, 2);
+  EXPECT_EQ(first, bytes(400));
+  EXPECT_EQ(second, bytes(400, 1));
+}
+
+TEST_F(MailboxMemory, WhatAFailedGroupIsSentMakesRoom) {
+  mailbox.fail_group(kGroup);
+  EXPECT_TRUE(place(message(3, 400), 0, bytes(400)));
+  mailbox.remove_group(kGroup);
+  EXPECT_TRUE(place(message(3, 400), 0, bytes(400)));
+  EXPECT_THAT(answers, ElementsAre(kFreedPart, kFreedPart));
+  EXPECT_THAT(mesh.dropped, IsEmpty());
+}
+
+TEST_F(MailboxMemory, MemoryThatCannotBeSeenIsRefused) {
+  auto elsewhere = ring.address();
+  elsewhere.nonce[0] ^= std::byte{1};
+  offer(elsewhere);
+  EXPECT_THAT(answers, ElementsAre(kRefusedPart));
+}
+
+TEST_F(MailboxMemory, PartsThatCannotBeThereEndTheConnection) {
+  auto h = header(message(1, 400), 0);
+  h.part = kPlacedPart + 1;  // of one
+  EXPECT_FALSE(arrive(1, h, {}));
+  h.part = kPlacedPart;
+  EXPECT_FALSE(arrive(2, h, {})) << "which has offered nothing";
+  h.payload_bytes = 4;
+  EXPECT_FALSE(arrive(1, h, bytes(4)));
+  EXPECT_THAT(mesh.dropped, ElementsAre(1, 2, 1));
 }
 
 }  // namespace

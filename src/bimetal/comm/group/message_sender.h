@@ -1,0 +1,65 @@
+#pragma once
+// How point-to-point messages of a group leave: as frames, or, where they are long and the receiver
+// is on the same host, through a ring of slots in memory that both see, which is made with the
+// first of them.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "bimetal/comm/shm/message_ring.h"
+#include "bimetal/net/mesh.h"
+
+namespace bimetal::comm {
+
+/// Thread-safe. Peers are world ranks.
+class MessageSender {
+ public:
+  /// `mesh` must outlive it.
+  MessageSender(std::uint32_t group, const std::vector<int>& members, net::Mesh& mesh);
+
+  /// Those that share memory with this rank.
+  void use_memory(const std::vector<int>& peers);
+
+  /// As Mesh::send, for a part of a message: parts (parts.h) to one peer arrive in the order of
+  /// these calls.
+  void send(int peer, const net::FrameHeader& header, std::span<const std::byte> payload,
+            net::SendDone done);
+
+  /// What the peer says of the ring to it: kOpenedPart, kRefusedPart or kFreedPart.
+  void on_ring(int peer, std::uint32_t word);
+
+  /// The group has failed: nothing waits for a slot any more. What did goes as frames, which the
+  /// receiver throws away, or, where it is stuck, end with its connection.
+  void give_up();
+
+ private:
+  struct Waiting {
+    net::FrameHeader header;
+    std::span<const std::byte> payload;
+    net::SendDone done;
+  };
+  enum class Memory { none, not_yet, offered, open };
+  struct Path {
+    std::mutex mutex;  // held while frames are handed to the mesh, for their order
+    Memory memory = Memory::none;
+    std::optional<MessageRing> ring;  ///< from the offer on
+    std::size_t free = 0;             ///< slots
+    std::deque<Waiting> waiting;
+  };
+
+  void pump(int peer, Path& path);
+  void offer(int peer, Path& path);
+  void put(int peer, Path& path, Waiting& part);
+
+  const std::uint32_t group_;
+  net::Mesh& mesh_;
+  std::map<int, Path> paths_;  // its keys never change
+};
+
+}  // namespace bimetal::comm

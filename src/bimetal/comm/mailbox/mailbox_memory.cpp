@@ -1,0 +1,89 @@
+// Messages whose parts lie in memory that their sender shares with this rank: what is said about
+// that memory, and the parts, which are taken in as if they had come with their frames.
+#include <algorithm>
+#include <utility>
+
+#include "bimetal/base/log.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/comm/mailbox/mailbox.h"
+#include "bimetal/comm/shm/segment_address.h"
+
+namespace bimetal::comm {
+
+net::FrameReceiver::Placement Mailbox::place_ring_word(Inbox& box, int peer,
+                                                       const net::FrameHeader& header,
+                                                       Section& section) {
+  const bool offer = header.part == kOfferPart;
+  if (header.payload_bytes != (offer ? kAddressBytes : 0)) {
+    return refuse(peer, "a word about memory that makes no sense", section);
+  }
+  if (offer) {
+    auto& payload = peers_[peer].current.emplace<RingOffer>();
+    payload.bytes.resize(kAddressBytes);
+    return {payload.bytes};
+  }
+  tell_ring(box, peer, header.part, section);
+  return throw_away(peer, header);
+}
+
+void Mailbox::tell_ring(Inbox& box, int peer, std::uint32_t word, Section& section) {
+  if (const auto listener = box.listener.lock()) {
+    section.later([listener, peer, word] { listener->on_ring(peer, word); });
+  }
+}
+
+/// Without the lock: the system may take its time.
+void Mailbox::answer_offer(int peer, std::uint32_t group, std::span<const std::byte> payload) {
+  std::shared_ptr<MessageRing> ring;
+  try {
+    WireReader reader(payload);
+    ring = std::make_shared<MessageRing>(MessageRing::open(read_address(reader)));
+  } catch (const Error& error) {
+    log(LogLevel::info, "long messages of rank {} come over the connection: {}", peer,
+        error.what());
+  }
+  {
+    Section section(*this);
+    const auto found = inboxes_.find(group);
+    if (found == inboxes_.end() || !found->second.rank_of.contains(peer)) ring = nullptr;
+    if (ring) found->second.rings[peer] = ring;
+  }
+  say(peer, group, ring ? kOpenedPart : kRefusedPart);
+}
+
+void Mailbox::say(int peer, std::uint32_t group, std::uint32_t word) {
+  mesh_.send(peer, ring_word(group, word), {}, [](const std::exception_ptr&) {});
+}
+
+/// The parts of a sender come in the order of its slots, and are taken in this order.
+net::FrameReceiver::Placement Mailbox::take_placed(int peer, net::FrameHeader header) {
+  const bool bare = header.payload_bytes == 0;
+  header.part -= kPlacedPart;
+  header.payload_bytes = bytes_of_part(header);
+  std::shared_ptr<MessageRing> ring;
+  Placement place;
+  {
+    Section section(*this);
+    if (!bare) return refuse(peer, "a part in memory and more beside it", section);
+    const auto found = inboxes_.find(header.group);
+    if (found != inboxes_.end() && !found->second.failed) {
+      const auto& rings = found->second.rings;
+      if (const auto known = rings.find(peer); known != rings.end()) ring = known->second;
+    } else if (removed_.contains(header.group) || found != inboxes_.end()) {
+      section.later([this, peer, group = header.group] { say(peer, group, kFreedPart); });
+      header.payload_bytes = 0;
+      return throw_away(peer, header);
+    }
+    if (!ring || header.payload_bytes == 0) {
+      return refuse(peer, "a part in memory that this rank knows nothing of", section);
+    }
+    place = place_data(peer, header, section);
+    if (place.pause) return place;
+  }
+  std::ranges::copy(ring->next(place.bytes.size()), place.bytes.begin());
+  on_payload(peer, header);
+  say(peer, header.group, kFreedPart);
+  return {};
+}
+
+}  // namespace bimetal::comm
