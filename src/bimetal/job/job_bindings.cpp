@@ -318,23 +318,6 @@ Binding word_or_count(std::string& to, std::vector<std::string> words) {
   return {read, write};
 }
 
-Binding count_or_auto(std::int64_t& to, std::int64_t automatic) {
-  auto count = whole(to, 1);
-  const auto read = [&to, automatic, count = count.read](const toml::node& node) -> Problem {
-    const auto* word = node.as_string();
-    if (!word) return count(node);
-    if (word->get() != "auto") {
-      return fmt::format("expected \"auto\" or a whole number of at least 1, found {}",
-                         toml_string(word->get()));
-    }
-    to = automatic;
-    return std::nullopt;
-  };
-  return {read, [&to, automatic, write = count.write] {
-            return to == automatic ? toml_string("auto") : write();
-          }};
-}
-
 Binding server_weights(ServersConfig& to) {
   constexpr auto kExpected = "a number of servers or an array of weights like [3, 1]";
   const auto read = [&to](const toml::node& node) -> Problem {
