@@ -36,8 +36,11 @@ class Pipeline(FaultTest):
     def test_any_mesh_goes_on_from_any_other(self):
         self.run_to(self.write_exact_job("alone"), 20, "--report", self.folder / "alone.json", ranks=1)
         folder = ("--resume", self.folder / "stages")
-        first = self.run_to(self.write_exact_job("stages", mesh__stages=3, mesh__schedule="zero_bubble"), 5, ranks=3)
+        trace = self.folder / "trace.json"
+        first = self.run_to(self.write_exact_job("stages", mesh__stages=3, mesh__schedule="zero_bubble"), 5, "--profile", "3:4",
+                            "--profile-trace", trace, ranks=3)
         self.assertIn("stage 2  [rank 2]", first.out)
+        self.assert_shows_stages(json.loads(trace.read_text())["traceEvents"])
         self.run_to(self.write_exact_job("stages"), 8, *folder, ranks=1)
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__cuts=[1], zero__level=1), 12, *folder, ranks=4)
         report = self.folder / "stages.json"
@@ -47,6 +50,25 @@ class Pipeline(FaultTest):
         ends = [json.loads(path.read_text())["evaluations"][-1] for path in (self.folder / "alone.json", report)]
         self.assertEqual(ends[0]["test_accuracy"], ends[1]["test_accuracy"])
         self.assert_nothing_left()
+
+    def assert_shows_stages(self, events):
+        places = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        for rank in range(3):
+            self.assertIn(f"stage {rank} of 3", places[rank])
+            names = {event["name"] for event in events if event["pid"] == rank and event["ph"] == "X"}
+            self.assertIn("forward of micro-batch 1", names)
+            self.assertIn("backward of weights of micro-batch 0", names)
+            self.assertIn("bimetal::bubble", names)
+            self.assertIn("waiting for " + ("forward" if rank else "backward of inputs") + " of micro-batch 0", names)
+
+    def test_auto_chooses_and_goes_on(self):
+        self.run_to(self.write_exact_job("alone"), 5, ranks=1)
+        job = self.run_to(self.write_exact_job("stages", mesh__stages="auto", mesh__replicas=1), 5, ranks=2)
+        self.assertRegex(job.out, 'mesh.stages = "auto": 2 stages, 1f1b × 8 micro-batches, .* a step\n')
+        self.assertIn("stage 1  [rank 1]", job.out)
+        self.assert_same_end("stages", 5)
+        free = self.run_to(self.write_exact_job("free", mesh__stages="auto"), 1, ranks=2)
+        self.assertRegex(free.out, 'mesh.stages = "auto": .* a step; not .* a step')
 
     def test_a_killed_stage_ends_all_and_fewer_stages_go_on(self):
         job_file = self.write_job(mesh__stages=3)
@@ -76,6 +98,7 @@ class Pipeline(FaultTest):
                 ({"mesh__stages": 4, "model__name": "linear"}, 4, 2, "cannot be cut into 4 pieces"),
                 ({"mesh__stages": 2, "mesh__schedule": "interleaved", "mesh__chunks": 1, "mesh__micro_batches": 3}, 2, 2,
                  "2 or 4 would"),
+                ({"mesh__stages": "auto", "mesh__replicas": 3}, 2, 2, "leave mesh.replicas out"),
                 ({"mesh__stages": 2, "zero__level": 2}, 2, 3, "zero.level"),
                 ({"mesh__stages": 2, "compression__gradients": "int8"}, 2, 3, "compression.gradients")):
             with self.subTest(part):

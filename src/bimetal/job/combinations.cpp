@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
+#include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {
 namespace {
@@ -18,6 +19,8 @@ struct Asked {
   bool unlike;  ///< not all of them compute in the same
 
   bool in_parts() const { return job.mesh.tensor > 1; }
+  bool open() const { return job.mesh.stages == kAutoStages; }
+  bool stages() const { return job.mesh.stages > 1 || open(); }
   bool servers() const { return job.parallel.mode == "server"; }
   /// Anything, to one place or the other.
   bool offloads(std::string_view place, std::string_view other) const {
@@ -127,11 +130,11 @@ constexpr Combination kImpossible[] = {
      },
      "zero.offload_optimizer and offload_parameters = \"disk\" need zero.offload_path: a folder on "
      "a fast disk"},
-    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.servers(); },
+    {[](const Asked& asked) { return asked.stages() && asked.servers(); },
      "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "
      "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
-    {[](const Asked& asked) { return asked.in_parts() && asked.job.mesh.stages > 1; },
+    {[](const Asked& asked) { return asked.in_parts() && asked.stages(); },
      "mesh.tensor does not go with mesh.stages: stages whose tensors are in parts cannot be run "
      "yet; "
      "take 1 of one of them"},
@@ -179,16 +182,25 @@ constexpr Combination kImpossible[] = {
      },
      "mesh.stages does not go with train.recompute = \"auto\": stages that run out of memory take "
      "smaller micro-batches; take \"all\", \"sqrt\" or \"none\""},
-    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.job.model.norm == "batch"; },
-     "mesh.stages does not go with model.norm = \"batch\": running statistics live with each stage, "
+    {[](const Asked& asked) {
+       return asked.job.mesh.stages > 1 && asked.job.model.norm == "batch";
+     },
+     "mesh.stages does not go with model.norm = \"batch\": running statistics live with each "
+     "stage, "
      "and are not merged yet; take \"group\""},
     {[](const Asked& asked) {
        const auto& mesh = asked.job.mesh;
-       return mesh.stages > 1 && asked.job.train.deterministic && mesh.cuts.empty();
+       return asked.stages() && asked.job.train.deterministic && mesh.cuts.empty();
      },
      "train.deterministic with mesh.stages needs mesh.cuts: cuts that follow from measured speed "
      "may "
      "be others in the next run"},
+    {[](const Asked& asked) { return asked.open() && !asked.job.mesh.cuts.empty(); },
+     "mesh.stages = \"auto\" chooses mesh.cuts as well: leave them out, or give mesh.stages the "
+     "number that they make"},
+    {[](const Asked& asked) { return asked.open() && asked.job.mesh.schedule == "interleaved"; },
+     "mesh.stages = \"auto\" does not go with mesh.schedule = \"interleaved\": cuts into several "
+     "pieces per stage are not planned; take another schedule, or give mesh.stages a number"},
 };
 
 }  // namespace

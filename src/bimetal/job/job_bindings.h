@@ -61,6 +61,8 @@ Binding rising_numbers(std::vector<std::int64_t>& to);
 Binding tensor_parts(MeshConfig& to);
 /// recompute = "none" | "all" | "sqrt" | "auto" | 4
 Binding word_or_count(std::string& to, std::vector<std::string> words);
+/// stages = "auto" | 2; "auto" is kept as `automatic`.
+Binding count_or_auto(std::int64_t& to, std::int64_t automatic);
 /// count = 2 | [3, 1]
 Binding server_weights(ServersConfig& to);
 

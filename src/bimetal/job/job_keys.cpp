@@ -1,6 +1,7 @@
 #include "bimetal/job/job_keys.h"
 
 #include "bimetal/job/job_bindings.h"
+#include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {
 namespace {
@@ -87,7 +88,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"zero", "offload_parameters", kMayDiffer,
        one_of(zero.offload_parameters, {"none", "host", "disk"})},
       {"zero", "offload_path", kMayDiffer, text(zero.offload_path)},
-      {"mesh", "stages", kAlike, whole(mesh.stages, 1)},
+      {"mesh", "stages", kAlike, count_or_auto(mesh.stages, kAutoStages)},
       {"mesh", "replicas", kAlike, whole(mesh.replicas, 0)},
       {"mesh", "tensor", kAlike, whole(mesh.tensor, 1)},
       {"mesh", "cuts", kAlike, rising_numbers(mesh.cuts)},

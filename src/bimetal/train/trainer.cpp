@@ -16,6 +16,7 @@
 #include "bimetal/progress/together.h"
 #include "bimetal/train/error_of.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/pipeline/auto_mesh.h"
 #include "bimetal/train/training_run.h"
 
 namespace bimetal::train {
@@ -132,10 +133,10 @@ void TrainingRun::introduce_workers() {
   auto places = replicas_.places({options_.host_name, place_.device.str()},
                                  milliseconds_of(job_.parallel.timeout_s));
   place_of_replica_ = places[static_cast<std::size_t>(replicas_.group().rank())];
-  observer_.on_workers(places);
   for (std::size_t rank = 0; stages_.mesh && rank < places.size(); ++rank) {
     places[rank].device += ", " + stages_.name_of(static_cast<int>(rank));
   }
+  observer_.on_workers(places);
 }
 
 void TrainingRun::evaluate_now() {
@@ -189,7 +190,8 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
   const int rank = group.rank();
   try {
     require_deterministic(job, group.size());
-    return TrainingRun(job, group, options, observer).run();
+    const auto settled = with_mesh(job, group, options, observer);
+    return TrainingRun(settled, group, options, observer).run();
   } catch (const progress::Interrupted&) {  // by all ranks alike
     return {.world_size = group.size(), .interrupted = true};
   } catch (const Error& error) {

@@ -60,6 +60,10 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"mesh.stages=2", "compression.gradients=int8"}), HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.stages=2", "train.recompute=auto"}), HasSubstr("recompute"));
   EXPECT_THAT(refusal({"mesh.stages=2", "train.deterministic=true"}), HasSubstr("mesh.cuts"));
+  EXPECT_EQ(refusal({"mesh.stages=auto", "zero.level=2"}), "");
+  EXPECT_THAT(refusal({"mesh.stages=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"mesh.stages=auto", "mesh.cuts=[2]"}), HasSubstr("leave them out"));
+  EXPECT_THAT(refusal({"mesh.stages=auto", "mesh.schedule=interleaved"}), HasSubstr("schedule"));
 }
 
 TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/job/mesh_keys.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::job {
@@ -319,6 +320,7 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   job.parallel.balance = balance::Policy::Equal;
   job.parallel.weights.clear();
   job.train.recompute = "all";
+  job.mesh.stages = kAutoStages;
   EXPECT_EQ(parse(to_toml(job)), job);
 }
 

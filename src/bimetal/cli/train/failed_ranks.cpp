@@ -7,6 +7,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/train/server_directory.h"
 #include "bimetal/cli/train/shared_job.h"
+#include "bimetal/job/mesh_keys.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/failure_note.h"
@@ -18,6 +19,7 @@ constexpr std::chrono::seconds kToLeaveWord{5};
 
 /// A rank of a mesh is told of by its place in it. One that does not fit the ranks they refuse.
 void name_by_place(launch::LaunchPlan& plan, const job::MeshConfig& mesh) {
+  if (mesh.stages == job::kAutoStages) return;
   const int stages = static_cast<int>(mesh.stages), tensor = static_cast<int>(mesh.tensor);
   const parallel::MeshShape shape{stages, plan.world_size / (stages * tensor), tensor};
   if (stages * tensor == 1 || shape.ranks() != plan.world_size) return;

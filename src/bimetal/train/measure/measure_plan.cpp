@@ -30,11 +30,16 @@ namespace {
 constexpr std::chrono::milliseconds kStepBudget{2000};
 constexpr std::chrono::milliseconds kDeviceBudget{500};
 
-RankDevice describe(const torch::Device& device, const TrainerOptions& options) {
+RankDevice named(const torch::Device& device, const TrainerOptions& options) {
   RankDevice result;
   result.host = options.host_name;
   result.worker = job::to_string(options.worker);
   result.device = device.str();
+  return result;
+}
+
+RankDevice describe(const torch::Device& device, const TrainerOptions& options) {
+  auto result = named(device, options);
   for (const auto& info : device::enumerate_devices()) {
     if (info.device != device) continue;
     result.name = info.name;
@@ -169,40 +174,74 @@ void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Gr
   plan.mesh = plan::plan_mesh(plan.mesh_input, *plan.cluster);
 }
 
+/// What this rank is, with the job's data.
+struct Measuring {
+  Measuring(const job::JobConfig& job, comm::Group group, const TrainerOptions& options,
+            progress::Observer& observer)
+      : place(choose_place(job, options)),
+        task(load_shared_task(group, job, options, observer)),
+        room(measure_room(place, options)),
+        by(Deadline::after(milliseconds_of(job.parallel.timeout_s))) {}
+
+  device::Place place;
+  std::shared_ptr<const task::JobTask> task;
+  RankRoom room;
+  Deadline by;
+};
+
+/// What the units of each rank need, and whether they could be measured.
+void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptions& options,
+                const Measuring& here, precision::Precision precision, MeasuredPlan& plan) {
+  plan.input.global_batch = data::make_sampler(*here.task->training(), job.train.seed)
+                                .mean_weight(job.train.global_batch);
+  plan.memory_input = memory_of(job, group, options,
+                                {.job = job,
+                                 .worker = options.worker,
+                                 .task = *here.task,
+                                 .place = here.place,
+                                 .precision = precision,
+                                 .room = here.room},
+                                plan.input.global_batch);
+  if (all_known(plan.memory_input)) plan.memory = plan::plan_memory(plan.memory_input);
+}
+
 }  // namespace
+
+MeasuredPlan measure_meshes(const job::JobConfig& job, comm::Group group,
+                            const TrainerOptions& options, progress::Observer& observer) {
+  const Measuring here(job, group, options, observer);
+  MeasuredPlan result;
+  observer.on_phase("measuring units");
+  result.devices = gather(group, named(here.place.device, options), here.by);
+  const auto precision = choose_precision(job, options.worker, here.place, *here.task);
+  group.barrier().wait();
+  take_units(job, group, options, here, precision, result);
+  if (!result.memory) return result;
+  for (const auto& device : result.devices) {
+    result.input.workers.push_back({name_of(device, result.devices), {}});
+  }
+  observer.on_phase("measuring the link");
+  plan_meshes(job, here.place, group, result);
+  return result;
+}
 
 MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
                           const TrainerOptions& options, progress::Observer& observer) {
-  const auto timeout = std::chrono::duration<double>(job.parallel.timeout_s);
-  const auto step_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
-  const device::Place place = choose_place(job, options);
-  const auto task = load_shared_task(group, job, options, observer);
-  const auto room = measure_room(place, options);
-
+  const Measuring here(job, group, options, observer);
   MeasuredPlan result;
   observer.on_phase("measuring devices");
   group.barrier().wait();
-  result.devices = gather(group, describe(place.device, options), Deadline::after(step_timeout));
-  const auto precision = choose_precision(job, options.worker, place, *task);
+  result.devices = gather(group, describe(here.place.device, options), here.by);
+  const auto precision = choose_precision(job, options.worker, here.place, *here.task);
   auto& input = result.input;
-  input.global_batch =
-      data::make_sampler(*task->training(), job.train.seed).mean_weight(job.train.global_batch);
 
   observer.on_phase("measuring units");
-  result.memory_input = memory_of(job, group, options,
-                                  {.job = job,
-                                   .worker = options.worker,
-                                   .task = *task,
-                                   .place = place,
-                                   .precision = precision,
-                                   .room = room},
-                                  input.global_batch);
-  if (all_known(result.memory_input)) result.memory = plan::plan_memory(result.memory_input);
+  take_units(job, group, options, here, precision, result);
 
   observer.on_phase("measuring steps");
-  const auto steps = probe_devices(group, job.train, *task,
-                                   {.device = place.device,
-                                    .dtype = place.dtype,
+  const auto steps = probe_devices(group, job.train, *here.task,
+                                   {.device = here.place.device,
+                                    .dtype = here.place.dtype,
                                     .precision = precision,
                                     .speed = options.worker.speed,
                                     .budget = kStepBudget,
@@ -211,7 +250,7 @@ MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
   observer.on_phase("measuring the link");
   input.servers = static_cast<int>(job.servers.weights.size());
   input.copies = static_cast<int>(job.servers.replicas);
-  input.bucket_bytes = bucket_bytes(job, *task, place.dtype);
+  input.bucket_bytes = bucket_bytes(job, *here.task, here.place.dtype);
   input.link = plan::probe_link(group, input.gradient_bytes());
   for (std::size_t r = 0; r < result.devices.size(); ++r) {
     input.workers.push_back({name_of(result.devices[r], result.devices), steps[r].cost});
@@ -219,7 +258,7 @@ MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
   if (result.memory) {
     result.memory_input.link = input.link;
     result.memory = plan::plan_memory(result.memory_input);
-    plan_meshes(job, place, group, result);
+    plan_meshes(job, here.place, group, result);
   }
   const bool usable =
       std::ranges::any_of(steps, [](const auto& device) { return device.cost.known(); });

@@ -47,4 +47,9 @@ struct MeasuredPlan {
 MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
                           const TrainerOptions& options, progress::Observer& observer);
 
+/// The part of it that meshes are planned by: units, memory and links, and of devices their names.
+/// Likewise.
+MeasuredPlan measure_meshes(const job::JobConfig& job, comm::Group group,
+                            const TrainerOptions& options, progress::Observer& observer);
+
 }  // namespace bimetal::train

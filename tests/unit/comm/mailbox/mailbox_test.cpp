@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "bimetal/comm/mailbox/abort_message.h"
-#include "bimetal/comm/shm/segment_address.h"
+#include "unit/comm/mailbox/mailbox_fixture.h"
 
 namespace bimetal::comm {
 namespace {
@@ -16,93 +16,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr std::uint32_t kGroup = 4;
-constexpr std::size_t kBudget = 1000;
-
-// Rank 0 of 3, whose peers are played by the test.
-class RecordingMesh : public net::Mesh {
- public:
-  int rank() const noexcept override { return 0; }
-  int size() const noexcept override { return 3; }
-  void start(net::FrameReceiver&) override {}
-  void send(int peer, net::FrameHeader header, std::span<const std::byte>, net::SendDone) override {
-    sent.emplace_back(peer, header);
-  }
-  void resume(int peer) override { resumed.push_back(peer); }
-  void drop(int peer) override { dropped.push_back(peer); }
-  void close(Deadline) override {}
-  std::uint64_t bytes_sent() const noexcept override { return 0; }
-  std::string host_of(int peer) const override { return "host-" + std::to_string(peer); }
-
-  std::vector<std::pair<int, net::FrameHeader>> sent;
-  std::vector<int> resumed, dropped;
-};
-
-class RecordingListener : public GroupListener {
- public:
-  void on_failure(const Failure& failure, bool tell_others) override {
-    failures.push_back(failure);
-    told_others.push_back(tell_others);
-  }
-  void on_sign(int peer, std::uint64_t sequence) override { signs.emplace_back(peer, sequence); }
-  void on_ring(int peer, std::uint32_t word) override { words.emplace_back(peer, word); }
-
-  std::vector<Failure> failures;
-  std::vector<bool> told_others;
-  std::vector<std::pair<int, std::uint64_t>> signs;
-  std::vector<std::pair<int, std::uint32_t>> words;
-};
-
-class MailboxTest : public ::testing::Test {
- protected:
-  void SetUp() override { mailbox.add_group(kGroup, {0, 1, 2}, listener); }
-
-  static Call call(std::uint64_t sequence, std::uint64_t count = 4) {
-    return {.operation = Operation::broadcast,
-            .dtype = DType::uint8,
-            .count = count,
-            .root = 1,
-            .sequence = sequence};
-  }
-  static Call message(std::uint64_t tag, std::uint64_t count = 4) {
-    return {
-        .operation = Operation::send_recv, .dtype = DType::uint8, .count = count, .sequence = tag};
-  }
-
-  net::FrameHeader header(const Call& call, std::size_t bytes) const {
-    auto h = call.header_to(kGroup, 0);
-    h.payload_bytes = bytes;
-    return h;
-  }
-
-  // What the mesh does with a frame; false if the peer was paused.
-  bool arrive(int peer, const net::FrameHeader& h, const std::vector<std::byte>& payload) {
-    const auto place = mailbox.on_header(peer, h);
-    if (place.pause) return false;
-    EXPECT_EQ(place.bytes.size(), payload.size());
-    std::ranges::copy(payload, place.bytes.begin());
-    mailbox.on_payload(peer, h);
-    return true;
-  }
-  bool arrive(int peer, const Call& c, const std::vector<std::byte>& payload) {
-    return arrive(peer, header(c, payload.size()), payload);
-  }
-
-  void post(int peer, const Call& c, std::vector<std::byte>& into) {
-    mailbox.receive(peer, c.header_from(kGroup, peer), into, [this] { ++done; });
-  }
-
-  static std::vector<std::byte> bytes(std::size_t size, int first = 0) {
-    std::vector<std::byte> result(size);
-    for (std::size_t i = 0; i < size; ++i) result[i] = static_cast<std::byte>(first + i);
-    return result;
-  }
-
-  RecordingMesh mesh;
-  std::shared_ptr<RecordingListener> listener = std::make_shared<RecordingListener>();
-  Mailbox mailbox{mesh, kBudget};
-  int done = 0;
-};
+using played::kGroup;
+using played::MailboxTest;
+using played::RecordingListener;
 
 TEST_F(MailboxTest, APayloadLandsWhereItIsAwaited) {
   std::vector<std::byte> into(4);
@@ -356,100 +272,6 @@ TEST_F(MailboxTest, FramesOfAGroupThatIsGoneAreThrownAway) {
   mailbox.remove_group(kGroup);
   EXPECT_TRUE(arrive(1, message(1), bytes(4)));
   EXPECT_THAT(listener->failures, IsEmpty());
-}
-
-/// Peer 1 shares memory with this rank.
-class MailboxMemory : public MailboxTest {
- protected:
-  void SetUp() override {
-    MailboxTest::SetUp();
-    offer(ring.address());
-    answers.clear();
-  }
-
-  void offer(const net::SegmentAddress& address) {
-    WireWriter writer;
-    write_address(writer, address);
-    auto h = ring_word(kGroup, kOfferPart);
-    h.payload_bytes = writer.bytes().size();
-    EXPECT_TRUE(arrive(1, h, writer.bytes()));
-    look();
-  }
-
-  /// What peer 1 does with a part; false if it was paused.
-  bool place(const Call& c, std::uint32_t part, const std::vector<std::byte>& payload) {
-    std::ranges::copy(payload, ring.next(payload.size()).begin());
-    auto h = header(c, 0);
-    h.part = kPlacedPart + part;
-    const bool arrived = arrive(1, h, {});
-    look();
-    return arrived;
-  }
-
-  void look() {
-    for (const auto& [peer, h] : mesh.sent) answers.push_back(h.part);
-    mesh.sent.clear();
-  }
-
-  MessageRing ring = MessageRing::make();
-  std::vector<std::uint32_t> answers;
-};
-
-TEST_F(MailboxMemory, APartLandsWhereItIsAwaitedAndItsSlotIsFreed) {
-  std::vector<std::byte> into(kPartBytes + 5);
-  const auto long_one = message(3, into.size());
-  post(1, long_one, into);
-  EXPECT_TRUE(place(long_one, 0, bytes(kPartBytes)));
-  EXPECT_THAT(answers, ElementsAre(kFreedPart));
-  EXPECT_EQ(done, 0);
-  EXPECT_TRUE(place(long_one, 1, bytes(5, 7)));
-  EXPECT_EQ(done, 1);
-  EXPECT_EQ(into[kPartBytes - 1], static_cast<std::byte>(kPartBytes - 1));
-  EXPECT_EQ(into.back(), std::byte{11});
-}
-
-TEST_F(MailboxMemory, PartsThatNobodyAwaitsAreKeptWithinTheBudgetAndThenPause) {
-  const auto early = message(3, 400), later = message(4, 400);
-  EXPECT_TRUE(place(early, 0, bytes(400)));
-  EXPECT_FALSE(place(later, 0, bytes(400, 1)));
-  EXPECT_THAT(answers, ElementsAre(kFreedPart));
-  std::vector<std::byte> first(400), second(400);
-  post(1, later, second);
-  EXPECT_THAT(mesh.resumed, ElementsAre(1));
-  auto again = header(later, 0);
-  again.part = kPlacedPart;
-  EXPECT_TRUE(arrive(1, again, {}));
-  post(1, early, first);
-  EXPECT_EQ(done, 2);
-  EXPECT_EQ(first, bytes(400));
-  EXPECT_EQ(second, bytes(400, 1));
-}
-
-TEST_F(MailboxMemory, WhatAFailedGroupIsSentMakesRoom) {
-  mailbox.fail_group(kGroup);
-  EXPECT_TRUE(place(message(3, 400), 0, bytes(400)));
-  mailbox.remove_group(kGroup);
-  EXPECT_TRUE(place(message(3, 400), 0, bytes(400)));
-  EXPECT_THAT(answers, ElementsAre(kFreedPart, kFreedPart));
-  EXPECT_THAT(mesh.dropped, IsEmpty());
-}
-
-TEST_F(MailboxMemory, MemoryThatCannotBeSeenIsRefused) {
-  auto elsewhere = ring.address();
-  elsewhere.nonce[0] ^= std::byte{1};
-  offer(elsewhere);
-  EXPECT_THAT(answers, ElementsAre(kRefusedPart));
-}
-
-TEST_F(MailboxMemory, PartsThatCannotBeThereEndTheConnection) {
-  auto h = header(message(1, 400), 0);
-  h.part = kPlacedPart + 1;  // of one
-  EXPECT_FALSE(arrive(1, h, {}));
-  h.part = kPlacedPart;
-  EXPECT_FALSE(arrive(2, h, {})) << "which has offered nothing";
-  h.payload_bytes = 4;
-  EXPECT_FALSE(arrive(1, h, bytes(4)));
-  EXPECT_THAT(mesh.dropped, ElementsAre(1, 2, 1));
 }
 
 }  // namespace

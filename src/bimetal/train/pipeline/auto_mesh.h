@@ -1,0 +1,19 @@
+#pragma once
+// mesh.stages = "auto": the number of stages and where they begin, from what a plan measures.
+
+#include "bimetal/comm/group.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/train/trainer.h"
+
+namespace bimetal::train {
+
+/// `job`, with numbers in the place of mesh.stages = "auto": every rank measures its device's units
+/// and the links, as `bimetal plan` does, and the fastest of what all of them can do together, in
+/// their order, is chosen; what the job states stays. Tells the observer what and why. The same on
+/// every rank; collective. Errors: measure_meshes()'s; InvalidArgument if there is no mesh of these
+/// ranks.
+job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
+                         const TrainerOptions& options, progress::Observer& observer);
+
+}  // namespace bimetal::train

@@ -1,0 +1,93 @@
+#include "bimetal/plan/mesh/stages_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "mesh_clusters.h"
+
+namespace bimetal::plan {
+namespace {
+
+constexpr double kPlenty = 64.0 * (1 << 30);
+
+MeshInput input_for(ModelFacts facts, std::int64_t batch) {
+  MeshInput input;
+  input.facts = {std::move(facts)};
+  input.global_batch = batch;
+  return input;
+}
+
+std::vector<std::size_t> stage_counts(const std::vector<MeshChoice>& choices) {
+  std::vector<std::size_t> counts;
+  for (const auto& choice : choices) counts.push_back(choice.stages.size());
+  return counts;
+}
+
+TEST(StagesChoice, FastLinksSpeakForSharesAndSlowOnesForStages) {
+  const auto input =
+      input_for(transformer_facts({.layers = 24, .width = 1024, .context = 512}), 16);
+  const std::vector<double> speeds = {1, 1, 1, 1}, memory(4, kPlenty);
+  const auto fast = choose_stages(input, apart(speeds, memory, {5e-6, 50e9}), {});
+  EXPECT_THAT(stage_counts(fast), ::testing::ElementsAre(1, 2, 4));
+  const auto slow = choose_stages(input, apart(speeds, memory, kGigabitLink), {});
+  EXPECT_GT(slow.front().stages.size(), 1u);
+  EXPECT_LT(slow.front().step_s, fast.front().step_s * 100);
+  for (const auto& choice : slow) EXPECT_EQ(choice.devices(), 4) << "all take part";
+}
+
+TEST(StagesChoice, EveryoneIsInTheirOrder) {
+  const auto choices = choose_stages(input_for(unequal_units(), 12),
+                                     apart({1, 3, 1, 1}, std::vector(4, kPlenty), kFastLink), {});
+  for (const auto& choice : choices) {
+    if (choice.scheme != Scheme::Pipeline) continue;
+    int next = 0;
+    std::size_t unit = 0;
+    for (const auto& stage : choice.stages) {
+      EXPECT_EQ(stage.begin, unit);
+      unit = stage.end;
+      for (const int device : stage.devices) EXPECT_EQ(device, next++);
+    }
+    EXPECT_EQ(unit, 7u);
+  }
+}
+
+TEST(StagesChoice, WhatFitsOnNobodyIsCut) {
+  const auto model =
+      transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
+  const double whole = 16 * static_cast<double>(model.elements());
+  const auto cluster = apart({2, 1}, {0.98 * whole, 0.9 * whole}, kFastLink);
+  const auto choices = choose_stages(input_for(model, 16), cluster, {});
+  ASSERT_EQ(choices.size(), 2u);
+  EXPECT_EQ(choices[0].stages.size(), 2u);
+  EXPECT_TRUE(choices[0].fits());
+  EXPECT_FALSE(choices[1].fits());
+}
+
+TEST(StagesChoice, WhatIsStatedWins) {
+  const auto input = input_for(unequal_units(), 12);
+  const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kPlenty), kGigabitLink);
+  EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 2})),
+              ::testing::ElementsAre(2));
+  EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 4})),
+              ::testing::ElementsAre(1));
+  EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 3})), ::testing::IsEmpty());
+  EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.pipelines = false})),
+              ::testing::ElementsAre(1));
+  const auto stated = choose_stages(
+      input, cluster,
+      {.replicas = 1, .schedule = parallel::schedule::Kind::gpipe, .micro_batches = 3});
+  ASSERT_EQ(stated.size(), 1u);
+  EXPECT_EQ(stated[0].micro_batches, 3);
+  EXPECT_EQ(stated[0].schedule, parallel::schedule::Kind::gpipe);
+}
+
+TEST(StagesChoice, ModelsOfFewUnitsHaveFewStages) {
+  auto model = unequal_units();
+  model.units.resize(2);
+  const auto choices = choose_stages(
+      input_for(model, 12), apart({1, 1, 1, 1}, std::vector(4, kPlenty), kGigabitLink), {});
+  for (const auto& choice : choices) EXPECT_LE(choice.stages.size(), 2u);
+}
+
+}  // namespace
+}  // namespace bimetal::plan
