@@ -101,7 +101,8 @@ class Predictor:
 
     def model(self) -> dict[str, Any]:
         """What is served: ``model`` (its name), ``release``, ``channels``, ``height``, ``width``, ``classes``, ``mean``
-        and ``stddev`` (of pixel / 255 in training), ``dtype`` (that it computes in)."""
+        and ``stddev`` (of pixel / 255 in training: lists of one number for each channel, or one for all), ``dtype``
+        (that it computes in)."""
         with self._turn:
             return self._open().facts(self._timeout)
 

@@ -27,7 +27,11 @@ class Predictors(SearchTest):
         self.pixels = torch.randint(256, (50, 28, 28), dtype=torch.uint8, generator=generator)
 
     def alone(self, facts, pixels):
-        return mlp(self.tensors, ((pixels.double() / 255 - facts["mean"]) / facts["stddev"]).flatten(1))
+        return mlp(self.tensors, self.normalised(facts, pixels).flatten(1))
+
+    def normalised(self, facts, pixels):
+        (mean,), (stddev,) = facts["mean"], facts["stddev"]
+        return (pixels.double() / 255 - mean) / stddev
 
     def end(self):
         self.server.interrupt()
@@ -45,7 +49,7 @@ class Predictors(SearchTest):
             facts = predictor.model()
             self.assertEqual((facts["model"], facts["height"], facts["classes"], facts["dtype"]), ("mlp", 28, 10, "float64"))
             wanted = self.alone(facts, self.pixels)
-            normalised = (self.pixels.double() / 255 - facts["mean"]) / facts["stddev"]
+            normalised = self.normalised(facts, self.pixels)
             for samples in (self.pixels, self.pixels.numpy(), self.pixels[:, None], normalised, normalised.numpy(),
                             normalised.clone().requires_grad_()):
                 said = predictor.predict(samples)

@@ -95,11 +95,23 @@ models::LanguageModelConfig parse_language(const Json& json) {
   return model;
 }
 
+/// One number where there is one: earlier releases read no others.
+Json numbers_json(const std::vector<double>& numbers) {
+  return numbers.size() == 1 ? Json(numbers.front()) : Json(numbers);
+}
+
+std::vector<double> parse_numbers(const Json& json) {
+  if (json.is_number()) return {json.get<double>()};
+  return json.get<std::vector<double>>();
+}
+
 /// A language model's has all keys, too: an earlier release then says that it does not know it.
 Json model_json(const ModelDescription& model) {
   Json json = {{"name", model.name},     {"hidden", model.hidden}, {"channels", model.channels},
                {"height", model.height}, {"width", model.width},   {"classes", model.classes},
-               {"dtype", model.dtype},   {"mean", model.mean},     {"stddev", model.stddev}};
+               {"dtype", model.dtype}};
+  json["mean"] = numbers_json(model.mean);
+  json["stddev"] = numbers_json(model.stddev);
   if (model.norm_group > 0) json["norm_group"] = model.norm_group;
   if (model.language) json["language"] = language_json(*model.language);
   return json;
@@ -114,8 +126,8 @@ ModelDescription parse_model(const Json& json) {
   json.at("width").get_to(model.width);
   json.at("classes").get_to(model.classes);
   json.at("dtype").get_to(model.dtype);
-  json.at("mean").get_to(model.mean);
-  json.at("stddev").get_to(model.stddev);
+  model.mean = parse_numbers(json.at("mean"));
+  model.stddev = parse_numbers(json.at("stddev"));
   model.norm_group = json.value("norm_group", model.norm_group);
   if (json.contains("language")) model.language = parse_language(json.at("language"));
   return model;

@@ -1,6 +1,7 @@
 #include "bimetal/checkpoint/model_description.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
@@ -29,6 +30,18 @@ task::Model draw_described_model(const ModelDescription& description, const task
                    ->units();
   for (const auto& unit : model.units) made(unit);
   return model;
+}
+
+std::optional<std::string> other_normalisation(const std::optional<ModelDescription>& before,
+                                               const ModelDescription& now) {
+  if (!before || now.language || now.in_python()) return std::nullopt;
+  if (before->mean == now.mean && before->stddev == now.stddev) return std::nullopt;
+  return fmt::format(
+      "the checkpoint's model was trained on images normalised by data.mean = [{}] and data.stddev "
+      "= "
+      "[{}], and goes on with [{}] and [{}]: set these keys to keep to the former",
+      fmt::join(before->mean, ", "), fmt::join(before->stddev, ", "), fmt::join(now.mean, ", "),
+      fmt::join(now.stddev, ", "));
 }
 
 task::Model make_described_model(const ModelDescription& description) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bimetal/models/language/language_config.h"
 #include "bimetal/task/unit.h"
@@ -17,12 +18,17 @@ struct ModelDescription {
   std::int64_t norm_group = 0;  ///< likewise
   std::int64_t channels = 1, height = 28, width = 28, classes = 10;
   std::string dtype = "float32";  ///< that it was trained in: "float32" or "float64"
-  double mean = 0, stddev = 1;    ///< pixels x become (x/255 − mean) ÷ stddev
+  /// Pixels x become (x/255 − mean) ÷ stddev: one number for each channel, or one for all.
+  std::vector<double> mean = {0}, stddev = {1};
   /// Of a language model, for which the numbers of images say nothing.
   std::optional<models::LanguageModelConfig> language = {};
   bool in_python() const noexcept { return name.find(':') != std::string::npos; }
   bool operator==(const ModelDescription&) const = default;
 };
+
+/// What to tell a user whose run goes on from a model of images that were normalised otherwise.
+std::optional<std::string> other_normalisation(const std::optional<ModelDescription>& before,
+                                               const ModelDescription& now);
 
 /// Such a model on the CPU in float32, drawn from torch's default generator. `made`: told of each
 /// unit of a language model, before the next one is drawn, and of others' once they are there.

@@ -111,6 +111,20 @@ Binding number(double& to, Range range) {
   return {read, [&to] { return number_text(to); }};
 }
 
+Binding numbers(std::vector<double>& to, Range range) {
+  const auto read = [&to, range](const toml::node& node) -> Problem {
+    const auto* array = node.as_array();
+    if (!array) return unexpected_type("an array of numbers", node);
+    std::vector<double> numbers(array->size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (auto problem = number(numbers[i], range).read((*array)[i])) return *problem + " in it";
+    }
+    to = std::move(numbers);
+    return std::nullopt;
+  };
+  return {read, [&to] { return fmt::format("[{}]", fmt::join(to, ", ")); }};
+}
+
 Binding flag(bool& to) {
   const auto read = [&to](const toml::node& node) -> Problem {
     const auto* value = node.as_boolean();

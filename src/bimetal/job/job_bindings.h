@@ -44,6 +44,8 @@ Binding whole(std::uint64_t& to, std::int64_t min,
               std::int64_t max = std::numeric_limits<std::int64_t>::max());
 /// Whole numbers are numbers, too: learning_rate = 1 is fine.
 Binding number(double& to, Range range);
+/// An array of such, which may be empty.
+Binding numbers(std::vector<double>& to, Range range);
 Binding flag(bool& to);
 Binding text(std::string& to);
 Binding one_of(std::string& to, std::vector<std::string> choices);

@@ -40,6 +40,7 @@ struct DataConfig {
   std::int64_t image_size = 0;       ///< folders of images: height and width that they get
   bool augment = false;              ///< training images are cropped and flipped at random
   bool skip_broken = false;          ///< files that are no images are left out
+  std::vector<double> mean, stddev;  ///< of images' channels; empty: the training set's
   std::int64_t block = 0;            ///< tokens: how many a sample has; 0: the model's context
   std::string documents = "join";    ///< tokens: "join", or "separate": blocks end where they end
   bool operator==(const DataConfig&) const = default;

@@ -36,6 +36,8 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"data", "image_size", kAlike, whole(data.image_size, 0, 4096)},
       {"data", "augment", kAlike, flag(data.augment)},
       {"data", "skip_broken", kAlike, flag(data.skip_broken)},
+      {"data", "mean", kAlike, numbers(data.mean, Range{})},
+      {"data", "stddev", kAlike, numbers(data.stddev, kPositive)},
       {"data", "block", kAlike, whole(data.block, 0)},
       {"data", "documents", kAlike, one_of(data.documents, {"join", "separate"})},
       {"train", "epochs", kAlike, whole(train.epochs, 1)},

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_error.h"
 
 namespace bimetal::serving {
 namespace {
@@ -21,7 +21,12 @@ bool plausible(const ModelFacts& facts) {
   for (const auto size : {facts.channels, facts.height, facts.width}) {
     if (size < (text ? 0 : 1) || size > kMostOfEach) return false;
   }
-  return std::isfinite(facts.mean) && std::isfinite(facts.stddev) && facts.stddev > 0 &&
+  const auto for_channels = [&](const std::vector<double>& numbers) {
+    return numbers.size() == 1 || static_cast<std::int64_t>(numbers.size()) == facts.channels;
+  };
+  return for_channels(facts.mean) && for_channels(facts.stddev) &&
+         std::ranges::all_of(facts.mean, [](double mean) { return std::isfinite(mean); }) &&
+         std::ranges::all_of(facts.stddev, [](double x) { return std::isfinite(x) && x > 0; }) &&
          (facts.dtype == comm::DType::float32 || facts.dtype == comm::DType::float64);
 }
 
@@ -48,8 +53,10 @@ Body encode(const ModelFacts& facts) {
   out.i64(facts.height);
   out.i64(facts.width);
   out.i64(facts.classes);
-  out.f64(facts.mean);
-  out.f64(facts.stddev);
+  for (const auto* numbers : {&facts.mean, &facts.stddev}) {
+    out.u32(static_cast<std::uint32_t>(numbers->size()));
+    for (const double number : *numbers) out.f64(number);
+  }
   out.u8(static_cast<std::uint8_t>(facts.dtype));
   out.i64(facts.context);
   return std::move(out).take();
@@ -64,8 +71,12 @@ ModelFacts decode_model_facts(std::span<const std::byte> body) {
   facts.height = in.i64();
   facts.width = in.i64();
   facts.classes = in.i64();
-  facts.mean = in.f64();
-  facts.stddev = in.f64();
+  for (auto* numbers : {&facts.mean, &facts.stddev}) {
+    const auto count = in.u32();
+    if (count > in.remaining() / 8) throw Error(ErrorCode::CorruptData, "too many channels");
+    numbers->resize(count);
+    for (double& number : *numbers) number = in.f64();
+  }
   facts.dtype = static_cast<comm::DType>(in.u8());
   facts.context = in.i64();
   in.expect_end();
@@ -152,18 +163,12 @@ Predicted decode_predicted(std::span<const std::byte> body, std::size_t logits) 
 
 Body encode(const Error& error) {
   WireWriter out;
-  out.u8(static_cast<std::uint8_t>(error.code()));
-  out.string(std::string_view(error.what()).substr(0, kMaxBodyBytes / 2));
+  write_error(out, error, kMaxBodyBytes / 2);
   return std::move(out).take();
 }
 
 Error decode_refused(std::span<const std::byte> body) {
-  WireReader in(body);
-  const auto code = in.u8();
-  const auto text = in.string();
-  in.expect_end();
-  const bool known = code <= static_cast<std::uint8_t>(ErrorCode::Internal);
-  return Error(known ? static_cast<ErrorCode>(code) : ErrorCode::Internal, text);
+  return read_error(body);
 }
 
 Body encode(const Figures& figures) {

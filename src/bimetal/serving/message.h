@@ -19,11 +19,11 @@ enum class MessageKind : std::uint8_t {
   welcome = 1,  ///< server → client, once, first. Body: ModelFacts
   predict = 2,  ///< client → server: `count` samples of `dtype`; `sequence`: the request
   predicted =
-      3,  ///< server → client: the answer to request `sequence`. Body: PredictedHead, logits
+      3,        ///< server → client: the answer to request `sequence`. Body: PredictedHead, logits
   refused = 4,  ///< server → client: request `sequence`, or with 0 the connection. Body: an Error
   ask_figures = 5,  ///< client → server: request `sequence`
   figures = 6,      ///< server → client. Body: Figures
-  write = 7,  ///< client → server: text to go on with; `sequence`: the request. Body: TextRequest
+  write = 7,    ///< client → server: text to go on with; `sequence`: the request. Body: TextRequest
   written = 8,  ///< server → client: more of answer `sequence`. Body: TextPiece
 };
 
@@ -44,7 +44,8 @@ struct ModelFacts {
   /// Of a language model: tokens that it looks back at. Its classes are its vocabulary, and it
   /// takes no samples, but text to go on with. 0: one of images.
   std::int64_t context = 0;
-  double mean = 0, stddev = 1;               ///< pixels x become (x/255 − mean) ÷ stddev
+  /// Pixels x become (x/255 − mean) ÷ stddev: one number for each channel, or one for all.
+  std::vector<double> mean = {0}, stddev = {1};
   comm::DType dtype = comm::DType::float32;  ///< that it computes in
 
   std::int64_t values_per_sample() const noexcept { return channels * height * width; }

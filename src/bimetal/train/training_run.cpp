@@ -61,7 +61,11 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       apart_(job_, group_) {
   require_one_precision(replicas_, precisions_.mine(),
                         Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
-  state_.model = task_->description();
+  const auto& described = task_->description();
+  if (const auto other = checkpoint::other_normalisation(state_.model, described)) {
+    observer_.on_notice(*other);
+  }
+  state_.model = described;
   take_error_feedback();
   go_on_scaling();
 }

@@ -44,6 +44,24 @@ TEST(SharedCheckpoint, DescribesLanguageModels) {
   EXPECT_EQ(parse_state_text(state_text(state), "here"), state);
 }
 
+TEST(SharedCheckpoint, NormalisationIsOneNumberOrOneForEachChannel) {
+  auto state = some_state();
+  state.error_feedback.clear();
+  state.model->mean = {0.5};
+  EXPECT_THAT(state_text(state), HasSubstr("\"mean\":0.5")) << "as earlier releases write it";
+  EXPECT_EQ(parse_state_text(state_text(state), "here"), state);
+  const auto grey = state.model;
+  state.model->mean = {0.25, 0.5, 0.75};
+  state.model->stddev = {1, 2, 3};
+  EXPECT_EQ(parse_state_text(state_text(state), "here"), state);
+
+  EXPECT_FALSE(other_normalisation(state.model, *state.model));
+  EXPECT_FALSE(other_normalisation(std::nullopt, *state.model));
+  EXPECT_THAT(
+      other_normalisation(grey, *state.model).value_or(""),
+      HasSubstr("data.mean = [0.5] and data.stddev = [1], and goes on with [0.25, 0.5, 0.75]"));
+}
+
 /// A model and an optimizer that has learnt something, or nothing yet.
 struct Trained {
   explicit Trained(int steps) : adam(net.parameters(), torch::optim::AdamOptions(0.1)) {

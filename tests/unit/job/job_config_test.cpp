@@ -228,6 +228,15 @@ TEST(JobConfig, RecomputeTakesAWordOrANumber) {
   EXPECT_THAT(error_of("[train]\nrecompute = true"), HasSubstr("found a boolean"));
 }
 
+TEST(JobConfig, ImagesAreNormalisedByNumbersOfTheirChannels) {
+  const auto data = parse("[data]\nmean = [0.5, 0, 1]", {"data.stddev=[0.25]"}).data;
+  EXPECT_EQ(data.mean, (std::vector<double>{0.5, 0, 1}));
+  EXPECT_EQ(data.stddev, std::vector<double>{0.25});
+  EXPECT_THAT(error_of("[data]\nstddev = [1, 0]"), HasSubstr("greater than 0, found 0 in it"));
+  EXPECT_THAT(error_of("[data]\nmean = 0.5"), HasSubstr("an array of numbers"));
+  EXPECT_THAT(error_of("[data]\nmean = ['a']"), HasSubstr("a number, found a string in it"));
+}
+
 TEST(JobConfig, CutsAreUnitsInTheirOrder) {
   EXPECT_EQ(parse("[mesh]\ncuts = [2, 5]").mesh.cuts, (std::vector<std::int64_t>{2, 5}));
   EXPECT_TRUE(parse("[mesh]\ncuts = [2]", {"mesh.cuts=[]"}).mesh.cuts.empty());
@@ -305,6 +314,7 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   JobConfig job;
   job.model.name = "mlp";
   job.model.hidden = 4632;
+  job.data.mean = {1.0 / 3, 1};
   job.data.path = "C:\\a \"b\"\n\t\x7f€";
   job.train.seed = 9223372036854775807u;
   job.train.learning_rate = 0.1 + 0.2;

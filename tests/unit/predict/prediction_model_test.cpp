@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 checkpoint::ModelDescription described(const std::string& name,
                                        const std::string& dtype = "float64") {
-  return {.name = name, .height = 12, .width = 12, .dtype = dtype, .mean = 0.3, .stddev = 0.4};
+  return {.name = name, .height = 12, .width = 12, .dtype = dtype, .mean = {0.3}, .stddev = {0.4}};
 }
 
 class FixedWeights : public WeightsSource {
@@ -75,6 +75,23 @@ TEST(PredictionModel, ABatchOfAllTypesIsWhatTheModelSaysOfEachSampleAlone) {
   }
 }
 
+TEST(PredictionModel, NormalisesEachChannelAsTrainingDid) {
+  auto description = described("mlp", "float64");
+  description.channels = 3;
+  description.mean = {0.2, 0.4, 0.6};
+  description.stddev = {0.5, 0.25, 1};
+  FixedWeights weights(description);
+  PredictionModel model(description, {torch::kCPU, torch::kFloat64}, 1.0, weights);
+  const auto pixels = torch::randint(256, {2, 3, 12, 12}, torch::kUInt8);
+  const auto mean = torch::tensor(description.mean, torch::kFloat64).view({3, 1, 1});
+  const auto stddev = torch::tensor(description.stddev, torch::kFloat64).view({3, 1, 1});
+  std::vector<double> logits(20);
+  model.answer(std::vector<serving::Samples>{{comm::DType::uint8, 2, bytes_of(pixels)}}, logits);
+  const auto alone = one_by_one(weights.model, (pixels.to(torch::kFloat64) / 255 - mean) / stddev);
+  EXPECT_LT(farthest(torch::from_blob(logits.data(), {2, 10}, torch::kFloat64), alone), 1e-12);
+  EXPECT_EQ(model.facts().stddev, description.stddev);
+}
+
 TEST(PredictionModel, SaysWhatItTakes) {
   const auto description = described("mlp", "float32");
   FixedWeights weights(description);
@@ -83,7 +100,7 @@ TEST(PredictionModel, SaysWhatItTakes) {
   EXPECT_EQ(facts.model, "mlp");
   EXPECT_EQ(facts.values_per_sample(), 144);
   EXPECT_EQ(facts.classes, 10);
-  EXPECT_EQ(facts.mean, 0.3);
+  EXPECT_EQ(facts.mean, std::vector<double>{0.3});
   EXPECT_EQ(facts.dtype, comm::DType::float32);
 }
 
@@ -150,7 +167,7 @@ TEST_F(SavedModels, TheNewestIsTakenAsItComesAndAnotherModelIsNot) {
   EXPECT_EQ(value_of(weights.newest()), 2);
   EXPECT_EQ(value_of(first), 1) << "who computes goes on with what it has";
   auto other = described("linear");
-  other.mean = 0.9;
+  other.mean = {0.9};
   save(3, 11, other);
   std::this_thread::sleep_for(milliseconds(100));
   EXPECT_EQ(value_of(weights.newest()), 2);

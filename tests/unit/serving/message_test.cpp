@@ -14,8 +14,8 @@ ModelFacts some_facts() {
           .height = 28,
           .width = 28,
           .classes = 10,
-          .mean = 0.25,
-          .stddev = 0.5,
+          .mean = {0.25},
+          .stddev = {0.5},
           .dtype = comm::DType::float64};
 }
 
@@ -67,9 +67,22 @@ TEST(ServingMessage, ImpossibleModelsAreRefused) {
   refused([](ModelFacts& facts) { facts.channels = 0; });
   refused([](ModelFacts& facts) { facts.height = -28; });
   refused([](ModelFacts& facts) { facts.classes = std::int64_t{1} << 40; });
-  refused([](ModelFacts& facts) { facts.stddev = 0; });
-  refused([](ModelFacts& facts) { facts.mean = std::numeric_limits<double>::quiet_NaN(); });
+  refused([](ModelFacts& facts) { facts.stddev = {0}; });
+  refused([](ModelFacts& facts) { facts.stddev = {1, 1}; });
+  refused([](ModelFacts& facts) { facts.mean = {}; });
+  refused([](ModelFacts& facts) { facts.mean[0] = std::numeric_limits<double>::quiet_NaN(); });
   refused([](ModelFacts& facts) { facts.dtype = static_cast<comm::DType>(99); });
+}
+
+TEST(ServingMessage, ColoursHaveNumbersOfTheirOwn) {
+  auto facts = some_facts();
+  facts.channels = 3;
+  EXPECT_EQ(decode_model_facts(encode(facts)), facts) << "or one for all";
+  facts.mean = {0.25, 0.5, 0.75};
+  facts.stddev = {0.5, 1, 2};
+  EXPECT_EQ(decode_model_facts(encode(facts)), facts);
+  facts.stddev[1] = 0;
+  EXPECT_THROW(decode_model_facts(encode(facts)), Error);
 }
 
 TEST(ServingMessage, ARequestAndItsAnswerHaveALimit) {

@@ -48,29 +48,60 @@ ImageDataset read_set(const fs::path& image_file, const fs::path& label_file) {
   return set;
 }
 
-/// Mean and deviation of pixel ÷ 255, exact to rounding: from the counts of the 256 values.
+/// Mean and deviation of each channel's pixel ÷ 255, exact to rounding: from the counts of the 256
+/// values.
 void set_normalisation(ImageDataset& set) {
-  const auto counts = torch::bincount(set.images.flatten(), {}, 256).to(torch::kFloat64);
+  set.mean.clear();
+  set.stddev.clear();
   const auto values = torch::arange(256, torch::kFloat64) / 255.0;
-  const double pixels = counts.sum().item<double>();
-  set.mean = (counts * values).sum().item<double>() / pixels;
-  const double variance = (counts * (values - set.mean).square()).sum().item<double>() / pixels;
-  set.stddev = variance > 0.0 ? std::sqrt(variance) : 1.0;
+  for (const auto& channel : set.images.unbind(1)) {
+    const auto counts = torch::bincount(channel.flatten(), {}, 256).to(torch::kFloat64);
+    const double pixels = counts.sum().item<double>();
+    const double mean = (counts * values).sum().item<double>() / pixels;
+    const double variance = (counts * (values - mean).square()).sum().item<double>() / pixels;
+    set.mean.push_back(mean);
+    set.stddev.push_back(variance > 0.0 ? std::sqrt(variance) : 1.0);
+  }
+}
+
+void require_for_channels(const char* what, const std::vector<double>& numbers,
+                          std::int64_t channels) {
+  if (numbers.size() == 1 || static_cast<std::int64_t>(numbers.size()) == channels) return;
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("{} has {} numbers, and the images {} channels: give one for each, or one "
+                  "for all",
+                  what, numbers.size(), channels));
+}
+
+/// What each of the 256 values becomes in each channel.
+torch::Tensor normalised_values(const ImageDataset& set, std::int64_t channels,
+                                torch::Dtype dtype) {
+  require_for_channels("the mean", set.mean, channels);
+  require_for_channels("the deviation", set.stddev, channels);
+  const auto pixels = torch::arange(256, torch::kFloat64).div_(255.0).expand({channels, 256});
+  const auto mean = torch::tensor(set.mean, torch::kFloat64).unsqueeze(1);
+  const auto stddev = torch::tensor(set.stddev, torch::kFloat64).unsqueeze(1);
+  return pixels.sub(mean).div_(stddev).to(dtype).contiguous();
 }
 
 /// Copies with each pixel replaced by its normalised value: gather, conversion and arithmetic in
 /// one pass, on the calling thread alone (a prefetch thread must not wake a second OpenMP team).
+/// `values`: [channels, 256].
 template <typename Element>
 void gather(const ImageDataset& set, const torch::Tensor& indices, const torch::Tensor& values,
             torch::Tensor& x) {
-  const std::int64_t pixels = c10::multiply_integers(set.images.sizes().slice(1));
+  const std::int64_t channels = values.size(0);
+  const std::int64_t pixels = c10::multiply_integers(set.images.sizes().slice(2));
   const auto* from = set.images.const_data_ptr<std::uint8_t>();
-  const auto* value_of = static_cast<const Element*>(values.const_data_ptr());
   auto* to = static_cast<Element*>(x.mutable_data_ptr());
   const auto* index = indices.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < indices.size(0); ++i) {
-    const std::uint8_t* image = from + index[i] * pixels;
-    for (std::int64_t p = 0; p < pixels; ++p) *to++ = value_of[image[p]];
+    const std::uint8_t* pixel = from + index[i] * channels * pixels;
+    const auto* value_of = static_cast<const Element*>(values.const_data_ptr());
+    for (std::int64_t c = 0; c < channels; ++c, value_of += 256) {
+      for (std::int64_t p = 0; p < pixels; ++p) *to++ = value_of[*pixel++];
+    }
   }
 }
 
@@ -112,11 +143,7 @@ Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torc
   std::vector<std::int64_t> shape = dataset.images.sizes().vec();
   shape[0] = indices.size(0);
   Batch batch{torch::empty(shape, dtype), dataset.labels.index_select(0, indices)};
-  const torch::Tensor values = torch::arange(256, torch::kFloat64)
-                                   .div_(255.0)
-                                   .sub_(dataset.mean)
-                                   .div_(dataset.stddev)
-                                   .to(dtype);
+  const torch::Tensor values = normalised_values(dataset, shape[1], dtype);
   const torch::Tensor contiguous = indices.contiguous();
   switch (torch::elementSize(dtype)) {
     case 2: gather<std::uint16_t>(dataset, contiguous, values, batch.x); break;
@@ -126,8 +153,8 @@ Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torc
   return batch;
 }
 
-torch::Tensor normalised(const torch::Tensor& pixels, double mean, double stddev,
-                         torch::Dtype dtype) {
+torch::Tensor normalised(const torch::Tensor& pixels, const std::vector<double>& mean,
+                         const std::vector<double>& stddev, torch::Dtype dtype) {
   ImageDataset set;
   set.images = pixels;
   set.labels = torch::zeros({pixels.size(0)}, torch::kInt64);
@@ -145,6 +172,11 @@ TrainTest load_dataset(const DatasetFiles& dataset, const LoadOptions& options) 
                                fmt::join(sets.test.images.sizes().slice(1), "x")));
   }
   set_normalisation(sets.train);
+  const auto channels = sets.train.images.size(1);
+  if (!options.mean.empty()) sets.train.mean = options.mean;
+  if (!options.stddev.empty()) sets.train.stddev = options.stddev;
+  require_for_channels("data.mean", sets.train.mean, channels);
+  require_for_channels("data.stddev", sets.train.stddev, channels);
   sets.test.mean = sets.train.mean;
   sets.test.stddev = sets.train.stddev;
   return sets;

@@ -17,8 +17,9 @@ struct ImageDataset {
   torch::Tensor images;
   torch::Tensor labels;
   std::int64_t classes = 10;
-  double mean = 0.0;  ///< of pixel ÷ 255 over the training set; batches are (x/255 − mean) ÷ stddev
-  double stddev = 1.0;
+  /// Of pixel ÷ 255 over the training set, one number for each channel or one for all; batches are
+  /// (x/255 − mean) ÷ stddev.
+  std::vector<double> mean = {0.0}, stddev = {1.0};
 
   std::int64_t size() const { return labels.size(0); }
 };
@@ -34,8 +35,8 @@ struct Batch {
 Batch make_batch(const ImageDataset& dataset, const torch::Tensor& indices, torch::Dtype dtype);
 
 /// Images as batches have them, of pixels uint8 [N, C, H, W]: (x/255 − mean) ÷ stddev.
-torch::Tensor normalised(const torch::Tensor& pixels, double mean, double stddev,
-                         torch::Dtype dtype);
+torch::Tensor normalised(const torch::Tensor& pixels, const std::vector<double>& mean,
+                         const std::vector<double>& stddev, torch::Dtype dtype);
 
 /// Errors of make_batch for indices.
 void check_indices(const ImageDataset& dataset, const torch::Tensor& indices);
@@ -46,14 +47,16 @@ struct TrainTest {
   std::vector<std::string> left_out = {};  ///< files that were skipped, and what is wrong with them
 };
 
-/// How folders of images are read (image_folders.h).
 struct LoadOptions {
-  std::int64_t image_size = 224;
+  std::int64_t image_size = 224;  ///< of folders of images (image_folders.h), as the next
   bool skip_broken = false;
+  std::vector<double> mean = {}, stddev = {};  ///< as ImageDataset's; empty: measured
 };
 
 /// Reads what find_dataset() has found. Both sets are normalised by the training set's mean and
-/// deviation. Error(CorruptData) for damaged or mismatched files; those of read_image_folders.
+/// deviation of each channel, unless others are given. Errors: CorruptData for damaged or
+/// mismatched files; InvalidArgument where there are neither one nor as many of these as channels;
+/// those of read_image_folders.
 TrainTest load_dataset(const DatasetFiles& dataset, const LoadOptions& options = {});
 
 /// The same in one call. Names known: "fashion-mnist", "mnist", "cifar-10", "images". Errors: those

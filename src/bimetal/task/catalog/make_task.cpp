@@ -17,10 +17,12 @@ std::shared_ptr<const JobTask> make_language_modeling(const job::JobConfig& job,
   // The model's sizes do not hang on the data, but for the vocabulary: it is known once the data
   // is.
   const auto context = language_model_of(job.model, 1).context;
-  if (job.data.bootstrap_seed != 0 || job.data.augment) {
-    throw Error(ErrorCode::InvalidArgument,
-                "data.bootstrap_seed and data.augment draw images: leave them out for data.name = "
-                "\"tokens\"");
+  const bool of_images = job.data.augment || !job.data.mean.empty() || !job.data.stddev.empty();
+  if (job.data.bootstrap_seed != 0 || of_images) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        "data.bootstrap_seed, data.augment, data.mean and data.stddev are for images: leave "
+        "them out for data.name = \"tokens\"");
   }
   auto data =
       data::load_tokens(files, job.data.block > 0 ? job.data.block : context, job.data.documents);
@@ -36,7 +38,8 @@ data::LoadOptions load_options(const job::DataConfig& config) {
                             "them out for data.name = \"{}\"",
                             config.name));
   }
-  data::LoadOptions options{.skip_broken = config.skip_broken};
+  data::LoadOptions options{
+      .skip_broken = config.skip_broken, .mean = config.mean, .stddev = config.stddev};
   if (config.image_size > 0) options.image_size = config.image_size;
   return options;
 }

@@ -47,7 +47,11 @@ ServerProcess::ServerProcess(const job::JobConfig& job, const ServerRun& run,
       saved_step_(state_.step),
       first_sequence_(checkpoint::last_save(job_.checkpoint.dir).sequence),
       version_(store_.version()) {
-  state_.model = task_->description();
+  const auto& described = task_->description();
+  if (const auto other = checkpoint::other_normalisation(state_.model, described)) {
+    starting().on_notice(*other);
+  }
+  state_.model = described;
   if (run_.server > 0) watching_data().on_phase("keeping parameters");
   restore_shard(store_, *optimizer_, model_);
   run_.publish(server_.endpoint());

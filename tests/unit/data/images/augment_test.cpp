@@ -78,8 +78,8 @@ ImageDataset some_set() {
   ImageDataset set;
   set.images = some_images();
   set.labels = torch::arange(20).remainder(10);
-  set.mean = 0.4;
-  set.stddev = 0.3;
+  set.mean = {0.4, 0.5, 0.6};
+  set.stddev = {0.3};
   return set;
 }
 

@@ -61,7 +61,38 @@ TEST_F(Cifar, LoadsAllPartsInTheirOrder) {
   EXPECT_EQ(sets.train.images[9][1][0][0].item<int>(), 1);
   EXPECT_EQ(sets.test.images[2][2][5][5].item<int>(), 2);
   EXPECT_EQ(sets.test.mean, sets.train.mean);
-  EXPECT_NEAR(sets.train.mean, (35.0 + 1 + 2) / 3 / 255, 1e-12);
+  ASSERT_EQ(sets.train.mean.size(), 3u);
+  const double means[] = {35.0, 1, 2};
+  for (int channel = 0; channel < 3; ++channel) {
+    EXPECT_NEAR(sets.train.mean[channel], means[channel] / 255, 1e-12);
+  }
+  const auto red = sets.train.images.select(1, 0).to(torch::kFloat64) / 255;
+  EXPECT_NEAR(sets.train.stddev[0], red.std(/*unbiased=*/false).item<double>(), 1e-12);
+  EXPECT_EQ(sets.train.stddev[1], 1) << "a channel that is the same everywhere";
+}
+
+TEST_F(Cifar, EachChannelIsNormalisedByItself) {
+  const auto files = find_dataset("cifar-10", folder_.path());
+  const auto set = load_dataset(files, {.mean = {0.1, 0.2, 0.3}, .stddev = {0.5, 0.25, 2}}).test;
+  const auto batch = make_batch(set, torch::tensor({2, 0}, torch::kInt64), torch::kFloat64);
+  const auto pixels = set.images.index_select(0, torch::tensor({2, 0}, torch::kInt64));
+  const auto mean = torch::tensor({0.1, 0.2, 0.3}, torch::kFloat64).view({3, 1, 1});
+  const auto stddev = torch::tensor({0.5, 0.25, 2.0}, torch::kFloat64).view({3, 1, 1});
+  const auto expected = (pixels.to(torch::kFloat64) / 255.0 - mean) / stddev;
+  EXPECT_TRUE(torch::equal(batch.x, expected));
+  const auto one = load_dataset(files, {.mean = {0.5}}).train;
+  EXPECT_EQ(one.mean, std::vector<double>{0.5});
+  EXPECT_EQ(one.stddev.size(), 3u) << "measured all the same";
+}
+
+TEST_F(Cifar, AsManyMeansAsChannelsAreWanted) {
+  try {
+    load_dataset(find_dataset("cifar-10", folder_.path()), {.mean = {0.1, 0.2}});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("data.mean has 2 numbers, and the images 3 channels"));
+  }
 }
 
 TEST_F(Cifar, DamagedFilesAreNamed) {

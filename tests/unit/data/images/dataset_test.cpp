@@ -57,8 +57,9 @@ TEST_F(Dataset, LoadsImagesAndLabelsOfBothSets) {
 TEST_F(Dataset, NormalisesBothSetsByTheTrainingPixels) {
   const TrainTest sets = load_dataset("mnist", folder_.path());
   const auto pixels = sets.train.images.to(torch::kFloat64) / 255.0;
-  EXPECT_NEAR(sets.train.mean, pixels.mean().item<double>(), 1e-14);
-  EXPECT_NEAR(sets.train.stddev, pixels.std(/*unbiased=*/false).item<double>(), 1e-14);
+  ASSERT_EQ(sets.train.mean.size(), 1u);
+  EXPECT_NEAR(sets.train.mean[0], pixels.mean().item<double>(), 1e-14);
+  EXPECT_NEAR(sets.train.stddev[0], pixels.std(/*unbiased=*/false).item<double>(), 1e-14);
   EXPECT_EQ(sets.test.mean, sets.train.mean);
   EXPECT_EQ(sets.test.stddev, sets.train.stddev);
 }
@@ -136,7 +137,8 @@ TEST_F(Dataset, BatchesAreTheNormalisedSamplesAskedFor) {
        {torch::kFloat64, torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
     const Batch batch = make_batch(set, indices, dtype);
     const auto expected =
-        ((set.images.index_select(0, indices).to(torch::kFloat64) / 255.0 - set.mean) / set.stddev)
+        ((set.images.index_select(0, indices).to(torch::kFloat64) / 255.0 - set.mean.at(0)) /
+         set.stddev.at(0))
             .to(dtype);
     EXPECT_EQ(batch.x.scalar_type(), dtype);
     EXPECT_TRUE(torch::equal(batch.x, expected));
@@ -180,8 +182,8 @@ TEST(FashionMnist, IsRealWhereItIsInstalled) {
   EXPECT_EQ(sets.test.images.sizes().vec(), (std::vector<std::int64_t>{10000, 1, 28, 28}));
   EXPECT_TRUE(
       torch::equal(torch::bincount(sets.train.labels), torch::full({10}, 6000, torch::kInt64)));
-  EXPECT_NEAR(sets.train.mean, 0.2860, 1e-4);
-  EXPECT_NEAR(sets.train.stddev, 0.3530, 1e-4);
+  EXPECT_NEAR(sets.train.mean.at(0), 0.2860, 1e-4);
+  EXPECT_NEAR(sets.train.stddev.at(0), 0.3530, 1e-4);
 }
 
 }  // namespace
