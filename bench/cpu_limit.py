@@ -6,12 +6,11 @@ kernel's default of 100 ms a quarter-speed process runs for 25 ms and then stand
 """
 
 import os
-import pathlib
 import signal
 import threading
 import time
 
-CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
+from cgroup import make_cgroup
 
 
 class CpuLimit:
@@ -27,8 +26,7 @@ class CpuLimit:
             raise ValueError(f"speed must lie in (0, 1], not {speed}")
         self.speed, self.period_us = speed, int(period_ms * 1000)
         self.how = "none"
-        self._folder = None
-        self._procs = None
+        self._group = None
         self._stop = threading.Event()
         self._threads = []
 
@@ -39,57 +37,39 @@ class CpuLimit:
 
     def _make_cgroup(self):
         quota = max(1000, int(self.period_us * self.speed))
-        name = f"bimetal-bench-{os.getpid()}-{id(self):x}"
         attempts = (
-            ("cgroup v1 quota", CGROUP_ROOT / "cpu" / name,
+            ("cgroup v1 quota", "cpu",
              {"cpu.cfs_period_us": str(self.period_us), "cpu.cfs_quota_us": str(quota)}),
-            ("cgroup v2 quota", CGROUP_ROOT / name, {"cpu.max": f"{quota} {self.period_us}"}),
+            ("cgroup v2 quota", "", {"cpu.max": f"{quota} {self.period_us}"}),
         )
-        for how, folder, settings in attempts:
-            if not folder.parent.exists():
-                continue
-            try:
-                folder.mkdir()
-            except OSError:
-                continue
-            try:
-                for key, value in settings.items():
-                    if not (folder / key).exists():
-                        raise OSError(f"no {key}")
-                    (folder / key).write_text(value)
-            except OSError:
-                folder.rmdir()
-                continue
-            self._folder, self._procs = folder, folder / "cgroup.procs"
-            return f"{how}, period {self.period_us / 1000:g} ms"
-        return None
+        self._group = make_cgroup(attempts, self)
+        return f"{self._group.how}, period {self.period_us / 1000:g} ms" if self._group else None
 
     def change(self, speed: float):
         """Another speed from now on, for limits that began below 1."""
         self.speed = speed
-        if self._folder:
+        if self._group:
             quota = str(max(1000, int(self.period_us * speed)))
-            v1 = self._folder / "cpu.cfs_quota_us"
-            if v1.exists():
-                v1.write_text(quota)
+            if (self._group.folder / "cpu.cfs_quota_us").exists():
+                self._group.set("cpu.cfs_quota_us", quota)
             else:
-                (self._folder / "cpu.max").write_text(f"{quota} {self.period_us}")
+                self._group.set("cpu.max", f"{quota} {self.period_us}")
 
     def enter(self):
         """For preexec_fn: puts the calling process under the quota."""
-        if self._procs:
-            self._procs.write_text(str(os.getpid()))
+        if self._group:
+            self._group.enter()
 
     def add(self, pid: int):
         """Puts a process that is running, and those that it starts from now on, under the quota."""
-        if self._procs:
-            self._procs.write_text(str(pid))
+        if self._group:
+            self._group.add(pid)
         else:
             self.watch(pid)
 
     def watch(self, pid: int):
         """Starts the duty cycle for `pid` where no cgroup could be made."""
-        if self.speed < 1 and not self._procs:
+        if self.speed < 1 and not self._group:
             thread = threading.Thread(target=self._duty_cycle, args=(pid,), daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -113,13 +93,5 @@ class CpuLimit:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        if self._folder:
-            deadline = time.monotonic() + 5
-            while True:
-                try:
-                    self._folder.rmdir()
-                    return
-                except OSError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.05)
+        if self._group:
+            self._group.remove()

@@ -62,12 +62,10 @@ def children(pid):
         return []
 
 
-def run(args, folder, data, level, offload, model, settings, more_steps=0):
-    """Each rank's peak in MiB and the report; more_steps: of a job that goes on from the last one's checkpoint."""
-    weights = args.shards.split(",")
-    limits = args.memory.split(",") if args.memory else []
+def write_job(args, folder, data, level, offload, model, settings, more_steps=0, more_train=""):
+    """Its file. args.shards: numbers, or a word in quotes; more_train: lines of [train]."""
     job = folder / "job.toml"
-    report = folder / "report.json"
+    shards = args.shards if args.shards.startswith('"') else f"[{args.shards}]"
     job.write_text(f"""
 [model]
 name = "{model}"
@@ -84,6 +82,7 @@ optimizer = "adamw"
 learning_rate = 1e-4
 recompute = "{args.recompute}"
 evaluate = false
+{more_train}
 [parallel]
 balance = "equal"
 timeout_s = 600
@@ -92,11 +91,20 @@ dir = "{folder / "checkpoints" if args.save else ""}"
 keep = 1
 [zero]
 level = {level}
-shards = [{", ".join(weights)}]
+shards = {shards}
 offload_optimizer = "{"none" if offload == "none" else "disk"}"
 offload_parameters = "{"disk" if offload == "both" else "none"}"
 offload_path = "{args.folder or folder}"
 """)
+    return job
+
+
+def run(args, folder, data, level, offload, model, settings, more_steps=0):
+    """Each rank's peak in MiB and the report; more_steps: of a job that goes on from the last one's checkpoint."""
+    weights = args.shards.split(",")
+    limits = args.memory.split(",") if args.memory else []
+    report = folder / "report.json"
+    job = write_job(args, folder, data, level, offload, model, settings, more_steps)
     command = [args.program, "train", job, "--report", report]
     if more_steps:
         command += ["--resume", folder / "checkpoints"]

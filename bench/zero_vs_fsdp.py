@@ -24,7 +24,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=str(zero_memory.ROOT / "build" / "bimetal"))
     parser.add_argument("--torchrun", default=str(pathlib.Path(sys.executable).with_name("torchrun")))
-    parser.add_argument("--model", default="gpt2", choices=["gpt2", "gpt2-medium", "gpt2-large"])
+    parser.add_argument("--model", default="gpt2", choices=["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
     parser.add_argument("--shards", default="1,1", help="weights of Bimetal's shards; as many ranks")
     parser.add_argument("--levels", default="0,1,2,3")
     parser.add_argument("--steps", type=int, default=4)
@@ -54,7 +54,8 @@ def fsdp_rank(args):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    sizes = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20)}[args.model]
+    sizes = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20),
+             "gpt2-xl": (48, 1600, 25)}[args.model]
     base = memory("VmRSS")
     torch.manual_seed(1)
     model = GPT2LMHeadModel(GPT2Config(n_layer=sizes[0], n_embd=sizes[1], n_head=sizes[2], n_positions=args.block,
@@ -83,9 +84,14 @@ def fsdp_rank(args):
     dist.destroy_process_group()
 
 
+def fsdp_command(args):
+    """Of one rank, which finds the others by torchrun's variables."""
+    return [__file__, "--rank", "--model", args.model, "--steps", str(args.steps), "--batch", str(args.batch),
+            "--block", str(args.block)]
+
+
 def run_fsdp(args, ranks):
-    command = [args.torchrun, "--nproc-per-node", str(ranks), __file__, "--rank", "--model", args.model, "--steps", str(args.steps),
-               "--batch", str(args.batch), "--block", str(args.block)]
+    command = [args.torchrun, "--nproc-per-node", str(ranks), *fsdp_command(args)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
     for line in done.stdout.splitlines():
         if line.startswith("FSDP2 "):

@@ -96,7 +96,8 @@ class HookedModel:
     which several ranks are part let go of the interpreter's lock."""
 
     def __init__(self, backend: Any, units: list[tuple[str, list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]]],
-                 level: int, weights: list[float], flat_bytes: int, parameters_on: str, folder: str) -> None:
+                 level: int, weights: list[float], flat_bytes: int, parameters_on: str, folder: str,
+                 keep_below: int) -> None:
         """``units``: name, trained parameters and buffers of each. ``parameters_on``: none, host or disk. Collective."""
 
     pieces: list[tuple[str, list[int], int, torch.Tensor]]

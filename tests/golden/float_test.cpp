@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <optional>
 #include <ostream>
 #include <string>
 #include <tuple>
@@ -60,6 +61,55 @@ TEST(LossScale, LeavesNoTrace) {
     EXPECT_TRUE(scaled.parameters[i].equal(plain.parameters[i])) << "parameter " << i;
   }
 }
+
+/// Level 3 under autocast.
+class Lowered : public ::testing::TestWithParam<Learns> {
+ protected:
+  TrainingPlan plan_ = {.learns = GetParam(),
+                        .dtype = torch::kFloat32,
+                        .shares = {{17, 7}, {24, 0}},
+                        .steps = 4,
+                        .micro_batch = 9,
+                        .precision = precision::Precision::bfloat16};
+
+  TrainingPlan in_shards(std::optional<torch::ScalarType> half) const {
+    auto plan = plan_;
+    plan.zero_level = 3;
+    plan.shards = {3, 1};
+    plan.form.half = half;
+    return plan;
+  }
+};
+
+// Gathered in bfloat16, parameters are what autocast would have made of them: no bit of the result
+// is another.
+TEST_P(Lowered, GathersInHalfWhatAutocastWouldCopy) {
+  const auto copied = train(in_shards(std::nullopt)), gathered = train(in_shards(torch::kBFloat16));
+  EXPECT_EQ(gathered.losses, copied.losses);
+  for (std::size_t i = 0; i < copied.parameters.size(); ++i) {
+    EXPECT_EQ(gathered.parameters[i].scalar_type(), torch::kFloat32);
+    EXPECT_TRUE(gathered.parameters[i].equal(copied.parameters[i])) << "parameter " << i;
+  }
+  auto recomputed = in_shards(torch::kBFloat16);
+  recomputed.recompute = "all";
+  EXPECT_EQ(train(recomputed).losses, copied.losses);
+}
+
+// Beside whole models only the order of sums is another.
+TEST_P(Lowered, LearnsAsPlainDataParallelism) {
+  const auto whole = train(plan_), gathered = train(in_shards(torch::kBFloat16));
+  for (std::size_t step = 0; step < whole.losses.size(); ++step) {
+    EXPECT_NEAR(gathered.losses[step] / whole.losses[step], 1, 5e-3) << "step " << step;
+  }
+  EXPECT_LT(largest_difference(gathered.parameters, whole.parameters), 1e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Lowered,
+                         ::testing::Values(Learns::images, Learns::gpt2, Learns::llama),
+                         [](const auto& info) -> std::string {
+                           if (info.param == Learns::images) return "Cnn";
+                           return info.param == Learns::gpt2 ? "Gpt2" : "Llama";
+                         });
 
 struct Curve {
   std::string name;

@@ -77,7 +77,8 @@ const std::vector<Learnt>& learnt_offloaded() {
         .dropout = 0.1,
         .optimizer = Optimizer::adamw,
         .update = limited(0.05),
-        .offload = "disk"}},
+        .offload = "disk",
+        .form = {.keep_below = 64}}},
       {"LlamaOffloadedToDiskScaled",
        {.learns = Learns::llama,
         .optimizer = Optimizer::adamw,
@@ -86,7 +87,10 @@ const std::vector<Learnt>& learnt_offloaded() {
         .offload = "disk",
         .kept = Kept::OnDisk}},
       {"TokensTiedKeptOnDisk",
-       {.learns = Learns::tokens, .optimizer = Optimizer::adamw, .kept = Kept::OnDisk}},
+       {.learns = Learns::tokens,
+        .optimizer = Optimizer::adamw,
+        .kept = Kept::OnDisk,
+        .form = {.keep_below = 64}}},
   };
   return all;
 }

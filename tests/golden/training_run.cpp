@@ -73,6 +73,7 @@ train::StepOptions step_options(const TrainingPlan& plan, comm::Group group) {
   train::StepOptions options;
   options.micro_batch = plan.micro_batch;
   options.seed = seed;
+  options.precision = plan.precision;
   options.update = plan.update;
   options.recompute = plan.recompute;
   options.parallel.bucket_bytes = 16 << 10;
@@ -169,7 +170,8 @@ class Worker {
                                              .weights = plan.shards,
                                              .flat_bytes = 16 << 10,
                                              .kept = plan.kept,
-                                             .folder = std::filesystem::temp_directory_path()});
+                                             .folder = std::filesystem::temp_directory_path(),
+                                             .form = plan.form});
   }
 
   static std::optional<StageWorker> make_staged(const TrainingPlan& plan, const task::Task& task,

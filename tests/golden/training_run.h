@@ -14,6 +14,8 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/parallel/shard/kept_memory.h"
+#include "bimetal/parallel/shard/parameter_places.h"
+#include "bimetal/precision/precision.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/gradient_stages.h"
 #include "golden/plain_training.h"
@@ -44,6 +46,8 @@ struct TrainingPlan {
   std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
   std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
   parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
+  parallel::shard::WholeForm form = {};                          ///< likewise
+  precision::Precision precision = precision::Precision::float32;
   /// Where it has stages, shares are by replica.
   parallel::MeshShape mesh = {};
   std::vector<std::int64_t> cuts = {};  ///< units that stages, or their pieces, begin with

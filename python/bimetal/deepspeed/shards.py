@@ -28,7 +28,7 @@ class EngineShards:
         self.level = config.level
         self.sharded = zero.shard(module, optimizer, self.level, shards=shards, bucket_mb=config.bucket_mb,
                                   offload_parameters=config.zero["offload_parameters"],
-                                  offload_path=config.zero["offload_path"],
+                                  offload_path=config.zero["offload_path"], keep_below=config.zero["keep_below"],
                                   weigh=lambda: 1.0 if counts() else 0.0)
         self._ranks = dist.get_world_size()
         self._carried: dict[str, torch.Tensor] = {}  # by piece: of the step under way, summed before

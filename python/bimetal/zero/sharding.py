@@ -21,7 +21,7 @@ from bimetal.zero.units import units_of
 def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, level: int = 1, *,
           shards: str | Sequence[float] = "equal", units: Sequence[str | nn.Module] | None = None,
           sampler: BalancedBatchSampler | None = None, tokens: bool = False, group: dist.ProcessGroup | None = None,
-          offload_parameters: str = "none", offload_path: str | os.PathLike = "", bucket_mb: float = 25,
+          offload_parameters: str = "none", offload_path: str | os.PathLike = "", keep_below: int = 0, bucket_mb: float = 25,
           weigh: Callable[[], float] | None = None) -> Sharded:
     """Cuts a module's training into shards, one for each rank of a process group of Bimetal's. Collective.
 
@@ -47,6 +47,7 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
         group: None is the default group.
         offload_parameters: at level 3, where this rank keeps its part of them: "none" (on its device), "host", "disk".
         offload_path: the folder for "disk".
+        keep_below: at level 3: parameters of fewer elements, of one unit alone, stay whole between passes, too.
         bucket_mb: at levels 1 and 2 about so much travels at once.
         weigh: instead of ``sampler``: what this rank's loss counts for, asked once in each backward.
 
@@ -70,7 +71,7 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
     backend = _backend_of(group, "cpu")
     core = _C.HookedModel(backend, [(part.name, part.parameters, part.buffers) for part in parts], level,
                           _weights(shards, backend, first.device, group), int(bucket_mb * 2**20), offload_parameters,
-                          os.fspath(offload_path))
+                          os.fspath(offload_path), keep_below)
     sharded = Sharded(module, parts, core, level, group, weigh, sampler, tokens)
     if optimizer is not None:
         sharded.watch(optimizer, take_pieces(optimizer, module, sharded.pieces))

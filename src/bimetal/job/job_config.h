@@ -16,9 +16,9 @@ namespace bimetal::job {
 struct ModelConfig {
   std::string name = "cnn";
   std::string python;  ///< "package.module:function" that makes the task; then name says nothing
-  std::int64_t hidden = 0;     ///< width of the hidden layers; 0: the model's own
-  std::string norm = "group";     ///< resnets: "group", or "batch"
-  std::int64_t norm_group = 32;   ///< batch: samples that are normalised with each other
+  std::int64_t hidden = 0;       ///< width of the hidden layers; 0: the model's own
+  std::string norm = "group";    ///< resnets: "group", or "batch"
+  std::int64_t norm_group = 32;  ///< batch: samples that are normalised with each other
   // Language models; 0: that of the preset.
   std::int64_t layers = 0;
   std::int64_t width = 0;
@@ -116,6 +116,7 @@ struct ZeroConfig {
   std::string offload_optimizer = "none";   ///< "none", "host" or "disk"
   std::string offload_parameters = "none";  ///< likewise
   std::string offload_path;                 ///< folder for "disk"
+  std::int64_t keep_below = 0;              ///< level 3: smaller parameters stay whole; elements
   bool operator==(const ZeroConfig&) const = default;
 };
 

@@ -29,11 +29,15 @@ struct UnitFacts {
   std::string name = {};
   std::int64_t parameters = 0;  ///< elements that it alone uses
   std::int64_t shared = 0;      ///< elements that further units use, too; named by the first alone
-  Linear output = {};           ///< bytes that go to the next unit
-  Linear saved = {};            ///< bytes that its forward leaves for its backward, output included
-  Linear forward_peak = {};     ///< most bytes of its own while its forward runs
+  std::int64_t resident = 0;    ///< of `parameters`: zero.keep_below leaves them whole at level 3
+  /// Of the other `parameters`: gathered at level 3 in ModelFacts::half_bytes. Where they are whole
+  /// in their own type, autocast makes copies of them, which are in the figures below.
+  std::int64_t halved = 0;
+  Linear output = {};        ///< bytes that go to the next unit
+  Linear saved = {};         ///< bytes that its forward leaves for its backward, output included
+  Linear forward_peak = {};  ///< most bytes of its own while its forward runs
   /// Most bytes of its own while its backward runs: what it has saved, gradients of activations,
-  /// and one gradient of a parameter at a time.
+  /// and one gradient of a parameter at a time; and autocast's copies for the units behind it.
   Linear backward_peak = {};
   Linear forward_s = {}, backward_s = {};
 
@@ -43,10 +47,12 @@ struct UnitFacts {
 struct ModelFacts {
   std::vector<UnitFacts> units = {};
   int element_bytes = 4;           ///< of a parameter and its gradient
+  int half_bytes = 2;              ///< of an element that autocast has copied
   double state_bytes = 0;          ///< of the optimizer for each parameter: 8 of Adam in float32
   double frozen_bytes = 0;         ///< of parameters that are not trained, and buffers
   double batch_bytes = 0;          ///< of a sample's tensors, as the data set gives them
   std::int64_t sample_weight = 1;  ///< what a sample counts: 1, or its tokens
+  bool by_units = false;           ///< made unit by unit at level 3, and so never whole
 
   std::int64_t elements() const {
     std::int64_t sum = 0;

@@ -67,7 +67,7 @@ std::chrono::milliseconds timeout_of(const BackendPtr& backend) {
 
 Holder make_hooked(const BackendPtr& backend, const std::vector<UnitParts>& units, int level,
                    std::vector<double> weights, std::size_t flat_bytes, const std::string& kept,
-                   const std::string& folder) {
+                   const std::string& folder, std::int64_t keep_below) {
   const auto& group = group_of(backend);
   const py::gil_scoped_release unlocked;
   return Holder(new HookedModel(model_of(units), group,
@@ -76,7 +76,8 @@ Holder make_hooked(const BackendPtr& backend, const std::vector<UnitParts>& unit
                                  .flat_bytes = flat_bytes,
                                  .kept = kept_named(kept),
                                  .folder = folder,
-                                 .timeout = timeout_of(backend)}));
+                                 .timeout = timeout_of(backend),
+                                 .form = {.keep_below = keep_below}}));
 }
 
 /// (name, the parameter's shape, first element, this rank's part as a leaf) of each.
@@ -124,7 +125,8 @@ void bind_sharding(py::module_& module) {
   module.def("memory_weights", memory_weights, py::arg("backend"), py::arg("device"), no_gil);
   py::class_<HookedModel, Holder>(module, "HookedModel")
       .def(py::init(&make_hooked), py::arg("backend"), py::arg("units"), py::arg("level"),
-           py::arg("weights"), py::arg("flat_bytes"), py::arg("parameters_on"), py::arg("folder"))
+           py::arg("weights"), py::arg("flat_bytes"), py::arg("parameters_on"), py::arg("folder"),
+           py::arg("keep_below"))
       .def_property_readonly("pieces", pieces_of)
       .def_property_readonly("shard_bytes",
                              [](HookedModel& model) { return model.sharded().shard_bytes(); })

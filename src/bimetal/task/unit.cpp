@@ -1,5 +1,8 @@
 #include "bimetal/task/unit.h"
 
+#include <torch/csrc/api/include/torch/nn/modules/conv.h>
+#include <torch/csrc/api/include/torch/nn/modules/linear.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -30,6 +33,23 @@ std::vector<NamedTensor> named_with(const torch::OrderedDict<std::string, torch:
     if (item.value().defined()) tensors.push_back({prefix + item.key(), item.value()});
   }
   return tensors;
+}
+
+std::vector<std::string> products_of(const torch::nn::Module& module, const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const auto& part : module.named_modules("", /*include_self=*/true)) {
+    const auto& layer = *part.value();
+    const bool product = layer.as<torch::nn::LinearImpl>() != nullptr ||
+                         layer.as<torch::nn::Conv1dImpl>() != nullptr ||
+                         layer.as<torch::nn::Conv2dImpl>() != nullptr ||
+                         layer.as<torch::nn::Conv3dImpl>() != nullptr;
+    if (!product) continue;
+    const auto path = part.key().empty() ? prefix : prefix + part.key() + ".";
+    for (const auto& named : named_with(layer.named_parameters(/*recurse=*/false), path)) {
+      names.push_back(named.name);
+    }
+  }
+  return names;
 }
 
 // set_data, as torch::nn::Module::to has it: who holds the tensor holds the moved one.
@@ -112,6 +132,7 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
   unit.parameters = named_with(module->named_parameters(), prefix);
   unit.buffers = named_with(module->named_buffers(), prefix);
   unit.forward = std::move(forward);
+  unit.products = products_of(*module, prefix);
   for (const auto& part : module->modules()) {
     if (const auto* norm = part->as<GroupedBatchNorm>()) {
       unit.statistics.push_back(norm->statistics());

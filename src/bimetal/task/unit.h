@@ -44,8 +44,11 @@ struct Unit {
   /// parameters and the buffers: it may be called again for the same inputs.
   std::function<Values(const Values& inputs)> forward;
   std::function<void(bool training)> set_training = {};  ///< empty: it makes no difference
-  std::vector<BatchStatistics> statistics = {};  ///< of its batch normalisations
+  std::vector<BatchStatistics> statistics = {};          ///< of its batch normalisations
   std::vector<TensorSplit> splits = {};  ///< parameters that are not named stay whole
+  /// Names of parameters that nothing but matrix products and convolutions use: autocast computes
+  /// these from copies of half the size, so that the parameters may come in it.
+  std::vector<std::string> products = {};
 };
 
 /// One that nobody has cut is one unit. A cheap handle, as its units are. Use from one thread.
@@ -75,7 +78,8 @@ struct Model {
 };
 
 /// A module as a unit. Its tensors are called "<name>.<their name in it>", or without a name as in
-/// it. It is kept alive.
+/// it; those of linear and convolutional layers are taken for products, which others must not use
+/// by themselves then. It is kept alive.
 Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
                std::function<Values(const Values& inputs)> forward);
 

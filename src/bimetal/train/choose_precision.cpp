@@ -95,6 +95,12 @@ RankPrecisions::RankPrecisions(comm::Group group, const job::JobConfig& job,
   all_ = gather(std::move(group), mine_, milliseconds_of(job.parallel.timeout_s));
 }
 
+std::optional<torch::Dtype> RankPrecisions::half_of_all() const {
+  const bool alike = std::ranges::all_of(all_, [this](Precision other) { return other == mine_; });
+  if (!alike || mine_ == Precision::float32) return std::nullopt;
+  return precision::dtype_of(mine_);
+}
+
 std::optional<precision::LossScalerOptions> RankPrecisions::scaler() const {
   if (std::ranges::count(all_, Precision::float16) == 0) return std::nullopt;
   return scaler_;

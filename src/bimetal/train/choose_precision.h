@@ -33,6 +33,9 @@ class RankPrecisions {
                  const device::Place& place, const task::Task& task, progress::Observer& observer);
 
   precision::Precision mine() const noexcept { return mine_; }
+  /// The type of half the size that all ranks multiply matrices in; nothing: some do not, or theirs
+  /// differ.
+  std::optional<torch::Dtype> half_of_all() const;
 
   /// The gradients of all ranks are scaled where any of them computes in float16.
   std::optional<precision::LossScalerOptions> scaler() const;

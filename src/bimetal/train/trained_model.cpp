@@ -123,10 +123,12 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
                            progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
                            const std::vector<double>& shards, const StagePlan& stages,
-                           const Replicas& replicas, const std::vector<double>& parts)
+                           const Replicas& replicas, const std::vector<double>& parts,
+                           std::optional<torch::Dtype> half)
     : job_(job),
       group_(std::move(group)),
       replicas_(replicas),
+      half_(half),
       whole_(start.model),
       optimizer_(make_optimizer(job_, group_.size(), task, whole_)) {
   if (stages.mesh) {
@@ -168,6 +170,7 @@ void TrainedModel::begin_in_shards(const StartingModel& start,
     sharded_->after_update();
   } else if (start.values) {
     take_drawn(start.values, *sharded_);
+    sharded_->after_update();
   }
 }
 
@@ -214,7 +217,8 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
           .kept = kept_of(job_.zero),
           .folder = job_.zero.offload_path,
           .timeout = milliseconds_of(job_.parallel.timeout_s),
-          .hollow = hollow});
+          .hollow = hollow,
+          .form = {.half = half_, .keep_below = job_.zero.keep_below}});
   store_ = sharded_;
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));

@@ -52,12 +52,12 @@ class TrainedModel {
   /// Errors: those of checkpoint::starting_point, and of the store's constructor; Unsupported for
   /// shards of a task with an optimizer of its own.
   /// `parts`: as Replicas::part_weights() has them, if `replicas` are in parts: each rank of one
-  /// keeps its part alone.
+  /// keeps its part alone. `half`: as RankPrecisions::half_of_all() has it.
   TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
                const StartingModel& start, const std::optional<std::filesystem::path>& resume,
                progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
                const std::vector<double>& shards, const StagePlan& stages, const Replicas& replicas,
-               const std::vector<double>& parts);
+               const std::vector<double>& parts, std::optional<torch::Dtype> half);
 
   /// What to compute with; a stage's own units.
   const task::Model& model() const noexcept {
@@ -111,6 +111,7 @@ class TrainedModel {
   const job::JobConfig& job_;
   comm::Group group_;
   const Replicas& replicas_;
+  const std::optional<torch::Dtype> half_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   checkpoint::OptimizerFacts optimizer_facts_;  ///< where slices are saved: of the whole model's

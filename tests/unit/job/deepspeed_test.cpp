@@ -53,6 +53,7 @@ constexpr const char* kUsual = R"({
   "bf16": {"enabled": true},
   "gradient_clipping": 1.5,
   "zero_optimization": {"stage": 3, "reduce_bucket_size": 5e6,
+    "stage3_param_persistence_threshold": 1e3,
     "offload_optimizer": {"device": "cpu"},
     "offload_param": {"device": "nvme", "nvme_path": "/fast"}}
 })";
@@ -81,6 +82,7 @@ TEST(DeepSpeed, AUsualFileIsAJob) {
   EXPECT_EQ(job.zero.offload_optimizer, "host");
   EXPECT_EQ(job.zero.offload_parameters, "disk");
   EXPECT_EQ(job.zero.offload_path, "/fast");
+  EXPECT_EQ(job.zero.keep_below, 1000);
   EXPECT_EQ(loop, (DeepSpeedLoop{true, true, 4, 4}));
   EXPECT_THAT(notices, IsEmpty());
 }

@@ -95,6 +95,47 @@ TEST(MemoryUse, StatesOnADiskNeedAWindow) {
   EXPECT_DOUBLE_EQ(use.optimizer, 24 * kMiB);
 }
 
+// At level 3 a unit comes in half, and autocast makes no copies; below it they are in the figures.
+TEST(MemoryUse, ParametersThatComeInHalfTakeHalf) {
+  auto facts = four_units();
+  double behind = 0;
+  for (std::size_t u = facts.units.size(); u-- > 0;) {
+    auto& unit = facts.units[u];
+    const double copies = 2.0 * static_cast<double>(unit.parameters);
+    unit.saved.fixed += copies;
+    unit.forward_peak.fixed += copies;
+    unit.backward_peak.fixed += behind += copies;
+  }
+  auto halved = facts;
+  for (auto& unit : halved.units) unit.halved = unit.parameters;
+  const auto load = load_of(0.5);
+  const auto exact = memory_use(facts, {.level = 3}, load, 0);
+  const auto half = memory_use(halved, {.level = 3}, load, 0);
+  EXPECT_LT(half.parameters, exact.parameters);
+  EXPECT_LE(half.activations, exact.activations - 8 * kMiB);
+  EXPECT_DOUBLE_EQ(memory_use(halved, {.level = 1}, load, 0).model(),
+                   memory_use(facts, {.level = 1}, load, 0).model());
+  // Copies stay, also those of units that are computed again: here when the last one's backward
+  // is at its peak.
+  facts.units.back().backward_peak.per_sample = 40 * kMiB;
+  halved.units.back().backward_peak.per_sample = 40 * kMiB;
+  const Keeping recomputed = {.level = 1, .recomputed_at_once = 1};
+  EXPECT_DOUBLE_EQ(memory_use(halved, recomputed, load, 0).activations,
+                   memory_use(facts, recomputed, load, 0).activations + 6 * kMiB);
+}
+
+TEST(MemoryUse, SmallParametersStayWhole) {
+  auto facts = four_units();
+  for (auto& unit : facts.units) unit.resident = 1 << 18;
+  const auto load = load_of(0.5);
+  const auto before = memory_use(four_units(), {.level = 3}, load, 0);
+  const auto kept = memory_use(facts, {.level = 3}, load, 0);
+  EXPECT_GT(kept.parameters, before.parameters);
+  EXPECT_LE(kept.parameters, before.parameters + 4 * kMiB);
+  EXPECT_DOUBLE_EQ(memory_use(facts, {.level = 2}, load, 0).model(),
+                   memory_use(four_units(), {.level = 2}, load, 0).model());
+}
+
 TEST(MemoryPlan, TakesTheCheapestThatFits) {
   const auto plenty = plan_memory(two_ranks(1e9));
   ASSERT_TRUE(plenty.best);

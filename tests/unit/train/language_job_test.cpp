@@ -11,6 +11,8 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/train/measure/unit_measure.h"
+#include "bimetal/train/measure/unit_memory.h"
 #include "unit/data/text/token_files.h"
 #include "unit/train/training_job.h"
 
@@ -204,6 +206,7 @@ TEST_P(LanguageJob, InShardsItIsTheSameTraining) {
   const auto expected = weights_of(train("whole", 1, 0));
   job_.zero.level = 3;
   job_.zero.weights = {2, 0, 1};
+  job_.zero.keep_below = 20;
   const auto sliced = train("shards", 3, 0);
   EXPECT_LE(test::relative_difference(expected, weights_of(sliced)), 1e-12);
   checkpoint::TensorMap loaded;
@@ -211,6 +214,35 @@ TEST_P(LanguageJob, InShardsItIsTheSameTraining) {
     loaded[name] = tensor;
   }
   EXPECT_LE(test::relative_difference(expected, loaded), 1e-12);
+}
+
+TEST_P(LanguageJob, ItsUnitsAreMeasuredOneInMemoryAtATime) {
+  job_.model.name = GetParam();
+  const auto task = test::task_of(job_);
+  auto memory = UnitMemory::make(*task, torch::kCPU, torch::kFloat64);
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(memory->held_bytes(), 0);
+  memory->hold(1);
+  std::int64_t block = 0;
+  for (const auto& [name, tensor] : memory->model().units[1].parameters) {
+    block += static_cast<std::int64_t>(tensor.nbytes());
+  }
+  EXPECT_EQ(memory->held_bytes(), block);
+  memory->drop(1);
+  EXPECT_EQ(memory->held_bytes(), 0);
+
+  UnitMeasureOptions options{.dtype = torch::kFloat64, .repeats = 0};
+  const auto whole = measure_units(job_.train, *task, options);
+  options.by_units = true;
+  const auto parts = measure_units(job_.train, *task, options);
+  ASSERT_TRUE(whole && parts);
+  EXPECT_TRUE(parts->by_units && !whole->by_units);
+  for (std::size_t u = 0; u < whole->units.size(); ++u) {
+    const auto &one = parts->units[u], &other = whole->units[u];
+    EXPECT_NEAR(one.saved.at(4) / other.saved.at(4), 1, 0.02) << one.name;
+    EXPECT_NEAR(one.forward_peak.at(4) / other.forward_peak.at(4), 1, 0.02) << one.name;
+    EXPECT_NEAR(one.backward_peak.at(4) / other.backward_peak.at(4), 1, 0.1) << one.name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, LanguageJob, ::testing::Values("gpt2", "llama"),

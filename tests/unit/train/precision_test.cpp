@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal::train {
@@ -44,6 +45,25 @@ TEST_F(PrecisionJob, LearnsWhatFloat32Does) {
     EXPECT_EQ(report.loss_scale.has_value(), precision == "float16");
     EXPECT_THAT(progress::to_json(report), HasSubstr("\"precision\": \"" + precision));
   }
+}
+
+// Level 3 gathers in the precision; what is evaluated and saved is float32 all the same.
+TEST_F(PrecisionJob, InShardsItIsAsWhole) {
+  job_.model.name = "cnn";
+  job_.train.evaluate = true;
+  job_.train.precision = "bfloat16";
+  const auto whole = parameters_of(train("whole", 2));
+  const auto losses = last_.recorders[0].losses;
+  job_.zero.level = 3;
+  job_.zero.weights = {3, 1};
+  job_.zero.keep_below = 20;
+  const auto halfway = train("half", 2, 13);
+  const auto rest = train("rest", 2, 0, halfway);
+  EXPECT_NEAR(last_.recorders[0].losses.back() / losses.back(), 1, 1e-2);
+  checkpoint::consolidate_checkpoint(rest, folder_ / "rest whole");
+  const auto sharded = parameters_of(folder_ / "rest whole");
+  EXPECT_LT(test::relative_difference(sharded, whole), 0.05);
+  for (const auto& [name, tensor] : sharded) EXPECT_EQ(tensor.scalar_type(), torch::kFloat32);
 }
 
 nlohmann::json scaler_of(const std::filesystem::path& checkpoint) {

@@ -78,10 +78,10 @@ std::vector<Key> keys_without_effect() {
       without_effect("leaf_module", kUnits),
   };
   for (const char* name :
-       {"stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-        "stage3_model_persistence_threshold", "stage3_max_live_parameters",
-        "stage3_max_reuse_distance", "stage3_module_granularity_threshold",
-        "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential"}) {
+       {"stage3_prefetch_bucket_size", "stage3_model_persistence_threshold",
+        "stage3_max_live_parameters", "stage3_max_reuse_distance",
+        "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params",
+        "stage3_allgather_sequential"}) {
     keys.push_back(without_effect(name, kUnits));
   }
   return keys;
@@ -111,6 +111,8 @@ void read_zero(const Value& section, JobConfig& job) {
           const auto bytes = static_cast<double>(value.whole(1)) * kBytesOfElement;
           job.parallel.bucket_mb = bytes / (1 << 20);
         }},
+       {"stage3_param_persistence_threshold",
+        [&](const Value& value) { zero.keep_below = value.whole(0); }},
        must_be_off("zero_quantized_weights", "compression.gradients shortens what is sent"),
        must_be_off("zero_quantized_nontrainable_weights", "weights keep their precision"),
        must_be_off("zero_quantized_gradients", "compression.gradients shortens what is sent"),

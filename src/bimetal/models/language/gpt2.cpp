@@ -35,8 +35,10 @@ struct Conv1D {
          std::int64_t grain, std::int64_t segments)
       : weight(parts.drawn(name + ".weight", {in, out})) {
     parts.may_be_cut(1, grain, segments);
+    parts.only_multiplied();
     bias = parts.zeros(name + ".bias", out);
     parts.may_be_cut(0, grain, segments);
+    parts.only_multiplied();
   }
   torch::Tensor operator()(const torch::Tensor& x) const {
     return torch::addmm(bias, x.flatten(0, 1), weight).view({x.size(0), x.size(1), weight.size(1)});
@@ -53,7 +55,9 @@ struct LastConv1D {
             parts.drawn(name + ".weight", {in, config.width},
                         kWeightDeviation / std::sqrt(2.0 * static_cast<double>(config.layers)))) {
     parts.may_be_cut(0, grain);
+    parts.only_multiplied();
     bias = parts.zeros(name + ".bias", config.width);
+    parts.only_multiplied();
   }
   torch::Tensor operator()(const torch::Tensor& x) const {
     const auto rows = x.flatten(0, 1);
@@ -106,6 +110,7 @@ task::Unit gpt2_head(const LanguageModelConfig& config, const torch::Tensor& emb
   const auto weight = config.tied ? parts.shared("lm_head.weight", embedding)
                                   : parts.drawn("lm_head.weight", embedding.sizes());
   parts.may_be_cut(0);
+  parts.only_multiplied();
   return std::move(parts).unit([=](const torch::Tensor& x) {
     return torch::linear(task::shared_by_tensor_ranks(normalised(x)), weight);
   });

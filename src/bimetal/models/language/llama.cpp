@@ -32,6 +32,7 @@ struct Matrix {
          std::int64_t dim, std::int64_t grain = 1)
       : weight(parts.drawn(name + ".weight", {out, in})) {
     parts.may_be_cut(dim, grain);
+    parts.only_multiplied();
   }
   torch::Tensor operator()(const torch::Tensor& x) const { return torch::linear(x, weight); }
 };
@@ -105,6 +106,7 @@ task::Unit llama_head(const LanguageModelConfig& config, const torch::Tensor& em
   const auto weight = config.tied ? parts.shared("lm_head.weight", embedding)
                                   : parts.drawn("lm_head.weight", embedding.sizes());
   parts.may_be_cut(0);
+  parts.only_multiplied();
   return std::move(parts).unit([=](const torch::Tensor& x) {
     return torch::linear(task::shared_by_tensor_ranks(normalised(x)), weight);
   });

@@ -39,6 +39,10 @@ void UnitParts::may_be_cut(std::int64_t dim, std::int64_t grain, std::int64_t se
   unit_.splits.push_back({unit_.parameters.back().name, dim, grain, segments});
 }
 
+void UnitParts::only_multiplied() {
+  unit_.products.push_back(unit_.parameters.back().name);
+}
+
 torch::Tensor UnitParts::shared(const std::string& name, const torch::Tensor& parameter) {
   return add(name, parameter);
 }

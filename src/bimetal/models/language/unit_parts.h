@@ -33,6 +33,8 @@ class UnitParts {
   torch::Tensor zeros(const std::string& name, std::int64_t size);
   /// How the parameter made last may be cut: task::TensorSplit.
   void may_be_cut(std::int64_t dim, std::int64_t grain = 1, std::int64_t segments = 1);
+  /// The parameter made last is one of task::Unit::products.
+  void only_multiplied();
   /// One that another unit has, too.
   torch::Tensor shared(const std::string& name, const torch::Tensor& parameter);
 

@@ -23,6 +23,11 @@ void refuse_looks(Storage& storage, bool refuse) {
   }
 }
 
+torch::Tensor view_of(const torch::Tensor& whole, const FlatPlan::Slot& slot,
+                      const torch::Tensor& parameter) {
+  return whole.narrow(0, slot.offset, slot.count).view(parameter.sizes());
+}
+
 }  // namespace
 
 void hollow_out(const torch::Tensor& tensor) {
@@ -30,20 +35,44 @@ void hollow_out(const torch::Tensor& tensor) {
 }
 
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
-                               int rank, bool hollow) {
+                               int rank, bool hollow)
+    : plan_(plan), parameters_(parameters) {
   const torch::NoGradGuard no_grad;
   const auto options = torch::dtype(plan.dtype).device(parameters.front().device());
-  whole_ = torch::empty({plan.count}, options);
-  if (hollow) drop_memory();
+  const auto begin = plan.begin_of(rank);
+  const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
+  const bool halved = plan.gathered != plan.dtype;
+  whole_ = torch::empty({plan.count}, hollow ? options.dtype(plan.gathered) : options);
+  if (hollow) {
+    drop_memory();
+    own_ = halved ? torch::empty({count}, options) : whole_.narrow(0, begin, count);
+  } else {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      view_of(whole_, plan.slots[i], parameters[i]).copy_(parameters[i]);
+    }
+    own_ = whole_.narrow(0, begin, count);
+    if (halved) own_ = own_.clone();
+    whole_ = whole_.to(plan.gathered);
+  }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     torch::Tensor parameter = parameters[i];
-    const auto& slot = plan.slots[i];
-    const auto view = whole_.narrow(0, slot.offset, slot.count).view(parameter.sizes());
-    if (!hollow) view.copy_(parameter);
-    parameter.set_data(view.variable_data());
+    parameter.set_data(view_of(whole_, plan.slots[i], parameter).variable_data());
   }
-  const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
-  own_ = whole_.narrow(0, plan.begin_of(rank), count);
+}
+
+// Below the parameters, as set_data would: that would also drop what autograd accumulates their
+// gradients with, and its hooks, though none of them runs while the type is another.
+void FlatParameters::set_wide(bool wide) {
+  const auto type = wide ? plan_.dtype : plan_.gathered;
+  if (whole_.scalar_type() == type || held_) return;
+  const torch::NoGradGuard no_grad;
+  whole_ = torch::empty({plan_.count}, whole_.options().dtype(type));
+  held_ = true;
+  drop_memory();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto view = view_of(whole_, plan_.slots[i], parameters_[i]).variable_data();
+    parameters_[i].unsafeGetTensorImpl()->shallow_copy_from(view.getIntrusivePtr());
+  }
 }
 
 void FlatParameters::set_apart() {

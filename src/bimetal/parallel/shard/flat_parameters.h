@@ -17,7 +17,9 @@ void hollow_out(const torch::Tensor& tensor);
 
 /// The parameters stay the leaves that they were and become views of the flat tensor. Letting its
 /// memory go swaps the memory below them, so that whatever autograd has saved of them finds the
-/// values again once they are back; meanwhile nobody may read them. Use from one thread.
+/// values again once they are back; meanwhile nobody may read them. Where the plan gathers them in
+/// another type than ranks keep, they are leaves of that type, and what the rank keeps lies apart
+/// from the start. Use from one thread.
 class FlatParameters {
  public:
   /// `parameters`: those of the plan's slots, in their order, on one device. Their values stay,
@@ -27,7 +29,7 @@ class FlatParameters {
                  bool hollow = false);
 
   /// The part that the rank keeps gets memory of its own, so that the whole may go: the device's,
-  /// the host's, or a file's.
+  /// the host's, or a file's. While there is the whole, or before it has ever been.
   void set_apart();
   void set_apart_on_host();
   void set_apart_in(optim::FileTensor memory);
@@ -40,12 +42,18 @@ class FlatParameters {
   void bring_own() const noexcept { in_file_.bring(); }
   void let_go_of_own() const noexcept { in_file_.let_go(); }
 
+  /// Whether the whole has the type of what is kept, instead of the plan's for gathering: for
+  /// passes without a backward, while there is no memory. Otherwise nothing.
+  void set_wide(bool wide);
+
   bool held() const noexcept { return held_; }
   /// Memory whose contents are anything, where there is none.
   void take_memory();
   void drop_memory();
 
  private:
+  FlatPlan plan_;
+  std::vector<torch::Tensor> parameters_;
   torch::Tensor whole_, own_;
   optim::FileTensor in_file_;
   bool held_ = true;

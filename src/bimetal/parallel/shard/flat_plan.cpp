@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/algorithms/weighted.h"
@@ -31,13 +31,56 @@ std::vector<std::uint32_t> whole_weights(std::span<const double> weights) {
   return whole;
 }
 
-FlatPlan flat_from(const ParameterPlace& first) {
-  FlatPlan flat;
-  flat.dtype = first.dtype;
-  flat.unit = first.unit;
-  flat.shared = first.shared;
-  return flat;
-}
+/// Lays parameters one after the other.
+class Layout {
+ public:
+  explicit Layout(std::size_t least_bytes) : least_bytes_(least_bytes) {}
+
+  void add(std::size_t index, const ParameterPlace& place) {
+    if (place.count == 0) return;
+    close_others(place);
+    auto& flat = flats_[flat_for(place)];
+    flat.slots.push_back({index, flat.count, place.count});
+    flat.count += place.count;
+    unit_ = place.unit;
+  }
+  std::vector<FlatPlan> take() && { return std::move(flats_); }
+
+ private:
+  /// Those that are large enough end with their unit.
+  void close_others(const ParameterPlace& place) {
+    if (place.unit == unit_) return;
+    std::erase_if(open_, [&](std::size_t index) {
+      const auto& flat = flats_[index];
+      const auto bytes = static_cast<std::size_t>(flat.count) * c10::elementSize(flat.dtype);
+      return !flat.resident && bytes >= least_bytes_;
+    });
+  }
+
+  std::size_t flat_for(const ParameterPlace& place) {
+    const auto gathered = place.gathered.value_or(place.dtype);
+    const auto found = std::ranges::find_if(open_, [&](std::size_t index) {
+      const auto& flat = flats_[index];
+      return flat.dtype == place.dtype && flat.gathered == gathered &&
+             flat.resident == place.resident;
+    });
+    if (!place.shared && found != open_.end()) return *found;
+    FlatPlan flat;
+    flat.dtype = place.dtype;
+    flat.gathered = gathered;
+    flat.unit = place.unit;
+    flat.shared = place.shared;
+    flat.resident = place.resident;
+    flats_.push_back(std::move(flat));
+    if (!place.shared) open_.push_back(flats_.size() - 1);
+    return flats_.size() - 1;
+  }
+
+  const std::size_t least_bytes_;
+  std::size_t unit_ = 0;  ///< of the last one
+  std::vector<FlatPlan> flats_;
+  std::vector<std::size_t> open_;  ///< may still grow, at most one of a kind
+};
 
 }  // namespace
 
@@ -49,28 +92,13 @@ std::int64_t FlatPlan::begin_of(int rank) const {
 std::vector<FlatPlan> plan_flats(std::span<const ParameterPlace> parameters,
                                  std::span<const double> weights, std::size_t least_bytes) {
   const auto whole = whole_weights(weights);
-  std::vector<FlatPlan> flats;
-  std::vector<std::size_t> open;  // flats that may still grow, at most one of a type
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto& parameter = parameters[i];
-    if (parameter.count == 0) continue;
-    std::erase_if(open, [&](std::size_t index) {
-      const auto& flat = flats[index];
-      const auto bytes = static_cast<std::size_t>(flat.count) * c10::elementSize(flat.dtype);
-      return parameters[flat.slots.back().parameter].unit != parameter.unit && bytes >= least_bytes;
-    });
-    const auto found = std::ranges::find_if(
-        open, [&](std::size_t index) { return flats[index].dtype == parameter.dtype; });
-    std::size_t index = flats.size();
-    if (!parameter.shared && found != open.end()) {
-      index = *found;
-    } else {
-      flats.push_back(flat_from(parameter));
-      if (!parameter.shared) open.push_back(index);
+  Layout layout(least_bytes);
+  for (const bool resident : {true, false}) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].resident == resident) layout.add(i, parameters[i]);
     }
-    flats[index].slots.push_back({i, flats[index].count, parameter.count});
-    flats[index].count += parameter.count;
   }
+  auto flats = std::move(layout).take();
   for (auto& flat : flats) {
     flat.counts = comm::counts_for(whole, static_cast<std::size_t>(flat.count));
   }

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct ParameterPlace {
   std::int64_t count = 0;  ///< elements
   std::size_t unit = 0;    ///< the first that uses it
   bool shared = false;     ///< further units use it, too
+  /// The type that it has where it is whole; `dtype` is that of what ranks keep of it. Nothing: the
+  /// same.
+  std::optional<torch::ScalarType> gathered = {};
+  bool resident = false;  ///< whole all the time, so small is it
 };
 
 struct FlatPlan {
@@ -27,20 +32,23 @@ struct FlatPlan {
     std::int64_t count = 0;
   };
 
-  torch::ScalarType dtype = torch::kFloat32;
-  std::vector<Slot> slots;          ///< without gaps
-  std::int64_t count = 0;           ///< elements of all slots together
+  torch::ScalarType dtype = torch::kFloat32;     ///< of what ranks keep, and of gradients' sums
+  torch::ScalarType gathered = torch::kFloat32;  ///< of the whole
+  std::vector<Slot> slots;                       ///< without gaps
+  std::int64_t count = 0;                        ///< elements of all slots together
   std::vector<std::size_t> counts;  ///< elements that each rank keeps: contiguous, in its order
   std::size_t unit = 0;             ///< the first that uses any of it
   bool shared = false;              ///< one parameter of several units
+  bool resident = false;            ///< whole all the time
 
   /// Where the part that `rank` keeps begins.
   std::int64_t begin_of(int rank) const;
 };
 
 /// Parameters of one type are taken in their order; a flat tensor ends where a unit ends, once it
-/// holds `least_bytes` (0: with every unit), and a shared parameter has one of its own. Each is cut
-/// by `weights`, one per rank, without padding: a weight of 0 gets nothing. Error(InvalidArgument)
+/// holds `least_bytes` (0: with every unit), and a shared parameter has one of its own. Resident
+/// ones of all units share the first, whose gradients are complete last. Each is cut by `weights`,
+/// one per rank, without padding: a weight of 0 gets nothing. Error(InvalidArgument)
 /// for weights that are negative or all 0.
 std::vector<FlatPlan> plan_flats(std::span<const ParameterPlace> parameters,
                                  std::span<const double> weights, std::size_t least_bytes);

@@ -208,7 +208,7 @@ void HookedModel::let_go_of_whole(std::optional<int> root) {
       torch::Tensor(flat.own()).copy_(flat.whole().narrow(0, begin, flat.own().numel()));
       flat.let_go_of_own();
     }
-    flat.drop_memory();
+    if (!impl.plans[i].resident) flat.drop_memory();
   }
   held_.clear();
   whole_ = false;

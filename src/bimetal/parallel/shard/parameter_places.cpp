@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 namespace bimetal::parallel::shard {
 
 Places places_of(const std::vector<task::NamedTensor>& trained) {
@@ -13,15 +15,18 @@ Places places_of(const std::vector<task::NamedTensor>& trained) {
 }
 
 std::vector<ParameterPlace> describe(const task::Model& model,
-                                     const std::vector<task::NamedTensor>& trained) {
+                                     const std::vector<task::NamedTensor>& trained,
+                                     const WholeForm& form) {
   const auto places = places_of(trained);
   std::vector<ParameterPlace> described(trained.size());
-  std::vector<bool> seen(trained.size());
+  std::vector<bool> seen(trained.size()), multiplied(trained.size(), true);
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     for (const auto& [name, tensor] : model.units[unit].parameters) {
       const auto found = places.find(tensor.unsafeGetTensorImpl());
       if (found == places.end()) continue;
       auto& place = described[found->second];
+      const auto& products = model.units[unit].products;
+      if (std::ranges::find(products, name) == products.end()) multiplied[found->second] = false;
       if (seen[found->second]) {
         place.shared = place.shared || place.unit != unit;
       } else {
@@ -29,6 +34,13 @@ std::vector<ParameterPlace> describe(const task::Model& model,
         seen[found->second] = true;
       }
     }
+  }
+  for (std::size_t i = 0; i < described.size(); ++i) {
+    auto& place = described[i];
+    if (place.shared) continue;
+    place.resident = place.count < form.keep_below;
+    const bool halved = multiplied[i] && !place.resident && place.dtype == torch::kFloat32;
+    if (halved) place.gathered = form.half;
   }
   return described;
 }

@@ -19,19 +19,19 @@ void Exchange::wait() {
 Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch::Tensor& flat,
                       const std::vector<std::size_t>& counts, Deadline deadline) {
   const bool here = flat.is_cpu();
-  const auto part = own.to(torch::kCPU);
+  if (here && own.is_cpu() && own.scalar_type() == flat.scalar_type()) {
+    return {group.all_gather(tensor_buffer(own), tensor_buffer(flat), counts, deadline), {}, {}};
+  }
   const auto whole = here ? flat : torch::empty(flat.sizes(), flat.options().device(torch::kCPU));
   // The part is kept alive by its copy in `whole`, once the call has begun; so it is put there
-  // first where it is not the caller's.
-  if (!here) {
-    const auto begin =
-        std::accumulate(counts.begin(), counts.begin() + group.rank(), std::size_t{0});
-    whole.narrow(0, static_cast<std::int64_t>(begin), part.numel()).copy_(part);
-    const auto place = whole.narrow(0, static_cast<std::int64_t>(begin), part.numel());
-    auto work = group.all_gather(tensor_buffer(place), tensor_buffer(whole), counts, deadline);
-    return {std::move(work), whole, flat};
-  }
-  return {group.all_gather(tensor_buffer(part), tensor_buffer(whole), counts, deadline), {}, {}};
+  // first where it is not the caller's, or of another type.
+  const torch::NoGradGuard no_grad;
+  const auto begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::size_t{0});
+  const auto place = whole.narrow(0, static_cast<std::int64_t>(begin), own.numel());
+  place.copy_(own);
+  auto work = group.all_gather(tensor_buffer(place), tensor_buffer(whole), counts, deadline);
+  if (here) return {std::move(work), {}, {}};
+  return {std::move(work), whole, flat};
 }
 
 Exchange reduce_parts(comm::Group& group, const torch::Tensor& flat, const torch::Tensor& own,

@@ -29,8 +29,8 @@ class Exchange {
   torch::Tensor host_, target_;  ///< defined where they are not the same memory
 };
 
-/// `flat`, of all ranks' counts, gets each rank's `own` part. On the CPU nothing is copied
-/// meanwhile; both must live until the end.
+/// `flat`, of all ranks' counts, gets each rank's `own` part, which becomes of its type. On the CPU
+/// nothing is copied meanwhile, but for that; both must live until the end.
 Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch::Tensor& flat,
                       const std::vector<std::size_t>& counts, Deadline deadline);
 

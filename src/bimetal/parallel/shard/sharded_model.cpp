@@ -50,6 +50,7 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
   buffers = task::tensors_of(state.buffers);
   broadcast_tensors(buffers, 0, group, options.flat_bytes, options.timeout);
   trained = trained_parameters(state.parameters);
+  for (const auto& parameter : trained) types.push_back(parameter.tensor.scalar_type());
   agreements = of_its_own(group);
   gathering = of_its_own(group);
   summing = of_its_own(group);
@@ -62,8 +63,9 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
 }
 
 void ShardedModel::Impl::make_flats() {
-  plans = plan_flats(describe(model, trained), options.weights,
-                     options.level == 3 ? 0 : options.flat_bytes);
+  const bool gathers_units = options.level == 3;
+  plans = plan_flats(describe(model, trained, gathers_units ? options.form : WholeForm{}),
+                     options.weights, gathers_units ? 0 : options.flat_bytes);
   for (const auto& plan : plans) {
     std::vector<torch::Tensor> parameters;
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
@@ -218,6 +220,19 @@ void ShardedModel::Impl::agree_on_used() {
   }
 }
 
+void ShardedModel::Impl::renew_whole() {
+  const torch::NoGradGuard no_grad;
+  std::vector<Exchange> exchanges;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (gathers && !plans[i].resident) continue;
+    flats[i].take_memory();
+    exchanges.push_back(gather_parts(gathering, flats[i].own(), flats[i].whole(), plans[i].counts,
+                                     Deadline::after(options.timeout)));
+  }
+  for (auto& exchange : exchanges) exchange.wait();
+  for (const auto& flat : flats) flat.let_go_of_own();
+}
+
 ShardedModel::ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options)
     : impl_(std::make_unique<Impl>(model, std::move(group), std::move(options))) {}
 
@@ -244,8 +259,9 @@ std::vector<task::NamedTensor> ShardedModel::gather(
   const torch::NoGradGuard no_grad;
   const bool here = root == kEveryRank || impl_->group.rank() == root;
   std::vector<task::NamedTensor> gathered;
-  for (const auto& [name, tensor] : impl_->trained) {
-    if (here) gathered.push_back({name, torch::empty(tensor.sizes(), tensor.scalar_type())});
+  for (std::size_t i = 0; i < impl_->trained.size() && here; ++i) {
+    const auto& [name, tensor] = impl_->trained[i];
+    gathered.push_back({name, torch::empty(tensor.sizes(), impl_->types[i])});
   }
   for (std::size_t flat = 0; flat < impl_->plans.size(); ++flat) {
     const auto& plan = impl_->plans[flat];
@@ -334,15 +350,7 @@ void ShardedModel::finish_step() {
 }
 
 void ShardedModel::after_update() {
-  if (impl_->gathers) return;
-  const torch::NoGradGuard no_grad;
-  std::vector<Exchange> exchanges;
-  for (std::size_t i = 0; i < impl_->plans.size(); ++i) {
-    exchanges.push_back(gather_parts(impl_->gathering, impl_->flats[i].own(),
-                                     impl_->flats[i].whole(), impl_->plans[i].counts,
-                                     Deadline::after(impl_->options.timeout)));
-  }
-  for (auto& exchange : exchanges) exchange.wait();
+  impl_->renew_whole();
 }
 
 void ShardedModel::broadcast_buffers(int root) {

@@ -18,6 +18,7 @@
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/parallel/shard/kept_memory.h"
+#include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {
@@ -30,8 +31,11 @@ struct ShardedModelOptions {
   std::filesystem::path folder;  ///< OnDisk: of the file, which goes with this process
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
   /// Level 3: the parameters to be cut up are hollow (hollow_out), and the pieces have any values,
-  /// for the caller to fill.
+  /// for the caller to fill; after_update() is due then.
   bool hollow = false;
+  /// Level 3. The same on every rank, and `half` only where all of them compute forward under
+  /// autocast in that type.
+  WholeForm form = {};
 };
 
 /// Part of a trained parameter that this rank keeps and steps: a leaf of one dimension whose grad()
@@ -64,7 +68,7 @@ class ShardedModel final : public ParameterStore {
   const task::Model& model() const noexcept;
 
   /// The parameters that are cut up, whole, in the same order on every rank. At level 3 their
-  /// values are not there.
+  /// values are not there, and those gathered in another type have it.
   const std::vector<task::NamedTensor>& trained() const noexcept;
 
   /// For an optimizer that works element by element.

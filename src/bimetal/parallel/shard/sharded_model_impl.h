@@ -34,11 +34,14 @@ struct ShardedModel::Impl {
   void take_part_in_others();
   void take_part_in_one();
   void agree_on_used();
+  /// Gathers what is whole between steps, too.
+  void renew_whole();
 
   comm::Group group;
   ShardedModelOptions options;
   task::Model model;
   std::vector<task::NamedTensor> trained;
+  std::vector<torch::ScalarType> types;  ///< of these as they were, and as ranks keep them
   std::vector<torch::Tensor> buffers;
   comm::Group agreements, gathering, summing;
   std::vector<FlatPlan> plans;

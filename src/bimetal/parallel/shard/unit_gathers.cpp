@@ -17,21 +17,28 @@ UnitGathers::UnitGathers(std::vector<std::vector<std::size_t>> needs,
       group_(std::move(group)),
       timeout_(timeout) {
   plan_script();
-  for (auto& flat : flats_) flat.drop_memory();
+  drop_all();
+}
+
+void UnitGathers::drop_all() {
+  for (std::size_t i = 0; i < flats_.size(); ++i) {
+    if (!plans_[i].resident) flats_[i].drop_memory();
+  }
 }
 
 void UnitGathers::plan_script() {
   kept_.resize(plans_.size());
-  for (std::size_t i = 0; i < plans_.size(); ++i) kept_[i] = plans_[i].shared;
+  for (std::size_t i = 0; i < plans_.size(); ++i) kept_[i] = plans_[i].shared || plans_[i].resident;
   // What backward begins with has just been used.
   const auto has_own = [&](const std::vector<std::size_t>& needs) {
-    return std::ranges::any_of(needs, [&](std::size_t flat) { return !kept_[flat]; });
+    return std::ranges::any_of(needs, [&](std::size_t flat) { return !plans_[flat].shared; });
   };
   const auto last = std::find_if(needs_.rbegin(), needs_.rend(), has_own);
   if (last != needs_.rend()) {
     for (const auto flat : *last) kept_[flat] = true;
   }
   std::vector<bool> gathered(plans_.size());
+  for (std::size_t i = 0; i < plans_.size(); ++i) gathered[i] = plans_[i].resident;
   const auto add = [&](std::size_t unit, std::vector<std::size_t>& ends) {
     for (const auto flat : needs_[unit]) {
       if (!gathered[flat]) script_.push_back(flat);
@@ -49,6 +56,7 @@ void UnitGathers::plan_script() {
 
 void UnitGathers::begin_pass(bool with_backward) {
   in_pass_ = true;
+  for (auto& flat : flats_) flat.set_wide(!with_backward);
   size_ = with_backward ? script_.size() : forward_size_;
   sent_ = arrived_ = 0;
   exchanges_.clear();
@@ -65,7 +73,7 @@ void UnitGathers::end_pass(const std::function<void(std::size_t flat)>& passed) 
     if (back && passed) passed(flat);
     if (!kept_[flat]) flats_[flat].drop_memory();
   }
-  for (auto& flat : flats_) flat.drop_memory();
+  drop_all();
   in_pass_ = false;
 }
 

@@ -17,10 +17,12 @@ namespace bimetal::parallel::shard {
 /// Every rank gathers the same flat tensors in the same order, whatever it computes and however it
 /// recomputes: a pass has a script, which asking for a unit carries on with as far as that. What
 /// several units use, and the last one that uses anything else, is kept from forward to backward.
+/// What is resident it leaves alone. A pass without a backward gathers in the type that ranks keep.
 /// Use from one thread.
 class UnitGathers {
  public:
-  /// needs[u]: the flat tensors that unit u uses. All of them are let go. `flats` must outlive it.
+  /// needs[u]: the flat tensors that unit u uses. All that are not resident are let go. `flats`
+  /// must outlive it.
   UnitGathers(std::vector<std::vector<std::size_t>> needs, const std::vector<FlatPlan>& plans,
               std::vector<FlatParameters>& flats, comm::Group group,
               std::chrono::milliseconds timeout);
@@ -45,6 +47,7 @@ class UnitGathers {
   void reach(std::size_t end);
   void send_next();
   void wait_next();
+  void drop_all();
   bool on_its_way(std::size_t flat) const;
 
   const std::vector<std::vector<std::size_t>> needs_;

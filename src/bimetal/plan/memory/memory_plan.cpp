@@ -40,6 +40,18 @@ double pieces_of(const RankLoad& load) {
   return std::max(1.0, std::ceil(load.samples / std::max(1.0, load.at_once)));
 }
 
+/// By all ranks together, of gathers and sums of `pieces` micro-batches and the update.
+double sent_bytes(const ModelFacts& facts, int level, double pieces) {
+  const double whole = facts.parameter_bytes();
+  if (level < 3) return whole * (level < 2 ? 2 : 1 + pieces);
+  double resident = 0, gathered = whole;
+  for (const auto& unit : facts.units) {
+    resident += static_cast<double>(unit.resident) * facts.element_bytes;
+    gathered -= static_cast<double>(unit.halved) * (facts.element_bytes - facts.half_bytes);
+  }
+  return pieces * (2 * (gathered - resident) + whole) + resident;
+}
+
 // Each rank receives of every gather all but its own part, and the one with the least the most: a
 // larger shard elsewhere is a longer gather.
 double seconds_of(const MemoryInput& input, const Keeping& keeping, bool asked) {
@@ -61,10 +73,9 @@ double seconds_of(const MemoryInput& input, const Keeping& keeping, bool asked) 
   }
   double sent_s = 0;
   if (input.ranks.size() > 1 && input.link.bytes_per_s > 0) {
-    const double passes = keeping.level < 2 ? 2 : keeping.level == 2 ? 1 + pieces : 3 * pieces;
-    const double once = input.ranks.front().facts.parameter_bytes() / input.link.bytes_per_s;
+    const double bytes = sent_bytes(input.ranks.front().facts, keeping.level, pieces);
     sent_s =
-        passes * once *
+        bytes / input.link.bytes_per_s *
         (1 - (keeping.level == 0 ? 1.0 / static_cast<double>(input.ranks.size()) : least_shard));
   }
   return compute + std::max(0.0, sent_s - compute / 2) + disk;

@@ -17,7 +17,12 @@ class StepWalk {
       : facts_(facts), keeping_(keeping), load_(load), whole_(facts.parameter_bytes()) {
     most_.program = program;
     below_.push_back(0);
-    for (const auto& unit : facts.units) below_.push_back(below_.back() + bytes_of(unit));
+    copies_below_.push_back(0);
+    for (const auto& unit : facts.units) {
+      below_.push_back(below_.back() + bytes_of(unit));
+      copies_below_.push_back(copies_below_.back() + copies_of(unit));
+      resident_ += static_cast<double>(unit.resident) * facts.element_bytes;
+    }
     make_flats();
   }
 
@@ -36,6 +41,11 @@ class StepWalk {
   double bytes_of(const UnitFacts& unit) const {
     return static_cast<double>(unit.elements()) * facts_.element_bytes;
   }
+  /// What autocast copies of a unit's parameters, which is kept until the step's backward is
+  /// through.
+  double copies_of(const UnitFacts& unit) const {
+    return static_cast<double>(unit.halved) * facts_.half_bytes;
+  }
   double from(std::size_t unit) const { return whole_ - below_[unit]; }
   double shard() const { return in_shards() ? load_.shard : 1; }
 
@@ -47,14 +57,15 @@ class StepWalk {
   }
 
   // Flat tensors as FlatPlan lays them: in the order of units, of at least a bucket's size below
-  // level 3, and one for each shared tensor.
+  // level 3, and one for each shared tensor. That of resident ones is counted by itself.
   void make_flats() {
     const double least = keeping_.level == 3 ? 0 : load_.bucket_bytes;
     double open = 0;
     for (std::size_t u = 0; u < facts_.units.size(); ++u) {
       const auto& unit = facts_.units[u];
       if (unit.shared > 0) add_flat(static_cast<double>(unit.shared) * facts_.element_bytes, u);
-      open += static_cast<double>(unit.parameters) * facts_.element_bytes;
+      const auto apart = keeping_.level == 3 ? unit.resident : 0;
+      open += static_cast<double>(unit.parameters - apart) * facts_.element_bytes;
       if (open < least && u + 1 < facts_.units.size()) continue;
       if (open > 0) add_flat(open, u);
       open = 0;
@@ -86,7 +97,7 @@ class StepWalk {
     if (keeping_.level < 3) return whole_;
     const bool elsewhere = keeping_.parameters == Place::Disk ||
                            (keeping_.parameters == Place::Host && !load_.host_is_device);
-    return elsewhere ? 0 : shard() * whole_;
+    return resident_ + (elsewhere ? 0 : shard() * whole_);
   }
 
   /// Level 3: what is gathered while `unit` runs, the next one's included, and stays to the end of
@@ -94,7 +105,9 @@ class StepWalk {
   double gathered(std::size_t unit, bool back) const {
     if (keeping_.level < 3) return 0;
     const auto own = [&](std::size_t u) {
-      return static_cast<double>(facts_.units[u].parameters) * facts_.element_bytes;
+      const auto& unit_facts = facts_.units[u];
+      const auto exact = unit_facts.parameters - unit_facts.resident - unit_facts.halved;
+      return static_cast<double>(exact) * facts_.element_bytes + copies_of(unit_facts);
     };
     const auto last = facts_.units.size() - 1;
     double bytes = 0;
@@ -135,18 +148,27 @@ class StepWalk {
   double saved_before(std::size_t unit) const {
     double bytes = group_inputs(unit);
     for (std::size_t u = first_of(unit); u < unit; ++u) {
-      bytes += facts_.units[u].saved.at(load_.at_once);
+      bytes += own_bytes(facts_.units[u].saved, copies_of(facts_.units[u]));
     }
     return bytes;
   }
+
+  /// A figure without the copies in it that autocast has made of parameters.
+  double own_bytes(const Linear& figure, double copies) const {
+    return std::max(0.0, figure.at(load_.at_once) - copies);
+  }
+  /// Such copies, once forward has come through so many units; none where parameters are gathered
+  /// in their type.
+  double copies(std::size_t units) const { return keeping_.level == 3 ? 0 : copies_below_[units]; }
 
   void begin() {
     double largest = 0;
     for (const auto& flat : flats_) largest = std::max(largest, flat.bytes);
     MemoryUse use;
     use.parameters = whole_ + (keeping_.level == 3 ? load_.shard * whole_ : 0);
+    if (keeping_.level == 3 && facts_.by_units) use.parameters = kept_parameters() + largest;
     use.buffers = in_shards() ? largest : 0;
-    consider("the start, when the model is made whole", use);
+    consider("the start, when the model is made", use);
   }
 
   // Levels 0 and 1 make some steps first, with a model that nobody shares.
@@ -164,10 +186,14 @@ class StepWalk {
   double forward_activations(std::size_t unit) const {
     const bool dropped = keeping_.recomputed_at_once > 0 && !in_last_group(unit);
     const double before = dropped ? group_inputs(unit) : saved_before(unit);
-    return before + facts_.units[unit].forward_peak.at(load_.at_once) + batches();
+    const auto& facts = facts_.units[unit];
+    return before + own_bytes(facts.forward_peak, copies_of(facts)) + copies(unit + 1) + batches();
   }
   double backward_activations(std::size_t unit) const {
-    return saved_before(unit) + facts_.units[unit].backward_peak.at(load_.at_once) + batches();
+    // Copies for the units behind it, which are through, are still there.
+    const double measured = copies_below_.back() - copies_below_[unit];
+    return saved_before(unit) + own_bytes(facts_.units[unit].backward_peak, measured) +
+           copies(facts_.units.size()) + batches();
   }
   /// Gradients of a group that is computed again come together.
   double group_gradients(std::size_t unit) const {
@@ -208,7 +234,7 @@ class StepWalk {
     use.buffers = replicated_buckets();
     if (in_shards()) {
       if (keeping_.level == 1 || !accumulates()) use.gradients += shard() * from(unit);
-      use.buffers = in_flight(unit);
+      use.buffers = in_flight(unit) + (keeping_.level == 3 ? resident_ : 0);
     } else if (load_.ranks == 1 && !accumulates()) {
       use.gradients += from(unit);
     }
@@ -234,7 +260,9 @@ class StepWalk {
   const Keeping& keeping_;
   const RankLoad& load_;
   const double whole_;
-  std::vector<double> below_;  ///< bytes of the parameters of the units before each
+  std::vector<double> below_;         ///< bytes of the parameters of the units before each
+  std::vector<double> copies_below_;  ///< likewise of what autocast copies of them
+  double resident_ = 0;               ///< bytes that stay whole at level 3
   std::vector<Flat> flats_;
   MemoryUse most_;
 };

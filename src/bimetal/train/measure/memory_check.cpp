@@ -10,6 +10,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/trained_model.h"
 
@@ -19,8 +20,12 @@ namespace {
 constexpr double kWorthALook = 1.0 / 8;
 
 double state_bytes(const job::JobConfig& job, const task::Task& task, torch::Dtype dtype) {
+  // Only its sizes are wanted.
+  const auto by_units = task.make_model_by_units([](const task::Unit& unit) {
+    for (const auto& [name, tensor] : unit.parameters) parallel::shard::hollow_out(tensor);
+  });
+  const auto model = by_units ? *by_units : task.make_model();
   double elements = 0;
-  const auto model = task.make_model();
   for (const auto& parameter : model.parameters()) {
     elements += static_cast<double>(parameter.numel());
   }

@@ -45,6 +45,8 @@ void write(WireWriter& writer, const plan::ModelFacts& facts) {
     writer.string(unit.name);
     writer.i64(unit.parameters);
     writer.i64(unit.shared);
+    writer.i64(unit.resident);
+    writer.i64(unit.halved);
     for (const auto* line : lines_of(unit)) write(writer, *line);
   }
   writer.i32(facts.element_bytes);
@@ -52,6 +54,7 @@ void write(WireWriter& writer, const plan::ModelFacts& facts) {
   writer.f64(facts.frozen_bytes);
   writer.f64(facts.batch_bytes);
   writer.i64(facts.sample_weight);
+  writer.i32(facts.by_units ? 1 : 0);
 }
 
 plan::ModelFacts read_facts(WireReader& reader) {
@@ -62,6 +65,8 @@ plan::ModelFacts read_facts(WireReader& reader) {
     unit.name = reader.string();
     unit.parameters = reader.i64();
     unit.shared = reader.i64();
+    unit.resident = reader.i64();
+    unit.halved = reader.i64();
     for (auto* line : lines_of(unit)) *line = read_line(reader);
   }
   facts.element_bytes = reader.i32();
@@ -69,6 +74,7 @@ plan::ModelFacts read_facts(WireReader& reader) {
   facts.frozen_bytes = reader.f64();
   facts.batch_bytes = reader.f64();
   facts.sample_weight = reader.i64();
+  facts.by_units = reader.i32() != 0;
   return facts;
 }
 
@@ -104,6 +110,21 @@ plan::RankMemory decode(const comm::Bytes& bytes, int ranks) {
   rank.units_at_once = reader.u64();
   reader.expect_end();
   return rank;
+}
+
+double halved_of(const plan::RankMemory& rank) {
+  double elements = 0;
+  for (const auto& unit : rank.facts.units) elements += static_cast<double>(unit.halved);
+  return elements;
+}
+
+/// Where some rank computes in float32, parameters are gathered in it, and others make copies.
+void gather_in_one_type(std::vector<plan::RankMemory>& ranks) {
+  const bool alike = std::ranges::all_of(
+      ranks, [&](const auto& rank) { return halved_of(rank) == halved_of(ranks.front()); });
+  for (auto& rank : ranks) {
+    for (auto& unit : rank.facts.units) unit.halved = alike ? unit.halved : 0;
+  }
 }
 
 plan::Place place_named(const std::string& name) {
@@ -165,7 +186,9 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
                                     .dtype = question.place.dtype,
                                     .precision = question.precision,
                                     .speed = question.worker.speed,
-                                    .repeats = question.repeats});
+                                    .repeats = question.repeats,
+                                    .keep_below = job.zero.keep_below,
+                                    .by_units = job.zero.level == 3});
   if (facts) mine.facts = *facts;
   mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());
   mine.program = question.room.program;
@@ -181,6 +204,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   for (const auto& bytes : comm::all_gather_bytes(group, encode(mine), deadline)) {
     input.ranks.push_back(decode(bytes, group.size()));
   }
+  gather_in_one_type(input.ranks);
   input.asked = {.level = static_cast<int>(job.zero.level),
                  .optimizer = place_named(job.zero.offload_optimizer),
                  .parameters = place_named(job.zero.offload_parameters)};

@@ -3,18 +3,23 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/parallel/data/gradient_hooks.h"
+#include "bimetal/parallel/shard/fences.h"
+#include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/allocation_watch.h"
+#include "bimetal/train/measure/unit_memory.h"
 #include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
@@ -66,33 +71,57 @@ Owners owners_of(const task::Model& model) {
 class DryRun {
  public:
   DryRun(const task::Task& task, const UnitMeasureOptions& options)
-      : task_(task),
-        options_(options),
-        data_(task.training()),
-        watch_(options.device),
-        model_(task.make_model()) {
-    model_.to(options.device, options.dtype);
+      : task_(task), options_(options), data_(task.training()), watch_(options.device) {
+    if (options.by_units) memory_ = UnitMemory::make(task, options.device, options.dtype);
+    model_ = memory_ ? memory_->model() : task.make_model();
+    if (!memory_) model_.to(options.device, options.dtype);
     model_.train();
     owners_ = owners_of(model_);
+    for (std::size_t u = 0; u < model_.units.size() && memory_; ++u) hold_while_used(u);
   }
 
   const task::Model& model() const { return model_; }
   const Owners& owners() const { return owners_; }
+  bool by_units() const { return memory_.has_value(); }
 
   std::vector<UnitRun> run(std::int64_t samples) {
     runs_.assign(model_.units.size(), {});
     const auto batch = task::to_device(task::batch_of(*data_, 0, samples), options_.device);
     const precision::CastCache cache;
     const task::DrawScope scope(task::Draws::of_nobody(samples));
-    start_ = watch_.now();
+    start_ = now();
     auto loss_sum = forward(batch);
     loss_sum = loss_sum.to(options_.dtype == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32);
     backward(loss_sum, 1.0 / static_cast<double>(task::weight_of(*data_, 0, samples)));
+    if (memory_) memory_->drop_all();
     return runs_;
   }
 
  private:
   double above_start(std::int64_t bytes) const { return static_cast<double>(bytes - start_); }
+
+  // Without what UnitMemory holds, which is not the units' own.
+  std::int64_t held() const { return memory_ ? memory_->held_bytes() : 0; }
+  std::int64_t now() const { return watch_.now() - held(); }
+  void note_peak() { peak_ = std::max(peak_, watch_.take_peak() - held()); }
+  std::int64_t take_peak() {
+    note_peak();
+    return std::exchange(peak_, now());
+  }
+  void change_held(const std::function<void()>& change) {
+    note_peak();
+    change();
+    watch_.take_peak();
+  }
+  void hold_while_used(std::size_t unit) {
+    const auto hold = [this, unit] { change_held([&] { memory_->hold(unit); }); };
+    const auto drop = [this, unit] { change_held([&] { memory_->drop(unit); }); };
+    model_.units[unit] =
+        parallel::shard::fence(std::move(model_.units[unit]), {.before_forward = hold,
+                                                               .after_forward = drop,
+                                                               .before_backward = hold,
+                                                               .after_backward = drop});
+  }
 
   torch::Tensor forward(const task::Values& batch) {
     const precision::Autocast cast(options_.device.type(), options_.precision);
@@ -112,20 +141,20 @@ class DryRun {
 
   void begin_unit() {
     device::synchronize(options_.device);
-    before_ = above_start(watch_.now());
-    watch_.take_peak();
+    before_ = above_start(now());
+    take_peak();
     clock_ = Stopwatch();
   }
   void end_unit(UnitRun& unit) {
     device::synchronize(options_.device);
     unit.forward_s = clock_.seconds();
-    unit.saved = above_start(watch_.now()) - before_;
-    unit.forward_peak = above_start(watch_.take_peak()) - before_;
+    unit.saved = above_start(now()) - before_;
+    unit.forward_peak = above_start(take_peak()) - before_;
   }
 
   void backward(const torch::Tensor& loss_sum, double part) {
     std::size_t unit = model_.units.size() - 1;
-    watch_.take_peak();
+    take_peak();
     clock_ = Stopwatch();
     // Gradients of a unit come before those of the units in front of it (the last of a tensor that
     // several have with the first of them).
@@ -133,7 +162,7 @@ class DryRun {
       device::synchronize(options_.device);
       unit = std::min(unit, of);
       auto& run = runs_[unit];
-      run.backward_peak = std::max(run.backward_peak, above_start(watch_.take_peak()));
+      run.backward_peak = std::max(run.backward_peak, above_start(take_peak()));
       run.backward_s += clock_.seconds();
       clock_ = Stopwatch();
     };
@@ -155,11 +184,12 @@ class DryRun {
   const task::Task& task_;
   const UnitMeasureOptions& options_;
   std::shared_ptr<const task::Dataset> data_;
-  AllocationWatch watch_;  ///< before the model: all that it frees has been counted
+  AllocationWatch watch_;             ///< before the model: all that it frees has been counted
+  std::optional<UnitMemory> memory_;  ///< where parameters come by units
   task::Model model_;
   Owners owners_;
   std::vector<UnitRun> runs_;
-  std::int64_t start_ = 0;
+  std::int64_t start_ = 0, peak_ = 0;
   double before_ = 0;
   Stopwatch clock_;
 };
@@ -178,10 +208,26 @@ std::vector<UnitRun> fastest_of(DryRun& dry, std::int64_t samples, int repeats) 
   return best;
 }
 
+/// Elements of units by what level 3 makes of them.
+void count_forms(const task::Model& model, const Owners& owners, const UnitMeasureOptions& options,
+                 plan::ModelFacts& facts) {
+  std::vector<task::NamedTensor> trained;
+  for (const auto& tensor : owners.tensors) trained.push_back({"", tensor});
+  parallel::shard::WholeForm form{.keep_below = options.keep_below};
+  if (options.precision != precision::Precision::float32) {
+    form.half = precision::dtype_of(options.precision);
+  }
+  for (const auto& place : parallel::shard::describe(model, trained, form)) {
+    auto& unit = facts.units[place.unit];
+    if (place.resident) unit.resident += place.count;
+    if (place.gathered) unit.halved += place.count;
+  }
+}
+
 plan::ModelFacts facts_of(const DryRun& dry, std::int64_t few, const std::vector<UnitRun>& small,
                           std::int64_t many, const std::vector<UnitRun>& large, double slower) {
   plan::ModelFacts facts;
-  const auto line = [&](double UnitRun::* figure, std::size_t u, double factor = 1) {
+  const auto line = [&](double UnitRun::*figure, std::size_t u, double factor = 1) {
     return plan::Linear::through(static_cast<double>(few), factor * small[u].*figure,
                                  static_cast<double>(many), factor * large[u].*figure);
   };
@@ -233,6 +279,8 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
     const auto small = fastest_of(dry, few, options.repeats);
     const auto large = most > few ? fastest_of(dry, most, options.repeats) : small;
     facts = facts_of(dry, few, small, most, large, 1 / options.speed);
+    count_forms(dry.model(), dry.owners(), options, *facts);
+    facts->by_units = dry.by_units();
     facts->element_bytes = static_cast<int>(c10::elementSize(options.dtype));
     facts->state_bytes = optimizer_state_bytes(job, options.dtype);
     facts->batch_bytes = bytes_of(task::batch_of(*data, 0, 1));

@@ -17,14 +17,18 @@ struct UnitMeasureOptions {
   torch::Device device{torch::kCPU};
   torch::Dtype dtype = torch::kFloat32;
   precision::Precision precision = precision::Precision::float32;
-  double speed = 1.0;  ///< emulated: seconds are longer by that
-  int repeats = 1;     ///< of which the fastest counts; memory is that of the last
+  double speed = 1.0;           ///< emulated: seconds are longer by that
+  int repeats = 1;              ///< of which the fastest counts; memory is that of the last
+  std::int64_t keep_below = 0;  ///< as zero.keep_below
+  /// One unit's parameters are in memory at a time, where the task makes models by units: for those
+  /// that this rank never has whole. Times have the filling of that memory in them.
+  bool by_units = false;
 };
 
 /// Runs forward and backward of a few of the first training samples, in two numbers of them, with a
 /// model of its own whose gradients are dropped as soon as they come: the device must have room for
-/// the parameters, and the activations of so few. Nothing if it has not. Draws from torch's default
-/// generator: seed it afterwards. Errors: whatever the model and the task throw.
+/// the parameters (or one unit's), and the activations of so few. Nothing if it has not. Draws from
+/// torch's default generator: seed it afterwards. Errors: whatever the model and the task throw.
 std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const task::Task& task,
                                               const UnitMeasureOptions& options);
 

@@ -63,5 +63,38 @@ TEST_F(Flat, WhatARankKeepsOutlivesTheWhole) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+// Gathered in half, kept in float32: what autograd accumulates gradients with outlives a pass in
+// which they are wide.
+TEST(HalvedFlat, IsWideForPassesWithoutABackward) {
+  const auto third = torch::full({3}, 1.0F / 3).set_requires_grad(true);
+  const std::vector<ParameterPlace> places = {{.count = 3, .gathered = torch::kBFloat16}};
+  const auto plan = plan_flats(places, std::vector<double>{1}, 0).front();
+  FlatParameters flat(plan, {third}, 0);
+  EXPECT_TRUE(third.is_leaf());
+  EXPECT_EQ(third.scalar_type(), torch::kBFloat16);
+  EXPECT_TRUE(flat.own().equal(torch::full({3}, 1.0F / 3)));
+  EXPECT_TRUE(flat.whole().equal(flat.own().to(torch::kBFloat16)));
+  const auto accumulator = torch::autograd::impl::grad_accumulator(third);
+
+  flat.drop_memory();
+  flat.set_wide(true);
+  flat.take_memory();
+  EXPECT_EQ(third.scalar_type(), torch::kFloat32);
+  torch::Tensor(flat.whole()).copy_(flat.own());
+  EXPECT_TRUE(third.equal(flat.own()));
+  flat.set_wide(false);  // not while there is memory
+  EXPECT_EQ(third.scalar_type(), torch::kFloat32);
+
+  flat.drop_memory();
+  flat.set_wide(false);
+  flat.take_memory();
+  torch::Tensor(flat.whole()).copy_(flat.own());
+  EXPECT_EQ(third.scalar_type(), torch::kBFloat16);
+  EXPECT_TRUE(third.requires_grad());
+  EXPECT_EQ(torch::autograd::impl::grad_accumulator(third), accumulator);
+  (third * third).sum().backward();
+  EXPECT_EQ(third.grad().scalar_type(), torch::kBFloat16);
+}
+
 }  // namespace
 }  // namespace bimetal::parallel::shard

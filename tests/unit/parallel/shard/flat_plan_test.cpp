@@ -10,7 +10,7 @@
 namespace bimetal::parallel::shard {
 namespace {
 
-using Places = std::vector<ParameterPlace>;
+using PlaceList = std::vector<ParameterPlace>;
 using Weights = std::vector<double>;
 
 ParameterPlace place(std::int64_t count, std::size_t unit, bool shared = false,
@@ -25,19 +25,19 @@ std::vector<std::int64_t> counts_of(const std::vector<FlatPlan>& flats) {
 }
 
 TEST(FlatPlan, AUnitIsAFlatTensor) {
-  const auto flats = plan_flats(Places{place(8, 0), place(2, 0), place(6, 1)}, Weights{1, 1}, 0);
+  const auto flats = plan_flats(PlaceList{place(8, 0), place(2, 0), place(6, 1)}, Weights{1, 1}, 0);
   EXPECT_EQ(counts_of(flats), (std::vector<std::int64_t>{10, 6}));
   EXPECT_EQ(flats[0].slots[1].offset, 8);
   EXPECT_EQ(flats[1].unit, 1U);
 }
 
 TEST(FlatPlan, SmallUnitsTravelTogether) {
-  const Places places = {place(8, 0), place(8, 1), place(8, 2), place(8, 3)};
+  const PlaceList places = {place(8, 0), place(8, 1), place(8, 2), place(8, 3)};
   EXPECT_EQ(counts_of(plan_flats(places, Weights{1}, 48)), (std::vector<std::int64_t>{16, 16}));
 }
 
 TEST(FlatPlan, WhatSeveralUnitsUseIsApart) {
-  const Places places = {place(5, 0), place(100, 0, true), place(7, 0), place(3, 1)};
+  const PlaceList places = {place(5, 0), place(100, 0, true), place(7, 0), place(3, 1)};
   const auto flats = plan_flats(places, Weights{1}, 0);
   EXPECT_EQ(counts_of(flats), (std::vector<std::int64_t>{12, 100, 3}));
   EXPECT_TRUE(flats[1].shared);
@@ -45,12 +45,32 @@ TEST(FlatPlan, WhatSeveralUnitsUseIsApart) {
 }
 
 TEST(FlatPlan, TypesDoNotMix) {
-  const Places places = {place(4, 0), place(4, 0, false, torch::kFloat64), place(4, 0)};
+  const PlaceList places = {place(4, 0), place(4, 0, false, torch::kFloat64), place(4, 0)};
   EXPECT_EQ(counts_of(plan_flats(places, Weights{1}, 0)), (std::vector<std::int64_t>{8, 4}));
 }
 
+TEST(FlatPlan, WhatIsGatheredInAnotherTypeIsApart) {
+  PlaceList places = {place(4, 0), place(5, 0), place(6, 0), place(7, 1)};
+  places[1].gathered = places[3].gathered = torch::kBFloat16;
+  const auto flats = plan_flats(places, Weights{1}, 0);
+  EXPECT_EQ(counts_of(flats), (std::vector<std::int64_t>{10, 5, 7}));
+  EXPECT_EQ(flats[0].gathered, torch::kFloat32);
+  EXPECT_EQ(flats[1].gathered, torch::kBFloat16);
+  EXPECT_EQ(flats[1].dtype, torch::kFloat32);
+}
+
+TEST(FlatPlan, ResidentOnesOfAllUnitsComeFirst) {
+  PlaceList places = {place(40, 0), place(2, 0), place(50, 1), place(3, 1)};
+  places[1].resident = places[3].resident = true;
+  const auto flats = plan_flats(places, Weights{1}, 0);
+  EXPECT_EQ(counts_of(flats), (std::vector<std::int64_t>{5, 40, 50}));
+  EXPECT_TRUE(flats[0].resident);
+  EXPECT_FALSE(flats[1].resident);
+  EXPECT_EQ(flats[0].slots[1].parameter, 3U);
+}
+
 TEST(FlatPlan, PartsFollowTheWeightsWithoutPadding) {
-  const auto flat = plan_flats(Places{place(1001, 0)}, Weights{5, 2, 0, 1}, 0).front();
+  const auto flat = plan_flats(PlaceList{place(1001, 0)}, Weights{5, 2, 0, 1}, 0).front();
   EXPECT_EQ(std::accumulate(flat.counts.begin(), flat.counts.end(), std::size_t{0}), 1001U);
   EXPECT_NEAR(static_cast<double>(flat.counts[0]), 1001 * 5 / 8.0, 1);
   EXPECT_EQ(flat.counts[2], 0U);
@@ -59,7 +79,7 @@ TEST(FlatPlan, PartsFollowTheWeightsWithoutPadding) {
 
 TEST(FlatPlan, EveryElementOfAParameterIsKeptOnce) {
   const auto flats =
-      plan_flats(Places{place(13, 0), place(1, 0), place(29, 0)}, Weights{1, 3, 0, 2}, 0);
+      plan_flats(PlaceList{place(13, 0), place(1, 0), place(29, 0)}, Weights{1, 3, 0, 2}, 0);
   const auto& flat = flats.front();
   for (const auto& slot : flat.slots) {
     std::int64_t next = 0;
@@ -74,12 +94,12 @@ TEST(FlatPlan, EveryElementOfAParameterIsKeptOnce) {
 }
 
 TEST(FlatPlan, WithoutElementsThereIsNothingToKeep) {
-  EXPECT_TRUE(plan_flats(Places{place(0, 0)}, Weights{1}, 0).empty());
+  EXPECT_TRUE(plan_flats(PlaceList{place(0, 0)}, Weights{1}, 0).empty());
 }
 
 TEST(FlatPlan, WeightsMustBeSome) {
   for (const auto& weights : {Weights{}, Weights{0, 0}, Weights{1, -1}}) {
-    EXPECT_THROW(plan_flats(Places{place(1, 0)}, weights, 0), Error);
+    EXPECT_THROW(plan_flats(PlaceList{place(1, 0)}, weights, 0), Error);
   }
 }
 

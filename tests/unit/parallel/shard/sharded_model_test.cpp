@@ -147,5 +147,31 @@ TEST(ShardedParameters, AreNotThereBetweenPasses) {
   });
 }
 
+// zero.keep_below: small ones stay, and have the new values after each update.
+TEST(ShardedParameters, SmallOnesStayAndAreRenewed) {
+  std::vector<task::Model> models = {make_model(1), make_model(2)};
+  for (auto& model : models) {
+    model.units[1].parameters.push_back(
+        {"small", torch::ones({3}, torch::kFloat64).set_requires_grad(true)});
+  }
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    auto some = options(3);
+    some.form.keep_below = 4;
+    ShardedModel sharded(model, group, some);
+    const auto small = model.units[1].parameters.back().tensor;
+    for (int step = 1; step <= 2; ++step) {
+      sharded.begin_step(2);
+      sharded.backward_last(loss_of(sharded.model(), 1));
+      sharded.finish_step();
+      const torch::NoGradGuard no_grad;
+      for (const auto& piece : sharded.pieces()) torch::Tensor(piece.tensor).add_(1);
+      sharded.after_update();
+      EXPECT_TRUE(small.equal(torch::full({3}, 1.0 + step, torch::kFloat64)));
+      EXPECT_THROW(model.units[1].parameters.front().tensor.const_data_ptr(), c10::Error);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace bimetal::parallel::shard
