@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
@@ -23,6 +24,9 @@ namespace bimetal::train {
 progress::Report TrainingRun::run() {
   introduce_workers();
   observer_.on_phase("training");
+  if (const auto text = checkpoint::early_end(job_.train, planned_steps_)) {
+    observer_.on_notice(*text);
+  }
   trained_.model().train();
   idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
   apart_.begin(state_.step);
@@ -121,7 +125,7 @@ void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& re
     const auto& figures = result.figures[rank];
     if (figures.fit == progress::Fit::fits) continue;
     observer_.on_notice(
-        fmt::format("rank {} ran out of memory on {} samples: {}", rank, figures.batch,
+        fmt::format("rank {} ran out of memory on {}: {}", rank, counted(figures.batch, "sample"),
                     remedy(figures, balancer_.devices()[lanes_.of(static_cast<int>(rank))].cap)));
   }
   feed_.rewind(plan.before);
