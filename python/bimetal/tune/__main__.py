@@ -134,9 +134,9 @@ def _run(arguments: argparse.Namespace) -> int:
     screen = Screen()
     with command.work_folder(arguments.dir) as folder:
         search = _search(arguments, job, folder, screen)
-        for note in notes:
-            screen.say(note)
         with command.host_of(arguments, screen.say) as host:
+            for note in notes:
+                screen.say(note)
             began = time.monotonic()
             pool: Pool | None = None
 
