@@ -1,6 +1,7 @@
-"""Output that nobody reads: the job goes on."""
+"""Output that nobody reads: the job goes on. Output that nobody looks at: it is plain."""
 
 import os
+import pty
 import subprocess
 
 import harness
@@ -19,6 +20,36 @@ class Output(FaultTest):
         self.assertEqual(process.wait(harness.PATIENCE_S), 0)
         self.assertEqual(self.saved_steps()[-1], 60)
         self.assert_nothing_left()
+
+    def test_lines_are_rewritten_where_somebody_looks_and_nowhere_else(self):
+        job_file = self.write_job(train__epochs=1, train__steps=1000, train__evaluate=True)
+        live = self.on_a_terminal(job_file, TERM="xterm", NO_COLOR="")
+        self.assertIn("\x1b[K", live)
+        for plain in ({"NO_COLOR": "1", "TERM": "xterm"}, {"NO_COLOR": "", "TERM": "dumb"}):
+            text = self.on_a_terminal(job_file, **plain)
+            self.assertNotIn("\x1b", text)
+            self.assertNotIn("\r", text.replace("\r\n", "\n"))  # that is the terminal's own
+            self.assertIn("train.steps = 1000, but 1 epoch (train.epochs) is over after 16 steps", text)
+            self.assertEqual(text.count(str(self.checkpoints)), 1, text)
+
+    def on_a_terminal(self, job_file, **environment):
+        """All that a short job writes there."""
+        controller, terminal = pty.openpty()
+        process = subprocess.Popen([BIMETAL, "train", str(job_file), "--worker", "cpu:threads=1"], stdin=terminal,
+                                   stdout=terminal, stderr=terminal, env={**self.environment, **environment})
+        os.close(terminal)
+        text = b""
+        while True:
+            try:
+                piece = os.read(controller, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            text += piece
+        os.close(controller)
+        self.assertEqual(process.wait(harness.PATIENCE_S), 0, text)
+        return text.decode()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import time
 import urllib.request
 
 import harness
@@ -296,6 +297,21 @@ class ParameterServer(TwoMachines):
         self.assertIn(workers[0]["state"], ("here", "left"))
         self.assertEqual(workers[1]["state"], "left")
         self.assertGreater(workers[1]["updates"], 0)
+        self.assert_nothing_left()
+
+    def test_who_joins_as_the_job_ends_leaves_and_says_so(self):
+        """Its worker is stopped before it has met anybody."""
+        host = self.host(self.server_job(checkpoint__dir=""), world_size=1)
+        host.wait_for_output("loss")
+        guest = self.join(host)
+        harness.wait_until(lambda: self.ranks_of(guest), "the guest's worker", guest)
+        os.kill(self.ranks_of(guest)[0], signal.SIGSTOP)
+        host.interrupt()
+        self.assertEqual(host.wait().status, harness.INTERRUPTED, f"{host.out}\n{host.err}")
+        ended = time.monotonic()
+        guest.wait()
+        self.assertLess(time.monotonic() - ended, 20)  # of the 60 s that it would look for the job; a second if it's quiet
+        self.assert_one_message(guest, harness.PEER_LOST, f"the job of {host.address} has ended, or that machine is gone")
         self.assert_nothing_left()
 
     def test_gradients_that_are_no_numbers_are_dropped_and_end_the_job(self):

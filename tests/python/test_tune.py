@@ -3,7 +3,9 @@
 Exits with 77, which CTest counts as skipped, where Optuna is not installed (make setup).
 """
 
+import contextlib
 import importlib.util
+import io
 import json
 import math
 import os
@@ -13,6 +15,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 import searches
 from searches import TWO_WORKERS, SearchTest, harness
@@ -46,6 +49,41 @@ class Searching(SearchTest):
         self.assertAlmostEqual(again["train_loss"], best["value"], delta=1e-12)
         self.assert_same_model(pathlib.Path(report["best"]["checkpoint"]), place)
         self.assert_nothing_left()
+
+    def test_trials_are_chosen_by_data_that_are_held_out(self):
+        job, report = self.report_of("tune", self.job, "--grid", "train.learning_rate=1e-6,0.05", "--dir",
+                                     self.folder / "kept", "--set", "checkpoint.keep_best=true", *TWO_WORKERS)
+        self.assertEqual(report["metric"], "validation_accuracy")
+        for trial in report["trials"]:
+            self.assertEqual(trial["value"], trial["figures"]["best"]["validation_accuracy"])
+            judged = [sorted(point)[-1] for point in trial["figures"]["evaluations"]]
+            self.assertEqual(judged.count("test_accuracy"), 1, judged)
+        best = report["best"]
+        self.assertIn("data.validation=0.1", best["command"])
+        self.assertIn(f"with the test data, which had no say: test_accuracy {best['figures']['test_accuracy']:.4f}", job.out)
+        kept = self.folder / "kept" / f"trial-{best['number']:04}" / "checkpoints" / "best"
+        self.assertEqual([path.name for path in kept.glob("step-*")], [f"step-{best['figures']['best']['step']:08}"])
+
+    def test_a_search_that_was_broken_off_goes_on_in_its_folder(self):
+        words = ["tune", self.job, "--grid", "train.learning_rate=0.05,0.02,0.01", "--metric", "train_loss", "--dir",
+                 self.folder / "kept", "--worker", "cpu:threads=1", "--report", "report.json"]
+        job = self.start(*words)
+        job.wait_for_output("trial 0  train_loss")
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        known = json.loads((self.folder / "kept" / "trial-0000" / "trial.json").read_text())
+        harness.wait_until(lambda: not self.processes(), "the end of its trials")
+        job, report = self.report_of(*words[:-2])
+        self.assertRegex(job.out, "going on with the search in .*: [12] of 3 trials are known")
+        self.assertNotIn("trial 0  train_loss", job.out)
+        self.assertEqual([trial["state"] for trial in report["trials"]], ["done"] * 3)
+        self.assertEqual(report["trials"][0]["seconds"], known["seconds"])
+        self.assertEqual(report["trials"][0]["value"], known["value"])
+        from bimetal.tune.__main__ import main
+
+        said = self.refused_by(main, *words[1:-2], "--set", "train.steps=13")
+        self.assertIn("another search has been begun", said)
+        self.assertIn("settings", said)
 
     def test_halving_stops_most_and_resumes_the_better_ones_exactly(self):
         _, report = self.report_of(
@@ -102,6 +140,30 @@ class Searching(SearchTest):
         self.assertEqual(tensors[0].keys(), tensors[1].keys())
         for name in tensors[0]:
             self.assertLess((tensors[0][name] - tensors[1][name]).abs().max().item(), 1e-12, name)
+
+
+class Writing(unittest.TestCase):
+    def test_numbers_are_short_and_within_their_range(self):
+        from bimetal.tune.space import _short
+
+        self.assertEqual(_short(0.012345678901234567, 1e-3, 1e-1), "0.01235")
+        self.assertEqual(_short(0.99999, 0.8, 0.99999), "0.99999")  # 1.0 would be outside
+        self.assertEqual(_short(0.50000123456, 0.5, 0.500002), "0.500001235")
+
+    def test_lines_are_rewritten_only_where_somebody_looks(self):
+        from bimetal.runs.screen import Screen
+
+        for environment, live in (({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({}, False),
+                                  ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+                                  ({"TERM": "xterm", "OMPI_COMM_WORLD_RANK": "0"}, False)):
+            out = io.StringIO()
+            out.isatty = lambda: True
+            with mock.patch.dict(os.environ, environment, clear=True), contextlib.redirect_stdout(out):
+                screen = Screen()
+                screen.show("half")
+                screen.say("done")
+            self.assertEqual("\x1b" in out.getvalue(), live, environment)
+            self.assertEqual("\r" in out.getvalue(), live, environment)
 
 
 class Failing(SearchTest):
@@ -175,6 +237,7 @@ class Wrong(SearchTest):
                 (["--random", "train.momentum=0.9..0.1", "--trials", "2"], "LOW is above HIGH"),
                 (["--random", "train.momentum=0.1..0.9"], "--random needs --trials"),
                 (["--grid", "checkpoint.dir=a,b"], "cannot be searched"),
+                (["--grid", "data.validation=0.1,0.2"], "trials are compared by"),
                 (["--grid", "learning_rate=1"], "expected section.key"),
                 (["--grid", "train.seed=1,2", "train.seed=3"], "searched twice"),
                 ([], "say what to search"),

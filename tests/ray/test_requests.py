@@ -1,6 +1,9 @@
 """What users write in ``workers=`` and ``target``, and what they are told when it is wrong. Needs no cluster."""
 
+import contextlib
 import importlib.util
+import io
+import json
 import os
 import pathlib
 import stat
@@ -45,6 +48,35 @@ class Requests(unittest.TestCase):
             self.assertEqual(failed.exception.code, "invalid_argument")
         with self.assertRaisesRegex(bimetal.Error, "no workers"):
             bimetal.ray.Trainer(print, [])
+
+    def test_nodes_take_tags_and_labels_of_ones_own(self):
+        from bimetal.ray.__main__ import _arguments, _offered
+
+        arguments = _arguments().parse_args(["join", "10.0.0.1", "--resources", '{"fast": 1}', "--labels", "room=attic,rack=2"])
+        offered = _offered(arguments)
+        resources = next(word for word in offered if word.startswith("--resources="))
+        self.assertEqual({"fast": 1, "cpu": 1}.items() - json.loads(resources.partition("=")[2]).items(), set())
+        labels = next(word for word in offered if word.startswith("--labels="))
+        self.assertRegex(labels, "^--labels=os=.*,arch=.*,room=attic,rack=2$")
+        for wrong in (["--resources", "fast"], ["--resources", '{"fast": 0}'], ["--resources", '{"cuda": 2}'],
+                      ["--labels", "attic"]):
+            with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+                _arguments().parse_args(["up", *wrong])
+
+    def test_a_number_of_workers_is_no_list_of_them(self):
+        with self.assertRaisesRegex(bimetal.Error, "workers=2 says how many.*\\* 2") as failed:
+            bimetal.ray.Trainer(print, workers=2)
+        self.assertEqual(failed.exception.code, "invalid_argument")
+
+    def test_checkpoints_are_told_by_the_driver_alone(self):
+        from bimetal.ray.target import JobFile
+
+        job = JobFile("job.toml", "", [], pathlib.Path("."), _keeps=True)
+        for text in ("checkpoint /tmp/x/step-00000012",
+                     "checkpoint /tmp/x/step-00000012; go on with --resume /tmp/x/step-00000012"):
+            self.assertIsNone(job.event(0, {"kind": "line", "text": text}))
+        said = job.event(0, {"kind": "line", "text": "checkpoint of yours: nowhere"})
+        self.assertEqual(said.text, "checkpoint of yours: nowhere")
 
     def test_arguments_that_do_not_go_together(self):
         with self.assertRaisesRegex(bimetal.Error, "pass config="):

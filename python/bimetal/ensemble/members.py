@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bimetal._errors import Error
-from bimetal.runs import command
+from bimetal.runs import command, saved
 from bimetal.runs.job import Job, as_arguments
 from bimetal.runs.run import Outcome, Run
 
@@ -115,8 +115,12 @@ class Kept:
     members: list[str]
 
     def checkpoints(self) -> list[str]:
-        """Of the members, relative to the folder."""
-        return [f"{member}/checkpoints" for member in self.members]
+        """Of the members, relative to the folder: the best ones where they are kept."""
+        found = []
+        for member in self.members:
+            best = self.folder / member / "checkpoints" / saved.BEST
+            found.append(f"{member}/checkpoints" + (f"/{saved.BEST}" if best.is_dir() else ""))
+        return found
 
 
 def exists(folder: pathlib.Path) -> bool:

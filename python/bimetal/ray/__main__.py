@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import os
 import pathlib
 import socket
@@ -43,10 +44,42 @@ def _arguments() -> argparse.ArgumentParser:
         command.add_argument("--token-file", type=pathlib.Path, metavar="FILE",
                              help="the cluster's token (default: ~/.ray/auth_token, where programs look for it, too)")
     for command in (up, join):
+        command.add_argument("--resources", type=_resources, default={}, metavar="JSON",
+                             help='tags of your own beside the devices\', as {"fast": 1}: workers ask for them')
+        command.add_argument("--labels", type=_labels, default={}, metavar="NAME=VALUE,…",
+                             help="labels of your own beside os and arch")
         command.add_argument("--num-cpus", type=int, metavar="N", help="cores to offer (default: all)")
         command.add_argument("--object-store-mb", type=int, metavar="MB",
                              help="memory for Ray's objects (default: Ray's own; training needs about 100)")
     return parser
+
+
+def _resources(text: str) -> dict[str, float]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    own = set(run_node.RESERVED) & set(found if isinstance(found, dict) else ())
+    if own:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(own))}: how many there are is found out, or said by "
+                                         "--num-cpus")
+    if not isinstance(found, dict) or not all(isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+                                              for value in found.values()):
+        raise argparse.ArgumentTypeError(f'{text} is no JSON object of numbers above 0, as {{"fast": 1}}')
+    return found
+
+
+def _labels(text: str) -> dict[str, str]:
+    found = dict(part.partition("=")[::2] for part in text.split(","))
+    if not all(name and value for name, value in found.items()):
+        raise argparse.ArgumentTypeError(f"{text}: expected NAME=VALUE, parted by commas, as room=attic,rack=2")
+    return found
+
+
+def _offered(arguments: argparse.Namespace) -> list[str]:
+    """Of `ray start`: what the node offers."""
+    return run_node.common_arguments(arguments.num_cpus, arguments.object_store_mb, arguments.resources,
+                                     arguments.labels)
 
 
 def _up(arguments: argparse.Namespace) -> None:
@@ -59,7 +92,7 @@ def _up(arguments: argparse.Namespace) -> None:
     address = driver.with_port(arguments.host, arguments.port)
 
     def started(elsewhere: list[str]) -> None:
-        _say(f"Ray {importlib.metadata.version('ray')} runs at {address} and offers {_offer()}")
+        _say(f"Ray {importlib.metadata.version('ray')} runs at {address} and offers {_offer(arguments)}")
         if token is not None:
             _say(f"token: {token}{' (made just now)' if made else ''}; whoever has it may run programs here")
         if run_node.is_loopback(arguments.host):
@@ -72,7 +105,7 @@ def _up(arguments: argparse.Namespace) -> None:
         _warn(elsewhere)
 
     run_node.run(["--head", f"--port={arguments.port}", "--include-dashboard=false", "--dashboard-host=127.0.0.1",
-                  *_place(arguments.host), *run_node.common_arguments(arguments.num_cpus, arguments.object_store_mb)],
+                  *_place(arguments.host), *_offered(arguments)],
                  run_node.environment(arguments.host, token), arguments.host, started)
 
 
@@ -90,12 +123,11 @@ def _join(arguments: argparse.Namespace) -> None:
     address = driver.with_port(head, port)
 
     def started(elsewhere: list[str]) -> None:
-        _say(f"this node ({own}) has joined {address} and offers {_offer()}")
+        _say(f"this node ({own}) has joined {address} and offers {_offer(arguments)}")
         _say_how_to_connect(address, token)
         _warn(elsewhere)
 
-    run_node.run([f"--address={address}", *_place(own),
-                  *run_node.common_arguments(arguments.num_cpus, arguments.object_store_mb)],
+    run_node.run([f"--address={address}", *_place(own), *_offered(arguments)],
                  run_node.environment(own, token), own, started)
 
 
@@ -138,8 +170,8 @@ def _remote_path(token: pathlib.Path | None) -> str:
     return str(token) if token and token != token_file.default_path() else ".ray/auth_token"
 
 
-def _offer() -> str:
-    return ", ".join(f"{name} {count}" for name, count in run_node.device_tags().items())
+def _offer(arguments: argparse.Namespace) -> str:
+    return ", ".join(f"{name} {count:g}" for name, count in {**run_node.device_tags(), **arguments.resources}.items())
 
 
 def _say_how_to_connect(address: str, token: pathlib.Path | None) -> None:

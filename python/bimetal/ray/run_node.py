@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ _STOP_SECONDS = 20.0
 _STARTED = "Ray runtime started"
 _OTHER_SYSTEMS = ("darwin", "win32")
 _BIND_HERE = pathlib.Path(bimetal.__file__).parent / "ray" / "_bind_here.so"
+RESERVED = ("cpu", "cuda", "mps", "xpu", "CPU", "GPU")  # what a node offers by itself
 CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -102,11 +103,13 @@ def can_confine() -> bool:
     return _BIND_HERE.is_file()
 
 
-def common_arguments(num_cpus: int | None, object_store_mb: int | None) -> list[str]:
-    """Of `ray start`, for any node: what it offers."""
+def common_arguments(num_cpus: int | None, object_store_mb: int | None, resources: Mapping[str, float] | None = None,
+                     labels: Mapping[str, str] | None = None) -> list[str]:
+    """Of `ray start`, for any node: what it offers; ``resources`` and ``labels`` beside those of its devices."""
     tags = device_tags()
-    arguments = [f"--resources={json.dumps(tags)}", f"--num-gpus={tags.get('cuda', 0) + tags.get('xpu', 0)}",
-                 f"--labels=os={platform.system()},arch={platform.machine()}", "--disable-usage-stats"]
+    named = {"os": platform.system(), "arch": platform.machine(), **(labels or {})}
+    arguments = [f"--resources={json.dumps({**(resources or {}), **tags})}", f"--num-gpus={tags.get('cuda', 0) + tags.get('xpu', 0)}",
+                 "--labels=" + ",".join(f"{name}={value}" for name, value in named.items()), "--disable-usage-stats"]
     if num_cpus is not None:
         arguments.append(f"--num-cpus={num_cpus}")
     if object_store_mb is not None:

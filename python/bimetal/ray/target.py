@@ -18,6 +18,7 @@ from bimetal.ray.worker import Place
 from bimetal.ray.worker_request import WorkerRequest
 
 _LONGEST_TIMEOUT_S = 24 * 3600.0
+_CLOSING_CHECKPOINT = re.compile(r"checkpoint \S+(; go on with --resume \S+)?$")  # of the program, at its end
 
 
 @dataclass
@@ -37,6 +38,7 @@ class JobFile:
     _table: dict[str, Any] = field(repr=False, default_factory=dict)
     _report: dict[str, Any] = field(repr=False, default_factory=dict)
     _lead: int = 0
+    _keeps: bool = False
 
     every_rank_resumes = False  # rank 0 reads the checkpoint and hands it on
 
@@ -92,7 +94,8 @@ class JobFile:
             settings.append(f"data.path={self.directory / data}")
         readers = attempt.servers or [0]
         resume = dict(zip(readers, checkpoints.place(attempt, readers)))
-        if checkpoints.folder is not None:
+        self._keeps = checkpoints.folder is not None
+        if self._keeps:
             settings.append(f"checkpoint.dir={checkpoints.folder_at_work(attempt)}")
         attempt.on_all([
             actor.start_job.remote(place, token, self.name, self.text, settings, resume.get(place.rank))
@@ -102,6 +105,9 @@ class JobFile:
         leads = rank == self._lead
         who = None if leads and self._lead > 0 else rank
         if said["kind"] == "line":
+            # The driver names each checkpoint itself, and where it is kept.
+            if self._keeps and leads and _CLOSING_CHECKPOINT.match(said["text"]):
+                return None
             return Event("line", who, said["text"])
         if said["kind"] == "given_up":
             return Event("notice", None, f"bimetal.ray: {said['text']}; the job goes on without it")

@@ -107,7 +107,7 @@ class Trainer:
                     self._target.start(attempt, attempt.places(), attempt.make_token(), checkpoints)
                     if cause is not None:
                         restarts.append(Restart(cause, checkpoints.newest, time.monotonic() - failed_at, len(requests)))
-                        self._notice(f"{len(requests)} workers run again after {restarts[-1].seconds:.1f} s")
+                        self._notice(f"{_workers(len(requests))} again after {restarts[-1].seconds:.1f} s")
                         cause = None
                     self._follow(attempt, checkpoints)
                     return self._result(attempt, checkpoints, restarts)
@@ -186,6 +186,10 @@ class Trainer:
 
     def _notice(self, text: str) -> None:
         self._on_event(Event("notice", None, f"bimetal.ray: {text}"))
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker runs" if count == 1 else f"{count} workers run"
 
 
 def _not_both(name: str, given: Any, target: str, instead: str) -> None:

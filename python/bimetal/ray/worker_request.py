@@ -42,6 +42,9 @@ def parse_all(workers: Iterable[Mapping[str, Any] | str]) -> list[WorkerRequest]
     """Requests in the order of ranks. Raises bimetal.Error (``invalid_argument``) that quotes what is wrong."""
     if isinstance(workers, (str, Mapping)):
         workers = [workers]
+    if isinstance(workers, int):
+        raise error(f'workers={workers} says how many, but not what each is to have: a list has one request for each, as '
+                    f'workers=["cuda"] * {workers} or [{{"num_cpus": 2}}] * {workers}', "invalid_argument")
     requests = [parse(worker) for worker in workers]
     if not requests:
         raise error('no workers: give at least one, as in workers=[{"cuda": 1}, {"num_cpus": 2}]', "invalid_argument")

@@ -24,6 +24,7 @@ class Job:
         settings: ``section.key=value``, as after ``bimetal train --set``.
 
     Attributes:
+        text: the file's.
         values: all keys by section, defaults included; numbers, whole numbers, texts and truth values keep their types.
 
     Raises:
@@ -34,7 +35,7 @@ class Job:
         self.path = pathlib.Path(path)
         self.settings = list(settings)
         self.values: dict[str, dict[str, Any]] = self._read([])
-        self._text = self.path.read_text()
+        self.text = self.path.read_text()
 
     def check(self, settings: Sequence[str]) -> None:
         """bimetal.Error, as of ``bimetal train --set``, for the first of these that is no key or no value of it."""
@@ -45,9 +46,15 @@ class Job:
         section, _, name = key.partition(".")
         return self.values[section][name]
 
+    def change(self, key: str, value: float) -> None:
+        """As one more ``--set``; the value must be one of that key's."""
+        self.settings.append(f"{key}={value}")
+        section, _, name = key.partition(".")
+        self.values[section][name] = value
+
     def write_to(self, folder: pathlib.Path) -> str:
         """Puts the file into a run's folder; its name there."""
-        (folder / self.path.name).write_text(self._text)
+        (folder / self.path.name).write_text(self.text)
         return self.path.name
 
     def base_arguments(self) -> list[str]:

@@ -16,6 +16,8 @@ from typing import Any
 from bimetal._errors import Error, error
 from bimetal.runs import folders
 
+BEST = "best"  # a folder of one checkpoint among the others
+
 _MANIFEST = "state.json"
 _PROGRAM = re.compile(r"step-\d+")
 _LOOP = re.compile(r"checkpoint_(\d+)")
@@ -55,6 +57,11 @@ def newest(folder: pathlib.Path) -> pathlib.Path | None:
         raise error(f"{folder} holds checkpoints of a job file ({job[0][1].name}) and of a train loop "
                     f"({loop[0][1].name}): name the one to go on from", "invalid_argument")
     return (job or loop)[0][1] if job or loop else None
+
+
+def best(folder: pathlib.Path) -> pathlib.Path | None:
+    """The checkpoint that a job file's run has kept as its best (``checkpoint.keep_best``), else the newest."""
+    return newest(folder / BEST) or newest(folder)
 
 
 def prune(saved: list[tuple[int, pathlib.Path]], keep: int) -> None:

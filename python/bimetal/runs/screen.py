@@ -12,10 +12,10 @@ _PLAIN_SECONDS = 10.0  # between two lines of progress where none can be rewritt
 
 
 class Screen:
-    """Standard output. On a terminal the live line is rewritten; elsewhere a plain one appears now and then."""
+    """Standard output. On a terminal that somebody looks at the live line is rewritten; elsewhere a plain one appears now and then."""
 
     def __init__(self) -> None:
-        self._live = sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+        self._live = _may_rewrite()
         self._shown = False
         self._next = time.monotonic() + _PLAIN_SECONDS
 
@@ -46,6 +46,12 @@ class Screen:
             sys.stdout.flush()
         except BrokenPipeError:  # nobody reads any more: no reason to end what runs
             sys.stdout = open(os.devnull, "w")
+
+
+def _may_rewrite() -> bool:
+    """Whether standard output is a terminal that somebody looks at: base/console.h has the same rule."""
+    unseen = any(os.environ.get(name) for name in ("NO_COLOR", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"))
+    return sys.stdout.isatty() and not unseen and os.environ.get("TERM") not in (None, "", "dumb")
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:

@@ -14,7 +14,7 @@ from bimetal.runs import command
 from bimetal.runs.job import Job
 from bimetal.runs.pool import Pool
 from bimetal.runs.screen import Screen
-from bimetal.tune import _need_optuna, space
+from bimetal.tune import _need_optuna, record, space
 from bimetal.tune.trial import is_metric
 
 _EXAMPLES = """Examples:
@@ -24,6 +24,7 @@ _EXAMPLES = """Examples:
   bimetal tune job.toml --grid train.optimizer=sgd,adam --worker cuda:0 --worker cpu:threads=8 --report tuned.json
 
 Any key of docs/job_file.md can be searched. docs/tuning.md tells more."""
+_HELD_OUT = 0.1  # of the training data, where the job does not say
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -37,9 +38,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--trials", type=_at_least(1), metavar="N", help="how many draws of --random")
     parser.add_argument("--sampler", choices=("random", "tpe"), default="random",
                         help="how --random draws: each time anew, or where results have been good (default: random)")
-    parser.add_argument("--metric", type=_metric, default="test_accuracy", metavar="NAME",
-                        help="what makes a trial good: test_accuracy (the default), another figure of the report that "
-                             "begins with test_, or train_loss")
+    parser.add_argument("--metric", type=_metric, metavar="NAME",
+                        help="what makes a trial good: validation_accuracy (the default), another figure of the report "
+                             "that begins with validation_, train_loss, or one with test_")
     parser.add_argument("--asha", action="store_true",
                         help="stop most trials early: asynchronous successive halving, by train.steps if the job sets "
                              "it, else by train.epochs")
@@ -49,7 +50,8 @@ def _arguments() -> argparse.ArgumentParser:
                         help="--asha: epochs or steps of every trial (default: such that there are three rungs)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default: 0)")
     parser.add_argument("--dir", type=pathlib.Path, metavar="DIR",
-                        help="keep every trial's report and checkpoint here (default: a temporary folder)")
+                        help="keep every trial's report and checkpoint here, and go on with the search that lies here "
+                             "already (default: a temporary folder)")
     parser.add_argument("--save-best", type=pathlib.Path, metavar="DIR", help="put the best trial's checkpoint here")
     command.add_options(parser)
     return parser
@@ -57,8 +59,8 @@ def _arguments() -> argparse.ArgumentParser:
 
 def _metric(text: str) -> str:
     if not is_metric(text):
-        raise argparse.ArgumentTypeError(f"{text} is no figure of reports: take test_accuracy, another test_…, or "
-                                         "train_loss")
+        raise argparse.ArgumentTypeError(f"{text} is no figure of reports: take validation_accuracy, another "
+                                         "validation_… or test_…, or train_loss")
     return text
 
 
@@ -88,11 +90,26 @@ def _options(arguments: argparse.Namespace, job: Job, folder: pathlib.Path) -> A
             raise Error("--random needs --trials N", "invalid_argument")
         dimensions = space.random(arguments.random, job)
         sampler, trials = arguments.sampler, arguments.trials
-    if arguments.metric.startswith("test_") and not job.value("train.evaluate"):
+    if arguments.metric != "train_loss" and not job.value("train.evaluate"):
         raise Error("this job has train.evaluate = false: --set train.evaluate=true, or --metric train_loss",
                     "invalid_argument")
     return Options(dimensions, sampler, trials, arguments.metric, arguments.seed, folder,
                    checkpoints=bool(arguments.dir or arguments.save_best), every=bool(arguments.dir))
+
+
+def _job(arguments: argparse.Namespace) -> tuple[Job, list[str]]:
+    """The job, with a part of its training data held out if it is to be judged by one, and what to say of that; sets
+    --metric."""
+    job = Job(arguments.job, arguments.set)
+    servers = job.value("parallel.mode") == "server"  # which evaluate with one data set alone
+    arguments.metric = arguments.metric or ("test_accuracy" if servers else "validation_accuracy")
+    if arguments.metric.startswith("test_"):
+        return job, [f"note: {arguments.metric} chooses by the test data, which makes the best trial look better than it "
+                     "is"]
+    if not arguments.metric.startswith("validation_") or job.value("data.validation"):
+        return job, []
+    job.change("data.validation", _HELD_OUT)
+    return job, [f"{_HELD_OUT:.0%} of the training data are held out to choose by (data.validation)"]
 
 
 def _search(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, screen: Screen) -> Any:
@@ -110,13 +127,16 @@ def _search(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, scree
 def _run(arguments: argparse.Namespace) -> int:
     _need_optuna.check()
     command.confine(arguments, "bimetal.tune")
-    job = Job(arguments.job, arguments.set)
+    job, notes = _job(arguments)
     command.require_writable(arguments.report)
-    command.require_new(arguments.dir)
+    if not (arguments.dir and record.is_search(arguments.dir)):  # which goes on
+        command.require_new(arguments.dir)
     screen = Screen()
     with command.work_folder(arguments.dir) as folder:
         search = _search(arguments, job, folder, screen)
         with command.host_of(arguments, screen.say) as host:
+            for note in notes:
+                screen.say(note)
             began = time.monotonic()
             pool: Pool | None = None
 
@@ -150,6 +170,8 @@ def _conclude(arguments: argparse.Namespace, search: Any, pool: Pool, screen: Sc
     best, checkpoint = search.best, None
     if best:
         screen.say(f"\nbest: {best.name}, {arguments.metric} {best.value:.4f}\n  {result.repeat(search, best)}")
+        if arguments.metric.startswith("validation_") and (tested := result.tested(best)):
+            screen.say(f"  with the test data, which had no say: {tested}")
         if arguments.save_best and (best.state == "done" or not interrupted):
             checkpoint = result.keep_checkpoint(best, arguments.save_best)
             screen.say(f"  its checkpoint: {checkpoint}")

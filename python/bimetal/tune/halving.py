@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from optuna.trial import TrialState
 
@@ -125,6 +126,15 @@ class Halving(Search):
             return
         trial.handle.report(trial.value, target)
         trial.state = "paused"
+
+    def _taken_up(self, trial: Trial) -> None:
+        if trial.state == "done":
+            super()._taken_up(trial)
+        else:
+            trial.handle.report(trial.value, trial.trained)
+
+    def _facts(self) -> dict[str, Any]:
+        return {**super()._facts(), "rungs": [self._ladder.key, *self._ladder.rungs]}
 
     def _again(self, trial: Trial) -> None:
         if trial.rungs:

@@ -29,6 +29,12 @@ def table(search: Search) -> list[str]:
     return aligned(rows, 3) + failed
 
 
+def tested(trial: Trial) -> str:
+    """What the test data say of a trial that was chosen by others; empty: nothing."""
+    names = [name for name in trial.report if name.startswith("test_") and trial.report[name] is not None]
+    return ", ".join(f"{name} {trial.report[name]:.4f}" for name in names)
+
+
 def repeat(search: Search, trial: Trial) -> str:
     """The command that trains with a trial's settings again."""
     settings = [*search.job.settings, *(f"{key}={value}" for key, value in trial.settings.items())]
@@ -39,8 +45,9 @@ def repeat(search: Search, trial: Trial) -> str:
 
 
 def keep_checkpoint(trial: Trial, target: pathlib.Path) -> pathlib.Path:
-    """Copies the trial's newest checkpoint into a folder. bimetal.Error with the path if that cannot be."""
-    found = saved.newest(trial.folder / "checkpoints")
+    """Copies the trial's best checkpoint, or where none is kept as such its newest, into a folder. bimetal.Error with the
+    path if that cannot be."""
+    found = saved.best(trial.folder / "checkpoints")
     if found is None:
         raise Error(f"{trial.name} has left no checkpoint to keep", "internal")
     try:

@@ -7,8 +7,9 @@ import math
 import pathlib
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState
@@ -16,6 +17,7 @@ from optuna.trial import TrialState
 from bimetal._errors import Error
 from bimetal.runs.job import Job, as_arguments
 from bimetal.runs.run import Outcome, Run
+from bimetal.tune import record
 from bimetal.tune.space import Dimension
 from bimetal.tune.trial import Trial, more_is_better
 
@@ -60,13 +62,26 @@ class Search:
         self.job = job
         self.options = options
         self._tell = tell
-        self._study = _study(options)
         self._ready: list[Trial] = []
         self._running: dict[str, Trial] = {}
         self._unasked = options.trials
-        if options.sampler != "tpe":  # which wants to know results first
-            while self._unasked:
-                self._ready.append(self._ask())
+        known = record.begin(options.folder, self._facts()) if options.every else {}
+        tpe = options.sampler == "tpe"
+        # TPE wants to know results before it proposes more, and then must not draw what it drew at its beginning.
+        self._study = _study(options, options.seed + len(known) if tpe else options.seed)
+        while self._unasked and (not tpe or len(self.trials) in known):
+            before = known.get(len(self.trials))
+            trial = self._ask(before["settings"] if tpe and before else None)
+            if not (before and record.take(trial, before)):
+                self._ready.append(trial)
+                shutil.rmtree(trial.folder / "checkpoints", ignore_errors=True)
+            elif trial.state == "failed":
+                self._study.tell(trial.handle, state=TrialState.FAIL)
+            else:
+                self._taken_up(trial)
+        if known:
+            over = options.trials - self._unasked - len(self._ready)
+            tell(f"going on with the search in {options.folder}: {over} of {options.trials} trials are known")
 
     # ---- bimetal.runs.pool.Source ----
 
@@ -89,6 +104,8 @@ class Search:
             self._valued(trial)
         else:
             self._study.tell(trial.handle, state=TrialState.FAIL)
+        if self.options.every:
+            record.write(trial)
         self._tell(self._line(trial))
         if outcome.code in _OF_THE_JOB and all(trial.value is None for trial in self.trials):
             raise Error(f"{trial.name} ({outcome.device.name}): {outcome.failure}", outcome.code)
@@ -125,6 +142,17 @@ class Search:
         self._study.tell(trial.handle, trial.value)
         self._drop_checkpoints()
 
+    def _taken_up(self, trial: Trial) -> None:
+        """It comes from a search that has been broken off, with a value."""
+        self._study.tell(trial.handle, trial.value)
+
+    def _facts(self) -> dict[str, Any]:
+        """What makes a search this one."""
+        options = self.options
+        return {"job": self.job.text, "settings": self.job.settings, "metric": options.metric, "sampler": options.sampler,
+                "searched": {one.key: list(one.ends()) + [getattr(one, "log", None)] for one in options.dimensions},
+                "seed": options.seed}  # but how many trials there are to be: there may be more of them
+
     def _again(self, trial: Trial) -> None:
         """Its device is gone."""
         self._ready.insert(0, trial)
@@ -152,8 +180,11 @@ class Search:
         self._running[run.name] = trial
         return run
 
-    def _ask(self) -> Trial:
+    def _ask(self, settings: Mapping[str, str] | None = None) -> Trial:
+        """The next one; with ``settings``: of these."""
         self._unasked -= 1
+        if settings:
+            self._study.enqueue_trial({one.key: one.value_of(settings[one.key]) for one in self.options.dimensions})
         handle = self._study.ask()
         settings = {dimension.key: dimension.suggest(handle) for dimension in self.options.dimensions}
         number = len(self.trials)
@@ -180,15 +211,15 @@ class Search:
         return "  ".join([*words, *(f"{key}={value}" for key, value in trial.settings.items())])
 
 
-def _study(options: Options) -> optuna.Study:
+def _study(options: Options, seed: int) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if options.sampler != "tpe":
-        sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=options.seed)
+        sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=seed)
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # Trials at work count as poor ones, lest all devices try the same place.
-            sampler = optuna.samplers.TPESampler(seed=options.seed, constant_liar=True)
+            sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     study = optuna.create_study(direction="maximize" if more_is_better(options.metric) else "minimize", sampler=sampler)
     if options.sampler == "grid":  # Optuna's own sampler of grids works under its optimize() alone
         keys = [dimension.key for dimension in options.dimensions]

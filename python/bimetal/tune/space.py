@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 _RANGE = re.compile(r"(?P<log>log:)?(?P<low>[^.\s]*\.?[^.\s]*?)\.\.(?P<high>\S+)")
 _OURS = {"checkpoint.dir": "each trial has a folder of its own; --dir and --save-best say where they are kept",
-         "cluster.workers": "--worker says what trials run on"}
+         "cluster.workers": "--worker says what trials run on",
+         "data.validation": "trials are compared by what it holds out",
+         "data.validation_seed": "trials are compared by what it holds out"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class Choice:
 
     def suggest(self, trial: optuna.Trial) -> str:
         return trial.suggest_categorical(self.key, self.values)
+
+    def value_of(self, setting: str) -> str:
+        """Optuna's, of what ``suggest`` made of it."""
+        return setting
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,12 @@ class Range:
     def suggest(self, trial: optuna.Trial) -> str:
         if self.whole:
             return str(trial.suggest_int(self.key, int(self.low, 0), int(self.high, 0), log=self.log))
-        return repr(trial.suggest_float(self.key, float(self.low), float(self.high), log=self.log))
+        low, high = float(self.low), float(self.high)
+        return _short(trial.suggest_float(self.key, low, high, log=self.log), low, high)
+
+    def value_of(self, setting: str) -> int | float:
+        """Optuna's, of what ``suggest`` made of it."""
+        return int(setting) if self.whole else float(setting)
 
 
 Dimension = Choice | Range
@@ -125,6 +136,15 @@ def _typed(dimension: Range, job: Job) -> Range:
         text = f"{'log:' if dimension.log else ''}{dimension.low}..{dimension.high}"
         raise Error(f"--random {dimension.key}={text}: {problem}", "invalid_argument")
     return Range(dimension.key, dimension.low, dimension.high, dimension.log, whole=isinstance(value, int))
+
+
+def _short(value: float, low: float, high: float) -> str:
+    """With as few digits as tell it apart within the range: nobody wants to read, or to type again, seventeen."""
+    for digits in range(4, 17):
+        short = f"{value:.{digits}g}"
+        if abs(float(short) - value) <= (high - low) / 1000 and low <= float(short) <= high:
+            return repr(float(short))
+    return repr(value)
 
 
 def _number(text: str) -> float:

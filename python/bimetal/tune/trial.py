@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def is_metric(name: str) -> bool:
-    """Whether reports may have it: the training loss, or whatever the job's task tells of its evaluation data."""
-    return name == "train_loss" or (name.startswith("test_") and name.removeprefix("test_").isidentifier())
+    """Whether reports may have it: the training loss, or whatever the job's task tells of validation or test data."""
+    data, _, figure = name.partition("_")
+    return name == "train_loss" or (data in ("validation", "test") and figure.isidentifier())
 
 
 def more_is_better(metric: str) -> bool:
@@ -70,7 +71,8 @@ class Trial:
         if self.failure is None:
             self.report = {name: content for name, content in (outcome.report or {}).items()
                            if name not in ("workers", "history")}
-            value = self.report.get(metric)
+            best = self.report.get("best") if metric.startswith("validation_") else None
+            value = (best or self.report).get(metric)
             if value is None or not math.isfinite(value):
                 self.failure, self.code = f"its report has no {metric}", "not_finite"
             else:

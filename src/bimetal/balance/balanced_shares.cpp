@@ -8,6 +8,7 @@
 
 #include "bimetal/balance/check.h"
 #include "bimetal/balance/shares.h"
+#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::balance {
@@ -62,10 +63,14 @@ void check_room(const std::vector<Cost>& costs, std::int64_t batch) {
   std::int64_t room = 0;
   for (const Cost& cost : costs) room += cost.cap;
   if (room < batch) {
-    throw Error(ErrorCode::OutOfMemory,
-                fmt::format("a global batch of {} does not fit: the memory of all {} workers "
-                            "together holds {} samples; use a smaller global_batch or micro_batch",
-                            batch, costs.size(), room));
+    throw Error(
+        ErrorCode::OutOfMemory,
+        fmt::format(
+            "a global batch of {} does not fit: the memory of {} holds {}; use a "
+            "smaller global_batch or micro_batch",
+            batch,
+            costs.size() == 1 ? "the worker" : fmt::format("all {} workers together", costs.size()),
+            counted(room, "sample")));
   }
 }
 

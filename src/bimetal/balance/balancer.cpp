@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bimetal/balance/check.h"
+#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::balance {
@@ -135,8 +136,9 @@ bool Balancer::lower_caps(std::span<const StepFigures> figures) {
     shares_ = shares_by_policy();
   } catch (const Error& error) {
     throw Error(error.code(),
-                fmt::format("rank {} ran out of memory with {} samples: {}", last_rank,
-                            figures[static_cast<std::size_t>(last_rank)].batch, error.what()),
+                fmt::format("rank {} ran out of memory with {}: {}", last_rank,
+                            counted(figures[static_cast<std::size_t>(last_rank)].batch, "sample"),
+                            error.what()),
                 last_rank);
   }
   gain_on_offer_ = 0.0;

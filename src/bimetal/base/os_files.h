@@ -1,6 +1,6 @@
 #pragma once
 // What files need from the operating system beyond the standard library: reaching the disk,
-// swapping two names, and marking a path as being worked on.
+// swapping two names, marking a path as being worked on, and what a descriptor leads to.
 
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +18,9 @@ void sync_directory(const std::filesystem::path& path);
 /// Swaps what two names stand for, in one step. False where the file system has no such operation;
 /// nothing is changed then.
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
+
+/// Whether the descriptor leads to a terminal, whatever that understands.
+bool is_terminal(int descriptor);
 
 /// Marks a file or folder as being worked on by this process. The mark goes with its holder,
 /// however that ends (kill -9 included), and says nothing about the path's contents: it is an

@@ -78,6 +78,10 @@ PathClaim::PathClaim(const std::filesystem::path& path) {
   }
 }
 
+bool is_terminal(int descriptor) {
+  return isatty(descriptor) != 0;
+}
+
 PathClaim::~PathClaim() {
   if (handle_ >= 0) close(static_cast<int>(handle_));
 }

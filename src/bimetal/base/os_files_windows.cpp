@@ -84,6 +84,10 @@ PathClaim::PathClaim(const std::filesystem::path& path) {
   outcome_ = identify(path) == identity ? Outcome::held : Outcome::gone;
 }
 
+bool is_terminal(int descriptor) {
+  return _isatty(descriptor) != 0;
+}
+
 PathClaim::~PathClaim() {
   if (handle_ != -1) CloseHandle(reinterpret_cast<HANDLE>(handle_));
 }

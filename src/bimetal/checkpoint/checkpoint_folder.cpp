@@ -56,12 +56,6 @@ std::vector<fs::path> checkpoints_in(const fs::path& dir) {
   return found;
 }
 
-/// Renamed first, so that a process killed meanwhile leaves a leftover and not half a checkpoint.
-void remove_checkpoint(const fs::path& path) {
-  TemporaryPath aside(path, TemporaryPath::Kind::folder);
-  fs::rename(path, aside.path());
-}
-
 /// Where checkpoints of `dir` may be made.
 fs::path made_folder(const fs::path& dir, std::int64_t keep) {
   if (keep < 1) throw Error(ErrorCode::InvalidArgument, "at least one checkpoint must be kept");
@@ -73,6 +67,15 @@ fs::path made_folder(const fs::path& dir, std::int64_t keep) {
 }
 
 }  // namespace
+
+std::string_view checkpoint_prefix() {
+  return kPrefix;
+}
+
+void remove_checkpoint(const fs::path& path) {
+  TemporaryPath aside(path, TemporaryPath::Kind::folder);
+  fs::rename(path, aside.path());
+}
 
 fs::path checkpoint_path(const fs::path& dir, std::int64_t step) {
   return dir / fmt::format("{}{:08}", kPrefix, step);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -18,6 +19,12 @@ using CheckpointEntry = LastSave;
 
 /// Where the checkpoint of a step lies: dir/step-00001234.
 std::filesystem::path checkpoint_path(const std::filesystem::path& dir, std::int64_t step);
+
+/// What their names begin with.
+std::string_view checkpoint_prefix();
+
+/// Renamed first, so that a process killed meanwhile leaves a leftover and not half a checkpoint.
+void remove_checkpoint(const std::filesystem::path& path);
 
 /// The last saved first; those without a sequence come last. Empty if there is no such folder.
 /// Error(System) if the folder or a state.json cannot be read just now: the order is not known

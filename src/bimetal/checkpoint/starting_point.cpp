@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
 
@@ -71,6 +72,15 @@ std::int64_t planned_steps(const job::TrainConfig& config, std::int64_t dataset_
   const auto all = start.step + steps_for(dataset_size - start.position.offset) +
                    (epochs_left - 1) * steps_for(dataset_size);
   return config.steps > 0 ? std::max(start.step, std::min(all, config.steps)) : all;
+}
+
+std::optional<std::string> early_end(const job::TrainConfig& config, std::int64_t planned) {
+  if (config.steps <= planned) return std::nullopt;
+  return fmt::format(
+      "train.steps = {}, but {} (train.epochs) {} over after {}, and so is the job; "
+      "raise train.epochs to go on until then",
+      config.steps, counted(config.epochs, "epoch"), config.epochs == 1 ? "is" : "are",
+      counted(planned, "step"));
 }
 
 void set_random_state(const std::vector<std::uint8_t>& state) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
@@ -31,6 +32,10 @@ TrainingState starting_point(comm::Group group, const job::JobConfig& job,
 /// Optimizer steps that the job will have done at its end, those before `start` included.
 std::int64_t planned_steps(const job::TrainConfig& config, std::int64_t dataset_size,
                            const TrainingState& start);
+
+/// What the user should know where train.epochs end before train.steps do; `planned`: of
+/// planned_steps().
+std::optional<std::string> early_end(const job::TrainConfig& config, std::int64_t planned);
 
 /// The state of torch's default CPU generator, as checkpoints carry it.
 std::vector<std::uint8_t> random_state();

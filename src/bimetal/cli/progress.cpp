@@ -84,10 +84,10 @@ void ProgressPrinter::on_step(const progress::Progress& progress) {
 void ProgressPrinter::on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) {
   auto line = fmt::format("epoch {}: ", epoch);
   for (const auto& metric : evaluation.metrics) {
-    line += fmt::format("{} {}, ", progress::label_of(metric),
+    line += fmt::format("{} {}, ", progress::label_of(metric, evaluation.data),
                         terminal_.coloured(Colour::green, progress::text_of(metric)));
   }
-  terminal_.print(line + fmt::format("test loss {:.4f}", evaluation.loss));
+  terminal_.print(line + fmt::format("{} loss {:.4f}", evaluation.data, evaluation.loss));
 }
 
 void ProgressPrinter::on_notice(const std::string& text) {

@@ -5,22 +5,13 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
+
+#include "bimetal/base/console.h"
 
 namespace bimetal::cli {
 namespace {
 
 constexpr const char* kClearLine = "\r\x1b[K";
-
-bool set_and_not_empty(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value != nullptr && *value != '\0';
-}
-
-bool understands_codes(int descriptor) {
-  const char* kind = std::getenv("TERM");
-  return ::isatty(descriptor) && kind != nullptr && std::string_view(kind) != "dumb";
-}
 
 const char* code_of(Colour colour) {
   switch (colour) {
@@ -35,8 +26,7 @@ const char* code_of(Colour colour) {
 
 }  // namespace
 
-Terminal::Terminal()
-    : live_(understands_codes(STDOUT_FILENO)), colours_(live_ && !set_and_not_empty("NO_COLOR")) {}
+Terminal::Terminal() : live_(may_rewrite(STDOUT_FILENO)) {}
 
 Terminal::~Terminal() {
   clear();
@@ -60,7 +50,7 @@ void Terminal::clear() {
 }
 
 std::string Terminal::coloured(Colour colour, std::string_view text) const {
-  return colours_ ? fmt::format("{}{}\x1b[0m", code_of(colour), text) : std::string(text);
+  return live_ ? fmt::format("{}{}\x1b[0m", code_of(colour), text) : std::string(text);
 }
 
 TerminalSize terminal_size() {
@@ -73,7 +63,7 @@ TerminalSize terminal_size() {
 }
 
 bool errors_are_live() {
-  return understands_codes(STDERR_FILENO);
+  return may_rewrite(STDERR_FILENO);
 }
 
 void clear_line_of_others() {

@@ -18,7 +18,7 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  /// Whether lines can be rewritten: standard output is a terminal that knows how.
+  /// Whether lines are rewritten in place: standard output is a terminal that somebody looks at.
   bool live() const noexcept { return live_; }
 
   /// A line that stays; a live line moves below it.
@@ -30,12 +30,11 @@ class Terminal {
   /// Takes the live line away.
   void clear();
 
-  /// `text` in colour where that is wanted: on a terminal, unless NO_COLOR is set.
+  /// `text` in colour where live().
   std::string coloured(Colour colour, std::string_view text) const;
 
  private:
   bool live_ = false;
-  bool colours_ = false;
   bool line_shown_ = false;
 };
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "bimetal/base/console.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::fabric_bench {
@@ -40,7 +41,7 @@ std::string size_text(std::size_t bytes) {
 }
 
 Report::Report(const BenchOptions& options, int ranks)
-    : options_(options), ranks_(ranks), announces_(::isatty(STDERR_FILENO) != 0) {
+    : options_(options), ranks_(ranks), announces_(may_rewrite(STDERR_FILENO)) {
   if (options_.json) return;
   const auto parts = options_.shards.empty()
                          ? std::string()

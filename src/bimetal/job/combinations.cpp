@@ -56,11 +56,21 @@ constexpr Combination kImpossible[] = {
        const DataConfig defaults;
        ours.name = defaults.name;
        ours.path = defaults.path;
+       ours.validation = defaults.validation;
+       ours.validation_seed = defaults.validation_seed;
        return !asked.job.model.python.empty() && ours != defaults;
      },
-     "model.python brings data of its own: leave the keys of [data] out, but for name and path, "
-     "which "
-     "it may look at"},
+     "model.python brings data of its own: leave the keys of [data] out, but for validation, and "
+     "name and path, which it may look at"},
+    {[](const Asked& asked) { return asked.job.data.validation > 0 && asked.servers(); },
+     "data.validation does not go with parallel.mode = \"server\": its workers evaluate with one "
+     "data set yet; take parallel.mode = \"all_reduce\""},
+    {[](const Asked& asked) {
+       return asked.job.checkpoint.keep_best &&
+              (asked.job.data.validation == 0 || !asked.job.train.evaluate);
+     },
+     "checkpoint.keep_best chooses by data that are held out of training, which the test data are "
+     "not: set data.validation (0.1 is usual) and train.evaluate = true"},
     {[](const Asked& asked) { return asked.job.model.norm == "batch" && asked.servers(); },
      "model.norm = \"batch\" does not go with parallel.mode = \"server\": workers that do not wait "
      "for each other have no running statistics in common; take \"group\", which looks at one "

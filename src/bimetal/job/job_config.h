@@ -43,6 +43,8 @@ struct DataConfig {
   std::vector<double> mean, stddev;  ///< of images' channels; empty: the training set's
   std::int64_t block = 0;            ///< tokens: how many a sample has; 0: the model's context
   std::string documents = "join";    ///< tokens: "join", or "separate": blocks end where they end
+  double validation = 0;             ///< part of the training samples that is held out
+  std::uint64_t validation_seed = 1;  ///< which ones
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -149,6 +151,7 @@ struct CheckpointConfig {
   std::string dir;               ///< empty: no checkpoints
   std::int64_t every_steps = 0;  ///< 0: only at the ends of epochs and of the job
   std::int64_t keep = 2;         ///< newest ones kept
+  bool keep_best = false;        ///< and the one that was best on the validation data
   bool operator==(const CheckpointConfig&) const = default;
 };
 

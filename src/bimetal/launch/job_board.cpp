@@ -5,6 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/rendezvous/failure_note.h"
 
 namespace bimetal::launch {
@@ -55,9 +56,9 @@ int JobBoard::claim(int workers, int world_size) {
   }
   const auto before = store_.add(kClaimed, -workers, soon());
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("the job is full: {} of its {} workers have joined, and this machine "
+              fmt::format("the job is full: {} of its {} joined, and this machine "
                           "offers {}; start it with a larger --world-size",
-                          before, world_size, workers));
+                          before, counted(world_size, "worker has", "workers have"), workers));
 }
 
 int JobBoard::claim_server(const JobOffer& offer, int servers) {

@@ -99,6 +99,23 @@ class Text {
   bool named_ = false;
 };
 
+void add_evaluation(Text& text, std::string_view data, const progress::Metrics& metrics,
+                    std::optional<double> loss) {
+  const auto first_letter_large = [](std::string label) {
+    label.front() = static_cast<char>(label.front() - 'a' + 'A');
+    return label;
+  };
+  for (const auto& metric : metrics) {
+    text.job(fmt::format("bimetal_{}_{}{}", data, metric.name,
+                         progress::is_ratio(metric.name) ? "_ratio" : ""),
+             Kind::gauge,
+             first_letter_large(progress::label_of(metric, data)) + " at the last evaluation.",
+             metric.value);
+  }
+  text.job(fmt::format("bimetal_{}_loss", data), Kind::gauge,
+           first_letter_large(fmt::format("{} loss at the last evaluation.", data)), loss);
+}
+
 void add_job(Text& text, const Status& status) {
   using enum Kind;
   text.job("bimetal_build_info", gauge, "The version that the job runs.", 1,
@@ -119,14 +136,10 @@ void add_job(Text& text, const Status& status) {
            "Samples trained on per second, over the last seconds.", status.samples_per_s);
   text.job("bimetal_efficiency_ratio", gauge,
            "The job's rate by the sum of what the devices would do alone.", status.efficiency);
-  for (const auto& metric : status.test_metrics) {
-    auto label = progress::label_of(metric);
-    label.front() = 'T';
-    text.job(fmt::format("bimetal_test_{}{}", metric.name,
-                         progress::is_ratio(metric.name) ? "_ratio" : ""),
-             gauge, label + " at the last evaluation.", metric.value);
-  }
-  text.job("bimetal_test_loss", gauge, "Test loss at the last evaluation.", status.test_loss);
+  add_evaluation(text, progress::kTestData, status.test_metrics, status.test_loss);
+  if (!status.validation_loss) return;
+  add_evaluation(text, progress::kValidationData, status.validation_metrics,
+                 status.validation_loss);
 }
 
 void add_workers(Text& text) {

@@ -88,11 +88,13 @@ void Recorder::remember(const progress::Progress& progress) {
 
 void Recorder::on_evaluated(std::int64_t, const progress::Evaluation& evaluation) {
   const std::scoped_lock lock(mutex_);
-  status_.test_metrics.clear();
+  const bool tests = evaluation.data == progress::kTestData;
+  auto& metrics = tests ? status_.test_metrics : status_.validation_metrics;
+  metrics.clear();
   for (const auto& [name, value] : evaluation.metrics) {
-    if (const auto finite = if_finite(value)) status_.test_metrics.push_back({name, *finite});
+    if (const auto finite = if_finite(value)) metrics.push_back({name, *finite});
   }
-  status_.test_loss = if_finite(evaluation.loss);
+  (tests ? status_.test_loss : status_.validation_loss) = if_finite(evaluation.loss);
 }
 
 void Recorder::on_notice(const std::string& text) {

@@ -63,8 +63,9 @@ void ScalarLog::add_step(const Status& status) {
 
 void ScalarLog::add_evaluation(std::int64_t step, const progress::Evaluation& evaluation) {
   std::vector<Scalar> scalars;
-  for (const auto& [name, value] : evaluation.metrics) add_known(scalars, "test_" + name, value);
-  add_known(scalars, "test_loss", evaluation.loss);
+  const auto prefix = evaluation.data + "_";
+  for (const auto& [name, value] : evaluation.metrics) add_known(scalars, prefix + name, value);
+  add_known(scalars, prefix + "loss", evaluation.loss);
   add(step, std::move(scalars));
 }
 

@@ -10,8 +10,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const std::string kMetricPrefix = "test_";
 constexpr const char* kTestLoss = "test_loss";
+constexpr const char* kValidationLoss = "validation_loss";
+
+/// Of fields: "test_" of "test_accuracy".
+std::string prefix_of(std::string_view field) {
+  return std::string(field.substr(0, field.find('_') + 1));
+}
 
 class JsonWriter {
  public:
@@ -28,7 +33,7 @@ class JsonWriter {
   /// One field for each; without any, the most usual one is null.
   void operator()(const char* otherwise, const progress::Metrics& metrics) {
     if (metrics.empty()) json_[otherwise] = nullptr;
-    for (const auto& [name, value] : metrics) json_[kMetricPrefix + name] = value;
+    for (const auto& [name, value] : metrics) json_[prefix_of(otherwise) + name] = value;
   }
 
  private:
@@ -53,10 +58,11 @@ class JsonReader {
     const auto& found = json_.at(name);
     value = found.is_null() ? std::nullopt : std::optional(found.get<Value>());
   }
-  void operator()(const char*, progress::Metrics& metrics) {
+  void operator()(const char* otherwise, progress::Metrics& metrics) {
+    const auto prefix = prefix_of(otherwise);
     for (const auto& [key, value] : json_.items()) {
-      if (!key.starts_with(kMetricPrefix) || key == kTestLoss || value.is_null()) continue;
-      metrics.push_back({key.substr(kMetricPrefix.size()), value.get<double>()});
+      if (!key.starts_with(prefix) || key == prefix + "loss" || value.is_null()) continue;
+      metrics.push_back({key.substr(prefix.size()), value.get<double>()});
     }
   }
 
@@ -101,6 +107,8 @@ void visit_job(Visitor visit, AnyStatus& status) {
   visit("seconds_left", status.seconds_left);
   visit("test_accuracy", status.test_metrics);
   visit(kTestLoss, status.test_loss);
+  visit("validation_accuracy", status.validation_metrics);
+  visit(kValidationLoss, status.validation_loss);
   visit("notices", status.notices);
 }
 

@@ -38,6 +38,8 @@ struct Status {
   std::optional<double> loss = {}, samples_per_s = {}, efficiency = {}, seconds_left = {};
   progress::Metrics test_metrics = {};    ///< of the last evaluation, in JSON "test_<name>"
   std::optional<double> test_loss = {};   ///< likewise
+  progress::Metrics validation_metrics = {};   ///< the same of validation data
+  std::optional<double> validation_loss = {};  ///< likewise
   std::vector<std::string> notices = {};  ///< the last few
   std::vector<WorkerStatus> workers = {};
 };

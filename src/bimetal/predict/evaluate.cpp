@@ -21,7 +21,9 @@ std::int64_t chunk_size(const task::Dataset& data) {
   return std::clamp<std::int64_t>(kChunkWeight / task::typical_weight(data), 1, kChunk);
 }
 
-std::shared_ptr<const task::Dataset> data_of(const task::Task& task) {
+std::shared_ptr<const task::Dataset> data_of(const task::Task& task,
+                                             const EvaluateOptions& options) {
+  if (options.data) return options.data;
   if (auto data = task.evaluation()) return data;
   throw Error(ErrorCode::InvalidArgument, "the task has no data to evaluate its model with");
 }
@@ -48,7 +50,7 @@ std::vector<double> numbers_of(const task::Task& task, const task::Values& outpu
 
 std::vector<double> evaluate_chunk(const task::Task& task, const task::Model& model,
                                    std::int64_t chunk, const EvaluateOptions& options) {
-  const auto data = data_of(task);
+  const auto data = data_of(task, options);
   const Stopwatch watch;
   const auto batch = batch_of_chunk(*data, chunk, options.device);
   const auto outputs = task::run_units(model, task.inputs(batch));
@@ -84,7 +86,7 @@ EvaluationSums evaluate_chunks(const task::Task& task, const task::Model& model,
   for (auto chunk = first; chunk < first + count; ++chunk) {
     add(evaluate_chunk(task, model, chunk, options), sums);
   }
-  const auto data = data_of(task);
+  const auto data = data_of(task, options);
   const auto size = chunk_size(*data);
   sums.weight =
       task::weight_of(*data, first * size, std::min((first + count) * size, data->size()));
@@ -114,7 +116,7 @@ using Compute = std::function<void(
 progress::Evaluation evaluate_parts(const task::Task& task, comm::Group group, int part,
                                     std::span<const double> speeds, const EvaluateOptions& options,
                                     const Compute& compute) {
-  const auto data = data_of(task);
+  const auto data = data_of(task, options);
   const auto chunks = test_chunks(*data);
   const auto shares = deal(speeds, chunks);
   const auto first = std::accumulate(shares.begin(), shares.begin() + part, std::int64_t{0});
@@ -159,7 +161,7 @@ progress::Evaluation evaluate(const task::Task& task, const task::Model& model, 
 
 progress::Evaluation evaluate(const task::Task& task, const Through& through, comm::Group group,
                               std::span<const double> speeds, const EvaluateOptions& options) {
-  const auto data = data_of(task);
+  const auto data = data_of(task, options);
   return evaluate_parts(
       task, std::move(group), through.part, speeds, options,
       [&](std::int64_t first, std::int64_t last, const auto& keep) {

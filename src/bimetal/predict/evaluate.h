@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct EvaluateOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  /// Data to judge by; nullptr: the task's evaluation().
+  std::shared_ptr<const task::Dataset> data = {};
   /// evaluate() alone: once this rank's part is computed, before the ranks meet.
   std::function<void()> computed = {};
 };

@@ -56,7 +56,7 @@ class Journal {
 
   /// Of the parameters after step number `step`.
   void add_evaluation(std::int64_t step, const Evaluation& evaluation) {
-    evaluations_.push_back({step, elapsed_seconds(), evaluation.metrics});
+    evaluations_.push_back({step, elapsed_seconds(), evaluation.metrics, evaluation.data});
   }
 
   /// After `steps` optimizer steps, in `elapsed_s` of this journal or of the slowest rank's.

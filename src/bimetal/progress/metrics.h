@@ -32,9 +32,13 @@ inline bool is_ratio(std::string_view name) {
   return name == "accuracy" || name.ends_with("_accuracy");
 }
 
+/// What a model is judged by.
+inline constexpr const char* kTestData = "test";
+inline constexpr const char* kValidationData = "validation";
+
 /// For people: "test accuracy" and "87.00 %", "test perplexity" and "12.3456".
-inline std::string label_of(const MetricValue& metric) {
-  auto label = "test " + metric.name;
+inline std::string label_of(const MetricValue& metric, std::string_view data = kTestData) {
+  auto label = fmt::format("{} {}", data, metric.name);
   std::ranges::replace(label, '_', ' ');
   return label;
 }
@@ -47,6 +51,7 @@ inline std::string text_of(const MetricValue& metric) {
 struct Evaluation {
   double loss = 0;  ///< mean over the samples, or over their tokens
   Metrics metrics = {};
+  std::string data = kTestData;  ///< which
 };
 
 }  // namespace bimetal::progress

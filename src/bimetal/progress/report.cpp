@@ -1,5 +1,7 @@
 #include "bimetal/progress/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -50,7 +52,16 @@ static void to_json(Json& json, const HistoryPoint& point) {
 
 static void to_json(Json& json, const EvaluationPoint& point) {
   json = {{"step", point.step}, {"elapsed_s", point.elapsed_s}};
-  for (const auto& [name, value] : point.metrics) json["test_" + name] = value;
+  for (const auto& [name, value] : point.metrics) json[point.data + "_" + name] = value;
+}
+
+static void to_json(Json& json, const BestReport& best) {
+  json = {{"step", best.step}};
+  for (const auto& [name, value] : best.metrics) {
+    json[fmt::format("{}_{}", kValidationData, name)] = value;
+  }
+  json[fmt::format("{}_loss", kValidationData)] = best.loss;
+  json["checkpoint"] = best.checkpoint.empty() ? Json() : Json(best.checkpoint);
 }
 
 static void to_json(Json& json, const ServerWorkerReport& worker) {
@@ -107,8 +118,11 @@ static void to_json(Json& json, const FastestAlone& fastest) {
           {"time", fastest.time}};
 }
 
-Metrics last_metrics(const Report& report) {
-  return report.evaluations.empty() ? Metrics() : report.evaluations.back().metrics;
+Metrics last_metrics(const Report& report, std::string_view data) {
+  for (auto point = report.evaluations.rbegin(); point != report.evaluations.rend(); ++point) {
+    if (point->data == data) return point->metrics;
+  }
+  return {};
 }
 
 std::string to_json(const Report& report) {
@@ -123,6 +137,10 @@ std::string to_json(const Report& report) {
   const auto metrics = last_metrics(report);
   if (metrics.empty()) json["test_accuracy"] = nullptr;
   for (const auto& [name, value] : metrics) json["test_" + name] = value;
+  for (const auto& [name, value] : last_metrics(report, kValidationData)) {
+    json[fmt::format("{}_{}", kValidationData, name)] = value;
+  }
+  if (report.best) json["best"] = *report.best;
   json["bytes_sent"] = report.bytes_sent;
   json["interrupted"] = report.interrupted;
   json["workers"] = report.workers;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bimetal/progress/metrics.h"
@@ -92,11 +93,20 @@ struct MeshReport {
   std::vector<std::int64_t> begins = {};  ///< the unit that each piece of the model begins with
 };
 
-/// One evaluation with the test data.
+/// One evaluation with the test data, or with what was held out for validation.
 struct EvaluationPoint {
   std::int64_t step = 0;
   double elapsed_s = 0;  ///< as Report::elapsed_s, up to then
   Metrics metrics = {};
+  std::string data = kTestData;
+};
+
+/// Of all evaluations with validation data the best.
+struct BestReport {
+  std::int64_t step = 0;
+  double loss = 0;
+  Metrics metrics = {};
+  std::string checkpoint = {};  ///< of that step, where it is kept (checkpoint.keep_best)
 };
 
 struct Report {
@@ -111,15 +121,16 @@ struct Report {
   bool interrupted = false;
   std::vector<WorkerReport> workers = {};
   std::vector<HistoryPoint> history = {};
-  std::vector<EvaluationPoint> evaluations = {};  ///< the last one's are the report's own metrics
+  std::vector<EvaluationPoint> evaluations = {};  ///< the last ones' are the report's own metrics
   std::optional<ServerReport> server = {};
   std::optional<LossScaleReport> loss_scale = {};
   std::optional<BalanceRecord> balance = {};  ///< none with parameter servers
   std::optional<MeshReport> mesh = {};        ///< where workers have parts of the model alone
+  std::optional<BestReport> best = {};        ///< where data was held out
 };
 
-/// Of the last evaluation; none if there was none.
-Metrics last_metrics(const Report& report);
+/// Of the last evaluation with that data; none if there was none.
+Metrics last_metrics(const Report& report, std::string_view data = kTestData);
 
 std::string to_json(const Report& report);
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/solo_mesh.h"
@@ -216,9 +217,8 @@ void Meeting::report_missing() {
                                      : fmt::format("{} on {}", peer, describe(member->second));
   }
   if (missing.empty()) return;
-  throw Error(ErrorCode::Timeout,
-              fmt::format("of {} ranks these did not join in time: {}; joined: {}", size_, missing,
-                          joined));
+  throw Error(ErrorCode::Timeout, fmt::format("of {} these did not join in time: {}; joined: {}",
+                                              counted(size_, "rank"), missing, joined));
 }
 
 int Meeting::first_missing() const {

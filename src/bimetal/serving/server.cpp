@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/link/credentials.h"
 #include "bimetal/net/tcp/spawn.h"
@@ -122,7 +123,7 @@ void Server::Impl::take(asio::ip::tcp::socket socket, const net::AuthenticatedCl
   std::optional<Error> refusal;
   if (static_cast<std::size_t>(here) >= options.max_clients) {
     refusal = Error(ErrorCode::Aborted,
-                    fmt::format("the server is busy: it has {} clients already", here));
+                    fmt::format("the server is busy: it has {} already", counted(here, "client")));
   }
   session->start(refusal);
   count_clients();

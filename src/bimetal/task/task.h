@@ -42,6 +42,11 @@ class Task {
   /// What the model is judged by; nullptr: it is not.
   virtual std::shared_ptr<const Dataset> evaluation() const { return nullptr; }
 
+  /// Training data that is held out: what the model is judged by while it trains, so that
+  /// evaluation() tells at the end what it is worth. nullptr: nothing is held out, and evaluation()
+  /// does both.
+  virtual std::shared_ptr<const Dataset> validation() const { return nullptr; }
+
   /// Which tensors of a batch the model takes: all but the last, the targets.
   virtual Values inputs(const Values& batch) const;
 

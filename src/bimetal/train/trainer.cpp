@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
@@ -24,6 +25,9 @@ namespace bimetal::train {
 progress::Report TrainingRun::run() {
   introduce_workers();
   observer_.on_phase("training");
+  if (const auto text = checkpoint::early_end(job_.train, planned_steps_)) {
+    observer_.on_notice(*text);
+  }
   trained_.model().train();
   idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
   apart_.begin(state_.step);
@@ -38,13 +42,17 @@ progress::Report TrainingRun::run() {
         "after them");
   }
   save_now();
-  if (!interrupted_) evaluate_now();
+  if (!interrupted_) {
+    evaluate_now();
+    test_now();
+  }
   auto report = journal_.report(replicas_.group(), state_.step, place_of_replica_.host,
                                 place_of_replica_.device, milliseconds_of(job_.parallel.timeout_s));
   if (const auto text = replicas_.advice(alone_, report.samples_per_s)) observer_.on_notice(*text);
   report.interrupted = interrupted_;
   precisions_.report(report, step_.stages().scaler());
   report.mesh = report_of(stages_, job_.mesh);
+  report.best = best_.best();
   if (!replicas_.in_parts()) memory_.report(report);
   return report;
 }
@@ -122,7 +130,7 @@ void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& re
     const auto& figures = result.figures[rank];
     if (figures.fit == progress::Fit::fits) continue;
     observer_.on_notice(
-        fmt::format("rank {} ran out of memory on {} samples: {}", rank, figures.batch,
+        fmt::format("rank {} ran out of memory on {}: {}", rank, counted(figures.batch, "sample"),
                     remedy(figures, balancer_.devices()[lanes_.of(static_cast<int>(rank))].cap)));
   }
   feed_.rewind(plan.before);
@@ -139,20 +147,44 @@ void TrainingRun::introduce_workers() {
   observer_.on_workers(places);
 }
 
+/// Between epochs and at the end: with the validation data where there are any.
 void TrainingRun::evaluate_now() {
-  if (!job_.train.evaluate || !task_->evaluation() || evaluated_step_ == state_.step) return;
+  const auto validation = task_->validation();
+  const auto data = validation ? validation : task_->evaluation();
+  if (!job_.train.evaluate || !data || evaluated_step_ == state_.step) return;
   evaluated_step_ = state_.step;
+  const auto result =
+      evaluate_with(data, validation ? progress::kValidationData : progress::kTestData);
+  if (!validation || group_.rank() != 0) return;
+  best_.offer(saved_step_ == state_.step ? saved_path_ : "", state_.step, result);
+}
+
+/// Once, at the end: what has been chosen by other data.
+void TrainingRun::test_now() {
+  if (!job_.train.evaluate || !task_->validation() || !task_->evaluation()) return;
+  evaluate_with(task_->evaluation(), progress::kTestData);
+  const auto& best = best_.best();
+  if (!best || best->checkpoint.empty()) return;
+  observer_.on_notice(
+      fmt::format("best by validation: step {}, kept in {}", best->step, best->checkpoint));
+}
+
+progress::Evaluation TrainingRun::evaluate_with(std::shared_ptr<const task::Dataset> data,
+                                                std::string name) {
   const predict::EvaluateOptions how{.device = place_.device,
                                      .speed = options_.worker.speed,
                                      .timeout = milliseconds_of(job_.parallel.timeout_s),
+                                     .data = std::move(data),
                                      .computed = [this] { trained_.end_passes(); }};
   const auto rates = alone_rates(balancer_);
-  const auto result =
-      stage_ ? stage_->evaluate(rates, how)
-             : predict::evaluate(computed_, trained_.model(), replicas_.group(), rates, how);
+  auto result = stage_
+                    ? stage_->evaluate(rates, how)
+                    : predict::evaluate(computed_, trained_.model(), replicas_.group(), rates, how);
+  result.data = std::move(name);
   journal_.add_evaluation(state_.step, result);
   observer_.on_evaluated(state_.position.epoch + 1, result);
   journal_.start_clock();
+  return result;
 }
 
 void TrainingRun::save_now() {
@@ -168,9 +200,9 @@ void TrainingRun::save_now() {
     optim::set_learning_rate(trained_.optimizer(), optim::full_rate(job_.train));
     if (const auto& scaler = step_.stages().scaler()) state_.loss_scaler = scaler->state();
     state_.error_feedback = step_.parallel().error_feedback();
-    const auto path = trained_.save();
+    saved_path_ = trained_.save();
     state_.error_feedback.clear();
-    observer_.on_checkpoint(path.string(), state_.step);
+    observer_.on_checkpoint(saved_path_.string(), state_.step);
   }
   journal_.start_clock();
 }

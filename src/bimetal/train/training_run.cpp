@@ -59,6 +59,8 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
                 milliseconds_of(job_.parallel.timeout_s)),
       saved_step_(state_.step),
       evaluated_step_(-1),
+      best_(group_.rank() == 0 && job_.checkpoint.keep_best ? job_.checkpoint.dir : "",
+            state_.step),
       apart_(job_, group_) {
   require_one_precision(replicas_, precisions_.mine(),
                         Deadline::after(milliseconds_of(job_.parallel.timeout_s)));

@@ -3,12 +3,15 @@
 // what others call.
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bimetal/balance/balancer.h"
 #include "bimetal/c10d/island.h"
+#include "bimetal/checkpoint/best_checkpoint.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/job/job_config.h"
@@ -63,6 +66,8 @@ class TrainingRun {
   void record(const data::BatchFeed::Plan& plan, const StepResult& result);
   void introduce_workers();
   void evaluate_now();
+  void test_now();
+  progress::Evaluation evaluate_with(std::shared_ptr<const task::Dataset> data, std::string name);
   void save_now();
   void take_error_feedback();
   void go_on_scaling();
@@ -95,6 +100,8 @@ class TrainingRun {
 
   progress::WorkerPlace place_of_replica_;
   std::int64_t saved_step_, evaluated_step_;
+  std::filesystem::path saved_path_;  ///< rank 0's, of saved_step_
+  checkpoint::BestCheckpoint best_;
   DrawsApart apart_;
   IdleRanks idle_;
   bool interrupted_ = false;

@@ -51,6 +51,15 @@ TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
   EXPECT_THAT(refusal({"model.norm=batch", "model.norm_group=600"}), HasSubstr("global_batch"));
 }
 
+TEST(Combinations, ValidationHasItsPlace) {
+  EXPECT_EQ(refusal({"data.validation=0.1", "checkpoint.keep_best=true"}), "");
+  EXPECT_EQ(refusal({"model.python=a:b", "data.validation=0.1"}), "");
+  EXPECT_THAT(refusal({"data.validation=0.1", "parallel.mode=server"}), HasSubstr("all_reduce"));
+  EXPECT_THAT(refusal({"checkpoint.keep_best=true"}), HasSubstr("set data.validation"));
+  EXPECT_THAT(refusal({"checkpoint.keep_best=true", "data.validation=0.1", "train.evaluate=false"}),
+              HasSubstr("train.evaluate"));
+}
+
 TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_EQ(refusal({"mesh.stages=1", "mesh.schedule=gpipe", "parallel.mode=server"}), "");
   EXPECT_EQ(refusal({"mesh.stages=2", "zero.level=1", "train.clip_norm=1", "train.recompute=all"}),

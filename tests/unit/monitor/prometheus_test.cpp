@@ -42,7 +42,8 @@ TEST(Prometheus, EveryFigureHasItsLine) {
         "# TYPE bimetal_loss gauge\nbimetal_loss 0.412\n",
         "\nbimetal_samples_per_second 8412\n", "\nbimetal_test_accuracy_ratio 0.875\n",
         "\n# HELP bimetal_test_accuracy_ratio Test accuracy at the last evaluation.\n",
-        "\nbimetal_test_perplexity 12.5\n",
+        "\nbimetal_test_perplexity 12.5\n", "\nbimetal_validation_accuracy_ratio 0.75\n",
+        "\n# HELP bimetal_validation_loss Validation loss at the last evaluation.\n",
         "\n# TYPE bimetal_worker_share_samples gauge\n"
         "bimetal_worker_share_samples{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 410\n"
         "bimetal_worker_share_samples{rank=\"1\",host=\"a \\\"mac\\\"\\\\\\n?\",device=\"mps\"} "
@@ -60,9 +61,11 @@ TEST(Prometheus, EveryFigureHasItsLine) {
 TEST(Prometheus, WhatIsNotKnownIsLeftOut) {
   auto status = test::some_status();
   status.test_metrics.clear();
+  status.validation_loss.reset();
   status.workers[0].staleness.reset();
   const auto text = to_prometheus(status);
   EXPECT_THAT(text, Not(HasSubstr("test_accuracy")));
+  EXPECT_THAT(text, Not(HasSubstr("validation")));
   EXPECT_THAT(text, Not(HasSubstr("staleness_updates{rank=\"1\"")));
   EXPECT_THAT(text, Not(HasSubstr("bimetal_worker_staleness_updates")));
 }

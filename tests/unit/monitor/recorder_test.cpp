@@ -110,10 +110,14 @@ TEST(Recorder, KeepsTheLastNoticesAndTheLastEvaluation) {
   for (int i = 0; i < 100; ++i) recorder.on_notice(std::to_string(i));
   recorder.on_evaluated(1, {.loss = 2, .metrics = {{"accuracy", 0.5}}});
   recorder.on_evaluated(2, {.loss = 1, .metrics = {{"accuracy", 0.75}}});
+  recorder.on_evaluated(
+      3, {.loss = 3, .metrics = {{"accuracy", 0.25}}, .data = progress::kValidationData});
   const auto status = recorder.status();
   EXPECT_EQ(status.notices, (std::vector<std::string>{"95", "96", "97", "98", "99"}));
   EXPECT_EQ(status.test_metrics, (progress::Metrics{{"accuracy", 0.75}}));
   EXPECT_EQ(status.test_loss, 1);
+  EXPECT_EQ(status.validation_metrics, (progress::Metrics{{"accuracy", 0.25}}));
+  EXPECT_EQ(status.validation_loss, 3);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ inline Status some_status() {
           .seconds_left = 15.5,
           .test_metrics = {{"accuracy", 0.875}, {"perplexity", 12.5}},
           .test_loss = 0.3125,
+          .validation_metrics = {{"accuracy", 0.75}},
+          .validation_loss = 0.5,
           .notices = {"a note"},
           .workers = {{.rank = 0,
                        .host = "pc",

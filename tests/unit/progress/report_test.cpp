@@ -54,6 +54,23 @@ TEST(Report, HoldsEveryFieldUnderItsName) {
   EXPECT_EQ(json, expected);  // ordered: the order of the keys counts, too
 }
 
+TEST(Report, TellsValidationFromTest) {
+  auto report = example();
+  report.evaluations.insert(report.evaluations.begin(),
+                            {{59, 15, {{"accuracy", 0.8}}, kValidationData},
+                             {118, 31, {{"accuracy", 0.7}}, kValidationData}});
+  report.best = {59, 0.5, {{"accuracy", 0.8}}, "runs/a/best/step-00000059"};
+  const Json json = Json::parse(to_json(report));
+  EXPECT_EQ(json["test_accuracy"], 0.905);
+  EXPECT_EQ(json["validation_accuracy"], 0.7);
+  EXPECT_EQ(json["best"], Json::parse(R"json({"step": 59, "validation_accuracy": 0.8,
+    "validation_loss": 0.5, "checkpoint": "runs/a/best/step-00000059"})json"));
+  EXPECT_EQ(json["evaluations"][0], Json::parse(R"json({"step": 59, "elapsed_s": 15.0,
+    "validation_accuracy": 0.8})json"));
+  report.best->checkpoint.clear();
+  EXPECT_TRUE(Json::parse(to_json(report))["best"]["checkpoint"].is_null());
+}
+
 TEST(Report, HoldsPlannedMemoryBesideWhatItWas) {
   auto report = example();
   report.workers[0].memory = {.peak = 900,

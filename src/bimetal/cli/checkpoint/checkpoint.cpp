@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/inspect.h"
@@ -35,7 +36,7 @@ std::string described(const Inspected& found) {
   if (found.tensors > 0) {
     text += fmt::format(", {} numbers in {} tensors", found.elements, found.tensors);
   }
-  text += found.ranks > 0 ? fmt::format("; in slices of {} ranks", found.ranks)
+  text += found.ranks > 0 ? "; in slices of " + counted(found.ranks, "rank")
                           : std::string("; whole tensors");
   return text;
 }

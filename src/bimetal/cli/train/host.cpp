@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/release.h"
 #include "bimetal/cli/exit_status.h"
@@ -48,8 +49,9 @@ class Host {
       Terminal terminal;
       const int elsewhere = train::server_processes(ranks_.job.servers) - servers_here;
       if (elsewhere > 0) {
-        terminal.print(fmt::format("waiting for {} parameter server{} from elsewhere; {}",
-                                   elsewhere, elsewhere == 1 ? "" : "s", how_to_join(" --server")));
+        terminal.print(fmt::format("waiting for {} from elsewhere; {}",
+                                   counted(elsewhere, "parameter server"),
+                                   how_to_join(" --server")));
       }
       terminal.print(fmt::format("workers may come and go: {}", how_to_join()));
       terminal.print(
@@ -84,9 +86,9 @@ class Host {
     if (!deadline.expired()) return;
     board_.withdraw(own_host_name());
     throw Error(ErrorCode::Timeout,
-                fmt::format("{} of {} workers were there after {:g} s (cluster.join_timeout_s); {}",
-                            claimed, options_.world_size, ranks_.job.cluster.join_timeout_s,
-                            how_to_join()));
+                fmt::format("{} of {} there after {:g} s (cluster.join_timeout_s); {}", claimed,
+                            counted(options_.world_size, "worker"),
+                            ranks_.job.cluster.join_timeout_s, how_to_join()));
   }
 
   /// False if the user gave up.
@@ -98,8 +100,8 @@ class Host {
       const int missing = options_.world_size - claimed;
       if (missing <= 0) return true;
       if (missing != last_missing) {
-        terminal.print(fmt::format("waiting for {} more worker{}; {}", missing,
-                                   missing == 1 ? "" : "s", how_to_join()));
+        terminal.print(
+            fmt::format("waiting for {}; {}", counted(missing, "more worker"), how_to_join()));
         last_missing = missing;
       }
       require_everyone(claimed, deadline);

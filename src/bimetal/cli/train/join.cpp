@@ -14,6 +14,7 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/failed_ranks.h"
+#include "bimetal/cli/train/guest_watch.h"
 #include "bimetal/cli/train/local_ranks.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"
@@ -125,6 +126,17 @@ std::string as_what(const LocalRanks& ranks) {
                      ranks.workers.empty() ? "" : " and with workers");
 }
 
+/// A job that is not there may be one that is there no more.
+std::unique_ptr<rendezvous::Store> find_job(const net::Endpoint& host, const net::Token& token,
+                                            Deadline deadline, const std::string& name) {
+  try {
+    return rendezvous::connect_store(host, token, deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Timeout) throw;
+    throw Error(error.code(), fmt::format("{}; or the job of {} has ended", error.what(), name));
+  }
+}
+
 int join_command(const JoinArguments& arguments) {
   require_data_path(arguments.data_path);
   const auto host = net::parse_endpoint(arguments.host);
@@ -136,7 +148,7 @@ int join_command(const JoinArguments& arguments) {
   Terminal terminal;
   terminal.print(fmt::format("connecting to {}", arguments.host));
   const auto deadline = deadline_after(arguments.join_timeout_s);
-  const auto store = rendezvous::connect_store(host, token, deadline);
+  const auto store = find_job(host, token, deadline, arguments.host);
   launch::JobBoard board(*store);
   const auto offer = board.read_offer(deadline);
   // Not before: while it looks for the job it has nothing to give back, and Ctrl-C may just end it.
@@ -154,7 +166,9 @@ int join_command(const JoinArguments& arguments) {
     plan.world_size = static_cast<int>(plan.ranks.size());
     terminal.print(fmt::format("joining {}{}; the job's progress is shown there", arguments.host,
                                as_what(ranks)));
-    if (ranks.servers.empty()) return conclude(launch::run_ranks(plan, signals, announce_stop));
+    if (ranks.servers.empty()) {
+      return GuestWatch(*store, arguments.host, ranks.job.servers.replicas > 1).run(plan, signals);
+    }
     const Leaving leaving(board);
     tell_of_failed_ranks(plan, ranks, *store);
     return run_shared_job(plan, board, signals);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
@@ -42,11 +43,12 @@ job::WorkerSpec worker_of_rank(const launch::RankEnvironment& env,
   const auto workers = choose_workers(from_command_line, job);
   const bool by_default = from_command_line.empty() && job.cluster.workers.empty();
   if (!by_default && env.local_rank >= static_cast<int>(workers.size())) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("LOCAL_RANK={}, but only {} workers are listed for this machine (by "
-                            "--worker or cluster.workers); list one for each local rank, or none",
-                            env.local_rank, workers.size()),
-                env.rank);
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("LOCAL_RANK={}, but only {} listed for this machine (by "
+                    "--worker or cluster.workers); list one for each local rank, or none",
+                    env.local_rank, counted(std::ssize(workers), "worker is", "workers are")),
+        env.rank);
   }
   return job::parse_worker_spec(workers[by_default ? 0 : env.local_rank]);
 }

@@ -165,6 +165,10 @@ std::int64_t ServerDirectory::count(std::string_view name, std::int64_t more) {
   return store_->add(key_named(name), more, Deadline::after(kToTell));
 }
 
+bool has_ended(rendezvous::Store& store) {
+  return store.try_get(key_named(kEnded), Deadline::after(kToAsk)).has_value();
+}
+
 void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,
                              rendezvous::Store& store) {
   struct Here {

@@ -77,6 +77,10 @@ class ServerDirectory {
   std::unique_ptr<rendezvous::Store> store_;
 };
 
+/// Whether the servers whose directory is in that store have said that the job is done. Errors: the
+/// store's.
+bool has_ended(rendezvous::Store& store);
+
 /// Has the launcher of `plan`, made of `ranks`, withdraw the servers among its ranks that fail:
 /// they may die before anybody is connected with them. Where a copy of one is elsewhere, and shows
 /// from then on how the job goes on, the user is told. And has it end those that still run when the

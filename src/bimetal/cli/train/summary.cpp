@@ -40,8 +40,10 @@ void print_summary(Terminal& terminal, const progress::Report& report) {
                                  report.interrupted ? "stopped after" : "trained", report.steps,
                                  clock_text(report.elapsed_s), report.samples_per_s, report.counts,
                                  report.train_loss);
-  for (const auto& metric : progress::last_metrics(report)) {
-    line += fmt::format(", {} {}", progress::label_of(metric), progress::text_of(metric));
+  for (const auto* data : {progress::kValidationData, progress::kTestData}) {
+    for (const auto& metric : progress::last_metrics(report, data)) {
+      line += fmt::format(", {} {}", progress::label_of(metric, data), progress::text_of(metric));
+    }
   }
   if (report.world_size > 1) {
     line += fmt::format(", efficiency {:.0f} % {}", 100 * report.efficiency,

@@ -7,7 +7,7 @@
 
 namespace bimetal::cli {
 
-/// For a terminal alone (Terminal::live()). Use from one thread.
+/// For a terminal alone (is_capable_terminal()). Use from one thread.
 class Screen {
  public:
   Screen();

@@ -1,6 +1,7 @@
 #include "bimetal/cli/watch/top.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/console.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
@@ -102,7 +104,7 @@ class Top {
     if (arguments_.json) return;
     const auto lines = status_lines(*last_);
     head.insert(head.end(), lines.begin(), lines.end());
-    if (terminal_.live() && !arguments_.once) {
+    if (is_capable_terminal(STDOUT_FILENO) && !arguments_.once) {
       if (!screen_) screen_.emplace();
       screen_->draw(head);
     } else {

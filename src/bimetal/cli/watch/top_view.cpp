@@ -65,6 +65,10 @@ std::string rates_of(const monitor::Status& status) {
   auto line =
       fmt::format("{} images/s  efficiency {}", text_or_unknown("{:.0f}", status.samples_per_s),
                   part_text(status.efficiency, 0));
+  for (const auto& metric : status.validation_metrics) {
+    line += fmt::format("  {} {}", progress::label_of(metric, progress::kValidationData),
+                        progress::text_of(metric));
+  }
   for (const auto& metric : status.test_metrics) {
     line += fmt::format("  {} {}", progress::label_of(metric), progress::text_of(metric));
   }

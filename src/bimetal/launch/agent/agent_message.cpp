@@ -120,6 +120,7 @@ AgentJob decode_job(std::string_view text) {
   job.master.port = in.u16();
   job.silence_ms = in.i64();
   in.expect_end();
+  if (job.command.empty()) throw Error(ErrorCode::CorruptData, "a job without a command");
   return job;
 }
 

@@ -22,7 +22,6 @@ constexpr int kStatusInRank = 4;
 
 /// Signals wake the launcher; this is how often it looks in any case.
 constexpr std::chrono::milliseconds kLookEvery{200};
-constexpr std::chrono::seconds kAskWhetherOverEvery{1};
 
 /// One rank of this machine, from its start to its end.
 class RankProcess {
@@ -207,7 +206,7 @@ class Launch {
   /// Of a job that is done elsewhere, as far as what runs here goes.
   void end_what_is_left() {
     if (!over_by_ && plan_.over && next_question_.expired()) {
-      next_question_ = Deadline::after(kAskWhetherOverEvery);
+      next_question_ = Deadline::after(plan_.ask_whether_over_every);
       if (plan_.over()) over_by_ = Deadline::after(plan_.grace_after_over);
     }
     if (!over_by_ || !over_by_->expired()) return;

@@ -53,6 +53,7 @@ struct LaunchPlan {
   std::chrono::milliseconds grace_after_finish{std::chrono::seconds(120)};
   /// The same once the job is over: everybody has been told to end by then.
   std::chrono::milliseconds grace_after_over{std::chrono::seconds(10)};
+  std::chrono::milliseconds ask_whether_over_every{std::chrono::seconds(1)};
 };
 
 struct LaunchResult {

@@ -66,6 +66,7 @@ void StatusReporter::evaluated(std::int64_t epoch, const progress::Evaluation& e
   Json json;
   for (const auto& [name, value] : evaluation.metrics) json[name] = value;
   json.update({{"event", "evaluated"}, {"epoch", epoch}, {"loss", evaluation.loss}});
+  if (evaluation.data != progress::kTestData) json["data"] = evaluation.data;
   write_line(one_line(json));
 }
 

@@ -56,6 +56,10 @@ Model ImageClassification::make_model() const {
   return checkpoint::draw_described_model(description_);
 }
 
+std::shared_ptr<const Dataset> ImageClassification::training_unchanged() const {
+  return as_samples(training_->images(), description_.dtype, data::Augment::No);
+}
+
 torch::Tensor ImageClassification::loss_sum(const Values& outputs, const Values& batch) const {
   return torch::cross_entropy_loss(outputs.front(), batch.back(), {}, at::Reduction::Sum);
 }

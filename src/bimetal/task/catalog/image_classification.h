@@ -23,6 +23,7 @@ class ImageClassification final : public JobTask {
   Model make_model() const override;
   std::shared_ptr<const Dataset> training() const override { return training_; }
   std::shared_ptr<const Dataset> evaluation() const override { return evaluation_; }
+  std::shared_ptr<const Dataset> training_unchanged() const override;
   torch::Tensor loss_sum(const Values& outputs, const Values& batch) const override;
   std::vector<Metric> metrics() const override;
   std::vector<std::string> facts() const override;

@@ -28,6 +28,9 @@ class JobTask : public Task {
   }
   virtual bool has_optimizer() const { return false; }
 
+  /// Its training samples without what chance changes in them: to judge a model by.
+  virtual std::shared_ptr<const Dataset> training_unchanged() const { return training(); }
+
   /// What its samples' weights count, for people to read: "images" or "tokens".
   virtual std::string counts() const = 0;
 

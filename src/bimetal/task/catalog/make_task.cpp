@@ -4,6 +4,7 @@
 #include "bimetal/data/bootstrap.h"
 #include "bimetal/device/place.h"
 #include "bimetal/models/language/language_config.h"
+#include "bimetal/task/catalog/held_out_task.h"
 #include "bimetal/task/catalog/image_classification.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/catalog/language_modeling.h"
@@ -53,19 +54,27 @@ std::shared_ptr<const JobTask> make_image_classification(const job::JobConfig& j
                             job.model.name, job.data.name));
   }
   auto data = data::load_dataset(files, load_options(job.data));
-  if (const auto seed = job.data.bootstrap_seed) data.train = data::bootstrap(data.train, seed);
+  const bool draws =
+      job.data.bootstrap_seed != 0 && job.data.validation == 0;  // else hold_out does
+  if (draws) data.train = data::bootstrap(data.train, job.data.bootstrap_seed);
   return std::make_shared<ImageClassification>(
       job.model.name, job.model.hidden, std::move(data), job.train.dtype,
       job.data.augment ? data::Augment::Yes : data::Augment::No, job::sample_group(job));
+}
+
+std::shared_ptr<const JobTask> make_whole_task(const job::JobConfig& job,
+                                               const data::DatasetFiles& files) {
+  if (is_python_task(job)) return make_python_task(job);
+  return job.data.name == "tokens" ? make_language_modeling(job, files)
+                                   : make_image_classification(job, files);
 }
 
 }  // namespace
 
 std::shared_ptr<const JobTask> make_task(const job::JobConfig& job,
                                          const data::DatasetFiles& files) {
-  if (is_python_task(job)) return make_python_task(job);
-  return job.data.name == "tokens" ? make_language_modeling(job, files)
-                                   : make_image_classification(job, files);
+  auto task = make_whole_task(job, files);
+  return job.data.validation > 0 ? hold_out(std::move(task), job.data) : task;
 }
 
 }  // namespace bimetal::task

@@ -195,6 +195,8 @@ progress::Report ServerProcess::lead() {
 
 progress::Report ServerProcess::coordinate() {
   observer_.on_phase("waiting for workers");
+  const auto planned = checkpoint::planned_steps(job_.train, task_->training()->size(), state_);
+  if (const auto text = checkpoint::early_end(job_.train, planned)) observer_.on_notice(*text);
   server_.coordinate(coordinator_options());
   return follow_events();
 }

@@ -51,6 +51,8 @@ TEST(AgentMessage, TheJobArrivesWhole) {
   EXPECT_EQ(read.master, job.master);
   EXPECT_EQ(read.silence_ms, 60'000);
   EXPECT_THROW(decode_job(encode_job(job).substr(1)), Error);
+  job.command.clear();
+  EXPECT_THROW(decode_job(encode_job(job)), Error);
 }
 
 TEST(AgentMessage, ErrorsKeepTheirCodeAndRank) {
