@@ -1,5 +1,6 @@
 """Predictions: served from checkpoints and by a job that trains, asked by many, broken in the usual ways."""
 
+import base64
 import concurrent.futures
 import gzip
 import json
@@ -10,6 +11,8 @@ import shutil
 import signal
 import socket
 import time
+import urllib.error
+import urllib.request
 
 import harness
 from harness import TwoMachines, connected, wait_until
@@ -78,6 +81,46 @@ class Serving(ServingTest):
         self.assertTrue((self.folder / "said.safetensors").exists())
         self.end(server)
         self.assertIn("answered 3 requests of 136 images", server.out)
+
+    def test_by_http_the_answers_are_the_same(self):
+        self.trained()
+        server = self.serve("--http", "127.0.0.1:0")
+        at = re.search(r"by HTTP at (http://\S+)/v1/predict", server.out)[1]
+        with urllib.request.urlopen(f"{at}/health", timeout=30) as health:
+            self.assertEqual(json.load(health)["status"], "ok")
+        pixels = self.images.read_bytes()[16:16 + 5 * 28 * 28]
+        rows = [list(pixels[i:i + 28]) for i in range(0, len(pixels), 28)]
+        lists = [rows[i:i + 28] for i in range(0, len(rows), 28)]
+        said = self.said(server.address, "--count", 5)
+        for asked in ({"images": lists}, {"images_base64": base64.b64encode(pixels).decode()}):
+            answer = self.by_http(f"{at}/v1/predict", asked)
+            self.assertEqual([one["class"] for one in answer["predictions"]], said["classes"])
+            for one, probability in zip(answer["predictions"], said["probabilities"]):
+                self.assertAlmostEqual(one["probability"], probability, delta=1e-12)
+            self.assertEqual(answer["step"], self.saved_steps()[-1])
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            self.by_http(f"{at}/v1/predict", {"images": [[1]]})
+        self.assertEqual(refused.exception.code, 400)
+        self.assertIn("another length", json.load(refused.exception)["error"])
+        self.end(server)
+
+    def by_http(self, address, asked):
+        request = urllib.request.Request(address, json.dumps(asked).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def test_a_train_loops_checkpoints_are_served_where_they_hold_such_ones(self):
+        self.trained()
+        loop = self.folder / "loop"
+        (loop / "checkpoint_000001").mkdir(parents=True)
+        (loop / "checkpoint_000001" / "weights.pt").write_bytes(b"?")
+        refused = self.start("serve", loop).wait()
+        self.assert_one_message(refused, harness.INVALID_ARGUMENT, "checkpoints of a train loop (checkpoint_000001, with weights.pt)")
+        shutil.move(self.checkpoints, loop / "checkpoint_000002")
+        self.checkpoints = loop
+        server = self.serve()
+        self.assertIn("checkpoint_000002/step-", server.out)
+        self.end(server)
 
     def test_a_network_trained_on_real_images(self):
         real = pathlib.Path("/usr/share/datasets/fashion-mnist")  # of Debian's package

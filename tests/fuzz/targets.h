@@ -18,7 +18,7 @@ void agent_message(Bytes bytes);   ///< launch: what a launcher and its agents s
 void data_copy(Bytes bytes);       ///< data: what a machine says of its copy
 void frame(Bytes bytes);           ///< net: header of a frame, as it comes and with a good checksum
 void handshake(Bytes bytes);       ///< net: every message of the handshake
-void http_message(Bytes bytes);    ///< monitor: heads of requests and answers
+void http_message(Bytes bytes);    ///< net/http: heads of requests and answers
 void mailbox(Bytes bytes);         ///< comm: frames with good checksums and any contents
 void member_record(Bytes bytes);   ///< rendezvous: what a rank publishes about itself
 void noise(Bytes bytes);           ///< net: the encryption handshake and records after it

@@ -1,8 +1,12 @@
 #include "bimetal/checkpoint/open_checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <optional>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -23,11 +27,68 @@ OpenCheckpoint verify(const fs::path& path) {
   return {path, std::move(manifest)};
 }
 
+constexpr std::string_view kLoopPrefix = "checkpoint_";  // of a train loop in Python, on Ray
+
+std::vector<std::string> names_in(const fs::path& dir) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+bool is_of_train_loop(const std::string& name) {
+  return name.starts_with(kLoopPrefix) && name.size() > kLoopPrefix.size() &&
+         name.find_first_not_of("0123456789", kLoopPrefix.size()) == std::string::npos;
+}
+
+/// What a train loop has put into its newest checkpoint is its own affair: it may be one of these.
+std::optional<fs::path> newest_of_train_loop(const fs::path& dir) {
+  auto names = names_in(dir);
+  std::erase_if(names, [](const auto& name) { return !is_of_train_loop(name); });
+  std::error_code unknown;
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    const auto folder = dir / *name;
+    if (fs::exists(folder / kStateFile, unknown) || !list_checkpoints(folder).empty()) {
+      return folder;
+    }
+  }
+  return std::nullopt;
+}
+
+/// For people who took it for a folder of checkpoints.
+std::string what_is_there(const fs::path& dir) {
+  constexpr std::size_t kMostNames = 5;
+  std::error_code unknown;
+  if (!fs::exists(dir, unknown)) return "there is no such folder";
+  auto names = names_in(dir);
+  if (names.empty()) return "it is empty";
+  if (fs::exists(dir / "config.json", unknown) && fs::exists(dir / "model.safetensors", unknown)) {
+    return "it has a model in Hugging Face's form, which `bimetal generate` and model.weights take";
+  }
+  const auto loop = std::ranges::find_if(names, is_of_train_loop);
+  if (loop != names.end()) {
+    const auto inside = names_in(dir / *loop);
+    return fmt::format(
+        "it has checkpoints of a train loop ({}, with {}), which the program that "
+        "saved them loads; a loop whose checkpoints hold Bimetal's own (step-…) is "
+        "taken here",
+        *loop, inside.empty() ? "nothing in it" : fmt::format("{}", fmt::join(inside, ", ")));
+  }
+  const bool more = names.size() > kMostNames;
+  names.resize(std::min(names.size(), kMostNames));
+  return fmt::format("it has {}{}, and no step-…", fmt::join(names, ", "), more ? ", …" : "");
+}
+
 OpenCheckpoint newest_intact(const fs::path& dir) try {
   const auto found = list_checkpoints(dir);
   if (found.empty()) {
+    if (const auto loops = newest_of_train_loop(dir)) return find_checkpoint(*loops);
     throw Error(ErrorCode::InvalidArgument,
-                fmt::format("there is no checkpoint in {}", dir.string()));
+                fmt::format("there is no checkpoint in {}: {}", dir.string(), what_is_there(dir)));
   }
   std::string first_flaw;
   for (const CheckpointEntry& entry : found) {

@@ -13,7 +13,7 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
-#include "bimetal/monitor/http_message.h"
+#include "bimetal/net/http/http_message.h"
 #include "bimetal/net/tcp/connect_race.h"
 #include "bimetal/net/tcp/resolve.h"
 #include "bimetal/net/tcp/watchdog.h"
@@ -84,10 +84,11 @@ asio::awaitable<std::string> exchange(net::Endpoint monitor, std::string request
 }
 
 std::string body_of(std::string answer, const std::string& monitor) {
-  const auto end = answer.find(kEndOfHead);
-  const auto head = end == std::string::npos
-                        ? std::nullopt
-                        : parse_answer(std::string_view(answer).substr(0, end + kEndOfHead.size()));
+  const auto end = answer.find(net::kEndOfHead);
+  const auto head =
+      end == std::string::npos
+          ? std::nullopt
+          : net::parse_answer(std::string_view(answer).substr(0, end + net::kEndOfHead.size()));
   if (!head || answer.size() > kMaxAnswerBytes) {
     throw Error(ErrorCode::ProtocolMismatch,
                 fmt::format("what answers at {} is no monitor of a job", monitor));
@@ -103,7 +104,7 @@ std::string body_of(std::string answer, const std::string& monitor) {
                 fmt::format("{} answered with HTTP status {}: it is no monitor of a job", monitor,
                             head->status));
   }
-  auto body = answer.substr(end + kEndOfHead.size());
+  auto body = answer.substr(end + net::kEndOfHead.size());
   if (head->length && body.size() < *head->length) throw lost(monitor, "it hung up in the middle");
   return body;
 }
@@ -116,7 +117,7 @@ std::string fetch_page(const net::Endpoint& monitor, std::string_view path, cons
   asio::io_context io{1};
   std::exception_ptr failure;
   std::string answer;
-  asio::co_spawn(io, exchange(monitor, encode_get(path, name, token.text()), deadline),
+  asio::co_spawn(io, exchange(monitor, net::encode_get(path, name, token.text()), deadline),
                  [&](std::exception_ptr error, std::string text) {
                    failure = error;
                    answer = std::move(text);

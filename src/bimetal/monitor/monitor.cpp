@@ -14,9 +14,9 @@ constexpr const char* kIndex =
     "  /metrics  for Prometheus\n"
     "  /status   as JSON, for `bimetal top`\n";
 
-HttpServerOptions server_options(const net::Endpoint& listen, const net::Token& job_token) {
+net::HttpServerOptions server_options(const net::Endpoint& listen, const net::Token& job_token) {
   require_token_for_monitor(listen, job_token);
-  HttpServerOptions options{.listen = listen};
+  net::HttpServerOptions options{.listen = listen};
   if (!net::is_loopback(listen.host)) options.token = monitor_token(job_token);
   return options;
 }
@@ -60,7 +60,7 @@ std::optional<net::Endpoint> Monitor::endpoint() const {
   return server_ ? std::optional(server_->endpoint()) : std::nullopt;
 }
 
-HttpAnswer Monitor::page(std::string_view path) const {
+net::HttpAnswer Monitor::page(std::string_view path) const {
   if (path == kMetricsPath) return {200, kPrometheusContentType, to_prometheus(recorder_.status())};
   if (path == kStatusPath) return {200, "application/json", to_json(recorder_.status())};
   if (path == "/") return {200, "text/plain; charset=utf-8", kIndex};

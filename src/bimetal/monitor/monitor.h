@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/monitor/http_server.h"
 #include "bimetal/monitor/recorder.h"
 #include "bimetal/monitor/scalar_log.h"
 #include "bimetal/net/endpoint.h"
+#include "bimetal/net/http/http_server.h"
 #include "bimetal/net/token.h"
 #include "bimetal/progress/observer.h"
 
@@ -52,12 +52,12 @@ class Monitor final : public progress::Observer {
 
  private:
   void log_step();
-  HttpAnswer page(std::string_view path) const;
+  net::HttpAnswer page(std::string_view path) const;
 
   Recorder recorder_;
   std::optional<ScalarLog> scalars_;
   std::int64_t step_ = 0, logged_step_ = 0;
-  std::optional<HttpServer> server_;  // last: it asks the recorder
+  std::optional<net::HttpServer> server_;  // last: it asks the recorder
 };
 
 }  // namespace bimetal::monitor

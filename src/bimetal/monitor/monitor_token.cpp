@@ -1,5 +1,8 @@
 #include "bimetal/monitor/monitor_token.h"
 
+#include <array>
+#include <string_view>
+
 #include "bimetal/net/sodium.h"
 
 namespace bimetal::monitor {
@@ -28,21 +31,6 @@ net::Token monitor_token(const net::Token& job) {
   sodium_memzero(code.data(), code.size());
   sodium_memzero(text.data(), text.size());
   return token;
-}
-
-BearerCheck::BearerCheck(const net::Token& token)
-    : open_(token.empty()), hash_(hash_of(token.text())) {}
-
-bool BearerCheck::admits(std::string_view bearer) const {
-  const auto hash = hash_of(bearer);
-  return open_ || sodium_memcmp(hash.data(), hash_.data(), hash.size()) == 0;
-}
-
-BearerCheck::Hash BearerCheck::hash_of(std::string_view text) {
-  net::ensure_sodium();
-  Hash hash;
-  crypto_generichash(hash.data(), hash.size(), bytes_of(text), text.size(), nullptr, 0);
-  return hash;
 }
 
 }  // namespace bimetal::monitor

@@ -1,9 +1,6 @@
 #pragma once
 // The secret by which a monitor is read from beyond loopback.
 
-#include <array>
-#include <string_view>
-
 #include "bimetal/net/token.h"
 
 namespace bimetal::monitor {
@@ -12,21 +9,5 @@ namespace bimetal::monitor {
 /// it. So the monitor has a token of its own, from which the job's cannot be found: HMAC-SHA256 of
 /// "bimetal monitor" under the job's token, as 64 hexadecimal digits. Empty for an empty one.
 net::Token monitor_token(const net::Token& job);
-
-/// Compares secrets by way of their hashes, in a time that tells nothing about either.
-class BearerCheck {
- public:
-  /// An empty token lets everybody in.
-  explicit BearerCheck(const net::Token& token);
-
-  bool admits(std::string_view bearer) const;
-
- private:
-  using Hash = std::array<unsigned char, 32>;
-  static Hash hash_of(std::string_view text);
-
-  bool open_;
-  Hash hash_;
-};
 
 }  // namespace bimetal::monitor

@@ -32,6 +32,8 @@ namespace {
 /// For clients to read that the server ends.
 constexpr std::chrono::milliseconds kToSayGoodbye{300};
 
+constexpr std::uint64_t kFirstGuest = std::uint64_t{1} << 63;
+
 }  // namespace
 
 struct Server::Impl final : SessionOwner {
@@ -56,6 +58,8 @@ struct Server::Impl final : SessionOwner {
   asio::awaitable<void> tick_loop();
   void count_clients();
   void stop_serving();
+  /// A number that no connection has.
+  std::uint64_t next_guest() { return kFirstGuest + guests++; }
   Answering& answering() { return batches ? static_cast<Answering&>(*batches) : *writing; }
 
   // SessionOwner
@@ -78,6 +82,7 @@ struct Server::Impl final : SessionOwner {
   asio::io_context io{1};
   std::list<std::shared_ptr<Session>> sessions;  ///< also those that are told why they end
   std::uint64_t sessions_so_far = 0;
+  std::atomic<std::uint64_t> guests{0};
   asio::steady_timer timer{io};
   net::Listener listener;
   const net::Endpoint bound;
@@ -194,6 +199,46 @@ net::Endpoint Server::endpoint() const {
 
 Figures Server::figures() const {
   return impl_->recorder.figures();
+}
+
+const ModelFacts& Server::facts() const {
+  return impl_->model_facts;
+}
+
+bool Server::ask(std::shared_ptr<Request> request) {
+  const auto& facts = impl_->model_facts;
+  const auto bytes = static_cast<std::size_t>(request->samples * facts.values_per_sample()) *
+                     comm::size_of(request->dtype);
+  if (!impl_->batches || !is_sample_type(request->dtype) || request->samples < 1 ||
+      request->samples > most_samples(facts, request->dtype) || request->values.size() != bytes) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("these are no samples of the model '{}', or too many of them", facts.model));
+  }
+  auto& batcher = impl_->batches->batcher();
+  if (!batcher.reserve(request->samples)) {
+    impl_->recorder.refused();
+    return false;
+  }
+  request->client = impl_->next_guest();
+  batcher.add(std::move(request));
+  return true;
+}
+
+bool Server::write(TextRequest wanted,
+                   std::function<void(TextPiece, const std::optional<Error>&)> tell) {
+  if (!impl_->writing) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the model '{}' is no language model: it predicts the classes of "
+                            "images",
+                            impl_->model_facts.model));
+  }
+  const bool taken = impl_->writing->add({.client = impl_->next_guest(),
+                                          .wanted = std::move(wanted),
+                                          .arrived = std::chrono::steady_clock::now(),
+                                          .tell = std::move(tell)});
+  if (!taken) impl_->recorder.refused();
+  return taken;
 }
 
 std::optional<Error> Server::failure() const {

@@ -2,6 +2,7 @@
 // Answers what clients ask of a model. One thread moves bytes and another computes, so that neither
 // waits for the other, and nobody who starts a server is held up by it.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -87,6 +88,18 @@ class Server {
   net::Endpoint endpoint() const;
 
   Figures figures() const;
+
+  /// What is served.
+  const ModelFacts& facts() const;
+
+  /// A question that comes by no connection of this server's: computed together with those that do.
+  /// `done` is called by the thread that computes, with the answer or the reason that there is
+  /// none; not if the server ends before. False: too many samples wait already, and nothing is
+  /// done. Error(InvalidArgument) for a request that is none of this model.
+  bool ask(std::shared_ptr<Request> request);
+
+  /// The same of a text: `tell` as TextJob has it.
+  bool write(TextRequest wanted, std::function<void(TextPiece, const std::optional<Error>&)> tell);
 
   /// What has ended the serving; nothing while it goes on.
   std::optional<Error> failure() const;

@@ -1,4 +1,4 @@
-#include "bimetal/monitor/http_server.h"
+#include "bimetal/net/http/http_server.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -24,10 +24,10 @@ using ::testing::StartsWith;
 
 const net::Endpoint kLoopback{"127.0.0.1", 0};
 
-HttpAnswer page(std::string_view path) {
+net::HttpAnswer page(std::string_view path) {
   if (path == "/throws") throw std::runtime_error("broken");
   if (path == "/large") return {200, "text/plain", std::string(1 << 20, 'x')};
-  return path == "/hello" ? HttpAnswer{200, "text/plain", "hello\n"} : HttpAnswer{404};
+  return path == "/hello" ? net::HttpAnswer{200, "text/plain", "hello\n"} : net::HttpAnswer{404};
 }
 
 std::string fetch(const net::Endpoint& server, std::string_view path,
@@ -54,7 +54,7 @@ std::string answer_to(const net::Endpoint& server, std::string_view request) {
 }
 
 TEST(HttpServer, ShowsItsPages) {
-  const HttpServer server({.listen = kLoopback}, page);
+  const net::HttpServer server({.listen = kLoopback}, page);
   EXPECT_NE(server.endpoint().port, 0);
   EXPECT_EQ(fetch(server.endpoint(), "/hello"), "hello\n");
   EXPECT_EQ(fetch(server.endpoint(), "/hello?x"), "hello\n");
@@ -63,7 +63,7 @@ TEST(HttpServer, ShowsItsPages) {
 }
 
 TEST(HttpServer, ClientsThatDifferAreToldWhy) {
-  const HttpServer server({.listen = kLoopback}, page);
+  const net::HttpServer server({.listen = kLoopback}, page);
   const auto at = server.endpoint();
   EXPECT_THAT(answer_to(at, "GET /hello HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(answer_to(at, "GET /none HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
@@ -79,7 +79,7 @@ TEST(HttpServer, ClientsThatDifferAreToldWhy) {
 
 TEST(HttpServer, AsksForItsToken) {
   const auto token = net::Token::generate();
-  const HttpServer server({.listen = kLoopback, .token = token}, page);
+  const net::HttpServer server({.listen = kLoopback, .token = token}, page);
   EXPECT_EQ(fetch(server.endpoint(), "/hello", token), "hello\n");
   EXPECT_EQ(error_of(server.endpoint(), "/hello"), ErrorCode::Unauthorized);
   EXPECT_EQ(error_of(server.endpoint(), "/other"), ErrorCode::Unauthorized);  // tells no names
@@ -92,7 +92,7 @@ TEST(HttpServer, AsksForItsToken) {
 
 TEST(HttpServer, NothingListensBeyondLoopbackWithoutAToken) {
   try {
-    HttpServer server({.listen = {"0.0.0.0", 0}}, page);
+    net::HttpServer server({.listen = {"0.0.0.0", 0}}, page);
     ADD_FAILURE() << "listens for everybody";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::Unauthorized);
@@ -100,7 +100,7 @@ TEST(HttpServer, NothingListensBeyondLoopbackWithoutAToken) {
 }
 
 TEST(HttpServer, SlowClientsHoldUpNobodyAndAreHungUpOn) {
-  const HttpServer server({.listen = kLoopback, .patience = 300ms}, page);
+  const net::HttpServer server({.listen = kLoopback, .patience = 300ms}, page);
   std::vector<RawSocket> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(RawSocket::connect(server.endpoint()));
   silent.back().write("GET /hel");
@@ -114,7 +114,7 @@ TEST(HttpServer, SlowClientsHoldUpNobodyAndAreHungUpOn) {
 }
 
 TEST(HttpServer, ACrowdFromOneAddressDrivesOutNobodyElse) {
-  const HttpServer server({.listen = kLoopback, .patience = 30s}, page);
+  const net::HttpServer server({.listen = kLoopback, .patience = 30s}, page);
   auto slow = RawSocket::connect(server.endpoint(), "127.0.0.2");
   slow.write("GET /hel");
   std::vector<RawSocket> crowd;
@@ -127,7 +127,7 @@ TEST(HttpServer, ACrowdFromOneAddressDrivesOutNobodyElse) {
 }
 
 TEST(HttpServer, AClientThatSendsOnAndOnIsCutOff) {
-  const HttpServer server({.listen = kLoopback, .patience = 300ms}, page);
+  const net::HttpServer server({.listen = kLoopback, .patience = 300ms}, page);
   auto socket = RawSocket::connect(server.endpoint());
   socket.write("GET /hello HTTP/1.1\r\n\r\n");
   const auto enough = Deadline::after(60s);
@@ -137,8 +137,8 @@ TEST(HttpServer, AClientThatSendsOnAndOnIsCutOff) {
 }
 
 TEST(HttpServer, HangsUpOnEverybodyWhenItEnds) {
-  auto server =
-      std::make_unique<HttpServer>(HttpServerOptions{.listen = kLoopback, .patience = 1h}, page);
+  auto server = std::make_unique<net::HttpServer>(
+      net::HttpServerOptions{.listen = kLoopback, .patience = 1h}, page);
   const auto at = server->endpoint();
   auto socket = RawSocket::connect(at);
   socket.write("GET");

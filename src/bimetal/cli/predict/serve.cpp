@@ -5,19 +5,24 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/monitor/monitor_token.h"
 #include "bimetal/predict/checkpoint_weights.h"
 #include "bimetal/predict/language_writer.h"
+#include "bimetal/serving/http/http_front.h"
 #include "bimetal/serving/server.h"
 #include "bimetal/train/setup.h"
 
@@ -35,7 +40,7 @@ A job of parameter servers answers by itself: bimetal predict takes its --listen
 Ctrl-C ends.)";
 
 struct ServeArguments {
-  std::string checkpoint, listen = "127.0.0.1:0", token_file, worker = "auto";
+  std::string checkpoint, listen = "127.0.0.1:0", http, token_file, tokenizer, worker = "auto";
   std::int64_t max_batch = serving::BatcherOptions{}.max_batch;
   std::int64_t max_waiting = serving::BatcherOptions{}.max_waiting;
   double max_delay_ms = 0, refresh_s = 1, interval_s = 10;
@@ -87,9 +92,8 @@ class Progress {
           .dump();
     }
     return fmt::format(
-        "step {}  {} client{}  {:.3g} requests/s  {:.0f} {}/s{}  latency {:.1f} ms, 99th {:.1f} "
-        "ms{}",
-        step, now.clients, now.clients == 1 ? "" : "s", requests, samples, what_,
+        "step {}  {}  {:.3g} requests/s  {:.0f} {}/s{}  latency {:.1f} ms, 99th {:.1f} ms{}", step,
+        counted(now.clients, "client"), requests, samples, what_,
         batches > 0 ? fmt::format("  mean batch {:.1f}", samples / batches) : "",
         1000 * now.latency_median_s, 1000 * now.latency_p99_s,
         now.refused ? fmt::format("  {} refused", now.refused) : "");
@@ -98,8 +102,8 @@ class Progress {
   /// All of it.
   std::string summary() const {
     const auto now = server_.figures();
-    return fmt::format("answered {} requests of {} {} in {} batches; refused {}", now.requests,
-                       now.samples, what_, now.batches, now.refused);
+    return fmt::format("answered {} of {} {} in {}; refused {}", counted(now.requests, "request"),
+                       now.samples, what_, counted(now.batches, "batch", "batches"), now.refused);
   }
 
   bool busy() const { return server_.figures().requests != before_.requests; }
@@ -111,25 +115,70 @@ class Progress {
   Stopwatch watch_;
 };
 
+/// Whoever speaks HTTP is told who may ask; the secret crosses the network as it is, so that it is
+/// none by which a job could be joined.
+std::optional<serving::HttpFrontOptions> http_options(const ServeArguments& arguments,
+                                                      const net::Token& token) {
+  if (arguments.http.empty()) return std::nullopt;
+  serving::HttpFrontOptions options{.listen = net::parse_endpoint(arguments.http)};
+  if (net::is_loopback(options.listen.host)) return options;
+  net::require_token_for(options.listen.host, token);
+  if (net::encryption_from_environment() == net::Encryption::on) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("--http {} is not encrypted, and --encrypt is asked for: answer by HTTP "
+                    "on loopback, behind a proxy that encrypts",
+                    arguments.http));
+  }
+  options.token = monitor::monitor_token(token);
+  return options;
+}
+
+/// Nothing where the tokenizer is not known: prompts are tokens then.
+serving::TextCoding coding_of(const ServeArguments& arguments, std::int64_t vocabulary) {
+  std::string named = arguments.tokenizer;
+  try {
+    if (named.empty()) named = tokenizer_of(arguments.checkpoint, vocabulary);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::InvalidArgument) throw;
+    return {};
+  }
+  const auto codec = std::make_shared<const TextCodec>(named, vocabulary);
+  return {.encode = [codec](const std::string& text) { return codec->encode(text); },
+          .decode = [codec](const auto& tokens) { return codec->decode(tokens); }};
+}
+
 void announce(Terminal& terminal, const ServeArguments& arguments, const serving::Server& server,
-              const predict::CheckpointWeights& weights) {
+              const serving::HttpFront* http, const predict::CheckpointWeights& weights) {
   const auto at = net::to_string(server.endpoint());
+  const auto by_http = http ? net::to_string(http->endpoint()) : std::string();
   if (arguments.json) {
-    terminal.print(
-        nlohmann::ordered_json{{"address", at}, {"checkpoint", weights.origin().string()}}.dump(
-            -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    nlohmann::ordered_json json = {{"address", at}, {"checkpoint", weights.origin().string()}};
+    if (http) json["http"] = by_http;
+    terminal.print(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return;
   }
   terminal.print(fmt::format("serving {} at {}; ask it with: {}", weights.origin().string(), at,
                              weights.description().language
                                  ? fmt::format("bimetal generate {} --prompt TEXT", at)
                                  : fmt::format("bimetal predict {} IMAGES", at)));
+  if (!http) return;
+  terminal.print(fmt::format("by HTTP at http://{}{}", by_http,
+                             weights.description().language ? "/v1/generate" : "/v1/predict"));
 }
 
-int serve_until_stopped(const ServeArguments& arguments, const serving::Server& server,
-                        predict::CheckpointWeights& weights, launch::SignalWatch& signals) {
+int serve_until_stopped(const ServeArguments& arguments, serving::Server& server,
+                        predict::CheckpointWeights& weights, launch::SignalWatch& signals,
+                        std::optional<serving::HttpFrontOptions> by_http) {
+  std::optional<serving::HttpFront> http;
+  if (by_http) {
+    if (weights.description().language) {
+      by_http->coding = coding_of(arguments, server.facts().classes);
+    }
+    http.emplace(*by_http, server);
+  }
   Terminal terminal;
-  announce(terminal, arguments, server, weights);
+  announce(terminal, arguments, server, http ? &*http : nullptr, weights);
   Progress progress(server, weights.description().language ? "tokens" : "images");
   const auto every =
       milliseconds_of(terminal.live() && !arguments.json ? 1.0 : arguments.interval_s);
@@ -162,6 +211,7 @@ int serve_command(const ServeArguments& arguments) {
   const auto options = server_options(arguments);
   net::require_token_for(options.listen.host, options.token);
   net::note_if_plain(options.listen.host, options.encryption);
+  auto by_http = http_options(arguments, options.token);
   predict::CheckpointWeights weights(arguments.checkpoint, milliseconds_of(arguments.refresh_s));
   job::JobConfig job;
   job.train.dtype = weights.description().dtype;
@@ -171,12 +221,12 @@ int serve_command(const ServeArguments& arguments) {
   weights.move_to(place.device);
   if (weights.description().language) {
     predict::LanguageWriter writer(weights.description(), place, trainer.worker.speed, weights);
-    const serving::Server server(options, writer);
-    return serve_until_stopped(arguments, server, weights, signals);
+    serving::Server server(options, writer);
+    return serve_until_stopped(arguments, server, weights, signals, std::move(by_http));
   }
   predict::PredictionModel model(weights.description(), place, trainer.worker.speed, weights);
-  const serving::Server server(options, model);
-  return serve_until_stopped(arguments, server, weights, signals);
+  serving::Server server(options, model);
+  return serve_until_stopped(arguments, server, weights, signals, std::move(by_http));
 }
 
 void add_serve_options(CLI::App& command, ServeArguments& arguments) {
@@ -188,6 +238,14 @@ void add_serve_options(CLI::App& command, ServeArguments& arguments) {
                   "Where to answer; beyond loopback with a token alone; port 0 takes a free one")
       ->type_name("ADDR:PORT")
       ->capture_default_str();
+  command
+      .add_option("--http", arguments.http,
+                  "Answer by HTTP, too, here: JSON in and out (docs/serving.md)")
+      ->type_name("ADDR:PORT");
+  command
+      .add_option("--tokenizer", arguments.tokenizer,
+                  "Of a language model, for prompts by HTTP (default: what lies beside it)")
+      ->type_name("FILE");
   command
       .add_option("--token-file", arguments.token_file,
                   "A shared secret, see `bimetal token`; needed beyond loopback")

@@ -1,6 +1,6 @@
 #pragma once
-// As much of HTTP/1.1 as a page of figures takes (RFC 9110 and 9112): requests without a body, and
-// one answer for each connection. Pure functions.
+// As much of HTTP/1.1 as pages and questions take (RFC 9110 and 9112): requests whose body, if
+// there is one, has a stated length, and one answer for each connection. Pure functions.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace bimetal::monitor {
+namespace bimetal::net {
 
 /// The end of a message's head.
 inline constexpr std::string_view kEndOfHead = "\r\n\r\n";
@@ -20,16 +20,18 @@ struct HttpRequest {
   std::string_view method;
   std::string_view path;                   ///< without the query
   std::optional<std::string_view> bearer;  ///< of "Authorization: Bearer …"
+  std::optional<std::uint64_t> length = {};  ///< of the body, where the client tells it
 };
 
 /// `head` up to and with its empty line; the result's views are into it. Nothing for what is no
-/// request of HTTP/1.x.
+/// request of HTTP/1.x, and for bodies in chunks.
 std::optional<HttpRequest> parse_request(std::string_view head);
 
 struct HttpAnswer {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body = {};
+  std::string_view allow = "GET, HEAD";  ///< of status 405
 };
 
 /// The whole message; `with_body` is false for an answer to HEAD.
@@ -46,4 +48,4 @@ struct HttpAnswerHead {
 /// `head` up to and with its empty line. Nothing for what is no answer of HTTP/1.x.
 std::optional<HttpAnswerHead> parse_answer(std::string_view head);
 
-}  // namespace bimetal::monitor
+}  // namespace bimetal::net

@@ -1,9 +1,9 @@
-#include "bimetal/monitor/http_message.h"
+#include "bimetal/net/http/http_message.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace bimetal::monitor {
+namespace bimetal::net {
 namespace {
 
 using ::testing::EndsWith;
@@ -77,4 +77,4 @@ TEST(HttpMessage, ReadsAnAnswersHead) {
 }
 
 }  // namespace
-}  // namespace bimetal::monitor
+}  // namespace bimetal::net

@@ -1,4 +1,4 @@
-#include "bimetal/monitor/http_message.h"
+#include "bimetal/net/http/http_message.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cctype>
 #include <charconv>
 
-namespace bimetal::monitor {
+namespace bimetal::net {
 namespace {
 
 constexpr std::string_view kLineEnd = "\r\n";
@@ -53,21 +53,24 @@ std::optional<std::string_view> bearer_of(std::string_view credentials) {
   return trimmed(credentials);
 }
 
-std::optional<std::uint64_t> parse_number(std::string_view digits) {
+std::optional<std::uint64_t> parse_length(std::string_view digits) {
   std::uint64_t value = 0;
   const auto* const end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, value);
   return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
 
-std::string_view reason(int status) {
+std::string_view reason_of(int status) {
   switch (status) {
     case 200: return "OK";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
+    case 413: return "Content Too Large";
     case 431: return "Request Header Fields Too Large";
+    case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
   }
   return "Internal Server Error";
 }
@@ -86,6 +89,12 @@ std::optional<HttpRequest> parse_request(std::string_view head) {
     const auto name = next_part(line, ":");
     if (!is_token(name)) return std::nullopt;
     if (equal_but_for_case(name, "Authorization")) request.bearer = bearer_of(trimmed(line));
+    if (equal_but_for_case(name, "Transfer-Encoding")) return std::nullopt;
+    if (!equal_but_for_case(name, "Content-Length")) continue;
+    const auto length = parse_length(trimmed(line));
+    // Two lengths are an attempt to have one message read as two.
+    if (!length || (request.length && request.length != length)) return std::nullopt;
+    request.length = length;
   }
   return request;
 }
@@ -93,7 +102,7 @@ std::optional<HttpRequest> parse_request(std::string_view head) {
 std::string encode_answer(const HttpAnswer& answer, bool with_body) {
   std::string more;
   if (answer.status == 401) more = "WWW-Authenticate: Bearer realm=\"bimetal\"\r\n";
-  if (answer.status == 405) more = "Allow: GET, HEAD\r\n";
+  if (answer.status == 405) more = fmt::format("Allow: {}\r\n", answer.allow);
   return fmt::format(
       "HTTP/1.1 {} {}\r\n"
       "Content-Type: {}\r\n"
@@ -104,7 +113,7 @@ std::string encode_answer(const HttpAnswer& answer, bool with_body) {
       "Connection: close\r\n"
       "\r\n"
       "{}",
-      answer.status, reason(answer.status), answer.content_type, answer.body.size(), more,
+      answer.status, reason_of(answer.status), answer.content_type, answer.body.size(), more,
       with_body ? answer.body : "");
 }
 
@@ -119,15 +128,15 @@ std::optional<HttpAnswerHead> parse_answer(std::string_view head) {
   auto line = next_part(head, kLineEnd);
   if (!is_version(next_part(line, " "))) return std::nullopt;
   const auto digits = next_part(line, " ");
-  const auto status = parse_number(digits);
+  const auto status = parse_length(digits);
   if (digits.size() != 3 || !status || *status < 100) return std::nullopt;
   HttpAnswerHead answer{.status = static_cast<int>(*status)};
   for (line = next_part(head, kLineEnd); !line.empty(); line = next_part(head, kLineEnd)) {
     if (!equal_but_for_case(next_part(line, ":"), "Content-Length")) continue;
-    answer.length = parse_number(trimmed(line));
+    answer.length = parse_length(trimmed(line));
     if (!answer.length) return std::nullopt;
   }
   return answer;
 }
 
-}  // namespace bimetal::monitor
+}  // namespace bimetal::net

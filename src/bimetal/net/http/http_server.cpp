@@ -1,0 +1,270 @@
+#include "bimetal/net/http/http_server.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <asio/buffer.hpp>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/read.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "bimetal/base/log.h"
+#include "bimetal/net/http/bearer_check.h"
+#include "bimetal/net/tcp/newcomers.h"
+#include "bimetal/net/tcp/resolve.h"
+#include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/spawn.h"
+#include "bimetal/net/tcp/watchdog.h"
+
+namespace bimetal::net {
+
+using asio::ip::tcp;
+
+/// A request as it comes in: its head, and what has come of its body.
+struct HttpIncoming {
+  std::array<char, kMaxHeadBytes> buffer;
+  std::string_view head = {}, begun_body = {};
+};
+
+/// Where one request waits for its answer, which may come from any thread, or never, or when nobody
+/// waits any more.
+class HttpReply {
+ public:
+  explicit HttpReply(asio::io_context& io)
+      : timer(std::make_shared<asio::steady_timer>(io)), io_(&io) {}
+
+  void give(HttpAnswer answer) {
+    const std::scoped_lock lock(mutex_);
+    if (answer_ || io_ == nullptr) return;
+    answer_ = std::move(answer);
+    asio::post(*io_, [timer = timer] { timer->cancel(); });
+  }
+  bool given() const {
+    const std::scoped_lock lock(mutex_);
+    return answer_.has_value();
+  }
+  std::optional<HttpAnswer> take() {
+    const std::scoped_lock lock(mutex_);
+    io_ = nullptr;
+    timer.reset();  // which must not outlive its context, as this may
+    return std::move(answer_);
+  }
+
+  std::shared_ptr<asio::steady_timer> timer;  ///< of the server's thread
+
+ private:
+  mutable std::mutex mutex_;
+  asio::io_context* io_;
+  std::optional<HttpAnswer> answer_;
+};
+
+namespace {
+
+constexpr std::chrono::seconds kToResolve{5};
+
+tcp::acceptor listen_at(asio::io_context& io, const HttpServerOptions& options) {
+  require_token_for(options.listen.host, options.token);
+  return open_acceptor(io.get_executor(),
+                       resolve_to_listen(options.listen, Deadline::after(kToResolve)));
+}
+
+/// The head stays empty where the connection ends before, or where the head does not fit.
+asio::awaitable<void> read_head(tcp::socket& socket, HttpIncoming& in, std::error_code& error) {
+  std::size_t filled = 0;
+  while (filled < in.buffer.size()) {
+    filled += co_await socket.async_read_some(
+        asio::buffer(in.buffer.data() + filled, in.buffer.size() - filled),
+        asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return;
+    const std::string_view text(in.buffer.data(), filled);
+    const auto end = text.find(kEndOfHead);
+    if (end == std::string_view::npos) continue;
+    in.head = text.substr(0, end + kEndOfHead.size());
+    in.begun_body = text.substr(in.head.size());
+    co_return;
+  }
+}
+
+/// The rest of a body of that length, which is no longer than may be.
+asio::awaitable<std::string> read_body(tcp::socket& socket, std::string_view begun,
+                                       std::size_t length, std::error_code& error) {
+  std::string body(begun.substr(0, length));
+  const auto have = body.size();
+  body.resize(length);
+  co_await asio::async_read(socket, asio::buffer(body.data() + have, length - have),
+                            asio::redirect_error(asio::use_awaitable, error));
+  co_return body;
+}
+
+/// Lets the client read its answer before the connection goes: closing with bytes unread would
+/// reset it.
+asio::awaitable<void> hang_up(tcp::socket& socket, std::span<char> buffer) {
+  std::error_code error;
+  socket.shutdown(tcp::socket::shutdown_send, error);
+  while (!error) {
+    co_await socket.async_read_some(asio::buffer(buffer.data(), buffer.size()),
+                                    asio::redirect_error(asio::use_awaitable, error));
+  }
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  Impl(const HttpServerOptions& given, Handler asked)
+      : options(given),
+        acceptor(listen_at(io, options)),
+        check(options.token),
+        handler(std::move(asked)),
+        bound(to_endpoint(acceptor.local_endpoint())),
+        connections(options.max_connections) {
+    net::spawn(io,
+               net::accept_each(acceptor, [this](tcp::socket socket) { take(std::move(socket)); }),
+               [this](const Error& error) {
+                 log(LogLevel::error, "the {} answers no more: {}", options.name, error.what());
+               });
+    thread = std::thread([this] { io.run(); });
+  }
+
+  ~Impl() {
+    asio::post(io, [this] { stop(); });
+    thread.join();  // the thread ends with the last connection
+  }
+
+  asio::awaitable<void> serve(std::shared_ptr<tcp::socket> socket);
+  asio::awaitable<HttpAnswer> answer(const HttpRequest& request, std::string_view body);
+  std::optional<HttpAnswer> refusal_of(const std::optional<HttpRequest>& request) const;
+  void take(tcp::socket socket);
+  void stop();
+
+  const HttpServerOptions options;
+  asio::io_context io{1};
+  tcp::acceptor acceptor;
+  const BearerCheck check;
+  const Handler handler;
+  const Endpoint bound;
+  Newcomers connections;
+  std::list<std::shared_ptr<HttpReply>> waiting;
+  bool stopping = false;
+  std::thread thread;
+};
+
+void HttpServer::Impl::take(tcp::socket socket) {
+  net::spawn(io, serve(connections.admit(std::move(socket))), [this](const Error& error) {
+    log(LogLevel::warning, "the {} has lost a connection: {}", options.name, error.what());
+  });
+}
+
+asio::awaitable<void> HttpServer::Impl::serve(std::shared_ptr<tcp::socket> socket) {
+  const auto in = std::make_unique<HttpIncoming>();
+  std::error_code error;
+  std::optional<HttpRequest> request;
+  std::optional<HttpAnswer> told;
+  std::string body;
+  {
+    const Watchdog watchdog(*socket, Deadline::after(options.patience));
+    co_await read_head(*socket, *in, error);
+    if (!error) {
+      request = parse_request(in->head);
+      told = in->head.empty() ? HttpAnswer{431, "text/plain", "the request is too long\n"}
+                              : refusal_of(request);
+      const auto length = options.max_body_bytes > 0 && !told ? request->length.value_or(0) : 0;
+      if (length > 0) body = co_await read_body(*socket, in->begun_body, length, error);
+    }
+  }
+  if (!error && !told) told = co_await answer(*request, body);
+  body = {};
+  if (!error) {
+    const Watchdog watchdog(*socket, Deadline::after(options.patience));
+    const auto message = encode_answer(*told, !request || request->method != "HEAD");
+    co_await asio::async_write(*socket, asio::buffer(message),
+                               asio::redirect_error(asio::use_awaitable, error));
+    if (!error) co_await hang_up(*socket, in->buffer);
+  }
+  connections.remove(socket);
+}
+
+/// What a request is told without being looked into.
+std::optional<HttpAnswer> HttpServer::Impl::refusal_of(
+    const std::optional<HttpRequest>& request) const {
+  if (!request) return HttpAnswer{400, "text/plain", "this is no request of HTTP/1.1\n"};
+  if (!check.admits(request->bearer.value_or(""))) {
+    return HttpAnswer{
+        401, "text/plain",
+        fmt::format("the {}'s token is missing or wrong: docs/monitoring.md\n", options.name)};
+  }
+  if (options.max_body_bytes > 0 && request->length.value_or(0) > options.max_body_bytes) {
+    return HttpAnswer{413, "text/plain",
+                      fmt::format("at most {} bytes are taken\n", options.max_body_bytes)};
+  }
+  return std::nullopt;
+}
+
+asio::awaitable<HttpAnswer> HttpServer::Impl::answer(const HttpRequest& request,
+                                                     std::string_view body) {
+  const auto reply = std::make_shared<HttpReply>(io);
+  try {
+    handler(request, body, [reply](HttpAnswer answer) { reply->give(std::move(answer)); });
+  } catch (const std::exception& failure) {
+    log(LogLevel::warning, "the {} cannot show {}: {}", options.name, request.path, failure.what());
+    reply->take();
+    co_return HttpAnswer{500, "text/plain", "this page cannot be shown\n"};
+  }
+  if (!reply->given() && !stopping) {
+    const auto place = waiting.insert(waiting.end(), reply);
+    std::error_code ignored;
+    reply->timer->expires_after(options.answer_patience);
+    co_await reply->timer->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    waiting.erase(place);
+  }
+  auto given = reply->take();
+  co_return given ? std::move(*given)
+                  : HttpAnswer{504, "text/plain", "the answer has taken too long\n"};
+}
+
+void HttpServer::Impl::stop() {
+  stopping = true;
+  std::error_code ignored;
+  acceptor.close(ignored);
+  connections.close_all();
+  for (const auto& reply : waiting) reply->timer->cancel();
+}
+
+namespace {
+
+/// Of pages, which are there at once.
+HttpServer::Handler handler_of(HttpServer::Page page) {
+  return [page = std::move(page)](const HttpRequest& request, std::string_view,
+                                  const HttpServer::Respond& respond) {
+    if (request.method != "GET" && request.method != "HEAD") {
+      return respond({405, "text/plain", "only GET and HEAD are known here\n"});
+    }
+    respond(page(request.path));
+  };
+}
+
+}  // namespace
+
+HttpServer::HttpServer(const HttpServerOptions& options, Page page)
+    : HttpServer(options, handler_of(std::move(page))) {}
+
+HttpServer::HttpServer(const HttpServerOptions& options, Handler handler)
+    : impl_(std::make_unique<Impl>(options, std::move(handler))) {}
+
+HttpServer::~HttpServer() = default;
+
+Endpoint HttpServer::endpoint() const {
+  return impl_->bound;
+}
+
+}  // namespace bimetal::net

@@ -1,0 +1,62 @@
+#pragma once
+// Answers whoever asks by HTTP, on a thread of its own. Made for a port that strangers can reach: a
+// connection has a few seconds for its request and as many to read the answer, a head a few
+// kilobytes, a body what it may have and no more, and there is only so many connections at once;
+// nothing of a client's bytes decides how much memory is taken.
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/http/http_message.h"
+#include "bimetal/net/token.h"
+
+namespace bimetal::net {
+
+struct HttpServerOptions {
+  Endpoint listen;  ///< port 0: a free one
+  /// Asked for of every request as "Authorization: Bearer TOKEN"; empty: nothing is.
+  Token token = {};
+  /// Longest that a request may take, from its first byte to its last, and an answer to be read.
+  std::chrono::milliseconds patience{5000};
+  /// Longest that an answer may take to be made; then it is one of status 504.
+  std::chrono::milliseconds answer_patience{5000};
+  std::size_t max_body_bytes = 0;    ///< longer bodies are status 413; 0: bodies are not read
+  std::size_t max_connections = 32;  ///< whoever else comes takes an older one's place
+  std::string name = "monitor";      ///< what it is, for those whose token is wrong
+};
+
+class HttpServer {
+ public:
+  /// What `path` shows; status 404 if nothing. Called on the server's thread; an exception becomes
+  /// an answer of status 500. Only GET and HEAD are let through.
+  using Page = std::function<HttpAnswer(std::string_view path)>;
+
+  /// Gives the answer, once, from any thread; what comes after its request is over goes nowhere.
+  using Respond = std::function<void(HttpAnswer)>;
+  /// Takes a request of any method; what it refers to lives until this returns. Called on the
+  /// server's thread; an exception becomes an answer of status 500.
+  using Handler =
+      std::function<void(const HttpRequest& request, std::string_view body, Respond respond)>;
+
+  /// Errors: Unauthorized for an address beyond loopback without a token; System naming the port.
+  HttpServer(const HttpServerOptions& options, Page page);
+  HttpServer(const HttpServerOptions& options, Handler handler);
+  /// Hangs up on everybody.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  /// Where it listens, with the real port.
+  Endpoint endpoint() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bimetal::net
