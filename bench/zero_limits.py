@@ -78,8 +78,9 @@ def run_limited(commands, limits, timeout_s):
         return "not through in time", texts
     failed = [rank for rank, process in enumerate(processes) if process.returncode != 0]
     if failed:
-        last = next((line for line in reversed("\n".join(texts[rank] for rank in failed).splitlines()) if line.strip()), "")
-        return f"rank {failed[0]} failed: {last}", texts
+        lines = [line for line in texts[failed[0]].splitlines() if line.strip()]
+        told = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
+        return f"rank {failed[0]} failed: {told}", texts
     return None, texts
 
 
