@@ -41,6 +41,7 @@ class BalancedStrategy(DDPStrategy):
         self._options = sampler_options or {}
         self._hook = token_exact_hook if token_means else sample_exact_hook
         self._accumulate = 1
+        self._dataset: object = None
 
     def configure_ddp(self) -> None:
         super().configure_ddp()
@@ -51,6 +52,10 @@ class BalancedStrategy(DDPStrategy):
         dataloader = super().process_dataloader(dataloader)
         if not isinstance(dataloader, DataLoader) or not is_for_training(dataloader):
             return dataloader
+        if self.sampler is not None and dataloader.dataset is not self._dataset:
+            raise ValueError("BalancedStrategy balances one DataLoader, the one to train with: others, as for validation, must "
+                             "not shuffle")
+        self._dataset = dataloader.dataset
         trainer = self.lightning_module.trainer
         self._accumulate = trainer.accumulate_grad_batches
         balanced = balanced_loader(dataloader, accumulate=self._accumulate, **self._options)

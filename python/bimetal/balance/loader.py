@@ -35,6 +35,10 @@ def balanced_loader(loader: DataLoader, kind: type[DataLoader] = DataLoader, *, 
     """
     if loader.batch_size is None or not hasattr(loader.dataset, "__len__"):
         raise ValueError("balanced batches need a DataLoader with a batch_size, over a dataset with a length")
+    own = loader.sampler
+    if loader.drop_last or (isinstance(own, RandomSampler) and (own.replacement or own.num_samples != len(loader.dataset))):
+        raise ValueError("balanced batches have every sample once: leave out drop_last, and RandomSampler's replacement and "
+                         "num_samples")
     workers = loader.num_workers
     sampler = BalancedBatchSampler(loader.dataset, loader.batch_size * dist.get_world_size(), accumulate=accumulate,
                                    prefetch=ahead + workers * (loader.prefetch_factor or 2), **options)

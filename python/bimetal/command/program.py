@@ -12,8 +12,8 @@ import torch
 from bimetal._errors import error
 
 PACKAGE = "bimetal_program"
-COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "evaluate", "export", "generate", "job", "join", "plan", "predict",
-            "serve", "top", "train")
+COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join", "plan",
+            "predict", "ray", "serve", "top", "train", "tune")
 
 
 def run(words: list[str]) -> int:
@@ -28,6 +28,7 @@ def run(words: list[str]) -> int:
     if not (program.parents[1] / "torch" / "lib").is_dir():
         name = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
         environment[name] = os.pathsep.join(filter(None, [str(libraries), environment.get(name)]))
+    environment.setdefault("BIMETAL_PYTHON", sys.executable)  # for the commands that are Python's
     sys.stdout.flush()
     os.execve(program, ["bimetal", *words], environment)
 

@@ -69,7 +69,8 @@ class Search:
         tpe = options.sampler == "tpe"
         # TPE wants to know results before it proposes more, and then must not draw what it drew at its beginning.
         self._study = _study(options, options.seed + len(known) if tpe else options.seed)
-        while self._unasked and (not tpe or len(self.trials) in known):
+        last = max(known, default=-1)
+        while self._unasked and (not tpe or len(self.trials) <= last):
             before = known.get(len(self.trials))
             trial = self._ask(before["settings"] if tpe and before else None)
             if not (before and record.take(trial, before)):
@@ -100,7 +101,7 @@ class Search:
             self._tell(f"{trial.name} begins again: {outcome.failure}")
             self._again(trial)
             return
-        if trial.take(outcome, self.options.metric):
+        if trial.take(outcome, self.options.metric, best_epoch=bool(self.job.value("checkpoint.keep_best"))):
             self._valued(trial)
         else:
             self._study.tell(trial.handle, state=TrialState.FAIL)
@@ -186,7 +187,8 @@ class Search:
         if settings:
             self._study.enqueue_trial({one.key: one.value_of(settings[one.key]) for one in self.options.dimensions})
         handle = self._study.ask()
-        settings = {dimension.key: dimension.suggest(handle) for dimension in self.options.dimensions}
+        drawn = {dimension.key: dimension.suggest(handle) for dimension in self.options.dimensions}
+        settings = dict(settings) if settings else drawn  # what was written down is short already
         number = len(self.trials)
         self.trials.append(Trial(number, settings, self.options.folder / f"trial-{number:04}", handle))
         return self.trials[-1]

@@ -63,15 +63,16 @@ class Trial:
     def name(self) -> str:
         return f"trial {self.number}"
 
-    def take(self, outcome: Outcome, metric: str) -> bool:
-        """Whether the run has come to a value; if not, the trial has failed."""
+    def take(self, outcome: Outcome, metric: str, *, best_epoch: bool = False) -> bool:
+        """Whether the run has come to a value, of its best epoch where that is the checkpoint kept; if not, the trial has
+        failed."""
         self.seconds += outcome.seconds
         self.workers.append(outcome.device.name)
         self.failure, self.code = outcome.failure, outcome.code
         if self.failure is None:
             self.report = {name: content for name, content in (outcome.report or {}).items()
                            if name not in ("workers", "history")}
-            best = self.report.get("best") if metric.startswith("validation_") else None
+            best = self.report.get("best") if best_epoch and metric.startswith("validation_") else None
             value = (best or self.report).get(metric)
             if value is None or not math.isfinite(value):
                 self.failure, self.code = f"its report has no {metric}", "not_finite"

@@ -211,6 +211,10 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.open() && asked.job.mesh.schedule == "interleaved"; },
      "mesh.stages = \"auto\" does not go with mesh.schedule = \"interleaved\": cuts into several "
      "pieces per stage are not planned; take another schedule, or give mesh.stages a number"},
+    {[](const Asked& asked) { return asked.open() && !asked.job.zero.weights.empty(); },
+     "mesh.stages = \"auto\" does not go with numbers in zero.shards, of which how many there have "
+     "to "
+     "be depends on the stages: take a name, or give mesh.stages a number"},
 };
 
 }  // namespace

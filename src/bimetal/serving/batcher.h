@@ -19,6 +19,9 @@
 
 namespace bimetal::serving {
 
+/// Clients from this number on ask once, and by no connection that a batcher counts.
+inline constexpr std::uint64_t kFirstGuest = std::uint64_t{1} << 63;
+
 struct BatcherOptions {
   std::int64_t max_batch = 256;  ///< samples that are computed at once
   /// How long the first request of a batch waits for others to come, though nothing is computed. 0:

@@ -17,6 +17,10 @@ using Clock = std::chrono::steady_clock;
 /// A server says something every 250 ms while a client waits.
 constexpr std::chrono::seconds kSilence{10};
 
+/// Messages that may lie here unread: pieces of a text come in bursts to a slow reader, but nobody
+/// is sent more than a text has.
+constexpr std::size_t kMostUnread = 4096;
+
 }  // namespace
 
 ClientSession::ClientSession(asio::ip::tcp::socket connected, const net::SessionKeys& keys)
@@ -30,6 +34,9 @@ asio::awaitable<void> ClientSession::read_messages() {
     const bool answer = message.kind() == MessageKind::predicted;
     if (message.header.payload_bytes > (answer ? kMaxRequestBytes : kMaxBodyBytes)) {
       throw Error(ErrorCode::CorruptData, "it announces more bytes than an answer can have");
+    }
+    if (messages_.size() >= kMostUnread) {
+      throw Error(ErrorCode::CorruptData, "it says more than was asked for");
     }
     message.body.resize(message.header.payload_bytes);
     co_await receive(message.header, message.body);

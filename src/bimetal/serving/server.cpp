@@ -32,8 +32,6 @@ namespace {
 /// For clients to read that the server ends.
 constexpr std::chrono::milliseconds kToSayGoodbye{300};
 
-constexpr std::uint64_t kFirstGuest = std::uint64_t{1} << 63;
-
 }  // namespace
 
 struct Server::Impl final : SessionOwner {
@@ -226,7 +224,8 @@ bool Server::ask(std::shared_ptr<Request> request) {
 }
 
 bool Server::write(TextRequest wanted,
-                   std::function<void(TextPiece, const std::optional<Error>&)> tell) {
+                   std::function<void(TextPiece, const std::optional<Error>&)> tell,
+                   std::function<bool()> awaited) {
   if (!impl_->writing) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("the model '{}' is no language model: it predicts the classes of "
@@ -236,7 +235,8 @@ bool Server::write(TextRequest wanted,
   const bool taken = impl_->writing->add({.client = impl_->next_guest(),
                                           .wanted = std::move(wanted),
                                           .arrived = std::chrono::steady_clock::now(),
-                                          .tell = std::move(tell)});
+                                          .tell = std::move(tell),
+                                          .awaited = std::move(awaited)});
   if (!taken) impl_->recorder.refused();
   return taken;
 }

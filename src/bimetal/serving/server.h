@@ -98,8 +98,9 @@ class Server {
   /// done. Error(InvalidArgument) for a request that is none of this model.
   bool ask(std::shared_ptr<Request> request);
 
-  /// The same of a text: `tell` as TextJob has it.
-  bool write(TextRequest wanted, std::function<void(TextPiece, const std::optional<Error>&)> tell);
+  /// The same of a text: `tell` and `awaited` as TextJob has them.
+  bool write(TextRequest wanted, std::function<void(TextPiece, const std::optional<Error>&)> tell,
+             std::function<bool()> awaited = {});
 
   /// What has ended the serving; nothing while it goes on.
   std::optional<Error> failure() const;

@@ -116,8 +116,9 @@ asio::awaitable<void> Session::wait_for_room() {
 /// until they have been answered; one that has none is turned away.
 asio::awaitable<bool> Session::reserve(std::int64_t samples) {
   for (;;) {
+    if (!is_open()) co_return false;  // what is reserved for a session that ends stays so
     if (owner_.batcher()->reserve(samples)) co_return true;
-    if (pending_ == 0 || !is_open()) co_return false;
+    if (pending_ == 0) co_return false;
     co_await wait_for_room();
   }
 }

@@ -48,7 +48,10 @@ void TextAnswering::take_waiting() {
     if (writing_.empty()) {
       changed_.wait_for(lock, kLookForTheEnd, [this] { return !waiting_.empty(); });
     }
-    std::erase_if(writing_, [this](const Writing& one) { return gone_.contains(one.job.client); });
+    std::erase_if(writing_, [this](const Writing& one) {
+      return gone_.contains(one.job.client) || one.job.over();
+    });
+    std::erase_if(waiting_, [](const TextJob& job) { return job.over(); });
     gone_.clear();
     while (!waiting_.empty() && writing_.size() + fresh.size() < options_.at_once) {
       fresh.push_back(std::move(waiting_.front()));

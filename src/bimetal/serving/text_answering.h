@@ -26,6 +26,9 @@ struct TextJob {
   std::chrono::steady_clock::time_point arrived{};
   /// Called by the computing thread: with each piece, or once with why there are no more.
   std::function<void(TextPiece, const std::optional<Error>&)> tell;
+  std::function<bool()> awaited = {};  ///< false: nobody waits for it any more; empty: always
+
+  bool over() const { return awaited && !awaited(); }
 };
 
 class TextAnswering final : public Answering {

@@ -10,6 +10,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/c10d/form_islands.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/train/gradient_compression.h"
@@ -69,6 +70,11 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
     observer_.on_notice(*other);
   }
   state_.model = described;
+  if (state_.step > 0 && group_.rank() == 0 && !job_.checkpoint.dir.empty()) {
+    // The checkpoint that it goes on from may be the one that its last evaluation is of.
+    const auto path = checkpoint::checkpoint_path(job_.checkpoint.dir, state_.step);
+    if (std::filesystem::is_directory(path)) saved_path_ = path;
+  }
   take_error_feedback();
   go_on_scaling();
 }

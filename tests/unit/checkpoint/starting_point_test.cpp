@@ -6,7 +6,7 @@
 namespace bimetal::checkpoint {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(StartingPointTest, StepsBeyondTheEpochsAreSaid) {
   job::TrainConfig train{.epochs = 2, .steps = 500, .global_batch = 100};

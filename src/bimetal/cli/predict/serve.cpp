@@ -40,7 +40,7 @@ A job of parameter servers answers by itself: bimetal predict takes its --listen
 Ctrl-C ends.)";
 
 struct ServeArguments {
-  std::string checkpoint, listen = "127.0.0.1:0", http, token_file, tokenizer, worker = "auto";
+  std::string checkpoint, listen = "127.0.0.1:0", http, token_file, worker = "auto";
   std::int64_t max_batch = serving::BatcherOptions{}.max_batch;
   std::int64_t max_waiting = serving::BatcherOptions{}.max_waiting;
   double max_delay_ms = 0, refresh_s = 1, interval_s = 10;
@@ -134,15 +134,17 @@ std::optional<serving::HttpFrontOptions> http_options(const ServeArguments& argu
   return options;
 }
 
-/// Nothing where the tokenizer is not known: prompts are tokens then.
+/// Nothing where the tokenizer is not known, or another one than bytes: prompts are tokens then.
+/// Others run in a Python process, for which a server that answers everybody cannot wait.
 serving::TextCoding coding_of(const ServeArguments& arguments, std::int64_t vocabulary) {
-  std::string named = arguments.tokenizer;
+  std::string named;
   try {
-    if (named.empty()) named = tokenizer_of(arguments.checkpoint, vocabulary);
+    named = tokenizer_of(arguments.checkpoint, vocabulary);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::InvalidArgument) throw;
     return {};
   }
+  if (named != "bytes") return {};
   const auto codec = std::make_shared<const TextCodec>(named, vocabulary);
   return {.encode = [codec](const std::string& text) { return codec->encode(text); },
           .decode = [codec](const auto& tokens) { return codec->decode(tokens); }};
@@ -242,10 +244,6 @@ void add_serve_options(CLI::App& command, ServeArguments& arguments) {
       .add_option("--http", arguments.http,
                   "Answer by HTTP, too, here: JSON in and out (docs/serving.md)")
       ->type_name("ADDR:PORT");
-  command
-      .add_option("--tokenizer", arguments.tokenizer,
-                  "Of a language model, for prompts by HTTP (default: what lies beside it)")
-      ->type_name("FILE");
   command
       .add_option("--token-file", arguments.token_file,
                   "A shared secret, see `bimetal token`; needed beyond loopback")

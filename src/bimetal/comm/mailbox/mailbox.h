@@ -113,6 +113,7 @@ class Mailbox : public net::FrameReceiver {
   Placement place_ring_word(Inbox& box, int peer, const net::FrameHeader& header, Section& section);
   Placement take_placed(int peer, net::FrameHeader header);
   void tell_ring(Inbox& box, int peer, std::uint32_t word, Section& section);
+  void forgo_rings(int peer, Section& section);
   void answer_offer(int peer, std::uint32_t group, std::span<const std::byte> payload);
   void say(int peer, std::uint32_t group, std::uint32_t word);
 

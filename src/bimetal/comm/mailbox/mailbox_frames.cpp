@@ -59,7 +59,11 @@ net::FrameReceiver::Placement Mailbox::place_data(int peer, const net::FrameHead
     return throw_away(peer, header);
   }
   const auto found = box.streams.find(key);
-  if (found == box.streams.end() || found->second.posted.empty()) return keep(peer, header);
+  if (found == box.streams.end() || found->second.posted.empty()) {
+    const auto place = keep(peer, header);
+    if (place.pause) forgo_rings(peer, section);
+    return place;
+  }
   const auto receive = found->second.posted.front();
   if (!belongs_to_receive(box, *receive, peer, header, section)) return throw_away(peer, header);
   Peer& from = peers_[peer];

@@ -32,6 +32,14 @@ void Mailbox::tell_ring(Inbox& box, int peer, std::uint32_t word, Section& secti
   }
 }
 
+/// A peer that is paused cannot say that it has freed slots, for that lies behind what is not read:
+/// messages to it go over the connection from now on, lest both sides wait for each other.
+void Mailbox::forgo_rings(int peer, Section& section) {
+  for (auto& [group, box] : inboxes_) {
+    if (box.rank_of.contains(peer)) tell_ring(box, peer, kRefusedPart, section);
+  }
+}
+
 /// Without the lock: the system may take its time.
 void Mailbox::answer_offer(int peer, std::uint32_t group, std::span<const std::byte> payload) {
   std::shared_ptr<MessageRing> ring;

@@ -50,6 +50,10 @@ class HttpReply {
     answer_ = std::move(answer);
     asio::post(*io_, [timer = timer] { timer->cancel(); });
   }
+  bool awaited() const {
+    const std::scoped_lock lock(mutex_);
+    return io_ != nullptr && !answer_;
+  }
   bool given() const {
     const std::scoped_lock lock(mutex_);
     return answer_.has_value();
@@ -141,6 +145,8 @@ struct HttpServer::Impl {
     thread.join();  // the thread ends with the last connection
   }
 
+  struct Answering;
+
   asio::awaitable<void> serve(std::shared_ptr<tcp::socket> socket);
   asio::awaitable<HttpAnswer> answer(const HttpRequest& request, std::string_view body);
   std::optional<HttpAnswer> refusal_of(const std::optional<HttpRequest>& request) const;
@@ -154,6 +160,7 @@ struct HttpServer::Impl {
   const Handler handler;
   const Endpoint bound;
   Newcomers connections;
+  std::list<std::shared_ptr<tcp::socket>> answering;
   std::list<std::shared_ptr<HttpReply>> waiting;
   bool stopping = false;
   std::thread thread;
@@ -165,8 +172,23 @@ void HttpServer::Impl::take(tcp::socket socket) {
   });
 }
 
+/// Lists a connection with those that are answered, whom no stranger pushes out, until it goes.
+struct HttpServer::Impl::Answering {
+  Answering(Impl& owner, const std::shared_ptr<tcp::socket>& socket)
+      : impl(owner), place(impl.answering.insert(impl.answering.end(), socket)) {
+    impl.connections.remove(socket);
+  }
+  ~Answering() { impl.answering.erase(place); }
+  Answering(const Answering&) = delete;
+  Answering& operator=(const Answering&) = delete;
+
+  Impl& impl;
+  std::list<std::shared_ptr<tcp::socket>>::iterator place;
+};
+
 asio::awaitable<void> HttpServer::Impl::serve(std::shared_ptr<tcp::socket> socket) {
   const auto in = std::make_unique<HttpIncoming>();
+  std::optional<Answering> proved;
   std::error_code error;
   std::optional<HttpRequest> request;
   std::optional<HttpAnswer> told;
@@ -182,7 +204,13 @@ asio::awaitable<void> HttpServer::Impl::serve(std::shared_ptr<tcp::socket> socke
       if (length > 0) body = co_await read_body(*socket, in->begun_body, length, error);
     }
   }
-  if (!error && !told) told = co_await answer(*request, body);
+  if (!error && !told && answering.size() >= options.max_connections) {
+    told = HttpAnswer{503, "text/plain", "too many ask at once\n"};
+  }
+  if (!error && !told) {
+    proved.emplace(*this, socket);
+    told = co_await answer(*request, body);
+  }
   body = {};
   if (!error) {
     const Watchdog watchdog(*socket, Deadline::after(options.patience));
@@ -214,7 +242,9 @@ asio::awaitable<HttpAnswer> HttpServer::Impl::answer(const HttpRequest& request,
                                                      std::string_view body) {
   const auto reply = std::make_shared<HttpReply>(io);
   try {
-    handler(request, body, [reply](HttpAnswer answer) { reply->give(std::move(answer)); });
+    handler(request, body,
+            {[reply](HttpAnswer answer) { reply->give(std::move(answer)); },
+             [reply] { return reply->awaited(); }});
   } catch (const std::exception& failure) {
     log(LogLevel::warning, "the {} cannot show {}: {}", options.name, request.path, failure.what());
     reply->take();
@@ -237,6 +267,7 @@ void HttpServer::Impl::stop() {
   std::error_code ignored;
   acceptor.close(ignored);
   connections.close_all();
+  for (const auto& socket : answering) socket->close(ignored);
   for (const auto& reply : waiting) reply->timer->cancel();
 }
 

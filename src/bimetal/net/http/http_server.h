@@ -36,8 +36,12 @@ class HttpServer {
   /// an answer of status 500. Only GET and HEAD are let through.
   using Page = std::function<HttpAnswer(std::string_view path)>;
 
-  /// Gives the answer, once, from any thread; what comes after its request is over goes nowhere.
-  using Respond = std::function<void(HttpAnswer)>;
+  /// Of one request, from any thread, however long the server lives.
+  struct Respond {
+    std::function<void(HttpAnswer)> give;  ///< what comes after its request is over goes nowhere
+    std::function<bool()> awaited;         ///< false once it is over
+    void operator()(HttpAnswer answer) const { give(std::move(answer)); }
+  };
   /// Takes a request of any method; what it refers to lives until this returns. Called on the
   /// server's thread; an exception becomes an answer of status 500.
   using Handler =

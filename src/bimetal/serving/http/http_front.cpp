@@ -84,7 +84,7 @@ TextRequest text_request_of(const Json& asked, const TextCoding& coding) {
   if (text != asked.end() && text->is_string() && tokens == asked.end()) {
     if (!coding.encode) {
       throw Error(ErrorCode::InvalidArgument,
-                  "the model's tokenizer is not known here: give \"prompt_tokens\"");
+                  "this server knows the tokenizer bytes alone: give \"prompt_tokens\"");
     }
     wanted.prompt = coding.encode(text->get<std::string>());
   } else if (tokens != asked.end() && tokens->is_array() && text == asked.end()) {
@@ -186,7 +186,7 @@ void HttpFront::Impl::generate(std::string_view body, const Respond& respond) {
     }
     respond({200, kJsonType, line_of(json)});
   };
-  if (!server.write(std::move(wanted), tell)) respond(busy());
+  if (!server.write(std::move(wanted), tell, respond.awaited)) respond(busy());
 }
 
 net::HttpAnswer HttpFront::Impl::health() const {

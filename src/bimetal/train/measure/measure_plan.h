@@ -35,6 +35,7 @@ struct MeasuredPlan {
 
   plan::MemoryInput memory_input;
   std::optional<plan::MemoryPlan> memory;  ///< nothing where a rank cannot even make a dry run
+  bool own_optimizer = false;              ///< the task brings one, which stages cannot have
   plan::MeshInput mesh_input;
   std::optional<plan::Cluster> cluster;  ///< likewise
   plan::MeshPlan mesh;

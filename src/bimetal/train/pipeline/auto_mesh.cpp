@@ -5,7 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/plan/memory/memory_plan.h"
@@ -37,6 +40,33 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
     job.mesh.cuts.push_back(static_cast<std::int64_t>(choice.stages[stage].begin));
   }
   return job;
+}
+
+/// The choice of rank 0, whose keys that need not be alike on all ranks count; throws on every rank
+/// where it has none.
+job::JobConfig agree(const job::JobConfig& job, comm::Group group,
+                     const std::vector<plan::MeshChoice>& choices, std::size_t units) {
+  const auto own = choices.empty() ? job : with_choice(job, choices.front());
+  WireWriter out;
+  out.i64(choices.empty() ? 0 : own.mesh.stages);
+  for (const auto cut : own.mesh.cuts) out.i64(cut);
+  const auto told = comm::broadcast_bytes(group, std::move(out).take(), 0,
+                                          Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+  WireReader in(told);
+  auto agreed = job;
+  agreed.mesh.stages = in.i64();
+  if (agreed.mesh.stages == 0) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("mesh.stages = \"auto\": {} workers with mesh.replicas = {} and a model "
+                    "of {} units have no mesh: leave mesh.replicas out",
+                    group.size(), job.mesh.replicas, units));
+  }
+  for (std::int64_t stage = 1; stage < agreed.mesh.stages; ++stage) {
+    agreed.mesh.cuts.push_back(in.i64());
+  }
+  in.expect_end();
+  return agreed;
 }
 
 /// Whether the job has nothing that refuses stages.
@@ -90,16 +120,10 @@ job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
                            .schedule = parallel::schedule::kind_named(job.mesh.schedule),
                            .micro_batches = static_cast<int>(job.mesh.micro_batches),
                            .keeping = keeping,
-                           .pipelines = may_have_stages(job)});
-  if (choices.empty()) {
-    throw Error(
-        ErrorCode::InvalidArgument,
-        fmt::format("mesh.stages = \"auto\": {} workers with mesh.replicas = {} and a model "
-                    "of {} units have no mesh: leave mesh.replicas out",
-                    group.size(), job.mesh.replicas, units));
-  }
+                           .pipelines = !measured.own_optimizer && may_have_stages(job)});
+  auto agreed = agree(job, group, choices, units);
   observer.on_notice(explain(*measured.cluster, choices));
-  return with_choice(job, choices.front());
+  return agreed;
 }
 
 }  // namespace bimetal::train

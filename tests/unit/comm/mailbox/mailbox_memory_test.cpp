@@ -80,6 +80,13 @@ TEST_F(MailboxMemory, PartsThatNobodyAwaitsAreKeptWithinTheBudgetAndThenPause) {
   EXPECT_EQ(second, bytes(400, 1));
 }
 
+TEST_F(MailboxMemory, APausedPeerIsSentNothingThroughMemorySinceItCannotSayWhatItHasFreed) {
+  EXPECT_TRUE(place(message(3, 400), 0, bytes(400)));
+  EXPECT_THAT(listener->words, IsEmpty());
+  EXPECT_FALSE(arrive(1, message(4, 400), bytes(400)));
+  EXPECT_THAT(listener->words, ElementsAre(std::pair{1, kRefusedPart}));
+}
+
 TEST_F(MailboxMemory, WhatAFailedGroupIsSentMakesRoom) {
   mailbox.fail_group(kGroup);
   EXPECT_TRUE(place(message(3, 400), 0, bytes(400)));
