@@ -81,6 +81,9 @@ const OptimizerFacts kAdam = {"adam", nlohmann::ordered_json::array()};
 fs::path save_all(
     const fs::path& dir, const Parted& model, const std::vector<int>& shares, std::int64_t step,
     const std::function<void(int rank)>& before = [](int) {}) {
+  // Of a forked process, whose copy of torch's threads is of no use: torch makes new ones at the
+  // first word of them, in which two ranks must not race (ParallelOpenMP.cpp, "Invalid thread pool").
+  torch::set_num_threads(1);
   fs::path saved;
   testing::run_ranks(static_cast<int>(shares.size()), [&](int rank, comm::Group group) {
     before(rank);
