@@ -33,11 +33,11 @@ bool GuestWatch::over() {
   return job_ == Job::ended || (job_ == Job::gone && !copies_);
 }
 
-Error GuestWatch::gone_error() const {
+Error GuestWatch::gone_error(const std::string& seen_here) const {
   return {ErrorCode::PeerLost,
           fmt::format("the job of {} has ended, or that machine is gone: nothing answers there any "
-                      "more",
-                      host_)};
+                      "more{}{}",
+                      host_, seen_here.empty() ? "" : "; ", seen_here)};
 }
 
 int GuestWatch::run(launch::LaunchPlan plan, launch::SignalWatch& signals) {
@@ -49,10 +49,10 @@ int GuestWatch::run(launch::LaunchPlan plan, launch::SignalWatch& signals) {
     result = launch::run_ranks(plan, signals, announce_stop);
   } catch (const launch::JobFailed& failure) {
     if (!says_it_is_alone(failure) || !over()) throw;
-    if (job_ == Job::gone) throw gone_error();
+    if (job_ == Job::gone) throw gone_error(failure.what());
   }
   if (result.interrupted) return conclude(result);
-  if (job_ == Job::gone && !result.left_behind.empty()) throw gone_error();
+  if (job_ == Job::gone && !result.left_behind.empty()) throw gone_error({});
   Terminal().print(fmt::format("the job of {} has ended", host_));
   return kSuccess;
 }

@@ -31,7 +31,8 @@ class GuestWatch {
  private:
   enum class Job { there, ended, gone };
 
-  Error gone_error() const;
+  /// `seen_here`: what a worker says of it; empty if none does.
+  Error gone_error(const std::string& seen_here) const;
 
   rendezvous::Store& store_;
   std::string host_;
