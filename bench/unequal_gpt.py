@@ -9,11 +9,11 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
 import tempfile
 
 import machine
 import ranks
+from made_tokens import made_tokens
 
 
 def arguments():
@@ -31,10 +31,7 @@ def arguments():
 
 
 def write_job(folder, args):
-    text = folder / "text"
-    text.write_bytes(bytes(i * 7919 % 251 for i in range(1_000_000)))
-    subprocess.run([ranks.BIMETAL, "data", "tokenize", text, "--tokenizer", "bytes", "--out", folder / "tokens"],
-                   check=True, stdout=subprocess.DEVNULL)
+    tokens = made_tokens(ranks.BIMETAL, folder, 1_000_000)
     job = folder / "job.toml"
     job.write_text(f"""
 [model]
@@ -45,7 +42,7 @@ heads = 4
 context = {args.block}
 [data]
 name = "tokens"
-path = "{folder / 'tokens'}"
+path = "{tokens}"
 block = {args.block}
 [train]
 optimizer = "adamw"

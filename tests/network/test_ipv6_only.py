@@ -2,13 +2,11 @@
 """Two hosts that have no IPv4 address: store, mesh, parameter servers, data and predictions find each other."""
 
 import json
-import os
 import re
-import sys
 
-import job_on_hosts  # noqa: F401  (paths of the harness)
+import job_on_hosts
 import harness
-from namespaces import Host, cable, why_not
+from namespaces import Host, cable
 
 
 class IPv6Only(harness.TwoMachines):
@@ -78,13 +76,5 @@ class IPv6Only(harness.TwoMachines):
         self.assert_nothing_left()
 
 
-def main():
-    missing = why_not()
-    if missing or os.geteuid() != 0:
-        print(f"skipped: {missing or 'needs root'}")
-        sys.exit(77)
-    harness.main()
-
-
 if __name__ == "__main__":
-    main()
+    job_on_hosts.main()
