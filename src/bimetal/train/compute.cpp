@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -42,6 +43,12 @@ MicroBatch::MicroBatch(std::int64_t configured, const torch::Device& device,
 /// At most so many samples, but one group at least.
 std::int64_t MicroBatch::whole_groups(std::int64_t samples) const {
   return std::max(group_, samples / group_ * group_);
+}
+
+std::int64_t least_limit(comm::Group group, const MicroBatch& own, Deadline deadline) {
+  std::vector<std::int64_t> least = {own.limit()};
+  group.all_reduce(comm::buffer(std::span(least)), comm::ReduceOp::min, deadline).wait();
+  return least.front();
 }
 
 bool MicroBatch::halve(std::int64_t batch) {

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/group.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/progress/rank_figures.h"
 #include "bimetal/task/draws.h"
@@ -59,6 +61,9 @@ class MicroBatch {
   std::int64_t smallest_;
   std::int64_t limit_;
 };
+
+/// The least of the ranks' limits, where all have to cut alike. Collective.
+std::int64_t least_limit(comm::Group group, const MicroBatch& own, Deadline deadline);
 
 /// Backward of the sum of the losses of some of a share's samples, divided by the weight of all of
 /// the step's; `last`: no more of the share follow, so that gradients may leave while it runs.

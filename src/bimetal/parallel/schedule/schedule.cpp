@@ -138,6 +138,12 @@ int micro_batches_near(Kind kind, int stages, int wanted) {
   return (wanted + stages - 1) / stages * stages;
 }
 
+int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_t pieces) {
+  constexpr std::int64_t kPerStage = 4;
+  const auto wanted = std::max(pieces, std::min(samples, kPerStage * stages));
+  return micro_batches_near(kind, stages, static_cast<int>(wanted));
+}
+
 std::vector<Action> schedule(Kind kind, int stage, const Shape& shape) {
   require_possible(kind, shape);
   if (stage < 0 || stage >= shape.stages) {

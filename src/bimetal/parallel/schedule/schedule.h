@@ -60,6 +60,10 @@ void require_possible(Kind kind, const Shape& shape);
 /// Micro-batches that `kind` can run, nearest to `wanted` and not below it.
 int micro_batches_near(Kind kind, int stages, int wanted);
 
+/// What a step takes where nobody says how many: `pieces`, into which memory has a share of so many
+/// samples cut, or enough that the bubble of equal stages is a fifth of the step at most.
+int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_t pieces);
+
 /// The actions of stage `stage` in their order. Whatever follows from the order of the model is
 /// waited for: forward for that of the piece before, backward for that of the piece behind. Each
 /// micro-batch has one forward per chunk, and either a backward or a backward_input and then a

@@ -13,15 +13,12 @@ namespace {
 
 namespace schedule = parallel::schedule;
 
-/// As a run without mesh.micro_batches has them (train/pipeline/stage_compute.h): enough that the
-/// bubble of equal stages is a fifth of the step at most, and none larger than memory allows.
-int usual_micro_batches(const MeshInput& input, const StagesWish& wish, int stages, int replicas) {
+/// As a run has them.
+int micro_batches_of(const MeshInput& input, const StagesWish& wish, int stages, int replicas) {
   if (wish.micro_batches > 0) return wish.micro_batches;
   const auto share = std::max<std::int64_t>(1, input.global_batch / replicas);
   const auto limit = input.micro_batch > 0 ? input.micro_batch : share;
-  const auto wanted =
-      std::max((share + limit - 1) / limit, std::min<std::int64_t>(share, 4 * stages));
-  return schedule::micro_batches_near(wish.schedule, stages, static_cast<int>(wanted));
+  return schedule::usual_micro_batches(wish.schedule, stages, share, (share + limit - 1) / limit);
 }
 
 /// Ranks go stage by stage.
@@ -41,7 +38,7 @@ std::optional<MeshChoice> pipeline_of(const MeshInput& input, const Cluster& clu
   if (static_cast<std::size_t>(stages) > input.facts.front().units.size()) return std::nullopt;
   auto choice = choose_cut(input, cluster, boxes(stages, replicas),
                            {.schedule = wish.schedule,
-                            .micro_batches = usual_micro_batches(input, wish, stages, replicas),
+                            .micro_batches = micro_batches_of(input, wish, stages, replicas),
                             .keeping = wish.keeping});
   if (choice) choice = simulated(input, cluster, std::move(*choice));
   return choice;

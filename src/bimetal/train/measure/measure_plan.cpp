@@ -160,25 +160,14 @@ plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> 
   return {std::move(devices), std::move(network)};
 }
 
-/// Samples that every rank computes at once: a step's micro-batches are alike on all of them.
-std::int64_t common_limit(const job::JobConfig& job, const device::Place& place, comm::Group group,
-                          double weight) {
-  std::vector<std::int64_t> least = {
-      MicroBatch(job.train.micro_batch, place.device, weight).limit()};
-  group
-      .all_reduce(comm::buffer(std::span(least)), comm::ReduceOp::min,
-                  Deadline::after(milliseconds_of(job.parallel.timeout_s)))
-      .wait();
-  return least.front();
-}
-
 void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Group group,
                  MeasuredPlan& plan) {
   plan.cluster = cluster_of(
       plan, group.size() > 1 ? plan::probe_pairs(group) : std::vector<plan::LinkSpeed>());
   for (const auto& rank : plan.memory_input.ranks) plan.mesh_input.facts.push_back(rank.facts);
   const auto weight = plan.mesh_input.facts.front().sample_weight;
-  const auto limit = common_limit(job, place, group, weight);
+  const auto limit = least_limit(group, {job.train.micro_batch, place.device, weight},
+                                 Deadline::after(milliseconds_of(job.parallel.timeout_s)));
   plan.mesh_input.global_batch = job.train.global_batch;
   if (limit < job.train.global_batch) plan.mesh_input.micro_batch = limit;
   plan.mesh_input.bucket_mb = static_cast<int>(job.parallel.bucket_mb);

@@ -15,23 +15,12 @@
 namespace bimetal::train {
 namespace {
 
-/// Enough that the bubble of equal stages is a fifth of the step at most.
-constexpr std::int64_t kMicroBatchesPerStage = 4;
-
 /// Of all ranks: the stages of a lane must agree, and it does no harm that lanes do.
 std::int64_t agreed_limit(const parallel::Mesh& mesh, const task::Task& task,
                           const StageOptions& options) {
   const auto data = task.training();
-  const auto limit =
-      MicroBatch(options.micro_batch, options.device, data ? task::typical_weight(*data) : 1)
-          .limit();
-  std::vector<std::int64_t> least = {limit};
-  auto world = mesh.world();
-  world
-      .all_reduce(comm::buffer(std::span(least)), comm::ReduceOp::min,
-                  Deadline::after(options.timeout))
-      .wait();
-  return least.front();
+  const MicroBatch own(options.micro_batch, options.device, data ? task::typical_weight(*data) : 1);
+  return least_limit(mesh.world(), own, Deadline::after(options.timeout));
 }
 
 const char* word_for(parallel::schedule::What what) {
@@ -114,10 +103,8 @@ StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const paralle
 int StageCompute::micro_batches(std::int64_t samples) const {
   const int stages = mesh_->shape().stages;
   if (options_.micro_batches > 0) return static_cast<int>(options_.micro_batches) * finer_;
-  const auto wanted =
-      std::max(limit_.pieces(samples), std::min(samples, kMicroBatchesPerStage * stages));
-  return parallel::schedule::micro_batches_near(options_.schedule, stages,
-                                                static_cast<int>(wanted)) *
+  return parallel::schedule::usual_micro_batches(options_.schedule, stages, samples,
+                                                 limit_.pieces(samples)) *
          finer_;
 }
 
