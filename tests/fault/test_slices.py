@@ -3,6 +3,7 @@ read by other commands."""
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -42,6 +43,24 @@ class Slices(FaultTest):
             self.assertGreater(self.saved_steps()[-1], before)
         self.assert_can_resume(job_file)
         self.assert_nothing_left()
+
+    def test_stopped_while_saving_is_named(self):
+        for stopped, settings in ((1, {"mesh__stages": 2, "mesh__cuts": [1], "zero__level": 0}), (0, {"zero__level": 2}),
+                                  (0, {"zero__level": 0})):
+            with self.subTest(stopped=stopped, **settings):
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+                job = self.train(self.sliced_job(**{"zero__shards": "equal", "parallel__timeout_s": 3, **settings}))
+                self.wait_for_checkpoint(job)
+                # It saves after every step, which takes longer than the step: most stops hit it there.
+                harness.wait_until(self.unfinished_checkpoints, "a checkpoint in the making", job)
+                os.kill(self.ranks_of(job)[stopped], signal.SIGSTOP)
+                job.wait()
+                self.assertEqual(job.status, harness.TIMEOUT)
+                self.assertIn(f"rank {stopped}", job.error())
+                self.assert_nothing_left()
+
+    def unfinished_checkpoints(self):
+        return [path for path in self.checkpoints.iterdir() if not path.name.startswith("step-")]
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can mount a small disk")
     def test_a_full_disk_on_one_worker(self):

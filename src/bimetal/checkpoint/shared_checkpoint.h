@@ -13,7 +13,8 @@
 
 namespace bimetal::checkpoint {
 
-/// Deadline of what waits for rank 0's disk. Generous: a lost rank is found by its heartbeat.
+/// Deadline of what waits for rank 0's disk. Generous: a lost rank is found by its heartbeat, and a
+/// stuck one by comm::do_watched.
 inline constexpr std::chrono::minutes kFileTimeout{10};
 
 /// Saves on rank 0 and returns on every rank once the checkpoint is in place; the path is rank 0's.

@@ -13,6 +13,7 @@
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/comm/watched.h"
 #include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/data/broadcast.h"
@@ -291,6 +292,13 @@ void TrainedModel::end_passes() const {
 }
 
 std::filesystem::path TrainedModel::save() {
+  std::filesystem::path path;
+  comm::do_watched(group_, milliseconds_of(job_.parallel.timeout_s), "a checkpoint was being saved",
+                   [&] { path = save_unwatched(); });
+  return path;
+}
+
+std::filesystem::path TrainedModel::save_unwatched() {
   if (sharded_ || mesh_) return save_own_slices();
   if (tensor_) return save_together();
   return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);

@@ -81,7 +81,8 @@ class TrainedModel {
   void end_passes() const;
 
   /// As checkpoint::save_shared_checkpoint, or each rank what it keeps (save_slices) where that is
-  /// shards or a stage. Collective; the path is rank 0's.
+  /// shards or a stage. Collective; the path is rank 0's. However slow a disk, a rank that is stuck
+  /// is found out after parallel.timeout_s.
   std::filesystem::path save();
 
   /// As checkpoint::require_finite_parameters.
@@ -105,6 +106,7 @@ class TrainedModel {
                    const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
   KeptPieces kept_pieces() const;
   task::ModelState kept_whole() const;
+  std::filesystem::path save_unwatched();
   std::filesystem::path save_own_slices();
   std::filesystem::path save_together();
 

@@ -1,0 +1,132 @@
+#include "bimetal/comm/watched.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+
+namespace bimetal::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Messages with it are this file's alone.
+constexpr std::uint64_t kTag = 0x11fe;
+
+/// What a rank says of itself in a round, and rank 0 of all: the greatest.
+enum Standing : std::int64_t { through = 0, busy = 1, gave_up = 2 };
+
+/// The rounds of one rank, on a thread of their own. They are messages to and from rank 0, which
+/// keep out of the way of the collectives that the work may issue.
+class Rounds {
+ public:
+  Rounds(Group group, milliseconds timeout)
+      : group_(std::move(group)),
+        timeout_(timeout),
+        interval_(std::min(timeout / 4, milliseconds(250))),
+        thread_([this] { run(); }) {}
+  ~Rounds() {
+    if (thread_.joinable()) end(gave_up);
+  }
+  Rounds(const Rounds&) = delete;
+  Rounds& operator=(const Rounds&) = delete;
+
+  /// Waits for the last round. What went wrong in them, if anything.
+  std::exception_ptr end(Standing standing) {
+    {
+      std::lock_guard lock(mutex_);
+      mine_ = standing;
+    }
+    changed_.notify_one();
+    thread_.join();
+    return failed_;
+  }
+
+ private:
+  void run() try {
+    while (round(next_standing()) == busy) {
+    }
+  } catch (const std::exception&) {
+    failed_ = std::current_exception();
+  }
+
+  Standing next_standing() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, interval_, [this] { return mine_ != busy; });
+    return mine_;
+  }
+
+  /// The others wait somewhat longer than rank 0, so that it is rank 0 that names the silent one.
+  std::int64_t round(std::int64_t standing) {
+    if (group_.rank() > 0) {
+      send(standing, 0);
+      return receive(0, timeout_ + timeout_ / 2);
+    }
+    for (int peer = 1; peer < group_.size(); ++peer) {
+      standing = std::max(standing, receive(peer, timeout_));
+    }
+    for (int peer = 1; peer < group_.size(); ++peer) send(standing, peer);
+    return standing;
+  }
+
+  void send(std::int64_t number, int peer) {
+    const std::vector<std::int64_t> numbers = {number};
+    group_.send(buffer(std::span(numbers)), peer, kTag, Deadline::after(timeout_)).wait();
+  }
+  std::int64_t receive(int peer, milliseconds within) {
+    std::vector<std::int64_t> numbers(1);
+    group_.recv(buffer(std::span(numbers)), peer, kTag, Deadline::after(within)).wait();
+    return numbers.front();
+  }
+
+  Group group_;
+  const milliseconds timeout_, interval_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Standing mine_ = busy;
+  std::exception_ptr failed_;
+  std::thread thread_;  ///< last: it uses the others
+};
+
+[[noreturn]] void throw_of_round(const std::exception_ptr& failed, milliseconds timeout,
+                                 const std::string& doing) {
+  try {
+    std::rethrow_exception(failed);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Timeout || !error.rank()) throw;
+    throw Error(
+        ErrorCode::Timeout,
+        fmt::format("while {}, nothing was heard of rank {} for {:.3g} s: is it stopped, or "
+                    "does its machine sleep? parallel.timeout_s sets how long to wait",
+                    doing, *error.rank(), std::chrono::duration<double>(timeout).count()),
+        error.rank());
+  }
+}
+
+}  // namespace
+
+void do_watched(Group group, milliseconds timeout, const std::string& doing,
+                const std::function<void()>& work) {
+  if (group.size() == 1) return work();
+  Rounds rounds(std::move(group), timeout);
+  try {
+    work();
+  } catch (...) {
+    // A rank that was silent ends the group, so that the work fails with it.
+    if (const auto failed = rounds.end(gave_up)) throw_of_round(failed, timeout, doing);
+    throw;
+  }
+  if (const auto failed = rounds.end(through)) throw_of_round(failed, timeout, doing);
+}
+
+}  // namespace bimetal::comm

@@ -1,0 +1,24 @@
+#pragma once
+// Long work between collectives, such as writing to a slow disk, in which a rank that is stuck is
+// found out all the same.
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "bimetal/comm/group.h"
+
+namespace bimetal::comm {
+
+/// Does `work` on every rank, each its own, for as long as it takes, while a thread beside it tells
+/// rank 0 every now and then that this rank lives, and hears from it of the others. Returns when
+/// all are through. Collective; `work` may use the group.
+///
+/// Throws what `work` throws, and then does not wait for the others, who learn nothing of it here:
+/// they go on. A rank of which nothing is heard for `timeout` (it is stopped; its machine sleeps)
+/// ends the group on all ranks with Error(Timeout), which names it and says during what: `doing` is
+/// "a checkpoint was being saved". Otherwise the group's errors.
+void do_watched(Group group, std::chrono::milliseconds timeout, const std::string& doing,
+                const std::function<void()>& work);
+
+}  // namespace bimetal::comm

@@ -1,0 +1,79 @@
+#include "bimetal/comm/watched.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "bimetal/base/error.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+constexpr auto kDoing = "something long was going on";
+
+TEST(DoWatched, WaitsForWorkThatTakesManyTimesTheTimeout) {
+  std::atomic<int> through = 0;
+  bimetal::testing::run_ranks(3, [&](int rank, Group group) {
+    do_watched(group, 400ms, kDoing, [&] {
+      if (rank == 1) std::this_thread::sleep_for(1500ms);
+      ++through;
+    });
+    EXPECT_EQ(through, 3);
+  });
+}
+
+TEST(DoWatched, LeavesTheGroupToTheWork) {
+  bimetal::testing::run_ranks(3, [](int rank, Group group) {
+    std::vector<std::int64_t> sum = {rank};
+    do_watched(group, 10s, kDoing, [&] { group.all_reduce(buffer(std::span(sum))).wait(); });
+    group.all_reduce(buffer(std::span(sum))).wait();
+    EXPECT_EQ(sum, (std::vector<std::int64_t>{9}));
+  });
+}
+
+TEST(DoWatched, ARankOfWhichNothingIsHeardIsNamedByAll) {
+  for (const int silent : {0, 2}) {
+    std::atomic<int> found = 0;
+    bimetal::testing::run_ranks(3, [&](int rank, Group group) {
+      if (rank == silent) {
+        while (found < 2) std::this_thread::sleep_for(10ms);
+        return;
+      }
+      try {
+        do_watched(group, 400ms, kDoing, [&] { group.barrier(Deadline::after(60s)).wait(); });
+        ADD_FAILURE() << "not missed";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::Timeout) << error.what();
+        EXPECT_EQ(error.rank(), silent) << error.what();
+        EXPECT_THAT(error.what(), HasSubstr("something long was going on"));
+      }
+      ++found;
+    });
+  }
+}
+
+TEST(DoWatched, WhatTheWorkThrowsComesOutAndTheOthersGoOn) {
+  for (const int failing : {0, 1}) {
+    bimetal::testing::run_ranks(3, [&](int rank, Group group) {
+      const auto work = [&] {
+        if (rank == failing) throw Error(ErrorCode::System, "no room");
+      };
+      if (rank == failing) {
+        EXPECT_THROW(do_watched(group, 10s, kDoing, work), Error);
+      } else {
+        do_watched(group, 10s, kDoing, work);
+      }
+      group.barrier().wait();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::comm
