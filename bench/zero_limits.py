@@ -25,6 +25,7 @@ import machine
 import ranks
 import zero_memory
 import zero_vs_fsdp
+from made_tokens import made_tokens
 from memory_limit import MemoryLimit
 
 CASES = ("unlimited", "memory", "equal", "fsdp2")
@@ -136,7 +137,7 @@ def main():
     losses = {}
     with tempfile.TemporaryDirectory(dir=args.folder or None) as name:
         folder = pathlib.Path(name)
-        data = zero_memory.make_data(args.program, folder)
+        data = made_tokens(args.program, folder)
         for case, title, shards, held, checked in (
                 ("unlimited", "no limits", args.limits, nothing, True),
                 ("memory", "shards by memory", '"memory"', limits, True),

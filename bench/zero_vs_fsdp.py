@@ -18,6 +18,7 @@ import time
 
 import machine
 import zero_memory
+from made_tokens import made_tokens
 
 
 def arguments():
@@ -112,7 +113,7 @@ def main():
     ranks = len(args.shards.split(","))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        data = zero_memory.make_data(args.program, folder)
+        data = made_tokens(args.program, folder)
         tiny = f"layers = 1\nwidth = 8\nheads = 1\ncontext = {args.block}"
         base, report = zero_memory.run(args, folder, data, 0, "none", "gpt2", tiny)
         if base is None:

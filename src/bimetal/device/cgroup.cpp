@@ -131,6 +131,7 @@ void read_memory(const fs::path& folder, bool unified, CgroupLimits& limits) {
   const auto bytes = static_cast<std::uint64_t>(*limit);
   if (limits.memory_bytes && *limits.memory_bytes <= bytes) return;
   limits.memory_bytes = bytes;
+  limits.memory_folder = folder;
   const auto used = static_cast<std::uint64_t>(
       number(folder / (unified ? "memory.current" : "memory.usage_in_bytes")).value_or(0));
   const auto cache =

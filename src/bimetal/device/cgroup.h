@@ -14,6 +14,7 @@ struct CgroupLimits {
   std::optional<std::uint64_t> memory_bytes;  ///< the tightest limit
   std::uint64_t memory_used_bytes =
       0;  ///< under that limit, without file cache that can be dropped
+  std::filesystem::path memory_folder;  ///< of the group that has it
 };
 
 /// Limits of the process whose /proc/self lies under `root`, those of its group's ancestors

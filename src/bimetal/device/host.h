@@ -19,6 +19,8 @@ struct HostMemory {
   /// What this process can allocate without swapping, within that limit and limit_process_memory's.
   std::uint64_t free_bytes = 0;
   std::uint64_t shared_free_bytes = 0;  ///< the same for all processes there together
+  /// Whom "together" means: those of the container of that name, or all of the machine if empty.
+  std::string shared_by = {};
 };
 
 /// Zeros where it can't be had.

@@ -80,6 +80,7 @@ HostMemory host_memory() {
     memory.free_bytes =
         std::min(memory.free_bytes,
                  *limits.memory_bytes - std::min(*limits.memory_bytes, limits.memory_used_bytes));
+    memory.shared_by = limits.memory_folder.string();
   }
   memory.shared_free_bytes = memory.free_bytes;
   memory.free_bytes = std::min(memory.free_bytes, left_of_limit());

@@ -36,11 +36,8 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
                           : Lanes(replicas_.group().size(), replicas_.group().rank())),
       balancer_(measure_devices()),
       trained_(job_, group_, *task_, make_starting_model(job_, task_, place_), options_.resume,
-               observer_, parallel_options(),
-               shard_weights(job_, stages_.mesh ? stages_.mesh->replicas() : group_, place_.device,
-                             alone_),
-               stages_, replicas_, replicas_.part_weights(job_.mesh, alone_),
-               precisions_.half_of_all()),
+               observer_, parallel_options(), weigh_shards(), stages_, replicas_,
+               replicas_.part_weights(job_.mesh, alone_), precisions_.half_of_all()),
       state_(trained_.state()),
       planned_steps_(checkpoint::planned_steps(job_.train, task_->training()->size(), state_)),
       stage_(make_stage_compute(job_, *task_, stages_, trained_, unit_probe())),
@@ -98,6 +95,15 @@ ProbeOptions TrainingRun::probe_options() const {
           .precision = precisions_.mine(),
           .speed = options_.worker.speed,
           .update = job_.zero.level == 0};
+}
+
+/// What was planned with; speeds are known by now.
+std::vector<double> TrainingRun::weigh_shards() {
+  if (job_.zero.shards == "memory" && job_.zero.weights.empty() && !memory_.shards().empty()) {
+    return memory_.shards();
+  }
+  return shard_weights(job_, stages_.mesh ? stages_.mesh->replicas() : group_, place_.device,
+                       alone_);
 }
 
 UnitProbe TrainingRun::unit_probe() const {

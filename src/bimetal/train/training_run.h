@@ -46,6 +46,7 @@ class TrainingRun {
  private:
   ProbeOptions probe_options() const;
   UnitProbe unit_probe() const;
+  std::vector<double> weigh_shards();
   balance::Balancer measure_devices();
   StepOptions step_options() const;
   parallel::ReplicatedModelOptions parallel_options() const;

@@ -73,6 +73,7 @@ TEST_F(CgroupTest, TheTightestAncestorWins) {
   const CgroupLimits limits = read_cgroup_limits(root_);
   EXPECT_DOUBLE_EQ(limits.cpus.value(), 1.5);
   EXPECT_EQ(limits.memory_bytes, 1000u);
+  EXPECT_EQ(limits.memory_folder, root_ / "sys/fs/cgroup/slice/job");
 }
 
 TEST_F(CgroupTest, AContainerSeesItsOwnGroupAsTheTop) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "bimetal/base/error.h"
 #include "bimetal/plan/memory/memory_plan.h"
@@ -204,6 +205,45 @@ TEST(MemoryPlan, DescribesItselfInKeys) {
             "zero.level=3, zero.offload_optimizer=\"disk\", train.recompute=\"all\"");
   EXPECT_EQ(bytes_text(1.5 * 1024 * kMiB), "1.50 GiB");
   EXPECT_EQ(bytes_text(300 * kMiB), "300 MiB");
+}
+
+TEST(ShardsByRoom, WhatARankNeedsInAnyCaseIsTakenOffFirst) {
+  auto input = two_ranks(0);
+  input.asked.level = 3;
+  input.ranks[0].room = 120 * kMiB;
+  input.ranks[1].room = 60 * kMiB;
+  const auto shards = shards_by_room(input);
+  ASSERT_EQ(shards.size(), 2u);
+  EXPECT_NEAR(shards[0] + shards[1], 1, 1e-12);
+  EXPECT_GT(shards[0], 0.69);  // in proportion to all that they have it would be 0.667
+  for (std::size_t r = 0; r < 2; ++r) input.ranks[r].load.shard = shards[r];
+  const auto plan = plan_memory(input);
+  const auto used = [&](std::size_t r) {
+    return plan.asked().uses[r].model() / input.ranks[r].room;
+  };
+  EXPECT_NEAR(used(0), used(1), 0.01);
+}
+
+TEST(ShardsByRoom, ARankWithoutRoomKeepsNothing) {
+  auto input = two_ranks(200 * kMiB);
+  input.asked.level = 3;
+  input.ranks[1].room = 8 * kMiB;
+  EXPECT_EQ(shards_by_room(input), (std::vector<double>{1, 0}));
+}
+
+TEST(ShardsByRoom, RanksOfOneHostShareWhatItHas) {
+  auto input = two_ranks(200 * kMiB);
+  input.asked.level = 2;
+  for (auto& rank : input.ranks) rank.pool = "host", rank.pool_room = 100 * kMiB;
+  EXPECT_EQ(shards_by_room(input), (std::vector<double>{0.5, 0.5}));
+}
+
+TEST(ShardsByRoom, NothingWhereSomethingIsNotKnown) {
+  auto input = two_ranks(std::numeric_limits<double>::infinity());
+  input.asked.level = 3;
+  EXPECT_TRUE(shards_by_room(input).empty());
+  input = two_ranks(200 * kMiB);
+  EXPECT_TRUE(shards_by_room(input).empty());  // level 0
 }
 
 }  // namespace

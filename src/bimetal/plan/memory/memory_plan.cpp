@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "bimetal/base/error.h"
 
@@ -119,7 +121,75 @@ KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
   return way;
 }
 
+/// Of a rank whose needs grow with its shard: the largest one that needs no more than `bytes`.
+double largest_shard(const MemoryInput& input, const RankMemory& rank, double bytes) {
+  const auto needs = [&](double shard) {
+    auto load = rank.load;
+    load.shard = shard;
+    const auto own = of_rank(input.asked, rank, /*asked=*/true);
+    return memory_use(rank.facts, own, load, rank.program).model();
+  };
+  double least = 0, most = 1;
+  if (needs(most) <= bytes) return most;
+  for (int halving = 0; halving < 24; ++halving) {
+    const double middle = (least + most) / 2;
+    (needs(middle) <= bytes ? least : most) = middle;
+  }
+  return least;
+}
+
+/// By rank, if each uses `part` of its room.
+std::vector<double> largest_shards(const MemoryInput& input, const std::vector<double>& rooms,
+                                   double part) {
+  std::vector<double> shards;
+  for (std::size_t r = 0; r < rooms.size(); ++r) {
+    shards.push_back(largest_shard(input, input.ranks[r], part * rooms[r]));
+  }
+  return shards;
+}
+
+/// Ranks that share a pool have equal parts of it.
+std::vector<double> rooms_of(const MemoryInput& input) {
+  std::map<std::string, int> pools;
+  for (const auto& rank : input.ranks) ++pools[rank.pool];
+  std::vector<double> rooms;
+  for (const auto& rank : input.ranks) {
+    const double shared = rank.pool.empty() ? rank.room : rank.pool_room / pools[rank.pool];
+    rooms.push_back(std::min(rank.room, shared));
+  }
+  return rooms;
+}
+
 }  // namespace
+
+std::vector<double> shards_by_room(const MemoryInput& input) {
+  const auto rooms = rooms_of(input);
+  const bool known = std::ranges::none_of(rooms, [](double room) { return std::isinf(room); }) &&
+                     std::ranges::none_of(input.ranks, [](const RankMemory& rank) {
+                       return rank.facts.units.empty();
+                     });
+  if (!known || input.asked.level == 0) return {};
+  const auto sum = [](const std::vector<double>& shards) {
+    return std::accumulate(shards.begin(), shards.end(), 0.0);
+  };
+  double too_little = 0, enough = 1;
+  while (sum(largest_shards(input, rooms, enough)) < 1) {
+    too_little = std::exchange(enough, 2 * enough);
+    if (enough > 1e6) return {};  // rooms of nothing
+  }
+  for (int halving = 0; halving < 24; ++halving) {
+    const double middle = (too_little + enough) / 2;
+    (sum(largest_shards(input, rooms, middle)) < 1 ? too_little : enough) = middle;
+  }
+  // In whole thousandths: what is free differs a little from moment to moment, and equal devices
+  // should have equal shards.
+  constexpr double kSteps = 1000;
+  auto shards = largest_shards(input, rooms, enough);
+  for (auto& shard : shards) shard = std::round(shard * kSteps);
+  const double all = sum(shards);
+  for (auto& shard : shards) shard /= all;
+  return shards;
+}
 
 double KeptJob::most_missing() const {
   return missing.empty() ? 0 : *std::ranges::max_element(missing);

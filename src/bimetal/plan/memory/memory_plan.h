@@ -56,6 +56,12 @@ struct MemoryPlan {
 /// Error(InvalidArgument) without ranks.
 MemoryPlan plan_memory(const MemoryInput& input);
 
+/// How large a part of what is in shards each rank should keep, so that all use the same part of the
+/// memory that they have, 1 in all: what a rank needs whatever its shard (activations, gathers,
+/// buffers) is taken off first. Nothing where some rank's needs or room are not known, or nothing
+/// is in shards.
+std::vector<double> shards_by_room(const MemoryInput& input);
+
 /// The same job at its least: micro-batches of one sample and, of ranks that `may_recompute`, each
 /// unit computed again. What training comes to by itself where memory fails.
 MemoryInput at_least(MemoryInput input, bool may_recompute);

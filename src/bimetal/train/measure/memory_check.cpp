@@ -84,6 +84,7 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
       input.ranks, [](const plan::RankMemory& rank) { return rank.facts.units.empty(); });
   if (!known) return;  // not even a dry run fits: the steps themselves will tell
   plan_ = plan::plan_memory(input);
+  for (const auto& rank : input.ranks) shards_.push_back(rank.load.shard);
   // Micro-batches that do not fit are halved as they fail.
   const auto least = plan::at_least(input, job_.train.recompute == "auto");
   const auto least_plan = plan::plan_memory(least);

@@ -26,6 +26,9 @@ class MemoryCheck {
   /// torch's default generator: seed it afterwards.
   void plan(precision::Precision precision, std::int64_t batch, progress::Observer& observer);
 
+  /// By rank, how much of what is in shards was planned. Empty: nothing was.
+  const std::vector<double>& shards() const noexcept { return shards_; }
+
   /// The most that the process has had up to now.
   void note_peak();
 
@@ -42,6 +45,7 @@ class MemoryCheck {
   const task::Task& task_;
   RankRoom room_;
   std::optional<plan::MemoryPlan> plan_;
+  std::vector<double> shards_;
   double peak_ = 0;
 };
 

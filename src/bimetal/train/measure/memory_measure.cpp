@@ -166,6 +166,7 @@ RankRoom measure_room(const device::Place& place, const TrainerOptions& options)
     room.program = static_cast<double>(device::process_memory().resident_bytes);
     room.room = static_cast<double>(memory.free_bytes);
     room.pool_room = static_cast<double>(memory.shared_free_bytes);
+    room.pool += " " + memory.shared_by;
     return room;
   }
   for (const auto& info : device::enumerate_devices()) {
@@ -212,6 +213,10 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   input.offloads = optimizer == "adam" || optimizer == "adamw";
   input.shardable = optimizer != "lars" && optimizer != "lamb" && job.parallel.mode != "server" &&
                     job.compression.gradients == "none" && group.size() > 1;
+  if (job.zero.shards == "memory" && job.zero.weights.empty()) {
+    const auto shards = plan::shards_by_room(input);
+    for (std::size_t at = 0; at < shards.size(); ++at) input.ranks[at].load.shard = shards[at];
+  }
   return input;
 }
 
