@@ -7,7 +7,7 @@ import torch
 def set_error_class(type: type[Exception]) -> None:
     """`type(message, code, rank)` makes the exceptions that everything here raises."""
 
-def make_backend(place: Any) -> Any:
+def make_backend(place: Any, world: Any = None) -> Any:
     """From torch's _DistributedBackendOptions to a torch._C._distributed_c10d.Backend. Collective."""
 
 def end_with_launcher() -> None:

@@ -46,6 +46,29 @@ TEST_P(DataMovement, BroadcastFromEveryRoot) {
   });
 }
 
+TEST_P(DataMovement, AllGatherBytesOfLengthsThatNobodyKnows) {
+  on_ranks([&](int rank, Group group) {
+    const auto length_of = [](int round, int of) {
+      constexpr std::size_t kLengths[] = {0, 1, 300007, 8};
+      return kLengths[static_cast<std::size_t>(round + of) % std::size(kLengths)];
+    };
+    for (int round = 0; round < 4; ++round) {
+      const Array input = payloads(rank, 0, length_of(round, rank), DType::uint8);
+      const auto all = std::make_shared<comm::Gathered>();
+      const auto view = input.view();
+      group.all_gather_bytes({static_cast<const std::byte*>(view.data), view.count}, all).wait();
+      ASSERT_EQ(all->parts.size(), static_cast<std::size_t>(group.size()));
+      for (int r = 0; r < group.size(); ++r) {
+        const auto part = all->parts[static_cast<std::size_t>(r)];
+        Array got(length_of(round, r), DType::uint8);
+        ASSERT_EQ(part.size(), got.buffer().count);
+        if (!part.empty()) std::memcpy(got.buffer().data, part.data(), part.size());
+        expect_given(got, 0, r, 0, part.size());
+      }
+    }
+  });
+}
+
 TEST_P(DataMovement, AllGather) {
   on_ranks([&](int rank, Group group) {
     sweep([&](std::size_t count, DType dtype) {

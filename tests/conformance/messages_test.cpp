@@ -143,6 +143,61 @@ TEST_P(Messages, AReceiverThatLeavesHoldsNobodyUp) {
   });
 }
 
+TEST_P(Messages, FromAnybodyAllArriveInEachSendersOrder) {
+  constexpr int kEach = 6;
+  on_ranks([&](int rank, Group group) {
+    warm_up(group);
+    for (const std::size_t length : {std::size_t{0}, std::size_t{3}, kLongMessage}) {
+      std::vector<std::vector<float>> data;
+      std::vector<Work> works;
+      const int messages = rank == 0 ? kEach * (group.size() - 1) : kEach;
+      for (int i = 0; i < messages; ++i) {
+        data.push_back(numbers(length, static_cast<float>(rank == 0 ? -1 : 100 * rank + i)));
+      }
+      for (auto& one : data) {
+        // A tag for each length: a fast sender is ahead of a slow one.
+        works.push_back(rank == 0 ? group.recv_from_anybody(buffer(one), length)
+                                  : group.send(buffer(one), 0, length));
+      }
+      std::vector<int> received(static_cast<std::size_t>(group.size()), 0);
+      for (std::size_t i = 0; i < works.size(); ++i) {
+        works[i].wait();
+        if (rank != 0) {
+          EXPECT_EQ(works[i].sender(), -1);
+          continue;
+        }
+        const int sender = works[i].sender();
+        ASSERT_GT(sender, 0);
+        const int number = received[static_cast<std::size_t>(sender)]++;
+        ASSERT_EQ(data[i], numbers(length, static_cast<float>(100 * sender + number)));
+      }
+      if (rank == 0) {
+        EXPECT_EQ(received[1], kEach);
+      }
+    }
+  });
+}
+
+TEST_P(Messages, FromAnybodyNobodyIsBlamedForSilence) {
+  on_ranks([&](int rank, Group group) {
+    std::vector<float> data(1);
+    try {
+      if (rank == 0) {
+        group.recv_from_anybody(buffer(data), 4, Deadline::after(std::chrono::milliseconds(400)))
+            .wait();
+      } else {
+        group.recv(buffer(data), 0, 4, Deadline::after(kLong)).wait();
+      }
+      ADD_FAILURE() << "rank " << rank;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Timeout) << error.what();
+      for (int other = 1; other < size(); ++other) {
+        EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(other)));
+      }
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, Messages, ::testing::ValuesIn(worlds({2, 3})),
                          [](const auto& info) { return name_of(info.param); });
 

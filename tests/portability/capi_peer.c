@@ -94,6 +94,16 @@ static void movements(bimetal_group* group) {
   for (int r = 0; r < size; ++r) to[r] = 1, from[r] = 1, own[r] = 100 * rank + r;
   finish(bimetal_all_to_all(group, own, to, all, from, BIMETAL_INT32, 0, &work), &work, "all_to_all");
   for (int r = 0; r < size; ++r) expect(all[r], 100 * r + rank, "all_to_all");
+  bimetal_gathered* gathered = NULL;
+  finish(bimetal_all_gather_bytes(group, own, 4 * rank, &gathered, 0, &work), &work, "all_gather_bytes");
+  for (int r = 0; r < size; ++r) {
+    const void* part = NULL;
+    int64_t bytes = -1;
+    must(bimetal_gathered_part(gathered, r, &part, &bytes), "part of all_gather_bytes");
+    expect(bytes, 4 * r, "part of all_gather_bytes");
+    if (r > 0) expect(*(const int32_t*)part, 100 * r, "part of all_gather_bytes");
+  }
+  bimetal_gathered_free(gathered);
   if (size > 1) {
     bimetal_work* sent = NULL;
     const int next = (rank + 1) % size, before = (rank + size - 1) % size;
@@ -101,6 +111,13 @@ static void movements(bimetal_group* group) {
     finish(bimetal_receive(group, &word, 1, BIMETAL_INT32, before, 5, 0, &work), &work, "receive");
     finish(BIMETAL_OK, &sent, "send");
     expect(word, before, "receive");
+    must(bimetal_send(group, &rank, 1, BIMETAL_INT32, next, 6, 0, &sent), "send");
+    must(bimetal_receive_from_anybody(group, &word, 1, BIMETAL_INT32, 6, 0, &work), "receive from anybody");
+    must(bimetal_work_wait(work, PATIENCE_MS), "receive from anybody");
+    expect(bimetal_work_sender(work), before, "receive from anybody");
+    finish(BIMETAL_OK, &work, "receive from anybody");
+    finish(BIMETAL_OK, &sent, "send");
+    expect(word, before, "receive from anybody");
   }
   finish(bimetal_barrier(group, 0, &work), &work, "barrier");
 }

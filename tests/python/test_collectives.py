@@ -211,11 +211,90 @@ def check_messages():
         dist.recv(second, 0, tag=2)
         dist.recv(first, 0, tag=1)
         assert (first.item(), second.item()) == (1.0, 2.0)
-    try:
-        dist.recv(torch.empty(1))
-        raise AssertionError("received from anybody")
-    except dist.DistBackendError as error:
-        assert "unsupported" in str(error) and error.code == "unsupported", error
+
+
+def check_messages_from_anybody():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for group in (None, dist.new_group(backend="gloo")):
+        for tag, length in ((9, 5), (10, 300_000)):  # each its own: a fast sender is ahead of a slow one
+            if rank == 0:
+                senders = []
+                for _ in range(2 * (size - 1)):
+                    got = torch.empty(length)
+                    senders.append(dist.recv(got, group=group, tag=tag))
+                    same(got, torch.full((length,), float(senders[-1])), f"from anybody, who is {senders[-1]}")
+                assert sorted(senders) == sorted([*range(1, size)] * 2), senders
+            else:
+                for _ in range(2):
+                    dist.send(torch.full((length,), float(rank)), 0, group=group, tag=tag)
+    strided = torch.zeros(4, 2)[:, 1]
+    work = dist.irecv(strided, tag=11)
+    dist.send(torch.full((4,), float(rank)), (rank + 1) % size, tag=11)
+    work.wait()
+    assert strided.tolist() == [float((rank - 1) % size)] * 4, strided
+    # In a group of other ranks the sender's number is still the global one.
+    part = dist.new_group(list(reversed(range(size))))
+    if rank == size - 1:
+        dist.send(torch.ones(1), 0, group=part)
+    elif rank == 0:
+        assert dist.recv(torch.empty(1), group=part) == size - 1
+
+
+def sparse_values(rank, dtype=torch.float32):
+    rows = torch.tensor([[rank, 3, rank + 1]])  # rank 3 has one twice, rank 2 none
+    numbers = (torch.arange(6).reshape(3, 2) + rank).to(dtype)
+    sparse = torch.sparse_coo_tensor(rows, numbers, (8, 2))
+    return sparse if rank != 2 else torch.sparse_coo_tensor(rows[:, :0], numbers[:0], (8, 2))
+
+
+def check_sparse():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    gloo = dist.new_group(backend="gloo")
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
+        expected = torch.stack([sparse_values(r, dtype).to_dense() for r in range(size)]).sum(0)
+        got = sparse_values(rank, dtype)
+        dist.all_reduce(got)
+        same(got.to_dense(), expected, f"sparse all_reduce {dtype}")
+        assert got.is_coalesced(), got
+        if dtype in (torch.float32, torch.float64):
+            other = sparse_values(rank, dtype)
+            dist.all_reduce(other, group=gloo)
+            other = other.coalesce()
+            same(got.indices(), other.indices(), "indices beside Gloo")
+            same(got.values(), other.values(), "values beside Gloo")
+    mean = sparse_values(rank)
+    work = dist.all_reduce(mean, dist.ReduceOp.AVG, async_op=True)
+    total = torch.ones(3)
+    dist.all_reduce(total)  # comes behind, on all ranks
+    work.wait()
+    torch.testing.assert_close(mean.to_dense(), torch.stack([sparse_values(r).to_dense() for r in range(size)]).mean(0))
+    error = ranks.raises(dist.DistBackendError, lambda: dist.all_reduce(sparse_values(rank), dist.ReduceOp.MAX), "sparse")
+    assert error.code == "unsupported", error
+    shape = (8, 2) if rank == 0 else (9, 2)
+    odd = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), shape)
+    error = ranks.raises(dist.DistBackendError, lambda: dist.all_reduce(odd), "shape")
+    assert error.code == "call_mismatch", error
+
+
+def sparse_model():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Embedding(20, 4, sparse=True), torch.nn.Flatten(), torch.nn.Linear(12, 3)).double()
+
+
+def check_sparse_gradients():
+    """DDP with an embedding whose gradients are sparse, beside one process with all samples."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    words = torch.randint(0, 20, (4 * size, 3), generator=torch.Generator().manual_seed(5))
+    alone, together = sparse_model(), torch.nn.parallel.DistributedDataParallel(sparse_model())
+    for model, mine in ((alone, words), (together, words[rank::size])):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(mine).square().mean().backward()
+            optimizer.step()
+    assert next(together.parameters()).grad.is_sparse
+    for one, other in zip(alone.parameters(), together.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def check_objects():
@@ -248,7 +327,8 @@ def check_futures():
 
 
 CHECKS = [check_reductions, check_movement, check_unequal, check_strided, check_beside_gloo, check_coalesced,
-          check_messages, check_objects, check_futures]
+          check_messages, check_messages_from_anybody, check_sparse, check_sparse_gradients, check_objects,
+          check_futures]
 
 
 def all_checks():

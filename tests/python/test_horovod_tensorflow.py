@@ -176,8 +176,26 @@ def check_join():
     assert hvd.join() == hvd.size() - 1
 
 
-CHECKS = [check_reductions, check_movement, check_order_in_graphs, check_gradients, check_sparse, check_errors,
-          check_join]
+def check_process_sets():
+    rank, size = hvd.rank(), hvd.size()
+    halves = [hvd.add_process_set(range(start, size, 2)) for start in range(2)]
+    mine = halves[rank % 2]
+    members = mine.ranks
+    same(hvd.allreduce(values(rank), op=hvd.Sum, process_set=mine), sum(values(member) for member in members))
+    same(hvd.broadcast(tf.constant([rank]), members[-1], process_set=mine), tf.constant([members[-1]]))
+    same(hvd.allgather(tf.fill([1], rank), process_set=mine), tf.constant(members))
+    weight = tf.Variable(1.0)
+    for process_set, taking_part in ((mine, members), (halves[0], members if rank % 2 == 0 else [rank])):
+        with tf.GradientTape() as tape:
+            loss = weight * float(rank + 1)
+        gradient = hvd.DistributedGradientTape(tape, process_set=process_set).gradient(loss, weight)
+        same(gradient, tf.constant(sum(member + 1.0 for member in taking_part) / len(taking_part)))
+    for half in halves:
+        assert hvd.remove_process_set(half)
+
+
+CHECKS = [check_process_sets, check_reductions, check_movement, check_order_in_graphs, check_gradients, check_sparse,
+          check_errors, check_join]
 
 
 def all_checks():

@@ -258,7 +258,7 @@ def check_errors():
     assert raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3), op=hvd.Adasum)).code == "unsupported"
     raises(bimetal.Error, lambda: hvd.allgather(torch.tensor(1.0)), "reshape(1)")
     raises(bimetal.Error, lambda: hvd.alltoall(torch.ones(3), splits=[1, 1]), "splits")
-    raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(3), process_set=hvd.ProcessSet()), "new_group")
+    raises(ValueError, lambda: hvd.allreduce(torch.ones(3), process_set=hvd.ProcessSet([0])), "add_process_set")
     raises(ValueError, lambda: hvd.allreduce(torch.ones(3), average=True, op=hvd.Sum))
     before = time.monotonic()
     call = (lambda: hvd.allreduce(torch.ones(3), name="a")) if rank == 0 else \

@@ -11,6 +11,7 @@ import unittest
 import ranks
 import torch
 import torch.distributed as dist
+from test_collectives import check_messages_from_anybody, check_sparse
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -139,7 +140,19 @@ def all_checks():
     return len(CHECKS)
 
 
+def sparse_and_from_anybody():
+    check_sparse()
+    check_messages_from_anybody()
+    return bimetal.half
+
+
 class Library(unittest.TestCase):
+    def test_both_halves_in_one_group(self):
+        halves = ["extension", "library", "extension"]
+        with ranks.start(3, sparse_and_from_anybody, each=lambda rank: {"BIMETAL_HALF": halves[rank]}) as job:
+            self.assertEqual(job.wait(150), [0] * 3, job.text())
+            self.assertEqual([job.value(rank) for rank in range(3)], halves)
+
     def test_process_groups(self):
         self.assertEqual(ranks.on_ranks(3, all_checks, environment=LIBRARY), [len(CHECKS)] * 3)
 

@@ -27,6 +27,7 @@ from bimetal.library.arguments import (
 )
 from bimetal.library.interface import check, error, failure, lib, numbers, text_of
 from bimetal.library.monitored_barrier import monitored_barrier
+from bimetal.library.sparse import SparseReduction
 from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of
 from bimetal.library.works import LibraryWork, Pending
 
@@ -35,8 +36,8 @@ _Begin = Callable[[int, int, Any], int]
 
 
 class LibraryProcessGroup(dist.ProcessGroup):
-    """Every collective of torch's but allreduce_sparse and recv_anysource, on tensors on any device: those that are not
-    on the CPU are staged through host memory. Methods have torch's names, where it has renamed some both.
+    """Every collective of torch's, on tensors on any device: those that are not on the CPU are staged through host
+    memory. Methods have torch's names, where it has renamed some both.
 
     Works complete in the order of their calls; works.py tells about futures. Errors are bimetal.Error: raised by the
     call for arguments that cannot work, by the work's wait() otherwise.
@@ -130,7 +131,14 @@ class LibraryProcessGroup(dist.ProcessGroup):
         tensors, host = tensors_of(tensors), HostTensors()
         return self._start(host, tensors, [self._reducing(host, tensor, opts) for tensor in tensors], opts)
 
+    def allreduce_sparse(self, tensors: Any, opts: Any = None) -> LibraryWork:
+        return self.allreduce(tensors, opts)
+
     def _reducing(self, host: HostTensors, tensor: torch.Tensor, opts: Any) -> _Begin:
+        if tensor.layout is torch.sparse_coo:
+            sparse = SparseReduction(tensor, operation_of(opts), self._size)
+            host.afterwards(sparse.finish)
+            return sparse.begin
         reduction = Reduction(operation_of(opts), tensor.dtype)
         data = host.lend(tensor, Use.UPDATE)
         reduction.prepare(data)
@@ -276,8 +284,10 @@ class LibraryProcessGroup(dist.ProcessGroup):
             group, address, count, kind, srcRank, tag, within, work)], None, message=True)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> LibraryWork:
-        raise error("receiving from any rank is not there, since messages are matched by their sender: name it "
-                    "(src=)", "unsupported")
+        tensor, host = only(tensors), HostTensors()
+        address, count, kind = memory_of(host.lend(tensor, Use.WRITE))
+        return self._start(host, [tensor], [lambda group, within, work: lib.receive_from_anybody(
+            group, address, count, kind, tag, within, work)], None, message=True)
 
     def barrier(self, opts: Any = None) -> LibraryWork:
         return self._start(HostTensors(), [], [lib.barrier], opts)

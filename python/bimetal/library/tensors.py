@@ -6,7 +6,7 @@ What src/bimetal/c10d/host_tensors.h and element_type.h do for the extension.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -56,11 +56,16 @@ def synchronize(device: torch.device) -> None:
 class HostTensors:
     """Lends contiguous CPU tensors as they are, and copies in host memory of all others."""
 
-    __slots__ = ("_held", "_results")
+    __slots__ = ("_held", "_last", "_results")
 
     def __init__(self) -> None:
         self._held: list[torch.Tensor] = []
         self._results: list[tuple[torch.Tensor, torch.Tensor]] = []  # from, to
+        self._last: list[Callable[[], None]] = []
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """After the call, before results are handed back. What it refers to is kept as long as the memory."""
+        self._last.append(action)
 
     def lend(self, tensor: torch.Tensor, use: Use) -> torch.Tensor:
         """A contiguous CPU tensor of the same shape and type."""
@@ -103,6 +108,8 @@ class HostTensors:
     def hand_back(self) -> None:
         """After the call: copies results to where the caller wants them, and waits until they are there."""
         with torch.no_grad():
+            for action in self._last:
+                action()
             for source, target in self._results:
                 target.copy_(source)
         for device in {target.device for _, target in self._results}:
@@ -141,6 +148,14 @@ class Reduction:
             raise error(f"the reduction {str(kind).split('.')[-1]} is not there for tensors of type "
                         f"{str(dtype).removeprefix('torch.')}", "unsupported")
         self.number = number
+
+    @property
+    def averages(self) -> bool:
+        return self.number == _AVG
+
+    @property
+    def adds(self) -> bool:
+        return self.averages or self.number == _SUM
 
     def prepare(self, host: torch.Tensor) -> None:
         if self._factor is None:

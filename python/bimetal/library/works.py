@@ -115,6 +115,15 @@ class LibraryWork(dist.Work):
     def synchronize(self) -> None:
         self.wait()
 
+    def _source_rank(self) -> int:
+        """Of a receive from anybody that is done: its sender's rank in the group."""
+        sender = lib.work_sender(self._calls[0].handle) if len(self._calls) == 1 and self.is_success() else -1
+        if sender < 0:
+            raise error("only a receive from any rank that is done knows its sender", "invalid_argument")
+        return sender
+
+    source_rank = _source_rank
+
     def get_future(self) -> LibraryFuture:
         with self._lock:
             if self._future is None:

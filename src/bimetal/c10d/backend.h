@@ -27,10 +27,10 @@ struct BackendOptions final : ::c10d::Backend::Options {
       : Options(kBackendName, timeout) {}
 };
 
-/// Every collective of c10d::Backend but allreduce_sparse and recvAnysource. Tensors may be strided
-/// and on any device (see HostTensors); an operation on a device's tensors begins behind what that
-/// device has queued and ends with the results there. Inputs stay as they are, also where the
-/// fabric uses its own as scratch.
+/// Every collective of c10d::Backend. Tensors may be strided (and, in all-reduces, sparse: see
+/// reductions/sparse.h) and on any device (see HostTensors); an operation on a device's tensors
+/// begins behind what that device has queued and ends with the results there. Inputs stay as they
+/// are, also where the fabric uses its own as scratch.
 ///
 /// Works complete on the group's threads, in the order of their calls. Calls must come in the same
 /// order on all ranks; send and recv are matched by (peer, tag). Futures' callbacks run on threads
@@ -58,6 +58,10 @@ class BimetalBackend final : public ::c10d::Backend {
 
   WorkPtr allreduce(std::vector<at::Tensor>& tensors,
                     const ::c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_sparse(std::vector<at::Tensor>& tensors,
+                           const ::c10d::AllreduceOptions& opts) override {
+    return allreduce(tensors, opts);
+  }
   WorkPtr allreduce_coalesced(std::vector<at::Tensor>& tensors,
                               const ::c10d::AllreduceCoalescedOptions& opts) override;
   WorkPtr broadcast(std::vector<at::Tensor>& tensors,
@@ -98,7 +102,7 @@ class BimetalBackend final : public ::c10d::Backend {
 
   WorkPtr send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   WorkPtr recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
-  /// Error(Unsupported): messages are matched by their sender.
+  /// The work's sourceRank() is the sender once it is done.
   WorkPtr recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
   WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;

@@ -4,6 +4,7 @@
 
 #include "bimetal/c10d/backend_issue.h"
 #include "bimetal/c10d/reductions/bitwise.h"
+#include "bimetal/c10d/reductions/sparse.h"
 #include "bimetal/c10d/tensors/element_type.h"
 
 namespace bimetal::c10d {
@@ -36,6 +37,12 @@ FabricCall scattering(const at::Tensor& whole, const at::Tensor& part,
 
 void BimetalBackend::all_reduce_one(Issue& issue, const at::Tensor& tensor,
                                     const ::c10d::ReduceOp& op) {
+  if (tensor.layout() == at::kSparse) {
+    auto [call, finish] = sparse_reduction(tensor, op);
+    issue.calls.push_back(std::move(call));
+    issue.finish.push_back(std::move(finish));
+    return;
+  }
   if (is_bitwise(op, tensor.scalar_type())) {
     const auto host = issue.tensors.lend(tensor, Use::update);
     auto [call, finish] = bitwise_reduction(host, op, rank_, size_, -1);

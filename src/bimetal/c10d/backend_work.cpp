@@ -31,6 +31,7 @@ BackendWork::BackendWork(Description description, const GroupCalls& calls, bool 
 
 void BackendWork::follow(const std::vector<comm::Work>& parts, std::function<void()> hand_back) {
   hand_back_ = std::move(hand_back);
+  if (parts.size() == 1) message_ = parts.front();
   parts_left_ = parts.size();
   const auto self = c10::intrusive_ptr<BackendWork>::reclaim_copy(this);
   for (const auto& part : parts) {
@@ -166,6 +167,13 @@ float BackendWork::getDuration() const {
   const float milliseconds = milliseconds_;
   TORCH_CHECK(milliseconds >= 0, "the operation has not ended yet");
   return milliseconds;
+}
+
+int BackendWork::sourceRank() const {
+  std::lock_guard lock(state_mutex_);
+  TORCH_CHECK(ended_ && message_.sender() >= 0,
+              "only a receive from any rank that is done knows its sender");
+  return message_.sender();
 }
 
 void BackendWork::abort() {

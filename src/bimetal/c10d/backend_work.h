@@ -56,6 +56,8 @@ class BackendWork final : public ::c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   /// Milliseconds from the call to its end. Error where it has not ended.
   float getDuration() const override;
+  /// Of a receive from anybody that is done: its sender's rank in the group.
+  int sourceRank() const override;
   std::uint64_t getSequencenumber() const override { return call_.sequence; }
   void abort() override;
 
@@ -75,6 +77,7 @@ class BackendWork final : public ::c10d::Work {
   const std::weak_ptr<CallOrder> order_;  // which holds works back
   const std::shared_ptr<CallbackThreads> threads_;
   std::function<void()> hand_back_;
+  comm::Work message_;  ///< what it follows, where that is one operation
   std::atomic<std::size_t> parts_left_{0};
   std::atomic<float> milliseconds_{-1};
   mutable std::mutex state_mutex_;

@@ -28,7 +28,7 @@ std::optional<net::Endpoint> server_of(StorePtr store) {
 }
 
 comm::Group meet(const StorePtr& store, int rank, int size, const std::string& prefix,
-                 const BackendOptions& options) {
+                 const BackendOptions& options, std::optional<comm::Group> world) {
   const auto deadline = Deadline::after(options.timeout);
   const auto server = server_of(store);
   const std::string name =
@@ -38,7 +38,7 @@ comm::Group meet(const StorePtr& store, int rank, int size, const std::string& p
   meeting.members = options.global_ranks_in_group;
   if (!meeting.members.empty()) {
     const auto own = meeting.members.at(static_cast<std::size_t>(rank));
-    meeting.world = worlds::find(static_cast<int>(own), meeting.members);
+    meeting.world = world ? std::move(world) : worlds::find(static_cast<int>(own), meeting.members);
   }
   comm::GroupOptions group;
   group.timeout = options.timeout;
@@ -48,9 +48,10 @@ comm::Group meet(const StorePtr& store, int rank, int size, const std::string& p
 }  // namespace
 
 c10::intrusive_ptr<BimetalBackend> make_backend(StorePtr store, int rank, int size,
-                                                c10::intrusive_ptr<BackendOptions> options) {
+                                                c10::intrusive_ptr<BackendOptions> options,
+                                                std::optional<comm::Group> world) {
   const std::string prefix = comm::prefix_for(options->group_name, rank, size);
-  auto group = guarded([&] { return meet(store, rank, size, prefix, *options); });
+  auto group = guarded([&] { return meet(store, rank, size, prefix, *options, std::move(world)); });
   auto own_store = c10::make_intrusive<::c10d::PrefixStore>(prefix, std::move(store));
   return c10::make_intrusive<BimetalBackend>(std::move(group), std::move(own_store),
                                              std::move(options));

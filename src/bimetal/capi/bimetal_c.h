@@ -172,6 +172,8 @@ typedef struct bimetal_work bimetal_work;
  * BIMETAL_PENDING after that, else what became of it. */
 BIMETAL_C int32_t bimetal_work_wait(const bimetal_work* work, int64_t timeout_ms);
 BIMETAL_C int32_t bimetal_work_test(const bimetal_work* work);
+/* Of bimetal_receive_from_anybody, once it is done: the sender's rank in the group; else -1. */
+BIMETAL_C int32_t bimetal_work_sender(const bimetal_work* work);
 BIMETAL_C void bimetal_work_free(bimetal_work* work);
 
 BIMETAL_C int32_t bimetal_all_reduce(bimetal_group* group, void* data, int64_t count, int32_t type,
@@ -210,6 +212,19 @@ BIMETAL_C int32_t bimetal_send(bimetal_group* group, const void* data, int64_t c
 BIMETAL_C int32_t bimetal_receive(bimetal_group* group, void* data, int64_t count, int32_t type,
                                   int32_t peer, uint64_t tag, int64_t timeout_ms,
                                   bimetal_work** work);
+/* From whoever sends a message of the tag first: bimetal_work_sender says who, once it is done. */
+BIMETAL_C int32_t bimetal_receive_from_anybody(bimetal_group* group, void* data, int64_t count,
+                                               int32_t type, uint64_t tag, int64_t timeout_ms,
+                                               bimetal_work** work);
+/* Bytes, of which ranks do not know how many the others have. */
+typedef struct bimetal_gathered bimetal_gathered;
+BIMETAL_C int32_t bimetal_all_gather_bytes(bimetal_group* group, const void* input, int64_t bytes,
+                                           bimetal_gathered** gathered, int64_t timeout_ms,
+                                           bimetal_work** work);
+/* Once that is done: what a rank has given, until `gathered` is freed. */
+BIMETAL_C int32_t bimetal_gathered_part(const bimetal_gathered* gathered, int32_t rank,
+                                        const void** data, int64_t* bytes);
+BIMETAL_C void bimetal_gathered_free(bimetal_gathered* gathered);
 BIMETAL_C int32_t bimetal_barrier(bimetal_group* group, int64_t timeout_ms, bimetal_work** work);
 
 /* ---- Queues: which calls are done, for a thread that waits for any of them ---- */

@@ -1,6 +1,9 @@
 // The collectives and messages of a group.
 
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -69,6 +72,10 @@ std::size_t whole_of(const comm::Group& group, std::int64_t part) {
 }
 
 }  // namespace
+
+struct bimetal_gathered {
+  std::shared_ptr<comm::Gathered> gathered = std::make_shared<comm::Gathered>();
+};
 
 extern "C" {
 
@@ -188,6 +195,47 @@ std::int32_t bimetal_receive(bimetal_group* group, void* data, std::int64_t coun
   return begin(group, work, [&](comm::Group& in) {
     return in.recv({data, size_of_count(count), type_of(type)}, peer, tag, within(timeout_ms));
   });
+}
+
+std::int32_t bimetal_receive_from_anybody(bimetal_group* group, void* data, std::int64_t count,
+                                          std::int32_t type, std::uint64_t tag,
+                                          std::int64_t timeout_ms, bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    return in.recv_from_anybody({data, size_of_count(count), type_of(type)}, tag,
+                                within(timeout_ms));
+  });
+}
+
+std::int32_t bimetal_all_gather_bytes(bimetal_group* group, const void* input, std::int64_t bytes,
+                                      bimetal_gathered** gathered, std::int64_t timeout_ms,
+                                      bimetal_work** work) {
+  return begin(group, work, [&](comm::Group& in) {
+    capi::require(gathered, "the place for what is gathered");
+    auto made = std::make_unique<bimetal_gathered>();
+    const std::span own(static_cast<const std::byte*>(input), size_of_count(bytes));
+    auto begun = in.all_gather_bytes(own, made->gathered, within(timeout_ms));
+    *gathered = made.release();
+    return begun;
+  });
+}
+
+std::int32_t bimetal_gathered_part(const bimetal_gathered* gathered, std::int32_t rank,
+                                   const void** data, std::int64_t* bytes) {
+  return capi::guarded([&] {
+    capi::require(gathered, "what is gathered");
+    const auto& parts = gathered->gathered->parts;
+    if (rank < 0 || static_cast<std::size_t>(rank) >= parts.size()) {
+      throw Error(ErrorCode::InvalidArgument,
+                  "nothing has been gathered from rank " + std::to_string(rank));
+    }
+    const auto part = parts[static_cast<std::size_t>(rank)];
+    *data = part.data();
+    *bytes = static_cast<std::int64_t>(part.size());
+  });
+}
+
+void bimetal_gathered_free(bimetal_gathered* gathered) {
+  delete gathered;
 }
 
 std::int32_t bimetal_barrier(bimetal_group* group, std::int64_t timeout_ms, bimetal_work** work) {

@@ -66,6 +66,10 @@ std::int32_t bimetal_work_test(const bimetal_work* work) {
   return work->work.done() ? outcome_of(work->work) : BIMETAL_PENDING;
 }
 
+std::int32_t bimetal_work_sender(const bimetal_work* work) {
+  return work->work.sender();
+}
+
 void bimetal_work_free(bimetal_work* work) {
   delete work;
 }

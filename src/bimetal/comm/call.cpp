@@ -71,6 +71,7 @@ bool same_call(const net::FrameHeader& a, const net::FrameHeader& b) noexcept {
 
 std::string describe(const net::FrameHeader& header) {
   if (is(header, Operation::barrier)) return "barrier";
+  if (is(header, Operation::all_gather_bytes)) return "all_gather_bytes";
   std::string text(to_string(static_cast<Operation>(header.operation)));
   if (header.reduce_op != 0) {
     text += fmt::format("({}", to_string(static_cast<ReduceOp>(header.reduce_op)));

@@ -55,6 +55,7 @@ std::string_view to_string(Operation operation) noexcept {
     case Operation::all_to_all: return "all_to_all";
     case Operation::send_recv: return "send_recv";
     case Operation::barrier: return "barrier";
+    case Operation::all_gather_bytes: return "all_gather_bytes";
   }
   return "unknown operation";
 }

@@ -39,6 +39,7 @@ enum class Operation : std::uint8_t {
   all_to_all = 8,
   send_recv = 9,
   barrier = 10,
+  all_gather_bytes = 11,  ///< of lengths that the ranks do not know of each other
 };
 
 /// Bytes per element; 0 for a value that is none of the above.

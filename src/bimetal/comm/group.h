@@ -15,6 +15,7 @@
 #include "bimetal/comm/buffer.h"
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
+#include "bimetal/comm/gathered.h"
 #include "bimetal/comm/group_memory.h"
 #include "bimetal/comm/topology.h"
 #include "bimetal/comm/transport.h"
@@ -84,6 +85,10 @@ class Group {
               std::optional<Deadline> deadline = {});
   /// output.count == input.count × size(); rank r's input lands at r × input.count.
   Work all_gather(ConstBuffer input, Buffer output, std::optional<Deadline> deadline = {});
+  /// The same for bytes where ranks do not know how many the others have. By messages, also where
+  /// ranks share memory.
+  Work all_gather_bytes(std::span<const std::byte> input, std::shared_ptr<Gathered> output,
+                        std::optional<Deadline> deadline = {});
   /// input.count == output.count × size(); `input` is scratch afterwards.
   Work reduce_scatter(Buffer input, Buffer output, ReduceOp op = ReduceOp::sum,
                       std::optional<Deadline> deadline = {});
@@ -106,6 +111,9 @@ class Group {
   Work send(ConstBuffer data, int peer, std::uint64_t tag = 0,
             std::optional<Deadline> deadline = {});
   Work recv(Buffer data, int peer, std::uint64_t tag = 0, std::optional<Deadline> deadline = {});
+  /// The first message of the tag that arrives, whoever sends it (Work::sender). Of receives that a
+  /// message suits, with a peer or without, it goes to the one that was called first.
+  Work recv_from_anybody(Buffer data, std::uint64_t tag = 0, std::optional<Deadline> deadline = {});
   Work barrier(std::optional<Deadline> deadline = {});
 
   /// Which ranks have memory in common. The same on all ranks.

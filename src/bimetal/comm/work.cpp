@@ -68,6 +68,10 @@ std::exception_ptr Work::error() const {
   return state_ ? state_->error() : nullptr;
 }
 
+int Work::sender() const {
+  return state_ ? state_->sender() : -1;
+}
+
 void Work::on_done(std::function<void(std::exception_ptr)> callback) const {
   if (state_) {
     state_->on_done(std::move(callback));

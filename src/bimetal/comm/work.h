@@ -28,6 +28,10 @@ class Work {
   /// nullptr while running and after success.
   std::exception_ptr error() const;
 
+  /// Of a message that has been received: the rank of the group that it is from, where nobody was
+  /// named. -1 before that, and for all else.
+  int sender() const;
+
   /// Runs `callback` once when done: at once if it is, else on one of the group's threads, where it
   /// must not throw and must not block (as dropping a group's last handle does). Other calls may
   /// be made from it.

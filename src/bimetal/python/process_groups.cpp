@@ -1,4 +1,5 @@
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "bimetal/base/error.h"
@@ -15,7 +16,7 @@ namespace {
 
 namespace py = pybind11;
 
-BackendPtr make_backend(const ::c10d::DistributedBackendOptions& place) {
+BackendPtr make_backend(const ::c10d::DistributedBackendOptions& place, const BackendPtr& world) {
   using std::chrono::milliseconds;
   launch::end_with_launcher();
   auto options = c10::make_intrusive<c10d::BackendOptions>(
@@ -23,7 +24,9 @@ BackendPtr make_backend(const ::c10d::DistributedBackendOptions& place) {
   options->group_name = place.group_id;
   options->global_ranks_in_group.assign(place.global_ranks_in_group.begin(),
                                         place.global_ranks_in_group.end());
-  return c10d::make_backend(place.store, place.group_rank, place.group_size, std::move(options));
+  const auto shared = world ? std::optional(group_of(world)) : std::nullopt;
+  return c10d::make_backend(place.store, place.group_rank, place.group_size, std::move(options),
+                            shared);
 }
 
 std::string device_for(const std::string& spec, int local_rank) {
@@ -43,7 +46,7 @@ const comm::Group& group_of(const BackendPtr& backend) {
 
 void bind_process_groups(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  module.def("make_backend", make_backend, py::arg("place"), no_gil);
+  module.def("make_backend", make_backend, py::arg("place"), py::arg("world") = py::none(), no_gil);
   module.def("end_with_launcher", launch::end_with_launcher, no_gil);
   module.def(
       "close_all",

@@ -138,7 +138,7 @@ TEST(BackendGroups, AbortEndsWhatIsInFlightOnAllRanks) {
   });
 }
 
-TEST(BackendGroups, ReceivingFromAnybodyIsRefused) {
+TEST(BackendGroups, InAGroupOfOneThereIsNobodyToReceiveFrom) {
   run_backends(1, [](const BackendPtr& world) {
     Tensors list{at::ones({1})};
     EXPECT_THROW(world->recvAnysource(list, 0), c10d::BackendError);

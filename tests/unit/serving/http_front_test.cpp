@@ -25,11 +25,18 @@ struct Answered {
   Json body = {};
 };
 
-Answered ask_by_http(const net::Endpoint& at, const std::string& message) {
+std::string text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string read_all(const net::Endpoint& at, const std::string& message) {
   auto socket = RawSocket::connect(at);
   socket.write(message);
-  const auto bytes = socket.read(1 << 20);
-  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return text_of(socket.read(1 << 20));
+}
+
+Answered ask_by_http(const net::Endpoint& at, const std::string& message) {
+  const auto text = read_all(at, message);
   const auto end = text.find("\r\n\r\n");
   if (!text.starts_with("HTTP/1.1 ") || end == std::string::npos) return {0, text};
   return {std::stoi(text.substr(9, 3)), text.substr(0, end),
@@ -148,10 +155,11 @@ TEST_F(ByHttp, LimitsHold) {
   EXPECT_EQ(
       ask_by_http(at(), "POST /v1/predict HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n").status,
       413);
-  EXPECT_EQ(ask_by_http(at(), "POST /v1/predict HTTP/1.1\r\nContent-Length: x\r\n\r\n").status, 400);
+  EXPECT_EQ(ask_by_http(at(), "POST /v1/predict HTTP/1.1\r\nContent-Length: x\r\n\r\n").status,
+            400);
   EXPECT_EQ(
       ask_by_http(at(),
-               "POST /v1/predict HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}")
+                  "POST /v1/predict HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}")
           .status,
       400);
   EXPECT_EQ(
@@ -190,10 +198,42 @@ TEST_F(ByHttp, ItsEndAnswersNobodyAndDisturbsNobody) {
   expect_served();
 }
 
+TEST_F(ByHttp, PagesOfOtherPlacesAskInVain) {
+  answer();
+  EXPECT_EQ(get(at(), "/health", "Host: evil.example\r\n").status, 403);
+  EXPECT_EQ(get(at(), "/health", "Host: localhost\r\nOrigin: https://evil.example\r\n").status,
+            403);
+  EXPECT_EQ(get(at(), "/health", fmt::format("Host: {}\r\n", net::to_string(at()))).status, 200);
+  EXPECT_EQ(get(at(), "/health", "Host: localhost:1\r\nOrigin: http://localhost:2\r\n").status,
+            200);
+}
+
+TEST_F(ByHttp, AClientThatWaitsBeforeItsBodyIsToldToGoOn) {
+  answer();
+  const std::string body = R"({"images": [[0, 1, 0], [0, 0, 1]]})";
+  auto socket = RawSocket::connect(at());
+  socket.write(
+      fmt::format("POST /v1/predict HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+                  body.size()));
+  const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+  EXPECT_EQ(text_of(socket.read(go_on.size())), go_on);
+  socket.write(body);
+  EXPECT_THAT(text_of(socket.read(1 << 20)), StartsWith("HTTP/1.1 200 OK\r\n"));
+  // Who is refused anyway is not.
+  EXPECT_THAT(read_all(at(),
+                       "POST /v1/predict HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: "
+                       "99999999999\r\n\r\n"),
+              StartsWith("HTTP/1.1 413 "));
+}
+
 TEST_F(ByHttp, AsksForItsToken) {
   const auto token = net::Token::generate();
   answer({.token = token});
   EXPECT_EQ(get(at(), "/health").status, 401);
+  EXPECT_THAT(read_all(at(), "GET /health HTTP/1.1\r\n\r\n"), HasSubstr("docs/serving.md"));
+  // Whoever knows it may come by any name.
+  const auto known = fmt::format("Host: a.example\r\nAuthorization: Bearer {}\r\n", token.text());
+  EXPECT_EQ(get(at(), "/health", known).status, 200);
   EXPECT_EQ(get(at(), "/else").status, 401);
   EXPECT_EQ(get(at(), "/health", fmt::format("Authorization: Bearer {}\r\n", token.text())).status,
             200);

@@ -6,6 +6,8 @@ from typing import Any
 
 from bimetal._errors import Error
 from bimetal.horovod.core import membership, world
+from bimetal.horovod.core.process_sets import add_those_of_init
+from bimetal.horovod.core.recording import start_as_the_environment_says
 from bimetal.horovod.core.world import is_initialized, shutdown
 
 __all__ = ["ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "gloo_built", "gloo_enabled", "init",
@@ -20,23 +22,26 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     does nothing.
 
     Args:
-        comm, process_sets: for Horovod's signature: all ranks take part, so None or nothing in them.
+        comm: for Horovod's signature: all ranks take part, so None or nothing in it.
+        process_sets: a list of ``ProcessSet`` to add; or "dynamic", since more can always be added.
 
     Raises:
         bimetal.Error: ``invalid_argument`` for variables that make no sense, ``timeout`` naming the ranks that did
-            not come within HOROVOD_GLOO_TIMEOUT_SECONDS (300), ``unsupported`` for a part of the ranks.
+            not come within HOROVOD_GLOO_TIMEOUT_SECONDS (300), ``unsupported`` for a communicator.
     """
-    if comm or process_sets:
-        raise Error("init() takes all ranks: communicators and process sets are not there", "unsupported")
+    if comm:
+        raise Error("init() takes all ranks: communicators are not there; use process_sets=", "unsupported")
     if world.is_initialized():
         return
     if world.meet():
         place = world.first_place()
         world.enter(world.meeting().store, place.rank, place.size, world.next_generation())
         world.meeting().all_have_met()
+        add_those_of_init(process_sets)
     else:
         membership.come_later()
     world.end_with_the_process()
+    start_as_the_environment_says()
 
 
 def rank() -> int:

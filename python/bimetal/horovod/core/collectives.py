@@ -7,6 +7,7 @@ rank that has joined has no request: it takes part with zeros, or with no rows, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,9 +24,12 @@ _TORCH_OPS = {ReduceOp.Average: dist.ReduceOp.SUM, ReduceOp.Sum: dist.ReduceOp.S
               ReduceOp.Max: dist.ReduceOp.MAX, ReduceOp.Product: dist.ReduceOp.PRODUCT}
 
 
-def start(group: dist.ProcessGroup, found: Found, request: Request | None) -> Finish:
-    """Begins it; ``found`` is every rank's signature. All ranks call it in the same order."""
+def start(group: dist.ProcessGroup, ranks: Sequence[int], found: Found, request: Request | None) -> Finish:
+    """Begins it; ``found`` is every rank's signature, ``ranks`` their numbers among all. All ranks call it in the same
+    order."""
     signature = next(one for one in found if one)
+    if signature.kind == "broadcast":
+        signature = replace(signature, root=list(ranks).index(signature.root))  # the group counts its own
     for event in request.events if request else ():
         event.synchronize()
     return _STARTS[signature.kind](group, found, signature, request)
@@ -178,7 +182,7 @@ def catch_up(results: Any) -> None:
             torch.accelerator.synchronize(device)
 
 
-def check(signature: Signature, size: int) -> None:
+def check(signature: Signature, ranks: Sequence[int]) -> None:
     """What cannot work whatever the other ranks say. Raises bimetal.Error."""
     for dtype, shape in signature.tensors:
         if signature.kind in ("allgather", "alltoall", "reducescatter") and not shape:
@@ -187,9 +191,16 @@ def check(signature: Signature, size: int) -> None:
             raise Misuse(f"{signature}: bool has no average")
     if signature.op == ReduceOp.Adasum:
         raise Error(f"{signature}: Adasum is not there; use op=Average or op=Sum", "unsupported")
-    if signature.kind == "broadcast" and not 0 <= signature.root < size:
-        raise Misuse(f"{signature}: root rank {signature.root} is not one of {size} ranks")
+    size = len(ranks)
+    if signature.kind == "broadcast" and signature.root not in ranks:
+        raise Misuse(f"{signature}: root rank {signature.root} is not one of the {size} ranks {_in_short(ranks)}")
     if signature.kind == "alltoall":
         rows = signature.tensors[0][1][0]
         if len(signature.splits) != size or sum(signature.splits) != rows or min(signature.splits) < 0:
             raise Misuse(f"{signature}: splits {list(signature.splits)} do not share {rows} rows out to {size} ranks")
+
+
+def _in_short(ranks: Sequence[int]) -> str:
+    if list(ranks) == list(range(len(ranks))):
+        return f"0 to {len(ranks) - 1}"
+    return ", ".join(map(str, ranks))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from bimetal.horovod.core.misuse import Misuse
 from bimetal.horovod.core.negotiation import Announcement, Decision, decide
 from bimetal.horovod.core.request import Handle, Request
 from bimetal.horovod.core.rounds import Rounds
+from bimetal.horovod.core.timeline import running
 
 # A pause after a round in which no request was on all ranks. Whatever is asked for meanwhile ends it.
 _PAUSE = 0.001
@@ -31,8 +33,10 @@ _STALLED_AFTER = 10.0
 class Engine:
     """Runs requests on a process group of its own. Thread-safe."""
 
-    def __init__(self, group: dist.ProcessGroup):
+    def __init__(self, group: dist.ProcessGroup, ranks: Sequence[int]):
+        """``ranks``: the numbers of the group's ranks among all."""
         self._group = group
+        self._ranks = list(ranks)
         self._rounds = Rounds(group)
         self._changed = threading.Condition()
         self._pending: dict[str, Request] = {}
@@ -55,7 +59,7 @@ class Engine:
 
     def submit(self, request: Request) -> Handle:
         """Queues it. Raises what has ended the engine, and ``invalid_argument`` while one of that name is pending."""
-        collectives.check(request.signature, self._group.size())
+        collectives.check(request.signature, self._ranks)
         with self._changed:
             self._refuse_if_over()
             if request.signature.name in self._pending:
@@ -127,12 +131,15 @@ class Engine:
         with self._changed:
             requests = tuple(request.signature for request in self._pending.values())
             joined = self._join is not None
+        timeline = running()
+        if timeline:
+            timeline.cycle()
         mine = Announcement(requests, joined, self._stalled())
         text = mine.encode()
         texts = self._rounds.exchange(text)
         # Usually all ranks ask for the same: then there is nothing to decode.
         announcements = [mine if other == text else Announcement.decode(other) for other in texts]
-        decision = decide(announcements)
+        decision = decide(announcements, self._ranks)
         self._note_joined(announcements)
         if decision.run or decision.refused or decision.all_joined or decision.deadlock:
             self._idle_since = None
@@ -159,8 +166,9 @@ class Engine:
         for found in decision.run:
             name = next(one.name for one in found if one)
             request = self._take(name)
+            begun = time.monotonic()
             try:
-                started.append((request, collectives.start(self._group, found, request)))
+                started.append((request, begun, collectives.start(self._group, self._ranks, found, request)))
             except Error as error:
                 if error.code not in ("unsupported", "invalid_argument") or request is None:
                     raise
@@ -169,16 +177,19 @@ class Engine:
                 if request:
                     request.handle.fail(error)
                 raise
-        for index, (request, finish) in enumerate(started):
+        timeline = running()
+        for index, (request, begun, finish) in enumerate(started):
             try:
                 result = finish()
                 collectives.catch_up(result)
             except BaseException as error:
-                for late, _ in started[index:]:
+                for late, _, _ in started[index:]:
                     if late:
                         late.handle.fail(error)
                 raise
             if request:
+                if timeline:
+                    timeline.collective(request, begun, time.monotonic())
                 request.handle.finish(result)
 
     def _take(self, name: str) -> Request | None:

@@ -44,15 +44,16 @@ class Decision:
     all_joined: bool = False
 
 
-def decide(announcements: Sequence[Announcement]) -> Decision:
-    """What all ranks do now."""
+def decide(announcements: Sequence[Announcement], ranks: Sequence[int] | None = None) -> Decision:
+    """What all ranks do now. ``ranks``: by which numbers messages call those that have announced; None: from 0."""
+    ranks = range(len(announcements)) if ranks is None else ranks
     decision = Decision()
     by_name = [{request.name: request for request in rank.requests} for rank in announcements]
     names = dict.fromkeys(name for rank in by_name for name in rank)  # ordered
     for name in names:
         found = [rank.get(name) for rank in by_name]
         if all(request or rank.joined for request, rank in zip(found, announcements, strict=True)):
-            problem = _difference(found) or _not_with_joined(found)
+            problem = _difference(found, ranks) or _not_with_joined(found, ranks)
             if problem:
                 decision.refused[name] = problem
             else:
@@ -61,13 +62,13 @@ def decide(announcements: Sequence[Announcement]) -> Decision:
         return decision
     decision.all_joined = not names and all(rank.joined for rank in announcements)
     if names and all(rank.stalled or rank.joined for rank in announcements):
-        decision.deadlock = _deadlock(announcements)
+        decision.deadlock = _deadlock(announcements, ranks)
     return decision
 
 
-def _difference(found: Sequence[Signature | None]) -> tuple[str, str] | None:
-    first, reference = next((rank, request) for rank, request in enumerate(found) if request)
-    for rank, request in enumerate(found):
+def _difference(found: Sequence[Signature | None], ranks: Sequence[int]) -> tuple[str, str] | None:
+    first, reference = next((rank, request) for rank, request in zip(ranks, found, strict=True) if request)
+    for rank, request in zip(ranks, found, strict=True):
         if request and _comparable(request) != _comparable(reference):
             return "call_mismatch", (f"ranks ask for different things by one name: rank {first} for "
                                      f"{_in_full(reference)}, rank {rank} for {_in_full(request)}")
@@ -93,8 +94,8 @@ def _in_full(request: Signature) -> str:
     return ", ".join([str(request), *extra])
 
 
-def _not_with_joined(found: Sequence[Signature | None]) -> tuple[str, str] | None:
-    joined = [rank for rank, request in enumerate(found) if request is None]
+def _not_with_joined(found: Sequence[Signature | None], ranks: Sequence[int]) -> tuple[str, str] | None:
+    joined = [rank for rank, request in zip(ranks, found, strict=True) if request is None]
     if not joined:
         return None
     request = next(request for request in found if request)
@@ -110,9 +111,9 @@ def _not_with_joined(found: Sequence[Signature | None]) -> tuple[str, str] | Non
     return None
 
 
-def _deadlock(announcements: Sequence[Announcement]) -> str:
+def _deadlock(announcements: Sequence[Announcement], ranks: Sequence[int]) -> str:
     waits = []
-    for rank, announcement in enumerate(announcements):
+    for rank, announcement in zip(ranks, announcements, strict=True):
         if announcement.requests:
             first, *more = announcement.requests
             waits.append(f"rank {rank} for {first}{f' and {len(more)} more' if more else ''}")

@@ -119,13 +119,15 @@ class Request:
     """A signature and this rank's part in it.
 
     ``tensors`` are the engine's own until the handle is done: what it reduces or receives in place, and otherwise
-    reads. ``events`` are those behind which devices have filled them.
+    reads. ``events`` are those behind which devices have filled them, ``asked`` the
+    time.monotonic() of the call.
     """
 
     signature: Signature
     tensors: list[torch.Tensor]
     handle: Handle
     events: Sequence[Any] = field(default_factory=list)
+    asked: float = field(default_factory=time.monotonic)
 
 
 def make_request(kind: str, name: str, tensors: Sequence[torch.Tensor], convert: Callable[[Any], Any],

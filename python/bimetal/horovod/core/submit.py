@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from bimetal.horovod.core import world
-from bimetal.horovod.core.process_set import require_all_ranks
+from bimetal.horovod.core.process_set import engine_of
 from bimetal.horovod.core.request import Handle, ReduceOp, make_request
 
 
 def submit(kind: str, name: str | None, tensors: Sequence[torch.Tensor], convert: Callable[[Any], Any],
            process_set: Any = None, **more: Any) -> Handle:
-    """Queues a collective. ``tensors`` belong to the engine until it is done."""
-    require_all_ranks(process_set)
-    engine = world.current().engine
+    """Queues a collective of a process set, or of all ranks. ``tensors`` belong to the engine until it is done. Ranks are
+    named by their numbers among all."""
+    engine = engine_of(process_set)
     full_name = f"{kind}.{name}" if name else engine.name_for(kind)
     return engine.submit(make_request(kind, full_name, tensors, convert, **more))
 
@@ -44,7 +44,7 @@ def join(device: int = -1) -> int:
 
 
 def barrier(process_set: Any = None) -> None:
-    """Waits until every rank has called it, or joined."""
+    """Waits until every rank (of the process set) has called it, or joined."""
     wait(submit("barrier", None, [], lambda _: None, process_set))
 
 

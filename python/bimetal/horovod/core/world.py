@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import itertools
 import json
 import os
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,7 @@ from bimetal.horovod.core.environment import Place, find_place
 from bimetal.horovod.core.meeting import Meeting, launcher_keeps_the_store, open_meeting
 from bimetal.horovod.core.rounds import Rounds
 
-_SECONDS_TO_CLOSE = 5.0
+SECONDS_TO_CLOSE = 5.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,20 @@ class World:
     cross_size: int
     homogeneous: bool
     generation: int
+    group: dist.ProcessGroup
     engine: Engine
+    sets: dict[int | None, Any] = field(default_factory=dict)  # process sets that have been added, by number
+    set_engines: dict[int, Engine] = field(default_factory=dict)  # of those that this rank is in
+    _set_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def number_of_next_set(self) -> int:
+        return next(self._set_numbers)
+
+    def close(self) -> None:
+        for engine in [*self.set_engines.values(), self.engine]:
+            engine.close(SECONDS_TO_CLOSE)
+        for process_set in self.sets.values():
+            process_set.process_set_id = None
 
 
 _world: World | None = None
@@ -61,7 +76,7 @@ def shutdown() -> None:
     global _world
     world, _world = _world, None
     if world is not None:
-        world.engine.close(_SECONDS_TO_CLOSE)
+        world.close()
 
 
 def end_with_the_process() -> None:
@@ -82,10 +97,11 @@ def enter(store: dist.Store, rank: int, size: int, generation: int, seconds: flo
         seconds: for all ranks to come; None is what the environment says.
     """
     global _world, _generation
-    group = _make_group(store, rank, size, generation, seconds or connect_seconds())
+    group = _make_group(dist.PrefixStore(f"{generation}/", store), f"horovod/{generation}", list(range(size)), rank,
+                        seconds or connect_seconds())
     try:
         places = _exchange_places(group)
-        _world = World(rank, size, *_locality(places, rank), generation, Engine(group))
+        _world = World(rank, size, *_locality(places, rank), generation, group, Engine(group, range(size)))
     except BaseException:
         group.abort()
         raise
@@ -152,18 +168,26 @@ def next_generation() -> int:
     return _generation
 
 
-def _make_group(store: dist.Store, rank: int, size: int, generation: int, seconds: float) -> dist.ProcessGroup:
-    """A process group of backend bimetal beside torch's default one, which belongs to the user."""
-    name = f"horovod/{generation}"
-    prefixed = dist.PrefixStore(f"{generation}/", store)
+def make_group_of(ranks: Sequence[int], number: int) -> dist.ProcessGroup:
+    """For process set ``number``: a group of some ranks of this world, this one included. Collective among them."""
+    here = current()
+    store = dist.PrefixStore(f"{here.generation}/sets/{number}/", meeting().store)
+    return _make_group(store, f"horovod/{here.generation}/{number}", ranks, here.rank, connect_seconds(),
+                       here.group._get_backend(torch.device("cpu")))
+
+
+def _make_group(store: dist.Store, name: str, ranks: Sequence[int], rank: int, seconds: float,
+                world: Any = None) -> dist.ProcessGroup:
+    """A process group of backend bimetal beside torch's default one, which belongs to the user. ``world``: the backend
+    of a group of all ranks, whose connections it shares."""
     place = torch._C._distributed_c10d._DistributedBackendOptions()
-    place.store, place.group_rank, place.group_size = prefixed, rank, size
+    place.store, place.group_rank, place.group_size = store, ranks.index(rank), len(ranks)
     place.timeout, place.group_id = datetime.timedelta(seconds=seconds), name
     # Named, so that later groups of torch.distributed do not take this one for the default group.
-    place.global_ranks_in_group = list(range(size))
-    backend = _C.make_backend(place)
+    place.global_ranks_in_group = list(ranks)
+    backend = _C.make_backend(place, world)
     backend.set_timeout(datetime.timedelta(seconds=operation_seconds()))
-    group = dist.ProcessGroup(prefixed, rank, size)
+    group = dist.ProcessGroup(store, place.group_rank, place.group_size)
     for device in _devices():
         group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
     group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)

@@ -34,6 +34,8 @@ from bimetal.horovod.core.basics import (
 )
 from bimetal.horovod.core.objects import allgather_object, broadcast_object
 from bimetal.horovod.core.process_set import ProcessSet, global_process_set
+from bimetal.horovod.core.process_sets import add_process_set, remove_process_set
+from bimetal.horovod.core.recording import start_timeline, stop_timeline
 from bimetal.horovod.core.submit import barrier, join
 from bimetal.horovod.tensorflow import elastic
 from bimetal.horovod.tensorflow.compression import Compression
@@ -59,10 +61,10 @@ from bimetal.horovod.tensorflow.tape import DistributedGradientTape
 
 __all__ = [
     "Adasum", "Average", "Compression", "DistributedGradientTape", "DistributedOptimizer", "HorovodInternalError",
-    "Max", "Min", "ProcessSet", "Product", "Sum", "allgather", "allgather_object", "allreduce", "alltoall", "barrier",
-    "broadcast", "broadcast_object", "broadcast_variables", "ccl_built", "cross_rank", "cross_size", "cuda_built",
-    "ddl_built", "elastic", "global_process_set", "gloo_built", "gloo_enabled", "grouped_allreduce", "init",
-    "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "mpi_built", "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built", "rank", "rank_op", "reducescatter", "rocm_built", "shutdown", "size", "size_op",
+    "Max", "Min", "ProcessSet", "Product", "Sum", "add_process_set", "allgather", "allgather_object", "allreduce",
+    "alltoall", "barrier", "broadcast", "broadcast_object", "broadcast_variables", "ccl_built", "cross_rank",
+    "cross_size", "cuda_built", "ddl_built", "elastic", "global_process_set", "gloo_built", "gloo_enabled",
+    "grouped_allreduce", "init", "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "mpi_built",
+    "mpi_enabled", "mpi_threads_supported", "nccl_built", "rank", "rank_op", "reducescatter", "remove_process_set",
+    "rocm_built", "shutdown", "size", "size_op", "start_timeline", "stop_timeline",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bimetal.horovod.core.process_set import global_process_set
+from bimetal.horovod.core.process_set import global_process_set, or_all
 from bimetal.horovod.core.request import ReduceOp
 from bimetal.horovod.tensorflow import ops
 from bimetal.horovod.tensorflow.bridge import call, run_collective
@@ -35,7 +35,10 @@ def _is_numeric(variable: Any) -> bool:
 def reduce_gradients(gradients: Sequence[Any], compression: type = Compression.none, sparse_as_dense: bool = False,
                      op: ReduceOp = ReduceOp.Average, predivide: float = 1.0,
                      process_set: Any = global_process_set) -> list[Any]:
-    """The ranks' gradients combined: dense ones as one exchange, rows of tf.IndexedSlices gathered, None left."""
+    """The ranks' gradients combined: dense ones as one exchange, rows of tf.IndexedSlices gathered, None left. Those of a
+    rank outside of the process set stay its own."""
+    if not or_all(process_set).included():
+        return list(gradients)
     given = [tf.convert_to_tensor(one) if sparse_as_dense and isinstance(one, tf.IndexedSlices) else one
              for one in gradients]
     dense = [index for index, one in enumerate(given) if one is not None and not isinstance(one, tf.IndexedSlices)]

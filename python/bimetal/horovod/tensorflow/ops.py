@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bimetal._errors import Error
 from bimetal.horovod.core import world
-from bimetal.horovod.core.process_set import global_process_set
+from bimetal.horovod.core.process_set import global_process_set, or_all
 from bimetal.horovod.core.request import ReduceOp
 from bimetal.horovod.core.submit import choose_op
 from bimetal.horovod.tensorflow.bridge import call, run_collective
@@ -97,14 +97,14 @@ def _gather_slices(slices: tf.IndexedSlices, op: ReduceOp, factor: float, name: 
     values = allgather(slices.values, name and f"{name}.values", process_set=process_set)
     indices = allgather(slices.indices, name and f"{name}.indices", process_set=process_set)
     if op == ReduceOp.Average:
-        factor = factor / tf.cast(size_op(), values.dtype)
+        factor = factor / tf.cast(size_op(process_set), values.dtype)
     return tf.IndexedSlices(values * factor, indices, dense_shape=slices.dense_shape)
 
 
 @_as_it_is
-def size_op() -> tf.Tensor:
+def size_op(process_set: Any = global_process_set) -> tf.Tensor:
     """size() as a tensor that is evaluated when the graph runs: elastic jobs change it."""
-    return call(lambda: [numpy.int32(world.current().size)], [], [tf.int32], [()])[0]
+    return call(lambda: [numpy.int32(or_all(process_set).size())], [], [tf.int32], [()])[0]
 
 
 @_as_it_is
@@ -136,7 +136,7 @@ def _own_rows(process_set: Any) -> Any:
     """The rows of a gathered array that are this rank's."""
     def body(gathered: Any, shape: Any) -> list[Any]:
         rows = run_collective("allgather", None, [shape[:1]], process_set)[0].tolist()
-        begin = sum(rows[:world.current().rank])
+        begin = sum(rows[:or_all(process_set).rank()])
         return [gathered[begin:begin + int(shape[0])]]
     return body
 
@@ -171,7 +171,7 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_na
     def body(array: Any, shares: Any) -> list[Any]:
         shares = [int(share) for share in shares]
         if not shares:
-            size = world.current().size
+            size = or_all(process_set).size()
             if len(array) % size:
                 raise ValueError(f"alltoall without splits needs a number of rows that {size} ranks divide; there are "
                                  f"{len(array)}")
@@ -209,7 +209,7 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: type = Compr
                 raise ValueError(f"reducescatter with op {op.name} has no gradient")
             gathered, = call(lambda array: run_collective("allgather", None, [array], process_set), [upstream],
                              [upstream.dtype], [given.shape])
-            ranks = tf.cast(size_op(), gathered.dtype) if op == ReduceOp.Sum else 1
+            ranks = tf.cast(size_op(process_set), gathered.dtype) if op == ReduceOp.Sum else 1
             return gathered * factor * ranks  # as Horovod defines it
         result, = call(lambda array: run_collective("reducescatter", name, [array], process_set, op=op,
                                                     prescale=prescale_factor, postscale=postscale_factor),

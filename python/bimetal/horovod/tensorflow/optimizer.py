@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from bimetal._errors import Error
-from bimetal.horovod.core.process_set import global_process_set, require_all_ranks
+from bimetal.horovod.core.process_set import global_process_set, or_all
 from bimetal.horovod.core.request import ReduceOp
 from bimetal.horovod.tensorflow.compression import Compression
 from bimetal.horovod.tensorflow.functions import reduce_gradients
@@ -42,15 +42,16 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: 
         op: Average, Sum, Min, Max or Product.
         backward_passes_per_step: gradients of so many batches are added up before they are exchanged and used.
         average_aggregated_gradients: divides that sum by the number of passes.
+        process_set: whose gradients; on ranks outside of it they are their own.
         name, device_dense, device_sparse, num_groups, groups: of Horovod's signature, without effect.
 
     Returns:
         The optimizer.
 
     Raises:
-        bimetal.Error: ``unsupported`` for Adasum, process sets, and what is no optimizer of Keras 3 on TensorFlow.
+        bimetal.Error: ``unsupported`` for Adasum and what is no optimizer of Keras 3 on TensorFlow.
     """
-    require_all_ranks(process_set)
+    process_set = or_all(process_set)
     if op == ReduceOp.Adasum:
         raise Error("Adasum is not there; use op=hvd.Average or op=hvd.Sum", "unsupported")
     if not isinstance(optimizer, keras.optimizers.Optimizer) or keras.backend.backend() != "tensorflow":
@@ -70,7 +71,7 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: 
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     optimizer.__class__ = type(kind.__name__, (DistributedKerasOptimizer, kind), names)
     optimizer._reducing = {"compression": compression, "sparse_as_dense": sparse_as_dense, "op": op,
-                           "predivide": gradient_predivide_factor}
+                           "predivide": gradient_predivide_factor, "process_set": process_set}
     if backward_passes_per_step > 1 and not average_aggregated_gradients:
         optimizer._factor = float(backward_passes_per_step)  # Keras divides
     return optimizer

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bimetal.horovod.core.process_set import global_process_set, require_all_ranks
+from bimetal.horovod.core.process_set import global_process_set, or_all
 from bimetal.horovod.core.request import ReduceOp
 from bimetal.horovod.tensorflow.compression import Compression
 from bimetal.horovod.tensorflow.functions import reduce_gradients
@@ -46,10 +46,11 @@ def DistributedGradientTape(gradtape: tf.GradientTape | None = None,  # noqa: N8
         sparse_as_dense: exchanges tf.IndexedSlices as tensors; without it their rows are gathered.
         op: Average, Sum, Min, Max or Product.
         gradient_predivide_factor: with Average, divides by it before the sum and by size()/factor after.
+        process_set: whose gradients; on ranks outside of it they are their own.
         device_dense, device_sparse, num_groups, groups: of Horovod's signature, without effect: dense gradients
             travel as one exchange.
     """
-    require_all_ranks(process_set)
+    process_set = or_all(process_set)
     tape = gradtape or tf.GradientTape(persistent=persistent, watch_accessed_variables=watch_accessed_variables)
     if gradient_predivide_factor != 1.0 and op != ReduceOp.Average:
         raise ValueError("gradient_predivide_factor goes with op=Average")
@@ -57,5 +58,5 @@ def DistributedGradientTape(gradtape: tf.GradientTape | None = None,  # noqa: N8
     made = object.__new__(type(kind.__name__, (_DistributedTape, kind), {"__doc__": kind.__doc__}))
     made.__dict__.update(tape.__dict__)
     made._reducing = {"compression": compression, "sparse_as_dense": sparse_as_dense, "op": op,
-                      "predivide": gradient_predivide_factor}
+                      "predivide": gradient_predivide_factor, "process_set": process_set}
     return made

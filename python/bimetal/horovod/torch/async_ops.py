@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from bimetal._errors import Error
-from bimetal.horovod.core import world
-from bimetal.horovod.core.process_set import global_process_set
+from bimetal.horovod.core.process_set import global_process_set, or_all
 from bimetal.horovod.core.request import Handle, ReduceOp
 from bimetal.horovod.core.submit import choose_op, submit, wait
 
@@ -82,10 +81,11 @@ def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = No
     return submit("broadcast", name, [tensor], lambda _: tensor, process_set, root=root_rank)
 
 
-def splits_of(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None) -> tuple[int, ...]:
+def splits_of(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None,
+              process_set: Any = global_process_set) -> tuple[int, ...]:
     if splits is not None:
         return tuple(splits.tolist() if isinstance(splits, torch.Tensor) else map(int, splits))
-    size = world.current().size
+    size = or_all(process_set).size()
     rows = tensor.shape[0] if tensor.dim() else 0
     if rows % size:
         raise ValueError(f"alltoall without splits needs a number of rows that {size} ranks divide; there are {rows}")
@@ -97,7 +97,7 @@ def alltoall_async(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | 
     """``alltoall`` without waiting; the tensor is not to be changed until the handle is done."""
     return submit("alltoall", name, [tensor],
                   lambda results: results[0] if splits is None else (results[0], results[1]),
-                  process_set, splits=splits_of(tensor, splits))
+                  process_set, splits=splits_of(tensor, splits, process_set))
 
 
 def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: ReduceOp = Average,
@@ -132,6 +132,6 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str | None, op: ReduceOp,
     def finish() -> torch.Tensor:
         indices, values = wait(handle)
         if op == Average:
-            values = values / world.current().size
+            values = values / or_all(process_set).size()
         return torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
     return finish

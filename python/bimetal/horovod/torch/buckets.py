@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bimetal._errors import Error
+from bimetal.horovod.core.process_set import ProcessSet
 from bimetal.horovod.core.request import Handle, ReduceOp
 from bimetal.horovod.core.submit import submit, wait
 
@@ -22,12 +23,13 @@ class Bucket:
     """Some parameters of one type and device, and the exchange of their gradients. Not thread-safe."""
 
     def __init__(self, name: str, parameters: Sequence[torch.nn.Parameter], compression: type, scaling: dict[str, Any],
-                 sparse_as_dense: bool):
+                 sparse_as_dense: bool, process_set: ProcessSet):
         self.parameters = list(parameters)
         self._name = name
         self._compression = compression
         self._scaling = scaling
         self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
         self._dense: list[torch.nn.Parameter] = []
         self._handles: list[tuple[str, Handle]] = []
         self._context: Any = None
@@ -51,7 +53,7 @@ class Bucket:
             flat = torch.cat([parameter.grad.to_dense().reshape(-1) for parameter in self._dense])
             small, self._context = self._compression.compress(flat)
             self._handles.append(("dense", submit("allreduce", self._name, [small], lambda results: results[0],
-                                                  **self._scaling)))
+                                                  self._process_set, **self._scaling)))
         for parameter in self._sparse:
             self._handles.append(("sparse", self._gather_rows(parameter)))
 
@@ -63,10 +65,10 @@ class Bucket:
         gradient = parameter.grad.coalesce()
         name = f"{self._name}.rows.{next(i for i, one in enumerate(self.parameters) if one is parameter)}"
         return submit("allgather", name, [gradient.indices().t().contiguous(), gradient.values()],
-                      lambda results: results)
+                      lambda results: results, self._process_set)
 
     @torch.no_grad()
-    def finish(self, size: int) -> None:
+    def finish(self) -> None:
         """Waits, and puts the reduced gradients in the place of this rank's."""
         sparse = iter(self._sparse)
         handles, self._handles = self._handles, []
@@ -74,7 +76,7 @@ class Bucket:
             if kind == "dense":
                 self._spread(self._compression.decompress(wait(handle), self._context))
             else:
-                self._put_rows(next(sparse), wait(handle), size)
+                self._put_rows(next(sparse), wait(handle))
 
     def _spread(self, flat: torch.Tensor) -> None:
         parts = [part.view(parameter.shape) for part, parameter in
@@ -86,11 +88,11 @@ class Bucket:
             if parameter.grad.is_sparse:  # as the optimizer expects it
                 parameter.grad = part.to_sparse(parameter.grad.sparse_dim())
 
-    def _put_rows(self, parameter: torch.nn.Parameter, rows: list[torch.Tensor], size: int) -> None:
+    def _put_rows(self, parameter: torch.nn.Parameter, rows: list[torch.Tensor]) -> None:
         indices, values = rows
         factor = self._scaling["prescale"] * self._scaling["postscale"]
         if self._scaling["op"] == ReduceOp.Average:
-            factor /= size
+            factor /= self._process_set.size()
         parameter.grad = torch.sparse_coo_tensor(indices.t(), values * factor, parameter.shape).coalesce()
 
     def forget(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bimetal.horovod.core import world
+from bimetal.horovod.core.process_set import or_all
 from bimetal.horovod.core.request import ReduceOp
 from bimetal.horovod.core.submit import wait
 from bimetal.horovod.torch import async_ops
@@ -21,8 +22,8 @@ def _require_linear(op: ReduceOp, what: str) -> None:
         raise ValueError(f"{what} with op {ReduceOp(op).name} has no gradient; pass tensor.detach()")
 
 
-def _average(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return wait(async_ops.grouped_allreduce_async(tensors, op=ReduceOp.Average))
+def _average(tensors: Sequence[torch.Tensor], process_set: Any) -> list[torch.Tensor]:
+    return wait(async_ops.grouped_allreduce_async(tensors, op=ReduceOp.Average, process_set=process_set))
 
 
 class Allreduce(torch.autograd.Function):
@@ -53,14 +54,14 @@ class Allgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: Any, *tensors: torch.Tensor) -> Tensors:
-        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        ctx.rows, ctx.process_set = [tensor.shape[0] for tensor in tensors], process_set
         return tuple(wait(async_ops.grouped_allgather_async([tensor.detach() for tensor in tensors], name, process_set)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
-        reduced = _average(gradients)
-        everyones = wait(async_ops.allgather_async(torch.tensor([ctx.rows])))
-        begins = everyones[:world.current().rank].sum(0).tolist()
+        reduced = _average(gradients, ctx.process_set)
+        everyones = wait(async_ops.allgather_async(torch.tensor([ctx.rows]), process_set=ctx.process_set))
+        begins = everyones[:or_all(ctx.process_set).rank()].sum(0).tolist()
         return None, None, *(whole[begin:begin + rows]
                              for whole, begin, rows in zip(reduced, begins, ctx.rows, strict=True))
 
@@ -70,12 +71,12 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root: int, name: str | None, process_set: Any) -> torch.Tensor:
-        ctx.root = root
+        ctx.root, ctx.process_set = root, process_set
         return wait(async_ops.broadcast_async(tensor, root, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
-        reduced, = _average([gradient])
+        reduced, = _average([gradient], ctx.process_set)
         return reduced if world.current().rank == ctx.root else torch.zeros_like(reduced), None, None, None
 
 
@@ -85,13 +86,13 @@ class Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: tuple[int, ...], name: str | None, process_set: Any) -> tuple:
         output, received = wait(async_ops.alltoall_async(tensor, splits, name, process_set))
-        ctx.received = received
+        ctx.received, ctx.process_set = received, process_set
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple:
-        return wait(async_ops.alltoall_async(gradient, ctx.received))[0], None, None, None
+        return wait(async_ops.alltoall_async(gradient, ctx.received, None, ctx.process_set))[0], None, None, None
 
 
 class Reducescatter(torch.autograd.Function):
@@ -100,8 +101,8 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, compression: type, op: ReduceOp, process_set: Any, prescale: float,
                 postscale: float, *tensors: torch.Tensor) -> Tensors:
-        ctx.op = op
-        ctx.factor = prescale * postscale * (world.current().size if op == ReduceOp.Sum else 1)
+        ctx.op, ctx.process_set = op, process_set
+        ctx.factor = prescale * postscale * (or_all(process_set).size() if op == ReduceOp.Sum else 1)
         pairs = [compression.compress(tensor.detach()) for tensor in tensors]
         handle = async_ops.grouped_reducescatter_async([small for small, _ in pairs], name, op, process_set, prescale,
                                                        postscale)
@@ -111,5 +112,6 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
         _require_linear(ctx.op, "reducescatter")
-        gathered = wait(async_ops.grouped_allgather_async([gradient.contiguous() for gradient in gradients]))
+        gathered = wait(async_ops.grouped_allgather_async([gradient.contiguous() for gradient in gradients],
+                                                          process_set=ctx.process_set))
         return (None,) * 6 + tuple(whole * ctx.factor for whole in gathered)

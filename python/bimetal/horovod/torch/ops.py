@@ -122,7 +122,8 @@ def alltoall(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None =
         The rows received, in order of rank; with ``splits`` also an int32 tensor of how many came from each.
     """
     if tensor.requires_grad:
-        output, received = gradients.Alltoall.apply(tensor, async_ops.splits_of(tensor, splits), name, process_set)
+        shares = async_ops.splits_of(tensor, splits, process_set)
+        output, received = gradients.Alltoall.apply(tensor, shares, name, process_set)
         return output if splits is None else (output, received)
     return wait(async_ops.alltoall_async(tensor, splits, name, process_set))
 

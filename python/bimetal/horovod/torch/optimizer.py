@@ -14,7 +14,7 @@ import torch
 
 from bimetal._errors import Error
 from bimetal.horovod.core import world
-from bimetal.horovod.core.process_set import global_process_set, require_all_ranks
+from bimetal.horovod.core.process_set import ProcessSet, global_process_set, or_all
 from bimetal.horovod.core.request import ReduceOp
 from bimetal.horovod.torch.buckets import Bucket, arrange, bucket_bytes
 from bimetal.horovod.torch.compression import Compression
@@ -51,8 +51,9 @@ def _hook(method: weakref.WeakMethod) -> Callable[[torch.Tensor], None]:
 class _Exchange:
     """The buckets of one optimizer, and how far the backward pass under way has filled them."""
 
-    def __init__(self, buckets: Sequence[Bucket], passes: int):
+    def __init__(self, buckets: Sequence[Bucket], passes: int, process_set: ProcessSet):
         self.passes = passes  # backward passes per step
+        self._process_set = process_set
         self.buckets = list(buckets)
         self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
         self._seen: collections.Counter[torch.nn.Parameter] = collections.Counter()
@@ -67,8 +68,12 @@ class _Exchange:
         """Whether a backward pass has begun what step() or synchronize() will end."""
         return bool(self._seen)
 
+    def is_needed(self) -> bool:
+        """Whether there are others: in the process set, if this rank is of it at all."""
+        return self._process_set.size() > 1 and self._process_set.included()
+
     def _gradient_is_there(self, parameter: torch.Tensor) -> None:
-        if world.current().size == 1:
+        if not self.is_needed():
             return
         if self._seen[parameter] >= self.passes:
             raise AssertionError(_TOO_MANY_PASSES)
@@ -81,13 +86,12 @@ class _Exchange:
             bucket.begin()
 
     def finish(self) -> None:
-        size = world.current().size
         try:
             for bucket in self.buckets:
                 if not bucket.under_way:
                     bucket.begin()
             for bucket in self.buckets:
-                bucket.finish(size)
+                bucket.finish()
         finally:
             self.forget()
 
@@ -107,7 +111,7 @@ class _Distributed:
 
     def synchronize(self) -> None:
         """Waits until the gradients are those of all ranks; for clipping them before step()."""
-        if world.current().size > 1:
+        if self._exchange.is_needed():
             self._exchange.finish()
         self._synchronized = True
 
@@ -169,16 +173,17 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802  (Horov
         num_groups, groups: how parameters travel together: a number of groups of equal length, or lists of
             parameters. By default as HOROVOD_FUSION_THRESHOLD (bytes, 16 MiB) says.
         sparse_as_dense: exchanges sparse gradients as dense ones; without it their rows are gathered.
+        process_set: whose gradients. On ranks outside of it the optimizer is as it was.
 
     Returns:
         An object whose class is derived from the optimizer's, with ``synchronize()`` and ``skip_synchronize()``.
 
     Raises:
         ValueError: for names that are missing, doubled or not in pairs.
-        bimetal.Error: ``unsupported`` for Adasum and process sets; from ``step()`` what goes wrong in the exchange:
+        bimetal.Error: ``unsupported`` for Adasum; from ``step()`` what goes wrong in the exchange:
             ``peer_lost``, ``timeout``, ``call_mismatch`` where the ranks' models differ.
     """
-    require_all_ranks(process_set)
+    process_set = or_all(process_set)
     if op == ReduceOp.Adasum:
         raise Error("Adasum is not there; use op=hvd.Average or op=hvd.Sum", "unsupported")
     if gradient_predivide_factor != 1.0 and op != ReduceOp.Average:
@@ -192,9 +197,9 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,  # noqa: N802  (Horov
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     scaling = {"op": op, "prescale": 1.0 / gradient_predivide_factor, "postscale": gradient_predivide_factor}
     prefix = f"optimizer.{_next_number()}.gradients"
-    buckets = [Bucket(f"{prefix}.{number}", bucket, compression, scaling, sparse_as_dense)
+    buckets = [Bucket(f"{prefix}.{number}", bucket, compression, scaling, sparse_as_dense, process_set)
                for number, bucket in enumerate(_grouped(trained, num_groups, groups))]
-    return _derive(optimizer, _Exchange(buckets, backward_passes_per_step))
+    return _derive(optimizer, _Exchange(buckets, backward_passes_per_step, process_set))
 
 
 def _check_names(parameters: Sequence[torch.nn.Parameter],

@@ -1,8 +1,14 @@
 #include "bimetal/comm/algorithms/ring.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
+#include "bimetal/base/error.h"
+#include "bimetal/comm/algorithms/direct.h"
 #include "bimetal/comm/parts.h"
 
 namespace bimetal::comm {
@@ -94,6 +100,43 @@ void ring_all_gather(Channel& channel, const Segments& segments) {
   ring.send(ring.segment(0));
   post_all_gather(ring);
   channel.wait_all();
+}
+
+void ring_all_gather_bytes(Channel& channel, std::span<const std::byte> own, Gathered& all) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
+  const auto ranks = static_cast<std::size_t>(channel.size());
+  const std::uint64_t length = own.size();
+  const auto told = channel.scratch(ranks * sizeof length);
+  const auto place = [&](std::size_t rank) {
+    return told.subspan(rank * sizeof length, sizeof length);
+  };
+  Segments segments;
+  for (std::size_t rank = 0; rank < ranks; ++rank) segments.push_back(place(rank));
+  const auto self = static_cast<std::size_t>(channel.rank());
+  copy_own(std::as_bytes(std::span(&length, 1)), segments[self]);
+  ring_all_gather(channel, segments);
+
+  std::vector<std::uint64_t> lengths(ranks);
+  std::ranges::copy(told, std::as_writable_bytes(std::span(lengths)).begin());
+  std::uint64_t sum = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (lengths[rank] > kMost - sum) {
+      const auto from = static_cast<int>(rank);
+      throw Error(ErrorCode::CorruptData,
+                  fmt::format("rank {} of the group announces {} bytes, more than memory can hold",
+                              from, lengths[rank]));
+    }
+    sum += lengths[rank];
+  }
+  all.memory = std::make_unique_for_overwrite<std::byte[]>(sum);
+  std::span<std::byte> left(all.memory.get(), sum);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    segments[rank] = left.first(lengths[rank]);
+    left = left.subspan(lengths[rank]);
+    all.parts.push_back(segments[rank]);
+  }
+  copy_own(own, segments[self]);
+  ring_all_gather(channel, segments);
 }
 
 // What is gathered lands in segments that were sent on before: it comes only after the part of the

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bimetal/comm/algorithms/reduction.h"
+#include "bimetal/comm/gathered.h"
 #include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
@@ -27,6 +28,10 @@ void ring_reduce_scatter(Channel& channel, const Segments& segments, const Reduc
 
 /// Before: rank r holds segment r. After: every rank holds all of them.
 void ring_all_gather(Channel& channel, const Segments& segments);
+
+/// The same where ranks do not know how long the others' are: they tell each other first. Error:
+/// CorruptData for lengths that no memory can hold, naming the first rank that is too long.
+void ring_all_gather_bytes(Channel& channel, std::span<const std::byte> own, Gathered& all);
 
 /// Before: every rank holds its own version of all segments. After: every rank holds the reduction
 /// of all, in the same bits. The one after the other of the two above, without a pause between.

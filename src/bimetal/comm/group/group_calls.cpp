@@ -138,6 +138,15 @@ Work Group::all_gather(ConstBuffer input, Buffer output, std::span<const std::si
                    gather_by_ring(input, output, call.part_counts));
 }
 
+Work Group::all_gather_bytes(std::span<const std::byte> input, std::shared_ptr<Gathered> output,
+                             std::optional<Deadline> deadline) {
+  const Call call{.operation = Operation::all_gather_bytes};
+  return impl().run(call, deadline, [input, output = std::move(output)](Channel& channel) {
+    channel.note_algorithm("ring");
+    ring_all_gather_bytes(channel, input, *output);
+  });
+}
+
 Work Group::reduce_scatter(Buffer input, Buffer output, ReduceOp op,
                            std::optional<Deadline> deadline) {
   auto& group = impl();
@@ -247,6 +256,18 @@ Work Group::recv(Buffer data, int peer, std::uint64_t tag, std::optional<Deadlin
   const Call call{
       .operation = Operation::send_recv, .dtype = data.dtype, .count = data.count, .sequence = tag};
   return group.recv(call, data, peer, deadline);
+}
+
+Work Group::recv_from_anybody(Buffer data, std::uint64_t tag, std::optional<Deadline> deadline) {
+  auto& group = impl();
+  check_buffer(data, "data");
+  if (size() == 1) {
+    throw Error(ErrorCode::InvalidArgument,
+                "there is nobody to receive from: this rank is alone in its group");
+  }
+  const Call call{
+      .operation = Operation::send_recv, .dtype = data.dtype, .count = data.count, .sequence = tag};
+  return group.recv(call, data, -1, deadline);
 }
 
 Work Group::barrier(std::optional<Deadline> deadline) {

@@ -157,6 +157,20 @@ Transfers::Ticket GroupCore::receive(const FlightPtr& flight, int from, std::spa
   return ticket;
 }
 
+void GroupCore::receive_from_anybody(const FlightPtr& flight, std::span<std::byte> into) {
+  std::vector<int> others;
+  std::ranges::copy_if(members_, std::back_inserter(others),
+                       [&](int member) { return member != mesh_.rank(); });
+  const auto ticket = flight->transfers.begin_receive(std::move(others));
+  mailbox_.receive_from_anybody(
+      flight->call.header_from(id_, rank_), into,
+      [self = shared_from_this(), flight, ticket](int peer) {
+        flight->transfers.receive_from(ticket, peer);
+        flight->work->came_from(index_of(self->members_, peer));
+      },
+      [flight, ticket] { flight->transfers.end_receive(ticket); });
+}
+
 void GroupCore::receive(const FlightPtr& flight, int from, std::span<std::byte> into,
                         Landing landing) {
   const int peer = members_[from];

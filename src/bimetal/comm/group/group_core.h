@@ -70,6 +70,8 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   /// group's failure.
   Transfers::Ticket receive(const std::shared_ptr<Flight>& flight, int from,
                             std::span<std::byte> into);
+  /// The first message of the call's tag, whoever sends it: the call's work knows the sender then.
+  void receive_from_anybody(const std::shared_ptr<Flight>& flight, std::span<std::byte> into);
   /// What happens to a message when it has arrived, on the thread that brought it.
   struct Landing {
     Combine combine = {};    ///< in place of a copy

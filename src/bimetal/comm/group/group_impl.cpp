@@ -138,7 +138,11 @@ Work Group::Impl::recv(Call call, Buffer data, int peer, std::optional<Deadline>
   if (flight->work->done()) return Work(flight->work);
   core_->note_start(*flight);
   try {
-    core_->receive(flight, peer, bytes);
+    if (peer < 0) {
+      core_->receive_from_anybody(flight, bytes);
+    } else {
+      core_->receive(flight, peer, bytes);
+    }
   } catch (const Error&) {
     // The group failed meanwhile; finish_message tells.
   }

@@ -1,6 +1,7 @@
 #pragma once
 // What stands behind a Work handle.
 
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -28,12 +29,17 @@ struct Work::State {
   std::exception_ptr error() const;
   void on_done(Callback callback);
 
+  /// Before it is done.
+  void came_from(int rank) { sender_ = rank; }
+  int sender() const { return sender_; }
+
  private:
   std::exception_ptr exception() const { return failure_ ? failure_->to_exception() : nullptr; }
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   bool done_ = false;
+  std::atomic<int> sender_{-1};
   std::optional<Failure> failure_;  // written before done_ is set, constant afterwards
   std::vector<Callback> callbacks_;
 };

@@ -49,6 +49,10 @@ struct PostedReceive {
   std::size_t landed = 0;      ///< bytes that have arrived
   bool cancelled = false;      ///< given up while the mesh still writes to it
   Combine combine = {};        ///< takes in what arrives in place of a copy
+  std::uint64_t number = 0;    ///< of messages: Inbox::next_number when it was posted
+
+  /// Of a receive from anybody: told once whose message it takes, with the mailbox locked.
+  std::function<void(int peer)> matched = {};
 
   bool full() const noexcept { return landed == into.size(); }
 
@@ -67,6 +71,7 @@ struct PostedReceive {
 struct ArrivedFrame {
   net::FrameHeader header;
   std::vector<std::byte> payload;
+  std::uint64_t number = 0;  ///< Inbox::next_number when it came
 };
 
 /// A fingerprint that came before this rank made the call (see kProbePart).
@@ -100,6 +105,10 @@ struct Inbox {
   std::map<int, int> rank_of;             ///< world rank → rank within the group
   CallLog calls;
   std::map<Stream::Key, Stream> streams;
+  /// Receives that take the first message of a tag, whoever sends it. While there are any, no frame
+  /// of that tag waits in a stream.
+  std::map<std::uint64_t, std::deque<std::shared_ptr<PostedReceive>>> from_anybody;
+  std::uint64_t next_number = 0;
   std::multimap<std::uint64_t, EarlySign> early_signs;  ///< by sequence
   std::map<int, std::shared_ptr<MessageRing>> rings;    ///< by world rank that sends through it
   std::set<int> departed;                ///< world ranks that have left in good order

@@ -54,6 +54,10 @@ void Mailbox::fail_group(std::uint32_t group) {
       if (!busy.contains(receive.get())) section.later(std::move(receive->done));
     }
   }
+  for (const auto& [tag, receives] : box.from_anybody) {
+    for (const auto& receive : receives) section.later(std::move(receive->done));
+  }
+  box.from_anybody.clear();
   drop_frames(box, section);
 }
 
@@ -120,6 +124,12 @@ void Mailbox::receive(int peer, const net::FrameHeader& expected, std::span<std:
   const auto receive =
       std::make_shared<PostedReceive>(PostedReceive{into, expected, std::move(done)});
   receive->combine = std::move(combine);
+  fill(peer, receive);
+}
+
+/// With what is there already, then posts it for the rest.
+void Mailbox::fill(int peer, const std::shared_ptr<PostedReceive>& receive) {
+  const auto& expected = receive->expected;
   const auto key = Stream::key_of(peer, expected);
   std::optional<ArrivedFrame> frame;
   for (;;) {
@@ -138,6 +148,7 @@ void Mailbox::receive(int peer, const net::FrameHeader& expected, std::span<std:
     Stream& stream = box.streams[key];
     if (stream.arrived.empty() ||
         !belongs_to_receive(box, *receive, peer, stream.arrived.front().header, section)) {
+      receive->number = box.next_number++;
       stream.posted.push_back(receive);
       if (box.departed.contains(peer)) report(box, departure(peer, expected), true, section);
       return;

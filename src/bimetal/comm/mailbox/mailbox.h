@@ -55,6 +55,12 @@ class Mailbox : public net::FrameReceiver {
   void receive(int peer, const net::FrameHeader& expected, std::span<std::byte> into,
                std::function<void()> done, Combine combine = {});
 
+  /// The same for the first message of `expected`'s tag, whoever of the group sends it: `matched`
+  /// is told before anything of it is there, with the lock held. Messages go to the receives of
+  /// both kinds in the order in which these were posted.
+  void receive_from_anybody(const net::FrameHeader& expected, std::span<std::byte> into,
+                            std::function<void(int peer)> matched, std::function<void()> done);
+
   Placement on_header(int peer, const net::FrameHeader& header) override;
   void on_payload(int peer, const net::FrameHeader& header) override;
   void on_lost(int peer, const Error& error) override;
@@ -109,6 +115,11 @@ class Mailbox : public net::FrameReceiver {
   void combine_staged(int peer, const net::FrameHeader& header);
   void landed(const std::shared_ptr<PostedReceive>& receive, std::size_t bytes, Section& section);
 
+  // Receives from anybody: mailbox_anybody.cpp.
+  void match(Inbox& box, const Stream::Key& key);
+  std::optional<int> first_sender(const Inbox& box, std::uint64_t tag) const;
+  void check_senders(Inbox& box, Section& section);
+
   // What lies in memory: mailbox_memory.cpp.
   Placement place_ring_word(Inbox& box, int peer, const net::FrameHeader& header, Section& section);
   Placement take_placed(int peer, net::FrameHeader header);
@@ -128,6 +139,7 @@ class Mailbox : public net::FrameReceiver {
   void release(int peer, const ArrivedFrame& frame, Section& section);
   void resume(int peer, Section& section);
   void drop_frames(Inbox& box, Section& section);
+  void fill(int peer, const std::shared_ptr<PostedReceive>& receive);
 
   net::Mesh& mesh_;
   const std::size_t budget_;

@@ -58,6 +58,7 @@ net::FrameReceiver::Placement Mailbox::place_data(int peer, const net::FrameHead
     take_sign(box, peer, header, section);
     return throw_away(peer, header);
   }
+  match(box, key);
   const auto found = box.streams.find(key);
   if (found == box.streams.end() || found->second.posted.empty()) {
     const auto place = keep(peer, header);
@@ -150,8 +151,10 @@ void Mailbox::take_frame(int peer, ArrivedFrame frame, Section& section) {
   if (!key.point_to_point && !belongs_to_call(box, peer, header, section)) {
     return release(peer, frame, section);
   }
+  match(box, key);
   const auto found = box.streams.try_emplace(key).first;
   if (found->second.posted.empty()) {
+    frame.number = box.next_number++;
     found->second.arrived.push_back(std::move(frame));
     return;
   }
@@ -210,6 +213,7 @@ void Mailbox::take_farewell(Inbox& box, int peer, Section& section) {
     report(box, departure(peer, stream.posted.front()->expected), true, section);
     return;
   }
+  check_senders(box, section);
 }
 
 void Mailbox::on_lost(int peer, const Error& error) {

@@ -4,18 +4,27 @@
 
 namespace bimetal::comm {
 
-Transfers::Ticket Transfers::begin_receive(int peer) {
+Transfers::Ticket Transfers::begin_receive(std::vector<int> peers) {
   std::lock_guard lock(mutex_);
   throw_if_failed();
-  ++under_way_[peer];
-  receives_.push_back({peer});
+  for (const int peer : peers) ++under_way_[peer];
+  receives_.push_back({std::move(peers)});
   return receives_.size() - 1;
+}
+
+void Transfers::receive_from(Ticket ticket, int peer) {
+  std::lock_guard lock(mutex_);
+  auto& receive = receives_[ticket];
+  if (receive.ended) return;
+  ++under_way_[peer];
+  for (const int other : std::exchange(receive.peers, {peer})) leave(other);
 }
 
 void Transfers::end_receive(Ticket ticket) {
   std::unique_lock lock(mutex_);
   receives_[ticket].ended = true;
-  end_one(receives_[ticket].peer, lock);
+  for (const int peer : receives_[ticket].peers) leave(peer);
+  end_one(lock);
 }
 
 void Transfers::begin_send(int peer) {
@@ -28,12 +37,16 @@ void Transfers::begin_send(int peer) {
 void Transfers::end_send(int peer) {
   std::unique_lock lock(mutex_);
   --sends_;
-  end_one(peer, lock);
+  leave(peer);
+  end_one(lock);
 }
 
-void Transfers::end_one(int peer, std::unique_lock<std::mutex>& lock) {
+void Transfers::leave(int peer) {
   const auto found = under_way_.find(peer);
   if (--found->second == 0) under_way_.erase(found);
+}
+
+void Transfers::end_one(std::unique_lock<std::mutex>& lock) {
   // Under the lock: a waiter may destroy this object as soon as it sees the end. Nobody is woken
   // in vain: a thread's waking costs as much as moving thousands of bytes.
   if (eager_waiters_ > 0 || idle()) changed_.notify_all();

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "bimetal/comm/failure.h"
 
@@ -21,8 +22,13 @@ class Transfers {
   using Ticket = std::size_t;  ///< names one receive
 
   /// Throw the failure given to fail(), and then begin nothing.
-  Ticket begin_receive(int peer);
+  Ticket begin_receive(int peer) { return begin_receive(std::vector<int>{peer}); }
+  /// From whichever of them sends first.
+  Ticket begin_receive(std::vector<int> peers);
   void begin_send(int peer);
+
+  /// It is this peer that has sent. Nothing where the receive has ended.
+  void receive_from(Ticket ticket, int peer);
 
   void end_receive(Ticket ticket);
   void end_send(int peer);
@@ -43,8 +49,8 @@ class Transfers {
   /// Nothing may begin afterwards.
   void when_idle(std::function<void()> action);
 
-  /// Notes that the call waits for `peer` by other means than a transfer, until it says otherwise or
-  /// waits for a transfer.
+  /// Notes that the call waits for `peer` by other means than a transfer, until it says otherwise
+  /// or waits for a transfer.
   void await(std::optional<int> peer);
 
   /// Peers (world ranks) with which something is under way, or that are awaited.
@@ -52,14 +58,15 @@ class Transfers {
 
  private:
   struct Receive {
-    int peer;
+    std::vector<int> peers;
     bool ended = false;
   };
 
   bool idle() const { return under_way_.empty(); }
   template <typename Condition>
   void wait_eagerly(Condition condition);
-  void end_one(int peer, std::unique_lock<std::mutex>& lock);
+  void leave(int peer);
+  void end_one(std::unique_lock<std::mutex>& lock);
   void throw_if_failed() const;
 
   mutable std::mutex mutex_;

@@ -303,6 +303,7 @@ void run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
     case Operation::broadcast: return pipeline.broadcast();
     case Operation::scatter: return pipeline.scatter();
     case Operation::all_to_all: return pipeline.all_to_all();
+    case Operation::all_gather_bytes:
     case Operation::barrier:
     case Operation::send_recv: break;
   }

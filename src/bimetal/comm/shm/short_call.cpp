@@ -31,6 +31,7 @@ std::size_t ShortCall::bytes_given(const Call& call, int team_size) {
 bool ShortCall::suits(const Call& call, int team_size) {
   switch (call.operation) {
     case Operation::all_to_all:  // its ranks may differ in what they give
+    case Operation::all_gather_bytes:
     case Operation::send_recv: return false;
     case Operation::barrier: return true;
     default: break;

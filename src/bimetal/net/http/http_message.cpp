@@ -6,6 +6,8 @@
 #include <cctype>
 #include <charconv>
 
+#include "bimetal/net/endpoint.h"
+
 namespace bimetal::net {
 namespace {
 
@@ -60,11 +62,27 @@ std::optional<std::uint64_t> parse_length(std::string_view digits) {
   return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
 
+/// False where it is set already: of two, nobody knows which is meant.
+bool set_once(std::optional<std::string_view>& field, std::string_view value) {
+  if (field) return false;
+  field = value;
+  return true;
+}
+
+/// Of HOST or HOST:PORT.
+bool names_loopback(std::string_view authority) {
+  const bool bracketed = authority.starts_with('[');
+  if (bracketed) authority.remove_prefix(1);
+  const auto host = next_part(authority, bracketed ? "]" : ":");
+  return equal_but_for_case(host, "localhost") || is_loopback(host);
+}
+
 std::string_view reason_of(int status) {
   switch (status) {
     case 200: return "OK";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
+    case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 413: return "Content Too Large";
@@ -84,12 +102,22 @@ std::optional<HttpRequest> parse_request(std::string_view head) {
   auto target = next_part(line, " ");
   if (!is_token(request.method) || !is_path(target) || !is_version(line)) return std::nullopt;
   request.path = next_part(target, "?");
+  const bool newer = line == "HTTP/1.1";  // 1.0 knows no answer before the answer
   for (line = next_part(head, kLineEnd); !line.empty(); line = next_part(head, kLineEnd)) {
     if (line.find(':') == std::string_view::npos) return std::nullopt;
     const auto name = next_part(line, ":");
     if (!is_token(name)) return std::nullopt;
     if (equal_but_for_case(name, "Authorization")) request.bearer = bearer_of(trimmed(line));
     if (equal_but_for_case(name, "Transfer-Encoding")) return std::nullopt;
+    if (equal_but_for_case(name, "Host") && !set_once(request.host, trimmed(line))) {
+      return std::nullopt;
+    }
+    if (equal_but_for_case(name, "Origin") && !set_once(request.origin, trimmed(line))) {
+      return std::nullopt;
+    }
+    if (equal_but_for_case(name, "Expect")) {
+      request.awaits_continue = newer && equal_but_for_case(trimmed(line), "100-continue");
+    }
     if (!equal_but_for_case(name, "Content-Length")) continue;
     const auto length = parse_length(trimmed(line));
     // Two lengths are an attempt to have one message read as two.
@@ -97,6 +125,14 @@ std::optional<HttpRequest> parse_request(std::string_view head) {
     request.length = length;
   }
   return request;
+}
+
+bool is_local(const HttpRequest& request) {
+  if (request.host && !names_loopback(*request.host)) return false;
+  if (!request.origin) return true;
+  auto authority = *request.origin;
+  next_part(authority, "://");
+  return names_loopback(authority);
 }
 
 std::string encode_answer(const HttpAnswer& answer, bool with_body) {

@@ -18,10 +18,16 @@ inline constexpr std::size_t kMaxHeadBytes = 8192;
 
 struct HttpRequest {
   std::string_view method;
-  std::string_view path;                   ///< without the query
-  std::optional<std::string_view> bearer;  ///< of "Authorization: Bearer …"
-  std::optional<std::uint64_t> length = {};  ///< of the body, where the client tells it
+  std::string_view path;                        ///< without the query
+  std::optional<std::string_view> bearer;       ///< of "Authorization: Bearer …"
+  std::optional<std::uint64_t> length = {};     ///< of the body, where the client tells it
+  std::optional<std::string_view> host = {};    ///< whom the client thinks that it asks
+  std::optional<std::string_view> origin = {};  ///< of a browser: whose page makes it ask
+  bool awaits_continue = false;                 ///< it sends its body once kContinue is there
 };
+
+/// What is told a client before its body.
+inline constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 /// `head` up to and with its empty line; the result's views are into it. Nothing for what is no
 /// request of HTTP/1.x, and for bodies in chunks.
@@ -33,6 +39,11 @@ struct HttpAnswer {
   std::string body = {};
   std::string_view allow = "GET, HEAD";  ///< of status 405
 };
+
+/// Whether a client of this machine asks, by a name that is always this machine's, and no page of
+/// another origin makes it: a browser lets any page send requests to loopback, and a page whose
+/// name turns into a loopback address read their answers.
+bool is_local(const HttpRequest& request);
 
 /// The whole message; `with_body` is false for an answer to HEAD.
 std::string encode_answer(const HttpAnswer& answer, bool with_body = true);

@@ -201,7 +201,13 @@ asio::awaitable<void> HttpServer::Impl::serve(std::shared_ptr<tcp::socket> socke
       told = in->head.empty() ? HttpAnswer{431, "text/plain", "the request is too long\n"}
                               : refusal_of(request);
       const auto length = options.max_body_bytes > 0 && !told ? request->length.value_or(0) : 0;
-      if (length > 0) body = co_await read_body(*socket, in->begun_body, length, error);
+      if (request && request->awaits_continue && length > in->begun_body.size()) {
+        co_await asio::async_write(*socket, asio::buffer(kContinue),
+                                   asio::redirect_error(asio::use_awaitable, error));
+      }
+      if (length > 0 && !error) {
+        body = co_await read_body(*socket, in->begun_body, length, error);
+      }
     }
   }
   if (!error && !told && answering.size() >= options.max_connections) {
@@ -229,7 +235,13 @@ std::optional<HttpAnswer> HttpServer::Impl::refusal_of(
   if (!check.admits(request->bearer.value_or(""))) {
     return HttpAnswer{
         401, "text/plain",
-        fmt::format("the {}'s token is missing or wrong: docs/monitoring.md\n", options.name)};
+        fmt::format("the {}'s token is missing or wrong: {}\n", options.name, options.manual)};
+  }
+  if (options.token.empty() && !is_local(*request)) {
+    return HttpAnswer{403, "text/plain",
+                      fmt::format("without a token the {} answers programs of this machine that "
+                                  "ask for localhost, and no pages of other places: {}\n",
+                                  options.name, options.manual)};
   }
   if (options.max_body_bytes > 0 && request->length.value_or(0) > options.max_body_bytes) {
     return HttpAnswer{413, "text/plain",

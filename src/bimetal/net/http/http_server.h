@@ -19,7 +19,8 @@ namespace bimetal::net {
 
 struct HttpServerOptions {
   Endpoint listen;  ///< port 0: a free one
-  /// Asked for of every request as "Authorization: Bearer TOKEN"; empty: nothing is.
+  /// Asked for of every request as "Authorization: Bearer TOKEN"; empty: nothing is, but then
+  /// requests of other origins are refused (is_local).
   Token token = {};
   /// Longest that a request may take, from its first byte to its last, and an answer to be read.
   std::chrono::milliseconds patience{5000};
@@ -27,7 +28,8 @@ struct HttpServerOptions {
   std::chrono::milliseconds answer_patience{5000};
   std::size_t max_body_bytes = 0;    ///< longer bodies are status 413; 0: bodies are not read
   std::size_t max_connections = 32;  ///< whoever else comes takes an older one's place
-  std::string name = "monitor";      ///< what it is, for those whose token is wrong
+  std::string name = "monitor";      ///< what it is, for those whom it refuses
+  std::string manual = "docs/monitoring.md";  ///< where they can read about it
 };
 
 class HttpServer {

@@ -121,7 +121,8 @@ struct HttpFront::Impl {
             .answer_patience = options.answer_patience,
             .max_body_bytes = kMaxHttpBody,
             .max_connections = kMaxHttpConnections,
-            .name = "server"};
+            .name = "server",
+            .manual = "docs/serving.md"};
   }
   net::HttpServer::Handler handler() {
     return [this](const net::HttpRequest& request, std::string_view body, Respond respond) {

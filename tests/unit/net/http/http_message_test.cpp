@@ -40,6 +40,31 @@ TEST(HttpMessage, RefusesWhatIsNoRequest) {
   }
 }
 
+TEST(HttpMessage, KnowsWhoMakesABrowserAsk) {
+  const auto local = [](const std::string& lines) {
+    return is_local(parse_request("GET / HTTP/1.1\r\n" + lines + "\r\n").value());
+  };
+  for (const char* lines :
+       {"", "Host: localhost\r\n", "Host: LocalHost:8080\r\n", "Host: 127.0.0.1:8080\r\n",
+        "Host: [::1]:8080\r\n", "Host: [::1]\r\nOrigin: http://localhost:3000\r\n",
+        "Origin: https://127.0.0.9\r\n"}) {
+    EXPECT_TRUE(local(lines)) << lines;
+  }
+  for (const char* lines :
+       {"Host: evil.example\r\n", "Host: localhost.evil.example:8080\r\n", "Host:\r\n",
+        "Host: 127.0.0.1.evil.example\r\n", "Host: localhost\r\nOrigin: http://evil.example\r\n",
+        "Origin: null\r\n", "Origin: http://[::2]:80\r\n", "Origin: localhost@evil.example\r\n"}) {
+    EXPECT_FALSE(local(lines)) << lines;
+  }
+  EXPECT_FALSE(parse_request("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n"));
+}
+
+TEST(HttpMessage, KnowsWhoWaitsBeforeTheBody) {
+  EXPECT_TRUE(parse_request("POST / HTTP/1.1\r\nexpect: 100-Continue\r\n\r\n")->awaits_continue);
+  EXPECT_FALSE(parse_request("POST / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n")->awaits_continue);
+  EXPECT_FALSE(parse_request("POST / HTTP/1.1\r\n\r\n")->awaits_continue);
+}
+
 TEST(HttpMessage, AnswersSayHowLongTheyAre) {
   const HttpAnswer answer{200, "text/plain", "four"};
   EXPECT_THAT(encode_answer(answer), StartsWith("HTTP/1.1 200 OK\r\n"));
