@@ -6,11 +6,10 @@ import os
 import signal
 
 import harness
-from harness import FaultTest
-from test_zero import tensors_of
+from same_ends import SameEnds
 
 
-class Pipeline(FaultTest):
+class Pipeline(SameEnds):
     def write_exact_job(self, name, **settings):
         return self.write_job(f"{name}.toml", **{
             "model__name": "cnn", "train__dtype": "float64", "train__optimizer": "adamw", "train__clip_norm": 0.5,
@@ -22,16 +21,6 @@ class Pipeline(FaultTest):
         job = self.train(job_file, "--set", f"train.steps={step}", *arguments, workers=workers).wait()
         self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
         return job
-
-    def assert_same_end(self, name, step):
-        whole = self.folder / "whole"
-        done = self.start("checkpoint", "consolidate", self.folder / name / f"step-{step:08}", "--out", whole).wait()
-        self.assertEqual(done.status, 0, done.err)
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            ours, expected = (tensors_of(path / file) for path in (whole, self.folder / "alone" / f"step-{step:08}"))
-            self.assertEqual(ours.keys(), expected.keys())
-            for key, values in expected.items():
-                self.assertLess(max(abs(a - b) for a, b in zip(ours[key], values, strict=True)), 1e-12, key)
 
     def test_any_mesh_goes_on_from_any_other(self):
         self.run_to(self.write_exact_job("alone"), 20, "--report", self.folder / "alone.json", ranks=1)

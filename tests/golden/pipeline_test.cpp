@@ -4,17 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <new>
 #include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "bimetal/data/batch_feed.h"
-#include "bimetal/train/step.h"
 #include "golden/rows.h"
-#include "golden/stage_worker.h"
-#include "support/thread_ranks.h"
 
 namespace bimetal::golden {
 namespace {
@@ -121,65 +116,6 @@ INSTANTIATE_TEST_SUITE_P(Rows, Pipeline, ::testing::ValuesIn(rows()), name_of);
 TEST(PipelineRows, EveryModelHasItsRows) {
   EXPECT_GE(rows().size(), 50u);
 }
-
-/// Has no memory for more than six samples at once in its second unit.
-class NarrowTask final : public TokenTask {
- public:
-  task::Model make_model() const override {
-    auto model = TokenTask::make_model();
-    auto& forward = model.units[1].forward;
-    forward = [whole = forward](const task::Values& inputs) {
-      if (task::samples_of(inputs) > 6) throw std::bad_alloc();
-      return whole(inputs);
-    };
-    return model;
-  }
-};
-
-class PipelineMemory : public ::testing::TestWithParam<std::int64_t /* cut */> {};
-
-TEST_P(PipelineMemory, AStageThatHasTooLittleMakesAllTakeSmallerMicroBatches) {
-  const int narrow = GetParam() == 1 ? 1 : 0;  // the stage that has the second unit
-  const TrainingPlan plan{.learns = Learns::tokens,
-                          .shares = {{24}},
-                          .steps = 4,
-                          .mesh = {.stages = 2},
-                          .cuts = {GetParam()},
-                          .micro_batches = 2};
-  const NarrowTask task;
-  const std::vector<task::Model> models = {make_start(task, seed + 100, plan.dtype),
-                                           make_start(task, seed + 101, plan.dtype)};
-  std::vector<std::vector<torch::Tensor>> parameters(2);
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto& model = models[static_cast<std::size_t>(rank)];
-    auto worker = make_stage_worker(plan, task, model, group);
-    torch::optim::SGD optimizer(worker.parameters, torch::optim::SGDOptions(0.02).momentum(0.9));
-    train::StepOptions options;
-    options.seed = seed;
-    options.stage = worker.compute;
-    train::TrainingStep step(task, model, optimizer, worker.store, options);
-    auto sampler = data::make_sampler(*task.training(), seed);
-    for (int number = 1; number <= plan.steps; ++number) {
-      const auto samples = sampler.deal(plan.shares.front(), 24);
-      const auto fetch = [&] { return task.training()->batch(samples.of_rank(0)); };
-      auto result = step.run(number, samples, fetch, false);
-      EXPECT_EQ(result.applied, number > 1);
-      if (result.applied) continue;
-      EXPECT_EQ(result.figures[narrow].fit, progress::Fit::try_smaller_pieces);
-      EXPECT_EQ(result.figures[1 - narrow].fit, progress::Fit::fits);
-      EXPECT_TRUE(step.run(number, samples, fetch, false).applied);
-    }
-    parameters[static_cast<std::size_t>(rank)] = worker.among(model);
-  });
-  const auto expected = train_plainly(plan).parameters;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    auto& found = parameters[0][i];
-    if (!found.defined()) found = parameters[1][i];
-  }
-  EXPECT_LE(largest_difference(parameters[0], expected), 1e-12);
-}
-
-INSTANTIATE_TEST_SUITE_P(Cuts, PipelineMemory, ::testing::Values(1, 2));
 
 }  // namespace
 }  // namespace bimetal::golden

@@ -68,6 +68,26 @@ const std::vector<Learnt>& learnt() {
   return all;
 }
 
+const std::vector<Learnt>& learnt_in_parts() {
+  static const std::vector<Learnt> all = {
+      {"Gpt2", {.learns = Learns::gpt2, .steps = 6}},
+      {"Gpt2DropoutClippedAdamW",
+       {.learns = Learns::gpt2,
+        .dropout = 0.1,
+        .optimizer = Optimizer::adamw,
+        .steps = 6,
+        .update = limited(0.05)}},
+      {"Gpt2DropoutRecomputed",
+       {.learns = Learns::gpt2, .dropout = 0.1, .steps = 6, .recompute = "all"}},
+      {"Llama", {.learns = Learns::llama8, .steps = 6}},
+      {"LlamaDropoutClipped",
+       {.learns = Learns::llama8, .dropout = 0.1, .steps = 6, .update = limited(0.05)}},
+      {"LlamaScaledRecomputed",
+       {.learns = Learns::llama8, .steps = 6, .update = scaled(), .recompute = "sqrt"}},
+  };
+  return all;
+}
+
 const std::vector<Learnt>& learnt_offloaded() {
   static const std::vector<Learnt> all = {
       {"CnnOffloadedToHost", {.optimizer = Optimizer::adam, .offload = "host"}},

@@ -33,6 +33,8 @@ void PrintTo(const Ranks& shown, std::ostream* out);
 
 /// Every model and optimizer, and every technique that must not show in the result.
 const std::vector<Learnt>& learnt();
+/// Of models whose tensors can be in parts.
+const std::vector<Learnt>& learnt_in_parts();
 /// Those whose states or parameters are kept elsewhere: of shards alone.
 const std::vector<Learnt>& learnt_offloaded();
 const std::vector<Ranks>& ranks();

@@ -7,6 +7,9 @@
 
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
+#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_task.h"
 
 namespace bimetal::golden {
 
@@ -25,11 +28,22 @@ std::vector<torch::Tensor> StageWorker::among(const task::Model& whole) const {
 StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
                               const task::Model& model, comm::Group group) {
   parallel::broadcast_tensors(model.parameters(), 0, group, 1 << 20, 60s);
-  const auto mesh = std::make_shared<const parallel::Mesh>(group, plan.mesh);
+  auto shape = plan.mesh;
+  shape.tensor = std::max<int>(1, static_cast<int>(plan.tensor.size()));
+  const auto mesh = std::make_shared<const parallel::Mesh>(group, shape);
   const auto begins = parallel::pipeline::begins_of(
-      plan.cuts, static_cast<std::size_t>(plan.mesh.stages * plan.chunks), model.units.size());
-  auto stage = parallel::pipeline::make_stage(model, begins, plan.mesh.stages, mesh->place().stage);
+      plan.cuts, static_cast<std::size_t>(shape.stages * plan.chunks), model.units.size());
+  auto stage = parallel::pipeline::make_stage(model, begins, shape.stages, mesh->place().stage);
   StageWorker made;
+  std::shared_ptr<const parallel::tensor::TensorModel> tensor;
+  if (shape.tensor > 1) {
+    const parallel::tensor::Cuts cuts(model, plan.tensor);
+    tensor = std::make_shared<parallel::tensor::TensorModel>(
+        stage.model, parallel::tensor::GroupRanks::make(mesh->tensor(), plan.tensor, 60s), cuts);
+    stage = with_units(std::move(stage), tensor->model());
+  }
+  const auto ranks = tensor ? tensor->ranks() : nullptr;
+  made.task = std::make_shared<parallel::tensor::TensorTask>(task, ranks);
   made.parameters = stage.model.parameters();
   std::shared_ptr<parallel::ParameterStore> own;
   if (plan.zero_level == 0) {
@@ -44,6 +58,7 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
                                              .flat_bytes = 16 << 10,
                                              .folder = {}});
   }
+  if (tensor) own = std::make_shared<parallel::tensor::TensorStore>(own, tensor);
   made.store = std::make_shared<parallel::pipeline::StageStore>(mesh, own, stage.tied, 60s);
   if (made.sharded) {
     for (const auto& piece : made.sharded->pieces()) {
@@ -53,12 +68,13 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
     }
   }
   made.compute =
-      std::make_shared<train::StageCompute>(task, mesh, std::move(stage), made.store,
+      std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), made.store,
                                             train::StageOptions{.recompute = plan.recompute,
                                                                 .schedule = plan.schedule,
                                                                 .chunks = plan.chunks,
                                                                 .micro_batches = plan.micro_batches,
                                                                 .micro_batch = plan.micro_batch,
+                                                                .tensor = ranks,
                                                                 .timeout = 60s});
   return made;
 }

@@ -13,6 +13,7 @@
 namespace bimetal::golden {
 
 struct StageWorker {
+  std::shared_ptr<const task::Task> task;  ///< as its ranks compute it
   std::shared_ptr<parallel::pipeline::StageStore> store;
   std::shared_ptr<train::StageCompute> compute;
   std::vector<torch::Tensor> parameters;                   ///< of the stage, each once
@@ -22,7 +23,8 @@ struct StageWorker {
   std::vector<torch::Tensor> among(const task::Model& whole) const;
 };
 
-/// Brings all ranks to rank 0's parameters and cuts the model. Collective.
+/// Brings all ranks to rank 0's parameters and cuts the model, and its tensors as plan.tensor has
+/// it. Collective.
 StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
                               const task::Model& model, comm::Group group);
 

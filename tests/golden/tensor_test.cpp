@@ -16,30 +16,6 @@ namespace {
 
 using Row = std::tuple<Learnt, Ranks>;
 
-train::UpdateOptions clipped() {
-  train::UpdateOptions update;
-  update.limits = {.norm = 0.05};
-  return update;
-}
-
-const std::vector<Learnt>& learnt_in_parts() {
-  static const std::vector<Learnt> all = {
-      {"Gpt2", {.learns = Learns::gpt2, .steps = 6}},
-      {"Gpt2DropoutClippedAdamW",
-       {.learns = Learns::gpt2,
-        .dropout = 0.1,
-        .optimizer = Optimizer::adamw,
-        .steps = 6,
-        .update = clipped()}},
-      {"Gpt2DropoutRecomputed",
-       {.learns = Learns::gpt2, .dropout = 0.1, .steps = 6, .recompute = "all"}},
-      {"Llama", {.learns = Learns::llama8, .steps = 6}},
-      {"LlamaDropoutClipped",
-       {.learns = Learns::llama8, .dropout = 0.1, .steps = 6, .update = clipped()}},
-  };
-  return all;
-}
-
 /// Ranks::shards are the weights of a replica's tensor ranks.
 const std::vector<Ranks>& tensor_ranks() {
   static const std::vector<Ranks> all = {

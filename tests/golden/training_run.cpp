@@ -105,6 +105,42 @@ comm::Group replicas_of(const TrainingPlan& plan, comm::Group world) {
   return mine;
 }
 
+void put_part(const torch::Tensor& whole, const torch::Tensor& part,
+              const parallel::tensor::PartPlaces& where) {
+  std::int64_t here = 0;
+  for (const auto& [first, count] : where.places) {
+    whole.narrow(where.dim, first, count).copy_(part.narrow(where.dim, here, count));
+    here += count;
+  }
+}
+
+// Of each set of tensor ranks, which stand beside each other, the tensors that theirs are parts of.
+std::vector<std::vector<torch::Tensor>> joined(
+    const TrainingPlan& plan, const std::vector<std::vector<torch::Tensor>>& by_rank) {
+  const auto model = make_start(*make_task(plan), seed, plan.dtype);
+  const parallel::tensor::Cuts cuts(model, plan.tensor);
+  const auto named = model.named_parameters();
+  std::vector<std::vector<torch::Tensor>> sets;
+  for (std::size_t first = 0; first < by_rank.size(); first += plan.tensor.size()) {
+    auto whole = by_rank[first];
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      if (!whole[i].defined()) continue;
+      const auto& name = named[i].name;
+      if (cuts.has(name)) whole[i] = torch::zeros_like(named[i].tensor.detach());
+      for (int rank = 0; rank < cuts.ranks(); ++rank) {
+        const auto mine = by_rank[first + static_cast<std::size_t>(rank)][i].detach();
+        if (cuts.has(name)) {
+          put_part(whole[i], mine, cuts.places(name, rank));
+        } else {
+          EXPECT_TRUE(mine.equal(whole[i])) << name;
+        }
+      }
+    }
+    sets.push_back(std::move(whole));
+  }
+  return sets;
+}
+
 // One rank's work.
 class Worker {
  public:
@@ -133,15 +169,13 @@ class Worker {
     return losses;
   }
 
-  // All of the model's at the end, then its buffers; on rank 0 alone where they are in shards for
-  // good, or in parts.
+  // All of the model's at the end, then its buffers, or its parts of them; on rank 0 alone where
+  // they are in shards for good.
   std::vector<torch::Tensor> tensors(const task::Model& model) const {
     if (staged_) return staged_->among(model);
     const task::ModelState state(model);
     auto parameters = state.parameters;
-    if (tensor_) {
-      parameters = tensor_->gather(parameters);
-    } else if (plan_.zero_level == 3) {
+    if (plan_.zero_level == 3) {
       parameters = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
     }
     if (parameters.empty()) return {};
@@ -154,10 +188,12 @@ class Worker {
   static std::shared_ptr<const parallel::tensor::TensorModel> make_tensor(const TrainingPlan& plan,
                                                                           const task::Model& model,
                                                                           comm::Group world) {
-    if (plan.tensor.empty()) return nullptr;
+    if (plan.tensor.empty() || plan.mesh.stages > 1) return nullptr;
     return std::make_shared<parallel::tensor::TensorModel>(
-        model, parallel::tensor::GroupRanks::make(tensor_ranks_of(plan, std::move(world)),
-                                                  plan.tensor, std::chrono::seconds(30)));
+        model,
+        parallel::tensor::GroupRanks::make(tensor_ranks_of(plan, std::move(world)), plan.tensor,
+                                           std::chrono::seconds(30)),
+        parallel::tensor::Cuts(model, plan.tensor));
   }
 
   static std::shared_ptr<parallel::shard::ShardedModel> make_sharded(const TrainingPlan& plan,
@@ -275,22 +311,29 @@ TrainingResult train(const TrainingPlan& plan) {
   }
 
   TrainingResult result;
-  std::vector<std::vector<torch::Tensor>> parameters(models.size());
+  std::vector<std::vector<torch::Tensor>> tensors(models.size());
   testing::run_ranks(world_size, [&](int rank, comm::Group group) {
     Worker worker(plan, *task, models[rank], group);
     auto losses = worker.train();
-    parameters[rank] = worker.tensors(models[rank]);
+    tensors[rank] = worker.tensors(models[rank]);
     if (rank == 0) result.losses = std::move(losses);
   });
-  result.parameters = parameters[0];
-  for (const auto& of_rank : parameters) {
+  result.parameters = put_together(plan, tensors);
+  return result;
+}
+
+std::vector<torch::Tensor> put_together(const TrainingPlan& plan,
+                                        const std::vector<std::vector<torch::Tensor>>& by_rank) {
+  auto all = plan.tensor.empty() ? by_rank : joined(plan, by_rank);
+  auto whole = all[0];
+  for (const auto& of_rank : all) {
     for (std::size_t i = 0; i < of_rank.size(); ++i) {
       if (!of_rank[i].defined()) continue;
-      if (!result.parameters[i].defined()) result.parameters[i] = of_rank[i];
-      EXPECT_TRUE(of_rank[i].equal(result.parameters[i])) << "parameter " << i;
+      if (!whole[i].defined()) whole[i] = of_rank[i];
+      EXPECT_TRUE(of_rank[i].equal(whole[i])) << "parameter " << i;
     }
   }
-  return result;
+  return whole;
 }
 
 }  // namespace bimetal::golden

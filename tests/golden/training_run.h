@@ -48,7 +48,7 @@ struct TrainingPlan {
   parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
   parallel::shard::WholeForm form = {};                          ///< likewise
   precision::Precision precision = precision::Precision::float32;
-  /// Where it has stages, shares are by replica.
+  /// Stages and replicas; where it has stages, shares are by replica.
   parallel::MeshShape mesh = {};
   std::vector<std::int64_t> cuts = {};  ///< units that stages, or their pieces, begin with
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
@@ -62,6 +62,11 @@ struct TrainingPlan {
 /// plan.steps steps. Data and start are the same in every call; ranks but the first start from
 /// elsewhere and have to be brought there.
 TrainingResult train(const TrainingPlan& plan);
+
+/// The whole model's tensors, of what each rank has at the end, in that order and undefined where
+/// it has nothing. What several ranks have must be the same on all of them.
+std::vector<torch::Tensor> put_together(const TrainingPlan& plan,
+                                        const std::vector<std::vector<torch::Tensor>>& by_rank);
 
 /// What such a plan learns.
 std::unique_ptr<task::Task> make_task(const TrainingPlan& plan);

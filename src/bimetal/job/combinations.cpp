@@ -144,10 +144,10 @@ constexpr Combination kImpossible[] = {
      "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "
      "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
-    {[](const Asked& asked) { return asked.in_parts() && asked.stages(); },
-     "mesh.tensor does not go with mesh.stages: stages whose tensors are in parts cannot be run "
-     "yet; "
-     "take 1 of one of them"},
+    {[](const Asked& asked) { return asked.in_parts() && asked.open(); },
+     "mesh.stages = \"auto\" does not go with mesh.tensor: meshes whose tensors are in parts are "
+     "not "
+     "planned yet; give mesh.stages a number"},
     {[](const Asked& asked) { return asked.in_parts() && asked.servers(); },
      "mesh.tensor does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "

@@ -162,18 +162,19 @@ progress::Evaluation evaluate(const task::Task& task, const task::Model& model, 
 progress::Evaluation evaluate(const task::Task& task, const Through& through, comm::Group group,
                               std::span<const double> speeds, const EvaluateOptions& options) {
   const auto data = data_of(task, options);
-  return evaluate_parts(
-      task, std::move(group), through.part, speeds, options,
-      [&](std::int64_t first, std::int64_t last, const auto& keep) {
-        through.run(
-            first, last,
-            [&](std::int64_t chunk) {
-              return task.inputs(batch_of_chunk(*data, chunk, options.device));
-            },
-            [&](std::int64_t chunk, const task::Values& outputs) {
-              keep(chunk, numbers_of(task, outputs, batch_of_chunk(*data, chunk, options.device)));
-            });
-      });
+  return evaluate_parts(task, std::move(group), through.part, speeds, options,
+                        [&](std::int64_t first, std::int64_t last, const auto& keep) {
+                          through.run(
+                              first, last,
+                              [&](std::int64_t chunk) {
+                                return task.inputs(batch_of_chunk(*data, chunk, options.device));
+                              },
+                              [&](std::int64_t chunk, const task::Values& outputs) {
+                                const auto numbers = numbers_of(
+                                    task, outputs, batch_of_chunk(*data, chunk, options.device));
+                                if (through.counts) keep(chunk, numbers);
+                              });
+                        });
 }
 
 }  // namespace bimetal::predict

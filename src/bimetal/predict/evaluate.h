@@ -44,14 +44,15 @@ EvaluationSums evaluate_chunks(const task::Task& task, const task::Model& model,
 /// What the sums over the whole data set say.
 progress::Evaluation evaluation_of(const task::Task& task, const EvaluationSums& sums);
 
-/// How the outputs for chunks come about where a rank alone has not the whole model: sets of ranks compute
-/// parts of them.
+/// How the outputs for chunks come about where a rank alone has not the whole model: sets of ranks
+/// compute parts of them.
 struct Through {
   using Inputs = std::function<task::Values(std::int64_t chunk)>;
   using Take = std::function<void(std::int64_t chunk, const task::Values& outputs)>;
-  int part = 0;  ///< this rank's set's
+  int part = 0;        ///< this rank's set's
+  bool counts = true;  ///< of several ranks of a set that get the same outputs, one does
   /// Calls `take` with the outputs for each chunk from `first` to `last - 1` on one of the set's
-  /// ranks. Gradients are off.
+  /// ranks, or on several that compute what follows from them together. Gradients are off.
   std::function<void(std::int64_t first, std::int64_t last, const Inputs& inputs, const Take& take)>
       run;
 };

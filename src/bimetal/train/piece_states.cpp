@@ -1,6 +1,7 @@
 #include "bimetal/train/piece_states.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <map>
@@ -20,20 +21,39 @@ namespace {
 using checkpoint::OwnSlice;
 using checkpoint::Slice;
 using checkpoint::TensorMap;
-using parallel::shard::Piece;
 using parallel::shard::ShardedModel;
 
 constexpr std::string_view kSteps =
     "step";  // the one field that is a number for all of a parameter
 constexpr const char* kOrigin = "the checkpoint's part for this rank";
 
-std::string name_of(const Piece& piece) {
-  return fmt::format("{}@{}", piece.parameter, piece.range.offset);
+/// A rank may keep several pieces of one parameter.
+std::string name_of(const KeptPiece& piece) {
+  return fmt::format("{}@{}", piece.parameter, fmt::join(piece.slices.front().offset, ","));
 }
 
-Slice slice_of(const Piece& piece) {
-  if (piece.tensor.sizes() == piece.shape) return checkpoint::whole_slice(piece.shape);
-  return checkpoint::flat_range(piece.range.offset, piece.range.count);
+/// Of `values`, which have the form of `piece`, each slice's.
+void add_slices(std::vector<OwnSlice>& own, const KeptPiece& piece, const std::string& name,
+                const torch::Tensor& values) {
+  if (piece.slices.size() == 1) {
+    own.push_back({name, piece.shape, piece.slices.front(), values});
+    return;
+  }
+  std::int64_t here = 0;
+  for (const auto& slice : piece.slices) {
+    const auto count = slice.size[static_cast<std::size_t>(piece.dim)];
+    own.push_back({name, piece.shape, slice, values.narrow(piece.dim, here, count)});
+    here += count;
+  }
+}
+
+/// The way back, from what `read` gives of each slice.
+template <typename Read>
+torch::Tensor join_slices(const KeptPiece& piece, const Read& read) {
+  if (piece.slices.size() == 1) return read(piece.slices.front());
+  std::vector<torch::Tensor> parts;
+  for (const auto& slice : piece.slices) parts.push_back(read(slice));
+  return torch::cat(parts, piece.dim);
 }
 
 /// The pieces as a model's parameters, so that what knows models knows them.
@@ -65,7 +85,41 @@ void visit_fields(const Map& map, const std::string& owner, Visit visit) {
 KeptPieces whole_pieces(const task::ModelState& model) {
   KeptPieces pieces;
   for (const auto& [name, tensor] : model.parameters) {
-    pieces.push_back({name, tensor.sizes().vec(), {0, tensor.numel()}, tensor});
+    const auto shape = tensor.sizes().vec();
+    pieces.push_back({name, shape, {checkpoint::whole_slice(shape)}, 0, tensor});
+  }
+  return pieces;
+}
+
+KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cuts& cuts,
+                       int rank) {
+  auto pieces = whole_pieces(model);
+  for (auto& piece : pieces) {
+    if (!cuts.has(piece.parameter)) continue;
+    piece.shape = cuts.sizes(piece.parameter);
+    piece.slices.clear();
+    const auto [dim, places] = cuts.places(piece.parameter, rank);
+    piece.dim = dim;
+    for (const auto& [first, count] : places) {
+      auto slice = checkpoint::whole_slice(piece.shape);
+      slice.offset[static_cast<std::size_t>(dim)] = first;
+      slice.size[static_cast<std::size_t>(dim)] = count;
+      piece.slices.push_back(std::move(slice));
+    }
+  }
+  return pieces;
+}
+
+KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards) {
+  KeptPieces pieces;
+  for (const auto& [parameter, shape, range, tensor] : shards) {
+    const bool whole = tensor.sizes() == shape;
+    pieces.push_back({parameter,
+                      shape,
+                      {whole ? checkpoint::whole_slice(shape)
+                             : checkpoint::flat_range(range.offset, range.count)},
+                      0,
+                      tensor});
   }
   return pieces;
 }
@@ -78,17 +132,20 @@ task::ModelState uncut_of(task::ModelState model) {
 }
 
 checkpoint::OwnSlices own_slices(const KeptPieces& pieces, const torch::optim::Optimizer& of_pieces,
-                                 const std::function<bool(const Piece& piece)>& gives) {
+                                 const std::function<bool(const KeptPiece& piece)>& gives) {
   checkpoint::OwnSlices own;
   if (pieces.empty()) return own;
   const auto learnt = checkpoint::optimizer_tensors(of_pieces, as_model(pieces));
   for (const auto& piece : pieces) {
     if (!gives(piece)) continue;
-    own.model.push_back({piece.parameter, piece.shape, slice_of(piece), piece.tensor});
+    add_slices(own.model, piece, piece.parameter, piece.tensor);
     visit_fields(learnt, name_of(piece), [&](const std::string& field, const auto& values) {
-      OwnSlice state{piece.parameter + "." + field, piece.shape, slice_of(piece), values};
-      if (field == kSteps) state.shape.clear(), state.slice = checkpoint::whole_slice({});
-      own.optimizer.push_back(std::move(state));
+      const auto name = piece.parameter + "." + field;
+      if (field == kSteps) {
+        own.optimizer.push_back({name, {}, checkpoint::whole_slice({}), values});
+      } else {
+        add_slices(own.optimizer, piece, name, values);
+      }
     });
   }
   return own;
@@ -131,18 +188,22 @@ void take_pieces(checkpoint::SharedReader& saved, const KeptPieces& pieces,
   TensorMap states;
   saved.each_takes([&](const checkpoint::SharedReader::Read& read) {
     for (const auto& piece : pieces) {
-      torch::Tensor(piece.tensor).copy_(read.model(piece.parameter, slice_of(piece)));
+      torch::Tensor(piece.tensor).copy_(join_slices(piece, [&](const Slice& slice) {
+        return read.model(piece.parameter, slice);
+      }));
       taken();
-      visit_fields(saved.index().optimizer, piece.parameter,
-                   [&](const std::string& field, const checkpoint::StoredTensor& stored) {
-                     const auto name = piece.parameter + "." + field;
-                     const bool number = field == kSteps;
-                     if (stored.shape != (number ? std::vector<std::int64_t>{} : piece.shape)) {
-                       refuse_state(name, "is of another shape");
-                     }
-                     states[name_of(piece) + "." + field] = read.optimizer(
-                         name, number ? checkpoint::whole_slice({}) : slice_of(piece));
-                   });
+      visit_fields(
+          saved.index().optimizer, piece.parameter,
+          [&](const std::string& field, const checkpoint::StoredTensor& stored) {
+            const auto name = piece.parameter + "." + field;
+            const bool number = field == kSteps;
+            if (stored.shape != (number ? std::vector<std::int64_t>{} : piece.shape)) {
+              refuse_state(name, "is of another shape");
+            }
+            const auto of_slice = [&](const Slice& slice) { return read.optimizer(name, slice); };
+            states[name_of(piece) + "." + field] =
+                number ? of_slice(checkpoint::whole_slice({})) : join_slices(piece, of_slice);
+          });
     }
   });
   if (pieces.empty()) return;
@@ -152,7 +213,7 @@ void take_pieces(checkpoint::SharedReader& saved, const KeptPieces& pieces,
 void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
                 const ShardedModel& sharded) {
   const torch::NoGradGuard no_grad;
-  std::map<std::string, const Piece*> pieces;
+  std::map<std::string, const parallel::shard::Piece*> pieces;
   for (const auto& piece : sharded.pieces()) pieces[piece.parameter] = &piece;
   values([&](const task::Unit& unit) {
     for (const auto& [name, tensor] : unit.parameters) {

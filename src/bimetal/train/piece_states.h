@@ -1,24 +1,38 @@
 #pragma once
-// Between checkpoints and the pieces of parameters that a rank keeps, with what its optimizer has
-// learnt about them.
+// Between checkpoints and the pieces of parameters that a rank keeps, whoever has cut them, with
+// what its optimizer has learnt about them.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::train {
 
-using KeptPieces = std::vector<parallel::shard::Piece>;
+/// What a rank keeps of a parameter.
+struct KeptPiece {
+  std::string parameter;                  ///< its name
+  std::vector<std::int64_t> shape;        ///< of the whole parameter
+  std::vector<checkpoint::Slice> slices;  ///< where it lies in that
+  std::int64_t dim = 0;  ///< along which several slices stand behind each other in `tensor`
+  torch::Tensor tensor;
+};
+using KeptPieces = std::vector<KeptPiece>;
 
 /// All parameters of `model`, each a piece of its own shape: of a rank that cuts up none.
 KeptPieces whole_pieces(const task::ModelState& model);
+/// The same of a rank that has its part of those that are cut.
+KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cuts& cuts, int rank);
+KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards);
 
 /// What is in nobody's shards of `model`: buffers, and parameters that are not trained or have no
 /// elements.
@@ -26,9 +40,8 @@ task::ModelState uncut_of(task::ModelState model);
 
 /// This rank's part of a checkpoint: those of `pieces` that it `gives`, and what `of_pieces`, which
 /// steps all of them, has learnt about these. The tensors themselves, not copies.
-checkpoint::OwnSlices own_slices(
-    const KeptPieces& pieces, const torch::optim::Optimizer& of_pieces,
-    const std::function<bool(const parallel::shard::Piece& piece)>& gives);
+checkpoint::OwnSlices own_slices(const KeptPieces& pieces, const torch::optim::Optimizer& of_pieces,
+                                 const std::function<bool(const KeptPiece& piece)>& gives);
 
 /// Adds all of `model`'s tensors.
 void add_whole(checkpoint::OwnSlices& own, const task::ModelState& model);

@@ -20,7 +20,7 @@
 #include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/gradient_compression.h"
-#include "bimetal/train/tensor/tensor_states.h"
+#include "bimetal/train/pipeline/mesh_notice.h"
 
 namespace bimetal::train {
 namespace {
@@ -77,27 +77,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::JobConfig& jo
   return task.make_optimizer(model.parameters());
 }
 
-/// Who has which units, for people.
-std::string picture_of(const task::Model& whole, const StagePlan& plan,
-                       const std::string& schedule) {
-  const auto& shape = plan.mesh->shape();
-  std::vector<std::string> units;
-  for (int stage = 0; stage < shape.stages; ++stage) {
-    units.push_back(parallel::pipeline::describe_units(whole, plan.begins, shape.stages, stage));
-  }
-  return fmt::format("the model in {} stages, schedule \"{}\":\n{}", shape.stages, schedule,
-                     parallel::picture(shape, units));
-}
-
-/// `whole` with `values` in the place of its parameters.
-task::ModelState with_values(task::ModelState whole, const std::vector<task::NamedTensor>& values) {
-  for (const auto& [name, tensor] : values) {
-    const auto known = std::ranges::find(whole.parameters, name, &task::NamedTensor::name);
-    known->tensor = tensor.detach().set_requires_grad(true);
-  }
-  return whole;
-}
-
 }  // namespace
 
 std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
@@ -123,26 +102,22 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
                            const std::optional<std::filesystem::path>& resume,
                            progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
-                           const std::vector<double>& shards, const StagePlan& stages,
-                           const Replicas& replicas, const std::vector<double>& parts,
+                           const std::vector<double>& shards,
+                           std::shared_ptr<const parallel::Mesh> mesh, const ChosenCuts& cuts,
                            std::optional<torch::Dtype> half)
     : job_(job),
       group_(std::move(group)),
-      replicas_(replicas),
       half_(half),
       whole_(start.model),
-      optimizer_(make_optimizer(job_, group_.size(), task, whole_)) {
-  if (stages.mesh) {
-    begin_in_stages(stages, resume, shards, options, observer);
+      optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
+      mesh_(std::move(mesh)) {
+  if (mesh_) {
+    begin_in_mesh(cuts, resume, shards, options, observer);
   } else if (job_.zero.level > 0) {
     begin_in_shards(start, resume, shards, observer);
   } else {
     state_ = checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer);
-    if (replicas_.in_parts()) {
-      cut_tensors(parts, options, observer);
-    } else {
-      store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
-    }
+    store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
   }
 }
 
@@ -167,7 +142,7 @@ void TrainedModel::begin_in_shards(const StartingModel& start,
   cut(group_, weights, static_cast<bool>(start.values), observer);
   if (saved.found()) {
     require_known_states(saved, sharded_->trained());
-    take_pieces(saved, sharded_->pieces(), *optimizer_, [this] { sharded_->let_go_of_kept(); });
+    take_pieces(saved, kept_pieces(), *optimizer_, [this] { sharded_->let_go_of_kept(); });
     sharded_->after_update();
   } else if (start.values) {
     take_drawn(start.values, *sharded_);
@@ -175,12 +150,12 @@ void TrainedModel::begin_in_shards(const StartingModel& start,
   }
 }
 
-/// Each rank reads its own stage of a checkpoint, and no more.
-void TrainedModel::begin_in_stages(const StagePlan& plan,
-                                   const std::optional<std::filesystem::path>& resume,
-                                   const std::vector<double>& shards,
-                                   const parallel::ReplicatedModelOptions& options,
-                                   progress::Observer& observer) {
+/// Each rank reads its own part of a checkpoint, and no more.
+void TrainedModel::begin_in_mesh(const ChosenCuts& cuts,
+                                 const std::optional<std::filesystem::path>& resume,
+                                 const std::vector<double>& shards,
+                                 const parallel::ReplicatedModelOptions& options,
+                                 progress::Observer& observer) {
   checkpoint::SharedReader saved(group_, resume);
   begin_at(saved, observer);
   if (saved.found()) {
@@ -192,7 +167,13 @@ void TrainedModel::begin_in_stages(const StagePlan& plan,
                                   options.timeout);
     }
   }
-  take_stage(plan, shards, observer);
+  take_part(cuts, observer, options.timeout);
+  if (job_.zero.level > 0) {
+    cut(mesh_->replicas(), shards, /*hollow=*/false, observer);
+  } else {
+    optimizer_ =
+        optim::make_optimizer(optimizer_config(job_, mesh_->shape().replicas), whole_.parameters());
+  }
   if (saved.found()) {
     take_whole(saved, kept_whole());
     take_pieces(saved, kept_pieces(), *optimizer_);
@@ -201,6 +182,8 @@ void TrainedModel::begin_in_stages(const StagePlan& plan,
   if (!sharded_) {
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, mesh_->replicas(), options);
   }
+  if (tensor_) store_ = std::make_shared<parallel::tensor::TensorStore>(store_, tensor_);
+  if (mesh_->shape().stages == 1) return;
   stage_store_ =
       std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied, options.timeout);
   store_ = stage_store_;
@@ -237,45 +220,21 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
   }
 }
 
-void TrainedModel::cut_tensors(const std::vector<double>& weights,
-                               const parallel::ReplicatedModelOptions& options,
-                               progress::Observer& observer) {
-  const auto learnt = checkpoint::optimizer_tensors(*optimizer_, whole_);
-  auto ranks = parallel::tensor::GroupRanks::make(replicas_.parts(), weights, options.timeout);
-  tensor_ = std::make_shared<parallel::tensor::TensorModel>(whole_, std::move(ranks));
-  optimizer_ =
-      optim::make_optimizer(optimizer_config(job_, replicas_.group().size()), whole_.parameters());
-  optimizer_->state() = checkpoint::optimizer_states(part_of_states(learnt, *tensor_), *optimizer_,
-                                                     whole_, "the checkpoint's part for this rank");
-  store_ = std::make_shared<parallel::tensor::TensorStore>(
-      std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_.group(), options),
-      tensor_);
-  std::int64_t bytes = 0;
-  for (const auto& parameter : whole_.parameters()) {
-    bytes += static_cast<std::int64_t>(parameter.nbytes());
+/// From here on this rank has no more of the model than its stage, and of that its part.
+void TrainedModel::take_part(const ChosenCuts& cuts, progress::Observer& observer,
+                             std::chrono::milliseconds timeout) {
+  const auto& shape = mesh_->shape();
+  std::optional<parallel::tensor::Cuts> tensors;
+  if (shape.tensor > 1) tensors.emplace(whole_, cuts.parts);
+  observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh.schedule, tensors));
+  stage_ = parallel::pipeline::make_stage(whole_, cuts.begins, shape.stages, mesh_->place().stage);
+  if (tensors) {
+    tensor_ = std::make_shared<parallel::tensor::TensorModel>(
+        stage_.model,
+        parallel::tensor::GroupRanks::make(mesh_->tensor(), tensors->weights(), timeout), *tensors);
+    stage_ = with_units(std::move(stage_), tensor_->model());
   }
-  observer.on_notice(
-      fmt::format("the tensors of a replica are in parts on {} ranks, by weights of {:.3g}; the "
-                  "first has {} MiB "
-                  "of parameters",
-                  weights.size(), fmt::join(weights, " : "), (bytes + (1 << 19)) >> 20));
-}
-
-/// From here on this rank has no more of the model than its stage.
-void TrainedModel::take_stage(const StagePlan& plan, const std::vector<double>& shards,
-                              progress::Observer& observer) {
-  mesh_ = plan.mesh;
-  const auto whole = whole_;
-  stage_ = parallel::pipeline::make_stage(whole, plan.begins, mesh_->shape().stages,
-                                          mesh_->place().stage);
   whole_ = stage_.model;
-  if (job_.zero.level > 0) {
-    cut(mesh_->replicas(), shards, /*hollow=*/false, observer);
-  } else {
-    optimizer_ =
-        optim::make_optimizer(optimizer_config(job_, mesh_->shape().replicas), whole_.parameters());
-  }
-  observer.on_notice(picture_of(whole, plan, job_.mesh.schedule));
 }
 
 /// Pieces of tensors that other stages have, too, count once.
@@ -300,13 +259,14 @@ std::filesystem::path TrainedModel::save() {
 
 std::filesystem::path TrainedModel::save_unwatched() {
   if (sharded_ || mesh_) return save_own_slices();
-  if (tensor_) return save_together();
   return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
 }
 
 /// Of this rank's part of the model what is in pieces.
 KeptPieces TrainedModel::kept_pieces() const {
-  return sharded_ ? sharded_->pieces() : whole_pieces(whole_);
+  if (sharded_) return shard_pieces(sharded_->pieces());
+  if (tensor_) return part_pieces(whole_, tensor_->cuts(), mesh_->place().tensor);
+  return whole_pieces(whole_);
 }
 
 /// The rest of it.
@@ -319,31 +279,13 @@ task::ModelState TrainedModel::kept_whole() const {
 
 /// What several ranks keep the first of them gives.
 std::filesystem::path TrainedModel::save_own_slices() {
-  auto own = own_slices(kept_pieces(), *optimizer_, [this](const parallel::shard::Piece& piece) {
-    return !stage_store_ || stage_store_->counts(piece.tensor);
+  const bool first = mesh_ ? mesh_->place().replica == 0 : group_.rank() == 0;
+  auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
+    return (first || sharded_) && store_->counts(piece.tensor);
   });
-  if (mesh_ ? mesh_->place().replica == 0 : group_.rank() == 0) add_whole(own, kept_whole());
+  if (first && (!mesh_ || mesh_->place().tensor == 0)) add_whole(own, kept_whole());
   if (sharded_) own.written = [this] { sharded_->let_go_of_kept(); };
   return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, state_);
-}
-
-/// Put together on rank 0 from the parts of one replica, which has everything.
-std::filesystem::path TrainedModel::save_together() {
-  task::ModelState whole(whole_);
-  checkpoint::TensorMap learnt;
-  if (replicas_.group().rank() == 0) {
-    learnt = gather_states(*tensor_, *optimizer_);
-    whole = with_values(whole, tensor_->gather(whole_.named_parameters()));
-  }
-  // Elsewhere an empty one: rank 0 alone writes.
-  const auto optimizer = optim::make_optimizer(
-      job_.train, group_.rank() == 0 ? task::tensors_of(whole.parameters)
-                                     : std::vector<torch::Tensor>{torch::empty({0})});
-  if (group_.rank() == 0) {
-    optimizer->state() =
-        checkpoint::optimizer_states(learnt, *optimizer, whole, "the ranks' state");
-  }
-  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole, *optimizer, state_);
 }
 
 void TrainedModel::require_finite() const {

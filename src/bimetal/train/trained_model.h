@@ -1,9 +1,10 @@
 #pragma once
-// The model of a run, its optimizer and where both live: whole on every rank, or in shards. What
-// begins at a checkpoint, and becomes the next one.
+// The model of a run, its optimizer and where both live: whole on every rank, in shards, or each
+// rank its part of a mesh. What begins at a checkpoint, and becomes the next one.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -24,8 +25,8 @@
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/unit.h"
 #include "bimetal/train/piece_states.h"
+#include "bimetal/train/pipeline/unit_costs.h"
 #include "bimetal/train/setup.h"
-#include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
 
@@ -38,9 +39,9 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
 /// Where a model is cut into stages.
 struct StagePlan {
   std::shared_ptr<const parallel::Mesh> mesh;  ///< none: it is not
-  std::vector<std::size_t> begins = {};        ///< of the pieces: choose_cuts()
+  ChosenCuts cuts = {};
 
-  /// "stage 1 of 3, replica 0".
+  /// "stage 1 of 3, replica 0, part 1 of 2".
   std::string name_of(int rank) const { return parallel::name_of(mesh->shape(), rank); }
 };
 
@@ -50,28 +51,26 @@ class TrainedModel {
   /// A model of `task` with the values of rank 0's checkpoint `resume`, or its own; every rank's
   /// become those. Hollow ones are for level 3. `shards`: as shard_weights() has them. Collective.
   /// Errors: those of checkpoint::starting_point, and of the store's constructor; Unsupported for
-  /// shards of a task with an optimizer of its own.
-  /// `parts`: as Replicas::part_weights() has them, if `replicas` are in parts: each rank of one
-  /// keeps its part alone. `half`: as RankPrecisions::half_of_all() has it.
+  /// shards of a task with an optimizer of its own. `mesh`: as make_mesh() has it; with one, each
+  /// rank keeps its part alone, as `cuts` has them. `half`: as RankPrecisions::half_of_all() has
+  /// it.
   TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
                const StartingModel& start, const std::optional<std::filesystem::path>& resume,
                progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
-               const std::vector<double>& shards, const StagePlan& stages, const Replicas& replicas,
-               const std::vector<double>& parts, std::optional<torch::Dtype> half);
+               const std::vector<double>& shards, std::shared_ptr<const parallel::Mesh> mesh,
+               const ChosenCuts& cuts, std::optional<torch::Dtype> half);
 
   /// What to compute with; a stage's own units.
-  const task::Model& model() const noexcept {
-    return sharded_ ? sharded_->model() : tensor_ ? tensor_->model() : whole_;
-  }
-  /// Those that compute the model together; nullptr: it is whole.
-  std::shared_ptr<const task::TensorRanks> tensor_ranks() const noexcept {
+  const task::Model& model() const noexcept { return sharded_ ? sharded_->model() : whole_; }
+  /// Those that compute its units together; nullptr: they are whole.
+  std::shared_ptr<const parallel::tensor::GroupRanks> tensor_ranks() const noexcept {
     return tensor_ ? tensor_->ranks() : nullptr;
   }
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
   const std::shared_ptr<parallel::ParameterStore>& store() const noexcept { return store_; }
   checkpoint::TrainingState& state() noexcept { return state_; }
 
-  /// Where the model is cut: this rank's stage of it, and its store.
+  /// Where the model is cut into stages: this rank's of it, and its store.
   const parallel::pipeline::StageModel& stage() const noexcept { return stage_; }
   const std::shared_ptr<parallel::pipeline::StageStore>& stage_store() const noexcept {
     return stage_store_;
@@ -81,8 +80,8 @@ class TrainedModel {
   void end_passes() const;
 
   /// As checkpoint::save_shared_checkpoint, or each rank what it keeps (save_slices) where that is
-  /// shards or a stage. Collective; the path is rank 0's. However slow a disk, a rank that is stuck
-  /// is found out after parallel.timeout_s.
+  /// not all. Collective; the path is rank 0's. However slow a disk, a rank that is stuck is found
+  /// out after parallel.timeout_s.
   std::filesystem::path save();
 
   /// As checkpoint::require_finite_parameters.
@@ -94,25 +93,20 @@ class TrainedModel {
                        const std::vector<double>& weights, progress::Observer& observer);
   void cut(comm::Group group, const std::vector<double>& weights, bool hollow,
            progress::Observer& observer);
-  void begin_in_stages(const StagePlan& plan, const std::optional<std::filesystem::path>& resume,
-                       const std::vector<double>& shards,
-                       const parallel::ReplicatedModelOptions& options,
-                       progress::Observer& observer);
+  void begin_in_mesh(const ChosenCuts& cuts, const std::optional<std::filesystem::path>& resume,
+                     const std::vector<double>& shards,
+                     const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
   void begin_at(checkpoint::SharedReader& saved, progress::Observer& observer);
-  void take_stage(const StagePlan& plan, const std::vector<double>& shards,
-                  progress::Observer& observer);
+  void take_part(const ChosenCuts& cuts, progress::Observer& observer,
+                 std::chrono::milliseconds timeout);
   void count_pieces();
-  void cut_tensors(const std::vector<double>& weights,
-                   const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
   KeptPieces kept_pieces() const;
   task::ModelState kept_whole() const;
   std::filesystem::path save_unwatched();
   std::filesystem::path save_own_slices();
-  std::filesystem::path save_together();
 
   const job::JobConfig& job_;
   comm::Group group_;
-  const Replicas& replicas_;
   const std::optional<torch::Dtype> half_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
@@ -120,10 +114,10 @@ class TrainedModel {
   checkpoint::TrainingState state_;
   std::shared_ptr<parallel::ParameterStore> store_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;  ///< the same, from level 1 on
-  std::shared_ptr<const parallel::Mesh> mesh_;              ///< where there are stages
+  std::shared_ptr<const parallel::Mesh> mesh_;              ///< where the model is cut
   parallel::pipeline::StageModel stage_;
   std::shared_ptr<parallel::pipeline::StageStore> stage_store_;
-  std::shared_ptr<const parallel::tensor::TensorModel> tensor_;  ///< where replicas are in parts
+  std::shared_ptr<const parallel::tensor::TensorModel> tensor_;  ///< where tensors are in parts
 };
 
 }  // namespace bimetal::train

@@ -80,7 +80,9 @@ class TrainingRun {
   Deterministic deterministic_;
   device::Place place_;
   std::shared_ptr<const task::JobTask> task_;
-  Replicas replicas_;           ///< once the ranks know that they have the same job
+  /// Once the ranks know that they have the same job.
+  std::shared_ptr<const parallel::Mesh> mesh_;
+  Replicas replicas_;
   data::EpochSampler sampler_;  ///< at the start of the first epoch
   MemoryCheck memory_;
   RankPrecisions precisions_;
@@ -91,8 +93,8 @@ class TrainingRun {
   TrainedModel trained_;
   checkpoint::TrainingState& state_;
   std::int64_t planned_steps_;
-  std::shared_ptr<StageCompute> stage_;    ///< none: each replica has the whole model
   parallel::tensor::TensorTask computed_;  ///< the task as this rank's replica computes it
+  std::shared_ptr<StageCompute> stage_;    ///< none: each replica has the whole model
   TrainingStep step_;
   data::BatchFeed feed_;
   RankJournal journal_;

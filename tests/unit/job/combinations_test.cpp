@@ -81,6 +81,10 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
             "");
   EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "zero.level=1"}), HasSubstr("zero.level"));
+  EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=2", "train.clip_norm=1"}), "");
+  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.stages=2", "zero.level=1"}), HasSubstr("zero.level"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.stages=auto"}),
+              HasSubstr("give mesh.stages a number"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "train.optimizer=lamb"}), HasSubstr("lamb"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "compression.gradients=int8"}), HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.exact=relaxed"}), HasSubstr("strict"));

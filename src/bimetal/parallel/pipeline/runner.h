@@ -27,6 +27,9 @@ struct StageWork {
   /// Whether the step may go on without what has thrown that: the other stages then get word
   /// instead of activations, and the step's result is to be dropped by all.
   std::function<bool(const std::exception_ptr&)> survivable;
+  /// Told once this stage will not compute the step to its end, whoever is at fault; may be left
+  /// out.
+  std::function<void()> gave_up = {};
 };
 
 /// A stage's place in the line of pieces that a micro-batch goes through.

@@ -122,6 +122,15 @@ StageModel make_stage(const task::Model& model, const std::vector<std::size_t>& 
   return made;
 }
 
+StageModel with_units(StageModel stage, const task::Model& model) {
+  std::size_t next = 0;
+  for (auto& piece : stage.pieces) {
+    for (auto& unit : piece.units) unit = model.units[next++];
+  }
+  stage.model = model;
+  return stage;
+}
+
 std::string describe_units(const task::Model& whole, const std::vector<std::size_t>& begins,
                            int stages, int stage) {
   std::vector<std::string> numbers, names;

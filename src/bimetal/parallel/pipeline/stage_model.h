@@ -33,6 +33,10 @@ std::vector<std::size_t> begins_of(const std::vector<std::int64_t>& cuts, std::s
 StageModel make_stage(const task::Model& model, const std::vector<std::size_t>& begins, int stages,
                       int stage);
 
+/// `stage` with the units of `model`, one for each of its own and of the same tensors, in the place
+/// of these.
+StageModel with_units(StageModel stage, const task::Model& model);
+
 /// "units 0-2 (embedding … h.1)", with several pieces "units 0-2, 6-7 (…)".
 std::string describe_units(const task::Model& whole, const std::vector<std::size_t>& begins,
                            int stages, int stage);

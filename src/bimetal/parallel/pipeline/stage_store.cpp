@@ -68,6 +68,7 @@ void StageStore::sum(Shared& shared) const {
 
 bool StageStore::counts(const torch::Tensor& parameter) const {
   if (!own_->in_shards() && mesh_->place().replica != 0) return false;
+  if (!own_->counts(parameter)) return false;
   const auto found = std::ranges::find_if(shared_, [&](const Shared& shared) {
     return shared.tensor.is_same(parameter) ||
            std::ranges::any_of(shared.pieces,

@@ -15,8 +15,9 @@ namespace bimetal::parallel::pipeline {
 /// Use from one thread. Its group() is that of all ranks, who agree on each step.
 class StageStore final : public ParameterStore {
  public:
-  /// `own`: among mesh.replicas(), with whole gradients on each until they are reduced. Tied
-  /// tensors are those of make_stage(). Collective over the mesh.
+  /// `own`: among mesh.replicas(), which have the same gradients until they are reduced. Tied
+  /// tensors are those of make_stage(), each stage's part of the same size. Collective over the
+  /// mesh.
   StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
              const std::vector<Tied>& tied, std::chrono::milliseconds timeout);
 
@@ -29,7 +30,8 @@ class StageStore final : public ParameterStore {
   void after_update() override { own_->after_update(); }
   /// A stage has but its own part of the gradients.
   bool in_shards() const noexcept override { return true; }
-  /// Of the ranks that have a whole gradient, the first stage's first replica counts it.
+  /// Of the ranks that have the same gradient, the first stage's first replica counts it, and there
+  /// whoever does in `own`.
   bool counts(const torch::Tensor& parameter) const override;
   /// `piece`, of a tensor that this stage has in common with others, is one of its optimizer's: it
   /// is counted where the tensor is. For stores that keep shards.

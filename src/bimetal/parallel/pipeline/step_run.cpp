@@ -115,9 +115,14 @@ bool StepRun::try_to(const Action& action, const std::function<void()>& compute)
   } catch (...) {
     result_.error = std::current_exception();
     if (!work_.survivable || !work_.survivable(result_.error)) throw;
-    result_.incomplete = true;
-    return false;
   }
+  give_up();
+  return false;
+}
+
+void StepRun::give_up() {
+  if (std::exchange(result_.incomplete, true)) return;
+  if (work_.gave_up) work_.gave_up();
 }
 
 void StepRun::forward(const Action& action) {
@@ -132,7 +137,7 @@ void StepRun::forward(const Action& action) {
     pass.inputs = std::move(*inputs);
     try_to(action, [&] { compute_forward(action, pass); });
   } else {
-    result_.incomplete = true;
+    give_up();
   }
   hand_on(action, pass);
 }

@@ -51,6 +51,7 @@ class StepRun {
   std::optional<task::Values> wait_for(const Action& action, Incoming& incoming);
   /// Does what takes time, or notes why it could not.
   bool try_to(const Action& action, const std::function<void()>& compute);
+  void give_up();
 
   const Line line_;
   const RunnerOptions& options_;

@@ -75,6 +75,21 @@ void Cuts::add(const task::NamedTensor& parameter, const std::string& unit,
   cuts_[name] = {split, tensor.sizes().vec(), std::move(counts)};
 }
 
+PartPlaces Cuts::places(const std::string& parameter, int rank) const {
+  const auto& [split, sizes, counts] = cuts_.at(parameter);
+  const auto segment = sizes[static_cast<std::size_t>(split.dim)] / split.segments;
+  const auto first = std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+  PartPlaces part{.dim = split.dim, .places = {}};
+  for (std::int64_t i = 0; i < split.segments; ++i) {
+    part.places.push_back({i * segment + first, counts[static_cast<std::size_t>(rank)]});
+  }
+  return part;
+}
+
+const std::vector<std::int64_t>& Cuts::sizes(const std::string& parameter) const {
+  return cuts_.at(parameter).sizes;
+}
+
 std::vector<std::int64_t> Cuts::part_sizes(const std::string& parameter, int rank) const {
   const auto& cut = cuts_.at(parameter);
   auto sizes = cut.sizes;
@@ -84,28 +99,11 @@ std::vector<std::int64_t> Cuts::part_sizes(const std::string& parameter, int ran
 }
 
 torch::Tensor Cuts::part(const std::string& parameter, const torch::Tensor& whole, int rank) const {
-  const auto found = cuts_.find(parameter);
-  if (found == cuts_.end() || whole.dim() == 0) return whole;
-  const auto& [split, sizes, counts] = found->second;
-  const auto segment = whole.size(split.dim) / split.segments;
-  const auto first = std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+  if (!has(parameter)) return whole;
+  const auto [dim, places] = this->places(parameter, rank);
   std::vector<torch::Tensor> parts;
-  for (std::int64_t i = 0; i < split.segments; ++i) {
-    parts.push_back(
-        whole.narrow(split.dim, i * segment + first, counts[static_cast<std::size_t>(rank)]));
-  }
-  return torch::cat(parts, split.dim);
-}
-
-torch::Tensor Cuts::join(const std::string& parameter, std::span<const torch::Tensor> parts) const {
-  const auto found = cuts_.find(parameter);
-  if (found == cuts_.end() || parts.front().dim() == 0) return parts.front();
-  const auto& split = found->second.split;
-  std::vector<torch::Tensor> ordered;  // by segment, and of each by rank
-  for (std::int64_t i = 0; i < split.segments; ++i) {
-    for (const auto& part : parts) ordered.push_back(part.chunk(split.segments, split.dim)[i]);
-  }
-  return torch::cat(ordered, split.dim);
+  for (const auto& [first, count] : places) parts.push_back(whole.narrow(dim, first, count));
+  return torch::cat(parts, dim);
 }
 
 }  // namespace bimetal::parallel::tensor

@@ -1,17 +1,24 @@
 #pragma once
 // Which part of each of a model's tensors a tensor rank has, by what its units say of their splits;
-// cutting tensors into these parts, and putting them together again.
+// cutting tensors into these parts.
 
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "bimetal/task/tensor_ranks.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::tensor {
+
+/// Where a part lies in its whole: of dimension `dim` it has these, one behind the other, and of
+/// all other dimensions everything.
+struct PartPlaces {
+  std::int64_t dim = 0;
+  std::vector<task::Part> places;  ///< one of each segment
+};
 
 /// A pure function of names, shapes, splits and weights. Immutable.
 class Cuts {
@@ -25,15 +32,17 @@ class Cuts {
   bool has(const std::string& parameter) const { return cuts_.contains(parameter); }
 
   /// Rank `rank`'s part of `whole`, which has the parameter's shape: a copy, or `whole` itself
-  /// where the parameter stays whole and for a single number.
+  /// where the parameter stays whole.
   torch::Tensor part(const std::string& parameter, const torch::Tensor& whole, int rank) const;
 
-  /// The way back, from the parts of all ranks.
-  torch::Tensor join(const std::string& parameter, std::span<const torch::Tensor> parts) const;
-
-  /// Of such a parameter's part.
+  /// Of a parameter that is cut: where rank `rank`'s part lies in it, the whole's sizes, and the
+  /// part's.
+  PartPlaces places(const std::string& parameter, int rank) const;
+  const std::vector<std::int64_t>& sizes(const std::string& parameter) const;
   std::vector<std::int64_t> part_sizes(const std::string& parameter, int rank) const;
 
+  /// One for each tensor rank.
+  const std::vector<double>& weights() const noexcept { return weights_; }
   int ranks() const noexcept { return static_cast<int>(weights_.size()); }
 
  private:

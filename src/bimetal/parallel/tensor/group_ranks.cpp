@@ -75,7 +75,19 @@ std::shared_ptr<const GroupRanks> GroupRanks::make(comm::Group group, std::vecto
 
 GroupRanks::GroupRanks(comm::Group group, std::vector<double> weights,
                        std::chrono::milliseconds timeout)
-    : group_(std::move(group)), weights_(std::move(weights)), timeout_(timeout) {}
+    : group_(std::move(group)), weights_(std::move(weights)), timeout_(timeout) {
+  renew();
+}
+
+void GroupRanks::give_up(const std::string& why) const {
+  sums_.abort(why);
+}
+
+void GroupRanks::renew() const {
+  std::vector<int> everyone(static_cast<std::size_t>(group_.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  sums_ = comm::Group(group_).subgroup(everyone);
+}
 
 task::Part GroupRanks::part(std::int64_t pieces) const {
   return part(pieces, group_.rank());
@@ -105,7 +117,7 @@ void GroupRanks::all_reduce(const torch::Tensor& tensor, comm::ReduceOp op) cons
   const Stopwatch watch;
   const torch::NoGradGuard no_grad;
   const auto host = tensor.is_cpu() ? tensor : tensor.to(torch::kCPU);
-  group_.all_reduce(tensor_buffer(host), op, Deadline::after(timeout_)).wait();
+  sums_.all_reduce(tensor_buffer(host), op, Deadline::after(timeout_)).wait();
   if (!tensor.is_cpu()) tensor.copy_(host);
   seconds_.fetch_add(watch.seconds(), std::memory_order_relaxed);
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -13,10 +14,12 @@
 namespace bimetal::parallel::tensor {
 
 /// Sums run in the calling thread and block it: each needs the result before it can go on. What
-/// lies on a device goes by the host. One thread at a time, the same on all ranks.
+/// lies on a device goes by the host. One thread at a time, the same on all ranks. They go through
+/// a group of their own, beside group(): a rank that cannot come to the next sum ends that group
+/// (give_up()), so that nobody waits for it, and all make another.
 class GroupRanks final : public task::TensorRanks, public std::enable_shared_from_this<GroupRanks> {
  public:
-  /// `weights`: how large the ranks' parts are, in proportion; the same on every rank.
+  /// `weights`: how large the ranks' parts are, in proportion; the same on every rank. Collective.
   /// Error(InvalidArgument) unless there is one for each rank, greater than 0 and finite.
   static std::shared_ptr<const GroupRanks> make(comm::Group group, std::vector<double> weights,
                                                 std::chrono::milliseconds timeout);
@@ -31,8 +34,13 @@ class GroupRanks final : public task::TensorRanks, public std::enable_shared_fro
                                   std::int64_t vocabulary, std::int64_t ignored) const override;
 
   /// Overwrites `tensor`, which is contiguous, by the ranks' sum or largest, without a gradient.
-  /// Errors: those of the fabric.
+  /// Errors: those of the fabric; Aborted after a give_up().
   void all_reduce(const torch::Tensor& tensor, comm::ReduceOp op) const;
+
+  /// This rank comes to no more sums: those that others wait in, now or later, end.
+  void give_up(const std::string& why) const;
+  /// Sums can be had again. Collective, after all have done with those before.
+  void renew() const;
 
   const comm::Group& group() const noexcept { return group_; }
   const std::vector<double>& weights() const noexcept { return weights_; }
@@ -43,7 +51,8 @@ class GroupRanks final : public task::TensorRanks, public std::enable_shared_fro
  private:
   GroupRanks(comm::Group group, std::vector<double> weights, std::chrono::milliseconds timeout);
 
-  mutable comm::Group group_;
+  comm::Group group_;
+  mutable comm::Group sums_;
   std::vector<double> weights_;
   std::chrono::milliseconds timeout_;
   mutable std::atomic<double> seconds_ = 0;

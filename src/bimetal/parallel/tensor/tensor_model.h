@@ -6,7 +6,6 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "bimetal/parallel/tensor/cuts.h"
@@ -20,8 +19,9 @@ class TensorModel {
  public:
   /// Verifies that the ranks hold the same model, takes rank 0's values everywhere and leaves each
   /// rank its part of them, in the very tensors of `whole`: hooks and optimizers come afterwards.
-  /// Collective. Errors: CallMismatch as check_same_on_all_ranks() has it; those of Cuts.
-  TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks);
+  /// `cuts`: of that model, or of one of which it is a stage, whose tensors have the names that
+  /// they have there. Collective. Errors: CallMismatch as check_same_on_all_ranks() has it.
+  TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks, Cuts cuts);
 
   /// What to compute with, on all tensor ranks for the same samples.
   const task::Model& model() const noexcept { return model_; }
@@ -30,11 +30,6 @@ class TensorModel {
 
   /// Parameters that every rank has whole, each once: their gradients are the same on all of them.
   const std::vector<torch::Tensor>& kept_whole() const noexcept { return kept_whole_; }
-
-  /// Of a rank's tensors, each under the name of the parameter whose shape it has, what they are
-  /// parts of: on rank 0 and in the host's memory; elsewhere nothing. The same names in the same
-  /// order on all ranks. Collective.
-  std::vector<task::NamedTensor> gather(std::span<const task::NamedTensor> mine) const;
 
  private:
   std::shared_ptr<const GroupRanks> ranks_;

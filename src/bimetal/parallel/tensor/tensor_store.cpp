@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "bimetal/parallel/data/broadcast.h"
@@ -14,20 +13,13 @@ namespace {
 
 constexpr std::size_t kWholeMessageBytes = std::size_t{8} << 20;
 
-/// Calls of the store must not stand in the order of those of the units.
-comm::Group beside(const comm::Group& group) {
-  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return comm::Group(group).subgroup(everyone);
-}
-
 }  // namespace
 
 TensorStore::TensorStore(std::shared_ptr<ParameterStore> replicas,
                          std::shared_ptr<const TensorModel> model)
     : replicas_(std::move(replicas)),
       model_(std::move(model)),
-      group_(beside(model_->ranks()->group())),
+      group_(model_->ranks()->group()),
       figures_(group_) {}
 
 void TensorStore::begin_step(std::int64_t weight, double scale) {
@@ -59,9 +51,8 @@ void TensorStore::after_update() {
 
 bool TensorStore::counts(const torch::Tensor& parameter) const {
   if (group_.rank() == 0) return true;
-  return std::ranges::none_of(model_->kept_whole(), [&](const torch::Tensor& whole) {
-    return whole.is_same(parameter);
-  });
+  return std::ranges::none_of(model_->kept_whole(),
+                              [&](const torch::Tensor& whole) { return whole.is_same(parameter); });
 }
 
 progress::RankFigures TensorStore::as_one(const progress::RankFigures& mine) {

@@ -15,7 +15,7 @@ namespace bimetal::parallel::tensor {
 /// dealt out to. Every rank of all replicas makes the same calls.
 class TensorStore final : public ParameterStore {
  public:
-  /// `replicas`: where model.model() lives; not in shards. Collective.
+  /// `replicas`: where model.model() lives; not in shards.
   TensorStore(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model);
 
   void begin_step(std::int64_t weight, double scale = 1) override;
@@ -44,7 +44,7 @@ class TensorStore final : public ParameterStore {
  private:
   std::shared_ptr<ParameterStore> replicas_;
   std::shared_ptr<const TensorModel> model_;
-  comm::Group group_;  ///< of the tensor ranks, beside that of their units
+  comm::Group group_;  ///< of the tensor ranks, beside that of their units' sums
   progress::FigureExchange figures_;
   double seconds_before_ = 0;  ///< of the steps before this one
 };

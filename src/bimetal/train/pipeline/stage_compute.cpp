@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/profile/phase.h"
@@ -76,6 +77,17 @@ std::vector<task::Segments> segments_of(const parallel::pipeline::StageModel& st
   return segments;
 }
 
+/// What the tensor ranks get that are not at fault.
+bool given_up_elsewhere(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.code() == ErrorCode::Aborted;
+  } catch (...) {
+    return false;
+  }
+}
+
 bool any_recomputed(const std::vector<task::Segments>& segments) {
   return std::ranges::any_of(segments, [](const auto& piece) { return piece.recomputed() > 0; });
 }
@@ -124,11 +136,11 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
   auto result = runner_.run(sizes, work_on(share, begins, draws, missing), *store_);
   store_->add_wait(result.wait_seconds);
   if (!result.incomplete) {
-    outcome.loss_sum = result.loss_sum;
+    if (mesh_->place().tensor == 0) outcome.loss_sum = result.loss_sum;
     return outcome;
   }
   // Elsewhere, if not here: who ran out of memory tells.
-  if (!result.error) return outcome;
+  if (!result.error || given_up_elsewhere(result.error)) return outcome;
   outcome.error =
       without_memory_for(options_.device, [&] { std::rethrow_exception(std::move(result.error)); });
   outcome.fit =
@@ -162,13 +174,26 @@ parallel::pipeline::StageWork StageCompute::work_on(const task::Values& share,
     const bool low = options_.precision != precision::Precision::float32;
     return low && loss.defined() ? loss.to(torch::kFloat32) : loss;
   };
-  work.survivable = [](const std::exception_ptr& error) { return is_out_of_memory(error); };
+  work.survivable = [this](const std::exception_ptr& error) {
+    return is_out_of_memory(error) || (options_.tensor && given_up_elsewhere(error));
+  };
+  if (options_.tensor) {
+    work.gave_up = [this] {
+      options_.tensor->give_up(fmt::format(
+          "rank {} cannot compute this step: it, or a stage before it, is out of memory",
+          mesh_->world().rank()));
+    };
+  }
   return work;
 }
 
 void StageCompute::learn(std::span<const progress::RankFigures> figures) {
-  const bool finer = std::ranges::any_of(
-      figures, [](const auto& rank) { return rank.fit == progress::Fit::try_smaller_pieces; });
+  const auto any = [&](auto which) { return std::ranges::any_of(figures, which); };
+  const bool stopped = any([](const auto& rank) { return rank.fit != progress::Fit::fits; });
+  if (!stopped) return;
+  if (options_.tensor) options_.tensor->renew();
+  const bool finer =
+      any([](const auto& rank) { return rank.fit == progress::Fit::try_smaller_pieces; });
   if (finer) finer_ *= 2;
 }
 
@@ -177,6 +202,7 @@ progress::Evaluation StageCompute::evaluate(std::span<const double> speeds,
   stage_.model.eval();
   const predict::Through through{
       .part = lanes_.mine(),
+      .counts = mesh_->place().tensor == 0,
       .run = [this](std::int64_t first, std::int64_t last, const predict::Through::Inputs& inputs,
                     const predict::Through::Take& take) {
         parallel::pipeline::StageWork work;

@@ -17,6 +17,7 @@
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/progress/rank_figures.h"
@@ -37,27 +38,31 @@ struct StageOptions {
   int chunks = 1;                  ///< pieces of the model per stage
   std::int64_t micro_batches = 0;  ///< as mesh.micro_batches
   std::int64_t micro_batch = 0;    ///< as train.micro_batch
+  /// Those that compute the stage's units together, each with its part; nullptr: they are whole.
+  std::shared_ptr<const parallel::tensor::GroupRanks> tensor = nullptr;
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
 
-/// Use from one thread. All stages of a pipeline make the same calls.
+/// Use from one thread. All ranks of a replica make the same calls.
 class StageCompute {
  public:
-  /// `task` must outlive it. Collective over the mesh: all ranks take the smallest micro-batches
-  /// that any asks for. Errors: InvalidArgument for micro-batches that the schedule cannot run.
+  /// `task` must outlive it: a TensorTask where tensors are in parts. Collective over the mesh: all
+  /// ranks take the smallest micro-batches that any asks for. Errors: InvalidArgument for
+  /// micro-batches that the schedule cannot run.
   StageCompute(const task::Task& task, std::shared_ptr<const parallel::Mesh> mesh,
                parallel::pipeline::StageModel stage,
                std::shared_ptr<parallel::pipeline::StageStore> store, StageOptions options);
 
   const Lanes& lanes() const noexcept { return lanes_; }
 
-  /// As Compute::try_run, between the store's begin_step() and finish_step(); the loss is the last
-  /// stage's. Where a stage runs out of memory, all go through the step to its end, so that nobody
-  /// waits in vain, and that one says so.
+  /// As Compute::try_run, between the store's begin_step() and finish_step(); the loss is that of
+  /// the last stage, and there of its first tensor rank. Where a rank runs out of memory, all go
+  /// through the step to its end, so that nobody waits in vain, and that one says so.
   Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                            const task::Draws& draws);
 
-  /// After a step in which some rank has run out of memory: all take smaller micro-batches.
+  /// After a step in which some rank has run out of memory: all take smaller micro-batches. Nothing
+  /// after others. Collective.
   void learn(std::span<const progress::RankFigures> figures);
 
   /// As predict::evaluate. Collective.

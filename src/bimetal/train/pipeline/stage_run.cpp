@@ -1,20 +1,17 @@
 #include "bimetal/train/pipeline/stage_run.h"
 
+#include <utility>
+
 #include "bimetal/base/deadline.h"
 
 namespace bimetal::train {
 
-StagePlan plan_stages(const job::JobConfig& job, comm::Group group, const task::Task& task,
-                      const UnitProbe& probe, progress::Observer& observer) {
-  const auto& mesh = job.mesh;
-  if (mesh.stages == 1) return {};
-  const auto shape =
-      parallel::fit_mesh(static_cast<int>(mesh.stages), static_cast<int>(mesh.replicas),
-                         static_cast<int>(mesh.tensor), group.size());
-  StagePlan plan;
-  plan.begins = choose_cuts(job, group, shape, task, probe, observer);
-  plan.mesh = std::make_shared<const parallel::Mesh>(std::move(group), shape);
-  return plan;
+StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
+                      const task::Task& task, const UnitProbe& probe,
+                      progress::Observer& observer) {
+  if (job.mesh.stages == 1) return {};
+  auto cuts = choose_cuts(job, mesh->world(), mesh->shape(), task, probe, observer);
+  return {std::move(mesh), std::move(cuts)};
 }
 
 std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh) {
@@ -24,7 +21,7 @@ std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::
                               .replicas = shape.replicas,
                               .tensor = shape.tensor,
                               .schedule = mesh.schedule,
-                              .begins = {plan.begins.begin(), plan.begins.end()}};
+                              .begins = {plan.cuts.begins.begin(), plan.cuts.begins.end()}};
 }
 
 std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, const task::Task& task,
@@ -41,6 +38,7 @@ std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, cons
                    .chunks = chunks_of(job.mesh),
                    .micro_batches = job.mesh.micro_batches,
                    .micro_batch = job.train.micro_batch,
+                   .tensor = trained.tensor_ranks(),
                    .timeout = milliseconds_of(job.parallel.timeout_s)});
 }
 

@@ -15,16 +15,16 @@
 
 namespace bimetal::train {
 
-/// The mesh and the cuts; nothing of a job with one stage. Collective. Errors: those of fit_mesh()
-/// and choose_cuts(), the same on every rank.
-StagePlan plan_stages(const job::JobConfig& job, comm::Group group, const task::Task& task,
-                      const UnitProbe& probe, progress::Observer& observer);
+/// The stages of `mesh` (as make_mesh() has it) and their cuts; nothing of a job with one stage.
+/// Collective. Errors: those of choose_cuts(), the same on every rank.
+StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
+                      const task::Task& task, const UnitProbe& probe, progress::Observer& observer);
 
 /// For the run's report; nothing of a job with one stage.
 std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh);
 
-/// What computes this rank's stage; nothing of a job with one stage. `probe` says on what.
-/// Collective. Errors: StageCompute's.
+/// What computes this rank's stage of `task`, as tensor ranks compute it where there are any;
+/// nothing of a job with one stage. `probe` says on what. Collective. Errors: StageCompute's.
 std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, const task::Task& task,
                                                  const StagePlan& plan, const TrainedModel& trained,
                                                  const UnitProbe& probe);

@@ -4,6 +4,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
@@ -12,6 +15,7 @@
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
 namespace {
@@ -108,16 +112,44 @@ std::vector<double> by_elements(const task::Task& task) {
   return elements;
 }
 
-/// Each stage's seconds are those of the slowest of its ranks.
-std::vector<std::vector<double>> by_piece(const std::vector<double>& all, std::size_t units,
-                                          const parallel::MeshShape& shape, std::size_t pieces) {
+/// What ranks have measured, rank by rank; -1 where a unit could not be.
+using Measured = std::vector<double>;
+
+Measured measure_all(comm::Group group, std::size_t units, const task::Task& task,
+                     const UnitProbe& probe) {
+  auto mine = unit_seconds(task, probe);
+  mine.resize(units, -1);
+  Measured all(units * static_cast<std::size_t>(group.size()));
+  group.all_gather(comm::buffer(std::span(std::as_const(mine))), comm::buffer(std::span(all)))
+      .wait();
+  return all;
+}
+
+/// What each rank does alone; nothing is known of any if one could not be measured.
+std::vector<double> rates_of(const Measured& all, std::size_t units) {
+  std::vector<double> rates(all.size() / units);
+  if (all.empty() || std::ranges::min(all) < 0) return rates;
+  for (std::size_t rank = 0; rank < rates.size(); ++rank) {
+    const auto of_rank = std::span(all).subspan(rank * units, units);
+    rates[rank] = 1 / std::reduce(of_rank.begin(), of_rank.end());
+  }
+  return rates;
+}
+
+/// Each stage's seconds are those of the slowest of its ranks, of which each computes its part.
+std::vector<std::vector<double>> by_piece(const Measured& all, std::size_t units,
+                                          const parallel::MeshShape& shape, std::size_t pieces,
+                                          const std::vector<double>& parts) {
+  const auto whole = std::reduce(parts.begin(), parts.end());
   std::vector<std::vector<double>> seconds(pieces, std::vector<double>(units));
   for (int rank = 0; rank < shape.ranks(); ++rank) {
-    const auto stage = static_cast<std::size_t>(parallel::place_of(shape, rank).stage);
-    for (auto piece = stage; piece < pieces; piece += static_cast<std::size_t>(shape.stages)) {
+    const auto place = parallel::place_of(shape, rank);
+    const auto part = parts[static_cast<std::size_t>(place.tensor)] / whole;
+    for (auto piece = static_cast<std::size_t>(place.stage); piece < pieces;
+         piece += static_cast<std::size_t>(shape.stages)) {
       for (std::size_t unit = 0; unit < units; ++unit) {
         auto& longest = seconds[piece][unit];
-        longest = std::max(longest, all[static_cast<std::size_t>(rank) * units + unit]);
+        longest = std::max(longest, part * all[static_cast<std::size_t>(rank) * units + unit]);
       }
     }
   }
@@ -137,22 +169,25 @@ int chunks_of(const job::MeshConfig& mesh) {
   return mesh.schedule == "interleaved" ? static_cast<int>(mesh.chunks) : 1;
 }
 
-std::vector<std::size_t> choose_cuts(const job::JobConfig& job, comm::Group group,
-                                     const parallel::MeshShape& shape, const task::Task& task,
-                                     const UnitProbe& probe, progress::Observer& observer) {
+ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
+                       const parallel::MeshShape& shape, const task::Task& task,
+                       const UnitProbe& probe, progress::Observer& observer) {
   using parallel::pipeline::begins_of;
   const auto elements = by_elements(task);
   const auto units = elements.size();
-  const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
-  if (!job.mesh.cuts.empty() || pieces > units) return begins_of(job.mesh.cuts, pieces, units);
-
-  observer.on_phase("measuring units");
+  // All measure at the same time; and where ranks are threads of one process, whose generator that
+  // model was drawn from, nobody goes on to seed it before all have theirs.
   group.barrier().wait();
-  auto mine = unit_seconds(task, probe);
-  mine.resize(units, -1);  // could not be measured
-  std::vector<double> all(units * static_cast<std::size_t>(shape.ranks()));
-  group.all_gather(comm::buffer(std::span(std::as_const(mine))), comm::buffer(std::span(all)))
-      .wait();
+  const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
+  const bool given = !job.mesh.cuts.empty() || pieces > units;
+  const bool by_speed = shape.tensor > 1 && job.mesh.tensor_parts == "speed";
+  Measured all;
+  if (!given || by_speed) {
+    observer.on_phase("measuring units");
+    all = measure_all(group, units, task, probe);
+  }
+  auto parts = part_weights(job.mesh, rates_of(all, units));
+  if (given) return {begins_of(job.mesh.cuts, pieces, units), std::move(parts)};
   if (std::ranges::min(all) < 0) {
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = elements[i % units];
     observer.on_notice(
@@ -160,9 +195,9 @@ std::vector<std::size_t> choose_cuts(const job::JobConfig& job, comm::Group grou
         "measured: stages have about as many parameters each; mesh.cuts sets others");
   }
   const auto best = parallel::schedule::cut(
-      {.seconds = by_piece(all, units, shape, pieces),
+      {.seconds = by_piece(all, units, shape, pieces, parts),
        .micro_batches = std::max<int>(4 * shape.stages, static_cast<int>(job.mesh.micro_batches))});
-  return best.begins;
+  return {best.begins, std::move(parts)};
 }
 
 }  // namespace bimetal::train

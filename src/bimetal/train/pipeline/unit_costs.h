@@ -31,13 +31,20 @@ struct UnitProbe {
 /// the whole model does not fit into memory.
 std::vector<double> unit_seconds(const task::Task& task, const UnitProbe& probe);
 
-/// Where each piece of the model begins that `job` cuts into stages: as mesh.cuts has it, or so
-/// that the pipeline's step is shortest by what units have been measured to take on the devices of
-/// each stage, all ranks at the same time; where not all could, elements of parameters stand for
-/// time. The same on every rank; collective. Errors: begins_of()'s.
-std::vector<std::size_t> choose_cuts(const job::JobConfig& job, comm::Group group,
-                                     const parallel::MeshShape& shape, const task::Task& task,
-                                     const UnitProbe& probe, progress::Observer& observer);
+/// How a model is cut.
+struct ChosenCuts {
+  std::vector<std::size_t> begins;  ///< unit that each piece begins with
+  std::vector<double> parts = {};   ///< weights of the ranks that have its tensors in parts
+};
+
+/// Of the model that `job` cuts into stages: as mesh.cuts has it, or so that the pipeline's step is
+/// shortest by what units have been measured to take on the devices of each stage, all ranks at the
+/// same time; where not all could, elements of parameters stand for time. The parts of tensors are
+/// as part_weights() has them. The same on every rank; collective. Errors: begins_of()'s and
+/// part_weights()'.
+ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
+                       const parallel::MeshShape& shape, const task::Task& task,
+                       const UnitProbe& probe, progress::Observer& observer);
 
 /// Pieces of the model per stage.
 int chunks_of(const job::MeshConfig& mesh);

@@ -10,19 +10,18 @@
 #include "bimetal/progress/worker_summary.h"
 
 namespace bimetal::train {
-namespace {
 
-parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks) {
-  return parallel::fit_mesh(1, static_cast<int>(mesh.replicas), static_cast<int>(mesh.tensor),
-                            ranks);
+std::shared_ptr<const parallel::Mesh> make_mesh(comm::Group world, const job::MeshConfig& mesh) {
+  const auto shape =
+      parallel::fit_mesh(static_cast<int>(mesh.stages), static_cast<int>(mesh.replicas),
+                         static_cast<int>(mesh.tensor), world.size());
+  if (shape.stages * shape.tensor == 1) return nullptr;
+  return std::make_shared<const parallel::Mesh>(std::move(world), shape);
 }
 
-}  // namespace
-
-Replicas::Replicas(comm::Group world, const job::MeshConfig& mesh) : world_(std::move(world)) {
-  if (mesh.stages > 1) return;  // whose replicas are those of stages
-  const auto shape = shape_of(mesh, world_.size());
-  if (shape.tensor > 1) mesh_.emplace(world_, shape);
+Replicas::Replicas(comm::Group world, std::shared_ptr<const parallel::Mesh> mesh)
+    : world_(std::move(world)) {
+  if (mesh && mesh->shape().stages == 1) mesh_ = std::move(mesh);
 }
 
 std::vector<balance::Device> Replicas::devices(const std::vector<balance::Device>& of_ranks) const {
@@ -63,8 +62,7 @@ std::vector<progress::WorkerPlace> Replicas::places(const progress::WorkerPlace&
   return places;
 }
 
-std::vector<double> Replicas::part_weights(const job::MeshConfig& mesh,
-                                           std::span<const double> alone) const {
+std::vector<double> part_weights(const job::MeshConfig& mesh, std::span<const double> alone) {
   const auto parts = static_cast<std::size_t>(mesh.tensor);
   if (!mesh.tensor_weights.empty()) {
     if (mesh.tensor_weights.size() == parts) return mesh.tensor_weights;
@@ -75,7 +73,8 @@ std::vector<double> Replicas::part_weights(const job::MeshConfig& mesh,
   }
   std::vector<double> weights(parts, 1.0);
   if (mesh.tensor_parts != "speed") return weights;
-  // Parts are alike in all replicas, whose gradients are summed.
+  // Parts are alike in all replicas, whose gradients are summed, and in all stages, of which
+  // several may have a tensor in common. Those with one part are so many ranks apart.
   std::vector<double> speeds(parts, 0.0);
   for (std::size_t rank = 0; rank < alone.size(); ++rank) speeds[rank % parts] += alone[rank];
   const bool known = std::ranges::all_of(speeds, [](double speed) { return speed > 0; });
@@ -93,11 +92,12 @@ std::optional<std::string> Replicas::advice(std::span<const double> alone, doubl
       rate, fastest - alone.begin(), *fastest);
 }
 
-void require_one_precision(const Replicas& replicas, precision::Precision mine, Deadline deadline) {
-  if (!replicas.in_parts()) return;
+void require_one_precision(const parallel::Mesh* mesh, precision::Precision mine,
+                           Deadline deadline) {
+  if (mesh == nullptr || mesh->shape().tensor == 1) return;
   const auto number = static_cast<std::int64_t>(mine);
   std::array<std::int64_t, 2> ends = {number, -number};
-  auto group = replicas.world();
+  auto group = mesh->world();
   group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max, deadline).wait();
   if (ends[0] == -ends[1]) return;
   throw Error(

@@ -4,7 +4,9 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <string>
 
+#include "bimetal/base/error.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
@@ -97,8 +99,8 @@ task::Model small_model(double start) {
 TEST(TensorStore, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
   run_ranks(2, [&](int rank, comm::Group group) {
     const auto model = small_model(rank + 1);
-    const auto together =
-        std::make_shared<const TensorModel>(model, GroupRanks::make(group, {2, 1}, kTimeout));
+    const auto together = std::make_shared<const TensorModel>(
+        model, GroupRanks::make(group, {2, 1}, kTimeout), Cuts(model, {2, 1}));
     const auto parameters = together->model().parameters();
     EXPECT_EQ(parameters[0].sizes().vec(), (std::vector<std::int64_t>{rank == 0 ? 4 : 2, 2}));
     EXPECT_EQ(parameters[0].max().item<double>(), 1) << "not rank 0's";
@@ -130,11 +132,30 @@ TEST(TensorStore, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
     }
     store.after_update();
     EXPECT_EQ(parameters[1][0].item<double>(), 2);
-    const auto whole = together->gather(together->model().named_parameters());
-    ASSERT_EQ(whole.size(), rank == 0 ? 2U : 0U);
-    if (rank == 0) {
-      EXPECT_EQ(whole[0].tensor.sizes().vec(), (std::vector<std::int64_t>{6, 2}));
+  });
+}
+
+// A rank that ran out of memory comes to none of the sums that the others wait in.
+TEST(TensorRanks, WhoGivesUpLetsTheOthersGoAndAllGoOn) {
+  run_ranks(3, [&](int rank, comm::Group group) {
+    const auto ranks = GroupRanks::make(std::move(group), {1, 1, 1}, kTimeout);
+    auto one = torch::ones({1}, torch::kFloat64);
+    ranks->all_reduce(one, comm::ReduceOp::sum);
+    if (rank == 1) {
+      ranks->give_up("no memory left");
+    } else {
+      try {
+        ranks->all_reduce(one, comm::ReduceOp::sum);
+        FAIL();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::Aborted);
+        EXPECT_NE(std::string(error.what()).find("no memory left"), std::string::npos);
+      }
     }
+    ranks->renew();
+    auto again = torch::ones({1}, torch::kFloat64);
+    ranks->all_reduce(again, comm::ReduceOp::sum);
+    EXPECT_EQ(again.item<double>(), 3);
   });
 }
 

@@ -1,0 +1,20 @@
+#pragma once
+// Who has which part of a model that is cut, for people.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal::train {
+
+/// `whole`: before it is cut at `begins`; `cuts`: of its tensors, if they are. Several lines: of
+/// each stage its ranks, its units and what parameters each of the ranks keeps.
+std::string notice_of(const parallel::MeshShape& shape, const task::Model& whole,
+                      const std::vector<std::size_t>& begins, const std::string& schedule,
+                      const std::optional<parallel::tensor::Cuts>& cuts);
+
+}  // namespace bimetal::train

@@ -1,0 +1,69 @@
+"""Jobs whose model is in stages and whose tensors are in parts, both at once: what one worker would have learnt, also where they
+go on from and to other meshes; a worker that is killed or stuck; what cannot be."""
+
+import os
+import signal
+
+import harness
+from text_job import TextJob
+
+
+class Mesh(TextJob):
+    def test_any_mesh_goes_on_from_any_other(self):
+        _, alone = self.run_to(self.write_text_job("alone"), 15, ranks=1)
+        folder = ("--resume", self.folder / "mesh")
+        both = {"mesh__stages": 2, "mesh__tensor": 2}
+        first, report = self.run_to(self.write_text_job("mesh", mesh__tensor_weights=[2, 1], **both), 3, ranks=4)
+        self.assertIn("by weights of 2 : 1", first.out)
+        self.assertRegex(first.out, r"stage 1  \[ranks 2-3\]  units .* \(.*head\), \d+ : \d+ parameters")
+        self.assertEqual([report["mesh"][key] for key in ("stages", "replicas", "tensor")], [2, 1, 2])
+        self.run_to(self.write_text_job("mesh"), 5, *folder, ranks=1)
+        self.run_to(self.write_text_job("mesh", mesh__schedule="zero_bubble", mesh__tensor_weights="speed", **both), 7, *folder, ranks=4)
+        self.run_to(self.write_text_job("mesh", mesh__tensor=3), 9, *folder, ranks=3)
+        self.run_to(self.write_text_job("mesh", mesh__schedule="gpipe", train__recompute="all", **both), 11, *folder, ranks=8)
+        self.run_to(self.write_text_job("mesh", mesh__stages=3, zero__level=1), 13, *folder, ranks=6)
+        _, report = self.run_to(self.write_text_job("mesh", **both), 15, *folder, ranks=4)
+        self.assert_same_end("mesh", 15)
+        self.assertAlmostEqual(report["test_perplexity"], alone["test_perplexity"], 10)
+        self.assert_nothing_left()
+
+    def test_a_killed_worker_is_named_and_others_go_on(self):
+        job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=2, checkpoint__dir=str(self.checkpoints))
+        job = self.train(job_file, workers=("cpu:threads=1",) * 4)
+        self.wait_for_checkpoint(job)
+        pid = self.ranks_of(job)[1]
+        os.kill(pid, signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 1 (stage 0 of 2, part 1 of 2, cpu:threads=1", f"pid {pid}", "signal 9",
+                                "--resume")
+        self.assert_nothing_left()
+        self.assert_can_resume(self.write_text_job("run", checkpoint__dir=str(self.checkpoints), mesh__stages=2))
+
+    def test_a_stuck_worker_is_named(self):
+        job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=2, parallel__timeout_s=3, checkpoint__dir="")
+        job = self.train(job_file, workers=("cpu:threads=1",) * 4)
+        job.wait_for_output("step 1")
+        os.kill(self.ranks_of(job)[2], signal.SIGSTOP)
+        job.wait()
+        self.assertNotEqual(job.status, 0)
+        self.assertIn("rank 2", job.error())
+        self.assert_nothing_left()
+
+    def test_what_cannot_be_says_what_would(self):
+        both = {"mesh__stages": 2, "mesh__tensor": 2}
+        for settings, ranks, status, part in (
+                (both, 6, harness.INVALID_ARGUMENT, "4 or 8 would do"),
+                ({**both, "model__heads": 1}, 4, harness.INVALID_ARGUMENT, "take mesh.tensor = 1 or less"),
+                ({**both, "mesh__tensor_weights": [1, 2, 3]}, 4, harness.INVALID_ARGUMENT, "has 3 weights"),
+                ({**both, "zero__level": 1}, 4, harness.UNSUPPORTED, "does not go with zero.level"),
+                ({**both, "parallel__mode": "server"}, 4, harness.UNSUPPORTED, "parallel.mode"),
+                ({**both, "compression__gradients": "int8"}, 4, harness.UNSUPPORTED, "compression.gradients"),
+                ({**both, "mesh__stages": "auto"}, 4, harness.UNSUPPORTED, "give mesh.stages a number")):
+            with self.subTest(part):
+                job = self.train(self.write_text_job("refused", **settings), workers=("cpu:threads=1",) * ranks).wait()
+                self.assert_one_message(job, status, part)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()

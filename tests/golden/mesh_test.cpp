@@ -1,0 +1,86 @@
+// A model in stages whose tensors are in parts, even ones and others, is trained as one device
+// would have done.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "golden/rows.h"
+
+namespace bimetal::golden {
+namespace {
+
+using parallel::schedule::Kind;
+
+struct Shape {
+  std::string name;
+  int stages;
+  std::vector<double> tensor;
+  Kind schedule;
+  std::vector<std::vector<std::int64_t>> shares = {{24}};  ///< by replica
+  std::int64_t micro_batches = 4;
+  int chunks = 1;
+};
+
+void PrintTo(const Shape& shown, std::ostream* out) {
+  *out << shown.name;
+}
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> all = {
+      {"TwoByTwoGpipe", 2, {1, 1}, Kind::gpipe},
+      {"TwoByTwoUneven1f1b", 2, {2, 1}, Kind::one_f_one_b, {{24}}, 5},
+      {"TwoByTwoUnevenZeroBubble", 2, {1, 2}, Kind::zero_bubble, {{24}}, 5},
+      {"TwoByTwoInterleaved", 2, {1, 1}, Kind::interleaved, {{24}}, 4, 2},
+      {"TwoByThreeUnevenGpipe", 2, {3, 1, 2}, Kind::gpipe},
+      {"ThreeByTwoUneven1f1b", 3, {2, 1}, Kind::one_f_one_b, {{24}}, 0},
+      {"TwoReplicasOfTwoByTwoGpipe", 2, {2, 1}, Kind::gpipe, {{17, 7}, {24, 0}, {1, 23}}},
+      {"TwoReplicasOfTwoByTwo1f1b", 2, {1, 1}, Kind::one_f_one_b, {{17, 7}, {0, 24}}},
+      {"TwoReplicasOfTwoByTwoZeroBubble", 2, {1, 2}, Kind::zero_bubble, {{5, 19}}},
+  };
+  return all;
+}
+
+using Row = std::tuple<Learnt, Shape>;
+
+std::string row_name(const ::testing::TestParamInfo<Row>& info) {
+  return std::get<0>(info.param).name + "By" + std::get<1>(info.param).name;
+}
+
+TrainingPlan plan_of(const Row& row) {
+  const auto& [what, how] = row;
+  auto plan = what.plan;
+  const auto units = static_cast<std::int64_t>(make_task(plan)->make_model().units.size());
+  plan.shares = how.shares;
+  plan.mesh = {.stages = how.stages, .replicas = static_cast<int>(how.shares.front().size())};
+  plan.tensor = how.tensor;
+  plan.schedule = how.schedule;
+  plan.chunks = how.chunks;
+  plan.micro_batches = how.micro_batches;
+  const std::int64_t pieces = how.stages * how.chunks;
+  for (auto piece = pieces - 1; piece > 0; --piece) plan.cuts.push_back(units - piece);
+  return plan;
+}
+
+class InMesh : public ::testing::TestWithParam<Row> {};
+
+TEST_P(InMesh, TrainsAsOneDevice) {
+  const auto& expected = alone(std::get<0>(GetParam()));
+  const auto result = train(plan_of(GetParam()));
+  EXPECT_LE(largest_difference(result.parameters, expected.parameters), 1e-12);
+  ASSERT_EQ(result.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-12) << "step " << i + 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, InMesh,
+                         ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
+                                            ::testing::ValuesIn(shapes())),
+                         row_name);
+
+}  // namespace
+}  // namespace bimetal::golden
