@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/launch/local/lifeline.h"
@@ -61,6 +62,12 @@ class RankProcess {
   bool interrupted() const noexcept { return exit_ && exit_->status == kInterruptedStatus; }
   const FileDescriptor& status_pipe() const noexcept { return status_pipe_; }
   const RankStatus& status() const noexcept { return status_; }
+  /// The rank that it has failed for having waited for.
+  std::optional<int> found_stuck() const {
+    const auto& error = status_.error();
+    return !running() && error && error->code() == ErrorCode::Timeout ? error->rank()
+                                                                      : std::nullopt;
+  }
 
   /// Takes in what the rank has said, and notices its end.
   void look() {
@@ -196,11 +203,19 @@ class Launch {
       if (rank.expendable() && !plan_.only_these) continue;
       const bool failed = !rank.ended_well() && !result_.interrupted;
       if (failed && !first_failure_) first_failure_ = Deadline::after(plan_.grace_after_failure);
+      if (failed && !stuck_) note_stuck(rank.found_stuck());
       if (!failed && !first_end_) first_end_ = Deadline::after(plan_.grace_after_finish);
     }
     end_what_is_left();
+    if (stuck_ && stuck_->second.expired()) ranks_[stuck_->first].kill();
     overdue_ = first_end_ && first_end_->expired();
     if (overdue_ || (first_failure_ && first_failure_->expired())) kill_all();
+  }
+
+  void note_stuck(std::optional<int> rank) {
+    const int at = rank.value_or(-1) - plan_.first_rank;
+    if (at < 0 || at >= static_cast<int>(ranks_.size())) return;
+    stuck_ = {static_cast<std::size_t>(at), Deadline::after(plan_.grace_when_stuck)};
   }
 
   /// Of a job that is done elsewhere, as far as what runs here goes.
@@ -258,6 +273,7 @@ class Launch {
   Pipe lifeline_;
   std::vector<RankProcess> ranks_;
   std::optional<Deadline> first_end_, first_failure_, over_by_;
+  std::optional<std::pair<std::size_t, Deadline>> stuck_;  ///< which of ranks_, until when
   Deadline next_question_ = Deadline::at({});
   bool overdue_ = false;
   LaunchResult result_;

@@ -50,6 +50,9 @@ struct LaunchPlan {
   /// How long ranks may take to end by themselves when another one has failed, or has finished,
   /// before they are killed.
   std::chrono::milliseconds grace_after_failure{std::chrono::seconds(10)};
+  /// The same for the rank that the failed one has waited for in vain (Error(Timeout) names it): it
+  /// is stopped, most likely, and nobody waits for it any more.
+  std::chrono::milliseconds grace_when_stuck{std::chrono::seconds(1)};
   std::chrono::milliseconds grace_after_finish{std::chrono::seconds(120)};
   /// The same once the job is over: everybody has been told to end by then.
   std::chrono::milliseconds grace_after_over{std::chrono::seconds(10)};

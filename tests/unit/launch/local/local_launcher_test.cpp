@@ -103,6 +103,22 @@ TEST_F(LocalLauncher, SaysWhoWasKilledAndEndsTheOthers) {
   }
 }
 
+TEST_F(LocalLauncher, ARankThatOthersHaveWaitedForInVainIsNotWaitedForAgain) {
+  const std::string says =
+      R"(echo '{"event":"error","code":"timeout","rank":1,"message":"no sign of rank 1"}' >&4; exit 4)";
+  auto plan = plan_of({says, "kill -STOP $$; sleep 600"});
+  plan.grace_after_failure = std::chrono::hours(1);
+  plan.grace_when_stuck = milliseconds(100);
+  try {
+    run_ranks(plan, signals_);
+    FAIL() << "no error";
+  } catch (const JobFailed& failure) {
+    EXPECT_EQ(failure.code(), ErrorCode::Timeout);
+    EXPECT_THAT(failure.what(), HasSubstr("rank 0 (shell, pid "));
+    EXPECT_THAT(failure.what(), HasSubstr("no sign of rank 1"));
+  }
+}
+
 TEST_F(LocalLauncher, DoesNotBlameARankThatAnotherStoodInFor) {
   auto plan = plan_of({"kill -9 $$", "sleep 0.5; kill -6 $$", "sleep 30"});
   plan.ranks[0].copy = 1;
