@@ -15,9 +15,10 @@ namespace bimetal::comm {
 /// all are through. Collective; `work` may use the group.
 ///
 /// Throws what `work` throws, and then does not wait for the others, who learn nothing of it here:
-/// they go on. A rank of which nothing is heard for `timeout` (it is stopped; its machine sleeps)
-/// ends the group on all ranks with Error(Timeout), which names it and says during what: `doing` is
-/// "a checkpoint was being saved". Otherwise the group's errors.
+/// they go on, and watch each other as long as rank 0 does. A rank of which nothing is heard for
+/// `timeout` (it is stopped; its machine sleeps) ends the group on all ranks with Error(Timeout),
+/// which names it and says during what: `doing` is "a checkpoint was being saved". Otherwise the
+/// group's errors.
 void do_watched(Group group, std::chrono::milliseconds timeout, const std::string& doing,
                 const std::function<void()>& work);
 

@@ -69,10 +69,11 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::JobConfig& jo
         "zero.level does not go with an optimizer of the task's own: whether it may be given "
         "parts of tensors is not known; take zero.level = 0, or train.optimizer");
   }
-  if (job.mesh.stages > 1) {
-    throw Error(ErrorCode::Unsupported,
-                "mesh.stages does not go with an optimizer of the task's own: whether it may be "
-                "given parts of a model is not known; take train.optimizer");
+  if (job.mesh.stages > 1 || job.mesh.tensor > 1) {
+    throw Error(
+        ErrorCode::Unsupported,
+        "mesh.stages and mesh.tensor do not go with an optimizer of the task's own: whether it may "
+        "be given parts of a model is not known; take train.optimizer");
   }
   return task.make_optimizer(model.parameters());
 }

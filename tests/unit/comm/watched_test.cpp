@@ -59,6 +59,28 @@ TEST(DoWatched, ARankOfWhichNothingIsHeardIsNamedByAll) {
   }
 }
 
+TEST(DoWatched, OneThatGivesUpEndsNoWatchOfTheOthers) {
+  std::atomic<int> found = 0;
+  bimetal::testing::run_ranks(4, [&](int rank, Group group) {
+    const auto work = [&] {
+      if (rank == 1) throw Error(ErrorCode::System, "no room");
+      std::vector<std::int64_t> never(1);
+      group.recv(buffer(std::span(never)), 3, 7, Deadline::after(60s)).wait();
+    };
+    if (rank == 1) EXPECT_THROW(do_watched(group, 400ms, kDoing, work), Error);
+    if (rank == 0 || rank == 2) {
+      try {
+        do_watched(group, 400ms, kDoing, work);
+        ADD_FAILURE() << "not missed";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.rank(), 3) << error.what();
+      }
+      ++found;
+    }
+    while (found < 2) std::this_thread::sleep_for(10ms);  // rank 3 does nothing else
+  });
+}
+
 TEST(DoWatched, WhatTheWorkThrowsComesOutAndTheOthersGoOn) {
   for (const int failing : {0, 1}) {
     bimetal::testing::run_ranks(3, [&](int rank, Group group) {

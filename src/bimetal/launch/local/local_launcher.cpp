@@ -5,8 +5,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
-#include <utility>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/launch/local/lifeline.h"
@@ -203,11 +203,13 @@ class Launch {
       if (rank.expendable() && !plan_.only_these) continue;
       const bool failed = !rank.ended_well() && !result_.interrupted;
       if (failed && !first_failure_) first_failure_ = Deadline::after(plan_.grace_after_failure);
-      if (failed && !stuck_) note_stuck(rank.found_stuck());
+      if (failed) note_stuck(rank.found_stuck());
       if (!failed && !first_end_) first_end_ = Deadline::after(plan_.grace_after_finish);
     }
     end_what_is_left();
-    if (stuck_ && stuck_->second.expired()) ranks_[stuck_->first].kill();
+    for (const auto& [rank, until] : stuck_) {
+      if (until.expired()) ranks_[rank].kill();
+    }
     overdue_ = first_end_ && first_end_->expired();
     if (overdue_ || (first_failure_ && first_failure_->expired())) kill_all();
   }
@@ -215,7 +217,7 @@ class Launch {
   void note_stuck(std::optional<int> rank) {
     const int at = rank.value_or(-1) - plan_.first_rank;
     if (at < 0 || at >= static_cast<int>(ranks_.size())) return;
-    stuck_ = {static_cast<std::size_t>(at), Deadline::after(plan_.grace_when_stuck)};
+    stuck_.try_emplace(static_cast<std::size_t>(at), Deadline::after(plan_.grace_when_stuck));
   }
 
   /// Of a job that is done elsewhere, as far as what runs here goes.
@@ -273,7 +275,7 @@ class Launch {
   Pipe lifeline_;
   std::vector<RankProcess> ranks_;
   std::optional<Deadline> first_end_, first_failure_, over_by_;
-  std::optional<std::pair<std::size_t, Deadline>> stuck_;  ///< which of ranks_, until when
+  std::map<std::size_t, Deadline> stuck_;  ///< which of ranks_, until when
   Deadline next_question_ = Deadline::at({});
   bool overdue_ = false;
   LaunchResult result_;

@@ -40,9 +40,10 @@ struct HttpAnswer {
   std::string_view allow = "GET, HEAD";  ///< of status 405
 };
 
-/// Whether a client of this machine asks, by a name that is always this machine's, and no page of
-/// another origin makes it: a browser lets any page send requests to loopback, and a page whose
-/// name turns into a loopback address read their answers.
+/// Whether a client of this machine asks, by a name that is always this machine's, and no page from
+/// another machine makes it: a browser lets any page send requests to loopback, and a page whose
+/// name turns into a loopback address read their answers. Pages of other servers here may send
+/// requests, whose answers their browser keeps from them.
 bool is_local(const HttpRequest& request);
 
 /// The whole message; `with_body` is false for an answer to HEAD.

@@ -181,11 +181,11 @@ std::vector<double> shards_by_room(const MemoryInput& input) {
     const double middle = (too_little + enough) / 2;
     (sum(largest_shards(input, rooms, middle)) < 1 ? too_little : enough) = middle;
   }
-  // In whole thousandths: what is free differs a little from moment to moment, and equal devices
-  // should have equal shards.
-  constexpr double kSteps = 1000;
+  // In thousandths of an equal shard: what is free differs a little from moment to moment, and
+  // equal devices should have equal shards.
+  const double steps = 1000.0 * static_cast<double>(rooms.size());
   auto shards = largest_shards(input, rooms, enough);
-  for (auto& shard : shards) shard = std::round(shard * kSteps);
+  for (auto& shard : shards) shard = std::round(shard * steps);
   const double all = sum(shards);
   for (auto& shard : shards) shard /= all;
   return shards;
