@@ -135,4 +135,12 @@ const TrainingResult& alone(const Learnt& what) {
   return place->second;
 }
 
+void expect_same(const TrainingResult& result, const TrainingResult& expected) {
+  EXPECT_LE(largest_difference(result.parameters, expected.parameters), 1e-12);
+  ASSERT_EQ(result.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-12) << "step " << i + 1;
+  }
+}
+
 }  // namespace bimetal::golden

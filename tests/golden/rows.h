@@ -2,8 +2,11 @@
 // The table of golden trainings: what is trained × by whom. Whoever brings a new way of training
 // adds rows here, or a column to exact_test.cpp.
 
+#include <gtest/gtest.h>
+
 #include <ostream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "golden/training_run.h"
@@ -41,5 +44,14 @@ const std::vector<Ranks>& ranks();
 
 /// What one device makes of it, computed once for each name.
 const TrainingResult& alone(const Learnt& what);
+
+/// That it has come to the same, to 1e-12: parameters and the loss of each step.
+void expect_same(const TrainingResult& result, const TrainingResult& expected);
+
+/// Of a row of what is trained and by whom: both names.
+template <typename Row>
+std::string row_name(const ::testing::TestParamInfo<Row>& info) {
+  return std::get<0>(info.param).name + "By" + std::get<1>(info.param).name;
+}
 
 }  // namespace bimetal::golden
