@@ -22,7 +22,8 @@ import bimetal, bimetal.ray, torch, torch.distributed as dist
 def loop():
     ones = torch.ones(1000)
     dist.all_reduce(ones)
-    bimetal.ray.report({"sum": ones[0].item(), "sent": bimetal.bytes_sent(), "transport": bimetal.transport()})
+    bimetal.ray.report({"sum": ones[0].item(), "sent": bimetal.bytes_sent(), "transport": bimetal.transport(),
+                        "threads": torch.get_num_threads()})
 
 sockets = []
 
@@ -190,6 +191,8 @@ class BetweenMachines(Commands):
         result = json.loads(found[1])
         self.assertEqual(sorted(worker["address"] for worker in result["loop"]), ["10.77.0.1", "10.77.0.2"])
         self.assertEqual([worker["metrics"]["sum"] for worker in result["loop"]], [2, 2])
+        # The two nodes have addresses of their own and the cores of one machine.
+        self.assertLessEqual(sum(worker["metrics"]["threads"] for worker in result["loop"]), max(2, os.cpu_count()))
         self.assertEqual(result["steps"], 20)
         self.assertEqual(len(result["file"]), 2)
         self.assertEqual((result["server"]["servers"], result["server"]["updates"]), (2, 20))  # one on each machine

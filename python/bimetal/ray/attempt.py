@@ -87,16 +87,19 @@ class Attempt:
         hosts = [(fact["host"], fact["address"]) for fact in self.facts]
         one_machine = len(set(hosts)) == 1
         address, port = self.call(self.lead, "free_port", one_machine)
-        sizes = Counter(hosts[:self.workers])  # servers are no rivals for the processors
-        local: dict[tuple[str, str], list[str]] = {host: [] for host in hosts}
+        # By machine, not by address: nodes of one machine share its processors. Containers have names of their own.
+        machines = [(fact["host"], fact["machine"]) for fact in self.facts]
+        sizes = Counter(machines[:self.workers])  # servers are no rivals for the processors
+        local: dict[tuple[str, str], list[str]] = {machine: [] for machine in machines}
         places = []
-        for rank, (host, fact) in enumerate(zip(hosts, self.facts)):
+        for rank, (machine, fact) in enumerate(zip(machines, self.facts)):
             own_address = None if one_machine else fact["address"]
             if rank in self.servers:
                 places.append(Place(rank, len(hosts), 0, 1, (), address, port, own_address, rank - self.workers, True))
                 continue
-            local[host].append(fact["worker"])
-            places.append(Place(rank, len(hosts), len(local[host]) - 1, sizes[host], tuple(local[host]), address, port,
+            here = local[machine]
+            here.append(fact["worker"])
+            places.append(Place(rank, len(hosts), len(here) - 1, sizes[machine], tuple(here), address, port,
                                 own_address, None, bool(self.servers)))
         return places
 

@@ -23,6 +23,7 @@ from bimetal.runs.job_process import JobProcess
 from bimetal.runs.mailbox import Mailbox
 
 _LOOPBACK = "127.0.0.1"
+_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Worker:
 
     def describe(self, worker: str) -> dict[str, Any]:
         """Who this is. ``worker`` as requested; the answer's is what it comes to here."""
-        return {"host": socket.gethostname(), "address": ray.util.get_node_ip_address(),
+        address = ray.util.get_node_ip_address()
+        return {"host": socket.gethostname(), "address": address, "machine": _machine() or address,
                 "node": ray.get_runtime_context().get_node_id(), "pid": os.getpid(), "scratch": str(self._scratch),
                 "worker": any_gpu() if worker == "gpu" else worker, "bimetal": _build.VERSION,
                 "torch": str(torch.__version__), "system": f"{platform.system()} {platform.machine()}"}
@@ -163,6 +165,14 @@ class Worker:
         if self._scratch not in path.parents:
             raise ValueError(f"{folder} is not a folder of this worker")
         return path
+
+
+def _machine() -> str:
+    """The same for all nodes of one machine, whatever their addresses; empty where the system has no such thing."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 def any_gpu() -> str:
