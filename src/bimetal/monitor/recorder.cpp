@@ -119,6 +119,7 @@ Status Recorder::status() const {
   status.since_step_s = since_step_.seconds();
   status.loss = if_finite(progress_.loss);
   status.samples_per_s = if_finite(progress_.samples_per_s);
+  status.counts = progress_.counts;
   status.efficiency = if_finite(progress_.efficiency);
   status.seconds_left = if_finite(progress_.seconds_left);
   return status;

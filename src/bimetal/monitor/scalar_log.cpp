@@ -24,12 +24,13 @@ void add_known(std::vector<Scalar>& scalars, std::string tag, std::optional<doub
 std::vector<Scalar> scalars_of(const Status& status) {
   std::vector<Scalar> scalars;
   add_known(scalars, "loss", status.loss);
-  add_known(scalars, "images_per_s", status.samples_per_s);
+  const auto rate = status.counts + "_per_s";
+  add_known(scalars, rate, status.samples_per_s);
   add_known(scalars, "efficiency", status.efficiency);
   for (const auto& worker : status.workers) {
-    const auto tag = [&](const char* what) { return fmt::format("{}/rank_{}", what, worker.rank); };
+    const auto tag = [&](const std::string& what) { return fmt::format("{}/rank_{}", what, worker.rank); };
     add_known(scalars, tag("share"), static_cast<double>(worker.share));
-    add_known(scalars, tag("worker_images_per_s"), worker.samples_per_s);
+    add_known(scalars, tag("worker_" + rate), worker.samples_per_s);
     add_known(scalars, tag("wait_part"), worker.wait_part);
     add_known(scalars, tag("bytes_per_s"), worker.bytes_per_s);
     add_known(scalars, tag("staleness"), worker.staleness);

@@ -103,6 +103,7 @@ void visit_job(Visitor visit, AnyStatus& status) {
   visit("since_step_s", status.since_step_s);
   visit("loss", status.loss);
   visit("samples_per_s", status.samples_per_s);
+  visit("counts", status.counts);
   visit("efficiency", status.efficiency);
   visit("seconds_left", status.seconds_left);
   visit("test_accuracy", status.test_metrics);

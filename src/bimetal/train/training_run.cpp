@@ -132,11 +132,19 @@ balance::Balancer TrainingRun::measure_devices() {
                            replicas_.devices(devices));
 }
 
+/// The ranks of a replica compute the same micro-batches, on whatever kinds of devices.
+std::int64_t TrainingRun::limit_of_parts() const {
+  const MicroBatch own(job_.train.micro_batch, place_.device,
+                       task::typical_weight(*task_->training()));
+  return least_limit(replicas_.world(), own,
+                     Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
+}
+
 StepOptions TrainingRun::step_options() const {
   StepOptions options;
   options.device = place_.device;
   options.speed = options_.worker.speed;
-  options.micro_batch = job_.train.micro_batch;
+  options.micro_batch = replicas_.in_parts() ? limit_of_parts() : job_.train.micro_batch;
   options.seed = job_.train.seed;
   options.precision = precisions_.mine();
   options.update.limits = optim::limits_of(job_.train);

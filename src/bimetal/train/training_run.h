@@ -48,6 +48,7 @@ class TrainingRun {
   UnitProbe unit_probe() const;
   std::vector<double> weigh_shards();
   balance::Balancer measure_devices();
+  std::int64_t limit_of_parts() const;
   StepOptions step_options() const;
   parallel::ReplicatedModelOptions parallel_options() const;
   std::shared_ptr<c10d::Island> find_island() const;

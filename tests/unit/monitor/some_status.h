@@ -18,6 +18,7 @@ inline Status some_status() {
           .samples_per_s = 8412,
           .efficiency = 0.97,
           .seconds_left = 15.5,
+          .counts = "tokens",
           .test_metrics = {{"accuracy", 0.875}, {"perplexity", 12.5}},
           .test_loss = 0.3125,
           .validation_metrics = {{"accuracy", 0.75}},

@@ -32,6 +32,7 @@ TEST(Status, SurvivesItsJson) {
   EXPECT_EQ(to_json(back), text);
   EXPECT_EQ(back.phase, "training");
   EXPECT_EQ(back.steps, 590);
+  EXPECT_EQ(back.counts, "tokens");
   EXPECT_EQ(back.notices, status.notices);
   EXPECT_EQ(back.workers[0].bytes_sent, 123456789u);
   EXPECT_EQ(back.workers[0].staleness, 1.5);

@@ -16,13 +16,15 @@ namespace bimetal::monitor {
 namespace {
 
 /// Steps `first` to `last` of a job, and what was evaluated after them.
-void train(const std::filesystem::path& folder, std::int64_t first, std::int64_t last, float loss) {
+void train(const std::filesystem::path& folder, std::int64_t first, std::int64_t last, float loss,
+           const std::string& counts = "images") {
   Monitor monitor({.tensorboard_dir = folder, .host_name = "pc"});
   for (auto step = first; step <= last; ++step) {
     monitor.on_step({.step = step,
                      .loss = loss,
                      .samples_per_s = 1000,
                      .elapsed_s = 0.1 * static_cast<double>(step - first + 1),
+                     .counts = counts,
                      .shares = {48, 16},
                      .workers = {{.samples = 48 * (step - first + 1)},
                                  {.samples = 16, .staleness = progress::Staleness{4, 6, 3}}}});
@@ -38,6 +40,7 @@ TEST(TensorBoard, ReadsWhatAJobAndItsResumedHalfHaveWritten) {
   train(folder / "run", 1, 5, 0.25f);
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // files are named by the second
   train(folder / "run", 4, 6, 0.125f);  // went on from a checkpoint after step 3
+  train(folder / "language", 1, 2, 0.25f, "tokens");
   ::bimetal::test::put_contents(folder / "read.py", R"(
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 events = EventAccumulator("run").Reload()
@@ -52,6 +55,8 @@ rates = points("worker_images_per_s/rank_0")
 assert len(rates) == 6 and all(abs(value - 480) < 1e-3 for _, value in rates), rates
 assert points("staleness/rank_1")[0] == (1, 1.5), points("staleness/rank_1")
 assert "staleness/rank_0" not in events.Tags()["scalars"]
+language = EventAccumulator("language").Reload().Tags()["scalars"]
+assert "tokens_per_s" in language and "worker_tokens_per_s/rank_0" in language, language
 first = events.Scalars("loss")[0].wall_time
 assert 1.7e9 < first < 1e11, first
 )");

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "bimetal/train/compute.h"
+#include "support/thread_ranks.h"
 
 namespace bimetal::train {
 namespace {
@@ -71,6 +72,14 @@ TEST(MicroBatch, HalvesUntilThereIsNoUseInIt) {
   EXPECT_EQ(micro_batch.limit(), MicroBatch::kSmallest);
   EXPECT_FALSE(micro_batch.halve(100));
   EXPECT_FALSE(MicroBatch(64, torch::kCPU).halve(MicroBatch::kSmallest));
+}
+
+TEST(MicroBatch, RanksThatComputeTogetherTakeTheLeastOfTheirLimits) {
+  bimetal::testing::run_ranks(2, [](int rank, comm::Group group) {
+    const MicroBatch own(0, rank == 0 ? torch::kCUDA : torch::kCPU);
+    EXPECT_EQ(least_limit(group, own, Deadline::after(std::chrono::seconds(30))),
+              MicroBatch::kCpuDefault);
+  });
 }
 
 }  // namespace

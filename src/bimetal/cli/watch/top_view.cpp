@@ -63,8 +63,8 @@ std::string progress_of(const monitor::Status& status) {
 
 std::string rates_of(const monitor::Status& status) {
   auto line =
-      fmt::format("{} images/s  efficiency {}", text_or_unknown("{:.0f}", status.samples_per_s),
-                  part_text(status.efficiency, 0));
+      fmt::format("{} {}/s  efficiency {}", text_or_unknown("{:.0f}", status.samples_per_s),
+                  printable(status.counts), part_text(status.efficiency, 0));
   for (const auto& metric : status.validation_metrics) {
     line += fmt::format("  {} {}", progress::label_of(metric, progress::kValidationData),
                         progress::text_of(metric));
@@ -108,8 +108,8 @@ std::vector<std::string> status_lines(const monitor::Status& status) {
     const auto batch = std::accumulate(
         status.workers.begin(), status.workers.end(), 0.0,
         [](double sum, const auto& worker) { return sum + static_cast<double>(worker.share); });
-    std::vector<TableRow> rows = {
-        {"rank", "worker", "share", "of batch", "images/s", "alone", "waiting", "sent"}};
+    std::vector<TableRow> rows = {{"rank", "worker", "share", "of batch",
+                                   printable(status.counts) + "/s", "alone", "waiting", "sent"}};
     if (staleness) rows[0].insert(rows[0].end(), {"staleness", "most"});
     for (const auto& worker : status.workers) rows.push_back(worker_row(worker, batch, staleness));
     for (auto& line : aligned(rows, 2)) lines.push_back(std::move(line));
