@@ -58,6 +58,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         self._process = os.getpid()
         self._rank, self._size = rank, size
         self._sequence = 0
+        self._coalescing: list[LibraryWork] | None = None
         self._pending = Pending()
 
     def __del__(self) -> None:
@@ -88,7 +89,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def _start_coalescing(self, device: torch.device) -> None:
         """Calls between this and the end go out one by one; torch's manager waits for all of them."""
         del device
-        self._coalescing: list[LibraryWork] | None = []
+        self._coalescing = []
 
     def _end_coalescing(self, device: torch.device) -> LibraryWork:
         del device
@@ -313,8 +314,8 @@ class LibraryProcessGroup(dist.ProcessGroup):
             work.add(place.value or 0)
         if not message:
             self._sequence += 1
-        if getattr(self, "_coalescing", None) is not None:
-            self._coalescing.append(work)  # type: ignore[union-attr]
+        if self._coalescing is not None:
+            self._coalescing.append(work)
         return work
 
     def _check_list(self, parts: Tensors, what: str) -> None:

@@ -70,7 +70,7 @@ class HostTensors:
     def lend(self, tensor: torch.Tensor, use: Use) -> torch.Tensor:
         """A contiguous CPU tensor of the same shape and type."""
         _check_layout(tensor)
-        if use is not Use.SCRATCH and tensor.device.type == "cpu" and tensor.is_contiguous() and not (
+        if use is not Use.SCRATCH and tensor.is_cpu and tensor.is_contiguous() and not (
                 tensor.is_conj() or tensor.is_neg()):
             self._held.append(tensor)
             return tensor
@@ -107,6 +107,8 @@ class HostTensors:
 
     def hand_back(self) -> None:
         """After the call: copies results to where the caller wants them, and waits until they are there."""
+        if not (self._last or self._results):
+            return
         with torch.no_grad():
             for action in self._last:
                 action()
@@ -138,16 +140,13 @@ class Reduction:
         # torch hands out either kind: ReduceOp around a RedOpType, or that itself.
         kind = getattr(op, "op", op)
         self._factor = None
-        if kind == _Op.PREMUL_SUM:
-            self._factor, kind = op.__getstate__()[1], _Op.SUM
-        number = _find(_TRUTHS if dtype == torch.bool else _NUMBERS, kind)
-        by_bytes = dtype not in _ELEMENTS and dtype != torch.bool
-        by_parts = dtype.is_complex and number not in (_SUM, _AVG)
-        whole = number == _AVG and not (dtype.is_floating_point or dtype.is_complex)
-        if number is None or by_bytes or by_parts or whole:
-            raise error(f"the reduction {str(kind).split('.')[-1]} is not there for tensors of type "
-                        f"{str(dtype).removeprefix('torch.')}", "unsupported")
-        self.number = number
+        key = (int(kind), dtype)
+        if key not in _found:  # comparing what torch calls reductions takes as long as a short call
+            if kind == _Op.PREMUL_SUM:
+                self._factor, self.number = op.__getstate__()[1], _number_of(_Op.SUM, dtype)
+                return
+            _found[key] = _number_of(kind, dtype)
+        self.number = _found[key]
 
     @property
     def averages(self) -> bool:
@@ -165,6 +164,18 @@ class Reduction:
                       else self._factor)
 
 
-def _find(numbers: dict[Any, int], kind: Any) -> int | None:
+_found: dict[tuple[int, torch.dtype], int] = {}  # by _number_of, so far
+
+
+def _number_of(kind: Any, dtype: torch.dtype) -> int:
+    """As bimetal_c.h numbers it. Error(unsupported) if there is none for tensors of that type."""
     # By comparison: what torch calls equal need not hash alike in all of its versions.
-    return next((number for op, number in numbers.items() if op == kind), None)
+    numbers = _TRUTHS if dtype == torch.bool else _NUMBERS
+    number = next((number for op, number in numbers.items() if op == kind), None)
+    by_bytes = dtype not in _ELEMENTS and dtype != torch.bool
+    by_parts = dtype.is_complex and number not in (_SUM, _AVG)
+    whole = number == _AVG and not (dtype.is_floating_point or dtype.is_complex)
+    if number is None or by_bytes or by_parts or whole:
+        raise error(f"the reduction {str(kind).split('.')[-1]} is not there for tensors of type "
+                    f"{str(dtype).removeprefix('torch.')}", "unsupported")
+    return number
