@@ -67,6 +67,19 @@ class ParameterServer(TwoMachines):
         self.assertEqual(job.wait().status, harness.INTERRUPTED, job.err)
         self.assert_nothing_left()
 
+    def test_a_job_that_does_not_learn_says_so_and_what_may_help(self):
+        settings = {"train__epochs": 30, "train__learning_rate": 1e-12, "checkpoint__dir": ""}
+        # So slow that both workers are there before a new training's first 400 steps are over.
+        slow = ("cpu:threads=1,speed=0.1", "cpu:threads=1,speed=0.1")
+        for mode, workers, advice in (
+                ({"parallel__mode": "server", "servers__consistency": "async"}, slow, 'servers.consistency = "sync"'),
+                ({}, slow[:1], "train.clip_norm may help")):
+            job = self.train(self.write_job(**settings, **mode), workers=workers).wait()
+            self.assertEqual(job.status, 0, job.err)
+            notes = re.findall(r"note: the loss has not fallen in 400 steps.*", job.out)
+            self.assertEqual(len(notes), 1, job.out)
+            self.assertIn(advice, notes[0])
+
     def test_optimizers_that_need_whole_tensors_and_a_schedule(self):
         for optimizer in ("lamb", "lars"):
             settings = {"train__epochs": 6, "train__dtype": "float64", "train__evaluate": True, "checkpoint__dir": "",

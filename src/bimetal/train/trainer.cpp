@@ -107,7 +107,7 @@ void TrainingRun::record(const data::BatchFeed::Plan& plan, const StepResult& re
   if (const auto text = result.skipped ? step_.stages().notice() : std::nullopt) {
     observer_.on_notice(*text);
   }
-  observer_.on_step(journal_.add(state_.step, plan, result));
+  progress::tell_step(journal_.add(state_.step, plan, result), loss_trend_, observer_);
   apart_.look(observer_);
 }
 

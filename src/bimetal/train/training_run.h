@@ -16,6 +16,7 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/tensor/tensor_task.h"
+#include "bimetal/progress/loss_trend.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/deterministic.h"
@@ -99,6 +100,7 @@ class TrainingRun {
   TrainingStep step_;
   data::BatchFeed feed_;
   RankJournal journal_;
+  progress::LossTrend loss_trend_;
   ShadowBatch shadow_;
   StepProfiler profiler_;
 

@@ -18,6 +18,7 @@
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/predict/evaluate.h"
+#include "bimetal/progress/loss_trend.h"
 #include "bimetal/train/server/job_data.h"
 #include "bimetal/train/server/job_predictions.h"
 #include "bimetal/train/server/server_figures.h"
@@ -92,6 +93,7 @@ class ServerProcess {
   ps::ShardStore store_;
   ps::ParameterServer server_;
   progress::Journal journal_;
+  progress::LossTrend loss_trend_;
   std::int64_t start_step_, saved_step_, evaluated_step_ = -1;
   std::uint64_t first_sequence_;           ///< of the checkpoints, when this process began
   std::optional<net::Endpoint> stand_in_;  ///< where it listens, for server 0; nothing: it is gone

@@ -76,7 +76,7 @@ bool ServerProcess::handle(const ps::Event& event) {
       workers_told_ = step->workers.size();
       observer_.on_workers(places_of(step->workers));
     }
-    observer_.on_step(note_step(journal_, *step));
+    progress::tell_step(note_step(journal_, *step), loss_trend_, observer_);
   } else if (const auto* told = std::get_if<ps::NoticeEvent>(&event)) {
     observer_.on_notice(told->text);
   } else if (const auto* lost = std::get_if<ps::ServerLostEvent>(&event)) {
