@@ -29,16 +29,17 @@ UTF8 = {"LC_ALL": "C.UTF-8"}  # by which Wine reads this system's arguments
 
 
 def processes(name):
-    """Numbers of the processes here whose command line has `name` in it, by that."""
+    """Numbers of the processes of this Wine whose command line has `name` in it, by that. Others may run the same."""
+    prefix = f"WINEPREFIX={os.path.realpath(os.environ['WINE_FOLDER'])}/wine".encode()
     found = {}
     for folder in pathlib.Path("/proc").iterdir():
         try:
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            ours = prefix in (folder / "environ").read_bytes().split(b"\0")
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except (OSError, IndexError):
             continue
-        # Of one that wine.sh or this test has begun, the line is that of a Linux program.
-        if name in line and state not in "ZX" and "wine.sh" not in line:
+        if ours and name in line and state not in "ZX":
             found[int(folder.name)] = line
     return found
 
@@ -70,7 +71,7 @@ class WindowsLaunch(unittest.TestCase):
     def gone(self):
         """No rank and no launcher is left, of any test: sooner than the ranks would end by themselves."""
         end = time.monotonic() + RANKS_LAST_S / 2
-        while left := processes("launched_rank.exe") | processes("launch-agent"):
+        while left := processes("launched_rank.exe") | processes("bimetal_launch.exe launch-agent"):
             self.assertLess(time.monotonic(), end, left)
             time.sleep(0.05)
 
@@ -180,7 +181,7 @@ class WindowsLaunch(unittest.TestCase):
         peer = self.launch("grandchild", before=())
         for rank in range(2):
             self.pid_in_windows(peer, rank)
-        [agent] = processes("launch-agent")
+        [agent] = processes("bimetal_launch.exe launch-agent")
         os.kill(agent, signal.SIGKILL)
         self.assertNotEqual(peer.wait(), 0, peer.output())
         self.gone()
@@ -189,7 +190,7 @@ class WindowsLaunch(unittest.TestCase):
         peer = self.launch("grandchild", before=())
         for rank in range(2):
             self.pid_in_windows(peer, rank)
-        for pid in [peer.process.pid, *processes("launch-agent")]:
+        for pid in [peer.process.pid, *processes("bimetal_launch.exe launch-agent")]:
             os.kill(pid, signal.SIGKILL)
         self.gone()
 
