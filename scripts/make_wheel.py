@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""make_wheel.py TAG LIBRARY FOLDER: the Python package around one shared library of the C interface, as a wheel that any
-torch fits: bimetal-VERSION-py3-none-TAG.whl in FOLDER. `make wheels` builds the libraries and calls this.
+"""make_wheel.py TAG LIBRARY FOLDER [PROGRAM…]: the Python package around one shared library of the C interface, and programs
+that it starts, as a wheel that any torch fits: bimetal-VERSION-py3-none-TAG.whl in FOLDER. `make wheels` builds the libraries and calls this.
 
 What needs the compiled extension (docs/install.md lists it) is left out.
 """
@@ -35,18 +35,20 @@ def entry_points():
     return "\n".join([*lines, ""])
 
 
-def files_of(library):
+def files_of(library, programs):
     version = wheel_file.VERSION
     yield from package_files()
     yield "bimetal/_build.py", (f'"""What this package was built from. There is no extension in it."""\n\n'
                                 f'VERSION = "{version}"\nTORCH = ""\n').encode()
-    yield f"bimetal/{library.name}", library.read_bytes()
+    for file in (library, *programs):
+        yield f"bimetal/{file.name}", file.read_bytes()
 
 
 def main():
-    tag, library, folder = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+    tag, library, folder, *programs = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
     needs = [f"torch>={OLDEST_TORCH}", f"bimetal-program=={wheel_file.VERSION}; extra == 'train'"]
-    wheel = wheel_file.write(folder, "bimetal", tag, files_of(library), executable=(f"bimetal/{library.name}",), needs=needs,
+    wheel = wheel_file.write(folder, "bimetal", tag, files_of(library, programs),
+                             executable=[f"bimetal/{file.name}" for file in (library, *programs)], needs=needs,
                              extras=["train"], entry_points=entry_points())
     size = wheel.stat().st_size
     print(f"{wheel}: {size} bytes")

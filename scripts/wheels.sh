@@ -22,5 +22,7 @@ for i in "${!tags[@]}"; do
   "$here/build_for.sh" "$build" "$system" library >"$build/library-$system.log" 2>&1 ||
     { tail -n 40 "$build/library-$system.log"; exit 1; }
   tail -n 1 "$build/library-$system.log"
-  python3 scripts/make_wheel.py "$tag" "$build/library-$system/capi/libbimetal_core.${libraries[$i]}" dist
+  programs=()
+  if [ "$tag" = win_amd64 ]; then programs=("$build/library-$system/bimetal_launch.exe"); fi
+  python3 scripts/make_wheel.py "$tag" "$build/library-$system/capi/libbimetal_core.${libraries[$i]}" dist "${programs[@]}"
 done

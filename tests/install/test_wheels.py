@@ -64,6 +64,7 @@ class Wheels(unittest.TestCase):
                 self.assertLessEqual(wheel_for(tag).stat().st_size, MOST_BYTES)
                 names = wheel.namelist()
                 self.assertIn(f"bimetal/libbimetal_core.{ending}", names)
+                self.assertEqual("bimetal/bimetal_launch.exe" in names, tag == "win_amd64")
                 about, = (name for name in names if name.endswith("/METADATA"))
                 metadata = email.message_from_bytes(wheel.read(about))
                 self.assertEqual(metadata.get_all("Requires-Dist")[0], "torch>=2.4")

@@ -55,6 +55,7 @@ if [ "$system" != native ]; then
     cross+=(-DCMAKE_CXX_VISIBILITY_PRESET=hidden -DCMAKE_C_VISIBILITY_PRESET=hidden -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON)
   fi
   if [ "$program" = library ]; then optimised="-O2 -ffunction-sections -fdata-sections" build=$folder/library-$system; fi
+  if [ "$system" = x86_64-windows ]; then cross+=(-DBIMETAL_LAUNCHER=ON); fi
   cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=$optimised -DNDEBUG -DTOML_DISABLE_ENVIRONMENT_CHECKS")
   for package in fmt CLI11 nlohmann_json tomlplusplus; do
     cross+=(-D"${package}_DIR=$here/packages")
@@ -71,6 +72,7 @@ case $program in
   library)
     targets=(bimetal_capi)
     if [ "$system" != macos11-aarch64 ]; then targets+=(capi_peer); fi
+    if [ "$system" = x86_64-windows ]; then targets+=(bimetal_launch launched_rank console_user); fi
     cmake --build "$build" --target "${targets[@]}" -j "${JOBS:-$(nproc)}"
     exec python3 "$here/check_library.py" "$system" "$build/capi" ;;
   bimetal)

@@ -1,6 +1,6 @@
 /* capi_peer: one rank of a group through the shared library's C interface alone, on whatever system it was built
  * for: what wheels hold is used as a program without Python would. It takes RANK, WORLD_SIZE and BIMETAL_STORE (where
- * the store is served: by rank 0 unless something else does), makes every call with small whole numbers whose results
+ * the store is served: by rank 0 unless something else does; else MASTER_ADDR and MASTER_PORT), makes every call with small whole numbers whose results
  * are known, and prints one line.
  *
  * capi_peer linger: after that it waits in a barrier for a rank that is not coming; rank 0 then says who was lost.
@@ -179,12 +179,20 @@ static int brief(bimetal_group* group) {
   return wrong != 0;
 }
 
+static const char* address_of_store(void) {
+  static char text[300];
+  const char *store = getenv("BIMETAL_STORE"), *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+  if ((store != NULL && *store != 0) || host == NULL || port == NULL) return store;
+  snprintf(text, sizeof text, "%s:%s", host, port);
+  return text;
+}
+
 int main(int argc, char** argv) {
   setvbuf(stdout, NULL, _IONBF, 0);
   if (bimetal_abi_version() != BIMETAL_ABI_VERSION) return printf("error: another library\n"), 2;
   rank = number_of("RANK");
   size = number_of("WORLD_SIZE");
-  const char* address = getenv("BIMETAL_STORE");
+  const char* address = address_of_store();
   bimetal_server* server = NULL;
   bimetal_store* store = NULL;
   bimetal_group* group = NULL;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import pathlib
 import secrets
 import signal
 import socket
@@ -20,6 +21,10 @@ _PR_SET_PDEATHSIG = 1
 # Where the system can do that: whatever ends the launcher ends its ranks.
 _C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 _DIE_WITH_LAUNCHER = (lambda: _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)) if _C_LIBRARY else None
+
+
+# In the wheel for Windows; elsewhere the ranks are started here.
+_PROGRAM = pathlib.Path(__file__).parents[1] / "bimetal_launch.exe"
 
 
 def add_to(commands: Any) -> None:
@@ -41,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     if words[0].endswith(".py"):
         words = [sys.executable, *words]
+    if _PROGRAM.exists():
+        return _by_program(arguments.ranks, words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     ranks: list[subprocess.Popen[bytes]] = []
     try:
@@ -51,6 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
         return _wait(ranks)
     finally:
         _end(ranks)
+
+
+def _by_program(ranks: int, words: list[str]) -> int:
+    """Windows lets no program take this process's place: it waits, leaves Ctrl-C to the program, and the program ends with it."""
+    # torch's wheels for Windows have no libuv; and what Python prints into a pipe is in no encoding that others know.
+    defaults = {"USE_LIBUV": "0", "PYTHONIOENCODING": "utf-8"}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    command = [str(_PROGRAM), "launch", "--front", str(os.getpid()), "-n", str(ranks), "--", *words]
+    return subprocess.call(command, env={**defaults, **os.environ})
 
 
 def _environment(ranks: int) -> dict[str, str]:

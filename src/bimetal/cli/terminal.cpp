@@ -1,7 +1,6 @@
 #include "bimetal/cli/terminal.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -51,15 +50,6 @@ void Terminal::clear() {
 
 std::string Terminal::coloured(Colour colour, std::string_view text) const {
   return live_ ? fmt::format("{}{}\x1b[0m", code_of(colour), text) : std::string(text);
-}
-
-TerminalSize terminal_size() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return {};
-  TerminalSize known;
-  if (size.ws_col > 0) known.columns = size.ws_col;
-  if (size.ws_row > 0) known.rows = size.ws_row;
-  return known;
 }
 
 bool errors_are_live() {

@@ -1,6 +1,6 @@
 #pragma once
 // Standard output as a person sees it: a line that is rewritten in place where that is possible,
-// plain lines elsewhere (POSIX).
+// plain lines elsewhere.
 
 #include <cstdio>
 #include <string>

@@ -7,6 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/interfaces.h"
+#include "bimetal/net/tcp/system_sockets.h"
 
 namespace bimetal::launch {
 namespace {
@@ -43,8 +44,7 @@ HeldPort::HeldPort(const net::Endpoint& place) : impl_(std::make_unique<Impl>())
   const auto address = address_of(impl_->context, place);
   auto& acceptor = impl_->acceptor;
   std::error_code error;
-  acceptor.open(address.protocol());
-  acceptor.set_option(tcp::acceptor::reuse_address(true));
+  net::open_to_listen(acceptor, address.protocol());
   acceptor.bind(address, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (error == asio::error::address_in_use) {

@@ -1,11 +1,9 @@
 #include "bimetal/cli/fabric/launch.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,13 +13,13 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
+#include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/launch_task.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/agent/host_agent.h"
 #include "bimetal/launch/ssh/host_launcher.h"
-
-extern char** environ;
+#include "bimetal/launch/system/environment.h"
 
 namespace bimetal::cli {
 namespace {
@@ -49,7 +47,8 @@ struct LaunchArguments {
   std::vector<std::string> environment;
   std::string directory, master_host;
   int master_port = 0;
-  bool no_prefix = false, slurm = false, mpi = false;
+  bool no_prefix = false;
+  Starter starter;
   double grace_s = 10, start_timeout_s = 60, silence_s = 60;
   std::vector<std::string> command;
 };
@@ -61,7 +60,8 @@ std::vector<launch::HostRanks> hosts_of(const LaunchArguments& arguments) {
         arguments.ranks);
   };
   if (!arguments.hosts.empty()) return placed(launch::parse_host_list(arguments.hosts));
-  if (!arguments.host_file.empty()) return placed(launch::read_host_file(arguments.host_file));
+  if (!arguments.host_file.empty())
+    return placed(launch::read_host_file(path_of_utf8(arguments.host_file)));
   const auto here = arguments.ranks ? arguments.ranks : arguments.ranks_each;
   if (!here) {
     throw Error(ErrorCode::InvalidArgument,
@@ -79,11 +79,8 @@ bool is_job_setting(std::string_view name) {
 
 launch::NamedValues environment_of(const LaunchArguments& arguments) {
   launch::NamedValues values;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    const auto equals = text.find('=');
-    if (equals == std::string_view::npos || !is_job_setting(text.substr(0, equals))) continue;
-    values.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  for (auto& variable : launch::own_environment()) {
+    if (is_job_setting(variable.first)) values.push_back(std::move(variable));
   }
   for (const auto& wish : arguments.environment) {
     const auto equals = wish.find('=');
@@ -94,14 +91,14 @@ launch::NamedValues environment_of(const LaunchArguments& arguments) {
                   "BIMETAL_TOKEN_FILE here to choose it, and leave out --env " +
                       name);
     }
-    const char* here = std::getenv(name.c_str());
-    if (name.empty() || (equals == std::string::npos && here == nullptr)) {
+    const auto here = launch::environment_variable(name);
+    if (name.empty() || (equals == std::string::npos && !here)) {
       throw Error(ErrorCode::InvalidArgument,
                   fmt::format("--env {}: that variable is not set here; set it, or write "
                               "NAME=VALUE",
                               wish));
     }
-    values.emplace_back(name, equals == std::string::npos ? here : wish.substr(equals + 1));
+    values.emplace_back(name, equals == std::string::npos ? *here : wish.substr(equals + 1));
   }
   return values;
 }
@@ -116,8 +113,8 @@ launch::HostsPlan plan_of_hosts(const LaunchArguments& arguments) {
   plan.hosts = hosts_of(arguments);
   plan.command = arguments.command;
   plan.directory_is_needed = !arguments.directory.empty();
-  plan.directory =
-      plan.directory_is_needed ? arguments.directory : std::filesystem::current_path().string();
+  plan.directory = plan.directory_is_needed ? arguments.directory
+                                            : utf8_of_path(std::filesystem::current_path());
   plan.environment = environment_of(arguments);
   plan.token = token_of_job();
   plan.master_host = arguments.master_host;
@@ -139,10 +136,8 @@ int conclude(const launch::HostsResult& result, int ranks) {
   }
   if (!result.failure) return kSuccess;
   const auto& [rank, host, pid, exit] = *result.failure;
-  const auto how = exit.signal != 0 ? fmt::format("was killed by signal {} ({})", exit.signal,
-                                                  launch::signal_name(exit.signal))
-                                    : fmt::format("ended with exit status {}", exit.status);
-  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}", rank, host, pid, how,
+  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}", rank, host, pid,
+                              launch::how_it_ended(exit),
                               ranks > 1 ? "; the other ranks were stopped" : ""));
   return exit.signal != 0 ? 128 + exit.signal : exit.status;
 }
@@ -153,8 +148,7 @@ int launch_command(const LaunchArguments& arguments) {
                 "what shall be launched? Put the command behind --, as in: bimetal launch -n 2 -- "
                 "python train.py");
   }
-  if (arguments.slurm) return become_slurm_task(arguments.command);
-  if (arguments.mpi) return become_mpi_process(arguments.command);
+  if (const auto status = follow_starter(arguments.starter, arguments.command)) return *status;
   const auto plan = plan_of_hosts(arguments);
   launch::SignalWatch signals;
   return conclude(launch::run_on_hosts(plan, signals),
@@ -186,14 +180,7 @@ void add_place_options(CLI::App& command, LaunchArguments& arguments) {
                                      "The first N of the hosts alone, likewise")
                          ->type_name("N")
                          ->check(CLI::PositiveNumber);
-  auto* slurm = command.add_flag("--slurm", arguments.slurm,
-                                 "This process is a task of srun: become the rank that it is");
-  auto* mpi = command.add_flag("--mpi", arguments.mpi,
-                               "The same for a process that mpirun or mpiexec has started");
-  slurm->excludes(mpi);
-  for (auto* engine : {slurm, mpi}) {
-    for (auto* place : {ranks, hosts, file, ranks_each, hosts_used}) engine->excludes(place);
-  }
+  add_starter_options(command, arguments.starter, {ranks, hosts, file, ranks_each, hosts_used});
 }
 
 void add_host_options(CLI::App& command, LaunchArguments& arguments) {

@@ -1,7 +1,9 @@
 #pragma once
-// `bimetal launch --slurm` and `--mpi`: a process that another engine has started becomes the rank
-// that it is there, by torchrun's variables, and then the command.
+// What `bimetal launch` makes of who has started it: srun and mpirun, whose tasks and processes
+// become the ranks that they are there, by torchrun's variables, and then the command (POSIX); on
+// Windows Python's command `bimetal`, with which it ends.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,15 +11,22 @@
 
 namespace bimetal::cli {
 
-/// Replaces this process by `command`; does not return unless that fails. Errors: InvalidArgument
-/// if srun has not started this process, or for a program that does not exist.
-int become_slurm_task(const std::vector<std::string>& command);
+struct Starter {
+  bool slurm = false, mpi = false;
+  int front = 0;  ///< number of the process to end with; 0: none
+};
 
-/// The same under mpirun. A child process meets the others through MPI and brings back rank 0's
-/// address, a port that is free there and a token. Errors: as above; those of net::mpi_world().
-int become_mpi_process(const std::vector<std::string>& command);
+/// Adds --slurm and --mpi, each instead of the `places`; on Windows --front.
+void add_starter_options(CLI::App& command, Starter& starter,
+                         const std::vector<CLI::Option*>& places);
 
-/// The hidden subcommand that is this child process.
+/// Under srun or mpirun replaces this process by `command`, and does not return unless that fails;
+/// else nothing. Errors: InvalidArgument if the one that is named has not started this process, or
+/// for a program that does not exist; those of net::mpi_world(). Under mpirun a child process meets
+/// the others through MPI and brings back rank 0's address, a port that is free there and a token.
+std::optional<int> follow_starter(const Starter& starter, const std::vector<std::string>& command);
+
+/// The hidden subcommand that is this child process, where there is one.
 void add_mpi_meeting(CLI::App& app, Action& action);
 
 }  // namespace bimetal::cli

@@ -1,24 +1,26 @@
 #include "bimetal/launch/agent/host_agent.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <asio/ip/host_name.hpp>
+#include <filesystem>
 #include <memory>
 #include <sstream>
 #include <thread>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/agent/outgoing_bytes.h"
 #include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/port_check.h"
+#include "bimetal/launch/system/environment.h"
+#include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
 namespace {
@@ -78,7 +80,7 @@ class HostedRank {
       process_->send(signal);
     }
   }
-  void kill() { process_->send_to_group(SIGKILL); }
+  void kill() { process_->send_to_group(kKillSignal); }
 
  private:
   int rank_;
@@ -118,16 +120,16 @@ class HostAgent {
   }
 
   void wait_for_news() {
-    std::vector<pollfd> entries{{input_.number(), POLLIN, 0},
-                                {signals_.descriptor().number(), POLLIN, 0}};
-    if (!on_the_way_.empty()) entries.push_back({STDOUT_FILENO, POLLOUT, 0});
+    WaitSet news;
+    news.add_readable(input_.number());
+    news.add_readable(signals_.descriptor().number());
+    if (!on_the_way_.empty()) news.add_writable(STDOUT_FILENO);
     for (const auto& rank : ranks_) {
       if (on_the_way_.size() >= kMostOnTheWay) break;
-      if (rank->out()) entries.push_back({rank->out().number(), POLLIN, 0});
-      if (rank->errors()) entries.push_back({rank->errors().number(), POLLIN, 0});
+      if (rank->out()) news.add_readable(rank->out().number());
+      if (rank->errors()) news.add_readable(rank->errors().number());
     }
-    ::poll(entries.data(), static_cast<nfds_t>(entries.size()),
-           static_cast<int>(kAgentLooksEvery.count()));
+    news.wait(kAgentLooksEvery);
     signals_.drain();
   }
 
@@ -167,7 +169,7 @@ class HostAgent {
 
   void prepare(AgentJob job) {
     job_ = std::move(job);
-    for (const auto& [name, value] : job_.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : job_.environment) set_environment_variable(name, value);
     set_defaults();
     enter_directory();
     job_.command.at(0) = find_program(job_.command.at(0));
@@ -178,24 +180,30 @@ class HostAgent {
   /// What nearly everybody would have to set by hand. Neither takes the place of a value that is
   /// there.
   void set_defaults() {
-    ::setenv("PYTHONUNBUFFERED", "1", 0);  // Python keeps what it prints into a pipe to itself
+    default_environment_variable("PYTHONUNBUFFERED",
+                                 "1");  // Python keeps what it prints into a pipe to itself
     const auto cores = std::max(1u, std::thread::hardware_concurrency());
     const auto threads =
         std::max<std::size_t>(1, cores / std::max<std::size_t>(1, job_.ranks.size()));
-    if (job_.ranks.size() > 1) ::setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 0);
+    if (job_.ranks.size() > 1) {
+      default_environment_variable("OMP_NUM_THREADS", std::to_string(threads));
+    }
   }
 
   void enter_directory() {
-    if (::chdir(job_.directory.c_str()) == 0) return;
+    std::error_code failed;
+    std::filesystem::current_path(path_of_utf8(job_.directory), failed);
+    if (!failed) return;
     if (job_.directory_is_needed) {
-      throw system_error(
-          fmt::format("{} cannot enter folder {}", asio::ip::host_name(), job_.directory), errno);
+      throw Error(ErrorCode::System,
+                  fmt::format("{} cannot enter folder {}: {}", asio::ip::host_name(),
+                              job_.directory, failed.message()));
     }
-    const char* home = std::getenv("HOME");
-    const bool moved = home != nullptr && ::chdir(home) == 0;
+    const auto home = home_folder();
+    if (home) std::filesystem::current_path(path_of_utf8(*home), failed);
     say({AgentMessage::errors, -1,
          fmt::format("there is no folder {} here: the ranks start in {} (--chdir DIR chooses)\n",
-                     job_.directory, moved ? home : "the folder that ssh begins in")});
+                     job_.directory, failed ? "the folder that ssh begins in" : *home)});
   }
 
   void start(int master_port) {

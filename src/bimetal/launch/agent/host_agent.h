@@ -1,6 +1,6 @@
 #pragma once
 // The launcher's arm on one host: starts the ranks there, hands on their output and signals, and
-// lets none of them outlive the launcher (POSIX).
+// lets none of them outlive the launcher.
 
 #include <string>
 

@@ -29,9 +29,9 @@ void RankPrinter::print() {
   errors_.write_some(STDERR_FILENO);
 }
 
-void RankPrinter::add_to(std::vector<pollfd>& entries) const {
-  if (!out_.empty()) entries.push_back({STDOUT_FILENO, POLLOUT, 0});
-  if (!errors_.empty()) entries.push_back({STDERR_FILENO, POLLOUT, 0});
+void RankPrinter::add_to(WaitSet& news) const {
+  if (!out_.empty()) news.add_writable(STDOUT_FILENO);
+  if (!errors_.empty()) news.add_writable(STDERR_FILENO);
 }
 
 void RankPrinter::mute() {

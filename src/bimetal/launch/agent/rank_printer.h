@@ -1,13 +1,11 @@
 #pragma once
-// The ranks' lines on their way to this process's standard output and standard error (POSIX).
-
-#include <poll.h>
+// The ranks' lines on their way to this process's standard output and standard error.
 
 #include <string_view>
-#include <vector>
 
 #include "bimetal/launch/agent/outgoing_bytes.h"
 #include "bimetal/launch/agent/rank_output.h"
+#include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
 
@@ -28,7 +26,7 @@ class RankPrinter {
 
   /// Prints what can be printed without waiting; add_to() says what to wait for.
   void print();
-  void add_to(std::vector<pollfd>& entries) const;
+  void add_to(WaitSet& news) const;
 
   /// Drops what is there and all that comes.
   void mute();

@@ -1,44 +1,41 @@
 #include "bimetal/launch/local/find_program.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <asio/ip/host_name.hpp>
-#include <cstdlib>
 #include <filesystem>
-#include <sstream>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/launch/system/environment.h"
+#include "bimetal/launch/system/executable.h"
 
 namespace bimetal::launch {
-namespace {
-
-bool is_program(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(path, ignored) && ::access(path.c_str(), X_OK) == 0;
-}
-
-}  // namespace
 
 std::string find_program(const std::string& name) {
-  const char* variable = std::getenv("PATH");
-  const std::string path = variable ? variable : "/usr/local/bin:/usr/bin:/bin";
-  if (name.find('/') != std::string::npos) {
-    if (is_program(name)) return name;
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("{} has no program {} (looked from {}); install it there, or give the "
-                            "path that it has on every host",
-                            asio::ip::host_name(), name, std::filesystem::current_path().string()));
+  const auto names = executable_names(name);
+  if (names_a_folder(name)) {
+    for (const auto& candidate : names) {
+      if (is_executable(candidate)) return candidate;
+    }
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("{} has no program {} (looked from {}); install it there, or give the "
+                    "path that it has on every host",
+                    asio::ip::host_name(), name, utf8_of_path(std::filesystem::current_path())));
   }
-  std::istringstream folders(path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const auto candidate = (folder.empty() ? std::string(".") : folder) + "/" + name;
-    if (is_program(candidate)) return candidate;
+  for (const auto& folder : program_folders()) {
+    for (const auto& file : names) {
+      // As this system writes it: cmd.exe takes a slash in its own name for an option.
+      const auto candidate = utf8_of_path(path_of_utf8(folder) / file);
+      if (is_executable(candidate)) return candidate;
+    }
   }
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("{} has no program {} in its PATH ({}); install it there, give its full "
                           "path, or hand your own PATH on by --env PATH",
-                          asio::ip::host_name(), name, path));
+                          asio::ip::host_name(), name,
+                          environment_variable("PATH").value_or("which is not set")));
 }
 
 }  // namespace bimetal::launch

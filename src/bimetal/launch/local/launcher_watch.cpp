@@ -46,7 +46,7 @@ std::vector<std::string> stat_of(int pid) {
 
 constexpr std::size_t kState = 0;
 constexpr std::size_t kParent = 1;
-constexpr std::size_t kStarted = 19;
+constexpr std::size_t kStartTime = 19;
 
 bool was_started_with(int pid, std::string_view mark) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
@@ -63,8 +63,8 @@ std::optional<Watched> launcher(std::string_view mark) {
   int pid = ::getppid();
   while (pid > 1) {
     const auto stat = stat_of(pid);
-    if (stat.size() <= kStarted) return std::nullopt;
-    if (!was_started_with(pid, mark)) return Watched{pid, stat[kStarted]};
+    if (stat.size() <= kStartTime) return std::nullopt;
+    if (!was_started_with(pid, mark)) return Watched{pid, stat[kStartTime]};
     pid = std::stoi(stat[kParent]);
   }
   return std::nullopt;
@@ -72,7 +72,7 @@ std::optional<Watched> launcher(std::string_view mark) {
 
 bool lives(const Watched& process) {
   const auto stat = stat_of(process.pid);
-  return stat.size() > kStarted && stat[kStarted] == process.started && stat[kState] != "Z" &&
+  return stat.size() > kStartTime && stat[kStartTime] == process.started && stat[kState] != "Z" &&
          stat[kState] != "X";
 }
 

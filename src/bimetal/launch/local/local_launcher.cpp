@@ -1,7 +1,6 @@
 #include "bimetal/launch/local/local_launcher.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/local/stop_request.h"
+#include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
 namespace {
@@ -233,12 +233,12 @@ class Launch {
   }
 
   void wait_for_news() {
-    std::vector<pollfd> entries{{signals_.descriptor().number(), POLLIN, 0}};
+    WaitSet news;
+    news.add_readable(signals_.descriptor().number());
     for (const auto& rank : ranks_) {
-      if (rank.running()) entries.push_back({rank.status_pipe().number(), POLLIN, 0});
+      if (rank.running()) news.add_readable(rank.status_pipe().number());
     }
-    ::poll(entries.data(), static_cast<nfds_t>(entries.size()),
-           static_cast<int>(kLookEvery.count()));
+    news.wait(kLookEvery);
     signals_.drain();
   }
 

@@ -1,5 +1,6 @@
 #pragma once
-// File descriptors with an owner, and pipes between a launcher and its ranks (POSIX).
+// File descriptors with an owner, and pipes between a launcher and its ranks. On Windows
+// the descriptors are those of the C runtime, and only pipes are read and waited for.
 
 #include <string>
 #include <string_view>
@@ -36,6 +37,7 @@ struct Pipe {
   static Pipe create();
 };
 
+/// On Windows nothing: reading never waits there.
 void set_nonblocking(const FileDescriptor& descriptor);
 void set_close_on_exec(const FileDescriptor& descriptor);
 

@@ -1,7 +1,13 @@
 #pragma once
-// A child process with an owner (POSIX). None outlives its Process, none stays a zombie.
+// A child process with an owner. None outlives its Process, none stays a zombie.
+//
+// Windows knows no signals; what stands for them there is said below, and numbers are Linux's,
+// since they travel between hosts.
+
+#include <signal.h>
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,19 +15,31 @@
 
 namespace bimetal::launch {
 
-/// How a process ended.
+#ifdef _WIN32
+inline constexpr int kKillSignal = 9, kBusSignal = 7;
+#else
+inline constexpr int kKillSignal = SIGKILL, kBusSignal = SIGBUS;
+#endif
+
+/// How a process ended. On Windows, whose processes end with a number alone, `signal` is told where
+/// that is one of Windows' own (an access violation is SIGSEGV, an end by Ctrl-C SIGINT) or this
+/// program has ended it; whoever else ends a process chooses its status.
 struct ProcessExit {
   int status = 0;  ///< exit status, where it ended by itself
   int signal = 0;  ///< the signal that killed it, else 0
 };
 
+/// "was killed by signal 9 (Killed)", "ended with exit status 3".
+std::string how_it_ended(const ProcessExit& exit);
+
 struct ProcessCommand {
   std::vector<std::string> argv;  ///< argv[0] is the path of the program
   /// Added to this process's environment, or in place of what is there.
   std::vector<std::pair<std::string, std::string>> environment;
-  /// Descriptors handed on: {number in the child, number here}.
+  /// Descriptors handed on: {number in the child, number here}. Windows: to 0, 1 and 2 alone.
   std::vector<std::pair<int, int>> descriptors;
-  /// Linux: the system kills it when the thread that starts it ends (bound_spawn.h).
+  /// Linux: the system kills it when the thread that starts it ends (bound_spawn.h). Windows: it,
+  /// and what it has started, dies with this process in any case.
   bool dies_with_starter = false;
 };
 
@@ -29,7 +47,8 @@ struct ProcessCommand {
 class Process {
  public:
   /// Starts the program in a process group of its own, so that a terminal's Ctrl-C does not reach
-  /// it, with standard input empty and default signal handling. Error(System) names the program.
+  /// it, with standard input empty and default signal handling. On Windows the group is a job
+  /// object with a console of its own, which shows nowhere. Error(System) names the program.
   static Process start(const ProcessCommand& command);
 
   /// Kills the process and all of its group if it still runs.
@@ -42,7 +61,9 @@ class Process {
   /// How it ended, or nothing while it runs. Whatever it left in its group is killed then.
   std::optional<ProcessExit> poll();
 
-  /// Sends `signal` to the process, or to its whole group. No-op once it has ended.
+  /// Sends `signal` to the process, or to its whole group. No-op once it has ended. Windows: to the
+  /// group in either case; SIGINT is Ctrl-C, for which this process leaves its own console and from
+  /// then on hears of none of its keys; any other signal ends it at once.
   void send(int signal);
   void send_to_group(int signal);
 
@@ -51,6 +72,9 @@ class Process {
   void kill_and_reap() noexcept;
 
   int pid_ = -1;
+#ifdef _WIN32
+  std::shared_ptr<void> process_, job_;  ///< handles; closing the job's kills all that is in it
+#endif
   std::optional<ProcessExit> exit_;
 };
 

@@ -52,15 +52,14 @@ Error error_of(const RankOutcome& outcome, int world_size) {
   }
   if (const int signal = outcome.exit.signal; signal != 0) {
     const char* hint =
-        signal == SIGKILL ? ". (The system does this too when memory runs out.)" : "";
+        signal == kKillSignal ? ". (The system does this too when memory runs out.)" : "";
     return {ErrorCode::PeerLost,
-            fmt::format("{} was killed by signal {} ({}){}{}", describe(outcome), signal,
-                        signal_name(signal), others, hint),
+            fmt::format("{} {}{}{}", describe(outcome), how_it_ended(outcome.exit), others, hint),
             outcome.rank};
   }
   return {ErrorCode::PeerLost,
-          fmt::format("{} ended with exit status {} and gave no reason{}", describe(outcome),
-                      outcome.exit.status, others),
+          fmt::format("{} {} and gave no reason{}", describe(outcome), how_it_ended(outcome.exit),
+                      others),
           outcome.rank};
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The launcher's view of signals: requests to stop, and the ends of children (POSIX).
+// The launcher's view of signals: requests to stop, and the ends of children.
 
 #include <chrono>
 
@@ -9,7 +9,9 @@ namespace bimetal::launch {
 
 /// While one exists, SIGINT, SIGTERM and SIGHUP are counted in place of ending the process (SIGHUP
 /// unless it is ignored: a job started by nohup outlives its terminal). At most one exists at a
-/// time; use it from one thread.
+/// time; use it from one thread. On Windows these are what a console tells its programs: Ctrl-C
+/// counts as SIGINT, Ctrl-Break, its window's closing, logging off and shutting down as SIGTERM;
+/// after the last three Windows ends the process within seconds.
 class SignalWatch {
  public:
   SignalWatch();
@@ -23,7 +25,7 @@ class SignalWatch {
   /// SIGINT, SIGTERM or SIGHUP: the first request; 0 before it.
   int first_signal() const noexcept;
 
-  /// Readable when a signal of interest has come: for poll(). SIGCHLD is among them.
+  /// Readable when a signal of interest has come: for a WaitSet. SIGCHLD is among them.
   const FileDescriptor& descriptor() const noexcept { return pipe_.read; }
 
   /// Empties the descriptor.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/launch/local/find_program.h"
 
 namespace bimetal::launch {
@@ -21,7 +22,7 @@ std::string find_ssh() {
 }
 
 std::vector<std::string> agent_command(const std::string& host, bool here, const SshOptions& ssh) {
-  const auto own = own_program().string();
+  const auto own = utf8_of_path(own_program());
   if (here) return {own, "launch-agent"};
   std::vector<std::string> command = {find_ssh()};
   const auto arguments = ssh_arguments(ssh, host, own);
@@ -45,10 +46,10 @@ HostConnection::HostConnection(const std::string& host, bool here, const SshOpti
   if (!here) errors_ = std::move(errors.read);
 }
 
-void HostConnection::add_to(std::vector<pollfd>& entries, bool wanted) const {
-  if (from_agent_ && wanted) entries.push_back({from_agent_.number(), POLLIN, 0});
-  if (errors_) entries.push_back({errors_.number(), POLLIN, 0});
-  if (to_agent_ && !outgoing_.empty()) entries.push_back({to_agent_.number(), POLLOUT, 0});
+void HostConnection::add_to(WaitSet& news, bool wanted) const {
+  if (from_agent_ && wanted) news.add_readable(from_agent_.number());
+  if (errors_) news.add_readable(errors_.number());
+  if (to_agent_ && !outgoing_.empty()) news.add_writable(to_agent_.number());
 }
 
 std::vector<Message> HostConnection::exchange(bool wanted) {
@@ -91,11 +92,9 @@ std::string HostConnection::take_errors() {
 
 Error HostConnection::explain() const {
   if (!greeted_ && !here_) return explain_ssh_failure(ssh_, host_, *exit_, said_);
-  const auto how = exit_->signal != 0 ? fmt::format("was killed by signal {} ({})", exit_->signal,
-                                                    signal_name(exit_->signal))
-                                      : fmt::format("ended with exit status {}", exit_->status);
   const auto* what = here_ ? "the launcher's agent on this host" : "the ssh connection";
-  return {ErrorCode::PeerLost, fmt::format("lost host {}: {} {}", host_, what, how)};
+  return {ErrorCode::PeerLost,
+          fmt::format("lost host {}: {} {}", host_, what, how_it_ended(*exit_))};
 }
 
 }  // namespace bimetal::launch

@@ -1,8 +1,6 @@
 #pragma once
 // The launcher's end of the way to one host: a process here (the agent itself, or ssh, which starts
-// it there) and the messages that go through it (POSIX).
-
-#include <poll.h>
+// it there) and the messages that go through it.
 
 #include <optional>
 #include <string>
@@ -13,6 +11,7 @@
 #include "bimetal/launch/agent/outgoing_bytes.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/ssh/ssh_command.h"
+#include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
 
@@ -30,7 +29,7 @@ class HostConnection {
   void say(const Message& message) { outgoing_.push(encode_message(message)); }
 
   /// What to wait for; not the agent's words, unless they are wanted (there is room for output).
-  void add_to(std::vector<pollfd>& entries, bool wanted) const;
+  void add_to(WaitSet& news, bool wanted) const;
 
   /// Sends what can be sent, and returns what the agent has said since, unless that is not wanted
   /// now: while nobody listens, nobody is silent either. Error(CorruptData).

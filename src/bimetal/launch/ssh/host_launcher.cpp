@@ -35,7 +35,7 @@ struct Host {
 /// Signals that nobody sends to stop a program: the rank that got one is the cause, even if
 /// another's complaint about its loss arrived first.
 bool is_fatal(int signal) {
-  return signal == SIGKILL || signal == SIGSEGV || signal == SIGBUS || signal == SIGILL ||
+  return signal == kKillSignal || signal == SIGSEGV || signal == kBusSignal || signal == SIGILL ||
          signal == SIGFPE;
 }
 
@@ -174,13 +174,13 @@ class HostLauncher {
   }
 
   void wait_for_news(bool room) {
-    std::vector<pollfd> entries{{signals_.descriptor().number(), POLLIN, 0}};
+    WaitSet news;
+    news.add_readable(signals_.descriptor().number());
     for (const auto& host : hosts_) {
-      if (!host.lost) host.connection->add_to(entries, room);
+      if (!host.lost) host.connection->add_to(news, room);
     }
-    printer_.add_to(entries);
-    ::poll(entries.data(), static_cast<nfds_t>(entries.size()),
-           static_cast<int>(kHostsLookEvery.count()));
+    printer_.add_to(news);
+    news.wait(kHostsLookEvery);
     signals_.drain();
   }
 

@@ -9,12 +9,15 @@
 #include <set>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal::launch {
 namespace {
 
 constexpr int kMostSlots = 65536;
 constexpr std::string_view kHostBlanks = " \t\r\n";
+/// What editors on Windows begin UTF-8 with.
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 Error not_a_host(std::string_view part, std::string_view why) {
   return {ErrorCode::InvalidArgument,
@@ -107,23 +110,24 @@ std::vector<HostSlots> parse_host_list(std::string_view text) {
 
 std::vector<HostSlots> read_host_file(const std::filesystem::path& path) {
   std::ifstream file(path);
-  if (!file) throw system_error(fmt::format("cannot read host file {}", path.string()), errno);
+  if (!file) throw system_error(fmt::format("cannot read host file {}", utf8_of_path(path)), errno);
   std::vector<HostSlots> hosts;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
+    if (number == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
     const auto text = trimmed(std::string_view(line).substr(0, line.find('#')));
     if (text.empty()) continue;
     try {
       hosts.push_back(parse_host(as_list_entry(text)));
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{}:{}: {}", path.string(), number, error.what()));
+      throw Error(error.code(), fmt::format("{}:{}: {}", utf8_of_path(path), number, error.what()));
     }
   }
   if (hosts.empty()) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("host file {} names no host; write one per line, as in "
                             "\"host1 slots=4\"",
-                            path.string()));
+                            utf8_of_path(path)));
   }
   refuse_repeats(hosts);
   return hosts;

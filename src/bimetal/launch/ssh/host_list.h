@@ -20,7 +20,8 @@ struct HostSlots {
 std::vector<HostSlots> parse_host_list(std::string_view text);
 
 /// A host per line, as in the files of other launchers: "host1 slots=4", "host2:2" or "host3". "#"
-/// begins a comment. Errors: InvalidArgument naming file and line; System if it cannot be read.
+/// begins a comment; lines may end as on Windows. Errors: InvalidArgument naming file and line;
+/// System if it cannot be read.
 std::vector<HostSlots> read_host_file(const std::filesystem::path& path);
 
 /// The first `hosts_used` hosts (all, if nothing) with `ranks_each` ranks (their slots, if

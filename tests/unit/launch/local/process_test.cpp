@@ -51,6 +51,13 @@ TEST(Process, TellsStatusAndSignalApart) {
   EXPECT_EQ(wait_for(killed).signal, SIGKILL);
 }
 
+TEST(Process, HowItEndedIsTold) {
+  EXPECT_EQ(how_it_ended({3, 0}), "ended with exit status 3");
+  EXPECT_EQ(how_it_ended({0, SIGKILL}), "was killed by signal 9 (Killed)");
+  // As Windows' own are known: this one says that a library has not been found.
+  EXPECT_EQ(how_it_ended({static_cast<int>(0xc0000135), 0}), "ended with exit status 0xc0000135");
+}
+
 TEST(Process, IsNothingWhileItRuns) {
   auto process = Process::start({{"/bin/sleep", "60"}, {}, {}});
   EXPECT_FALSE(process.poll());

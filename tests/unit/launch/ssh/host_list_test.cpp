@@ -57,6 +57,13 @@ TEST(HostList, ReadsFilesOfOtherLaunchers) {
   EXPECT_EQ(shown(read_host_file(path)), "host1=4 host2=2 host3=1 ");
 }
 
+TEST(HostList, ReadsAFileThatWasWrittenOnWindows) {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "hosts";
+  std::ofstream(path, std::ios::binary) << "\xef\xbb\xbfhost1 slots=4\r\n# all\r\n\r\nhost2:2\r\n";
+  EXPECT_EQ(shown(read_host_file(path)), "host1=4 host2=2 ");
+}
+
 TEST(HostList, NamesTheLineOfAFile) {
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "hosts";

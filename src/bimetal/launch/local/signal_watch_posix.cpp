@@ -1,6 +1,3 @@
-#include "bimetal/launch/local/signal_watch.h"
-
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,6 +7,8 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
 namespace {
@@ -73,8 +72,9 @@ void SignalWatch::drain() {
 }
 
 void SignalWatch::pause(std::chrono::milliseconds span) {
-  pollfd entry{pipe_.read.number(), POLLIN, 0};
-  ::poll(&entry, 1, static_cast<int>(span.count()));
+  WaitSet signal;
+  signal.add_readable(pipe_.read.number());
+  signal.wait(span);
   drain();
 }
 

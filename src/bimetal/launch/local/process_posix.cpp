@@ -1,5 +1,3 @@
-#include "bimetal/launch/local/process.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -7,6 +5,8 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "bimetal/launch/local/process.h"
 #ifdef __APPLE__
 #include <mach-o/dyld.h>
 #endif
@@ -16,8 +16,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/bound_spawn.h"
-
-extern char** environ;
+#include "bimetal/launch/system/environment.h"
 
 namespace bimetal::launch {
 namespace {
@@ -25,11 +24,7 @@ namespace {
 std::vector<std::string> environment_with(
     const std::vector<std::pair<std::string, std::string>>& added) {
   std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text(*entry);
-    const auto equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
+  for (const auto& [name, value] : own_environment()) variables[name] = value;
   for (const auto& [name, value] : added) variables[name] = value;
   std::vector<std::string> entries;
   for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);

@@ -1,5 +1,3 @@
-#include "bimetal/launch/agent/outgoing_bytes.h"
-
 #include <limits.h>
 #include <poll.h>
 #include <unistd.h>
@@ -7,7 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "bimetal/launch/agent/outgoing_bytes.h"
+
 namespace bimetal::launch {
+
+std::size_t OutgoingBytes::size() const noexcept {
+  return bytes_.size();
+}
 
 bool OutgoingBytes::write_some(int descriptor) {
   // A pipe that poll() calls writable takes so much at once without blocking.

@@ -1,5 +1,3 @@
-#include "bimetal/launch/local/pipe.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,6 +7,7 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/local/pipe.h"
 
 namespace bimetal::launch {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/cli/fabric/launch_task.h"
-
 #include <fmt/format.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -14,6 +12,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/fabric/launch_task.h"
 #include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
@@ -53,8 +52,6 @@ launch::NamedValues read_variables(const std::string& text) {
   return variables;
 }
 
-}  // namespace
-
 int become_slurm_task(const std::vector<std::string>& command) {
   const auto task = launch::slurm_task();
   if (!task) {
@@ -89,6 +86,26 @@ int become_mpi_process(const std::vector<std::string>& command) {
   std::string text;
   launch::read_available(pipe.read, text);
   return become(command, read_variables(text));
+}
+
+}  // namespace
+
+void add_starter_options(CLI::App& command, Starter& starter,
+                         const std::vector<CLI::Option*>& places) {
+  auto* slurm = command.add_flag("--slurm", starter.slurm,
+                                 "This process is a task of srun: become the rank that it is");
+  auto* mpi = command.add_flag("--mpi", starter.mpi,
+                               "The same for a process that mpirun or mpiexec has started");
+  slurm->excludes(mpi);
+  for (auto* engine : {slurm, mpi}) {
+    for (auto* place : places) engine->excludes(place);
+  }
+}
+
+std::optional<int> follow_starter(const Starter& starter, const std::vector<std::string>& command) {
+  if (starter.slurm) return become_slurm_task(command);
+  if (starter.mpi) return become_mpi_process(command);
+  return std::nullopt;
 }
 
 void add_mpi_meeting(CLI::App& app, Action& action) {

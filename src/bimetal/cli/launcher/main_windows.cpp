@@ -1,0 +1,25 @@
+#include <windows.h>
+
+#include "bimetal/cli/launcher/launcher.h"
+#include "bimetal/launch/system/command_line_windows.h"
+
+namespace {
+
+/// Text is UTF-8, whatever code page the console has had; it gets that back.
+class Utf8Console {
+ public:
+  Utf8Console() : before_(GetConsoleOutputCP()) { SetConsoleOutputCP(CP_UTF8); }
+  ~Utf8Console() { SetConsoleOutputCP(before_); }
+  Utf8Console(const Utf8Console&) = delete;
+  Utf8Console& operator=(const Utf8Console&) = delete;
+
+ private:
+  UINT before_;
+};
+
+}  // namespace
+
+int main() {
+  const Utf8Console console;
+  return bimetal::cli::run_launcher(bimetal::launch::own_command_line());
+}
