@@ -102,12 +102,10 @@ Left meet_again(const RankEnvironment& env, const JoinOptions& options) {
   bootstrap.token = options.token;
   bootstrap.prefix = fmt::format("{}/mesh", kSurvivors);
   const auto own = std::ranges::find(left.ranks, env.rank) - left.ranks.begin();
-  comm::GroupOptions group_options = options.group;
-  group_options.epoch = static_cast<std::uint32_t>(env.attempt) + 1;
   auto group = comm::make_group(
       rendezvous::connect_mesh(*store, static_cast<int>(own), static_cast<int>(left.ranks.size()),
                                bootstrap, deadline),
-      group_options);
+      options.group);
   group.barrier(deadline).wait();
   return {std::move(group), left.lost};
 }
