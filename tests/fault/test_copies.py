@@ -84,7 +84,7 @@ class Copies(CopiedJob):
     def test_level_1_loses_rank_0_of_3(self):
         self.lose(1, [5, 2, 0], 0)
 
-    def test_level_3_loses_each_rank_of_3(self):
+    def test_level_3_loses_rank_0_of_3(self):
         self.lose(3, [5, 2, 1], 0)
 
     def test_level_3_loses_rank_1_of_3(self):
