@@ -8,8 +8,8 @@ import signal
 import time
 
 import harness
-from harness import TwoMachines
 from exact_job import ExactJob
+from harness import TwoMachines
 
 STEPS = 40  # of the whole training
 FIRST = 10  # the one checkpoint that is saved in any case

@@ -57,8 +57,7 @@ std::vector<int> ended(Store& store, int size, std::string_view prefix) {
 std::vector<int> others_than(const std::vector<int>& ranks, int size) {
   std::vector<int> others(static_cast<std::size_t>(size));
   std::iota(others.begin(), others.end(), 0);
-  std::erase_if(others,
-                [&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); });
+  std::erase_if(others, [&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); });
   return others;
 }
 

@@ -20,8 +20,7 @@ std::vector<Keeping> ways_of(const MemoryInput& input) {
   // Whoever asks for copies wants shards.
   for (int level = copies > 1 ? 1 : 0; level <= most; ++level) {
     for (const std::size_t at_once : {std::size_t{0}, std::size_t{1}}) {
-      ways.push_back(
-          {.level = level, .copies = copies, .recomputed_at_once = at_once});
+      ways.push_back({.level = level, .copies = copies, .recomputed_at_once = at_once});
       if (level == 0 || !input.offloads || copies > 1) continue;
       ways.push_back({.level = level, .optimizer = Place::Disk, .recomputed_at_once = at_once});
       if (level < 3) continue;
