@@ -1,7 +1,7 @@
 """Jobs that have learnt the same: of checkpoints, whole ones or slices, every number."""
 
+from exact_job import tensors_of
 from harness import FaultTest
-from test_zero import tensors_of
 
 
 class SameEnds(FaultTest):

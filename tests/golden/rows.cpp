@@ -111,6 +111,15 @@ const std::vector<Learnt>& learnt_offloaded() {
         .optimizer = Optimizer::adamw,
         .kept = Kept::OnDisk,
         .form = {.keep_below = 64}}},
+      {"CnnCopied", {.optimizer = Optimizer::adam, .copies = true}},
+      {"ResNetBatchNormCopied", {.learns = Learns::resnet_batch_norm, .steps = 4, .copies = true}},
+      {"Gpt2CopiedClipped",
+       {.learns = Learns::gpt2,
+        .dropout = 0.1,
+        .optimizer = Optimizer::adamw,
+        .update = limited(0.05),
+        .copies = true,
+        .form = {.keep_below = 64}}},
   };
   return all;
 }

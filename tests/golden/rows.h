@@ -38,7 +38,7 @@ void PrintTo(const Ranks& shown, std::ostream* out);
 const std::vector<Learnt>& learnt();
 /// Of models whose tensors can be in parts.
 const std::vector<Learnt>& learnt_in_parts();
-/// Those whose states or parameters are kept elsewhere: of shards alone.
+/// Those whose states or parameters are kept elsewhere, or twice: of shards alone.
 const std::vector<Learnt>& learnt_offloaded();
 const std::vector<Ranks>& ranks();
 

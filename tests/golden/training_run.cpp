@@ -207,7 +207,8 @@ class Worker {
                                              .flat_bytes = 16 << 10,
                                              .kept = plan.kept,
                                              .folder = std::filesystem::temp_directory_path(),
-                                             .form = plan.form});
+                                             .form = plan.form,
+                                             .copies = plan.copies});
   }
 
   static std::optional<StageWorker> make_staged(const TrainingPlan& plan, const task::Task& task,

@@ -43,6 +43,7 @@ struct TrainingPlan {
   std::string recompute = "none";  ///< as train.recompute
   int zero_level = 0;
   std::vector<double> shards = {};  ///< above level 0: weights of the ranks' shards
+  bool copies = false;              ///< above level 0: each shard on a second rank, too
   std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
   std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
   parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3

@@ -140,6 +140,22 @@ constexpr Combination kImpossible[] = {
      },
      "zero.offload_optimizer and offload_parameters = \"disk\" need zero.offload_path: a folder on "
      "a fast disk"},
+    {[](const Asked& asked) { return asked.job.zero.copies > 1 && asked.job.zero.level == 0; },
+     "zero.copies = 2 needs zero.level of at least 1: without shards every rank has all there is, "
+     "and its loss takes nothing away but the steps since the last checkpoint"},
+    {[](const Asked& asked) {
+       return asked.job.zero.copies > 1 && asked.job.checkpoint.dir.empty();
+     },
+     "zero.copies = 2 needs checkpoint.dir: there is saved what the copies have kept"},
+    {[](const Asked& asked) {
+       return asked.job.zero.copies > 1 && asked.offloads("host", "disk");
+     },
+     "zero.copies = 2 does not go with zero.offload_optimizer and offload_parameters: copies in "
+     "files and in the host's memory are not kept yet; leave one of them out"},
+    {[](const Asked& asked) { return asked.job.zero.copies > 1 && asked.stages(); },
+     "zero.copies = 2 does not go with mesh.stages: of a lost rank its stage's buffers and what "
+     "its replicas share would have to be found again, too, which is not done yet; leave one of "
+     "them out"},
     {[](const Asked& asked) { return asked.stages() && asked.servers(); },
      "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "

@@ -118,6 +118,7 @@ struct ZeroConfig {
   std::string offload_optimizer = "none";   ///< "none", "host" or "disk"
   std::string offload_parameters = "none";  ///< likewise
   std::string offload_path;                 ///< folder for "disk"
+  std::int64_t copies = 1;                  ///< 2: of each shard, on another rank
   std::int64_t keep_below = 0;              ///< level 3: smaller parameters stay whole; elements
   bool operator==(const ZeroConfig&) const = default;
 };

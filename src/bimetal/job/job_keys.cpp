@@ -92,6 +92,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"zero", "offload_parameters", kMayDiffer,
        one_of(zero.offload_parameters, {"none", "host", "disk"})},
       {"zero", "offload_path", kMayDiffer, text(zero.offload_path)},
+      {"zero", "copies", kAlike, whole(zero.copies, 1, 2)},
       {"zero", "keep_below", kAlike, whole(zero.keep_below, 0)},
       {"mesh", "stages", kAlike, count_or_auto(mesh.stages, kAutoStages)},
       {"mesh", "replicas", kAlike, whole(mesh.replicas, 0)},

@@ -67,6 +67,10 @@ class ParameterStore {
   /// several ranks that have the same one, one does.
   virtual bool counts(const torch::Tensor& /*parameter*/) const { return true; }
 
+  /// Whether what a rank keeps alone is on another rank, too, once finish_step() has returned
+  /// there.
+  virtual bool keeps_copies() const noexcept { return false; }
+
   /// What the ranks that compute one replica together, for the same samples, say of a step as one:
   /// the ranks of group() are replicas then. Collective among these.
   virtual progress::RankFigures as_one(const progress::RankFigures& mine) { return mine; }

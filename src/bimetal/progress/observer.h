@@ -54,6 +54,16 @@ struct DataProgress {
   double seconds_left = 0;  ///< NaN where it is not known
 };
 
+/// A rank is lost, and the others save what it had, of which they keep a copy.
+struct Rescue {
+  enum class State { Saving, Saved, Failed };
+  State state = State::Saving;
+  int lost = -1;           ///< Saved
+  std::int64_t step = 0;   ///< Saved
+  std::string path = {};   ///< Saved: of the checkpoint
+  std::string cause = {};  ///< Failed
+};
+
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -63,6 +73,8 @@ class Observer {
   virtual void on_step(const Progress&) {}
   virtual void on_evaluated(std::int64_t /*epoch*/, const Evaluation&) {}
   virtual void on_checkpoint(const std::string& /*path*/, std::int64_t /*step*/) {}
+  /// Saved: on one rank of those who are left; else on each.
+  virtual void on_rescue(const Rescue&) {}
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
 };
 

@@ -31,6 +31,9 @@ class Observers final : public Observer {
   void on_checkpoint(const std::string& path, std::int64_t step) override {
     for (auto* one : all_) one->on_checkpoint(path, step);
   }
+  void on_rescue(const Rescue& rescue) override {
+    for (auto* one : all_) one->on_rescue(rescue);
+  }
   void on_notice(const std::string& text) override {
     for (auto* one : all_) one->on_notice(text);
   }

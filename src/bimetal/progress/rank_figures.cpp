@@ -1,6 +1,9 @@
 #include "bimetal/progress/rank_figures.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "bimetal/base/error.h"
 
 namespace bimetal::progress {
 namespace {
@@ -44,6 +47,18 @@ void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
 
 std::span<const RankFigures> FigureExchange::wait() {
   work_.wait();
+  return decode_all();
+}
+
+std::span<const RankFigures> FigureExchange::take(std::span<const double> numbers) {
+  if (numbers.size() != gathered_.size()) {
+    throw Error(ErrorCode::InvalidArgument, "the figures of a step are of another number of ranks");
+  }
+  std::ranges::copy(numbers, gathered_.begin());
+  return decode_all();
+}
+
+std::span<const RankFigures> FigureExchange::decode_all() {
   for (std::size_t rank = 0; rank < figures_.size(); ++rank) {
     figures_[rank] = decode(std::span(gathered_).subspan(rank * kNumbers, kNumbers));
   }

@@ -51,8 +51,16 @@ class FigureExchange {
   /// One entry per rank; valid until the next start(). Rethrows the fabric's errors.
   std::span<const RankFigures> wait();
 
+  /// What wait() has decoded, for a rank that has not got it; until the next start().
+  std::span<const double> numbers() const noexcept { return gathered_; }
+  /// In the place of start() and wait(): another rank's numbers(). Error(InvalidArgument) if they
+  /// are of another world.
+  std::span<const RankFigures> take(std::span<const double> numbers);
+
  private:
   static constexpr std::size_t kNumbers = 11;
+
+  std::span<const RankFigures> decode_all();
 
   comm::Group group_;
   std::array<double, kNumbers> mine_{};

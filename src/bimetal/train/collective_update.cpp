@@ -62,7 +62,9 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   mine.bytes_sent = store_.group().bytes_sent();
   // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
   // of them.
-  const bool ahead = !stages_.needs_agreement();
+  // With copies whoever knows the figures knows, too, that every rank has what the update takes.
+  const bool copies = store_.keeps_copies();
+  const bool ahead = !stages_.needs_agreement() && !copies;
   if (ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
   in_phase(Phase::kWait, [&] { store_.finish_step(); });
   auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
@@ -74,6 +76,8 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   mine.gradient_norm =
       in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients, counted); });
   const double inspect_seconds = inspecting.seconds();
+  if (copies) parallel::sum_over_ranks(statistics_, store_.group(), timeout_);
+  complete_ = step;
   if (!ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
   const Stopwatch waiting;
   StepResult result;
@@ -91,17 +95,40 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   require_finite(result.figures, step);
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
-  result.skipped = !stages_.decide(step, result.figures, gradients);
+  result.skipped = !update(step, result.figures, optimizer);
   if (!result.skipped) {
-    if (merged != nullptr) merged->set_gradient_factor(stages_.factor());
-    optimizer.step();
     store_.after_update();
-    parallel::merge_over_ranks(statistics_, store_.group(), timeout_);
-  } else {
-    parallel::discard(statistics_);
+    if (!copies) parallel::merge_over_ranks(statistics_, store_.group(), timeout_);
   }
   update_seconds_ = inspect_seconds + updating.seconds();
   return result;
+}
+
+/// What this rank does by itself; false: the step is skipped.
+bool CollectiveUpdate::update(std::int64_t step, std::span<const progress::RankFigures> figures,
+                              torch::optim::Optimizer& optimizer) {
+  const bool applied = stages_.decide(step, figures, optim::gradients_of(optimizer));
+  if (applied) {
+    auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
+    if (merged != nullptr) merged->set_gradient_factor(stages_.factor());
+    optimizer.step();
+    if (store_.keeps_copies()) {
+      for (const auto& one : statistics_) task::merge(one);
+    }
+  } else {
+    parallel::discard(statistics_);
+  }
+  updated_ = step;
+  return applied;
+}
+
+void CollectiveUpdate::catch_up(std::int64_t step, std::span<const double> numbers,
+                                torch::optim::Optimizer& optimizer) {
+  if (complete_ != step) {
+    throw Error(ErrorCode::PeerLost,
+                fmt::format("another rank has made step {}, whose gradients are not here", step));
+  }
+  update(step, exchange_.take(numbers), optimizer);
 }
 
 }  // namespace bimetal::train

@@ -47,15 +47,30 @@ class CollectiveUpdate {
   /// Whose loss_scale() the step's gradients are multiplied by.
   GradientStages& stages() noexcept { return stages_; }
 
+  /// Where a rank is lost, this rank may have all gradients of a step and not have heard that the
+  /// others agreed on it, which those who did have updated by. (With a store that keeps copies.)
+  /// The last step that was; 0: none.
+  std::int64_t updated() const noexcept { return updated_; }
+  /// Of that step, for those who have not heard: the figures of all ranks.
+  std::span<const double> agreed_numbers() const noexcept { return exchange_.numbers(); }
+  /// Makes the update of `step` by another rank's figures. Error(PeerLost) if the gradients are not
+  /// all here; those of run().
+  void catch_up(std::int64_t step, std::span<const double> numbers,
+                torch::optim::Optimizer& optimizer);
+
   /// Seconds of the last update, inspection included; a lone device would spend them too.
   double update_seconds() const noexcept { return update_seconds_; }
 
  private:
+  bool update(std::int64_t step, std::span<const progress::RankFigures> figures,
+              torch::optim::Optimizer& optimizer);
+
   parallel::ParameterStore& store_;
   std::chrono::milliseconds timeout_;
   progress::FigureExchange exchange_;
   GradientStages stages_;
   std::vector<task::BatchStatistics> statistics_;
+  std::int64_t updated_ = 0, complete_ = 0;  // steps: the last update; all gradients are here
   double update_seconds_ = 0;
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };

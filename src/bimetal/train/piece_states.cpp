@@ -112,7 +112,7 @@ KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cu
 
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards) {
   KeptPieces pieces;
-  for (const auto& [parameter, shape, range, tensor] : shards) {
+  for (const auto& [parameter, shape, range, tensor, copy] : shards) {
     const bool whole = tensor.sizes() == shape;
     pieces.push_back({parameter,
                       shape,
@@ -136,12 +136,14 @@ checkpoint::OwnSlices own_slices(const KeptPieces& pieces, const torch::optim::O
   checkpoint::OwnSlices own;
   if (pieces.empty()) return own;
   const auto learnt = checkpoint::optimizer_tensors(of_pieces, as_model(pieces));
+  std::set<std::string> steps;  // of a parameter in several pieces they are given once
   for (const auto& piece : pieces) {
     if (!gives(piece)) continue;
     add_slices(own.model, piece, piece.parameter, piece.tensor);
     visit_fields(learnt, name_of(piece), [&](const std::string& field, const auto& values) {
       const auto name = piece.parameter + "." + field;
       if (field == kSteps) {
+        if (!steps.insert(name).second) return;
         own.optimizer.push_back({name, {}, checkpoint::whole_slice({}), values});
       } else {
         add_slices(own.optimizer, piece, name, values);
@@ -213,12 +215,13 @@ void take_pieces(checkpoint::SharedReader& saved, const KeptPieces& pieces,
 void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
                 const ShardedModel& sharded) {
   const torch::NoGradGuard no_grad;
-  std::map<std::string, const parallel::shard::Piece*> pieces;
-  for (const auto& piece : sharded.pieces()) pieces[piece.parameter] = &piece;
+  std::multimap<std::string, const parallel::shard::Piece*> pieces;
+  for (const auto& piece : sharded.pieces()) pieces.emplace(piece.parameter, &piece);
   values([&](const task::Unit& unit) {
     for (const auto& [name, tensor] : unit.parameters) {
-      if (const auto found = pieces.find(name); found != pieces.end()) {
-        const auto& piece = *found->second;
+      const auto [first, last] = pieces.equal_range(name);
+      for (auto next = first; next != last; ++next) {
+        const auto& piece = *next->second;
         torch::Tensor(piece.tensor)
             .copy_(tensor.flatten().narrow(0, piece.range.offset, piece.range.count));
       }

@@ -62,6 +62,9 @@ class TrainingStep {
   /// What becomes of the summed gradients; used between steps alone.
   GradientStages& stages() noexcept { return update_.stages(); }
 
+  /// Who has agreed to what; used where a rank is lost.
+  CollectiveUpdate& update() noexcept { return update_; }
+
   /// The gradients' exchange; used between steps alone.
   parallel::ParameterStore& parallel() noexcept { return *store_; }
 

@@ -203,7 +203,8 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
           .folder = job_.zero.offload_path,
           .timeout = milliseconds_of(job_.parallel.timeout_s),
           .hollow = hollow,
-          .form = {.half = half_, .keep_below = job_.zero.keep_below}});
+          .form = {.half = half_, .keep_below = job_.zero.keep_below},
+          .copies = job_.zero.copies > 1});
   store_ = sharded_;
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));
@@ -212,6 +213,10 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
     merged->set_after_parameter([sharded = sharded_] { sharded->let_go_of_kept(); });
   }
   observer.on_notice(describe(static_cast<int>(job_.zero.level), sharded_->shard_bytes()));
+  if (job_.zero.copies > 1 && !sharded_->keeps_copies()) {
+    observer.on_notice(
+        "zero.copies = 2: there is but one rank with a shard, and no other to keep its copy");
+  }
   const bool to_host =
       job_.zero.offload_optimizer == "host" || job_.zero.offload_parameters == "host";
   if (to_host && whole_.parameters().front().is_cpu()) {
@@ -289,16 +294,31 @@ std::filesystem::path TrainedModel::save_own_slices() {
   return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, state_);
 }
 
-void TrainedModel::require_finite() const {
+/// Who keeps a copy of what is lost gives it, with its own.
+std::filesystem::path TrainedModel::save_without(int lost, comm::Group left) {
+  const bool for_lost = sharded_->copy_of() == lost;
+  auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
+    return for_lost || store_->counts(piece.tensor);
+  });
+  if (left.rank() == 0) add_whole(own, kept_whole());
+  std::filesystem::path path;
+  comm::do_watched(
+      left, milliseconds_of(job_.parallel.timeout_s), "what a lost rank had was being saved", [&] {
+        path = checkpoint::save_slices(left, job_.checkpoint, own, optimizer_facts_, state_);
+      });
+  return path;
+}
+
+void TrainedModel::require_finite(comm::Group among) const {
   const auto timeout = milliseconds_of(job_.parallel.timeout_s);
   if (!sharded_) {
-    return checkpoint::require_finite_parameters(group_, whole_, state_.step, timeout);
+    return checkpoint::require_finite_parameters(among, whole_, state_.step, timeout);
   }
   task::ModelState kept;
   for (const auto& piece : sharded_->pieces()) {
     kept.parameters.push_back({piece.parameter, piece.tensor});
   }
-  checkpoint::require_finite_parameters(group_, kept, state_.step, timeout);
+  checkpoint::require_finite_parameters(among, kept, state_.step, timeout);
 }
 
 }  // namespace bimetal::train

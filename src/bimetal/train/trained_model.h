@@ -84,8 +84,13 @@ class TrainedModel {
   /// out after parallel.timeout_s.
   std::filesystem::path save();
 
-  /// As checkpoint::require_finite_parameters.
-  void require_finite() const;
+  /// Where shards are kept twice, by those who are left of the ranks, all at the same step: the
+  /// same, `lost`'s from its copy. The path is that of the first of `left`. Collective among them.
+  std::filesystem::path save_without(int lost, comm::Group left);
+
+  /// As checkpoint::require_finite_parameters; by those who are left, or all.
+  void require_finite() const { require_finite(group_); }
+  void require_finite(comm::Group among) const;
 
  private:
   void begin_in_shards(const StartingModel& start,

@@ -24,6 +24,15 @@ namespace bimetal::train {
 
 progress::Report TrainingRun::run() {
   introduce_workers();
+  try {
+    return run_steps();
+  } catch (const Error& error) {
+    if (follows_from_a_loss(error)) rescue();
+    throw;
+  }
+}
+
+progress::Report TrainingRun::run_steps() {
   observer_.on_phase("training");
   if (const auto text = checkpoint::early_end(job_.train, planned_steps_)) {
     observer_.on_notice(*text);
@@ -61,6 +70,7 @@ progress::Report TrainingRun::run() {
 bool TrainingRun::next_step() {
   if (!feed_.next() || state_.step >= planned_steps_) return false;
   const auto plan = *feed_.next();
+  current_ = plan;
   const auto fetch = [this] {
     auto batch = feed_.take();
     feed_.draw(balancer_.shares());
@@ -190,21 +200,27 @@ progress::Evaluation TrainingRun::evaluate_with(std::shared_ptr<const task::Data
 void TrainingRun::save_now() {
   if (saved_step_ == state_.step) return;
   saved_step_ = state_.step;
-  state_.shares = balancer_.shares();
-  const auto busiest = std::ranges::max_element(state_.shares) - state_.shares.begin();
+  const auto shares = balancer_.shares();
+  const auto busiest = std::ranges::max_element(shares) - shares.begin();
   step_.broadcast_buffers(static_cast<int>(busiest));
   trained_.require_finite();
   if (!job_.checkpoint.dir.empty()) {
-    state_.torch_rng = checkpoint::random_state();
-    // The job's, not the last step's, which follows from the step's number.
-    optim::set_learning_rate(trained_.optimizer(), optim::full_rate(job_.train));
-    if (const auto& scaler = step_.stages().scaler()) state_.loss_scaler = scaler->state();
+    complete_state();
     state_.error_feedback = step_.parallel().error_feedback();
     saved_path_ = trained_.save();
     state_.error_feedback.clear();
     observer_.on_checkpoint(saved_path_.string(), state_.step);
   }
   journal_.start_clock();
+}
+
+/// But for what compression has not got across.
+void TrainingRun::complete_state() {
+  state_.shares = balancer_.shares();
+  state_.torch_rng = checkpoint::random_state();
+  // The job's, not the last step's, which follows from the step's number.
+  optim::set_learning_rate(trained_.optimizer(), optim::full_rate(job_.train));
+  if (const auto& scaler = step_.stages().scaler()) state_.loss_scaler = scaler->state();
 }
 
 namespace {
@@ -215,6 +231,14 @@ bool agreed(const Error& error) {
          error.code() == ErrorCode::CallMismatch;
 }
 
+void require_meeting(const job::JobConfig& job, int ranks, const TrainerOptions& options) {
+  if (job.zero.copies == 1 || ranks == 1 || options.meet_again) return;
+  throw Error(ErrorCode::Unsupported,
+              "zero.copies = 2 needs ranks that `bimetal train`, or it with `bimetal join`, has "
+              "started: others are ended as soon as one is lost, or have nowhere to meet then; "
+              "leave it out, and set checkpoint.every_steps");
+}
+
 }  // namespace
 
 progress::Report run_training(const job::JobConfig& job, comm::Group group,
@@ -222,6 +246,7 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
   const int rank = group.rank();
   try {
     require_deterministic(job, group.size());
+    require_meeting(job, group.size(), options);
     const auto settled = with_mesh(job, group, options, observer);
     return TrainingRun(settled, group, options, observer).run();
   } catch (const progress::Interrupted&) {  // by all ranks alike

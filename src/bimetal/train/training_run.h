@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bimetal/balance/balancer.h"
+#include "bimetal/base/error.h"
 #include "bimetal/c10d/island.h"
 #include "bimetal/checkpoint/best_checkpoint.h"
 #include "bimetal/comm/group.h"
@@ -35,6 +36,9 @@
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
+
+/// Whether a rank has failed by what has become of another.
+bool follows_from_a_loss(const Error& error);
 
 /// The whole of one rank's run. Its members are made in the order of their declaration, which is
 /// the order of a run's start.
@@ -72,6 +76,10 @@ class TrainingRun {
   void test_now();
   progress::Evaluation evaluate_with(std::shared_ptr<const task::Dataset> data, std::string name);
   void save_now();
+  void complete_state();
+  progress::Report run_steps();
+  void rescue();
+  void go_even(comm::Group left);
   void take_error_feedback();
   void go_on_scaling();
 
@@ -110,6 +118,7 @@ class TrainingRun {
   checkpoint::BestCheckpoint best_;
   DrawsApart apart_;
   IdleRanks idle_;
+  std::optional<data::BatchFeed::Plan> current_;  ///< of the step under way
   bool interrupted_ = false;
 };
 

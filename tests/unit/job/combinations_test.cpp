@@ -102,6 +102,20 @@ TEST(Combinations, ShardsDoNotGoWithEverything) {
             "");
 }
 
+TEST(Combinations, CopiesAreOfShardsInMemory) {
+  const auto with = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"zero.copies=2", "train.optimizer=adam"});
+    return settings;
+  };
+  EXPECT_EQ(refusal(with({"zero.level=1", "checkpoint.dir=runs/a"})), "");
+  EXPECT_THAT(refusal(with({"checkpoint.dir=runs/a"})), HasSubstr("zero.level of at least 1"));
+  EXPECT_THAT(refusal(with({"zero.level=3"})), HasSubstr("checkpoint.dir"));
+  EXPECT_THAT(refusal(with({"zero.level=1", "checkpoint.dir=a", "zero.offload_optimizer=host"})),
+              HasSubstr("offload_optimizer"));
+  EXPECT_THAT(refusal(with({"zero.level=1", "checkpoint.dir=a", "mesh.stages=2"})),
+              HasSubstr("mesh.stages"));
+}
+
 TEST(Combinations, OffloadIsOfShardsAndOfAdam) {
   const std::vector<std::string> adam = {"zero.level=1", "train.optimizer=adamw",
                                          "zero.offload_optimizer=host"};

@@ -125,6 +125,25 @@ TEST(MemoryUse, ParametersThatComeInHalfTakeHalf) {
                    memory_use(facts, recomputed, load, 0).activations + 6 * kMiB);
 }
 
+TEST(MemoryUse, CopiesOfAnothersShardAreKeptAsShardsAre) {
+  auto load = load_of(0.5);
+  load.copied = 0.25;
+  const auto once = memory_use(four_units(), {.level = 3}, load, 0);
+  const auto twice = memory_use(four_units(), {.level = 3, .copies = 2}, load, 0);
+  EXPECT_DOUBLE_EQ(twice.optimizer, 1.5 * once.optimizer);
+  EXPECT_DOUBLE_EQ(twice.parameters, once.parameters + 0.25 * 16 * kMiB);
+}
+
+TEST(MemoryPlan, EachCopyIsOnTheNextRankWithAShard) {
+  EXPECT_THAT(copied_shards({0.5, 0, 0.3, 0.2}), ::testing::ElementsAre(0.2, 0, 0.5, 0.3));
+  EXPECT_THAT(copied_shards({0, 1}), ::testing::ElementsAre(0, 0));
+  auto input = two_ranks(1000 * kMiB);
+  input.asked = {.level = 1, .copies = 2};
+  const auto plan = plan_memory(input);
+  EXPECT_DOUBLE_EQ(plan.asked().uses[0].optimizer, plan.asked().uses[1].optimizer);
+  for (const auto& way : plan.ways) EXPECT_EQ(way.keeping.copies, 2);
+}
+
 TEST(MemoryUse, SmallParametersStayWhole) {
   auto facts = four_units();
   for (auto& unit : facts.units) unit.resident = 1 << 18;

@@ -8,9 +8,11 @@
 #include "bimetal/cli/train/server_directory.h"
 #include "bimetal/cli/train/shared_job.h"
 #include "bimetal/job/mesh_keys.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/failure_note.h"
+#include "bimetal/rendezvous/survivors.h"
 
 namespace bimetal::cli {
 namespace {
@@ -45,6 +47,7 @@ void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
         fmt::format("on {}, before all ranks had met: {}", own_host_name(), how.what()),
         first + index);
     try {
+      rendezvous::note_end(store, launch::kSurvivors, first + index, Deadline::after(kToLeaveWord));
       rendezvous::note_failure(store, rendezvous::fault_key(), note, Deadline::after(kToLeaveWord));
     } catch (const Error&) {
       // The store is gone, and with it whoever would look.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -110,10 +111,14 @@ class Host {
     }
   }
 
-  /// Others may still want to read why the job failed.
+  /// Others may still want to read why the job failed, or are to meet where a rank is lost.
   void wait_until_others_left() noexcept {
     try {
-      const auto deadline = Deadline::after(std::chrono::seconds(5));
+      std::chrono::milliseconds patience = std::chrono::seconds(5);
+      if (ranks_.job.zero.copies > 1) {
+        patience = std::max(patience, milliseconds_of(ranks_.job.parallel.timeout_s));
+      }
+      const auto deadline = Deadline::after(patience);
       board_.leave();
       while (!board_.everyone_left() && !deadline.expired())
         signals_.pause(std::chrono::milliseconds(20));

@@ -99,6 +99,11 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
     // A job that is resumed at its end may still wait for servers when its workers have ended.
     plan.grace_after_finish += milliseconds_of(ranks.job.cluster.join_timeout_s);
   }
+  if (ranks.job.zero.copies > 1) {
+    // A rank that computes sees a loss when it next waits for others.
+    plan.grace_after_failure =
+        std::max(plan.grace_after_failure, milliseconds_of(ranks.job.parallel.timeout_s));
+  }
   plan.environment = {{kJobVariable, job::to_toml(ranks.job)}};
   // Beside the report, unless the user has said where.
   if (!ranks.report.empty() && std::getenv(kFlightVariable) == nullptr) {
@@ -135,11 +140,12 @@ void announce_stop() {
 }
 
 Error with_resume_hint(const launch::JobFailed& failure) {
-  if (failure.last_checkpoint().empty()) return failure;
-  return {failure.code(),
-          fmt::format("{}\n  Last checkpoint: {}; go on with --resume {}", failure.what(),
-                      failure.last_checkpoint(), failure.last_checkpoint()),
-          failure.rank()};
+  std::string text = failure.what();
+  if (!failure.rescue().empty()) text += fmt::format("\n  Of zero.copies: {}", failure.rescue());
+  if (const auto& checkpoint = failure.last_checkpoint(); !checkpoint.empty()) {
+    text += fmt::format("\n  Last checkpoint: {0}; go on with --resume {0}", checkpoint);
+  }
+  return {failure.code(), text, failure.rank()};
 }
 
 }  // namespace bimetal::cli

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <asio/ip/host_name.hpp>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/train/profile_output.h"
@@ -13,6 +15,7 @@
 #include "bimetal/cli/train/server_rank.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/progress/observers.h"
 #include "bimetal/progress/report.h"
@@ -20,6 +23,26 @@
 
 namespace bimetal::cli {
 namespace {
+
+/// Of a rank whose launcher shows the rest.
+class RescueObserver final : public progress::Observer {
+ public:
+  explicit RescueObserver(launch::StatusReporter& status) : status_(status) {}
+  void on_rescue(const progress::Rescue& rescue) override { status_.rescue(rescue); }
+
+ private:
+  launch::StatusReporter& status_;
+};
+
+/// Empty where nothing outlives a rank that they could meet by.
+std::function<train::Left()> meet_again_of(const launch::RankEnvironment& env,
+                                           const job::JobConfig& job) {
+  if (env.store != launch::StoreOwner::Launcher) return {};
+  return [&env, &job] {
+    auto [group, lost] = launch::meet_again(env, rejoin_options(job));
+    return train::Left{std::move(group), lost};
+  };
+}
 
 train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {
   train::TrainerOptions options;
@@ -31,6 +54,7 @@ train::TrainerOptions trainer_options(const RankRun& run, StopWhen& stop) {
   options.stop_requested = [&stop] { return stop(); };
   options.interrupt_requested = [&stop] { return stop.by_user(); };
   options.fetch = launch::fetch_url;
+  options.meet_again = meet_again_of(run.env, run.job);
   return options;
 }
 
@@ -48,8 +72,8 @@ progress::Report train_in(comm::Group group, const RankRun& run, progress::Obser
 
 int train_and_report(const RankRun& run, launch::StatusReporter& status) {
   if (run.env.rank != 0) {
-    progress::Observer silent;
-    const auto report = train_in(join_group(run.env, run.job), run, silent);
+    RescueObserver quiet(status);
+    const auto report = train_in(join_group(run.env, run.job), run, quiet);
     return report.interrupted ? kInterrupted : kSuccess;
   }
   Terminal terminal;

@@ -42,6 +42,8 @@ class RankObserver final : public ProgressPrinter {
     status_.checkpoint(path, step);
   }
 
+  void on_rescue(const progress::Rescue& rescue) override { status_.rescue(rescue); }
+
   const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
 
  private:

@@ -72,12 +72,18 @@ std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job) {
 }
 
 comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job) {
+  auto options = rejoin_options(job);
+  options.join_timeout = milliseconds_of(job.cluster.join_timeout_s);
+  return launch::join_world(env, options);
+}
+
+launch::JoinOptions rejoin_options(const job::JobConfig& job) {
   launch::JoinOptions options;
   options.token = net::Token::from_environment();
-  options.join_timeout = milliseconds_of(job.cluster.join_timeout_s);
+  options.join_timeout = milliseconds_of(job.parallel.timeout_s);
   options.group.timeout = milliseconds_of(job.parallel.timeout_s);
   options.group.transport = transport_of(job);
-  return launch::join_world(env, options);
+  return options;
 }
 
 }  // namespace bimetal::cli

@@ -13,6 +13,7 @@
 #include "bimetal/job/job_config.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
 
 namespace bimetal::cli {
@@ -43,5 +44,9 @@ std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job);
 /// The group of all ranks, with the job's timeouts and transport and the token of the environment.
 /// Collective.
 comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job);
+
+/// How those who are left when a rank is lost meet again: within parallel.timeout_s, by which each
+/// of them has seen the loss.
+launch::JoinOptions rejoin_options(const job::JobConfig& job);
 
 }  // namespace bimetal::cli

@@ -30,7 +30,7 @@ Error agreed_cause(const launch::JobFailed& failure, launch::JobBoard& board,
     if (failure.first_hand()) {
       board.fail(failure, own_host_name());
     } else if (const auto cause = cause_from_elsewhere(board, signals)) {
-      return with_resume_hint({{*cause, false}, failure.last_checkpoint()});
+      return with_resume_hint({{*cause, false}, failure.last_checkpoint(), failure.rescue()});
     }
   } catch (const Error&) {
     // The store is gone with the host; what this machine saw is then the best there is to tell.

@@ -62,6 +62,9 @@ class RankProcess {
   bool interrupted() const noexcept { return exit_ && exit_->status == kInterruptedStatus; }
   const FileDescriptor& status_pipe() const noexcept { return status_pipe_; }
   const RankStatus& status() const noexcept { return status_; }
+  bool rescuing() const noexcept {
+    return status_.rescue() && status_.rescue()->state == progress::Rescue::State::Saving;
+  }
   /// The rank that it has failed for having waited for.
   std::optional<int> found_stuck() const {
     const auto& error = status_.error();
@@ -211,7 +214,9 @@ class Launch {
       if (until.expired()) ranks_[rank].kill();
     }
     overdue_ = first_end_ && first_end_->expired();
-    if (overdue_ || (first_failure_ && first_failure_->expired())) kill_all();
+    const bool saving = std::ranges::any_of(
+        ranks_, [](const auto& rank) { return rank.running() && rank.rescuing(); });
+    if (overdue_ || (first_failure_ && first_failure_->expired() && !saving)) kill_all();
   }
 
   void note_stuck(std::optional<int> rank) {
@@ -254,6 +259,7 @@ class Launch {
       result_.interrupted |= rank.interrupted() && (!rank.expendable() || !any_essential);
       const auto& checkpoint = rank.status().last_checkpoint();
       if (!checkpoint.empty()) result_.last_checkpoint = checkpoint;
+      note_rescue(rank.status());
     }
     if (result_.killed) return;
     const auto essential_failed = [this](const auto& rank) {
@@ -266,7 +272,20 @@ class Launch {
       cause = {Error(ErrorCode::Timeout,
                      "some ranks did not end after the others had, and were killed")};
     }
-    if (cause) throw JobFailed(*cause, result_.last_checkpoint);
+    if (cause) throw JobFailed(*cause, result_.last_checkpoint, result_.rescue);
+  }
+
+  /// One rank tells of what is saved; what has failed for one says little once another has.
+  void note_rescue(const RankStatus& status) {
+    const auto& rescue = status.rescue();
+    if (!rescue) return;
+    if (rescue->state == progress::Rescue::State::Saved) {
+      result_.last_checkpoint = rescue->path;
+      result_.rescue = fmt::format("what rank {} had has been saved from its copy, at step {}",
+                                   rescue->lost, rescue->step);
+    } else if (rescue->state == progress::Rescue::State::Failed && result_.rescue.empty()) {
+      result_.rescue = "no later step could be saved: " + rescue->cause;
+    }
   }
 
   const LaunchPlan& plan_;

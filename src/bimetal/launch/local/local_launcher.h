@@ -48,7 +48,8 @@ struct LaunchPlan {
   std::function<bool()> over = {};
 
   /// How long ranks may take to end by themselves when another one has failed, or has finished,
-  /// before they are killed.
+  /// before they are killed. Those who save what a lost one had (RankStatus::rescue) may take as
+  /// long as that needs; they watch each other.
   std::chrono::milliseconds grace_after_failure{std::chrono::seconds(10)};
   /// The same for the rank that the failed one has waited for in vain (Error(Timeout) names it): it
   /// is stopped, most likely, and nobody waits for it any more.
@@ -62,6 +63,7 @@ struct LaunchPlan {
 struct LaunchResult {
   bool interrupted = false;          ///< ended by the user's (or the system's) request
   bool killed = false;               ///< at the second request: without a last checkpoint
+  std::string rescue = {};  ///< what became of what a lost rank had; empty: nobody had a copy
   std::string last_checkpoint = {};  ///< newest that a rank reported; empty where there is none
   std::vector<std::string> left_behind = {};  ///< names of those killed for being there when it was
                                               ///< over: stopped, for one
@@ -70,17 +72,19 @@ struct LaunchResult {
 /// A failed job: the root cause, as an Error, and where to go on from.
 class JobFailed : public Error {
  public:
-  JobFailed(const RootCause& cause, std::string last_checkpoint)
+  JobFailed(const RootCause& cause, std::string last_checkpoint, std::string rescue = {})
       : Error(cause.error),
         first_hand_(cause.first_hand),
-        last_checkpoint_(std::move(last_checkpoint)) {}
+        last_checkpoint_(std::move(last_checkpoint)),
+        rescue_(std::move(rescue)) {}
 
   bool first_hand() const noexcept { return first_hand_; }  ///< see RootCause
   const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
+  const std::string& rescue() const noexcept { return rescue_; }  ///< see LaunchResult
 
  private:
   bool first_hand_;
-  std::string last_checkpoint_;
+  std::string last_checkpoint_, rescue_;
 };
 
 /// Runs the ranks and returns when the last one has ended; none is left behind, whatever happens.

@@ -22,6 +22,24 @@ std::string text_of(const Json& json, const char* key) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+/// The same for whole numbers: -1.
+std::int64_t number_of(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number_integer() ? found->get<std::int64_t>() : -1;
+}
+
+progress::Rescue rescue_of(const Json& json) {
+  using State = progress::Rescue::State;
+  const auto state = number_of(json, "state");
+  return {.state = state == static_cast<int>(State::Saving)  ? State::Saving
+                   : state == static_cast<int>(State::Saved) ? State::Saved
+                                                             : State::Failed,
+          .lost = static_cast<int>(number_of(json, "lost")),
+          .step = number_of(json, "step"),
+          .path = text_of(json, "path"),
+          .cause = text_of(json, "cause")};
+}
+
 /// One line of JSON; bytes that are no UTF-8 (file names may hold any) are replaced, never fatal.
 std::string one_line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -48,6 +66,15 @@ void StatusReporter::failed(const Error& error) {
   Json json = {{"event", "error"}, {"code", to_string(error.code())}, {"message", error.what()}};
   if (error.rank()) json["rank"] = *error.rank();
   write_line(one_line(json));
+}
+
+void StatusReporter::rescue(const progress::Rescue& rescue) {
+  write_line(one_line({{"event", "rescue"},
+                       {"state", static_cast<int>(rescue.state)},
+                       {"lost", rescue.lost},
+                       {"step", rescue.step},
+                       {"path", rescue.path},
+                       {"cause", rescue.cause}}));
 }
 
 void StatusReporter::progress(const progress::Progress& progress) {
@@ -89,6 +116,9 @@ void RankStatus::take_line(std::string_view line) {
   const auto event = text_of(json, "event");
   if (event == "checkpoint") {
     last_checkpoint_ = text_of(json, "path");
+  } else if (event == "rescue") {
+    rescue_ = rescue_of(json);
+    if (!rescue_->path.empty()) last_checkpoint_ = rescue_->path;
   } else if (event == "error" && !error_) {
     std::optional<int> rank;
     if (json.contains("rank") && json["rank"].is_number_integer()) rank = json["rank"].get<int>();

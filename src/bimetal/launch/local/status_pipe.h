@@ -1,8 +1,9 @@
 #pragma once
 // What a rank tells its launcher while it runs and why it fails, so that the launcher can print one
 // message for the whole job. JSON lines over a pipe: {"event":"checkpoint","path":…,"step":…},
-// {"event":"error","code":…,"message":…,"rank":…}, and for engines that show how a job gets on
-// {"event":"progress","epoch":…,"epochs":…,"step":…,"steps":…,"loss":…,"samples_per_s":…,
+// {"event":"error","code":…,"message":…,"rank":…}, {"event":"rescue","state":…,"lost":…,"step":…,
+// "path":…,"cause":…} where what a lost rank had is saved, and for engines that show how a job gets
+// on {"event":"progress","epoch":…,"epochs":…,"step":…,"steps":…,"loss":…,"samples_per_s":…,
 // "efficiency":…,"shares":[…]} and {"event":"evaluated","epoch":…,"accuracy":…,"loss":…}.
 
 #include <cstdint>
@@ -35,6 +36,7 @@ class StatusReporter {
 
   void checkpoint(const std::string& path, std::int64_t step);
   void failed(const Error& error);
+  void rescue(const progress::Rescue& rescue);
   void progress(const progress::Progress& progress);
   /// A metric is a field under its name.
   void evaluated(std::int64_t epoch, const progress::Evaluation& evaluation);
@@ -54,6 +56,8 @@ class RankStatus {
 
   const std::optional<Error>& error() const noexcept { return error_; }
   const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
+  /// Of a job that keeps copies of shards: what it has done last about a rank that is lost.
+  const std::optional<progress::Rescue>& rescue() const noexcept { return rescue_; }
 
  private:
   void take_line(std::string_view line);
@@ -61,6 +65,7 @@ class RankStatus {
   std::string partial_;
   std::optional<Error> error_;
   std::string last_checkpoint_;
+  std::optional<progress::Rescue> rescue_;
 };
 
 }  // namespace bimetal::launch

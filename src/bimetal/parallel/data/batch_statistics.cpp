@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
@@ -9,22 +10,25 @@
 
 namespace bimetal::parallel {
 
+void sum_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
+                      std::chrono::milliseconds timeout) {
+  if (statistics.empty() || group.size() == 1) return;
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> sums;
+  for (const auto& one : statistics) sums.push_back(one.sums.to(torch::kCPU, torch::kFloat64));
+  const auto all = torch::cat(sums);
+  group.all_reduce(tensor_buffer(all), comm::ReduceOp::sum, Deadline::after(timeout)).wait();
+  std::int64_t begin = 0;
+  for (const auto& one : statistics) {
+    auto target = one.sums;
+    target.copy_(all.narrow(0, begin, target.numel()));
+    begin += target.numel();
+  }
+}
+
 void merge_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
                       std::chrono::milliseconds timeout) {
-  if (statistics.empty()) return;
-  if (group.size() > 1) {
-    const torch::NoGradGuard no_grad;
-    std::vector<torch::Tensor> sums;
-    for (const auto& one : statistics) sums.push_back(one.sums.to(torch::kCPU, torch::kFloat64));
-    const auto all = torch::cat(sums);
-    group.all_reduce(tensor_buffer(all), comm::ReduceOp::sum, Deadline::after(timeout)).wait();
-    std::int64_t begin = 0;
-    for (const auto& one : statistics) {
-      auto target = one.sums;
-      target.copy_(all.narrow(0, begin, target.numel()));
-      begin += target.numel();
-    }
-  }
+  sum_over_ranks(statistics, std::move(group), timeout);
   for (const auto& one : statistics) task::merge(one);
 }
 

@@ -15,6 +15,10 @@ namespace bimetal::parallel {
 void merge_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
                       std::chrono::milliseconds timeout);
 
+/// The first half of that, for what is merged on each rank by itself once all have agreed.
+void sum_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
+                    std::chrono::milliseconds timeout);
+
 /// Forgets what a step has shown that is not to count.
 void discard(std::span<const task::BatchStatistics> statistics);
 

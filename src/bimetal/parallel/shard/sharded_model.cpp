@@ -74,25 +74,6 @@ void ShardedModel::Impl::make_flats() {
   if (options.level == 3) keep_apart(flats, options.kept, options.folder);
 }
 
-void ShardedModel::Impl::make_pieces() {
-  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
-    const auto begin = plans[flat].begin_of(group.rank());
-    for (const auto& slot : plans[flat].slots) {
-      const auto range = kept_of(plans[flat], slot, group.rank());
-      if (range.count == 0) continue;
-      const auto& [name, tensor] = trained[slot.parameter];
-      const auto place = slot.offset + range.offset - begin;
-      pieces.push_back({.parameter = name,
-                        .shape = tensor.sizes().vec(),
-                        .range = range,
-                        .tensor = flats[flat].own().narrow(0, place, range.count).detach()});
-      pieces.back().tensor.set_requires_grad(true);
-      parameter_of.push_back(slot.parameter);
-      flat_of.push_back(flat);
-    }
-  }
-}
-
 std::vector<std::vector<std::size_t>> ShardedModel::Impl::needs() const {
   const auto places = places_of(trained);
   std::vector<std::size_t> flat_of_parameter(trained.size(), plans.size());
@@ -203,23 +184,6 @@ void ShardedModel::Impl::take_part_in_one() {
   end_pass();
 }
 
-/// A parameter that no rank has used keeps an undefined gradient, as on one device.
-void ShardedModel::Impl::agree_on_used() {
-  std::vector<std::int32_t> used(gradients->used().begin(), gradients->used().end());
-  agree(used);
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    auto& piece = pieces[i];
-    const auto flat = flat_of[i];
-    const auto& sum = gradients->sums()[flat];
-    if (used[parameter_of[i]] == 0 || !sum.defined()) {
-      piece.tensor.mutable_grad() = torch::Tensor();
-      continue;
-    }
-    const auto place = piece.tensor.storage_offset() - flats[flat].own().storage_offset();
-    piece.tensor.mutable_grad() = sum.narrow(0, place, piece.range.count).detach();
-  }
-}
-
 void ShardedModel::Impl::renew_whole() {
   const torch::NoGradGuard no_grad;
   std::vector<Exchange> exchanges;
@@ -246,44 +210,8 @@ const std::vector<task::NamedTensor>& ShardedModel::trained() const noexcept {
   return impl_->trained;
 }
 
-const std::vector<Piece>& ShardedModel::pieces() const noexcept {
-  return impl_->pieces;
-}
-
 void ShardedModel::end_passes() {
   if (impl_->gathers) impl_->take_part_in_others();
-}
-
-std::vector<task::NamedTensor> ShardedModel::gather(
-    const std::function<torch::Tensor(const Piece& piece)>& part, int root) const {
-  const torch::NoGradGuard no_grad;
-  const bool here = root == kEveryRank || impl_->group.rank() == root;
-  std::vector<task::NamedTensor> gathered;
-  for (std::size_t i = 0; i < impl_->trained.size() && here; ++i) {
-    const auto& [name, tensor] = impl_->trained[i];
-    gathered.push_back({name, torch::empty(tensor.sizes(), impl_->types[i])});
-  }
-  for (std::size_t flat = 0; flat < impl_->plans.size(); ++flat) {
-    const auto& plan = impl_->plans[flat];
-    const auto& kept = impl_->flats[flat].own();
-    const auto own = torch::zeros(kept.sizes(), kept.scalar_type());
-    for (std::size_t i = 0; i < impl_->pieces.size(); ++i) {
-      const auto& piece = impl_->pieces[i];
-      if (impl_->flat_of[i] != flat) continue;
-      const auto place = piece.tensor.storage_offset() - kept.storage_offset();
-      const auto values = part(piece);
-      if (values.defined()) own.narrow(0, place, piece.range.count).copy_(values);
-    }
-    const auto whole = torch::empty({plan.count}, plan.dtype);
-    impl_->flats[flat].let_go_of_own();
-    gather_parts(impl_->gathering, own, whole, plan.counts, Deadline::after(impl_->options.timeout))
-        .wait();
-    for (const auto& slot : plan.slots) {
-      if (!here) break;
-      gathered[slot.parameter].tensor.view(-1).copy_(whole.narrow(0, slot.offset, slot.count));
-    }
-  }
-  return gathered;
 }
 
 void ShardedModel::let_go_of_kept() const noexcept {

@@ -36,6 +36,9 @@ struct ShardedModelOptions {
   /// Level 3. The same on every rank, and `half` only where all of them compute forward under
   /// autocast in that type.
   WholeForm form = {};
+  /// Each shard is kept by a second rank, too (shard_copies.h), among pieces(): stepped by the same
+  /// gradients it stays the same. The same on every rank; with Kept::OnDevice.
+  bool copies = false;
 };
 
 /// Part of a trained parameter that this rank keeps and steps: a leaf of one dimension whose grad()
@@ -45,6 +48,7 @@ struct Piece {
   std::vector<std::int64_t> shape;  ///< of the whole parameter
   Range range;
   torch::Tensor tensor;
+  bool copy = false;  ///< of what another rank keeps: ShardedModelOptions::copies
 };
 
 /// Level 1 sums gradients with the step's last micro-batch alone. Levels 2 and 3 sum those of each
@@ -100,6 +104,11 @@ class ShardedModel final : public ParameterStore {
   void finish_step() override;
   void after_update() override;
   bool in_shards() const noexcept override { return true; }
+  /// Not the copy of another rank's.
+  bool counts(const torch::Tensor& parameter) const override;
+  bool keeps_copies() const noexcept override;
+  /// The rank of which a copy is here; -1: none.
+  int copy_of() const noexcept;
   void broadcast_buffers(int root) override;
   double wait_seconds() const noexcept override;
   double communicate_seconds() const noexcept override;

@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/gradient_shards.h"
+#include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/shard/unit_gathers.h"
 #include "bimetal/parallel/step_passes.h"
@@ -23,6 +25,9 @@ struct ShardedModel::Impl {
 
   void make_flats();
   void make_pieces();
+  void make_copied();
+  void add_pieces(int rank, bool copy);
+  const torch::Tensor& kept_of_flat(std::size_t flat, bool copy) const;
   std::vector<std::vector<std::size_t>> needs() const;
   task::Model fenced();
   void agree(std::vector<std::int32_t>& numbers);
@@ -49,6 +54,9 @@ struct ShardedModel::Impl {
   std::vector<std::size_t> parameter_of;  ///< of each piece: its place in `trained`
   std::vector<std::size_t> flat_of;       ///< of each piece
   std::vector<Piece> pieces;
+  std::optional<ShardCopies> copies;
+  std::vector<torch::Tensor> copied;  ///< by flat tensor: what the rank that is copied here keeps
+  std::set<const void*> copied_pieces;
   std::optional<UnitGathers> gathers;  ///< level 3
   std::optional<GradientShards> gradients;
   StepPasses passes;

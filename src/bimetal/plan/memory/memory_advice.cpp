@@ -91,6 +91,7 @@ std::string describe(const Keeping& keeping, bool as_keys) {
   } else if (keeping.optimizer == Place::Host || keeping.parameters == Place::Host) {
     parts.push_back("states on the host");
   }
+  if (keeping.copies > 1) parts.push_back("each shard twice");
   if (keeping.recomputed_at_once > 0) parts.push_back("recomputed");
   return fmt::format("{}", fmt::join(parts, ", "));
 }

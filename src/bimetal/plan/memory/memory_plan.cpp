@@ -15,11 +15,13 @@ constexpr double kRecomputed = 1.0 / 3;  // a forward more, of a step that is th
 
 std::vector<Keeping> ways_of(const MemoryInput& input) {
   std::vector<Keeping> ways;
+  const int copies = input.asked.copies;
   const int most = input.shardable ? 3 : 0;
-  for (int level = 0; level <= most; ++level) {
+  // Whoever asks for copies wants shards.
+  for (int level = copies > 1 ? 1 : 0; level <= most; ++level) {
     for (const std::size_t at_once : {std::size_t{0}, std::size_t{1}}) {
-      ways.push_back({.level = level, .recomputed_at_once = at_once});
-      if (level == 0 || !input.offloads) continue;
+      ways.push_back({.level = level, .copies = copies, .recomputed_at_once = at_once});
+      if (level == 0 || !input.offloads || copies > 1) continue;
       ways.push_back({.level = level, .optimizer = Place::Disk, .recomputed_at_once = at_once});
       if (level < 3) continue;
       ways.push_back({.level = level,
@@ -112,9 +114,14 @@ KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
   KeptJob way;
   way.keeping = keeping;
   way.asked = asked;
-  for (const auto& rank : input.ranks) {
-    way.uses.push_back(
-        memory_use(rank.facts, of_rank(keeping, rank, asked), rank.load, rank.program));
+  std::vector<double> shards;
+  for (const auto& rank : input.ranks) shards.push_back(rank.load.shard);
+  const auto copied = copied_shards(shards);
+  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
+    const auto& rank = input.ranks[r];
+    auto load = rank.load;
+    load.copied = copied[r];
+    way.uses.push_back(memory_use(rank.facts, of_rank(keeping, rank, asked), load, rank.program));
   }
   way.missing = missing_bytes(input, keeping, way.uses);
   way.added_s = seconds_of(input, keeping, asked);
@@ -125,7 +132,7 @@ KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
 double largest_shard(const MemoryInput& input, const RankMemory& rank, double bytes) {
   const auto needs = [&](double shard) {
     auto load = rank.load;
-    load.shard = shard;
+    load.shard = load.copied = shard;
     const auto own = of_rank(input.asked, rank, /*asked=*/true);
     return memory_use(rank.facts, own, load, rank.program).model();
   };
@@ -161,6 +168,19 @@ std::vector<double> rooms_of(const MemoryInput& input) {
 }
 
 }  // namespace
+
+std::vector<double> copied_shards(const std::vector<double>& shards) {
+  std::vector<std::size_t> ring;
+  for (std::size_t r = 0; r < shards.size(); ++r) {
+    if (shards[r] > 0) ring.push_back(r);
+  }
+  std::vector<double> copied(shards.size(), 0.0);
+  if (ring.size() < 2) return copied;
+  for (std::size_t at = 0; at < ring.size(); ++at) {
+    copied[ring[(at + 1) % ring.size()]] = shards[ring[at]];
+  }
+  return copied;
+}
 
 std::vector<double> shards_by_room(const MemoryInput& input) {
   const auto rooms = rooms_of(input);

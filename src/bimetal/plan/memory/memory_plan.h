@@ -56,10 +56,14 @@ struct MemoryPlan {
 /// Error(InvalidArgument) without ranks.
 MemoryPlan plan_memory(const MemoryInput& input);
 
+/// Of which part of the whole each rank keeps a copy: the shard of the one before it in the ring of
+/// those that have one (parallel/shard/shard_copies.h). None where fewer than two have.
+std::vector<double> copied_shards(const std::vector<double>& shards);
+
 /// How large a part of what is in shards each rank should keep, so that all use the same part of the
 /// memory that they have, 1 in all: what a rank needs whatever its shard (activations, gathers,
 /// buffers) is taken off first. Nothing where some rank's needs or room are not known, or nothing
-/// is in shards.
+/// is in shards. With copies each counts its own shard twice, whatever the other one's size.
 std::vector<double> shards_by_room(const MemoryInput& input);
 
 /// The same job at its least: micro-batches of one sample and, of ranks that `may_recompute`, each

@@ -48,6 +48,9 @@ class StepWalk {
   }
   double from(std::size_t unit) const { return whole_ - below_[unit]; }
   double shard() const { return in_shards() ? load_.shard : 1; }
+  /// With the copy of another's, where there are any.
+  double copied() const { return in_shards() && keeping_.copies > 1 ? load_.copied : 0; }
+  double with_copy() const { return shard() + copied(); }
 
   void consider(std::string_view moment, MemoryUse use) {
     use.program = most_.program;
@@ -88,7 +91,7 @@ class StepWalk {
 
   double states() const {
     const bool elsewhere = keeping_.optimizer == Place::Host && !load_.host_is_device;
-    const double bytes = shard() * facts_.state_bytes * static_cast<double>(facts_.elements());
+    const double bytes = with_copy() * facts_.state_bytes * static_cast<double>(facts_.elements());
     if (elsewhere) return 0;
     return keeping_.optimizer == Place::Disk ? std::min(bytes, kDiskWindow) : bytes;
   }
@@ -97,7 +100,7 @@ class StepWalk {
     if (keeping_.level < 3) return whole_;
     const bool elsewhere = keeping_.parameters == Place::Disk ||
                            (keeping_.parameters == Place::Host && !load_.host_is_device);
-    return resident_ + (elsewhere ? 0 : shard() * whole_);
+    return resident_ + (elsewhere ? 0 : with_copy() * whole_);
   }
 
   /// Level 3: what is gathered while `unit` runs, the next one's included, and stays to the end of
@@ -165,7 +168,7 @@ class StepWalk {
     double largest = 0;
     for (const auto& flat : flats_) largest = std::max(largest, flat.bytes);
     MemoryUse use;
-    use.parameters = whole_ + (keeping_.level == 3 ? load_.shard * whole_ : 0);
+    use.parameters = whole_ + (keeping_.level == 3 ? with_copy() * whole_ : 0);
     if (keeping_.level == 3 && facts_.by_units) use.parameters = kept_parameters() + largest;
     use.buffers = in_shards() ? largest : 0;
     consider("the start, when the model is made", use);
@@ -244,7 +247,7 @@ class StepWalk {
   void update() {
     MemoryUse use;
     use.parameters = kept_parameters();
-    use.gradients = in_shards() ? shard() * whole_ : load_.ranks == 1 ? whole_ : 0;
+    use.gradients = in_shards() ? with_copy() * whole_ : load_.ranks == 1 ? whole_ : 0;
     use.optimizer = states();
     use.activations = batches();
     use.buffers = replicated_buckets();

@@ -19,6 +19,7 @@ struct Keeping {
   int level = 0;                       ///< of ZeRO
   Place optimizer = Place::Device;     ///< of its state
   Place parameters = Place::Device;    ///< of a rank's shard of them; level 3
+  int copies = 1;                      ///< of each shard: zero.copies
   std::size_t recomputed_at_once = 0;  ///< units that are computed again together; 0: none are
   friend bool operator==(const Keeping&, const Keeping&) = default;
 };
@@ -27,6 +28,7 @@ struct Keeping {
 struct RankLoad {
   int ranks = 1;
   double shard = 1;            ///< its part of what is in shards, 0…1
+  double copied = 0;           ///< the same of another's shard, of which it keeps a copy
   double samples = 1;          ///< its share of the global batch
   double at_once = 1;          ///< samples of its largest micro-batch
   bool host_is_device = true;  ///< a CPU: what is kept on the host is in the same memory

@@ -208,7 +208,8 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   gather_in_one_type(input.ranks);
   input.asked = {.level = static_cast<int>(job.zero.level),
                  .optimizer = place_named(job.zero.offload_optimizer),
-                 .parameters = place_named(job.zero.offload_parameters)};
+                 .parameters = place_named(job.zero.offload_parameters),
+                 .copies = static_cast<int>(job.zero.copies)};
   const auto& optimizer = job.train.optimizer;
   input.offloads = optimizer == "adam" || optimizer == "adamw";
   input.shardable = optimizer != "lars" && optimizer != "lamb" && job.parallel.mode != "server" &&

@@ -66,6 +66,22 @@ TEST(StatusPipe, RemembersTheLastCheckpoint) {
   EXPECT_EQ(status.last_checkpoint(), "runs/\xef\xbf\xbd/step-2");
 }
 
+TEST(StatusPipe, CarriesWhatBecameOfALostRanksShard) {
+  using State = progress::Rescue::State;
+  Connection connection;
+  RankStatus status;
+  connection.reporter().checkpoint("runs/a/step-1", 1);
+  connection.reporter().rescue({.state = State::Saving});
+  connection.reporter().rescue(
+      {.state = State::Saved, .lost = 1, .step = 7, .path = "runs/a/step-7"});
+  status.feed(connection.sent());
+  ASSERT_TRUE(status.rescue());
+  EXPECT_EQ(status.rescue()->state, State::Saved);
+  EXPECT_EQ(status.rescue()->lost, 1);
+  EXPECT_EQ(status.rescue()->step, 7);
+  EXPECT_EQ(status.last_checkpoint(), "runs/a/step-7");
+}
+
 TEST(StatusPipe, CarriesProgressForEnginesThatShowIt) {
   Connection connection;
   progress::Progress progress;

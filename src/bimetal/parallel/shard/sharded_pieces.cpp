@@ -1,0 +1,132 @@
+// What a rank keeps of a ShardedModel's parameters: its own shard, and the copy of another's.
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "bimetal/parallel/shard/part_exchange.h"
+#include "bimetal/parallel/shard/sharded_model_impl.h"
+
+namespace bimetal::parallel::shard {
+
+void ShardedModel::Impl::make_pieces() {
+  add_pieces(group.rank(), /*copy=*/false);
+  if (!options.copies) return;
+  copies.emplace(plans, agreements, options.timeout);
+  make_copied();
+  if (copies->of() >= 0) add_pieces(copies->of(), /*copy=*/true);
+}
+
+/// Below level 3 all parameters are here in any case. Others begin as the shards that they are of,
+/// unless all are hollow.
+void ShardedModel::Impl::make_copied() {
+  const torch::NoGradGuard no_grad;
+  const int of = copies->of();
+  std::vector<torch::Tensor> own;
+  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
+    own.push_back(flats[flat].own());
+    if (of < 0) continue;
+    const auto begin = plans[flat].begin_of(of);
+    const auto count = static_cast<std::int64_t>(plans[flat].counts[static_cast<std::size_t>(of)]);
+    copied.push_back(options.level < 3 ? flats[flat].whole().narrow(0, begin, count)
+                                       : torch::empty({count}, own.back().options()));
+  }
+  if (options.level < 3 || options.hollow) return;
+  const auto values = copies->exchange(own);
+  for (std::size_t flat = 0; flat < copied.size(); ++flat) copied[flat].copy_(values[flat]);
+}
+
+void ShardedModel::Impl::add_pieces(int rank, bool copy) {
+  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
+    const auto begin = plans[flat].begin_of(rank);
+    for (const auto& slot : plans[flat].slots) {
+      const auto range = kept_of(plans[flat], slot, rank);
+      if (range.count == 0) continue;
+      const auto& [name, tensor] = trained[slot.parameter];
+      const auto place = slot.offset + range.offset - begin;
+      pieces.push_back({.parameter = name,
+                        .shape = tensor.sizes().vec(),
+                        .range = range,
+                        .tensor = kept_of_flat(flat, copy).narrow(0, place, range.count).detach(),
+                        .copy = copy});
+      pieces.back().tensor.set_requires_grad(true);
+      parameter_of.push_back(slot.parameter);
+      flat_of.push_back(flat);
+      if (copy) copied_pieces.insert(pieces.back().tensor.unsafeGetTensorImpl());
+    }
+  }
+}
+
+const torch::Tensor& ShardedModel::Impl::kept_of_flat(std::size_t flat, bool copy) const {
+  return copy ? copied[flat] : flats[flat].own();
+}
+
+/// A parameter that no rank has used keeps an undefined gradient, as on one device.
+void ShardedModel::Impl::agree_on_used() {
+  std::vector<std::int32_t> used(gradients->used().begin(), gradients->used().end());
+  agree(used);
+  const auto copied_sums =
+      copies ? copies->exchange(gradients->sums()) : std::vector<torch::Tensor>();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    auto& piece = pieces[i];
+    const auto flat = flat_of[i];
+    const auto& sum = piece.copy ? copied_sums[flat] : gradients->sums()[flat];
+    if (used[parameter_of[i]] == 0 || !sum.defined()) {
+      piece.tensor.mutable_grad() = torch::Tensor();
+      continue;
+    }
+    const auto place =
+        piece.tensor.storage_offset() - kept_of_flat(flat, piece.copy).storage_offset();
+    piece.tensor.mutable_grad() = sum.narrow(0, place, piece.range.count).detach();
+  }
+}
+
+const std::vector<Piece>& ShardedModel::pieces() const noexcept {
+  return impl_->pieces;
+}
+
+bool ShardedModel::counts(const torch::Tensor& parameter) const {
+  return !impl_->copied_pieces.contains(parameter.unsafeGetTensorImpl());
+}
+
+bool ShardedModel::keeps_copies() const noexcept {
+  return impl_->copies && impl_->copies->any();
+}
+
+int ShardedModel::copy_of() const noexcept {
+  return impl_->copies ? impl_->copies->of() : -1;
+}
+
+std::vector<task::NamedTensor> ShardedModel::gather(
+    const std::function<torch::Tensor(const Piece& piece)>& part, int root) const {
+  const torch::NoGradGuard no_grad;
+  const bool here = root == kEveryRank || impl_->group.rank() == root;
+  std::vector<task::NamedTensor> gathered;
+  for (std::size_t i = 0; i < impl_->trained.size() && here; ++i) {
+    const auto& [name, tensor] = impl_->trained[i];
+    gathered.push_back({name, torch::empty(tensor.sizes(), impl_->types[i])});
+  }
+  for (std::size_t flat = 0; flat < impl_->plans.size(); ++flat) {
+    const auto& plan = impl_->plans[flat];
+    const auto& kept = impl_->flats[flat].own();
+    const auto own = torch::zeros(kept.sizes(), kept.scalar_type());
+    for (std::size_t i = 0; i < impl_->pieces.size(); ++i) {
+      const auto& piece = impl_->pieces[i];
+      if (impl_->flat_of[i] != flat || piece.copy) continue;
+      const auto place = piece.tensor.storage_offset() - kept.storage_offset();
+      const auto values = part(piece);
+      if (values.defined()) own.narrow(0, place, piece.range.count).copy_(values);
+    }
+    const auto whole = torch::empty({plan.count}, plan.dtype);
+    impl_->flats[flat].let_go_of_own();
+    gather_parts(impl_->gathering, own, whole, plan.counts, Deadline::after(impl_->options.timeout))
+        .wait();
+    for (const auto& slot : plan.slots) {
+      if (!here) break;
+      gathered[slot.parameter].tensor.view(-1).copy_(whole.narrow(0, slot.offset, slot.count));
+    }
+  }
+  return gathered;
+}
+
+}  // namespace bimetal::parallel::shard

@@ -1,0 +1,82 @@
+// What those who are left do where a rank is lost and zero.copies = 2 keeps each shard twice: they
+// bring each other to the same step, and save it whole. A group's end ends all of its ranks' calls,
+// so that they meet anew for it.
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/train/training_run.h"
+
+namespace bimetal::train {
+namespace {
+
+using Numbers = std::vector<double>;
+
+std::vector<Numbers> gather_numbers(const Numbers& mine, const comm::Group& left,
+                                    Deadline deadline) {
+  std::vector<Numbers> all;
+  for (const auto& bytes : comm::all_gather_bytes(left, std::as_bytes(std::span(mine)), deadline)) {
+    if (bytes.empty() || bytes.size() % sizeof(double) != 0) {
+      throw Error(ErrorCode::CorruptData, "what a rank says of its last step makes no sense");
+    }
+    all.emplace_back(bytes.size() / sizeof(double));
+    std::memcpy(all.back().data(), bytes.data(), bytes.size());
+  }
+  return all;
+}
+
+}  // namespace
+
+bool follows_from_a_loss(const Error& error) {
+  return error.code() == ErrorCode::PeerLost || error.code() == ErrorCode::Aborted ||
+         error.code() == ErrorCode::Timeout;
+}
+
+/// What goes wrong in it is told, and takes nothing away from what has happened.
+void TrainingRun::rescue() {
+  if (!options_.meet_again || !trained_.store()->keeps_copies()) return;
+  observer_.on_rescue({.state = progress::Rescue::State::Saving});
+  group_.abort("another rank is lost");  // whoever waits for this one in another group of theirs
+  try {
+    const auto left = options_.meet_again();
+    go_even(left.group);
+    trained_.require_finite(left.group);
+    complete_state();
+    const auto path = trained_.save_without(left.lost, left.group);
+    if (left.group.rank() > 0) return;
+    observer_.on_rescue({.state = progress::Rescue::State::Saved,
+                         .lost = left.lost,
+                         .step = state_.step,
+                         .path = path.string()});
+  } catch (const std::exception& error) {
+    observer_.on_rescue({.state = progress::Rescue::State::Failed, .cause = error.what()});
+  }
+}
+
+/// Nobody updates before all have what the update takes, copies included: who has not heard that
+/// they have follows those who did. More than one step apart ranks never are.
+void TrainingRun::go_even(comm::Group left) {
+  auto& update = step_.update();
+  const auto mine = std::max(state_.step, update.updated());
+  Numbers told = {static_cast<double>(mine)};
+  const auto figures = update.agreed_numbers();
+  told.insert(told.end(), figures.begin(), figures.end());
+  const auto all =
+      gather_numbers(told, left, Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
+  const auto ahead = *std::ranges::max_element(all, {}, [](const auto& one) { return one[0]; });
+  const auto last = static_cast<std::int64_t>(ahead[0]);
+  if (mine < last) {
+    update.catch_up(last, std::span(ahead).subspan(1), trained_.optimizer());
+  }
+  if (state_.step == last) return;
+  state_.step = last;
+  state_.position = current_->after;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,47 @@
+"""Jobs in float64 whose every step is the same on any number of workers, and what they have learnt."""
+
+import array
+import json
+import struct
+
+from harness import FaultTest
+
+
+def tensors_of(path):
+    """The float64 tensors of a safetensors file."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {name: array.array("d", data[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]])
+            for name, entry in header.items() if entry["dtype"] == "F64"}
+
+
+class ExactJob(FaultTest):
+    def write_exact_job(self, name, **settings):
+        """Adam on a CNN with a clipped gradient, whose every step is the same on any number of workers."""
+        return self.write_job(f"{name}.toml", **{
+            "model__name": "cnn", "train__dtype": "float64", "train__optimizer": "adamw", "train__clip_norm": 0.5,
+            "train__weight_decay": 0.1, "train__decay_on": "matrices", "train__steps": 30, "train__micro_batch": 20,
+            "checkpoint__every_steps": 10, "checkpoint__dir": str(self.folder / name), "train__evaluate": True,
+            **settings})
+
+    def run_to(self, job_file, step, *arguments, ranks, **options):
+        workers = ("cpu:threads=1", "cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.3")[:ranks]
+        job = self.train(job_file, "--set", f"train.steps={step}", *arguments, workers=workers, **options).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        return job
+
+    def last(self, name, step, file="model.safetensors"):
+        """The tensors of a checkpoint, put together where it is in slices."""
+        whole = self.folder / f"whole-{name}-{step}"
+        if not whole.exists():
+            done = self.start("checkpoint", "consolidate", self.folder / name / f"step-{step:08}", "--out", whole).wait()
+            self.assertEqual(done.status, 0, done.err)
+        return tensors_of(whole / file)
+
+    def assert_same(self, ours, expected):
+        self.assertEqual(ours.keys(), expected.keys())
+        self.assertGreater(len(expected), 0)
+        for name, values in expected.items():
+            self.assertLess(max(abs(a - b) for a, b in zip(ours[name], values, strict=True)), 1e-12, name)

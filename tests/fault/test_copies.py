@@ -1,0 +1,151 @@
+"""Jobs that keep each shard twice (zero.copies = 2): a rank is lost in the middle of a step, those who are left save that
+step, and others go on from it to what one worker would have learnt."""
+
+import os
+import random
+import re
+import signal
+import time
+
+import harness
+from exact_job import ExactJob
+from harness import TwoMachines
+
+STEPS = 40  # of the whole training
+FIRST = 10  # the one checkpoint that is saved in any case
+
+
+class CopiedJob(ExactJob):
+    def write_copied_job(self, **settings):
+        return self.write_exact_job("shards", **{
+            "train__steps": STEPS, "checkpoint__every_steps": FIRST, "zero__copies": 2, "train__evaluate": False, **settings})
+
+    def setUp(self):
+        super().setUp()
+        self.checkpoints = self.folder / "shards"
+        self.run_to(self.write_exact_job("alone", train__evaluate=False), STEPS, ranks=1)
+
+    def start_job(self, ranks, **settings):
+        job = self.train(self.write_copied_job(**settings), workers=("cpu:threads=1",) * ranks)
+        self.wait_for_checkpoint(job)
+        time.sleep(random.uniform(0, 0.3))  # anywhere in a step
+        return job
+
+    def saved_step(self, job, rank):
+        """The step that was saved in the place of `rank`."""
+        found = re.search(rf"what rank {rank} had has been saved from its copy, at step (\d+)\n.*--resume (\S+)", job.error())
+        self.assertTrue(found, f"{job.out}\n{job.err}")
+        step = int(found[1])
+        self.assertGreaterEqual(step, FIRST)
+        self.assertLess(step, STEPS, "the job was too quick to be broken")
+        self.assertEqual(self.saved_steps()[-1], step)
+        self.assertTrue(found[2].endswith(f"shards/step-{step:08}"))
+        self.assert_no_half_checkpoint()
+        return step
+
+    def assert_goes_on(self, step, ranks, **settings):
+        """It comes to the end of the training that nothing has disturbed."""
+        self.run_to(self.write_copied_job(**settings), STEPS, "--resume", self.checkpoints, ranks=ranks)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same(self.last("shards", STEPS, file), self.last("alone", STEPS, file))
+        self.assert_nothing_left()
+
+
+class Copies(CopiedJob):
+    def lose(self, level, shards, rank, **settings):
+        ranks = len(shards)
+        job = self.start_job(ranks, zero__level=level, zero__shards=shards, **settings)
+        pid = self.ranks_of(job)[rank]
+        os.kill(pid, signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, f"rank {rank}", f"pid {pid}", "signal 9")
+        step = self.saved_step(job, rank)
+        self.assert_nothing_left()
+        self.assert_goes_on(step, ranks - 1, zero__level=level, zero__shards="equal", **settings)
+
+    def test_level_1_loses_rank_0_of_2(self):
+        self.lose(1, [3, 1], 0)
+
+    def test_level_1_loses_rank_1_of_2(self):
+        self.lose(1, [3, 1], 1)
+
+    def test_level_3_loses_rank_0_of_2(self):
+        self.lose(3, [1, 2], 0)
+
+    def test_level_3_loses_rank_1_of_2(self):
+        self.lose(3, [1, 2], 1)
+
+    def test_level_2_loses_rank_1_of_3(self):
+        self.lose(2, [1, 1, 1], 1)
+
+    def test_level_1_loses_rank_2_of_3_which_had_no_shard(self):
+        self.lose(1, [5, 2, 0], 2)
+
+    def test_level_1_loses_rank_0_of_3(self):
+        self.lose(1, [5, 2, 0], 0)
+
+    def test_level_3_loses_rank_0_of_3(self):
+        self.lose(3, [5, 2, 1], 0)
+
+    def test_level_3_loses_rank_1_of_3(self):
+        self.lose(3, [5, 2, 1], 1)
+
+    def test_level_3_loses_rank_2_of_3(self):
+        self.lose(3, [5, 2, 1], 2)
+
+    def test_a_rank_that_is_stuck(self):
+        job = self.start_job(3, zero__level=1, zero__shards=[1, 2, 1], parallel__timeout_s=3)
+        os.kill(self.ranks_of(job)[1], signal.SIGSTOP)
+        job.wait()
+        self.assertNotEqual(job.status, 0)
+        step = self.saved_step(job, 1)
+        self.assert_nothing_left()
+        self.assert_goes_on(step, 2, zero__level=1, zero__shards="equal")
+
+    def test_two_at_once(self):
+        job = self.start_job(3, zero__level=1, zero__shards=[1, 1, 1])
+        for pid in self.ranks_of(job)[:2]:
+            os.kill(pid, signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "no later step could be saved", "ranks 0 and 1 are lost", "--resume")
+        self.assert_nothing_left()
+        self.assert_no_half_checkpoint()
+        self.assert_goes_on(self.saved_steps()[-1], 1, zero__level=1, zero__shards="equal")
+
+    def test_one_rank_has_nobody_for_its_copy(self):
+        said = self.run_to(self.write_copied_job(zero__level=1, zero__shards=[1, 0]), 5, ranks=2)
+        self.assertIn("no other to keep its copy", said.out)
+
+    def test_refusals(self):
+        for settings, part in (({"zero__level": 0}, "zero.level of at least 1"),
+                               ({"zero__level": 1, "checkpoint__dir": ""}, "needs checkpoint.dir"),
+                               ({"zero__level": 1, "zero__offload_optimizer": "host"}, "offload_optimizer")):
+            with self.subTest(part):
+                self.assert_one_message(self.train(self.write_copied_job(**settings)).wait(), harness.UNSUPPORTED, part)
+
+
+class CopiesOnTwoMachines(CopiedJob, TwoMachines):
+    def begin(self):
+        """Rank 0 on the one, 1 and 2 on the other; the folder is common to both."""
+        host = self.host(self.write_copied_job(zero__level=2, zero__shards=[1, 2, 1]), world_size=3)
+        guest = self.join(host, workers=("cpu:threads=1", "cpu:threads=1"))
+        self.wait_for_checkpoint(host)
+        return host, guest
+
+    def test_a_rank_of_the_other_machine(self):
+        host, guest = self.begin()
+        os.kill(self.ranks_of(guest)[0], signal.SIGKILL)
+        for job in (host.wait(), guest.wait()):
+            self.assert_one_message(job, harness.PEER_LOST, "signal 9")
+        self.assert_goes_on(self.saved_step(host, 1), 2, zero__level=2, zero__shards="equal")
+
+    def test_the_only_rank_of_the_first_machine(self):
+        host, guest = self.begin()
+        os.kill(self.ranks_of(host)[0], signal.SIGKILL)
+        for job in (host.wait(), guest.wait()):
+            self.assert_one_message(job, harness.PEER_LOST, "signal 9")
+        self.assert_goes_on(self.saved_step(guest, 0), 2, zero__level=2, zero__shards="equal")
+
+
+if __name__ == "__main__":
+    harness.main()
