@@ -32,6 +32,8 @@ class Pipeline(SameEnds):
         self.assert_shows_stages(json.loads(trace.read_text())["traceEvents"])
         self.run_to(self.write_exact_job("stages"), 8, *folder, ranks=1)
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__cuts=[1], zero__level=1), 12, *folder, ranks=4)
+        uneven = self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__replicas=[1, 2]), 16, *folder, ranks=3)
+        self.assertIn("stage 1  [rank 1] [rank 2]", uneven.out)
         report = self.folder / "stages.json"
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__schedule="gpipe"), 20, *folder,
                     "--report", report, ranks=2)
@@ -70,6 +72,17 @@ class Pipeline(SameEnds):
         again = self.train(job_file, "--resume", self.checkpoints, "--set", "mesh.stages=2", "--set", "train.steps=1")
         self.assertEqual(again.wait().status, 0, again.err)
 
+    def test_a_killed_replica_of_an_uneven_stage_is_named_and_others_go_on(self):
+        job_file = self.write_job(mesh__stages=2, mesh__replicas=[1, 2])
+        job = self.train(job_file, workers=("cpu:threads=1",) * 3)
+        self.wait_for_checkpoint(job)
+        os.kill(self.ranks_of(job)[2], signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 2 (stage 1 of 2, replica 1, cpu:threads=1", "signal 9", "--resume")
+        self.assert_nothing_left()
+        again = self.train(job_file, "--resume", self.checkpoints, "--set", "mesh.replicas=1", "--set", "train.steps=1")
+        self.assertEqual(again.wait().status, 0, again.err)
+
     def test_a_stuck_stage_is_named(self):
         job = self.train(self.write_job(mesh__stages=2, parallel__timeout_s=3))
         self.wait_for_checkpoint(job)
@@ -82,6 +95,10 @@ class Pipeline(SameEnds):
     def test_meshes_that_cannot_be(self):
         for settings, ranks, status, part in (
                 ({"mesh__stages": 2}, 3, 2, "2 or 4 would do"),
+                ({"mesh__stages": 2, "mesh__replicas": [1, 2]}, 4, 2, "start 3, or give numbers that add up to 4"),
+                ({"mesh__stages": 3, "mesh__replicas": [1, 2]}, 3, 2, "set mesh.stages = 2"),
+                ({"mesh__stages": 2, "mesh__replicas": [1, 2], "parallel__balance": [1, 2]}, 3, 2, "one for each of the 3 workers"),
+                ({"mesh__stages": 2, "mesh__replicas": [1, 2], "mesh__schedule": "interleaved"}, 3, 3, 'take "1f1b"'),
                 ({"mesh__stages": 2, "mesh__cuts": [9]}, 2, 2, "units at which a model of"),
                 ({"mesh__stages": 2, "mesh__cuts": [1, 2]}, 2, 2, "give the 1 units"),
                 ({"mesh__stages": 4, "model__name": "linear"}, 4, 2, "cannot be cut into 4 pieces"),

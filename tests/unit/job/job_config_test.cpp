@@ -248,6 +248,16 @@ TEST(JobConfig, CutsAreUnitsInTheirOrder) {
   EXPECT_THAT(error_of("[mesh]\ntensor_weights = [0]"), HasSubstr("above 0"));
 }
 
+TEST(JobConfig, ReplicasAreOneNumberOrOneForEachStage) {
+  EXPECT_EQ(parse("[mesh]\nreplicas = 2").mesh.replicas, 2);
+  const auto mesh = parse("[mesh]\nreplicas = [1, 2]").mesh;
+  EXPECT_EQ(mesh.stage_replicas, (std::vector<std::int64_t>{1, 2}));
+  EXPECT_TRUE(parse("[mesh]\nreplicas = [1, 2]", {"mesh.replicas=2"}).mesh.stage_replicas.empty());
+  for (const char* wrong : {"[0, 1]", "[1.5]", "['a']"}) {
+    EXPECT_THAT(error_of(fmt::format("[mesh]\nreplicas = {}", wrong)), HasSubstr("like [1, 2]"));
+  }
+}
+
 TEST(JobConfig, RefusesSharesThatNobodyCanTake) {
   for (const char* shares : {"[]", "[0, 0]", "[1, -1]", "[1, nan]", "[inf]", "'half'"}) {
     EXPECT_THAT(error_of(fmt::format("[parallel]\nbalance = {}", shares)),
@@ -331,6 +341,7 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   job.parallel.weights.clear();
   job.train.recompute = "all";
   job.mesh.stages = kAutoStages;
+  job.mesh.stage_replicas = {1, 2};
   EXPECT_EQ(parse(to_toml(job)), job);
 }
 
