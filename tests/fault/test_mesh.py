@@ -21,6 +21,7 @@ class Mesh(TextJob):
         self.run_to(self.write_text_job("mesh", mesh__schedule="zero_bubble", mesh__tensor_weights="speed", **both), 7, *folder, ranks=4)
         self.run_to(self.write_text_job("mesh", mesh__tensor=3), 9, *folder, ranks=3)
         self.run_to(self.write_text_job("mesh", mesh__schedule="gpipe", train__recompute="all", **both), 11, *folder, ranks=8)
+        self.run_to(self.write_text_job("mesh", mesh__stages=2, mesh__replicas=[2, 1], zero__level=1), 12, *folder, ranks=3)
         self.run_to(self.write_text_job("mesh", mesh__stages=3, zero__level=1), 13, *folder, ranks=6)
         _, report = self.run_to(self.write_text_job("mesh", **both), 15, *folder, ranks=4)
         self.assert_same_end("mesh", 15)
@@ -58,6 +59,7 @@ class Mesh(TextJob):
                 ({**both, "zero__level": 1}, 4, harness.UNSUPPORTED, "does not go with zero.level"),
                 ({**both, "parallel__mode": "server"}, 4, harness.UNSUPPORTED, "parallel.mode"),
                 ({**both, "compression__gradients": "int8"}, 4, harness.UNSUPPORTED, "compression.gradients"),
+                ({**both, "mesh__replicas": [1, 2]}, 6, harness.UNSUPPORTED, "give mesh.replicas one number"),
                 ({**both, "mesh__stages": "auto"}, 4, harness.UNSUPPORTED, "give mesh.stages a number")):
             with self.subTest(part):
                 job = self.train(self.write_text_job("refused", **settings), workers=("cpu:threads=1",) * ranks).wait()

@@ -6,6 +6,7 @@ import os
 import signal
 
 import harness
+from harness import wait_until
 from same_ends import SameEnds
 
 
@@ -32,6 +33,8 @@ class Pipeline(SameEnds):
         self.assert_shows_stages(json.loads(trace.read_text())["traceEvents"])
         self.run_to(self.write_exact_job("stages"), 8, *folder, ranks=1)
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__cuts=[1], zero__level=1), 12, *folder, ranks=4)
+        uneven = self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__replicas=[1, 2]), 16, *folder, ranks=3)
+        self.assertIn("stage 1  [rank 1] [rank 2]", uneven.out)
         report = self.folder / "stages.json"
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__schedule="gpipe"), 20, *folder,
                     "--report", report, ranks=2)
@@ -59,15 +62,31 @@ class Pipeline(SameEnds):
         free = self.run_to(self.write_exact_job("free", mesh__stages="auto"), 1, ranks=2)
         self.assertRegex(free.out, 'mesh.stages = "auto": .* a step; not .* a step')
 
+    def wait_for_a_checkpoint_that_is_told_of(self, job):
+        """Once a second one is there: a first may be on disk before rank 0 has said so."""
+        self.wait_for_checkpoint(job)
+        wait_until(lambda: max(self.saved_steps(), default=0) > 20 or job.process.poll() is not None, "a second checkpoint", job)
+
     def test_a_killed_stage_ends_all_and_fewer_stages_go_on(self):
         job_file = self.write_job(mesh__stages=3)
         job = self.train(job_file, workers=("cpu:threads=1",) * 3)
-        self.wait_for_checkpoint(job)
+        self.wait_for_a_checkpoint_that_is_told_of(job)
         os.kill(self.ranks_of(job)[1], signal.SIGKILL)
         job.wait()
         self.assert_one_message(job, harness.PEER_LOST, "rank 1 (stage 1 of 3, cpu:threads=1", "signal 9", "--resume")
         self.assert_nothing_left()
         again = self.train(job_file, "--resume", self.checkpoints, "--set", "mesh.stages=2", "--set", "train.steps=1")
+        self.assertEqual(again.wait().status, 0, again.err)
+
+    def test_a_killed_replica_of_an_uneven_stage_is_named_and_others_go_on(self):
+        job_file = self.write_job(mesh__stages=2, mesh__replicas=[1, 2])
+        job = self.train(job_file, workers=("cpu:threads=1",) * 3)
+        self.wait_for_a_checkpoint_that_is_told_of(job)
+        os.kill(self.ranks_of(job)[2], signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 2 (stage 1 of 2, replica 1, cpu:threads=1", "signal 9", "--resume")
+        self.assert_nothing_left()
+        again = self.train(job_file, "--resume", self.checkpoints, "--set", "mesh.replicas=1", "--set", "train.steps=1")
         self.assertEqual(again.wait().status, 0, again.err)
 
     def test_a_stuck_stage_is_named(self):
@@ -82,6 +101,10 @@ class Pipeline(SameEnds):
     def test_meshes_that_cannot_be(self):
         for settings, ranks, status, part in (
                 ({"mesh__stages": 2}, 3, 2, "2 or 4 would do"),
+                ({"mesh__stages": 2, "mesh__replicas": [1, 2]}, 4, 2, "start 3, or give numbers that add up to 4"),
+                ({"mesh__stages": 3, "mesh__replicas": [1, 2]}, 3, 2, "set mesh.stages = 2"),
+                ({"mesh__stages": 2, "mesh__replicas": [1, 2], "parallel__balance": [1, 2]}, 3, 2, "one for each of the 3 workers"),
+                ({"mesh__stages": 2, "mesh__replicas": [1, 2], "mesh__schedule": "interleaved"}, 3, 3, 'take "1f1b"'),
                 ({"mesh__stages": 2, "mesh__cuts": [9]}, 2, 2, "units at which a model of"),
                 ({"mesh__stages": 2, "mesh__cuts": [1, 2]}, 2, 2, "give the 1 units"),
                 ({"mesh__stages": 4, "model__name": "linear"}, 4, 2, "cannot be cut into 4 pieces"),

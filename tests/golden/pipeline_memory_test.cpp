@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <new>
 #include <string>
 #include <utility>
@@ -47,6 +48,11 @@ TrainingPlan narrow_plan(Learns learns, std::int64_t cut, std::vector<double> te
 std::vector<Narrow> narrow_rows() {
   std::vector<Narrow> all = {{"SecondStage", narrow_plan(Learns::tokens, 1), 1, 1},
                              {"FirstStage", narrow_plan(Learns::tokens, 2), 0, 1}};
+  for (int rank = 0; rank < 3; ++rank) {
+    auto plan = narrow_plan(Learns::tokens, 1);
+    plan.mesh = {.stages = 2, .replicas = 0, .uneven = {1, 2}};
+    all.push_back({"Rank" + std::to_string(rank) + "OfUneven", plan, rank, rank == 0 ? 0u : 1u});
+  }
   for (int rank = 0; rank < 4; ++rank) {
     const std::size_t unit = rank < 2 ? 1 : 2;  // a block of each stage
     for (const auto& [when, moment] : {std::pair("Before", Moment::before),
@@ -79,7 +85,7 @@ TEST_P(PipelineMemory, ARankThatHasTooLittleMakesAllTakeSmallerMicroBatches) {
   const auto& [name, plan, narrow, unit, moment] = GetParam();
   const auto task = make_task(plan);
   std::vector<task::Model> models;
-  const int ranks = plan.tensor.empty() ? 2 : 2 * static_cast<int>(plan.tensor.size());
+  const int ranks = plan.mesh.ranks() * std::max<int>(1, static_cast<int>(plan.tensor.size()));
   for (int rank = 0; rank < ranks; ++rank) {
     models.push_back(make_start(*task, seed + 100 + static_cast<std::uint64_t>(rank)));
   }

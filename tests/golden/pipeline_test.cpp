@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <tuple>
@@ -30,6 +31,8 @@ struct Stages {
   std::int64_t micro_batches = 0;
   int chunks = 1;
   std::vector<double> shards = {};  ///< of replicas, at ZeRO's level 1
+  std::vector<int> uneven = {};     ///< replicas by stage: the share is of all together
+  std::vector<double> speeds = {};  ///< that these are dealt by; one 0: learnt
 };
 
 void PrintTo(const Stages& shown, std::ostream* out) {
@@ -49,6 +52,17 @@ const std::vector<Stages>& stages() {
       {"ThreeGpipe", 3, Kind::gpipe, Cuts::early, {{24}}, 4},
       {"Three1f1b", 3, Kind::one_f_one_b, Cuts::late},
       {"ThreeZeroBubble", 3, Kind::zero_bubble, Cuts::early, {{24}}, 30},
+      {"OneAndTwoGpipe", 2, Kind::gpipe, Cuts::early, {{24}}, 4, 1, {}, {1, 2}},
+      {"OneAndTwo1f1b", 2, Kind::one_f_one_b, Cuts::late, {{24}}, 5, 1, {}, {1, 2}},
+      {"OneAndTwoZeroBubble", 2, Kind::zero_bubble, Cuts::early, {{24}}, 7, 1, {}, {1, 2}},
+      {"TwoAndOne1f1b", 2, Kind::one_f_one_b, Cuts::early, {{24}}, 0, 1, {}, {2, 1}},
+      {"TwoAndOneSharded", 2, Kind::one_f_one_b, Cuts::late, {{24}}, 5, 1, {1, 3}, {2, 1}},
+      {"OneAndTwoSharded", 2, Kind::zero_bubble, Cuts::late, {{24}}, 4, 1, {1, 3}, {1, 2}},
+      {"ThreeAndOneGpipe", 2, Kind::gpipe, Cuts::late, {{24}}, 7, 1, {}, {3, 1}, {5, 1, 2, 1}},
+      {"ThreeAndOneIdle", 2, Kind::one_f_one_b, Cuts::early, {{24}}, 2, 1, {}, {3, 1}},
+      {"OneAndTwoLearnt", 2, Kind::one_f_one_b, Cuts::early, {{24}}, 6, 1, {}, {1, 2}, {0, 0, 0}},
+      {"OneTwoOne1f1b", 3, Kind::one_f_one_b, Cuts::late, {{24}}, 30, 1, {}, {1, 2, 1}},
+      {"TwoThreeOneGpipe", 3, Kind::gpipe, Cuts::early, {{24}}, 5, 1, {}, {2, 3, 1}},
   };
   return all;
 }
@@ -92,7 +106,11 @@ TEST_P(Pipeline, TrainsAsOneDevice) {
   const auto& expected = alone(what);
   auto plan = what.plan;
   plan.shares = how.shares;
-  plan.mesh = {.stages = how.stages, .replicas = static_cast<int>(how.shares.front().size())};
+  plan.mesh = {.stages = how.stages,
+               .replicas = static_cast<int>(how.uneven.empty() ? how.shares.front().size() : 0),
+               .uneven = how.uneven};
+  plan.speeds = how.speeds;
+  plan.learns_speeds = std::ranges::count(how.speeds, 0.0) > 0;
   plan.cuts = cuts_of(how, static_cast<std::int64_t>(make_task(plan)->make_model().units.size()));
   plan.schedule = how.schedule;
   plan.chunks = how.chunks;
@@ -106,7 +124,7 @@ TEST_P(Pipeline, TrainsAsOneDevice) {
 INSTANTIATE_TEST_SUITE_P(Rows, Pipeline, ::testing::ValuesIn(rows()), row_name<Row>);
 
 TEST(PipelineRows, EveryModelHasItsRows) {
-  EXPECT_GE(rows().size(), 50u);
+  EXPECT_GE(rows().size(), 100u);
 }
 
 }  // namespace

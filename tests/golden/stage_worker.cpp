@@ -46,6 +46,9 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
   made.task = std::make_shared<parallel::tensor::TensorTask>(task, ranks);
   made.parameters = stage.model.parameters();
   std::shared_ptr<parallel::ParameterStore> own;
+  // A stage has as many shards as replicas.
+  auto shards = plan.shards;
+  shards.resize(std::min(shards.size(), static_cast<std::size_t>(mesh->replicas().size())));
   if (plan.zero_level == 0) {
     own = std::make_shared<parallel::ReplicatedModel>(
         stage.model, mesh->replicas(),
@@ -53,10 +56,8 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
   } else {
     own = made.sharded = std::make_shared<parallel::shard::ShardedModel>(
         stage.model, mesh->replicas(),
-        parallel::shard::ShardedModelOptions{.level = plan.zero_level,
-                                             .weights = plan.shards,
-                                             .flat_bytes = 16 << 10,
-                                             .folder = {}});
+        parallel::shard::ShardedModelOptions{
+            .level = plan.zero_level, .weights = shards, .flat_bytes = 16 << 10, .folder = {}});
   }
   if (tensor) own = std::make_shared<parallel::tensor::TensorStore>(own, tensor);
   made.store = std::make_shared<parallel::pipeline::StageStore>(mesh, own, stage.tied, 60s);
@@ -74,6 +75,8 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
                                                                 .chunks = plan.chunks,
                                                                 .micro_batches = plan.micro_batches,
                                                                 .micro_batch = plan.micro_batch,
+                                                                .speeds = plan.speeds,
+                                                                .learns_speeds = plan.learns_speeds,
                                                                 .tensor = ranks,
                                                                 .timeout = 60s});
   return made;

@@ -304,7 +304,9 @@ TrainingResult train_plainly(const TrainingPlan& plan) {
 TrainingResult train(const TrainingPlan& plan) {
   const auto of_a_replica = std::max<std::size_t>(plan.tensor.size(), 1);
   const int world_size =
-      static_cast<int>(plan.shares.front().size() * of_a_replica) * plan.mesh.stages;
+      plan.mesh.even()
+          ? static_cast<int>(plan.shares.front().size() * of_a_replica) * plan.mesh.stages
+          : plan.mesh.ranks();
   const auto task = make_task(plan);
   std::vector<task::Model> models;
   for (int rank = 0; rank < world_size; ++rank) {

@@ -49,12 +49,15 @@ struct TrainingPlan {
   parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
   parallel::shard::WholeForm form = {};                          ///< likewise
   precision::Precision precision = precision::Precision::float32;
-  /// Stages and replicas; where it has stages, shares are by replica.
+  /// Stages and replicas; where it has stages, shares are by replica, or where these are uneven the
+  /// whole batch is one.
   parallel::MeshShape mesh = {};
   std::vector<std::int64_t> cuts = {};  ///< units that stages, or their pieces, begin with
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
-  int chunks = 1;                  ///< pieces per stage
-  std::int64_t micro_batches = 0;  ///< of a share; 0: as many as micro_batch asks for
+  int chunks = 1;                   ///< pieces per stage
+  std::int64_t micro_batches = 0;   ///< of a share; 0: as many as micro_batch asks for
+  std::vector<double> speeds = {};  ///< as train::StageOptions has them
+  bool learns_speeds = false;
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };

@@ -21,6 +21,11 @@ struct Asked {
   bool in_parts() const { return job.mesh.tensor > 1; }
   bool open() const { return job.mesh.stages == kAutoStages; }
   bool stages() const { return job.mesh.stages > 1 || open(); }
+  /// Stages with replicas of their own number.
+  bool uneven() const {
+    const auto& replicas = job.mesh.stage_replicas;
+    return !replicas.empty() && std::ranges::min(replicas) != std::ranges::max(replicas);
+  }
   bool servers() const { return job.parallel.mode == "server"; }
   /// Anything, to one place or the other.
   bool offloads(std::string_view place, std::string_view other) const {
@@ -227,6 +232,19 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.open() && asked.job.mesh.schedule == "interleaved"; },
      "mesh.stages = \"auto\" does not go with mesh.schedule = \"interleaved\": cuts into several "
      "pieces per stage are not planned; take another schedule, or give mesh.stages a number"},
+    {[](const Asked& asked) { return asked.open() && !asked.job.mesh.stage_replicas.empty(); },
+     "mesh.stages = \"auto\" does not go with a number of mesh.replicas for each stage: give "
+     "mesh.stages a number, or leave mesh.replicas out"},
+    {[](const Asked& asked) { return asked.uneven() && asked.in_parts(); },
+     "mesh.tensor does not go with replicas of their own number for each stage: parts of tensors "
+     "would have to be sent by several ways; give mesh.replicas one number"},
+    {[](const Asked& asked) { return asked.uneven() && asked.job.mesh.schedule == "interleaved"; },
+     "mesh.schedule = \"interleaved\" does not go with replicas of their own number for each "
+     "stage: "
+     "its rounds have as many micro-batches as there are stages; take \"1f1b\""},
+    {[](const Asked& asked) { return asked.uneven() && !asked.job.zero.weights.empty(); },
+     "numbers in zero.shards do not go with replicas of their own number for each stage: give "
+     "zero.shards a name"},
     {[](const Asked& asked) { return asked.open() && !asked.job.zero.weights.empty(); },
      "mesh.stages = \"auto\" does not go with numbers in zero.shards, of which how many there have "
      "to "

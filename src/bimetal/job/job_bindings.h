@@ -65,6 +65,8 @@ Binding tensor_parts(MeshConfig& to);
 Binding word_or_count(std::string& to, std::vector<std::string> words);
 /// stages = "auto" | 2; "auto" is kept as `automatic`.
 Binding count_or_auto(std::int64_t& to, std::int64_t automatic);
+/// replicas = 2 | [1, 2]: one number, 0 included, or several of at least 1.
+Binding count_or_counts(std::int64_t& to, std::vector<std::int64_t>& several);
 /// count = 2 | [3, 1]
 Binding server_weights(ServersConfig& to);
 

@@ -126,8 +126,9 @@ struct ZeroConfig {
 /// Stages of a pipeline, replicas of each, and ranks among which tensors are cut: docs/pipeline.md.
 struct MeshConfig {
   std::int64_t stages = 1;
-  std::int64_t replicas = 0;       ///< of each stage; 0: as many as there are ranks for
-  std::int64_t tensor = 1;         ///< ranks that have a replica's tensors in parts
+  std::int64_t replicas = 0;  ///< of each stage; 0: as many as there are ranks for
+  std::vector<std::int64_t> stage_replicas = {};  ///< or a number for each stage, in place of it
+  std::int64_t tensor = 1;                        ///< ranks that have a replica's tensors in parts
   std::vector<std::int64_t> cuts;  ///< units at which stages but the first begin; empty: by cost
   std::string tensor_parts = "equal";  ///< or "speed": how large these are
   std::vector<double> tensor_weights;  ///< or weights of those ranks, in place of it

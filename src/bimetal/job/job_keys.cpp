@@ -95,7 +95,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"zero", "copies", kAlike, whole(zero.copies, 1, 2)},
       {"zero", "keep_below", kAlike, whole(zero.keep_below, 0)},
       {"mesh", "stages", kAlike, count_or_auto(mesh.stages, kAutoStages)},
-      {"mesh", "replicas", kAlike, whole(mesh.replicas, 0)},
+      {"mesh", "replicas", kAlike, count_or_counts(mesh.replicas, mesh.stage_replicas)},
       {"mesh", "tensor", kAlike, whole(mesh.tensor, 1)},
       {"mesh", "cuts", kAlike, rising_numbers(mesh.cuts)},
       {"mesh", "tensor_weights", kAlike, tensor_parts(mesh)},

@@ -109,6 +109,7 @@ static void to_json(Json& json, const MeshReport& mesh) {
           {"tensor", mesh.tensor},
           {"schedule", mesh.schedule},
           {"begins", mesh.begins}};
+  if (!mesh.uneven.empty()) json["replicas"] = mesh.uneven;
 }
 
 static void to_json(Json& json, const FastestAlone& fastest) {

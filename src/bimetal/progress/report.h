@@ -88,7 +88,9 @@ struct BalanceRecord {
 
 /// How the model was cut: docs/pipeline.md.
 struct MeshReport {
-  std::int64_t stages = 1, replicas = 1, tensor = 1;
+  std::int64_t stages = 1, replicas = 1;
+  std::vector<std::int64_t> uneven = {};  ///< replicas by stage, where they are not alike
+  std::int64_t tensor = 1;
   std::string schedule = {};
   std::vector<std::int64_t> begins = {};  ///< the unit that each piece of the model begins with
 };

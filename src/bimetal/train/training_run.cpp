@@ -127,7 +127,9 @@ balance::Balancer TrainingRun::measure_devices() {
     devices = probe_devices(group_, job_.train, *task_, probe_options());
   }
   for (const auto& device : devices) alone_.push_back(device.cost.rate(batch_weight()));
-  return balance::Balancer({.policy = job_.parallel.balance,
+  // What replicas of uneven stages get of a step is no matter of shares: see Dealer.
+  const bool dealt = stages_.mesh && !stages_.mesh->shape().even();
+  return balance::Balancer({.policy = dealt ? balance::Policy::Equal : job_.parallel.balance,
                             .fixed_weights = job_.parallel.weights,
                             .global_batch = batch_weight()},
                            replicas_.devices(devices));

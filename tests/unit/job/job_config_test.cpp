@@ -246,6 +246,10 @@ TEST(JobConfig, CutsAreUnitsInTheirOrder) {
   EXPECT_TRUE(parse("", {"mesh.tensor_weights=[]"}).mesh.tensor_weights.empty());
   EXPECT_EQ(parse("", {"mesh.tensor_weights=speed"}).mesh.tensor_parts, "speed");
   EXPECT_THAT(error_of("[mesh]\ntensor_weights = [0]"), HasSubstr("above 0"));
+  const std::string two = "[mesh]\nreplicas = [1, 2]";
+  EXPECT_EQ(parse(two).mesh.stage_replicas, (std::vector<std::int64_t>{1, 2}));
+  EXPECT_TRUE(parse(two, {"mesh.replicas=2"}).mesh.stage_replicas.empty());
+  EXPECT_THAT(error_of("[mesh]\nreplicas = [0, 1]"), HasSubstr("at least 1 like [1, 2]"));
 }
 
 TEST(JobConfig, RefusesSharesThatNobodyCanTake) {
@@ -331,6 +335,7 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   job.parallel.weights.clear();
   job.train.recompute = "all";
   job.mesh.stages = kAutoStages;
+  job.mesh.stage_replicas = {1, 2};
   EXPECT_EQ(parse(to_toml(job)), job);
 }
 

@@ -161,6 +161,34 @@ TEST(MeshPlan, ReplicasOfUnlikeSpeedGetUnlikeSamples) {
   }
 }
 
+// What is predicted of uneven stages is what their lists come to: half of the work each, and as
+// many activations as are under way.
+TEST(MeshPlan, StagesOfUnevenReplicasAreDealtMicroBatches) {
+  const auto input = input_of(unequal_units(), 64);
+  const auto cluster = apart({1, 1, 1}, std::vector<double>(3, 64 * kGiB), kFastLink);
+  const PipelineOptions options{.micro_batches = 16};
+  const auto one = simulated(input, cluster, *choose_cut(input, cluster, {{0}, {1}}, options));
+  auto two = choose_cut(input, cluster, {{0}, {1, 2}}, options);
+  ASSERT_TRUE(two);
+  EXPECT_FALSE(two->even());
+  EXPECT_THAT(two->stages[1].samples, ::testing::ElementsAre(32, 32));
+  EXPECT_GT(two->stages[1].end - two->stages[1].begin, one.stages[1].end - one.stages[1].begin);
+  EXPECT_EQ(two->peak_bytes.size(), 3u);
+  EXPECT_THAT(keys_of(*two), HasSubstr("mesh.replicas=[1, 2]"));
+  EXPECT_THAT(describe(cluster, *two), HasSubstr("2 stages of 1 + 2 replicas"));
+  const auto run = simulated(input, cluster, *two);
+  EXPECT_LT(run.step_s, 0.85 * one.step_s);
+  EXPECT_EQ(run_of(input, cluster, *two).stages.size(), 3u);
+}
+
+TEST(MeshPlan, SlowLinksAndASmallThirdDeviceSpeakForUnevenStages) {
+  const auto input = input_of(transformer_facts({.layers = 12, .width = 768, .context = 512}), 32);
+  const auto cluster = apart({2, 1, 1}, std::vector<double>(3, 64 * kGiB), {1e-4, 0.4e9});
+  const auto plan = plan_mesh(input, cluster);
+  const auto uneven = std::ranges::find_if(plan.best, [](const auto& c) { return !c.even(); });
+  EXPECT_NE(uneven, plan.best.end());
+}
+
 TEST(MeshPlan, RefusesWhatIsNoModelOrNoCluster) {
   const auto cluster = apart({1}, {kGiB}, kFastLink);
   EXPECT_THROW(plan_mesh({}, cluster), Error);

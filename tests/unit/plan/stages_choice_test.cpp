@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "mesh_clusters.h"
 
 namespace bimetal::plan {
@@ -28,7 +30,7 @@ TEST(StagesChoice, FastLinksSpeakForSharesAndSlowOnesForStages) {
       input_for(transformer_facts({.layers = 24, .width = 1024, .context = 512}), 16);
   const std::vector<double> speeds = {1, 1, 1, 1}, memory(4, kPlenty);
   const auto fast = choose_stages(input, apart(speeds, memory, {5e-6, 50e9}), {});
-  EXPECT_THAT(stage_counts(fast), ::testing::ElementsAre(1, 2, 4));
+  EXPECT_THAT(stage_counts(fast), ::testing::ElementsAre(1, 2, 3, 4));
   const auto slow = choose_stages(input, apart(speeds, memory, kGigabitLink), {});
   EXPECT_GT(slow.front().stages.size(), 1u);
   EXPECT_LT(slow.front().step_s, fast.front().step_s * 100);
@@ -79,6 +81,25 @@ TEST(StagesChoice, WhatIsStatedWins) {
   ASSERT_EQ(stated.size(), 1u);
   EXPECT_EQ(stated[0].micro_batches, 3);
   EXPECT_EQ(stated[0].schedule, parallel::schedule::Kind::gpipe);
+}
+
+std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
+  std::vector<std::size_t> counts;
+  for (const auto& stage : choice.stages) counts.push_back(stage.devices.size());
+  return counts;
+}
+
+// A device as fast as two others together, on slow links: each is to do half of the work.
+TEST(StagesChoice, StagesMayHaveReplicasOfTheirOwnNumber) {
+  const auto input = input_for(transformer_facts({.layers = 12, .width = 768, .context = 512}), 32);
+  const auto cluster = apart({2, 1, 1}, std::vector(3, kPlenty), {1e-4, 0.4e9});
+  const auto choices = choose_stages(input, cluster, {});
+  const auto two = std::ranges::find(choices, 2u, [](const auto& c) { return c.stages.size(); });
+  ASSERT_NE(two, choices.end());
+  EXPECT_EQ(replica_counts(*two), (std::vector<std::size_t>{1, 2}));
+  EXPECT_NEAR(two->stages[1].samples[0], 16, 3);
+  const auto even = choose_stages(input, cluster, {.uneven = false});
+  EXPECT_THAT(stage_counts(even), ::testing::ElementsAre(1, 3));
 }
 
 TEST(StagesChoice, ModelsOfFewUnitsHaveFewStages) {

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -18,8 +19,14 @@ namespace {
 /// Who trains.
 struct Workers {
   std::int64_t level;
-  std::vector<double> shards;           ///< one for each, or for each replica of a stage
-  std::vector<std::int64_t> cuts = {};  ///< where stages begin
+  std::vector<double> shards;             ///< one for each, or for each replica of a stage
+  std::vector<std::int64_t> cuts = {};    ///< where stages begin
+  std::vector<std::int64_t> uneven = {};  ///< replicas by stage; their shards are equal
+
+  std::size_t ranks() const {
+    return uneven.empty() ? shards.size() * (cuts.size() + 1)
+                          : static_cast<std::size_t>(std::reduce(uneven.begin(), uneven.end()));
+  }
 };
 
 class SlicedResume : public test::CheckpointedJob {
@@ -39,12 +46,12 @@ class SlicedResume : public test::CheckpointedJob {
   std::filesystem::path train_as(const Workers& who, const std::string& name, std::int64_t steps,
                                  std::optional<std::filesystem::path> resume = {}) {
     job_.zero.level = who.level;
-    job_.zero.shards = "";
-    job_.zero.weights = who.shards;
+    job_.zero.shards = who.uneven.empty() ? "" : "equal";
+    job_.zero.weights = who.uneven.empty() ? who.shards : std::vector<double>();
+    job_.mesh.stage_replicas = who.uneven;
     job_.mesh.cuts = who.cuts;
     job_.mesh.stages = static_cast<std::int64_t>(who.cuts.size()) + 1;
-    return train(name, static_cast<int>(who.shards.size() * (who.cuts.size() + 1)), steps,
-                 std::move(resume));
+    return train(name, static_cast<int>(who.ranks()), steps, std::move(resume));
   }
 
   /// All of its tensors, whole.
@@ -78,7 +85,9 @@ TEST_F(SlicedResume, FromEachToEach) {
                                                   {"level 3 of 3", {3, {5, 2, 0}}},
                                                   {"two stages", {0, {1}, {1}}},
                                                   {"two stages twice", {0, {1, 1}, {2}}},
-                                                  {"sharded stages", {1, {3, 1}, {1}}}};
+                                                  {"sharded stages", {1, {3, 1}, {1}}},
+                                                  {"uneven stages", {0, {}, {1}, {1, 2}}},
+                                                  {"uneven shards", {1, {}, {1}, {2, 1}}}};
   const auto expected = all_of(train_as(workers.at("alone"), "expected", 3));
   EXPECT_EQ(expected.count("fc1.weight.exp_avg"), 1u);
   for (const auto& [from, first] : workers) {

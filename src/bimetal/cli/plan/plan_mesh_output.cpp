@@ -110,6 +110,10 @@ void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
   std::vector<std::string> names;
   for (std::size_t s = 0; s < best.stages.size(); ++s) {
     const auto& devices = best.stages[s].devices;
+    for (const int device : devices) {
+      if (!best.even()) names.push_back(fmt::format("{}: {}", s, cluster.device(device).name));
+    }
+    if (!best.even()) continue;
     const auto more = devices.size() > 1 ? fmt::format(" and {} more", devices.size() - 1) : "";
     names.push_back(fmt::format("{}: {}{}", s, cluster.device(devices.front()).name, more));
   }

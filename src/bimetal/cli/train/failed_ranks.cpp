@@ -9,10 +9,10 @@
 #include "bimetal/cli/train/shared_job.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/launch/meet.h"
-#include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/failure_note.h"
 #include "bimetal/rendezvous/survivors.h"
+#include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::cli {
 namespace {
@@ -22,9 +22,13 @@ constexpr std::chrono::seconds kToLeaveWord{5};
 /// A rank of a mesh is told of by its place in it. One that does not fit the ranks they refuse.
 void name_by_place(launch::LaunchPlan& plan, const job::MeshConfig& mesh) {
   if (mesh.stages == job::kAutoStages) return;
-  const int stages = static_cast<int>(mesh.stages), tensor = static_cast<int>(mesh.tensor);
-  const parallel::MeshShape shape{stages, plan.world_size / (stages * tensor), tensor};
-  if (stages * tensor == 1 || shape.ranks() != plan.world_size) return;
+  if (mesh.stages * mesh.tensor == 1) return;
+  parallel::MeshShape shape;
+  try {
+    shape = train::shape_of(mesh, plan.world_size);
+  } catch (const Error&) {
+    return;
+  }
   for (std::size_t i = 0; i < plan.ranks.size(); ++i) {
     auto& name = plan.ranks[i].name;
     name = fmt::format("{}, {}", name_of(shape, plan.first_rank + static_cast<int>(i)), name);

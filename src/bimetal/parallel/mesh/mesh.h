@@ -11,10 +11,18 @@ namespace bimetal::parallel {
 
 struct MeshShape {
   int stages = 1;
-  int replicas = 1;
+  int replicas = 1;  ///< of each stage; 0 where they have not equally many
   int tensor = 1;
+  std::vector<int> uneven = {};  ///< then the replicas of each stage; else empty
 
-  int ranks() const noexcept { return stages * replicas * tensor; }
+  bool even() const noexcept { return uneven.empty(); }
+  int replicas_of(int stage) const {
+    return even() ? replicas : uneven[static_cast<std::size_t>(stage)];
+  }
+  int ranks() const noexcept;
+  /// Ranks that compute a part of the samples together. Where stages have equally many replicas
+  /// each replica has a pipeline of its own; else all ranks are one.
+  int pipeline_ranks() const noexcept { return even() ? stages : ranks() / tensor; }
   bool operator==(const MeshShape&) const = default;
 };
 
@@ -34,9 +42,10 @@ int rank_at(const MeshShape& shape, const MeshPlace& place);
 /// "stage 1 of 3, replica 0": what there is one of is left out; "rank 2" where that is all.
 std::string name_of(const MeshShape& shape, int rank);
 
-/// The shape of `ranks` ranks; `replicas` 0: as many as there are ranks for. Error(InvalidArgument)
-/// for one that does not come to that many ranks, with what would.
-MeshShape fit_mesh(int stages, int replicas, int tensor, int ranks);
+/// The shape of `ranks` ranks that is asked for; `replicas` 0: as many as there are ranks for;
+/// `uneven` may have one number throughout. Error(InvalidArgument) for one that does not come to
+/// that many ranks, with what would.
+MeshShape fit_mesh(MeshShape asked, int ranks);
 
 /// A line per stage, for people: its ranks by replica, and `units`, what each stage has of the
 /// model: "units 0-4 (embedding … h.3)".
@@ -55,18 +64,27 @@ class Mesh {
 
   /// All ranks.
   const comm::Group& world() const noexcept { return world_; }
-  /// The stages of this replica, for this rank's part of tensors: its rank in it is its stage.
+  /// Whom this rank's micro-batches go through, for its part of tensors: the stages of this
+  /// replica, its rank in it being its stage; all ranks where the stages' replicas are uneven.
   const comm::Group& pipeline() const noexcept { return pipeline_; }
+  /// How many replicas of each stage pipeline() has, and which of them this rank is.
+  std::vector<int> widths() const;
+  int own_replica() const noexcept { return shape_.even() ? 0 : place_.replica; }
+  /// Replica `replica` (below widths()) of stage `stage` as a rank of pipeline().
+  int peer(int stage, int replica) const;
   /// Those with the same parameters: its rank in it is its replica.
   const comm::Group& replicas() const noexcept { return replicas_; }
   /// Those with the other parts of this rank's tensors: its rank in it is its part.
   const comm::Group& tensor() const noexcept { return tensor_; }
 
-  /// The name of the rank that has stage `stage` of this pipeline: "stage 1 of 3, replica 0
-  /// (rank 2)".
-  std::string name_of_stage(int stage) const;
+  /// The name of rank `peer` of pipeline(): "stage 1 of 3, replica 0 (rank 2)".
+  std::string name_of_peer(int peer) const;
+  /// This rank's.
+  std::string own_name() const;
 
  private:
+  comm::Group make_pipeline();
+
   MeshShape shape_;
   MeshPlace place_;
   comm::Group world_, pipeline_, replicas_, tensor_;

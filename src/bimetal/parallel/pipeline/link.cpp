@@ -45,7 +45,7 @@ comm::Work keeping(comm::Work work, Kept kept) {
 
 struct Incoming::State {
   comm::Group group;
-  int stage = 0;
+  int peer = 0;
   MessageName name;
   torch::Device device{torch::kCPU};
   std::chrono::milliseconds timeout{};
@@ -80,7 +80,7 @@ void Incoming::State::post(const std::shared_ptr<State>& state) {
   for (std::size_t i = 0; i < state->values.size(); ++i) {
     if (!state->values[i].defined()) continue;
     auto work =
-        state->group.recv(tensor_buffer(state->values[i]), state->stage,
+        state->group.recv(tensor_buffer(state->values[i]), state->peer,
                           tag_of(state->name, static_cast<int>(i)), Deadline::after(kPosted));
     state->arriving.push_back(keeping(std::move(work), state->values[i]));
   }
@@ -119,23 +119,22 @@ std::optional<task::Values> Incoming::wait() {
 Link::Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout)
     : mesh_(mesh), group_(mesh.pipeline()), device_(device), timeout_(timeout) {}
 
-std::shared_ptr<Incoming::State> Link::await(int stage, const MessageName& name) const {
+std::shared_ptr<Incoming::State> Link::await(int peer, const MessageName& name) const {
   auto state = std::make_shared<Incoming::State>();
   state->group = group_;
-  state->stage = stage;
+  state->peer = peer;
   state->name = name;
   state->device = device_;
   state->timeout = timeout_;
-  state->awaited = fmt::format("{}: the {} of micro-batch {} from {}",
-                               mesh_.name_of_stage(mesh_.place().stage),
+  state->awaited = fmt::format("{}: the {} of micro-batch {} from {}", mesh_.own_name(),
                                name.forward ? "activations" : "gradients", name.micro_batch,
-                               mesh_.name_of_stage(stage));
+                               mesh_.name_of_peer(peer));
   return state;
 }
 
-Incoming Link::expect(int stage, const MessageName& name) {
-  auto state = await(stage, name);
-  state->described = group_.recv(comm::buffer(std::span(state->description)), stage,
+Incoming Link::expect(int peer, const MessageName& name) {
+  auto state = await(peer, name);
+  state->described = group_.recv(comm::buffer(std::span(state->description)), peer,
                                  tag_of(name, kDescription), Deadline::after(kPosted));
   state->described.on_done([state](std::exception_ptr error) {
     if (error) return;
@@ -150,40 +149,40 @@ Incoming Link::expect(int stage, const MessageName& name) {
   return Incoming(std::move(state));
 }
 
-Incoming Link::expect_like(int stage, const MessageName& name, const task::Values& like) {
-  auto state = await(stage, name);
+Incoming Link::expect_like(int peer, const MessageName& name, const task::Values& like) {
+  auto state = await(peer, name);
   state->description = describe(like);
   Incoming::State::post(state);
   state->with_gradients.assign(like.size(), false);
   return Incoming(std::move(state));
 }
 
-void Link::send(int stage, const MessageName& name, const task::Values& values) {
+void Link::send(int peer, const MessageName& name, const task::Values& values) {
   auto description = std::make_shared<Description>(describe(values));
-  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), stage,
+  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
                                       tag_of(name, kDescription), Deadline::after(kPosted)),
                           description));
-  send_values(stage, name, values);
+  send_values(peer, name, values);
 }
 
-void Link::send_nothing(int stage, const MessageName& name) {
+void Link::send_nothing(int peer, const MessageName& name) {
   auto description = std::make_shared<Description>(describe_nothing());
-  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), stage,
+  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
                                       tag_of(name, kDescription), Deadline::after(kPosted)),
                           description));
 }
 
-void Link::send_like(int stage, const MessageName& name, const task::Values& values) {
-  send_values(stage, name, values);
+void Link::send_like(int peer, const MessageName& name, const task::Values& values) {
+  send_values(peer, name, values);
 }
 
-void Link::send_values(int stage, const MessageName& name, const task::Values& values) {
+void Link::send_values(int peer, const MessageName& name, const task::Values& values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i].defined()) continue;
     const auto host = on_host(values[i]);
     bytes_sent_ += static_cast<std::int64_t>(host.nbytes());
     sent_.push_back(
-        keeping(group_.send(tensor_buffer(host), stage, tag_of(name, static_cast<int>(i)),
+        keeping(group_.send(tensor_buffer(host), peer, tag_of(name, static_cast<int>(i)),
                             Deadline::after(kPosted)),
                 host));
   }
@@ -197,8 +196,7 @@ void Link::flush() {
           ErrorCode::Timeout,
           fmt::format("{}: what it has sent to the stages beside it was not taken within "
                       "{} s: is one of them stuck? parallel.timeout_s sets how long to wait",
-                      mesh_.name_of_stage(mesh_.place().stage),
-                      std::chrono::duration<double>(timeout_).count()));
+                      mesh_.own_name(), std::chrono::duration<double>(timeout_).count()));
     }
     work.wait();
   }

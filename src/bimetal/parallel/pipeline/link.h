@@ -50,18 +50,18 @@ class Link {
   /// `timeout`: of each wait.
   Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout);
 
-  /// Asks for a message with a description, from stage `stage`.
-  Incoming expect(int stage, const MessageName& name);
+  /// Asks for a message with a description, from `peer`, a rank of mesh.pipeline(), as below.
+  Incoming expect(int peer, const MessageName& name);
   /// Asks for one without: `like` says what it will look like. Undefined ones are left out.
-  Incoming expect_like(int stage, const MessageName& name, const task::Values& like);
+  Incoming expect_like(int peer, const MessageName& name, const task::Values& like);
 
   /// Sends with a description, and returns at once. Error(Unsupported) for values that cannot be
   /// described: of more tensors or dimensions than any model has between its units.
-  void send(int stage, const MessageName& name, const task::Values& values);
+  void send(int peer, const MessageName& name, const task::Values& values);
   /// Instead: there are none, because something went wrong.
-  void send_nothing(int stage, const MessageName& name);
+  void send_nothing(int peer, const MessageName& name);
   /// Sends to who has called expect_like().
-  void send_like(int stage, const MessageName& name, const task::Values& values);
+  void send_like(int peer, const MessageName& name, const task::Values& values);
 
   /// Waits for what has been sent. Rethrows the fabric's errors.
   void flush();
@@ -71,8 +71,8 @@ class Link {
 
  private:
   /// What is to come, before anything is asked for.
-  std::shared_ptr<Incoming::State> await(int stage, const MessageName& name) const;
-  void send_values(int stage, const MessageName& name, const task::Values& values);
+  std::shared_ptr<Incoming::State> await(int peer, const MessageName& name) const;
+  void send_values(int peer, const MessageName& name, const task::Values& values);
 
   const Mesh& mesh_;
   comm::Group group_;

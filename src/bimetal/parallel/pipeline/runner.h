@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <span>
 
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/pipeline/link.h"
+#include "bimetal/parallel/schedule/deal.h"
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/task/values.h"
 
@@ -70,20 +70,21 @@ class Runner {
     bool incomplete = false;        ///< on this stage or one before
   };
 
-  /// A step between the store's begin_step() and finish_step(). `samples`: of each micro-batch, the
-  /// same on all stages; those of 0 nobody computes. Errors: the fabric's, and what StageWork
+  /// A step between the store's begin_step() and finish_step(). `deal`: of its micro-batches among
+  /// the replicas of mesh.widths(), the same on all ranks. Errors: the fabric's, and what StageWork
   /// throws.
-  Result run(std::span<const std::int64_t> samples, const StageWork& work, ParameterStore& store);
+  Result run(const schedule::Deal& deal, const StageWork& work, ParameterStore& store);
 
-  /// Forward alone of `count` micro-batches, without gradients; `take` gets the model's outputs
-  /// where it ends. `work.inputs` and `work.forward` are used.
-  void run_forward(int count, const StageWork& work,
+  /// Forward alone, without gradients; `take` gets the model's outputs where it ends.
+  /// `work.inputs` and `work.forward` are used.
+  void run_forward(const schedule::Deal& deal, const StageWork& work,
                    const std::function<void(int micro_batch, const task::Values& outputs)>& take);
 
   /// Bytes of activations and their gradients that this rank has sent.
   std::int64_t bytes_sent() const noexcept { return link_.bytes_sent(); }
 
  private:
+  const Mesh& mesh_;
   RunnerOptions options_;
   Line line_;
   Link link_;

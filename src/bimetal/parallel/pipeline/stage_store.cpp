@@ -12,6 +12,22 @@
 
 namespace bimetal::parallel::pipeline {
 
+namespace {
+
+/// Who has one of `stages`, as ranks of mesh.pipeline().
+std::vector<int> peers_of(const Mesh& mesh, const std::vector<int>& stages) {
+  const auto widths = mesh.widths();
+  std::vector<int> peers;
+  for (const int stage : stages) {
+    for (int replica = 0; replica < widths[static_cast<std::size_t>(stage)]; ++replica) {
+      peers.push_back(mesh.peer(stage, replica));
+    }
+  }
+  return peers;
+}
+
+}  // namespace
+
 StageStore::StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
                        const std::vector<Tied>& tied, std::chrono::milliseconds timeout)
     : mesh_(std::move(mesh)), own_(std::move(own)), timeout_(timeout) {
@@ -20,7 +36,7 @@ StageStore::StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<Paramet
   for (const auto& [tensor, stages] : tied) {
     // Stages outside of it ask for the group, too, and get none.
     const auto [place, fresh] = groups.try_emplace(stages);
-    if (fresh) place->second = pipeline.subgroup(stages);
+    if (fresh) place->second = pipeline.subgroup(peers_of(*mesh_, stages));
     if (!tensor.defined()) continue;
     shared_.push_back({tensor, place->second, mesh_->place().stage == stages.front()});
   }
@@ -46,23 +62,27 @@ void StageStore::run_pass(const std::function<void()>& backward, bool last) {
 // Each pipeline sums by itself what its replicas have summed, the same numbers in the same order;
 // or the replicas sum what their pipelines have.
 void StageStore::finish_step() {
-  if (sums_first()) sum_shared();
+  if (sums_first()) sum_shared(false);
   own_->finish_step();
-  if (!sums_first()) sum_shared();
+  if (!sums_first()) sum_shared(true);
 }
 
-void StageStore::sum_shared() {
+void StageStore::sum_shared(bool replicas_have_summed) {
   const Stopwatch watch;
-  for (auto& shared : shared_) sum(shared);
+  for (auto& shared : shared_) sum(shared, replicas_have_summed);
   waited_ += watch.seconds();
 }
 
-void StageStore::sum(Shared& shared) const {
+// Where a pipeline has several replicas of a stage, what they have summed, or are to sum yet, comes
+// from one of them, and zeros from the others.
+void StageStore::sum(Shared& shared, bool replicas_have_summed) const {
   auto& gradient = shared.tensor.mutable_grad();
   if (!gradient.defined()) gradient = torch::zeros_like(shared.tensor);
   const auto host = gradient.to(torch::kCPU).contiguous();
+  if (replicas_have_summed && !stands_for_stage()) host.zero_();
   shared.stages.all_reduce(tensor_buffer(host), comm::ReduceOp::sum, Deadline::after(timeout_))
       .wait();
+  if (!replicas_have_summed && !stands_for_stage()) host.zero_();
   if (!host.is_same(gradient)) gradient.copy_(host);
 }
 

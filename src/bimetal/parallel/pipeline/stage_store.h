@@ -57,8 +57,10 @@ class StageStore final : public ParameterStore {
 
   /// Shards are of gradients that the stages have summed.
   bool sums_first() const noexcept { return own_->in_shards() && !shared_.empty(); }
-  void sum_shared();
-  void sum(Shared& shared) const;
+  /// Of the replicas that sum with each other's stages one stands for all.
+  bool stands_for_stage() const { return mesh_->own_replica() == 0; }
+  void sum_shared(bool replicas_have_summed);
+  void sum(Shared& shared, bool replicas_have_summed) const;
 
   std::shared_ptr<const Mesh> mesh_;
   std::shared_ptr<ParameterStore> own_;

@@ -31,27 +31,22 @@ task::Values defined(const task::Values& values) {
 
 }  // namespace
 
-StepRun::StepRun(const Line& line, const RunnerOptions& options, Link& link, std::int64_t step,
-                 std::span<const std::int64_t> samples, const StageWork& work,
-                 ParameterStore& store)
-    : line_(line),
+StepRun::StepRun(const Route& route, const RunnerOptions& options, Link& link, std::int64_t step,
+                 const StageWork& work, ParameterStore& store)
+    : route_(route),
+      line_(route_.line),
       options_(options),
       link_(link),
       step_(step),
-      samples_(samples),
       work_(work),
       store_(store),
-      actions_(schedule::schedule(options.kind, line.stage,
-                                  {line.stages, static_cast<int>(samples.size()), line.chunks})) {}
+      actions_(
+          route.deal.actions(options.kind, line_.chunks, line_.stage, route.mesh.own_replica())) {}
 
 Runner::Result StepRun::run() {
   post_receives();
   const auto last = last_backward();
-  for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const auto& action = actions_[i];
-    if (samples_[static_cast<std::size_t>(action.micro_batch)] == 0) continue;
-    act(action, i == last);
-  }
+  for (std::size_t i = 0; i < actions_.size(); ++i) act(actions_[i], i == last);
   link_.flush();
   device::synchronize(options_.device);
   for (const auto& loss : losses_) result_.loss_sum += loss.item<double>();
@@ -62,9 +57,8 @@ void StepRun::post_receives() {
   for (const auto& action : actions_) {
     const int piece = line_.piece(action.chunk);
     if (action.what != What::forward || line_.begins(piece)) continue;
-    if (samples_[static_cast<std::size_t>(action.micro_batch)] == 0) continue;
-    activations_[{action.chunk, action.micro_batch}] =
-        link_.expect(line_.stage_of(piece - 1), {step_, true, piece - 1, action.micro_batch});
+    activations_[{action.chunk, action.micro_batch}] = link_.expect(
+        route_.peer(piece - 1, action.micro_batch), {step_, true, piece - 1, action.micro_batch});
   }
 }
 
@@ -72,9 +66,8 @@ void StepRun::post_receives() {
 std::size_t StepRun::last_backward() const {
   std::size_t last = actions_.size();
   for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const auto& action = actions_[i];
-    const bool adds = action.what == What::backward || action.what == What::backward_weight;
-    if (adds && samples_[static_cast<std::size_t>(action.micro_batch)] > 0) last = i;
+    const auto what = actions_[i].what;
+    if (what == What::backward || what == What::backward_weight) last = i;
   }
   return last;
 }
@@ -158,7 +151,7 @@ void StepRun::compute_forward(const Action& action, Pass& pass) {
 void StepRun::hand_on(const Action& action, Pass& pass) {
   const int piece = line_.piece(action.chunk);
   if (line_.ends(piece)) return;
-  const int next = line_.stage_of(piece + 1);
+  const int next = route_.peer(piece + 1, action.micro_batch);
   const MessageName name{step_, true, piece, action.micro_batch};
   if (!pass.whole) return link_.send_nothing(next, name);
   link_.send(next, name, pass.outputs);
@@ -212,7 +205,8 @@ void StepRun::hand_back(const Action& action, const Pass& pass) {
       gradients.push_back(input.grad().defined() ? input.grad() : torch::zeros_like(input));
     }
   }
-  link_.send_like(line_.stage_of(piece - 1), {step_, false, piece, action.micro_batch}, gradients);
+  link_.send_like(route_.peer(piece - 1, action.micro_batch),
+                  {step_, false, piece, action.micro_batch}, gradients);
 }
 
 void StepRun::backward_weight(const Action& action, bool last) {

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,10 +16,26 @@
 
 namespace bimetal::parallel::pipeline {
 
+/// Where a step's micro-batches come from and go to.
+struct Route {
+  const Mesh& mesh;
+  const schedule::Deal& deal;
+  Line line;
+
+  bool comes_by(int micro_batch) const {
+    return deal.replica(line.stage, micro_batch) == mesh.own_replica();
+  }
+  /// Who has piece `piece` for it, as a rank of mesh.pipeline().
+  int peer(int piece, int micro_batch) const {
+    const int stage = line.stage_of(piece);
+    return mesh.peer(stage, deal.replica(stage, micro_batch));
+  }
+};
+
 class StepRun {
  public:
-  StepRun(const Line& line, const RunnerOptions& options, Link& link, std::int64_t step,
-          std::span<const std::int64_t> samples, const StageWork& work, ParameterStore& store);
+  StepRun(const Route& route, const RunnerOptions& options, Link& link, std::int64_t step,
+          const StageWork& work, ParameterStore& store);
 
   Runner::Result run();
 
@@ -53,11 +68,11 @@ class StepRun {
   bool try_to(const Action& action, const std::function<void()>& compute);
   void give_up();
 
+  const Route route_;
   const Line line_;
   const RunnerOptions& options_;
   Link& link_;
   const std::int64_t step_;
-  const std::span<const std::int64_t> samples_;
   const StageWork& work_;
   ParameterStore& store_;
   const std::vector<Action> actions_;

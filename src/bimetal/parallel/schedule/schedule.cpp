@@ -44,9 +44,15 @@ std::vector<Action> one_by_one(int count, int ahead, const Forward& forward,
   return actions;
 }
 
+int windows_of(const Shape& shape, int first, int last) {
+  int sum = 0;
+  for (int stage = first; stage < last; ++stage) sum += shape.window(stage);
+  return sum;
+}
+
 std::vector<Action> one_f_one_b(int stage, const Shape& shape) {
   return one_by_one(
-      shape.micro_batches, shape.stages - stage - 1,
+      shape.micro_batches, windows_of(shape, stage, shape.stages) - 1,
       [](int n) {
         return Action{What::forward, n};
       },
@@ -58,7 +64,7 @@ std::vector<Action> one_f_one_b(int stage, const Shape& shape) {
 // Groups of as many micro-batches as there are stages go through all chunks before the next group
 // begins.
 std::vector<Action> interleaved(int stage, const Shape& shape) {
-  const auto& [stages, micro_batches, chunks] = shape;
+  const int stages = shape.stages, micro_batches = shape.micro_batches, chunks = shape.chunks;
   const auto nth = [&](What what, int n) {
     const int round = stages * chunks, within = n % round;
     const int chunk = within / stages;
@@ -74,6 +80,7 @@ std::vector<Action> interleaved(int stage, const Shape& shape) {
 // Stage s puts off the weights' part by s micro-batches, for which it holds activations that 1F1B
 // has on the stages before: later stages let their inputs' gradients go first.
 std::vector<Action> zero_bubble(int stage, const Shape& shape) {
+  const int behind = windows_of(shape, 0, stage);
   std::vector<Action> actions;
   int done = 0;
   for (const auto& action : one_f_one_b(stage, shape)) {
@@ -82,7 +89,7 @@ std::vector<Action> zero_bubble(int stage, const Shape& shape) {
       continue;
     }
     actions.push_back({What::backward_input, action.micro_batch});
-    if (action.micro_batch >= stage) actions.push_back({What::backward_weight, done++});
+    if (action.micro_batch >= behind) actions.push_back({What::backward_weight, done++});
   }
   while (done < shape.micro_batches) actions.push_back({What::backward_weight, done++});
   return actions;
@@ -111,7 +118,7 @@ std::string to_string(const Action& action) {
 }
 
 void require_possible(Kind kind, const Shape& shape) {
-  const auto& [stages, micro_batches, chunks] = shape;
+  const int stages = shape.stages, micro_batches = shape.micro_batches, chunks = shape.chunks;
   if (stages < 1 || micro_batches < 1 || chunks < 1) {
     refuse(
         fmt::format("a pipeline of {} stages, {} micro-batches and {} pieces per stage: each "
@@ -123,6 +130,11 @@ void require_possible(Kind kind, const Shape& shape) {
         fmt::format("schedule \"{}\" has one piece of the model per stage, not {}: take "
                     "\"interleaved\"",
                     to_string(kind), chunks));
+  }
+  if (kind == Kind::interleaved && !shape.windows.empty()) {
+    refuse(
+        "schedule \"interleaved\" goes in rounds of as many micro-batches as there are stages, "
+        "which replicas of their own number for each stage do not keep: take \"1f1b\"");
   }
   if (kind == Kind::interleaved && micro_batches % stages != 0) {
     const int fewer = micro_batches / stages * stages;

@@ -50,11 +50,17 @@ struct Shape {
   int stages = 1;
   int micro_batches = 1;
   int chunks = 1;
+  /// How many micro-batches are in each stage at a time, on its replicas together; empty: 1.
+  std::vector<int> windows = {};
+
+  int window(int stage) const {
+    return windows.empty() ? 1 : windows[static_cast<std::size_t>(stage)];
+  }
 };
 
 /// What can be run: Error(InvalidArgument) that says what could, unless stages, micro_batches and
-/// chunks are at least 1, chunks is 1 but for interleaved, and micro_batches is a multiple of
-/// stages with interleaved.
+/// chunks are at least 1, chunks is 1 but for interleaved, and with interleaved micro_batches is a
+/// multiple of stages and there are no windows.
 void require_possible(Kind kind, const Shape& shape);
 
 /// Micro-batches that `kind` can run, nearest to `wanted` and not below it.
@@ -70,7 +76,8 @@ int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_
 /// backward_weight. Errors: those of require_possible.
 ///
 /// Activations that a stage (of p, counted from 0) keeps at most, of m micro-batches: gpipe m, 1f1b
-/// and zero_bubble min(m, p − stage) and min(m, p).
+/// and zero_bubble min(m, p − stage) and min(m, p). With windows p is their sum, and `stage` that
+/// of the stages before.
 std::vector<Action> schedule(Kind kind, int stage, const Shape& shape);
 
 /// Those of all stages.

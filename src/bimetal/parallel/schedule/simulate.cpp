@@ -18,13 +18,13 @@ using Message = std::tuple<bool, int, int>;
 
 class Simulator {
  public:
-  Simulator(const std::vector<std::vector<Action>>& lists, std::span<const PieceCost> pieces)
+  Simulator(const std::vector<Runs>& lists, int stages, std::span<const PieceCost> pieces)
       : lists_(lists),
+        stages_(stages),
         pieces_(pieces),
         next_(lists.size()),
         clock_(lists.size()),
-        kept_(lists.size()),
-        links_(pieces.size()) {
+        kept_(lists.size()) {
     result_.stages.resize(lists.size());
     result_.busy.resize(lists.size());
     result_.peak.resize(lists.size());
@@ -33,8 +33,8 @@ class Simulator {
   Simulation run() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (std::size_t stage = 0; stage < lists_.size(); ++stage) {
-        while (step(stage)) moved = true;
+      for (std::size_t list = 0; list < lists_.size(); ++list) {
+        while (step(list)) moved = true;
       }
     }
     finish();
@@ -46,9 +46,9 @@ class Simulator {
     double forward = 0, backward = 0;  ///< when it is free
   };
 
-  int piece(std::size_t stage, const Action& action) const {
-    const int stages = static_cast<int>(lists_.size());
-    const int found = piece_of(static_cast<int>(stage), action.chunk, stages);
+  int piece(std::size_t list, const Action& action) const {
+    const int stage = lists_[list].stage;
+    const int found = piece_of(stage, action.chunk, stages_);
     if (action.chunk < 0 || found >= static_cast<int>(pieces_.size())) {
       throw Error(ErrorCode::InvalidArgument,
                   fmt::format("{} of stage {}: there are costs of {} pieces alone",
@@ -72,24 +72,25 @@ class Simulator {
     return std::nullopt;
   }
 
-  /// Runs the stage's next action; false if that has to wait, or there is none.
-  bool step(std::size_t stage) {
-    if (next_[stage] == lists_[stage].size()) return false;
-    const auto& action = lists_[stage][next_[stage]];
-    const int place = piece(stage, action);
-    double begin = clock_[stage];
+  /// Runs the list's next action; false if that has to wait, or there is none.
+  bool step(std::size_t list) {
+    const auto& [stage, actions, slowness] = lists_[list];
+    if (next_[list] == actions.size()) return false;
+    const auto& action = actions[next_[list]];
+    const int place = piece(list, action);
+    double begin = clock_[list];
     if (const auto message = needed(place, action)) {
       const auto found = arrived_.find(*message);
       if (found == arrived_.end()) return false;
       begin = std::max(begin, found->second);
     }
-    ++next_[stage];
-    const double end = begin + seconds(place, action.what);
-    clock_[stage] = end;
-    result_.stages[stage].push_back({action, begin, end});
-    result_.busy[stage] += end - begin;
-    keep(stage, place, action.what);
-    send(place, action, end);
+    ++next_[list];
+    const double end = begin + slowness * seconds(place, action.what);
+    clock_[list] = end;
+    result_.stages[list].push_back({action, begin, end});
+    result_.busy[list] += end - begin;
+    keep(list, place, action.what);
+    send(list, place, action, end);
     return true;
   }
 
@@ -104,17 +105,17 @@ class Simulator {
     return 0;
   }
 
-  void keep(std::size_t stage, int piece, What what) {
+  void keep(std::size_t list, int piece, What what) {
     const double activations = pieces_[static_cast<std::size_t>(piece)].activations;
-    if (what == What::forward) kept_[stage] += activations;
-    result_.peak[stage] = std::max(result_.peak[stage], kept_[stage]);
-    if (what == What::backward || what == What::backward_weight) kept_[stage] -= activations;
+    if (what == What::forward) kept_[list] += activations;
+    result_.peak[list] = std::max(result_.peak[list], kept_[list]);
+    if (what == What::backward || what == What::backward_weight) kept_[list] -= activations;
   }
 
-  void send(int piece, const Action& action, double end) {
+  void send(std::size_t list, int piece, const Action& action, double end) {
     if (action.what == What::backward_weight) return;
     const bool forward = action.what == What::forward;
-    auto& link = links_[static_cast<std::size_t>(piece)];
+    auto& link = links_[{list, piece}];
     auto& free = forward ? link.forward : link.backward;
     const auto& cost = pieces_[static_cast<std::size_t>(piece)];
     free = std::max(free, end) + (forward ? cost.send_forward : cost.send_backward);
@@ -122,15 +123,15 @@ class Simulator {
   }
 
   void finish() {
-    for (std::size_t stage = 0; stage < lists_.size(); ++stage) {
-      result_.seconds = std::max(result_.seconds, clock_[stage]);
-      if (next_[stage] == lists_[stage].size()) continue;
-      const auto& action = lists_[stage][next_[stage]];
-      const auto message = needed(piece(stage, action), action);
+    for (std::size_t list = 0; list < lists_.size(); ++list) {
+      result_.seconds = std::max(result_.seconds, clock_[list]);
+      if (next_[list] == lists_[list].actions.size()) continue;
+      const auto& action = lists_[list].actions[next_[list]];
+      const auto message = needed(piece(list, action), action);
       const auto& [forward, from, micro_batch] = *message;
       if (!result_.deadlock.empty()) result_.deadlock += ", ";
       result_.deadlock +=
-          fmt::format("stage {} waits for {} of piece {}", stage,
+          fmt::format("stage {} waits for {} of piece {}", lists_[list].stage,
                       to_string({forward ? What::forward : What::backward, micro_batch}), from);
     }
     const double busy = std::accumulate(result_.busy.begin(), result_.busy.end(), 0.0);
@@ -138,11 +139,12 @@ class Simulator {
     result_.bubble = all > 0 ? 1 - busy / all : 0;
   }
 
-  const std::vector<std::vector<Action>>& lists_;
+  const std::vector<Runs>& lists_;
+  const int stages_;
   std::span<const PieceCost> pieces_;
   std::vector<std::size_t> next_;
   std::vector<double> clock_, kept_;
-  std::vector<Link> links_;  ///< by the piece that sends
+  std::map<std::pair<std::size_t, int>, Link> links_;  ///< by who sends of which piece
   std::map<Message, double> arrived_;
   Simulation result_;
 };
@@ -151,12 +153,18 @@ class Simulator {
 
 Simulation simulate(const std::vector<std::vector<Action>>& stages,
                     std::span<const PieceCost> pieces) {
-  if (stages.empty() || pieces.empty() || pieces.size() % stages.size() != 0) {
+  std::vector<Runs> all;
+  for (const auto& actions : stages) all.push_back({static_cast<int>(all.size()), actions});
+  return simulate(all, static_cast<int>(stages.size()), pieces);
+}
+
+Simulation simulate(const std::vector<Runs>& all, int stages, std::span<const PieceCost> pieces) {
+  if (stages < 1 || pieces.empty() || pieces.size() % static_cast<std::size_t>(stages) != 0) {
     throw Error(ErrorCode::InvalidArgument,
-                fmt::format("{} stages cannot have {} pieces of a model: each has as many",
-                            stages.size(), pieces.size()));
+                fmt::format("{} stages cannot have {} pieces of a model: each has as many", stages,
+                            pieces.size()));
   }
-  return Simulator(stages, pieces).run();
+  return Simulator(all, stages, pieces).run();
 }
 
 double plain_bound(std::span<const PieceCost> pieces, int micro_batches) {

@@ -21,6 +21,13 @@ struct PieceCost {
   double activations = 1;    ///< kept from forward to the end of backward
 };
 
+/// Who runs a list: a stage, or one of its replicas.
+struct Runs {
+  int stage = 0;
+  std::vector<Action> actions;
+  double slowness = 1;  ///< what pieces cost here, in terms of their PieceCost
+};
+
 /// An action and when it ran.
 struct Timed {
   Action action;
@@ -28,12 +35,12 @@ struct Timed {
 };
 
 struct Simulation {
-  std::vector<std::vector<Timed>> stages;  ///< as far as they came
+  std::vector<std::vector<Timed>> stages;  ///< by list, as far as they came
   double seconds = 0;                      ///< from the first action to the end of the last
-  std::vector<double> busy;                ///< seconds in which each stage computed
-  /// Part of the time, over all stages, in which nothing was computed.
+  std::vector<double> busy;                ///< seconds in which each computed
+  /// Part of the time, over all of them, in which nothing was computed.
   double bubble = 0;
-  std::vector<double> peak;  ///< of each stage: most activations kept at a time
+  std::vector<double> peak;  ///< of each: most activations kept at a time
   /// Empty if all ran. Else who waits for what: "stage 1 waits for F3 of stage 0, …".
   std::string deadlock;
 };
@@ -44,6 +51,9 @@ struct Simulation {
 /// if it has not, or for actions of pieces that are not there.
 Simulation simulate(const std::vector<std::vector<Action>>& stages,
                     std::span<const PieceCost> pieces);
+/// The same for `stages` stages, each of which may have several replicas: from each of them a link
+/// of its own goes to the pieces beside its own.
+Simulation simulate(const std::vector<Runs>& all, int stages, std::span<const PieceCost> pieces);
 
 /// (m − 1) · max tᵢ + Σ tᵢ, tᵢ being forward, backward and sending of stage i: what 1F1B and GPipe
 /// take where all stages are alike and sending costs nothing, and about what they take where not.

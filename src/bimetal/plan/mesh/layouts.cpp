@@ -23,7 +23,7 @@ DeviceKind kind_of(const Cluster& cluster, int index) {
 
 class Finder {
  public:
-  Finder(const Cluster& cluster, const LayoutLimits& limits) : cluster_(cluster), limits_(limits) {
+  Finder(const Cluster& cluster, std::size_t units) : cluster_(cluster), units_(units) {
     for (int d = 0; d < cluster.size(); ++d) {
       kinds_.push_back(static_cast<int>(
           numbers_.emplace(kind_of(cluster, d), static_cast<int>(numbers_.size())).first->second));
@@ -36,6 +36,7 @@ class Finder {
       for (const int device : chosen) layout.push_back({device});
       add(std::move(layout));
       boxes_of(chosen);
+      for (auto& parts : parts_of(chosen, units_)) add(std::move(parts));
     }
     for (const int device : all) {
       if (std::ranges::find(chosen, device) != chosen.end()) continue;
@@ -89,10 +90,11 @@ class Finder {
  private:
   /// Alike: the same kinds of devices in the same places, and the same pairs of one host.
   void add(Layout layout) {
-    if (layout.size() > limits_.units || layout.size() < 2) return;
-    const bool box = std::ranges::all_of(
-        layout, [&](const auto& stage) { return stage.size() == layout.front().size(); });
-    if (limits_.boxes_only && !box) return;
+    if (layout.size() > units_ || layout.size() < 2) return;
+    // Which replica is the first is no matter where each stage has its own number.
+    if (!is_box(layout)) {
+      for (auto& stage : layout) std::ranges::sort(stage);
+    }
     std::vector<int> key;
     std::map<std::size_t, int> hosts;
     for (const auto& stage : layout) {
@@ -107,7 +109,7 @@ class Finder {
   }
 
   const Cluster& cluster_;
-  const LayoutLimits limits_;
+  const std::size_t units_;
   std::map<DeviceKind, int> numbers_;
   std::vector<int> kinds_;
   std::set<std::vector<int>> seen_;
@@ -150,8 +152,8 @@ std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int
 }
 
 std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& fastest_first,
-                               const LayoutLimits& limits) {
-  Finder finder(cluster, limits);
+                               std::size_t units) {
+  Finder finder(cluster, units);
   if (cluster.size() <= kSearchedThrough) {
     std::vector<int> chosen;
     finder.every_order(chosen, fastest_first);
@@ -169,11 +171,26 @@ std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& f
       }
     }
   }
-  if (!limits.boxes_only) {
+  if (fastest_first.size() <= kEveryCount) {
     finder.groups_as_stages(fastest_first, true);
     finder.groups_as_stages(fastest_first, false);
   }
   return finder.take();
+}
+
+std::vector<Layout> parts_of(const std::vector<int>& devices, std::size_t stages) {
+  std::vector<Layout> found;
+  // A bit for each device but the first: whether a stage begins with it.
+  const unsigned sets = 1u << (devices.size() - 1);
+  for (unsigned set = 1; set + 1 < sets; ++set) {
+    Layout layout = {{devices.front()}};
+    for (std::size_t i = 1; i < devices.size(); ++i) {
+      if (set >> (i - 1) & 1) layout.emplace_back();
+      layout.back().push_back(devices[i]);
+    }
+    if (layout.size() <= stages) found.push_back(std::move(layout));
+  }
+  return found;
 }
 
 std::vector<Layout> neighbours_of(const Layout& layout) {

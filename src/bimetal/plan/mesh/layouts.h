@@ -9,23 +9,22 @@
 
 namespace bimetal::plan {
 
-struct LayoutLimits {
-  std::size_t units = 0;   ///< stages at most
-  bool boxes_only = true;  ///< as many replicas in each stage
-};
-
 /// Clusters of up to so many devices are searched through: every order of every part of them.
 inline constexpr int kSearchedThrough = 4;
 
-/// `fastest_first`: all devices. Up to kSearchedThrough: every sequence of two or more as stages of
-/// one device each, and all boxes; those that are alike once. Beyond: the 2, 3, … fastest and the
-/// ones with most memory as stages, in the order of their speed, memory and hosts, either way; and
-/// boxes of them, in which either the stages or the replicas are alike. Of more than 16 devices not
-/// every number of them is tried, but those at which a kind of device ends, and powers of two, and
-/// in the order of speed, memory or hosts alone. Unless boxes_only, also one stage for each host,
-/// and for each kind of device.
+/// `fastest_first`: all devices; `units`: stages at most. Up to kSearchedThrough: every sequence of
+/// two or more as stages of one device each or of any number; those that are alike once. Beyond:
+/// the 2, 3, … fastest and the ones with most memory as stages, in the order of their speed, memory
+/// and hosts, either way; and boxes of them, in which either the stages or the replicas are alike.
+/// Of more than 16 devices not every number of them is tried, but those at which a kind of device
+/// ends, and powers of two, and in the order of speed, memory or hosts alone. Of up to 16 also one
+/// stage for each host, and for each kind of device.
 std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& fastest_first,
-                               const LayoutLimits& limits);
+                               std::size_t units);
+
+/// `devices` in their order as that many or fewer stages of any number of replicas, but of one
+/// each, and all in one.
+std::vector<Layout> parts_of(const std::vector<int>& devices, std::size_t stages);
 
 /// Layouts one change away: two devices have changed places, or one has gone.
 std::vector<Layout> neighbours_of(const Layout& layout);

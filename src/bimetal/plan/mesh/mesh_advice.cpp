@@ -78,6 +78,12 @@ std::string work_of(const Cluster& cluster, const MeshChoice& choice) {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
+std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
+  std::vector<std::size_t> counts;
+  for (const auto& stage : choice.stages) counts.push_back(stage.devices.size());
+  return counts;
+}
+
 }  // namespace
 
 std::string describe(const Cluster& cluster, const MeshChoice& choice) {
@@ -89,14 +95,11 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice) {
   if (choice.scheme == Scheme::Data) {
     return fmt::format("data parallel over {}{}", count, kept(choice.keeping));
   }
-  const auto most = std::ranges::max_element(choice.stages, {}, [](const MeshStage& stage) {
-                      return stage.devices.size();
-                    })->devices.size();
-  const bool box = std::ranges::all_of(
-      choice.stages, [&](const MeshStage& stage) { return stage.devices.size() == most; });
-  const std::string replicas = most == 1 ? ""
-                               : box     ? fmt::format(" × {} replicas", most)
-                                         : fmt::format(" over {} devices", count);
+  const auto counts = replica_counts(choice);
+  const std::string replicas =
+      !choice.even()        ? fmt::format(" of {} replicas", fmt::join(counts, " + "))
+      : counts.front() == 1 ? ""
+                            : fmt::format(" × {} replicas", counts.front());
   return fmt::format("{} stages{}, {} × {} micro-batch{}{}", choice.stages.size(), replicas,
                      to_string(choice.schedule), choice.micro_batches,
                      choice.micro_batches == 1 ? "" : "es", kept(choice.keeping));
@@ -111,8 +114,11 @@ std::string keys_of(const MeshChoice& choice) {
             fmt::format("mesh.cuts=[{}]", fmt::join(cuts, ", ")),
             fmt::format("mesh.schedule=\"{}\"", to_string(choice.schedule)),
             fmt::format("mesh.micro_batches={}", choice.micro_batches)};
-    if (choice.stages.front().devices.size() > 1) {
-      keys.push_back(fmt::format("mesh.replicas={}", choice.stages.front().devices.size()));
+    const auto counts = replica_counts(choice);
+    if (!choice.even()) {
+      keys.push_back(fmt::format("mesh.replicas=[{}]", fmt::join(counts, ", ")));
+    } else if (counts.front() > 1) {
+      keys.push_back(fmt::format("mesh.replicas={}", counts.front()));
     }
   }
   if (choice.scheme != Scheme::Pipeline || choice.keeping != Keeping{}) {

@@ -7,9 +7,11 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/dealt.h"
 #include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
 #include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/pipeline_costs.h"
 
 namespace bimetal::plan {
 namespace {
@@ -45,6 +47,21 @@ void check(const MeshInput& input, const Cluster& cluster) {
 bool better(const MeshChoice& a, const MeshChoice& b) {
   if (a.fits() != b.fits()) return a.fits();
   return a.fits() ? a.step_s < b.step_s : a.missing_bytes < b.missing_bytes;
+}
+
+enum class Replicas { One, Even, Uneven };
+
+Replicas replicas_of(const Layout& layout) {
+  if (!is_box(layout)) return Replicas::Uneven;
+  return layout.front().size() > 1 ? Replicas::Even : Replicas::One;
+}
+
+/// Devices that one pipeline's micro-batches go through.
+int in_line(const Layout& layout) {
+  if (is_box(layout)) return static_cast<int>(layout.size());
+  std::size_t devices = 0;
+  for (const auto& stage : layout) devices += stage.size();
+  return static_cast<int>(devices);
 }
 
 class Search {
@@ -124,7 +141,7 @@ class Search {
 
   /// With many micro-batches, and recomputation only where there is no other way.
   std::optional<MeshChoice> first_look(const Layout& layout) {
-    const auto stages = static_cast<int>(layout.size());
+    const auto stages = in_line(layout);
     for (const int micro_batches : {4 * stages, 2 * stages, stages, stages / 2, 1}) {
       if (micro_batches < 1) continue;
       auto choice = choose(layout, micro_batches, {});
@@ -139,11 +156,11 @@ class Search {
   MeshChoice close_look(const Layout& layout, MeshChoice best) {
     std::vector<int> counts = {1, 2, 4, 8, 16, 32, 64, 128, 256};
     for (const int factor : {1, 2, 3, 4, 6, 8}) {
-      counts.push_back(factor * static_cast<int>(layout.size()));
+      counts.push_back(factor * in_line(layout));
     }
     std::ranges::sort(counts);
     counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-    const bool replicas = layout.front().size() > 1;
+    const bool replicas = replicas_of(layout) != Replicas::One;
     for (const int micro_batches : counts) {
       if (micro_batches > input_.global_batch) break;
       for (int level = 0; level <= (replicas ? 1 : 0); ++level) {
@@ -161,9 +178,9 @@ class Search {
   std::vector<Tried> promising(std::vector<Tried> all) const {
     std::ranges::stable_sort(all, better, &Tried::choice);
     std::vector<Tried> kept, rest;
-    std::map<std::pair<std::size_t, bool>, int> seen;
+    std::map<std::pair<std::size_t, Replicas>, int> seen;
     for (auto& one : all) {
-      const auto key = std::pair(one.layout.size(), one.layout.front().size() > 1);
+      const auto key = std::pair(one.layout.size(), replicas_of(one.layout));
       (seen[key]++ == 0 ? kept : rest).push_back(std::move(one));
     }
     for (auto& one : rest) {
@@ -193,8 +210,7 @@ class Search {
   void pipelines() {
     const auto units = input_.facts.front().units.size();
     std::vector<Tried> all;
-    for (auto& layout :
-         layouts_of(cluster_, fastest_first_, {.units = units, .boxes_only = input_.boxes_only})) {
+    for (auto& layout : layouts_of(cluster_, fastest_first_, units)) {
       if (auto choice = first_look(layout)) all.push_back({std::move(layout), *choice});
     }
     auto kept = promising(std::move(all));
@@ -251,11 +267,12 @@ class Search {
     std::ranges::stable_sort(found_, better);
     MeshPlan plan;
     plan.tried = tried_;
-    using Key = std::tuple<Scheme, int, std::size_t, bool>;
+    using Key = std::tuple<Scheme, int, std::size_t, Replicas>;
     std::map<Key, bool> seen;
     for (auto& choice : found_) {
-      const Key key = {choice.scheme, choice.keeping.level, choice.stages.size(),
-                       choice.stages.front().devices.size() > 1};
+      Layout layout;
+      for (const auto& stage : choice.stages) layout.push_back(stage.devices);
+      const Key key = {choice.scheme, choice.keeping.level, layout.size(), replicas_of(layout)};
       if (!seen.emplace(key, true).second) continue;
       auto& list = choice.fits() ? plan.best : plan.others;
       const auto alike = std::ranges::count(list, choice.scheme, &MeshChoice::scheme);
@@ -290,6 +307,12 @@ int MeshChoice::devices() const {
   return static_cast<int>(count);
 }
 
+bool MeshChoice::even() const {
+  return std::ranges::all_of(stages, [&](const MeshStage& stage) {
+    return stage.devices.size() == stages.front().devices.size();
+  });
+}
+
 MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster) {
   check(input, cluster);
   return Search(input, cluster).run();
@@ -297,6 +320,10 @@ MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster) {
 
 schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
                             const MeshChoice& choice) {
+  if (!choice.even()) {
+    return run_dealt(choice, slowness_of(input, cluster, choice),
+                     stage_costs(input, cluster, choice));
+  }
   const auto stages = static_cast<int>(choice.stages.size());
   return schedule::simulate(
       schedule::schedules(choice.schedule,

@@ -18,9 +18,8 @@ struct MeshInput {
   std::int64_t global_batch = 0;       ///< samples
   std::int64_t micro_batch = 0;        ///< most samples that a device computes at once; 0: any
   int bucket_mb = 25;
-  bool offloads = false;   ///< states may be kept on disks
-  bool boxes_only = true;  ///< stages have as many replicas each
-  std::size_t most = 6;    ///< plans to return
+  bool offloads = false;  ///< states may be kept on disks
+  std::size_t most = 6;   ///< plans to return
 };
 
 /// One or several devices that have the same units.
@@ -38,7 +37,7 @@ struct MeshChoice {
   std::vector<MeshStage> stages = {};  ///< one but for pipelines
   Keeping keeping = {};  ///< level (pipelines: of each stage's replicas), recomputation
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
-  int micro_batches = 1;
+  int micro_batches = 1;  ///< of each replica; where stages are not even(), of all together
 
   double step_s = 0;
   double compute_s = 0;                 ///< of the busiest device
@@ -52,6 +51,8 @@ struct MeshChoice {
 
   bool fits() const { return missing_bytes <= 0; }
   int devices() const;
+  /// Whether all stages have as many replicas.
+  bool even() const;
 };
 
 struct MeshPlan {
@@ -63,8 +64,9 @@ struct MeshPlan {
 /// Errors: InvalidArgument for facts that do not go together, or a batch below 1.
 MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster);
 
-/// The schedule's run of a pipeline, for a picture. One stage for the others, whose micro-batches
-/// follow each other.
+/// The schedule's run of a pipeline, for a picture: a list for each stage, or, where these are not
+/// even(), for each device in their order. One stage for the others, whose micro-batches follow
+/// each other.
 parallel::schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
                                       const MeshChoice& choice);
 

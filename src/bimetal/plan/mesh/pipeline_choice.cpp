@@ -9,6 +9,8 @@
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/schedule/cut.h"
+#include "bimetal/plan/mesh/dealt.h"
+#include "bimetal/plan/mesh/pipeline_costs.h"
 #include "bimetal/plan/mesh/stage_memory.h"
 
 namespace bimetal::plan {
@@ -16,56 +18,18 @@ namespace {
 
 namespace schedule = parallel::schedule;
 
-using Weights = std::vector<std::vector<double>>;  // [stage][replica]
-
-const ModelFacts& facts_of(const MeshInput& input, const Cluster& cluster, int device) {
-  return input.facts[cluster.device(device).facts];
-}
-
-/// Forward and backward of the units [begin, end), of so many samples at once.
-struct Passes {
-  double forward = 0, backward = 0;
-};
-
-Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, std::size_t begin,
-                 std::size_t end, double samples, bool recomputed) {
-  const auto& units = facts_of(input, cluster, device).units;
-  Passes passes;
-  for (std::size_t u = begin; u < end; ++u) {
-    const double forward = units[u].forward_s.at(samples);
-    passes.forward += forward;
-    passes.backward += units[u].backward_s.at(samples) + (recomputed ? forward : 0);
-  }
-  const double slower = cluster.device(device).slower;
-  return {passes.forward * slower, passes.backward * slower};
-}
-
-bool is_box(const Layout& layout) {
-  return std::ranges::all_of(
-      layout, [&](const auto& stage) { return stage.size() == layout.front().size(); });
-}
-
 /// In a box a replica goes through all stages: one share for each, by its slowest stage. Else each
 /// stage deals its own.
-void deal(const MeshInput& input, const Layout& layout, const Weights& speeds, MeshChoice& choice) {
-  const auto replicas = layout.front().size();
-  std::vector<double> through(replicas, 0);
-  if (is_box(layout)) {
-    for (std::size_t r = 0; r < replicas; ++r) {
-      through[r] = speeds.front()[r];
-      for (const auto& stage : speeds) through[r] = std::min(through[r], stage[r]);
-    }
+void deal(const MeshInput& input, const Layout& layout, const ByReplica& speeds,
+          MeshChoice& choice) {
+  if (!is_box(layout)) return deal_by_speed(speeds, input.global_batch, choice);
+  auto through = speeds.front();
+  for (std::size_t r = 0; r < through.size(); ++r) {
+    for (const auto& stage : speeds) through[r] = std::min(through[r], stage[r]);
   }
-  for (std::size_t s = 0; s < layout.size(); ++s) {
-    choice.stages[s].samples =
-        balance::weighted_shares(is_box(layout) ? through : speeds[s], input.global_batch);
+  for (auto& stage : choice.stages) {
+    stage.samples = balance::weighted_shares(through, input.global_batch);
   }
-}
-
-/// Samples of a micro-batch that a replica computes; of those that it has at all, one at least.
-double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica) {
-  const auto samples = choice.stages[stage].samples[replica];
-  return samples == 0 ? 0 : std::max(1.0, static_cast<double>(samples) / choice.micro_batches);
 }
 
 class Chooser {
@@ -100,8 +64,8 @@ class Chooser {
   bool recomputed() const { return options_.keeping.recomputed_at_once > 0; }
 
   /// Samples a second, as far as the whole model goes.
-  Weights whole_speeds(std::size_t units) const {
-    Weights speeds;
+  ByReplica whole_speeds(std::size_t units) const {
+    ByReplica speeds;
     for (const auto& stage : layout_) {
       auto& row = speeds.emplace_back();
       for (const int device : stage) {
@@ -112,8 +76,8 @@ class Chooser {
     return speeds;
   }
 
-  Weights stage_speeds() const {
-    Weights speeds;
+  ByReplica stage_speeds() const {
+    ByReplica speeds;
     for (const auto& stage : choice_.stages) {
       auto& row = speeds.emplace_back();
       for (const int device : stage.devices) {
@@ -127,10 +91,13 @@ class Chooser {
 
   /// A device without a sample, or with fewer than micro-batches, would be of no use.
   bool worth_while() const {
+    const bool box = is_box(layout_);
+    if (!box && input_.global_batch < choice_.micro_batches) return false;
     for (const auto& stage : choice_.stages) {
       for (const auto samples : stage.samples) {
-        if (samples < choice_.micro_batches) return false;
-        const auto at_once = (samples + choice_.micro_batches - 1) / choice_.micro_batches;
+        if (samples < (box ? choice_.micro_batches : 1)) return false;
+        const auto whole = box ? samples : input_.global_batch;
+        const auto at_once = (whole + choice_.micro_batches - 1) / choice_.micro_batches;
         if (input_.micro_batch > 0 && at_once > input_.micro_batch) return false;
       }
     }
@@ -164,17 +131,21 @@ class Chooser {
       auto& seconds = problem.seconds.emplace_back(units, 0.0);
       auto& bytes = problem.bytes.emplace_back(units, 0.0);
       double memory = std::numeric_limits<double>::infinity();
+      std::vector<std::vector<double>> each(units);
       for (std::size_t r = 0; r < layout_[s].size(); ++r) {
         const int device = layout_[s][r];
         const auto load = load_of(s, r);
         for (std::size_t u = 0; u < units; ++u) {
           const auto unit =
               passes_of(input_, cluster_, device, u, u + 1, load.at_once, recomputed());
-          seconds[u] = std::max(seconds[u], unit.forward + unit.backward);
+          each[u].push_back(unit.forward + unit.backward);
           bytes[u] = std::max(bytes[u], unit_bytes(facts_of(input_, cluster_, device), u, load));
         }
         memory = std::min(memory, cluster_.device(device).memory_bytes -
                                       passing_bytes(facts_of(input_, cluster_, device), load));
+      }
+      for (std::size_t u = 0; u < units; ++u) {
+        seconds[u] = is_box(layout_) ? std::ranges::max(each[u]) : shared_seconds(each[u]);
       }
       problem.memory.push_back(std::max(0.0, memory));
     }
@@ -185,7 +156,7 @@ class Chooser {
   StageLoad load_of(std::size_t stage, std::size_t replica) const {
     return {.replicas = static_cast<double>(layout_[stage].size()),
             .at_once = at_once(choice_, stage, replica),
-            .in_flight = in_flight(choice_.schedule, stage, layout_.size(), choice_.micro_batches),
+            .in_flight = under_way(choice_, stage, replica),
             .keeping = options_.keeping};
   }
 
@@ -205,31 +176,6 @@ class Chooser {
     return seconds;
   }
 
- public:
-  /// Seconds in which what unit `last` gives crosses from a stage to the next, and its gradient
-  /// back.
-  static std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
-                                            const MeshChoice& choice, std::size_t stage,
-                                            std::size_t last) {
-    const auto& from = choice.stages[stage];
-    const auto& to = choice.stages[stage + 1];
-    std::vector<int> senders, receivers;
-    std::vector<double> bytes;
-    const auto most = std::max(from.devices.size(), to.devices.size());
-    for (std::size_t i = 0; i < most; ++i) {
-      // Unequal numbers of replicas: each of the more has a peer among the fewer.
-      const auto f = i % from.devices.size(), t = i % to.devices.size();
-      const bool more = from.devices.size() >= to.devices.size();
-      const double samples = more ? at_once(choice, stage, f) : at_once(choice, stage + 1, t);
-      senders.push_back(from.devices[f]);
-      receivers.push_back(to.devices[t]);
-      bytes.push_back(facts_of(input, cluster, senders.back()).units[last].output.at(samples));
-    }
-    return {cluster.send_seconds(senders, receivers, bytes),
-            cluster.send_seconds(receivers, senders, bytes)};
-  }
-
- private:
   const MeshInput& input_;
   const Cluster& cluster_;
   const Layout& layout_;
@@ -237,65 +183,25 @@ class Chooser {
   MeshChoice choice_;
 };
 
-/// What the replicas of each stage, and the stages that share parameters, exchange behind it.
-std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
-                              const MeshChoice& choice) {
-  std::vector<double> seconds;
-  for (const auto& stage : choice.stages) {
-    const auto& facts = facts_of(input, cluster, stage.devices.front());
-    double elements = 0;
-    for (std::size_t u = stage.begin; u < stage.end; ++u) {
-      elements += static_cast<double>(facts.units[u].elements());
-    }
-    seconds.push_back(cluster.all_reduce_seconds(stage.devices, elements * facts.element_bytes));
-  }
-  // A tensor that several units use is summed between the first and the last stage.
-  const auto& facts = input.facts.front();
-  double shared = 0;
-  for (const auto& unit : facts.units) shared += static_cast<double>(unit.shared);
-  if (shared > 0 && choice.stages.size() > 1) {
-    const std::vector<int> ends = {choice.stages.front().devices.front(),
-                                   choice.stages.back().devices.front()};
-    const double tied = cluster.all_reduce_seconds(ends, shared * facts.element_bytes);
-    seconds.front() += tied;
-    seconds.back() += tied;
-  }
-  return seconds;
-}
-
 }  // namespace
 
-std::vector<schedule::PieceCost> stage_costs(const MeshInput& input, const Cluster& cluster,
-                                             const MeshChoice& choice) {
-  std::vector<schedule::PieceCost> costs;
-  const bool recomputed = choice.keeping.recomputed_at_once > 0;
-  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
-    const auto& stage = choice.stages[s];
-    schedule::PieceCost cost{.forward = 0, .backward_input = 0, .backward_weight = 0};
-    for (std::size_t r = 0; r < stage.devices.size(); ++r) {
-      const auto passes = passes_of(input, cluster, stage.devices[r], stage.begin, stage.end,
-                                    at_once(choice, s, r), recomputed);
-      cost.forward = std::max(cost.forward, passes.forward);
-      cost.backward_input = std::max(cost.backward_input, passes.backward / 2);
-      cost.backward_weight = std::max(cost.backward_weight, passes.backward / 2);
-    }
-    if (s + 1 < choice.stages.size()) {
-      cost.send_forward = Chooser::crossing(input, cluster, choice, s, stage.end - 1).first;
-    }
-    if (s > 0) {
-      const auto before = choice.stages[s - 1].end - 1;
-      cost.send_backward = Chooser::crossing(input, cluster, choice, s - 1, before).second;
-    }
-    costs.push_back(cost);
-  }
-  return costs;
+bool is_box(const Layout& layout) {
+  return std::ranges::all_of(
+      layout, [&](const auto& stage) { return stage.size() == layout.front().size(); });
 }
 
 std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& cluster,
                                      const Layout& layout, const PipelineOptions& options) {
   auto choice = Chooser(input, cluster, layout, options).choose();
   if (!choice) return std::nullopt;
-  const auto costs = stage_costs(input, cluster, *choice);
+  auto costs = stage_costs(input, cluster, *choice);
+  const auto slowness = slowness_of(input, cluster, *choice);
+  for (std::size_t s = 0; !choice->even() && s < costs.size(); ++s) {
+    const double shared = shared_seconds(slowness[s]);
+    costs[s].forward *= shared;
+    costs[s].backward_input *= shared;
+    costs[s].backward_weight *= shared;
+  }
   const auto behind = exchanges(input, cluster, *choice);
   for (const auto& cost : costs) {
     choice->compute_s = std::max(
@@ -315,11 +221,10 @@ void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& cho
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
-      const StageLoad load{
-          .replicas = static_cast<double>(stage.devices.size()),
-          .at_once = at_once(choice, s, r),
-          .in_flight = in_flight(choice.schedule, s, choice.stages.size(), choice.micro_batches),
-          .keeping = choice.keeping};
+      const StageLoad load{.replicas = static_cast<double>(stage.devices.size()),
+                           .at_once = at_once(choice, s, r),
+                           .in_flight = under_way(choice, s, r),
+                           .keeping = choice.keeping};
       const auto& facts = facts_of(input, cluster, stage.devices[r]);
       choice.peak_bytes.push_back(stage_bytes(facts, stage.begin, stage.end, load));
       const double missing =
@@ -335,9 +240,13 @@ MeshChoice simulated(const MeshInput& input, const Cluster& cluster, MeshChoice 
   const auto run = run_of(input, cluster, choice);
   const auto behind = exchanges(input, cluster, choice);
   choice.step_s = 0;
-  for (std::size_t s = 0; s < run.stages.size(); ++s) {
-    const double end = run.stages[s].empty() ? 0 : run.stages[s].back().end;
-    choice.step_s = std::max(choice.step_s, end + behind[s]);
+  std::size_t list = 0;
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    const std::size_t lists = choice.even() ? 1 : choice.stages[s].devices.size();
+    for (const std::size_t last = list + lists; list < last; ++list) {
+      const double end = run.stages[list].empty() ? 0 : run.stages[list].back().end;
+      choice.step_s = std::max(choice.step_s, end + behind[s]);
+    }
   }
   const double busy = std::accumulate(run.busy.begin(), run.busy.end(), 0.0);
   choice.compute_s = *std::ranges::max_element(run.busy);

@@ -4,13 +4,16 @@
 #include <optional>
 #include <vector>
 
-#include "bimetal/parallel/schedule/simulate.h"
+#include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
 
 namespace bimetal::plan {
 
 /// Who is in which stage, in the order of the stages.
 using Layout = std::vector<std::vector<int>>;
+
+/// Whether all stages have as many replicas.
+bool is_box(const Layout& layout);
 
 struct PipelineOptions {
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
@@ -30,10 +33,5 @@ MeshChoice simulated(const MeshInput& input, const Cluster& cluster, MeshChoice 
 
 /// Its peak on each device, and what one lacks.
 void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& choice);
-
-/// What each stage of it costs for a micro-batch.
-std::vector<parallel::schedule::PieceCost> stage_costs(const MeshInput& input,
-                                                       const Cluster& cluster,
-                                                       const MeshChoice& choice);
 
 }  // namespace bimetal::plan

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/pipeline_choice.h"
 
 namespace bimetal::plan {
@@ -13,7 +14,9 @@ namespace {
 
 namespace schedule = parallel::schedule;
 
-/// As a run has them.
+constexpr int kDividedFreely = 8;  // devices
+
+/// As a run has them: of one of `replicas` pipelines of `stages` devices.
 int micro_batches_of(const MeshInput& input, const StagesWish& wish, int stages, int replicas) {
   if (wish.micro_batches > 0) return wish.micro_batches;
   const auto share = std::max<std::int64_t>(1, input.global_batch / replicas);
@@ -34,14 +37,33 @@ Layout boxes(int stages, int replicas) {
 }
 
 std::optional<MeshChoice> pipeline_of(const MeshInput& input, const Cluster& cluster,
-                                      const StagesWish& wish, int stages, int replicas) {
-  if (static_cast<std::size_t>(stages) > input.facts.front().units.size()) return std::nullopt;
-  auto choice = choose_cut(input, cluster, boxes(stages, replicas),
-                           {.schedule = wish.schedule,
-                            .micro_batches = micro_batches_of(input, wish, stages, replicas),
-                            .keeping = wish.keeping});
+                                      const StagesWish& wish, const Layout& layout) {
+  if (layout.size() > input.facts.front().units.size()) return std::nullopt;
+  const int replicas = is_box(layout) ? static_cast<int>(layout.front().size()) : 1;
+  auto choice = choose_cut(
+      input, cluster, layout,
+      {.schedule = wish.schedule,
+       .micro_batches = micro_batches_of(input, wish, cluster.size() / replicas, replicas),
+       .keeping = wish.keeping});
   if (choice) choice = simulated(input, cluster, std::move(*choice));
   return choice;
+}
+
+/// All devices in that many stages.
+std::vector<Layout> layouts_in(const Cluster& cluster, const StagesWish& wish, int stages) {
+  std::vector<Layout> all;
+  const int replicas = cluster.size() / stages;
+  const bool divides = stages * replicas == cluster.size();
+  if (divides && (wish.replicas == 0 || wish.replicas == replicas)) {
+    all.push_back(boxes(stages, replicas));
+  }
+  if (!wish.uneven || wish.replicas > 0 || cluster.size() > kDividedFreely) return all;
+  for (auto& layout :
+       parts_of(boxes(1, cluster.size()).front(), static_cast<std::size_t>(stages))) {
+    const bool as_many = layout.size() == static_cast<std::size_t>(stages);
+    if (as_many && !is_box(layout)) all.push_back(std::move(layout));
+  }
+  return all;
 }
 
 bool beats(const MeshChoice& a, const MeshChoice& b) {
@@ -56,18 +78,14 @@ std::vector<MeshChoice> choose_stages(const MeshInput& input, const Cluster& clu
                                       const StagesWish& wish) {
   std::vector<MeshChoice> all;  // those with fewer stages first
   for (int stages = 1; stages <= cluster.size(); ++stages) {
-    const int replicas = cluster.size() / stages;
-    if (stages * replicas != cluster.size()) continue;
-    if (wish.replicas > 0 && wish.replicas != replicas) continue;
-    std::optional<MeshChoice> choice;
-    if (stages == 1) {
-      std::vector<int> everybody(static_cast<std::size_t>(cluster.size()));
-      std::iota(everybody.begin(), everybody.end(), 0);
-      choice = choose_data(input, cluster, everybody, wish.keeping);
-    } else if (wish.pipelines) {
-      choice = pipeline_of(input, cluster, wish, stages, replicas);
+    std::optional<MeshChoice> best;
+    for (const auto& layout : layouts_in(cluster, wish, stages)) {
+      if (stages > 1 && !wish.pipelines) break;
+      auto choice = stages == 1 ? choose_data(input, cluster, layout.front(), wish.keeping)
+                                : pipeline_of(input, cluster, wish, layout);
+      if (choice && (!best || beats(*choice, *best))) best = std::move(choice);
     }
-    if (choice) all.push_back(std::move(*choice));
+    if (best) all.push_back(std::move(*best));
   }
   auto best = all.begin();
   for (auto next = all.begin(); next != all.end(); ++next) {

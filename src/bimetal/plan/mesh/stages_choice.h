@@ -15,9 +15,11 @@ struct StagesWish {
   int micro_batches = 0;  ///< 0: as many as a run takes by itself
   Keeping keeping = {};   ///< level (pipelines: 0 or 1 of each stage's replicas), recomputation
   bool pipelines = true;  ///< the job has nothing that refuses them
+  bool uneven = true;     ///< nor stages with replicas of their own number
 };
 
-/// Data parallelism, and every number of stages that divides the devices; cut where that is best.
+/// Data parallelism, and of each number of stages the fastest: as many replicas of each where that
+/// divides the devices, or, of up to eight devices, any numbers; cut where that is best.
 /// The one to take comes first: the fastest that fits, or that which lacks least; of those that are
 /// alike within kWorthwhile the one with the fewest stages. Empty if none can be.
 std::vector<MeshChoice> choose_stages(const MeshInput& input, const Cluster& cluster,

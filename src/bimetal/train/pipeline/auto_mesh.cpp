@@ -36,8 +36,10 @@ class PhasesAlone final : public progress::Observer {
 /// The job with that mesh.
 job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   job.mesh.stages = static_cast<std::int64_t>(choice.stages.size());
-  for (std::size_t stage = 1; stage < choice.stages.size(); ++stage) {
-    job.mesh.cuts.push_back(static_cast<std::int64_t>(choice.stages[stage].begin));
+  for (const auto& stage : choice.stages) {
+    if (stage.begin > 0) job.mesh.cuts.push_back(static_cast<std::int64_t>(stage.begin));
+    if (choice.even()) continue;
+    job.mesh.stage_replicas.push_back(static_cast<std::int64_t>(stage.devices.size()));
   }
   return job;
 }
@@ -50,6 +52,7 @@ job::JobConfig agree(const job::JobConfig& job, comm::Group group,
   WireWriter out;
   out.i64(choices.empty() ? 0 : own.mesh.stages);
   for (const auto cut : own.mesh.cuts) out.i64(cut);
+  for (const auto count : own.mesh.stage_replicas) out.i64(count);
   const auto told = comm::broadcast_bytes(group, std::move(out).take(), 0,
                                           Deadline::after(milliseconds_of(job.parallel.timeout_s)));
   WireReader in(told);
@@ -65,7 +68,7 @@ job::JobConfig agree(const job::JobConfig& job, comm::Group group,
   for (std::int64_t stage = 1; stage < agreed.mesh.stages; ++stage) {
     agreed.mesh.cuts.push_back(in.i64());
   }
-  in.expect_end();
+  while (in.remaining() > 0) agreed.mesh.stage_replicas.push_back(in.i64());
   return agreed;
 }
 
@@ -120,7 +123,8 @@ job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
                            .schedule = parallel::schedule::kind_named(job.mesh.schedule),
                            .micro_batches = static_cast<int>(job.mesh.micro_batches),
                            .keeping = keeping,
-                           .pipelines = !measured.own_optimizer && may_have_stages(job)});
+                           .pipelines = !measured.own_optimizer && may_have_stages(job),
+                           .uneven = job.parallel.balance != balance::Policy::Fixed});
   auto agreed = agree(job, group, choices, units);
   observer.on_notice(explain(*measured.cluster, choices));
   return agreed;

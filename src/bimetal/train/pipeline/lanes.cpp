@@ -4,13 +4,24 @@
 
 namespace bimetal::train {
 
+namespace {
+
+/// Of `weight` the part that `number` of `all` has.
+std::int64_t even_part(std::int64_t weight, int number, int all) {
+  return weight * (number + 1) / all - weight * number / all;
+}
+
+}  // namespace
+
 Lanes::Lanes(const parallel::MeshShape& shape, int rank) : shape_(shape), rank_(rank) {}
 
 std::int64_t Lanes::counted(std::int64_t weight) const {
   const auto place = parallel::place_of(shape_, rank_);
-  const std::int64_t number = place.stage * shape_.tensor + place.tensor;
-  const std::int64_t all = ranks() / count();
-  return weight * (number + 1) / all - weight * number / all;
+  if (!shape_.even()) {
+    return even_part(even_part(weight, place.stage, shape_.stages), place.replica,
+                     shape_.replicas_of(place.stage));
+  }
+  return even_part(weight, place.stage * shape_.tensor + place.tensor, ranks() / count());
 }
 
 std::vector<std::int64_t> Lanes::by_rank(const std::vector<std::int64_t>& by_lane) const {

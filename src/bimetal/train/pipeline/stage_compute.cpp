@@ -105,15 +105,18 @@ StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const paralle
       store_(std::move(store)),
       options_(std::move(options)),
       limit_(agreed_limit(*mesh_, task_, options_), options_.device),
+      dealer_(mesh_, options_.speeds, options_.learns_speeds),
       segments_(segments_of(stage_, options_.recompute)),
       runner_(*mesh_, runner_options(options_, any_recomputed(segments_))) {
-  parallel::schedule::require_possible(options_.schedule, {.stages = mesh_->shape().stages,
-                                                           .micro_batches = micro_batches(1),
-                                                           .chunks = options_.chunks});
+  parallel::schedule::require_possible(
+      options_.schedule, {.stages = mesh_->shape().stages,
+                          .micro_batches = micro_batches(1),
+                          .chunks = options_.chunks,
+                          .windows = mesh_->shape().even() ? std::vector<int>() : mesh_->widths()});
 }
 
 int StageCompute::micro_batches(std::int64_t samples) const {
-  const int stages = mesh_->shape().stages;
+  const int stages = mesh_->shape().pipeline_ranks();
   if (options_.micro_batches > 0) return static_cast<int>(options_.micro_batches) * finer_;
   return parallel::schedule::usual_micro_batches(options_.schedule, stages, samples,
                                                  limit_.pieces(samples)) *
@@ -133,7 +136,7 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
   for (int i = 0; i < count; ++i) sizes.push_back(begins[i + 1] - begins[i]);
 
   const precision::CastCache cache;
-  auto result = runner_.run(sizes, work_on(share, begins, draws, missing), *store_);
+  auto result = runner_.run(dealer_.deal(sizes), work_on(share, begins, draws, missing), *store_);
   store_->add_wait(result.wait_seconds);
   if (!result.incomplete) {
     if (mesh_->place().tensor == 0) outcome.loss_sum = result.loss_sum;
@@ -190,7 +193,7 @@ parallel::pipeline::StageWork StageCompute::work_on(const task::Values& share,
 void StageCompute::learn(std::span<const progress::RankFigures> figures) {
   const auto any = [&](auto which) { return std::ranges::any_of(figures, which); };
   const bool stopped = any([](const auto& rank) { return rank.fit != progress::Fit::fits; });
-  if (!stopped) return;
+  if (!stopped) return dealer_.learn(figures);
   if (options_.tensor) options_.tensor->renew();
   const bool finer =
       any([](const auto& rank) { return rank.fit == progress::Fit::try_smaller_pieces; });
@@ -210,7 +213,8 @@ progress::Evaluation StageCompute::evaluate(std::span<const double> speeds,
         work.forward = [this](int chunk, int /*i*/, const task::Values& values) {
           return task::run_units(stage_.pieces[static_cast<std::size_t>(chunk)], values);
         };
-        runner_.run_forward(static_cast<int>(last - first), work,
+        const std::vector<std::int64_t> chunks(static_cast<std::size_t>(last - first), 1);
+        runner_.run_forward(dealer_.spread(chunks), work,
                             [&](int i, const task::Values& outputs) { take(first + i, outputs); });
       }};
   auto result = predict::evaluate(task_, through, mesh_->world(), speeds, options);

@@ -25,6 +25,7 @@
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/compute.h"
+#include "bimetal/train/pipeline/dealer.h"
 #include "bimetal/train/pipeline/lanes.h"
 
 namespace bimetal::train {
@@ -38,6 +39,11 @@ struct StageOptions {
   int chunks = 1;                  ///< pieces of the model per stage
   std::int64_t micro_batches = 0;  ///< as mesh.micro_batches
   std::int64_t micro_batch = 0;    ///< as train.micro_batch
+  /// Samples a second that each rank does of its stage, 0 where that is not known: by that
+  /// micro-batches are dealt to the replicas of a stage, where stages have replicas of their own
+  /// number. Empty: they are equals.
+  std::vector<double> speeds = {};
+  bool learns_speeds = false;  ///< from steps, for which these are a start; else any unit will do
   /// Those that compute the stage's units together, each with its part; nullptr: they are whole.
   std::shared_ptr<const parallel::tensor::GroupRanks> tensor = nullptr;
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
@@ -61,8 +67,8 @@ class StageCompute {
   Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                            const task::Draws& draws);
 
-  /// After a step in which some rank has run out of memory: all take smaller micro-batches. Nothing
-  /// after others. Collective.
+  /// After a step in which some rank has run out of memory: all take smaller micro-batches; after
+  /// others what they tell of the replicas' speeds. Collective.
   void learn(std::span<const progress::RankFigures> figures);
 
   /// As predict::evaluate. Collective.
@@ -87,6 +93,7 @@ class StageCompute {
   const StageOptions options_;
   MicroBatch limit_;
   int finer_ = 1;  ///< times as many micro-batches, since some rank was out of memory
+  Dealer dealer_;
   std::vector<task::Segments> segments_;
   parallel::pipeline::Runner runner_;
 };

@@ -6,6 +6,17 @@
 
 namespace bimetal::train {
 
+namespace {
+
+/// What replicas of uneven stages are dealt by, as parallel.balance has it.
+std::vector<double> speeds_of(const job::ParallelConfig& parallel, const ChosenCuts& cuts) {
+  if (parallel.balance == balance::Policy::Fixed) return parallel.weights;
+  if (parallel.balance == balance::Policy::Equal) return {};
+  return cuts.speeds;
+}
+
+}  // namespace
+
 StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
                       const task::Task& task, const UnitProbe& probe,
                       progress::Observer& observer) {
@@ -19,6 +30,7 @@ std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::
   const auto& shape = plan.mesh->shape();
   return progress::MeshReport{.stages = shape.stages,
                               .replicas = shape.replicas,
+                              .uneven = {shape.uneven.begin(), shape.uneven.end()},
                               .tensor = shape.tensor,
                               .schedule = mesh.schedule,
                               .begins = {plan.cuts.begins.begin(), plan.cuts.begins.end()}};
@@ -38,6 +50,8 @@ std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, cons
                    .chunks = chunks_of(job.mesh),
                    .micro_batches = job.mesh.micro_batches,
                    .micro_batch = job.train.micro_batch,
+                   .speeds = speeds_of(job.parallel, plan.cuts),
+                   .learns_speeds = job.parallel.balance == balance::Policy::Auto,
                    .tensor = trained.tensor_ranks(),
                    .timeout = milliseconds_of(job.parallel.timeout_s)});
 }

@@ -136,7 +136,8 @@ std::vector<double> rates_of(const Measured& all, std::size_t units) {
   return rates;
 }
 
-/// Each stage's seconds are those of the slowest of its ranks, of which each computes its part.
+/// Each stage's seconds are those of the slowest of its ranks, of which each computes its part;
+/// where the stages' replicas are uneven, what its replicas take that share its micro-batches.
 std::vector<std::vector<double>> by_piece(const Measured& all, std::size_t units,
                                           const parallel::MeshShape& shape, std::size_t pieces,
                                           const std::vector<double>& parts) {
@@ -149,11 +150,30 @@ std::vector<std::vector<double>> by_piece(const Measured& all, std::size_t units
          piece += static_cast<std::size_t>(shape.stages)) {
       for (std::size_t unit = 0; unit < units; ++unit) {
         auto& longest = seconds[piece][unit];
-        longest = std::max(longest, part * all[static_cast<std::size_t>(rank) * units + unit]);
+        const auto own = part * all[static_cast<std::size_t>(rank) * units + unit];
+        longest = shape.even() || longest == 0 ? std::max(longest, own)
+                                               : 1 / (1 / longest + 1 / std::max(own, 1e-12));
       }
     }
   }
   return seconds;
+}
+
+/// Of `samples` samples in the units that each rank has; nothing where they were not measured.
+std::vector<double> speeds_at(const Measured& all, std::size_t units,
+                              const parallel::MeshShape& shape,
+                              const std::vector<std::size_t>& begins, double samples) {
+  std::vector<double> speeds;
+  for (int rank = 0; rank < shape.ranks() && !all.empty(); ++rank) {
+    const auto stage = static_cast<std::size_t>(parallel::place_of(shape, rank).stage);
+    const auto end = stage + 1 < begins.size() ? begins[stage + 1] : units;
+    const auto first =
+        all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * units);
+    const auto seconds = std::reduce(first + static_cast<std::ptrdiff_t>(begins[stage]),
+                                     first + static_cast<std::ptrdiff_t>(end));
+    speeds.push_back(seconds > 0 ? samples / seconds : 0);
+  }
+  return speeds;
 }
 
 }  // namespace
@@ -180,15 +200,25 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
   group.barrier().wait();
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
   const bool given = !job.mesh.cuts.empty() || pieces > units;
-  const bool by_speed = shape.tensor > 1 && job.mesh.tensor_parts == "speed";
+  const bool deals = !shape.even() && job.parallel.balance == balance::Policy::Auto;
+  const bool by_speed = deals || (shape.tensor > 1 && job.mesh.tensor_parts == "speed");
   Measured all;
   if (!given || by_speed) {
     observer.on_phase("measuring units");
     all = measure_all(group, units, task, probe);
   }
   auto parts = part_weights(job.mesh, rates_of(all, units));
-  if (given) return {begins_of(job.mesh.cuts, pieces, units), std::move(parts)};
-  if (std::ranges::min(all) < 0) {
+  const auto samples = static_cast<double>(std::min(probe.samples, task.training()->size()));
+  const bool measured = !all.empty() && std::ranges::min(all) >= 0;
+  const auto chosen = [&](std::vector<std::size_t> begins) {
+    ChosenCuts cuts{std::move(begins), std::move(parts)};
+    if (measured && deals) {
+      cuts.speeds = speeds_at(all, units, shape, cuts.begins, samples);
+    }
+    return cuts;
+  };
+  if (given) return chosen(begins_of(job.mesh.cuts, pieces, units));
+  if (!measured) {
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = elements[i % units];
     observer.on_notice(
         "the whole model does not fit into the memory of every worker, so that its units were not "
@@ -196,8 +226,9 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
   }
   const auto best = parallel::schedule::cut(
       {.seconds = by_piece(all, units, shape, pieces, parts),
-       .micro_batches = std::max<int>(4 * shape.stages, static_cast<int>(job.mesh.micro_batches))});
-  return {best.begins, std::move(parts)};
+       .micro_batches =
+           std::max<int>(4 * shape.pipeline_ranks(), static_cast<int>(job.mesh.micro_batches))});
+  return chosen(best.begins);
 }
 
 }  // namespace bimetal::train

@@ -35,6 +35,8 @@ std::vector<double> unit_seconds(const task::Task& task, const UnitProbe& probe)
 struct ChosenCuts {
   std::vector<std::size_t> begins;  ///< unit that each piece begins with
   std::vector<double> parts = {};   ///< weights of the ranks that have its tensors in parts
+  /// Of each rank, samples a second that it does of its stage; empty where that was not measured.
+  std::vector<double> speeds = {};
 };
 
 /// Of the model that `job` cuts into stages: as mesh.cuts has it, or so that the pipeline's step is

@@ -11,10 +11,16 @@
 
 namespace bimetal::train {
 
+parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks) {
+  return parallel::fit_mesh({.stages = static_cast<int>(mesh.stages),
+                             .replicas = static_cast<int>(mesh.replicas),
+                             .tensor = static_cast<int>(mesh.tensor),
+                             .uneven = {mesh.stage_replicas.begin(), mesh.stage_replicas.end()}},
+                            ranks);
+}
+
 std::shared_ptr<const parallel::Mesh> make_mesh(comm::Group world, const job::MeshConfig& mesh) {
-  const auto shape =
-      parallel::fit_mesh(static_cast<int>(mesh.stages), static_cast<int>(mesh.replicas),
-                         static_cast<int>(mesh.tensor), world.size());
+  const auto shape = shape_of(mesh, world.size());
   if (shape.stages * shape.tensor == 1) return nullptr;
   return std::make_shared<const parallel::Mesh>(std::move(world), shape);
 }

@@ -18,8 +18,12 @@
 
 namespace bimetal::train {
 
+/// The mesh that `mesh` asks for in a job of `ranks` ranks; its stages have a number. Errors: those
+/// of parallel::fit_mesh.
+parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks);
+
 /// Of a job whose model is cut, into stages or tensors; nullptr: every rank has all of it.
-/// Collective. Errors: those of parallel::fit_mesh.
+/// Collective. Errors: those of shape_of().
 std::shared_ptr<const parallel::Mesh> make_mesh(comm::Group world, const job::MeshConfig& mesh);
 
 /// Where every rank has the whole model, each is a replica. Immutable.

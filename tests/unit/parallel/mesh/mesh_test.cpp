@@ -11,9 +11,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string misfit(int stages, int replicas, int tensor, int ranks) {
+std::string misfit(const MeshShape& asked, int ranks) {
   try {
-    fit_mesh(stages, replicas, tensor, ranks);
+    fit_mesh(asked, ranks);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
     return error.what();
@@ -29,6 +29,20 @@ TEST(Mesh, PlacesAndRanksAreEachOthersInverse) {
   EXPECT_EQ(place_of(shape, 7), (MeshPlace{1, 1, 1}));
 }
 
+TEST(Mesh, StagesMayHaveReplicasOfTheirOwnNumber) {
+  const MeshShape shape{.stages = 3, .replicas = 0, .uneven = {1, 2, 1}};
+  EXPECT_EQ(shape.ranks(), 4);
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    EXPECT_EQ(rank_at(shape, place_of(shape, rank)), rank);
+  }
+  EXPECT_EQ(place_of(shape, 2), (MeshPlace{1, 1, 0}));
+  EXPECT_EQ(place_of(shape, 3), (MeshPlace{2, 0, 0}));
+  EXPECT_EQ(name_of(shape, 0), "stage 0 of 3");
+  EXPECT_EQ(name_of(shape, 2), "stage 1 of 3, replica 1");
+  EXPECT_EQ(picture(shape, {"a", "b", "c"}),
+            "  stage 0  [rank 0]  a\n  stage 1  [rank 1] [rank 2]  b\n  stage 2  [rank 3]  c");
+}
+
 TEST(Mesh, RanksHaveNamesThatPeopleUnderstand) {
   EXPECT_EQ(name_of({3, 2, 1}, 2), "stage 1 of 3, replica 0");
   EXPECT_EQ(name_of({2, 1, 1}, 1), "stage 1 of 2");
@@ -40,11 +54,35 @@ TEST(Mesh, RanksHaveNamesThatPeopleUnderstand) {
 }
 
 TEST(Mesh, SaysWhatWouldFit) {
-  EXPECT_EQ(fit_mesh(2, 0, 1, 6), (MeshShape{2, 3, 1}));
-  EXPECT_EQ(fit_mesh(2, 3, 1, 6), (MeshShape{2, 3, 1}));
-  EXPECT_THAT(misfit(2, 0, 2, 6), HasSubstr("this job has 6: 4 or 8 would do"));
-  EXPECT_THAT(misfit(3, 0, 1, 2), HasSubstr("this job has 2: 3 would do"));
-  EXPECT_THAT(misfit(2, 2, 1, 3), HasSubstr("start 4 workers, or leave mesh.replicas out"));
+  EXPECT_EQ(fit_mesh({2, 0, 1}, 6), (MeshShape{2, 3, 1}));
+  EXPECT_EQ(fit_mesh({2, 3, 1}, 6), (MeshShape{2, 3, 1}));
+  EXPECT_THAT(misfit({2, 0, 2}, 6), HasSubstr("this job has 6: 4 or 8 would do"));
+  EXPECT_THAT(misfit({3, 0, 1}, 2), HasSubstr("this job has 2: 3 would do"));
+  EXPECT_THAT(misfit({2, 0, 1}, 3), HasSubstr("or mesh.replicas with a number for each stage"));
+  EXPECT_THAT(misfit({2, 2, 1}, 3), HasSubstr("start 4 workers, or leave mesh.replicas out"));
+}
+
+TEST(Mesh, SaysWhatWouldFitOfUnevenReplicas) {
+  const MeshShape uneven{.stages = 2, .replicas = 0, .uneven = {1, 2}};
+  EXPECT_EQ(fit_mesh(uneven, 3), uneven);
+  EXPECT_EQ(fit_mesh({.stages = 2, .replicas = 0, .uneven = {3, 3}}, 6), (MeshShape{2, 3, 1}));
+  EXPECT_THAT(misfit(uneven, 4), HasSubstr("mesh.replicas = [1, 2] need 3 workers, and this job "
+                                           "has 4: start 3, or give numbers that add up to 4"));
+  EXPECT_THAT(misfit({.stages = 1, .uneven = {1, 2}}, 3), HasSubstr("set mesh.stages = 2"));
+}
+
+TEST(Mesh, OfUnevenReplicasAllAreOnePipeline) {
+  const MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
+  testing::run_ranks(shape.ranks(), [&](int rank, comm::Group group) {
+    const Mesh mesh(group, shape);
+    EXPECT_EQ(mesh.pipeline().size(), 3);
+    EXPECT_EQ(mesh.replicas().size(), rank == 0 ? 1 : 2);
+    EXPECT_EQ(mesh.replicas().rank(), mesh.place().replica);
+    EXPECT_EQ(mesh.widths(), (std::vector<int>{1, 2}));
+    EXPECT_EQ(mesh.peer(1, 1), 2);
+    EXPECT_EQ(mesh.name_of_peer(2), "stage 1 of 2, replica 1 (rank 2)");
+    EXPECT_EQ(mesh.own_name(), mesh.name_of_peer(rank));
+  });
 }
 
 TEST(Mesh, GroupsAreThoseOfTheRanksPlace) {
@@ -63,7 +101,7 @@ TEST(Mesh, GroupsAreThoseOfTheRanksPlace) {
     EXPECT_EQ(sum_over(mesh.pipeline()), 2 * (rank % 4) + 4);
     EXPECT_EQ(sum_over(mesh.replicas()), 2 * (rank - 2 * (rank / 2 % 2)) + 2);
     EXPECT_EQ(sum_over(mesh.tensor()), 2 * (rank - rank % 2) + 1);
-    EXPECT_EQ(mesh.name_of_stage(1),
+    EXPECT_EQ(mesh.name_of_peer(1),
               name_of(shape, 4 + rank % 4) + " (rank " + std::to_string(4 + rank % 4) + ")");
   });
 }

@@ -27,6 +27,19 @@ TEST(Lanes, StagesOfAReplicaShareOne) {
   EXPECT_EQ(Lanes(shape, 0).by_rank({8, 2}), (std::vector<std::int64_t>{8, 2, 8, 2, 8, 2}));
 }
 
+TEST(Lanes, StagesWithReplicasOfTheirOwnNumberAreOne) {
+  const parallel::MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
+  std::vector<std::int64_t> counted;
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const Lanes lanes(shape, rank);
+    EXPECT_EQ(lanes.count(), 1);
+    EXPECT_EQ(lanes.mine(), 0);
+    EXPECT_TRUE(lanes.shared());
+    counted.push_back(lanes.counted(10));
+  }
+  EXPECT_EQ(counted, (std::vector<std::int64_t>{5, 2, 3}));
+}
+
 TEST(Lanes, AreAsFastAsTheirSlowestStage) {
   const Lanes lanes(parallel::MeshShape{.stages = 2, .replicas = 2}, 0);
   std::vector<progress::RankFigures> figures(4);

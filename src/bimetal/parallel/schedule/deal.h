@@ -1,0 +1,54 @@
+#pragma once
+// Which replica of a stage computes which micro-batch, where stages have replicas of their own
+// number: one rank may feed two that share the next stage. A pure function, so that every rank
+// knows who sends to whom.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "bimetal/parallel/schedule/schedule.h"
+
+namespace bimetal::parallel::schedule {
+
+/// By stage, of each of its replicas: what it takes for a micro-batch, in any unit.
+using ReplicaSeconds = std::vector<std::vector<double>>;
+
+/// A value.
+class Deal {
+ public:
+  /// `samples`: of each micro-batch; those of 0 are nobody's, and nobody waits for them. Each stage
+  /// deals the others so that its last replica is through as early as can be, and each replica gets
+  /// its part at even distances. Seconds count where all of a stage are above 0; else its replicas
+  /// are equals. A replica may get nothing. Error(InvalidArgument) for a stage without replicas.
+  Deal(const ReplicaSeconds& seconds, std::span<const std::int64_t> samples);
+  /// The same for replicas that are equals: `widths` says of each stage how many there are.
+  Deal(std::span<const int> widths, std::span<const std::int64_t> samples);
+
+  int stages() const noexcept { return static_cast<int>(of_.size()); }
+  int micro_batches() const noexcept { return static_cast<int>(samples_.size()); }
+  /// -1: nobody's.
+  int replica(int stage, int micro_batch) const {
+    return of_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(micro_batch)];
+  }
+  /// Samples of a step that a replica computes.
+  std::int64_t samples(int stage, int replica) const;
+
+  /// What a replica does: what is its own of its stage's schedule, which has as many micro-batches
+  /// under way as keep the replicas of this stage and those behind it busy. Since what every stage
+  /// does in one order cannot come to a standstill, neither can several that each do a part of it.
+  /// Errors: those of require_possible().
+  std::vector<Action> actions(Kind kind, int chunks, int stage, int replica) const;
+
+ private:
+  void deal_stage(const std::vector<double>& seconds);
+
+  std::vector<std::int64_t> samples_;
+  std::vector<std::vector<int>> of_;  ///< by stage, by micro-batch
+  std::vector<int> windows_;          ///< empty: every stage has one replica
+};
+
+/// 1 for each replica.
+ReplicaSeconds seconds_of_equals(std::span<const int> widths);
+
+}  // namespace bimetal::parallel::schedule

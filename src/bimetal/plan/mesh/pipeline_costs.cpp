@@ -1,0 +1,150 @@
+#include "bimetal/plan/mesh/pipeline_costs.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "bimetal/plan/mesh/dealt.h"
+#include "bimetal/plan/mesh/stage_memory.h"
+
+namespace bimetal::plan {
+namespace {
+
+namespace schedule = parallel::schedule;
+
+/// One micro-batch goes from one replica to another: the slowest pair counts.
+std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cluster,
+                                       const MeshChoice& choice, std::size_t stage,
+                                       std::size_t last) {
+  const auto& senders = choice.stages[stage].devices;
+  const auto& receivers = choice.stages[stage + 1].devices;
+  std::pair<double, double> slowest;
+  for (std::size_t i = 0; i < std::max(senders.size(), receivers.size()); ++i) {
+    const std::vector<int> from = {senders[i % senders.size()]};
+    const std::vector<int> to = {receivers[i % receivers.size()]};
+    const std::vector<double> bytes = {
+        facts_of(input, cluster, from.front()).units[last].output.at(at_once(choice, stage, 0))};
+    slowest.first = std::max(slowest.first, cluster.send_seconds(from, to, bytes));
+    slowest.second = std::max(slowest.second, cluster.send_seconds(to, from, bytes));
+  }
+  return slowest;
+}
+
+}  // namespace
+
+const ModelFacts& facts_of(const MeshInput& input, const Cluster& cluster, int device) {
+  return input.facts[cluster.device(device).facts];
+}
+
+Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, std::size_t begin,
+                 std::size_t end, double samples, bool recomputed) {
+  const auto& units = facts_of(input, cluster, device).units;
+  Passes passes;
+  for (std::size_t u = begin; u < end; ++u) {
+    const double forward = units[u].forward_s.at(samples);
+    passes.forward += forward;
+    passes.backward += units[u].backward_s.at(samples) + (recomputed ? forward : 0);
+  }
+  const double slower = cluster.device(device).slower;
+  return {passes.forward * slower, passes.backward * slower};
+}
+
+double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica) {
+  const auto& of_stage = choice.stages[stage].samples;
+  const auto samples =
+      choice.even() ? of_stage[replica] : std::reduce(of_stage.begin(), of_stage.end());
+  return samples == 0 ? 0 : std::max(1.0, static_cast<double>(samples) / choice.micro_batches);
+}
+
+double under_way(const MeshChoice& choice, std::size_t stage, std::size_t replica) {
+  return choice.even()
+             ? in_flight(choice.schedule, stage, choice.stages.size(), choice.micro_batches)
+             : in_flight(choice, stage, replica);
+}
+
+std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
+                                   const MeshChoice& choice, std::size_t stage, std::size_t last) {
+  if (!choice.even()) return one_crossing(input, cluster, choice, stage, last);
+  const auto& from = choice.stages[stage];
+  const auto& to = choice.stages[stage + 1];
+  std::vector<int> senders, receivers;
+  std::vector<double> bytes;
+  for (std::size_t i = 0; i < from.devices.size(); ++i) {
+    senders.push_back(from.devices[i]);
+    receivers.push_back(to.devices[i]);
+    bytes.push_back(
+        facts_of(input, cluster, senders.back()).units[last].output.at(at_once(choice, stage, i)));
+  }
+  return {cluster.send_seconds(senders, receivers, bytes),
+          cluster.send_seconds(receivers, senders, bytes)};
+}
+
+std::vector<schedule::PieceCost> stage_costs(const MeshInput& input, const Cluster& cluster,
+                                             const MeshChoice& choice) {
+  std::vector<schedule::PieceCost> costs;
+  const bool recomputed = choice.keeping.recomputed_at_once > 0;
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    const auto& stage = choice.stages[s];
+    schedule::PieceCost cost{.forward = 0, .backward_input = 0, .backward_weight = 0};
+    const std::size_t count = choice.even() ? stage.devices.size() : 1;
+    for (std::size_t r = 0; r < count; ++r) {
+      const auto passes = passes_of(input, cluster, stage.devices[r], stage.begin, stage.end,
+                                    at_once(choice, s, r), recomputed);
+      cost.forward = std::max(cost.forward, passes.forward);
+      cost.backward_input = std::max(cost.backward_input, passes.backward / 2);
+      cost.backward_weight = std::max(cost.backward_weight, passes.backward / 2);
+    }
+    if (s + 1 < choice.stages.size()) {
+      cost.send_forward = crossing(input, cluster, choice, s, stage.end - 1).first;
+    }
+    if (s > 0) {
+      const auto before = choice.stages[s - 1].end - 1;
+      cost.send_backward = crossing(input, cluster, choice, s - 1, before).second;
+    }
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+std::vector<std::vector<double>> slowness_of(const MeshInput& input, const Cluster& cluster,
+                                             const MeshChoice& choice) {
+  std::vector<std::vector<double>> slowness;
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    const auto& stage = choice.stages[s];
+    auto& of_stage = slowness.emplace_back();
+    for (const int device : stage.devices) {
+      const auto passes = passes_of(input, cluster, device, stage.begin, stage.end,
+                                    at_once(choice, s, 0), choice.keeping.recomputed_at_once > 0);
+      of_stage.push_back(std::max(1e-12, passes.forward + passes.backward));
+    }
+    const double first = of_stage.front();
+    for (auto& one : of_stage) one /= first;
+  }
+  return slowness;
+}
+
+std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
+                              const MeshChoice& choice) {
+  std::vector<double> seconds;
+  for (const auto& stage : choice.stages) {
+    const auto& facts = facts_of(input, cluster, stage.devices.front());
+    double elements = 0;
+    for (std::size_t u = stage.begin; u < stage.end; ++u) {
+      elements += static_cast<double>(facts.units[u].elements());
+    }
+    seconds.push_back(cluster.all_reduce_seconds(stage.devices, elements * facts.element_bytes));
+  }
+  // A tensor that several units use is summed between the first and the last stage.
+  const auto& facts = input.facts.front();
+  double shared = 0;
+  for (const auto& unit : facts.units) shared += static_cast<double>(unit.shared);
+  if (shared > 0 && choice.stages.size() > 1) {
+    const std::vector<int> ends = {choice.stages.front().devices.front(),
+                                   choice.stages.back().devices.front()};
+    const double tied = cluster.all_reduce_seconds(ends, shared * facts.element_bytes);
+    seconds.front() += tied;
+    seconds.back() += tied;
+  }
+  return seconds;
+}
+
+}  // namespace bimetal::plan

@@ -1,0 +1,46 @@
+#pragma once
+// What the parts of a pipeline's step cost: passes, ways between stages, exchanges behind them.
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "bimetal/parallel/schedule/simulate.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
+
+namespace bimetal::plan {
+
+const ModelFacts& facts_of(const MeshInput& input, const Cluster& cluster, int device);
+
+/// Forward and backward of the units [begin, end), of so many samples at once.
+struct Passes {
+  double forward = 0, backward = 0;
+};
+Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, std::size_t begin,
+                 std::size_t end, double samples, bool recomputed);
+
+/// Samples of a micro-batch that a replica computes, of those that it has at all, one at least; all
+/// where stages are not even().
+double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica);
+
+/// Micro-batches whose activations a replica has at a time.
+double under_way(const MeshChoice& choice, std::size_t stage, std::size_t replica);
+
+/// Seconds in which what unit `last` gives crosses from a stage to the next, and its gradient back.
+std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
+                                   const MeshChoice& choice, std::size_t stage, std::size_t last);
+
+/// What each stage costs for a micro-batch: its slowest replica's part, or, where stages are not
+/// even(), the whole of one on the first of its replicas.
+std::vector<parallel::schedule::PieceCost> stage_costs(const MeshInput& input,
+                                                       const Cluster& cluster,
+                                                       const MeshChoice& choice);
+/// Then also, by stage, what each replica takes in terms of the first.
+std::vector<std::vector<double>> slowness_of(const MeshInput& input, const Cluster& cluster,
+                                             const MeshChoice& choice);
+
+/// What the replicas of each stage, and the stages that share parameters, exchange behind a step.
+std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
+                              const MeshChoice& choice);
+
+}  // namespace bimetal::plan

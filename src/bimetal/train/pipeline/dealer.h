@@ -1,0 +1,38 @@
+#pragma once
+// Deals a step's micro-batches to the replicas of each stage by what they are seen to take.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/schedule/deal.h"
+#include "bimetal/progress/rank_figures.h"
+
+namespace bimetal::train {
+
+/// Use from one thread. The same on every rank, as long as all are told the same.
+class Dealer {
+ public:
+  /// `speeds`: as StageOptions has them. Error(InvalidArgument) unless there are none, or one for
+  /// each rank.
+  Dealer(std::shared_ptr<const parallel::Mesh> mesh, const std::vector<double>& speeds,
+         bool learns);
+
+  /// For a step of micro-batches of so many samples, which learn() will be told of.
+  parallel::schedule::Deal deal(std::span<const std::int64_t> samples);
+  /// For anything else.
+  parallel::schedule::Deal spread(std::span<const std::int64_t> samples) const;
+
+  /// What the ranks have told of the step dealt last.
+  void learn(std::span<const progress::RankFigures> figures);
+
+ private:
+  std::shared_ptr<const parallel::Mesh> mesh_;
+  parallel::schedule::ReplicaSeconds seconds_;  ///< of a sample; of ranks of mesh.pipeline()
+  bool learns_;
+  std::vector<std::int64_t> dealt_;  ///< samples by rank
+};
+
+}  // namespace bimetal::train

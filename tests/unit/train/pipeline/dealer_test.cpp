@@ -1,0 +1,69 @@
+#include "bimetal/train/pipeline/dealer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bimetal/base/error.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::train {
+namespace {
+
+std::vector<progress::RankFigures> told(const std::vector<double>& seconds) {
+  std::vector<progress::RankFigures> figures;
+  for (const auto one : seconds) figures.push_back({.compute_seconds = one});
+  return figures;
+}
+
+/// What `check` makes of the mesh of rank 0 of a job with one stage on one rank, the next on two.
+template <typename Check>
+void with_mesh_of_three(const Check& check) {
+  testing::run_ranks(3, [&](int rank, comm::Group group) {
+    const auto mesh = std::make_shared<const parallel::Mesh>(
+        group, parallel::MeshShape{.stages = 2, .replicas = 0, .uneven = {1, 2}});
+    if (rank == 0) check(mesh);
+  });
+}
+
+TEST(Dealer, LearnsWhichReplicaIsFaster) {
+  with_mesh_of_three([](const auto& mesh) {
+    const std::vector<std::int64_t> samples(8, 3);
+    Dealer dealer(mesh, {}, true);
+    EXPECT_EQ(dealer.deal(samples).samples(1, 0), 12);
+    dealer.learn(told({1, 1, 3}));
+    EXPECT_EQ(dealer.deal(samples).samples(1, 0), 18);
+    EXPECT_EQ(dealer.spread(samples).samples(1, 1), 6);
+    Dealer fixed(mesh, {1, 1, 3}, false);
+    fixed.deal(samples);
+    fixed.learn(told({1, 1, 3}));
+    EXPECT_EQ(fixed.deal(samples).samples(1, 1), 18);
+  });
+}
+
+TEST(Dealer, TriesAgainWhoGetsNothing) {
+  with_mesh_of_three([](const auto& mesh) {
+    const std::vector<std::int64_t> samples(4, 1);
+    Dealer dealer(mesh, {1, 1, 0.1}, true);
+    int steps = 0;
+    while (dealer.deal(samples).samples(1, 1) == 0 && steps < 200) {
+      dealer.learn(told({4, 4, 0}));
+      ++steps;
+    }
+    EXPECT_GT(steps, 5);
+    EXPECT_LT(steps, 200);
+  });
+}
+
+TEST(Dealer, WantsASpeedForEachRank) {
+  with_mesh_of_three([](const auto& mesh) {
+    try {
+      Dealer(mesh, {1, 2}, false);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("one for each of the 3 workers"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::train
