@@ -35,7 +35,7 @@ class Host {
         address_{net::reachable_address(server_.endpoint().host), server_.endpoint().port},
         store_(
             rendezvous::connect_store(address_, token_, Deadline::after(std::chrono::seconds(10)))),
-        board_(*store_) {}
+        board_(store_) {}
 
   ~Host() { wait_until_others_left(); }
 
@@ -67,7 +67,7 @@ class Host {
     plan.only_these = !with_servers;
     plan.store = address_;
     plan.token = token_;
-    tell_of_failed_ranks(plan, ranks_, *store_);
+    tell_of_failed_ranks(plan, ranks_, store_);
     return run_shared_job(plan, board_, signals_);
   }
 
@@ -115,6 +115,7 @@ class Host {
     try {
       const auto deadline = Deadline::after(std::chrono::seconds(5));
       board_.leave();
+      if (board_.in_trouble() && !board_.failure()) return;  // there is no reason to be read
       while (!board_.everyone_left() && !deadline.expired())
         signals_.pause(std::chrono::milliseconds(20));
     } catch (const std::exception&) {
@@ -128,7 +129,7 @@ class Host {
   net::Token token_;
   rendezvous::StoreServer server_;
   net::Endpoint address_;
-  std::unique_ptr<rendezvous::Store> store_;
+  launch::JobStore store_;
   launch::JobBoard board_;
 };
 
