@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <new>
+#include <string>
 #include <system_error>
 
 #include "bimetal/base/advice.h"
@@ -14,7 +15,7 @@ Error of_the_system(const std::system_error& error) {
   if (error.code() == std::errc::resource_unavailable_try_again) {
     return system_error("cannot start another thread", EAGAIN);
   }
-  return {ErrorCode::System, error.what() + advice_on(error.code().value())};
+  return {ErrorCode::System, std::string(error.what()) + advice_on(error.code().value())};
 }
 
 }  // namespace
