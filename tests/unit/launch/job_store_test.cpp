@@ -50,7 +50,11 @@ class StoreProcess {
   std::unique_ptr<rendezvous::Store> connect() const {
     return rendezvous::connect_store({"127.0.0.1", port_}, {}, long_enough());
   }
-  void stop() const { ::kill(child_, SIGSTOP); }
+  /// Returns once it has stopped: until then it may answer.
+  void stop() const {
+    ::kill(child_, SIGSTOP);
+    ::waitpid(child_, nullptr, WUNTRACED);
+  }
 
  private:
   pid_t child_ = -1;
