@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "network"))
 
@@ -44,6 +45,22 @@ class Firewall(LaunchTest):
         self.assert_one_message(job, job.status, THERE, f"{HERE}:29555", "firewall", "--master-port", "--master-addr")
         self.assertNotIn("started", job.out)
         self.wait_until_nothing_is_left()
+
+    def test_a_cable_that_is_pulled(self):
+        job_file = self.write_job(parallel__timeout_s=5)
+        job = self.start("launch", *self.options, "--silence", 30, "--", BIMETAL, "train", job_file, "--worker",
+                         "cpu:threads=1", program=[*self.here.command(), BIMETAL])
+        self.wait_for_checkpoint(job)
+        self.there.ip("link", "set", "eth0", "down")
+        begun = time.monotonic()
+        job.wait()
+        seconds = time.monotonic() - begun
+        print(f"the prompt is back after {seconds:.1f} s")
+        self.assertEqual(job.status, harness.PEER_LOST, job.err)
+        self.assertIn("rank 0 on localhost", job.error())
+        self.assertIn(f"lost host {THERE}: it has not answered", job.err)
+        self.assertLess(seconds, 15, "--grace and --silence have been waited for")
+        self.wait_until_nothing_is_left()  # there, once --silence is over
 
     def test_a_host_that_is_switched_off(self):
         job = self.start("launch", "-H", "localhost:1,10.77.0.9:1", *self.options[2:], "--", "true",

@@ -155,6 +155,21 @@ class Ssh(SshTest):
         self.assert_one_message(job, harness.PEER_LOST, "127.0.0.2", "no word from it for 3 s")
         self.wait_until_nothing_is_left()
 
+    def test_once_a_rank_has_failed_a_host_that_gives_no_answer_is_not_waited_for(self):
+        sign = self.folder / "fail"
+        job = self.over_ssh("localhost:1,127.0.0.2:1", "--grace", 30,
+                            script=f"echo ready; if [ $RANK = 0 ]; then while [ ! -e {sign} ]; do sleep 0.1; done; exit 3; fi; "
+                                   "sleep 600 & wait")
+        self.wait_for_ready(job, 2)
+        os.kill(self.ssh_of("127.0.0.2"), signal.SIGSTOP)
+        begun = time.monotonic()
+        sign.touch()
+        self.assertEqual(job.wait().status, 3, job.err)
+        self.assertLess(time.monotonic() - begun, 15, "--grace alone is 30 s")
+        self.assertIn("rank 0 on localhost", job.error())
+        self.assertIn("lost host 127.0.0.2: it has not answered", job.err)
+        self.wait_until_nothing_is_left()
+
     def test_much_output_of_other_hosts_arrives_whole(self):
         job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", script="seq 200000")
         self.assert_done(job)

@@ -308,6 +308,28 @@ class Launcher(unittest.TestCase):
         self.assertEqual(run.returncode, 7, run.stderr)
         self.assertIn("rank 1 ended with status 7; the others are ended", run.stderr)
 
+    def test_of_tracebacks_that_of_the_cause_is_shown(self):
+        # The others miss rank 1 and end before it does, as ranks with less to tidy up do.
+        run = self.run_it("-np", "3", *self.command(), script="import os, sys, time, traceback\n"
+                          "if os.environ['RANK'] == '1':\n"
+                          "    try: raise KeyError('the cause')\n"
+                          "    except KeyError: traceback.print_exc(); time.sleep(0.7); sys.exit(3)\n"
+                          "time.sleep(0.3); raise RuntimeError('rank 1 is gone')")
+        self.assertEqual(run.returncode, 3, run.stderr)
+        self.assertIn("[1] KeyError: 'the cause'", run.stderr)
+        self.assertIn("rank 1 ended with status 3; the others are ended", run.stderr)
+        self.assertNotIn("is gone", run.stderr)
+        self.assertIn("left out: what rank 0, 2 said of it", run.stderr)
+
+    def test_a_traceback_that_ends_nothing_hides_none(self):
+        run = self.run_it("-np", "2", *self.command(), script="import os, sys, time, traceback\n"
+                          "try: raise KeyError('of rank ' + os.environ['RANK'])\n"
+                          "except KeyError: traceback.print_exc()\n"
+                          "time.sleep(1)")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        for rank in range(2):
+            self.assertIn(f"[{rank}] KeyError: 'of rank {rank}'", run.stderr)
+
     def test_lines_have_their_ranks(self):
         run = self.run_it("-np", "2", *self.command(), script="import os, sys\n"
                           "print('out of', os.environ['RANK']); print('error of', os.environ['RANK'], file=sys.stderr)")

@@ -13,16 +13,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from typing import IO, TextIO
 
 from bimetal._errors import EXIT_STATUSES, Error
 from bimetal.horovod.core.meeting import serve_store
+from bimetal.horovod.rank_output import RankOutput
 from bimetal.runs import program
 
 _SECONDS_TO_END = 10.0  # between SIGTERM and SIGKILL
+_SECONDS_TO_FOLLOW_ITS_TRACEBACK = 1.0
 _SECONDS_TO_READ = 2.0  # for what ranks have left behind; processes of their own may hold the pipes open
 
 
@@ -74,7 +74,7 @@ class Ranks:
         self._store = serve_store("127.0.0.1", 0, timeout=300)
         self._restarts = options.restarts
         self._living: dict[int, subprocess.Popen[bytes]] = {}
-        self._readers: list[threading.Thread] = []
+        self._output = RankOutput()
         for rank in range(options.num_proc):
             self._start(rank)
 
@@ -88,28 +88,37 @@ class Ranks:
         process = subprocess.Popen(self._options.command, env={"PYTHONUNBUFFERED": "1", **os.environ, **place},
                                    start_new_session=True, preexec_fn=_end_with_parent, stdout=pipe, stderr=pipe)
         self._living[rank] = process
-        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            if source:
-                reader = threading.Thread(target=_show, args=(rank, source, target), daemon=True)
-                reader.start()
-                self._readers.append(reader)
+        self._output.read(rank, process)
 
     def wait(self) -> int:
         """Until all have ended. The exit status of the whole."""
         status = 0
         while self._living:
-            for rank, process in list(self._living.items()):
-                if process.poll() is None:
-                    continue
+            self._output.look()
+            for rank in self._ended():
+                process = self._living[rank]
                 del self._living[rank]
                 if process.returncode == 0:
                     status = 0
                 elif not self._goes_on_without(rank, process.returncode):
+                    self._output.name_cause(rank)
                     return _as_exit_status(process.returncode)
                 else:
                     status = _as_exit_status(process.returncode)
             time.sleep(0.05)
         return status
+
+    def _ended(self) -> list[int]:
+        """The ranks that have, those first that can be no consequence of the others' ends."""
+        ended = [rank for rank, process in self._living.items() if process.poll() is not None]
+        failed = [rank for rank in ended if self._living[rank].returncode != 0]
+        first = self._output.first_to_complain()
+        if failed and first in self._living and first not in ended and not self._options.elastic:
+            # It has begun to end, which takes a rank with much to tidy up longer than those that miss it.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._living[first].wait(_SECONDS_TO_FOLLOW_ITS_TRACEBACK)
+                ended.append(first)
+        return sorted(ended, key=lambda rank: (self._living[rank].returncode >= 0, rank != first, rank))
 
     def _goes_on_without(self, rank: int, status: int) -> bool:
         how = f"was killed by signal {-status} ({signal.Signals(-status).name})" if status < 0 else \
@@ -133,17 +142,9 @@ class Ranks:
             until = time.monotonic() + seconds
             while any(process.poll() is None for process in self._living.values()) and time.monotonic() < until:
                 time.sleep(0.05)
-        until = time.monotonic() + _SECONDS_TO_READ
-        for reader in self._readers:
-            reader.join(max(0.0, until - time.monotonic()))
-
-
-def _show(rank: int, source: IO[bytes], target: TextIO) -> None:
-    """A rank's lines, each whole."""
-    with contextlib.suppress(OSError, ValueError):  # whoever reads has gone
-        for line in source:
-            target.write(f"[{rank}] {line.decode(errors='replace').rstrip()}\n")
-            target.flush()
+        self._output.end(_SECONDS_TO_READ)
+        if others := self._output.left_out():
+            _say(f"left out: what rank {', '.join(map(str, others))} said of it")
 
 
 def _end_with_parent() -> None:

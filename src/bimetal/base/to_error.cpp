@@ -1,23 +1,43 @@
 #include "bimetal/base/to_error.h"
 
+#include <cerrno>
 #include <new>
+#include <string>
 #include <system_error>
 
+#include "bimetal/base/advice.h"
+
 namespace bimetal {
+namespace {
+
+/// A thread that cannot be started says no more than "Resource temporarily unavailable".
+Error of_the_system(const std::system_error& error) {
+  if (error.code() == std::errc::resource_unavailable_try_again) {
+    return system_error("cannot start another thread", EAGAIN);
+  }
+  return {ErrorCode::System, std::string(error.what()) + advice_on(error.code().value())};
+}
+
+}  // namespace
+
+Error to_error(const std::exception& exception) {
+  if (const auto* error = dynamic_cast<const Error*>(&exception)) return *error;
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
+    return {ErrorCode::OutOfMemory, "this process has no memory left"};
+  }
+  if (const auto* error = dynamic_cast<const std::system_error*>(&exception)) {
+    return of_the_system(*error);
+  }
+  return {ErrorCode::Internal, exception.what()};
+}
 
 Error to_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::OutOfMemory, "this machine has no memory left");
-  } catch (const std::system_error& error) {
-    return Error(ErrorCode::System, error.what());
-  } catch (const std::exception& error) {
-    return Error(ErrorCode::Internal, error.what());
+  } catch (const std::exception& exception) {
+    return to_error(exception);
   } catch (...) {
-    return Error(ErrorCode::Internal, "an exception of no known type");
+    return {ErrorCode::Internal, "an exception of no known type"};
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/admitted_save.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/feedback_tensors.h"
@@ -47,9 +48,15 @@ void take_values(OpenCheckpoint& checkpoint, const TensorIndex& stored, const Te
 fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
                          const Optimizer& optimizer, const TrainingState& state,
                          std::int64_t keep) {
+  return save_checkpoint(dir, model, optimizer, state, keep, {});
+}
+
+fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
+                         const Optimizer& optimizer, const TrainingState& state,
+                         std::int64_t keep, const AdmitSave& admit) {
   NewCheckpoint fresh(dir, state.step, keep);
   try {
-    fresh.commit(write_contents(fresh.folder(), model, optimizer, state));
+    fresh.commit(write_contents(fresh.folder(), model, optimizer, state), admit);
   } catch (const Error& error) {
     throw fresh.explained(error);
   }

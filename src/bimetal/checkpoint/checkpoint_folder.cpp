@@ -3,14 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <tuple>
 
 #include "bimetal/base/atomic_file.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/input_file.h"
 #include "bimetal/base/log.h"
+#include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 
@@ -20,6 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
+// Whoever has its turn renames a folder, which disks do within moments.
+constexpr std::chrono::seconds kForATurn{30};
+constexpr std::chrono::milliseconds kTryAgain{10};
 
 bool is_checkpoint_name(std::string_view name) {
   return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
@@ -66,6 +74,25 @@ fs::path made_folder(const fs::path& dir, std::int64_t keep) {
   return dir;
 }
 
+/// Returns once nobody else puts a checkpoint into `dir`, or where no file system can tell.
+std::unique_ptr<PathClaim> take_turn(const fs::path& dir) {
+  std::error_code error;
+  const fs::path folder = fs::canonical(dir, error);
+  require_known(error, dir);
+  for (const auto deadline = Deadline::after(kForATurn); !deadline.expired();
+       std::this_thread::sleep_for(kTryAgain)) {
+    auto claim = std::make_unique<PathClaim>(folder);
+    if (claim->outcome() == PathClaim::Outcome::held) return claim;
+    if (claim->outcome() == PathClaim::Outcome::busy) continue;
+    log(LogLevel::info, "no locks in {}: processes do not take turns there", folder.string());
+    return claim;
+  }
+  throw Error(ErrorCode::Timeout,
+              fmt::format("another process has been putting a checkpoint into {} for {} s, and is "
+                          "stopped, most likely; end it",
+                          folder.string(), kForATurn.count()));
+}
+
 }  // namespace
 
 std::string_view checkpoint_prefix() {
@@ -103,10 +130,15 @@ NewCheckpoint::NewCheckpoint(const fs::path& dir, std::int64_t step, std::int64_
       keep_(keep),
       folder_(checkpoint_path(dir, step), TemporaryPath::Kind::folder) {}
 
-void NewCheckpoint::commit(Manifest manifest) {
-  manifest.sequence = last_save(dir_).sequence + 1;
-  write_file_atomically(folder() / kStateFile, manifest_text(manifest));
-  folder_.move_into_place();
+void NewCheckpoint::commit(Manifest manifest, const AdmitSave& admit) {
+  {
+    const auto turn = take_turn(dir_);
+    const auto newest = last_save(dir_);
+    if (admit) admit(newest);
+    manifest.sequence = newest.sequence + 1;
+    write_file_atomically(folder() / kStateFile, manifest_text(manifest));
+    folder_.move_into_place();
+  }
   prune_checkpoints(dir_, keep_);
 }
 

@@ -9,7 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/temporary_path.h"
-#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/admitted_save.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 
 namespace bimetal::checkpoint {
@@ -47,8 +47,10 @@ class NewCheckpoint {
   const std::filesystem::path& target() const noexcept { return folder_.target(); }
 
   /// Writes state.json with the next sequence of `dir`, moves all into place and removes older
-  /// checkpoints. The other files must be there, and on the disk.
-  void commit(Manifest manifest);
+  /// checkpoints. The other files must be there, and on the disk. One process at a time does so in
+  /// `dir`, where its file system has locks: `admit` sees the very save that this one follows.
+  /// Error(Timeout) if another process does not get on with it.
+  void commit(Manifest manifest, const AdmitSave& admit = {});
 
   /// The same error with the name of what cannot be saved.
   Error explained(const Error& error) const;

@@ -230,6 +230,8 @@ FileRecord record_file(const fs::path& path) {
 std::string manifest_text(const fs::path& path) {
   auto file = InputFile::find(path);
   if (!file) damaged(path, "it is missing");
+  std::error_code ignored;  // where it cannot be told, reading does
+  if (fs::is_directory(path, ignored)) damaged(path, "it is a folder");
   return file->read_all();
 }
 

@@ -2,19 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <new>
 #include <string>
 
+#include "bimetal/base/to_error.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
 
 Error as_error(const std::exception& exception) {
-  if (const auto* error = dynamic_cast<const Error*>(&exception)) return *error;
-  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
-    return {ErrorCode::OutOfMemory, "this process has no memory left"};
-  }
-  const std::string text = exception.what();
+  const auto error = to_error(exception);
+  if (error.code() != ErrorCode::Internal || dynamic_cast<const Error*>(&exception)) return error;
+  const std::string text = error.what();
   return {ErrorCode::Internal, text.substr(0, text.find('\n'))};
 }
 

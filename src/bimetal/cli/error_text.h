@@ -7,8 +7,8 @@
 
 namespace bimetal::cli {
 
-/// A bimetal::Error stays what it is; others become Internal, or OutOfMemory for std::bad_alloc,
-/// with the first line of their text (libtorch's go on with a stack trace).
+/// As to_error; of what becomes Internal, the first line (libtorch's texts go on with a stack
+/// trace).
 Error as_error(const std::exception& exception);
 
 /// Prints "bimetal: error: …" to standard error.

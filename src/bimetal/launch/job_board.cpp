@@ -19,6 +19,8 @@ constexpr const char* kClaimed = "board/claimed";
 constexpr const char* kClaimedServers = "board/claimed_servers";
 constexpr const char* kStarted = "board/started";
 constexpr const char* kWithdrawn = "board/withdrawn";
+constexpr const char* kInTrouble = "board/in_trouble";
+constexpr const char* kWithoutCause = "board/without_cause";
 constexpr const char* kFailure = "board/failure";
 constexpr const char* kPresent = "board/present";
 
@@ -94,6 +96,11 @@ std::optional<std::string> JobBoard::withdrawn() {
   return store_.try_get(kWithdrawn, soon());
 }
 
+void JobBoard::note_trouble() {
+  store_.hurry();
+  store_.add(kInTrouble, 1, soon());
+}
+
 void JobBoard::fail(const Error& cause, const std::string& host_name) {
   const Error told(cause.code(), fmt::format("on {}: {}", host_name, cause.what()), cause.rank());
   rendezvous::note_failure(store_, kFailure, told, soon());
@@ -101,6 +108,18 @@ void JobBoard::fail(const Error& cause, const std::string& host_name) {
 
 std::optional<Error> JobBoard::failure() {
   return rendezvous::noted_failure(store_, kFailure, soon());
+}
+
+void JobBoard::know_no_cause() {
+  store_.add(kWithoutCause, 1, soon());
+}
+
+bool JobBoard::cause_may_come() {
+  return store_.add(kInTrouble, 0, soon()) > store_.add(kWithoutCause, 0, soon());
+}
+
+bool JobBoard::in_trouble() {
+  return store_.add(kInTrouble, 0, soon()) > 0;
 }
 
 void JobBoard::leave() {

@@ -8,7 +8,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/rendezvous/store.h"
+#include "bimetal/launch/job_store.h"
 
 namespace bimetal::launch {
 
@@ -19,10 +19,11 @@ struct JobOffer {
   int servers_here = 0;  ///< parameter servers that the host runs
 };
 
-/// A view of the store; `store` must outlive it. Calls end within seconds, with the store's errors.
+/// A view of the store; `store` must outlive it. Calls end within seconds, and once the job has
+/// failed within one, with the store's errors.
 class JobBoard {
  public:
-  explicit JobBoard(rendezvous::Store& store) : store_(store) {}
+  explicit JobBoard(JobStore& store) : store_(store) {}
 
   /// Host: claims ranks 0 … workers-1, then shows the offer. Call once, first.
   void offer(const JobOffer& offer, int workers);
@@ -49,9 +50,21 @@ class JobBoard {
   void withdraw(const std::string& host_name);
   std::optional<std::string> withdrawn();
 
+  /// A rank of this machine has failed, which may or may not be the cause: the others may expect
+  /// word of it. Call once. From now on nobody waits long for the store.
+  void note_trouble();
+
   /// The first failure that a launcher saw wins; later ones are dropped.
   void fail(const Error& cause, const std::string& host_name);
   std::optional<Error> failure();
+
+  /// What failed here follows from something elsewhere.
+  void know_no_cause();
+
+  /// Whether a machine has noted its trouble, and has told neither a cause nor that it knows none.
+  bool cause_may_come();
+  /// Whether one has noted its trouble at all.
+  bool in_trouble();
 
   /// A launcher that needs the store no more says so; the host then waits for everyone_left before
   /// it takes the store away.
@@ -59,7 +72,7 @@ class JobBoard {
   bool everyone_left();
 
  private:
-  rendezvous::Store& store_;
+  JobStore& store_;
 };
 
 }  // namespace bimetal::launch

@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/link/credentials.h"
+#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_stream.h"
 
@@ -85,7 +86,9 @@ StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnec
       session_(std::make_shared<ClientSession>(std::move(connection), std::move(server))) {
   io_->restart();
   session_->start();
-  thread_ = std::thread([this] { io_->run(); });
+  thread_ = std::thread([this] {
+    net::run_handlers(*io_, [this](const Error& error) { session_->refuse(error); });
+  });
 }
 
 StoreClient::~StoreClient() {
@@ -197,11 +200,15 @@ void ClientSession::accept_reply(StoreMessage reply) {
 
 /// Ends every call, now and later; the thread then runs out of work.
 void ClientSession::on_ended(const Error& why) {
-  const auto text =
-      why.code() == ErrorCode::PeerLost
-          ? fmt::format("{} is gone: {}; the process that serves it has probably ended", server_,
-                        why.what())
-          : fmt::format("{} sent bad data: {}", server_, why.what());
+  const auto text = [&] {
+    switch (why.code()) {
+      case ErrorCode::PeerLost:
+        return fmt::format("{} is gone: {}; the process that serves it has probably ended", server_,
+                           why.what());
+      case ErrorCode::OutOfMemory: return fmt::format("asking {}: {}", server_, why.what());
+      default: return fmt::format("{} sent bad data: {}", server_, why.what());
+    }
+  }();
   std::lock_guard lock(mutex_);
   lost_ = Error(why.code(), text);
   changed_.notify_all();

@@ -3,7 +3,9 @@
 #include <thread>
 #include <vector>
 
+#include "bimetal/base/log.h"
 #include "bimetal/net/link/credentials.h"
+#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_session.h"
 
@@ -13,7 +15,11 @@ struct StoreServer::Impl {
   Impl(const net::Endpoint& listen, const net::Token& token, net::Encryption encryption)
       : listener(io, listen, listener_options(token, encryption)), bound(listener.endpoint()) {
     listener.start();
-    thread = std::thread([this] { io.run(); });
+    thread = std::thread([this] {
+      net::run_handlers(io, [](const Error& error) {
+        log(LogLevel::error, "the rendezvous store has failed to answer: {}", error.what());
+      });
+    });
   }
 
   ~Impl() {

@@ -20,6 +20,7 @@
 #include "bimetal/base/counted.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/link/credentials.h"
+#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/serving/batch_answering.h"
 #include "bimetal/serving/recorder.h"
@@ -104,7 +105,7 @@ void Server::Impl::move_bytes() noexcept {
   try {
     listener.start();
     net::spawn(io, tick_loop(), [this](const Error& error) { fail(error); });
-    io.run();
+    net::run_handlers(io, [this](const Error& error) { fail(error); });
   } catch (...) {
     fail(to_error(std::current_exception()));
   }

@@ -3,13 +3,18 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <system_error>
+
+#include "bimetal/base/to_error.h"
 #include "bimetal/train/deterministic.h"
 #include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
 namespace {
 
+/// Of a thread that cannot be started, too, which may be for want of memory or of leave.
 std::string first_line(const std::exception& exception) {
+  if (dynamic_cast<const std::system_error*>(&exception)) return to_error(exception).what();
   const auto* of_torch = dynamic_cast<const c10::Error*>(&exception);
   const std::string text = of_torch ? of_torch->what_without_backtrace() : exception.what();
   return text.substr(0, text.find('\n'));

@@ -1,5 +1,6 @@
 #include "bimetal/base/error.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -8,6 +9,8 @@
 
 namespace bimetal {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(Error, KeepsCodeMessageAndRank) {
   const Error error(ErrorCode::PeerLost, "rank 3 is gone", 3);
@@ -29,6 +32,11 @@ TEST(Error, SystemErrorUsesTheSystemsWords) {
   const Error error = system_error("cannot open 'x'", ENOENT);
   EXPECT_EQ(error.code(), ErrorCode::System);
   EXPECT_STREQ(error.what(), "cannot open 'x': No such file or directory");
+}
+
+TEST(Error, ALimitIsNamed) {
+  EXPECT_THAT(system_error("cannot make a pipe", EMFILE).what(), HasSubstr("ulimit -n"));
+  EXPECT_THAT(system_error("cannot start it", EAGAIN).what(), HasSubstr("ulimit -u"));
 }
 
 }  // namespace

@@ -178,6 +178,20 @@ TEST(CheckpointFault, AFileThatMayNotBeReadIsNoDamage) {
   EXPECT_EQ(Vector(1).load(folder.path()), 2);
 }
 
+TEST(CheckpointFault, AFolderInPlaceOfAFileIsDamage) {
+  const test::TemporaryFolder folder;
+  Vector(1).save(folder.path(), 1);
+  const auto newest = Vector(1).save(folder.path(), 2);
+  fs::remove(newest / "state.json");
+  fs::create_directory(newest / "state.json");
+  EXPECT_EQ(Vector(1).load(folder.path()), 1);
+  const auto error = refusal(newest);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::CorruptData);
+  EXPECT_THAT(error->what(), ::testing::HasSubstr((newest / "state.json").string()));
+  EXPECT_THAT(error->what(), ::testing::HasSubstr("it is a folder"));
+}
+
 TEST(CheckpointFault, ASaveThatCannotLookAtOlderOnesSavesNothing) {
   const test::TemporaryFolder folder;
   chmod(folder.path().c_str(), 0777);

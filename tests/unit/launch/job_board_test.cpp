@@ -20,11 +20,11 @@ class JobBoardTest : public ::testing::Test {
       : server_({"127.0.0.1", 0}, {}),
         host_store_(rendezvous::connect_store(server_.endpoint(), {}, soon())),
         guest_store_(rendezvous::connect_store(server_.endpoint(), {}, soon())),
-        host_(*host_store_),
-        guest_(*guest_store_) {}
+        host_(host_store_),
+        guest_(guest_store_) {}
 
   rendezvous::StoreServer server_;
-  std::unique_ptr<rendezvous::Store> host_store_, guest_store_;
+  JobStore host_store_, guest_store_;
   JobBoard host_, guest_;
 };
 
@@ -85,6 +85,18 @@ TEST_F(JobBoardTest, TheFirstFailureIsTheOneToldEverywhere) {
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->code(), ErrorCode::OutOfMemory);
   EXPECT_STREQ(cause->what(), "on pc: rank 1 ran out of memory");
+}
+
+TEST_F(JobBoardTest, OnlyFromAMachineInTroubleACauseMayStillCome) {
+  EXPECT_FALSE(host_.in_trouble());
+  host_.note_trouble();
+  EXPECT_TRUE(guest_.in_trouble());
+  host_.know_no_cause();
+  EXPECT_FALSE(host_.cause_may_come()) << "of its own it knows";
+  guest_.note_trouble();
+  EXPECT_TRUE(host_.cause_may_come());
+  guest_.know_no_cause();
+  EXPECT_FALSE(host_.cause_may_come());
 }
 
 TEST_F(JobBoardTest, AWithdrawalNamesTheMachine) {

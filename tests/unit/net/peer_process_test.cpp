@@ -114,6 +114,30 @@ TEST(PeerProcess, StoppedThenKilledOneIsLost) {
   expect_gone(recorder);
 }
 
+/// More than the kernel's buffers hold, so that the sender's end of the stream waits behind it.
+void send_too_much(Mesh& mesh) {
+  Recorder nobody;
+  const std::string big(80 << 20, 'x');
+  mesh.start(nobody);
+  mesh.send(0, data_header(1), bytes_of(big), nullptr);
+  for (;;) std::this_thread::sleep_for(1s);
+}
+
+// Nothing is read from a peer whose frame waits for its receiver, not even its end.
+TEST(PeerProcess, StoppedThenKilledOneIsLostWhileNothingIsReadFromIt) {
+  PeerProcess peer(send_too_much);
+  Recorder recorder;
+  recorder.pause(true);
+  const auto mesh = peer.connect();
+  mesh->start(recorder);
+  ASSERT_TRUE(recorder.wait_for_headers(1));
+  peer.signal(SIGSTOP);
+  std::this_thread::sleep_for(500ms);
+  EXPECT_FALSE(recorder.has_lost(1));
+  peer.signal(SIGKILL);
+  expect_gone(recorder);
+}
+
 TEST(PeerProcess, SocketsAreNotInherited) {
   auto meshes = connect_ranks(2);
   const TcpMeshBuilder listening(0, 2, {});

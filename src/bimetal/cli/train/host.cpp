@@ -36,7 +36,7 @@ class Host {
         address_{net::reachable_address(server_.endpoint().host), server_.endpoint().port},
         store_(
             rendezvous::connect_store(address_, token_, Deadline::after(std::chrono::seconds(10)))),
-        board_(*store_) {}
+        board_(store_) {}
 
   ~Host() { wait_until_others_left(); }
 
@@ -68,7 +68,7 @@ class Host {
     plan.only_these = !with_servers;
     plan.store = address_;
     plan.token = token_;
-    tell_of_failed_ranks(plan, ranks_, *store_);
+    tell_of_failed_ranks(plan, ranks_, store_);
     return run_shared_job(plan, board_, signals_);
   }
 
@@ -120,6 +120,7 @@ class Host {
       }
       const auto deadline = Deadline::after(patience);
       board_.leave();
+      if (board_.in_trouble() && !board_.failure()) return;  // there is no reason to be read
       while (!board_.everyone_left() && !deadline.expired())
         signals_.pause(std::chrono::milliseconds(20));
     } catch (const std::exception&) {
@@ -133,7 +134,7 @@ class Host {
   net::Token token_;
   rendezvous::StoreServer server_;
   net::Endpoint address_;
-  std::unique_ptr<rendezvous::Store> store_;
+  launch::JobStore store_;
   launch::JobBoard board_;
 };
 

@@ -148,8 +148,8 @@ int join_command(const JoinArguments& arguments) {
   Terminal terminal;
   terminal.print(fmt::format("connecting to {}", arguments.host));
   const auto deadline = deadline_after(arguments.join_timeout_s);
-  const auto store = find_job(host, token, deadline, arguments.host);
-  launch::JobBoard board(*store);
+  launch::JobStore store(find_job(host, token, deadline, arguments.host));
+  launch::JobBoard board(store);
   const auto offer = board.read_offer(deadline);
   // Not before: while it looks for the job it has nothing to give back, and Ctrl-C may just end it.
   launch::SignalWatch signals;
@@ -167,10 +167,10 @@ int join_command(const JoinArguments& arguments) {
     terminal.print(fmt::format("joining {}{}; the job's progress is shown there", arguments.host,
                                as_what(ranks)));
     if (ranks.servers.empty()) {
-      return GuestWatch(*store, arguments.host, ranks.job.servers.replicas > 1).run(plan, signals);
+      return GuestWatch(store, arguments.host, ranks.job.servers.replicas > 1).run(plan, signals);
     }
     const Leaving leaving(board);
-    tell_of_failed_ranks(plan, ranks, *store);
+    tell_of_failed_ranks(plan, ranks, store);
     return run_shared_job(plan, board, signals);
   }
   plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
@@ -180,7 +180,7 @@ int join_command(const JoinArguments& arguments) {
   if (!wait_for_start(board, signals, arguments, ranks.job.cluster.join_timeout_s)) {
     return conclude({.interrupted = true});
   }
-  tell_of_failed_ranks(plan, ranks, *store);
+  tell_of_failed_ranks(plan, ranks, store);
   return run_shared_job(plan, board, signals);
 }
 

@@ -54,9 +54,9 @@ job::WorkerSpec worker_of_rank(const launch::RankEnvironment& env,
 }
 
 int run_rank_process(const std::function<int(launch::StatusReporter&)>& work) {
-  launch::watch_lifeline(exit_status(ErrorCode::Aborted));
   launch::StatusReporter status;
   try {
+    launch::watch_lifeline(exit_status(ErrorCode::Aborted));  // a thread, which may be one too many
     return work(status);
   } catch (const std::exception& failure) {
     if (!status.connected()) throw;

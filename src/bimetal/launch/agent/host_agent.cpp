@@ -160,6 +160,7 @@ class HostAgent {
         case AgentMessage::kill:
           for (auto& rank : ranks_) rank->kill();
           return;
+        case AgentMessage::beat: return say({AgentMessage::beat});
         default: return;
       }
     } catch (const Error& error) {
@@ -206,12 +207,21 @@ class HostAgent {
                      job_.directory, failed ? "the folder that ssh begins in" : *home)});
   }
 
+  std::unique_ptr<HostedRank> started(int rank, const NamedValues& environment) const {
+    try {
+      return std::make_unique<HostedRank>(rank, job_.command, environment);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("rank {} cannot be started: {}", rank, error.what()),
+                  rank);
+    }
+  }
+
   void start(int master_port) {
     held_port_.reset();
     const auto master = master_variables(job_.master.host, master_port);
     for (auto& [rank, environment] : job_.ranks) {
       environment.insert(environment.end(), master.begin(), master.end());
-      ranks_.push_back(std::make_unique<HostedRank>(rank, job_.command, environment));
+      ranks_.push_back(started(rank, environment));
       say({AgentMessage::started, rank, encode_number(ranks_.back()->pid())});
     }
     job_.ranks.clear();

@@ -132,9 +132,7 @@ class Launch {
         lifeline_(Pipe::create()) {}
 
   LaunchResult run() {
-    for (int i = 0; i < static_cast<int>(plan_.ranks.size()); ++i) {
-      ranks_.emplace_back(plan_, i, lifeline_.read);
-    }
+    for (int i = 0; i < static_cast<int>(plan_.ranks.size()); ++i) start(i);
     while (any_running()) {
       hand_on_stop_requests();
       limit_the_wait();
@@ -146,6 +144,20 @@ class Launch {
   }
 
  private:
+  void start(int index) {
+    try {
+      ranks_.emplace_back(plan_, index, lifeline_.read);
+    } catch (const Error& error) {
+      const int rank = plan_.first_rank + index;
+      const Error cause(error.code(),
+                        fmt::format("rank {} ({}) cannot be started: {}", rank,
+                                    plan_.ranks[static_cast<std::size_t>(index)].name, error.what()),
+                        rank);
+      if (plan_.on_failure) plan_.on_failure(index, cause);
+      throw JobFailed({cause}, {});
+    }
+  }
+
   bool any_running() const {
     return std::any_of(ranks_.begin(), ranks_.end(),
                        [](const auto& rank) { return rank.running(); });

@@ -17,7 +17,8 @@ constexpr int kLowest = 10;
 
 FileDescriptor moved_up(const FileDescriptor& low) {
   const int moved = ::fcntl(low.number(), F_DUPFD_CLOEXEC, kLowest);
-  if (moved < 0) throw system_error("cannot make a pipe", errno);
+  // Numbers beyond the limit are no numbers of descriptors at all: EINVAL.
+  if (moved < 0) throw system_error("cannot make a pipe", errno == EINVAL ? EMFILE : errno);
   return FileDescriptor(moved);
 }
 

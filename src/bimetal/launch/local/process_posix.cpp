@@ -13,6 +13,7 @@
 
 #include <cerrno>
 #include <map>
+#include <system_error>
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/bound_spawn.h"
@@ -142,7 +143,12 @@ std::filesystem::path own_program() {
   }
   return std::filesystem::canonical(path.c_str());
 #else
-  return std::filesystem::read_symlink("/proc/self/exe");
+  std::error_code error;
+  auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) return path;
+  throw system_error(
+      "cannot find this program's own path, which /proc/self/exe tells; is /proc mounted?",
+      error.value());
 #endif
 }
 

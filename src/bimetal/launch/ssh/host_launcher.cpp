@@ -19,6 +19,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kHostsLookEvery{200};
+/// Once a rank has failed, each host is asked whether it is there: a cable may be the cause.
+constexpr milliseconds kAskEvery{500}, kToAnswer{2'000};
 /// For ranks to end that have been killed, and for agents and ssh to follow them.
 constexpr milliseconds kAfterKill{10'000}, kAfterHangUp{5'000};
 /// For the others once one rank has ended at the user's request: checkpoints take a while.
@@ -48,7 +50,8 @@ class HostLauncher {
   ~HostLauncher() {
     for (auto& host : hosts_) host.connection->hang_up();
     const auto deadline = Deadline::after(kAfterHangUp);
-    while (!all([](const Host& host) { return host.connection->ended(); }) && !deadline.expired()) {
+    const auto done = [](const Host& host) { return host.lost || host.connection->ended(); };
+    while (!all(done) && !deadline.expired()) {
       try {
         for (auto& host : hosts_) host.connection->exchange(true);
       } catch (const Error&) {
@@ -233,9 +236,13 @@ class HostLauncher {
   }
 
   void notice_loss(Host& host) {
-    const bool silent =
-        !host.connection->here() && host.hello && host.connection->silent_for() > plan_.silence;
-    if (host.running == 0 || (!host.connection->ended() && !silent)) return;
+    const bool elsewhere = !host.connection->here() && host.hello;
+    const bool silent = elsewhere && host.connection->silent_for() > plan_.silence;
+    if (host.running == 0) return;
+    if (!host.connection->ended() && !silent) {
+      if (elsewhere && gives_no_answer(*host.connection)) give_up_unheard(host);
+      return;
+    }
     const int last = host.ranks.first_rank + host.ranks.count - 1;
     const Error why = host.connection->ended()
                           ? host.connection->explain()
@@ -246,6 +253,21 @@ class HostLauncher {
     if (result_.failure && !is_fatal(result_.failure->exit.signal)) result_.failure.reset();
     give_up(host, Error(why.code(), fmt::format("{} (ranks {}-{}); the other ranks were stopped",
                                                 why.what(), host.ranks.first_rank, last)));
+  }
+
+  /// Whether it has been asked for a while, and nothing has come since.
+  bool gives_no_answer(const HostConnection& connection) const {
+    return asked_since_ && Deadline::Clock::now() - *asked_since_ > kToAnswer &&
+           connection.silent_for() > kToAnswer;
+  }
+
+  /// What has failed elsewhere may be the cause of it or follow from it: both are told.
+  void give_up_unheard(Host& host) {
+    const Error why(ErrorCode::PeerLost,
+                    fmt::format("lost host {}: it has not answered for {} s since a rank failed",
+                                host.ranks.name, kToAnswer.count() / 1000));
+    plan_.note(why.what());
+    give_up(host, why);
   }
 
   void give_up(Host& host, const Error& why) {
@@ -261,7 +283,8 @@ class HostLauncher {
     for (auto& host : hosts_) {
       if (!host.connection->here() && host.hello) host.connection->say({AgentMessage::beat});
     }
-    next_beat_ = Deadline::after(plan_.silence / 4);
+    next_beat_ = Deadline::after(asked_since_ ? std::min(kAskEvery, plan_.silence / 4)
+                                              : plan_.silence / 4);
   }
 
   // ---- ending
@@ -275,6 +298,8 @@ class HostLauncher {
     if (kill_at_) return;
     say_to_all(AgentMessage::signal, SIGTERM);
     kill_at_ = Deadline::after(plan_.grace);
+    asked_since_ = Deadline::Clock::now();
+    next_beat_ = Deadline::after({});
   }
 
   void kill_all() {
@@ -346,6 +371,7 @@ class HostLauncher {
   std::optional<Error> lost_;
   std::optional<Deadline> first_end_, kill_at_, killing_;
   Deadline next_beat_ = Deadline::after({});
+  std::optional<Deadline::Clock::time_point> asked_since_;
   HostsResult result_;
 };
 

@@ -23,6 +23,7 @@
 #include "bimetal/net/http/bearer_check.h"
 #include "bimetal/net/tcp/newcomers.h"
 #include "bimetal/net/tcp/resolve.h"
+#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/net/tcp/watchdog.h"
@@ -137,7 +138,11 @@ struct HttpServer::Impl {
                [this](const Error& error) {
                  log(LogLevel::error, "the {} answers no more: {}", options.name, error.what());
                });
-    thread = std::thread([this] { io.run(); });
+    thread = std::thread([this] {
+      net::run_handlers(io, [this](const Error& error) {
+        log(LogLevel::error, "the {} has failed to answer: {}", options.name, error.what());
+      });
+    });
   }
 
   ~Impl() {

@@ -104,7 +104,7 @@ asio::awaitable<void> Session::read(std::shared_ptr<Session> self) {
                      ended ? "it closed the connection" : error.code().message());
     if (!leaving_ || error.code() != asio::error::operation_aborted) end(lost);
   } catch (const std::exception& error) {
-    failed = Error(ErrorCode::Internal, error.what());
+    failed = to_error(error);
   }
   if (failed) refuse(*failed);
   co_await asio::this_coro::reset_cancellation_state();

@@ -8,6 +8,7 @@
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
+#include "bimetal/base/to_error.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/spawn.h"
 
@@ -35,10 +36,7 @@ void Connection::open() {
 
 void Connection::run(asio::awaitable<void> loop) {
   spawn(socket_.get_executor(), std::move(loop), [self = shared_from_this()](const Error& error) {
-    self->lose(Error(error.code(),
-                     fmt::format("the connection with {} cannot go on: {}",
-                                 self->options_.peer_name, error.what()),
-                     self->options_.peer));
+    self->give_up(error);
   });
 }
 
@@ -80,6 +78,14 @@ void Connection::tick() {
                options_.peer));
     return;
   }
+  if (paused_ && path_.closed_unread(socket_)) {
+    lose(Error(ErrorCode::PeerLost,
+               fmt::format("{} is gone: its connection was reset; its process has probably ended "
+                           "or was killed",
+                           options_.peer_name),
+               options_.peer));
+    return;
+  }
   const auto now = std::chrono::steady_clock::now();
   if (state_ != State::open || !writer_.idle() || now - last_heartbeat_ < options_.heartbeat)
     return;
@@ -105,6 +111,12 @@ void Connection::drop() {
   lose(Error(ErrorCode::PeerLost,
              fmt::format("this side has given {} up and closed the connection", options_.peer_name),
              options_.peer));
+}
+
+void Connection::give_up(const Error& why) {
+  lose(Error(why.code(),
+             fmt::format("the connection with {} cannot go on: {}", options_.peer_name, why.what()),
+             why.rank()));
 }
 
 void Connection::abandon(const Error& reason) {
@@ -142,9 +154,7 @@ asio::awaitable<void> Connection::read_loop(std::shared_ptr<Connection> self) {
     lose(Error(error.code(), fmt::format("{} sent bad data: {}", options_.peer_name, error.what()),
                options_.peer));
   } catch (const std::exception& error) {
-    lose(Error(ErrorCode::Internal,
-               fmt::format("while receiving from {}: {}", options_.peer_name, error.what()),
-               options_.peer));
+    give_up(to_error(error));
   }
 }
 
@@ -187,10 +197,12 @@ asio::awaitable<FrameReceiver::Placement> Connection::place(const FrameHeader& h
     resumed_ = false;
     const FrameReceiver::Placement placement = receiver_->on_header(options_.peer, header);
     if (!placement.pause) co_return placement;
+    paused_ = true;
     while (!resumed_ && !discarding()) {
       std::error_code ignored;
       co_await resume_signal_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     }
+    paused_ = false;
   }
   co_return FrameReceiver::Placement{};
 }

@@ -62,6 +62,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Ends the connection at once as if it had been lost, and reports that.
   void drop();
 
+  /// The same for a failure of this side: nothing more can be received or sent.
+  void give_up(const Error& why);
+
   /// Ends the connection at once without a report; pending sends end in `reason`. `finished` of
   /// leave() is called.
   void abandon(const Error& reason);
@@ -101,6 +104,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   bool written_out_ = false;  ///< our goodbye is on its way
   bool peer_left_ = false;    ///< the peer has said goodbye
+  bool paused_ = false;  ///< a frame waits for its receiver, and nothing is read
   bool resumed_ = false;
   asio::steady_timer resume_signal_;
   std::chrono::steady_clock::time_point last_heartbeat_;

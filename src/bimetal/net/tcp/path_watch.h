@@ -16,9 +16,16 @@ class PathWatch {
   /// whose kernel cuts such connections by itself (see tune_for_frames).
   bool unanswered(asio::ip::tcp::socket& socket);
 
+  /// To be asked as often, and before anything is sent, while nothing is read from the socket,
+  /// which would tell: true when the peer's end was closed before all that it had to send has come.
+  /// Of a peer that has sent all, reading finds what it sent, and then its end. Always false on
+  /// systems that do not tell the two apart; there, too, reading does.
+  bool closed_unread(asio::ip::tcp::socket& socket);
+
  private:
   [[maybe_unused]] std::chrono::milliseconds timeout_;   ///< not asked where the kernel watches
   std::chrono::steady_clock::time_point quiet_since_{};  ///< last time that nothing was in flight
+  [[maybe_unused]] bool has_sent_all_ = false;           ///< the peer: the end of its stream is here
 };
 
 }  // namespace bimetal::net

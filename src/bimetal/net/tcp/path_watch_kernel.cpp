@@ -8,4 +8,8 @@ bool PathWatch::unanswered(asio::ip::tcp::socket&) {
   return false;
 }
 
+bool PathWatch::closed_unread(asio::ip::tcp::socket&) {
+  return false;
+}
+
 }  // namespace bimetal::net

@@ -2,6 +2,7 @@
 // everything but has kept its window closed for that long, that is, a peer which is merely stopped.
 
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "bimetal/net/tcp/path_watch.h"
@@ -28,6 +29,15 @@ bool PathWatch::unanswered(asio::ip::tcp::socket& socket) {
   // After a pause of this process the last acknowledgement is old although nothing was awaited:
   // what is in flight must have been so for a while, as seen by us.
   return in_flight && repeated && silent && now - quiet_since_ >= timeout_ / 2;
+}
+
+/// What is sent to a socket that nobody holds any more is answered by a reset, heartbeats included.
+bool PathWatch::closed_unread(asio::ip::tcp::socket& socket) {
+  pollfd entry{socket.native_handle(), POLLRDHUP, 0};
+  if (has_sent_all_ || ::poll(&entry, 1, 0) <= 0) return false;
+  if ((entry.revents & (POLLERR | POLLHUP)) != 0) return true;
+  has_sent_all_ = true;
+  return false;
 }
 
 }  // namespace bimetal::net

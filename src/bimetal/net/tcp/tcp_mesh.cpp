@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
+#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 
@@ -35,7 +36,13 @@ TcpMesh::TcpMesh(int rank, std::unique_ptr<asio::io_context> io,
       if (connection) connection->drop();
     }
   });
-  thread_ = std::thread([this] { io_->run(); });
+  thread_ = std::thread([this] {
+    run_handlers(*io_, [this](const Error& error) {
+      for (const auto& connection : connections_) {
+        if (connection) connection->give_up(error);
+      }
+    });
+  });
 }
 
 TcpMesh::~TcpMesh() {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "bimetal/net/tcp/listener.h"
+#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/parallel/server/event_queue.h"
 #include "bimetal/parallel/server/link/silence.h"
 #include "bimetal/parallel/server/parameter_server.h"
@@ -35,7 +36,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
         listener(io, options.listen, listener_options()),
         bound(listener.endpoint()),
         work(io.get_executor()),
-        thread([this] { run(); }) {}
+        thread([this] { net::run_handlers(io, [this](const Error& error) { fail(error); }); }) {}
 
   ~ServerNode() override {
     asio::post(io, [this] {
@@ -50,14 +51,6 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
       work.reset();
     });
     thread.join();
-  }
-
-  void run() noexcept {
-    try {
-      io.run();
-    } catch (const std::exception& error) {
-      events.push(FailedEvent{Error(ErrorCode::Internal, error.what())});
-    }
   }
 
   net::ListenerOptions listener_options();

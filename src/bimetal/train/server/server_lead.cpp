@@ -62,8 +62,11 @@ void ServerProcess::require_right_to_save() {
 }
 
 void ServerProcess::require_newest_here() const {
-  if (!has_copies() || job_.checkpoint.dir.empty()) return;
-  const auto newest = checkpoint::last_save(job_.checkpoint.dir);
+  if (!job_.checkpoint.dir.empty()) require_own(checkpoint::last_save(job_.checkpoint.dir));
+}
+
+void ServerProcess::require_own(const checkpoint::LastSave& newest) const {
+  if (!has_copies()) return;
   const bool by_another =
       newest.sequence > first_sequence_ && (newest.term > state_.term || newest.step > state_.step);
   if (!by_another) return;

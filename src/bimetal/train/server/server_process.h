@@ -71,6 +71,7 @@ class ServerProcess {
   void require_right_to_save();
   /// Error(Timeout) where the folder holds what this process cannot have seen.
   void require_newest_here() const;
+  void require_own(const checkpoint::LastSave& newest) const;
   void evaluate_now(std::int64_t epoch);
   bool stop_requested() const {
     return run_.trainer.stop_requested && run_.trainer.stop_requested();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/admitted_save.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/train/server/server_process.h"
@@ -119,8 +120,10 @@ void ServerProcess::save_now() {
   if (job_.checkpoint.dir.empty()) return;
   require_right_to_save();
   state_.torch_rng = checkpoint::random_state();
-  const auto path =
-      checkpoint::save_shared_checkpoint(alone_, job_.checkpoint, model_, *optimizer_, state_);
+  // Another process may have come to lead, and saved, since the question above.
+  const auto path = checkpoint::save_checkpoint(
+      job_.checkpoint.dir, model_, *optimizer_, state_, job_.checkpoint.keep,
+      [this](const checkpoint::LastSave& newest) { require_own(newest); });
   observer_.on_checkpoint(path.string(), state_.step);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/parallel/server/client/client_impl.h"
 #include "bimetal/parallel/server/codec/pull_codec.h"
@@ -66,7 +67,8 @@ Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
   if (links.front()->gone) leader = shards;
   arrivals.ring_bytes = options.ring_bytes;
   net::spawn(io, watch(), [this](const Error& error) { fail(error); });
-  thread = std::thread([this] { io.run(); });
+  thread = std::thread(
+      [this] { net::run_handlers(io, [this](const Error& error) { fail(error); }); });
 }
 
 Client::Impl::~Impl() {

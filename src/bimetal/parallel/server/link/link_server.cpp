@@ -13,6 +13,7 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/to_error.h"
+#include "bimetal/net/tcp/run_handlers.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -57,7 +58,11 @@ struct LinkServer::Impl {
         timer(io) {
     listener.start();
     tick();
-    thread = std::thread([this] { io.run(); });
+    thread = std::thread([this] {
+      net::run_handlers(io, [this](const Error& error) {
+        for (const auto& client : clients) client->connection_->refuse(error);
+      });
+    });
   }
 
   ~Impl() {

@@ -1,0 +1,105 @@
+"""What the ranks of bimetal.horovod.run print, each line with its rank's number. When one fails, the others soon do for
+want of it: of their tracebacks only that of the cause is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from typing import IO, TextIO
+
+_BEGINNING = "Traceback (most recent call last):"
+_SECONDS_TO_FOLLOW = 5.0  # within which a traceback may be about the loss of another rank
+_SECONDS_TO_HOLD = 2.0  # until it must have come out that a rank has failed
+
+
+class RankOutput:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: list[threading.Thread] = []
+        self._first: tuple[int, float] | None = None  # whose traceback came first, and when
+        self._held: dict[int, tuple[float, list[str]]] = {}  # by rank: since when, and the lines
+        self._cause: int | None = None
+        self._left_out: set[int] = set()
+
+    def read(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        """Shows what it prints from now on, where that comes by pipes."""
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            if source:
+                reader = threading.Thread(target=self._show, args=(rank, source, target), daemon=True)
+                reader.start()
+                self._readers.append(reader)
+
+    def first_to_complain(self) -> int | None:
+        """The rank whose traceback is newest among those that follow from no other's."""
+        with self._lock:
+            return self._first[0] if self._first and time.monotonic() - self._first[1] < _SECONDS_TO_FOLLOW else None
+
+    def name_cause(self, rank: int) -> None:
+        """The job has failed because of this rank."""
+        with self._lock:
+            self._cause = rank
+            if self._first is None or self._first[0] != rank:
+                self._release(0.0)
+            self._left_out |= self._held.keys()
+
+    def left_out(self) -> list[int]:
+        """Ranks whose tracebacks have not been shown."""
+        with self._lock:
+            return sorted(self._left_out)
+
+    def look(self) -> None:
+        """To be called now and then: what has been held back for nothing is shown."""
+        with self._lock:
+            if self._cause is None:
+                self._release(_SECONDS_TO_HOLD)
+
+    def end(self, seconds: float) -> None:
+        """Once the ranks have ended: waits so long for what they have left behind."""
+        until = time.monotonic() + seconds
+        for reader in self._readers:
+            reader.join(max(0.0, until - time.monotonic()))
+        with self._lock:
+            if self._cause is None:
+                self._release(0.0)
+
+    def _show(self, rank: int, source: IO[bytes], target: TextIO) -> None:
+        with contextlib.suppress(OSError, ValueError):  # whoever reads has gone
+            for line in source:
+                text = f"[{rank}] {line.decode(errors='replace').rstrip()}\n"
+                with self._lock:
+                    if target is sys.stderr and self._holds_back(rank, text):
+                        continue
+                    target.write(text)
+                    target.flush()
+
+    def _holds_back(self, rank: int, text: str) -> bool:
+        """Whether this is part of a traceback that may follow from another rank's."""
+        if rank not in self._held:
+            if not text.endswith(f" {_BEGINNING}\n"):
+                return False
+            now = time.monotonic()
+            first = self._first
+            if first is None or first[0] == rank or (now - first[1] > _SECONDS_TO_FOLLOW and self._cause is None):
+                if self._cause is None:
+                    self._first = (rank, now)
+                return False
+            if self._cause not in (None, first[0]):
+                return False
+            self._held[rank] = (now, [])
+            if self._cause is not None:
+                self._left_out.add(rank)
+        self._held[rank][1].append(text)
+        return True
+
+    def _release(self, older_than: float) -> None:
+        for rank, (since, lines) in list(self._held.items()):
+            if time.monotonic() - since >= older_than:
+                del self._held[rank]
+                sys.stderr.write("".join(lines))
+                sys.stderr.flush()

@@ -1,0 +1,34 @@
+#pragma once
+// What the threads that carry bytes do. An exception that leaves a handler, for want of memory most
+// likely, would end the whole process without a word; here it reaches somebody, as in spawn.h.
+
+#include <asio/io_context.hpp>
+#include <exception>
+#include <new>
+
+#include "bimetal/base/to_error.h"
+
+namespace bimetal::net {
+
+/// Runs the handlers of `io` until there are none left. What one of them throws goes to
+/// `failed(Error)`, on this thread, and the others go on.
+template <typename Failed>
+void run_handlers(asio::io_context& io, Failed failed) noexcept {
+  const Error no_memory = to_error(std::bad_alloc());  // made while there is some
+  for (;;) {
+    try {
+      try {
+        io.run();
+        return;
+      } catch (const std::bad_alloc&) {
+        failed(no_memory);
+      } catch (...) {
+        failed(to_error(std::current_exception()));
+      }
+    } catch (...) {
+      // Nobody can be told; who waits does so until a deadline.
+    }
+  }
+}
+
+}  // namespace bimetal::net

@@ -1,0 +1,61 @@
+"""What the system refuses: processes, descriptors, /proc. Each ends the job with one message that names the limit, and
+not with the system's words alone."""
+
+import os
+import resource
+import shutil
+import unittest
+
+import harness
+from harness import FaultTest
+
+NOBODY = 65534
+MOST_PROCESSES = 17  # with so many, threads included, the job runs
+
+
+def limited(which, most):
+    return {"preexec_fn": lambda: resource.setrlimit(which, (most, most))}
+
+
+class Limits(FaultTest):
+    def setUp(self):
+        super().setUp()
+        self.job_file = self.write_job(train__steps=3, checkpoint__dir="")
+
+    def test_descriptors(self):
+        for most in (8, 11, 14):
+            with self.subTest(most=most):
+                job = self.train(self.job_file, **limited(resource.RLIMIT_NOFILE, most)).wait()
+                self.assert_one_message(job, harness.SYSTEM, "Too many open files", "ulimit -n")
+                self.assert_nothing_left()
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root, and setpriv to be somebody else")
+    def test_processes(self):
+        """Of a user who has none besides: root's are not counted."""
+        os.chmod(self.folder, 0o755)
+        os.chmod(self.temporary, 0o777)
+        as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        failed = 0
+        for most in range(1, MOST_PROCESSES):
+            with self.subTest(most=most):
+                job = self.start("train", self.job_file, "--worker", "cpu:threads=1", "--worker", "cpu:threads=1",
+                                 program=["prlimit", f"--nproc={most}", *as_nobody, harness.BIMETAL]).wait()
+                if job.status == 0:
+                    continue
+                failed += 1
+                # While it trains a rank takes a thread that cannot be had for one that has no room.
+                self.assertIn(job.status, (harness.SYSTEM, harness.OUT_OF_MEMORY), job.err)
+                self.assert_one_message(job, job.status, "ulimit -u")
+        self.assertGreater(failed, 0)
+        self.assert_nothing_left()
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root")
+    def test_no_proc(self):
+        job = self.train(self.job_file, program=["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$0" "$@"',
+                                                 harness.BIMETAL]).wait()
+        self.assert_one_message(job, harness.SYSTEM, "/proc")
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()
