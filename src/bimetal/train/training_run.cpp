@@ -125,6 +125,7 @@ balance::Balancer TrainingRun::measure_devices() {
     observer_.on_phase("measuring devices");
     devices = probe_devices(group_, job_.train, *task_, probe_options());
   }
+  memory_.note_peak();
   for (const auto& device : devices) alone_.push_back(device.cost.rate(batch_weight()));
   return balance::Balancer({.policy = job_.parallel.balance,
                             .fixed_weights = job_.parallel.weights,
