@@ -3,9 +3,10 @@
 the optimizer's state in a file, or the parameters of level 3, too (--offload none,state,both). With --save each job ends with
 a checkpoint, and one that goes on from it for a step is measured, too.
 
-A language model on random tokens, AdamW, float32; the ranks compute alike. Prints each rank's peak of resident memory, less
-what a rank of a job with a tiny model needs, beside what was planned, and tokens/s. The peak has activations, gathered parameters and buffers in it,
-too. --memory limits what each rank may allocate.
+A language model on random tokens, AdamW; the ranks compute alike. Prints each rank's peak of resident memory (the report's: of its
+own, without the neighbours' buckets), less what a rank of a job with a tiny model needs, beside what was planned and their ratio, and
+tokens/s. The peak has activations, gathered parameters and buffers in it, too. With --save it is the process's of the whole job.
+Where the job itself saw no need for a plan, `bimetal plan` makes it. --memory limits what each rank may allocate.
 """
 
 import argparse
@@ -28,6 +29,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=str(ROOT / "build" / "bimetal"))
     parser.add_argument("--model", default="gpt2")
+    parser.add_argument("--settings", default="", help="of the model beside its vocabulary and context, as layers=6,width=512")
+    parser.add_argument("--precision", default="float32")
     parser.add_argument("--shards", default="2,1", help="weights of the ranks' shards; as many ranks")
     parser.add_argument("--levels", default="0,1,2,3")
     parser.add_argument("--offload", default="none", help="what is on disk, above level 0: none, state, or both, the parameters of level 3, too")
@@ -63,7 +66,7 @@ def children(pid):
 
 
 def write_job(args, folder, data, level, offload, model, settings, more_steps=0, more_train=""):
-    """Its file. args.shards: numbers, or a word in quotes; more_train: lines of [train]."""
+    """Its file. args.shards: numbers, or a word in quotes; settings: lines of [model]; more_train: of [train]."""
     job = folder / "job.toml"
     shards = args.shards if args.shards.startswith('"') else f"[{args.shards}]"
     job.write_text(f"""
@@ -99,17 +102,31 @@ offload_path = "{args.folder or folder}"
     return job
 
 
+def workers_of(args):
+    limits = args.memory.split(",") if args.memory else []
+    for rank in range(len(args.shards.split(","))):
+        yield from ("--worker", "cpu:threads=1" + (f",memory={limits[rank]}" if limits else ""))
+
+
+def planned(args, job, report):
+    """Of each rank in MiB; by `bimetal plan` where the job that was reported has made no plan."""
+    peaks = [worker["memory"]["planned_bytes"] for worker in report["workers"]]
+    if None in peaks:
+        done = subprocess.run([args.program, "plan", str(job), "--json", *workers_of(args)], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(done.stderr)
+        peaks = [use["peak"] for use in json.loads(done.stdout)["memory"]["ways"][0]["uses"]]
+    return [peak / 2**20 for peak in peaks]
+
+
 def run(args, folder, data, level, offload, model, settings, more_steps=0):
     """Each rank's peak in MiB and the report; more_steps: of a job that goes on from the last one's checkpoint."""
-    weights = args.shards.split(",")
-    limits = args.memory.split(",") if args.memory else []
     report = folder / "report.json"
-    job = write_job(args, folder, data, level, offload, model, settings, more_steps)
-    command = [args.program, "train", job, "--report", report]
+    job = write_job(args, folder, data, level, offload, model, settings, more_steps,
+                    more_train=f'precision = "{args.precision}"')
+    command = [args.program, "train", job, "--report", report, *workers_of(args)]
     if more_steps:
         command += ["--resume", folder / "checkpoints"]
-    for rank in range(len(weights)):
-        command += ["--worker", "cpu:threads=1" + (f",memory={limits[rank]}" if limits else "")]
     process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     peaks = {}
     watching = threading.Thread(target=peaks_of, args=(process, peaks))
@@ -118,18 +135,24 @@ def run(args, folder, data, level, offload, model, settings, more_steps=0):
     watching.join()
     if process.returncode != 0:
         return None, output.strip().splitlines()[-1]
-    return [peaks[pid] for pid in sorted(peaks)], json.loads(report.read_text())
+    told = json.loads(report.read_text())
+    if args.save:
+        return [peaks[pid] for pid in sorted(peaks)], told
+    return [worker["memory"]["peak_bytes"] / 2**20 for worker in told["workers"]], told
 
 
-def show(case, peaks, report, base):
+def show(case, peaks, plans, report, base):
     if peaks is None:
         print(f"{case}: {report}")
         return
+
+    def columns(values, form="6.0f"):
+        return " : ".join(f"{value:{form}}" for value in values)
+
     above = [peak - least for peak, least in zip(peaks, base)]
-    planned = [worker["memory"]["planned_bytes"] for worker in report["workers"]]
-    print(f"{case}: planned " + " : ".join(f"{value / 2**20 - least:6.0f}" for value, least in zip(planned, base) if value)
-          + "   peaks " + " : ".join(f"{value:6.0f}" for value in above)
-          + f"   sum {sum(above):6.0f}   {report['samples_per_s']:.0f} tokens/s   loss {report['train_loss']:.6f}")
+    print(f"{case}: planned " + columns(plan - least for plan, least in zip(plans, base)) + "   peaks " + columns(above)
+          + f"   sum {sum(above):6.0f}   planned ÷ measured, all in all, " + columns((p / m for p, m in zip(plans, peaks)), ".3f")
+          + f"   {report['samples_per_s']:.0f} tokens/s   loss {report['train_loss']:.6f}")
 
 
 def main():
@@ -142,15 +165,18 @@ def main():
         base, report = run(args, folder, data, 0, "none", "gpt2", tiny)
         if base is None:
             sys.exit(report)
+        chosen = dict(part.split("=") for part in args.settings.split(",") if part)
+        settings = "\n".join(f"{key} = {value}" for key, value in
+                             ({"vocabulary": 50257, "context": args.block} | chosen).items())
         print(f"{args.model}, shards {args.shards}; MiB above the {max(base):.0f} of a rank without a model")
         for level, offload in itertools.product(map(int, args.levels.split(",")), args.offload.split(",")):
             if offload != "none" and level < (3 if offload == "both" else 1):
                 continue
             case = f"level {level}" + {"none": "", "state": ", state on disk", "both": ", state and parameters on disk"}[offload]
             for more_steps in (0, 1) if args.save else (0,):
-                peaks, report = run(args, folder, data, level, offload, args.model,
-                                    f"vocabulary = 50257\ncontext = {args.block}", more_steps)
-                show(case + (", going on" if more_steps else ""), peaks, report, base)
+                peaks, report = run(args, folder, data, level, offload, args.model, settings, more_steps)
+                plans = planned(args, folder / "job.toml", report) if peaks else []
+                show(case + (", going on" if more_steps else ""), peaks, plans, report, base)
             sys.stdout.flush()
 
 

@@ -34,6 +34,7 @@ def arguments():
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.offload, args.folder, args.recompute, args.memory, args.save = "none", "", "all", "", False
+    args.precision = "float32"
     return args
 
 

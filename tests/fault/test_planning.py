@@ -107,11 +107,16 @@ class Memory(FaultTest):
         self.assertEqual({way["level"] for way in ways}, {0, 1, 2, 3})
         self.assertTrue(plan["mesh"]["best"])
         report = self.folder / "report.json"
-        run = self.train(job, "--report", report).wait()
-        self.assertEqual(run.status, 0, run.err)
-        for worker in json.loads(report.read_text())["workers"]:
-            memory = worker["memory"]
-            self.assertLess(abs(memory["planned_bytes"] / memory["peak_bytes"] - 1), 0.25, memory)
+        # At level 0 `bimetal train` sees no need for a plan of so small a model; what its ranks map of each other's
+        # buckets is not theirs.
+        of_level_0 = next(way for way in ways if way["level"] == 0 and way["recomputed_at_once"] == 0)
+        for level in range(4):
+            run = self.train(job, "--set", f"zero.level={level}", "--report", report).wait()
+            self.assertEqual(run.status, 0, run.err)
+            for worker in json.loads(report.read_text())["workers"]:
+                memory = worker["memory"]
+                planned = memory["planned_bytes"] or of_level_0["uses"][worker["rank"]]["peak"]
+                self.assertLess(abs(planned / memory["peak_bytes"] - 1), 0.2, f"level {level}: {planned}, {memory}")
 
 
 class Simulated(FaultTest):

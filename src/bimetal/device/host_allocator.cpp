@@ -19,6 +19,8 @@ void keep_freed_tensors() {
 }
 
 void return_freed_tensors() {
+  constexpr int kMostMapped = 1 << 16;  // as without any call
+  mallopt(M_MMAP_MAX, kMostMapped);
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }

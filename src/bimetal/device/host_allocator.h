@@ -12,7 +12,7 @@ void keep_freed_tensors();
 
 /// Makes malloc map each block of 1 MiB and more by itself, so that it is the system's again once
 /// it is freed, whatever lies beside it: for who counts bytes. By itself glibc raises that limit to
-/// 32 MiB as blocks are freed. Process-wide; idempotent; likewise.
+/// 32 MiB as blocks are freed. Process-wide; idempotent; likewise. What is called last holds.
 void return_freed_tensors();
 
 /// Gives what is free at this time back to the system: after something large that does not come

@@ -19,8 +19,8 @@ namespace bimetal::train {
 
 device::Place choose_place(const job::JobConfig& job, const TrainerOptions& options) {
   job::require_possible(job, {&options.worker, 1});
-  // Who cuts gradients up, or keeps states elsewhere, does so for want of memory.
-  const bool short_of_memory = job.zero.level >= 2 || job.zero.offload_optimizer != "none";
+  // Who cuts states up, or keeps them elsewhere, does so for want of memory.
+  const bool short_of_memory = job.zero.level >= 1;
   device::apply_worker_limits(
       options.worker, options.local_world_size,
       short_of_memory ? device::FreedMemory::Returned : device::FreedMemory::Kept);

@@ -126,6 +126,7 @@ balance::Balancer TrainingRun::measure_devices() {
     observer_.on_phase("measuring devices");
     devices = probe_devices(group_, job_.train, *task_, probe_options());
   }
+  memory_.note_peak();
   for (const auto& device : devices) alone_.push_back(device.cost.rate(batch_weight()));
   // What replicas of uneven stages get of a step is no matter of shares: see Dealer.
   const bool dealt = stages_.mesh && !stages_.mesh->shape().even();

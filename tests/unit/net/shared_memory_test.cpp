@@ -61,6 +61,25 @@ TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
   EXPECT_EQ(made.bytes()[kBytes - 1], std::byte{7});
 }
 
+#ifdef __linux__
+// What a process has touched of another's memory is no memory of its own.
+TEST_F(SharedMemoryTest, BorrowedIsWhatOthersHaveMadeAndThisProcessHasTouched) {
+  const auto made = SharedMemory::create(kBytes);
+  std::ranges::fill(made.bytes().subspan(SharedMemory::kReserved), std::byte{1});
+  const auto before = SharedMemory::borrowed_bytes();
+  test::ForkedChild child([&] {
+    const auto own = SharedMemory::create(kBytes);
+    std::ranges::fill(own.bytes().subspan(SharedMemory::kReserved), std::byte{2});
+    const auto inherited = SharedMemory::borrowed_bytes();
+    const auto opened = SharedMemory::open(made.address(), kBytes);
+    std::ranges::fill(opened.bytes().subspan(SharedMemory::kReserved), std::byte{3});
+    return SharedMemory::borrowed_bytes() == inherited + kBytes ? 0 : 1;
+  });
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_EQ(SharedMemory::borrowed_bytes(), before) << "its own is not";
+}
+#endif
+
 TEST_F(SharedMemoryTest, MemoryBeginsZeroed) {
   const auto made = SharedMemory::create(kBytes);
   const auto users = made.bytes().subspan(SharedMemory::kReserved);

@@ -68,12 +68,53 @@ TEST(MemoryUse, OfOneRankIsSixteenBytesAParameterAndActivations) {
 }
 
 TEST(MemoryUse, EachLevelNeedsLess) {
-  double before = memory_use(four_units(), {}, load_of(1.0 / 3), 0).model();
+  auto facts = four_units();  // so few that level 3 would have most of them in memory
+  for (int u = 0; u < 8; ++u) facts.units.push_back(facts.units.back());
+  double before = memory_use(facts, {}, load_of(1.0 / 3), 0).model();
   for (const int level : {1, 2, 3}) {
-    const double now = memory_use(four_units(), {.level = level}, load_of(1.0 / 3), 0).model();
+    const double now = memory_use(facts, {.level = level}, load_of(1.0 / 3), 0).model();
     EXPECT_LE(now, before) << level;
     before = now;
   }
+}
+
+// A step alone before training has all gradients and, without shards, all states, but no buckets.
+TEST(MemoryUse, StepsThatAreMeasuredBeforeTrainingCount) {
+  auto load = load_of(/*shard=*/0);
+  const auto trained = memory_use(four_units(), {.level = 1}, load, 0);
+  load.rehearsed = 32;
+  load.rehearsed_at_once = 4;
+  const auto measured = memory_use(four_units(), {.level = 1}, load, 0);
+  EXPECT_EQ(measured.moment, "measuring steps before training");
+  EXPECT_DOUBLE_EQ(measured.gradients, 16 * kMiB);  // eight micro-batches add up
+  EXPECT_DOUBLE_EQ(measured.optimizer, 0);
+  EXPECT_GT(measured.model(), trained.model());
+  // Of more samples at once than training has: their activations.
+  load.rehearsed_at_once = 32;
+  EXPECT_GT(memory_use(four_units(), {.level = 1}, load, 0).model(), measured.model() + 28 * kMiB);
+  const auto whole = memory_use(four_units(), {}, load, 0);
+  EXPECT_DOUBLE_EQ(whole.optimizer, 32 * kMiB);
+  EXPECT_DOUBLE_EQ(whole.buffers, 0);
+  EXPECT_EQ(whole.moment, measured.moment);
+  // With pieces none is made at levels 2 and 3.
+  EXPECT_NE(memory_use(four_units(), {.level = 2}, load, 0).moment, measured.moment);
+}
+
+// Seven flat tensors: while the first unit goes backward its own is being filled, three are on their
+// way, and of the others this rank has its part.
+TEST(MemoryUse, WhatIsOnItsWayIsNoPartOfASumYet) {
+  auto facts = four_units();
+  for (int u = 0; u < 3; ++u) facts.units.push_back(facts.units.back());
+  for (auto& unit : facts.units) unit.saved = unit.forward_peak = {};
+  facts.units.front().backward_peak = {0, 50 * kMiB};
+  const auto use = memory_use(facts, {.level = 1}, load_of(0.5), 0);
+  EXPECT_EQ(use.moment, "backward");
+  EXPECT_DOUBLE_EQ(use.buffers, 4 * 4 * kMiB);
+  EXPECT_DOUBLE_EQ(use.gradients, 0.5 * 3 * 4 * kMiB);
+  // The tensor that the first unit shares comes when all else of it has gone: with its gradient's
+  // parts, which are in the unit's figure, there is no copy of it yet.
+  facts.units.front().shared = 1 << 22;
+  EXPECT_DOUBLE_EQ(memory_use(facts, {.level = 1}, load_of(0.5), 0).buffers, use.buffers);
 }
 
 TEST(MemoryUse, AccumulationKeepsWholeGradientsBelowLevelTwo) {

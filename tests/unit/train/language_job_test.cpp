@@ -245,6 +245,21 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredOneInMemoryAtATime) {
   }
 }
 
+// The head's gradient, and the embedding's, which is added to it: not their sum as a third.
+TEST_F(LanguageJobErrors, TheGradientOfATiedTensorIsThereTwiceAtMost) {
+  job_.model.vocabulary = 20'000;
+  const double table = 20'000.0 * 16 * sizeof(double);
+  const auto task = test::task_of(job_);
+  for (const bool by_units : {false, true}) {
+    const auto facts =
+        measure_units(job_.train, *task, {.dtype = torch::kFloat64, .by_units = by_units});
+    ASSERT_TRUE(facts);
+    EXPECT_EQ(facts->units.front().shared, 20'000 * 16);
+    EXPECT_GE(facts->units.front().backward_peak.fixed, 1.9 * table);
+    EXPECT_LE(facts->units.front().backward_peak.fixed, 2.2 * table);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, LanguageJob, ::testing::Values("gpt2", "llama"),
                          [](const auto& param) { return param.param; });
 

@@ -111,8 +111,9 @@ task::Unit gpt2_head(const LanguageModelConfig& config, const torch::Tensor& emb
                                   : parts.drawn("lm_head.weight", embedding.sizes());
   parts.may_be_cut(0);
   parts.only_multiplied();
-  return std::move(parts).unit([=](const torch::Tensor& x) {
-    return torch::linear(task::shared_by_tensor_ranks(normalised(x)), weight);
+  return std::move(parts).unit([=, tied = config.tied](const torch::Tensor& x) {
+    return torch::linear(task::shared_by_tensor_ranks(normalised(x)),
+                         tied ? added_in_place(weight) : weight);
   });
 }
 

@@ -1,6 +1,8 @@
 #include "bimetal/models/language/unit_parts.h"
 
+#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/torch.h>
 
 #include <utility>
@@ -84,6 +86,19 @@ void check_tokens(const torch::Tensor& tokens, const LanguageModelConfig& config
   }
 }
 
+class WithoutBase : public torch::autograd::Function<WithoutBase> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/,
+                               const torch::Tensor& weight) {
+    return weight;
+  }
+  static task::Values backward(torch::autograd::AutogradContext* /*context*/,
+                               const task::Values& gradients) {
+    const auto& gradient = gradients.front();
+    return {gradient.defined() ? gradient.variable_data() : gradient};
+  }
+};
+
 }  // namespace
 
 torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens,
@@ -95,6 +110,13 @@ torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens,
   const auto elsewhere = rows.lt(0).logical_or_(rows.ge(count));
   const auto found = torch::embedding(table, rows.masked_fill(elsewhere, 0));
   return task::sum_over_tensor_ranks(found.masked_fill(elsewhere.unsqueeze(-1), 0));
+}
+
+torch::Tensor added_in_place(const torch::Tensor& weight) {
+  // Autocast casts the gradient back, into memory of its own, and keeps casts of leaves alone.
+  const bool cast = at::autocast::is_autocast_enabled(weight.device().type());
+  const bool wanted = torch::GradMode::is_enabled() && weight.requires_grad();
+  return wanted && !cast ? WithoutBase::apply(weight) : weight;
 }
 
 }  // namespace bimetal::models

@@ -68,4 +68,9 @@ class UnitParts {
 torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens,
                     const LanguageModelConfig& config);
 
+/// `weight`, which another unit uses, too, for a product. The gradient of a product is a transposed
+/// view, to whose base autograd holds on: it would add the other unit's gradient out of place, in a
+/// third tensor of that size. Of what this returns it comes without a base.
+torch::Tensor added_in_place(const torch::Tensor& weight);
+
 }  // namespace bimetal::models

@@ -42,6 +42,11 @@ class SharedMemory {
   /// somebody else.
   static SharedMemory open(const SegmentAddress& address, std::size_t bytes);
 
+  /// How much of this process's resident memory lies in segments that other processes have made:
+  /// what it has touched of them. The system charges their makers for it (a cgroup's limit counts
+  /// memory where it was set aside). Reads /proc/self/smaps; 0 where that cannot be had.
+  static std::uint64_t borrowed_bytes();
+
   SharedMemory() = default;
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept { swap(other); }

@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -19,9 +22,17 @@ namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
+/// What the system shows of a mapping: whose segment it is. Nothing is found by it.
+constexpr const char* kLabel = "bimetal-";
+
+std::string own_label() {
+  return fmt::format("{}{}", kLabel, ::getpid());
+}
+
 /// By the system call: the C library of older systems (before glibc 2.27) has no function for it.
-int make_nameless(const char* name) {
-  return static_cast<int>(::syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+int make_nameless(const std::string& label) {
+  return static_cast<int>(
+      ::syscall(SYS_memfd_create, label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
 }
 
 std::span<std::byte> map(int file, std::size_t bytes) {
@@ -48,7 +59,7 @@ bool SharedMemory::supported() noexcept {
 
 SharedMemory SharedMemory::create(std::size_t bytes) {
   SharedMemory made;
-  made.handle_ = make_nameless("bimetal");
+  made.handle_ = make_nameless(own_label());
   if (made.handle_ < 0) throw system_error("cannot make shared memory", errno);
   if (::ftruncate(made.handle_, static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(made.handle_, F_ADD_SEALS, kSizeSeals) != 0) {
@@ -86,6 +97,25 @@ SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes
   if (!opened) throw Error(ErrorCode::Unsupported, path + " is no shared memory of this group");
   opened.check_nonce(address);
   return opened;
+}
+
+// Each mapping has a line "begin-end access offset device inode   /memfd:label (deleted)" and lines
+// "Rss:      4 kB" and the like below it.
+std::uint64_t SharedMemory::borrowed_bytes() {
+  const auto any = fmt::format("/memfd:{}", kLabel);
+  const auto own = fmt::format("/memfd:{} ", own_label());
+  std::ifstream file("/proc/self/smaps");
+  std::uint64_t kib = 0;
+  bool borrowed = false;
+  for (std::string line; std::getline(file, line);) {
+    if (const auto at = line.find(any); at != std::string::npos) {
+      borrowed = line.compare(at, own.size(), own) != 0;
+    } else if (borrowed && line.starts_with("Rss:")) {
+      kib += std::strtoull(line.c_str() + 4, nullptr, 10);
+      borrowed = false;
+    }
+  }
+  return kib * 1024;
 }
 
 void SharedMemory::forget_name() noexcept {

@@ -23,6 +23,10 @@ SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes
   refuse();
 }
 
+std::uint64_t SharedMemory::borrowed_bytes() {
+  return 0;
+}
+
 void SharedMemory::forget_name() noexcept {}
 
 SharedMemory::~SharedMemory() = default;

@@ -77,6 +77,10 @@ SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes
   return opened;
 }
 
+std::uint64_t SharedMemory::borrowed_bytes() {
+  return 0;
+}
+
 void SharedMemory::forget_name() noexcept {
   if (handle_ < 0) return;
   ::shm_unlink(address_.name.c_str());

@@ -6,7 +6,7 @@
 namespace bimetal::plan {
 namespace {
 
-constexpr std::size_t kFlatsAtOnce = 4;  // being summed and being filled (gradient_shards.h)
+constexpr std::size_t kFlatsInFlight = 3;  // beside those being filled (gradient_shards.h)
 constexpr double kDiskWindow =
     3.0 * (8 << 20);  // states of that much are in memory (optim/offload)
 
@@ -28,7 +28,6 @@ class StepWalk {
 
   MemoryUse run() {
     begin();
-    rehearse();
     for (std::size_t unit = 0; unit < facts_.units.size(); ++unit) forward(unit);
     for (std::size_t unit = facts_.units.size(); unit-- > 0;) backward(unit);
     update();
@@ -64,29 +63,41 @@ class StepWalk {
   void make_flats() {
     const double least = keeping_.level == 3 ? 0 : load_.bucket_bytes;
     double open = 0;
+    std::size_t first = 0;
     for (std::size_t u = 0; u < facts_.units.size(); ++u) {
       const auto& unit = facts_.units[u];
-      if (unit.shared > 0) add_flat(static_cast<double>(unit.shared) * facts_.element_bytes, u);
+      if (unit.shared > 0) {
+        flats_.push_back({static_cast<double>(unit.shared) * facts_.element_bytes, u, u, true});
+      }
       const auto apart = keeping_.level == 3 ? unit.resident : 0;
+      if (open == 0) first = u;
       open += static_cast<double>(unit.parameters - apart) * facts_.element_bytes;
       if (open < least && u + 1 < facts_.units.size()) continue;
-      if (open > 0) add_flat(open, u);
+      if (open > 0) flats_.push_back({open, first, u, false});
       open = 0;
     }
   }
-  void add_flat(double bytes, std::size_t last_unit) { flats_.push_back({bytes, last_unit}); }
 
-  /// Bytes of the flat tensors that are on their way when backward has come to `unit`.
-  double in_flight(std::size_t unit) const {
-    double most = 0;
-    for (std::size_t first = 0; first < flats_.size(); ++first) {
-      if (flats_[first].last_unit < unit) continue;
-      double sum = 0;
-      const auto end = std::min(flats_.size(), first + kFlatsAtOnce);
-      for (std::size_t i = first; i < end; ++i) sum += flats_[i].bytes;
-      most = std::max(most, sum);
+  /// Bytes of the flat tensors that are on their way or being filled while `unit` goes backward,
+  /// and of those before them, of which this rank has its part of the sum. A shared tensor's
+  /// gradient comes when all else of its first unit's has gone.
+  struct Sent {
+    double in_memory = 0, summed = 0;
+  };
+  Sent sent(std::size_t unit) const {
+    Sent sent;
+    std::vector<double> through;
+    for (auto flat = flats_.rbegin(); flat != flats_.rend(); ++flat) {
+      if (flat->first_unit > unit) {
+        through.push_back(flat->bytes);
+      } else if (flat->last_unit > unit || (flat->last_unit == unit && !flat->shared)) {
+        sent.in_memory += flat->bytes;
+      }
     }
-    return most;
+    for (std::size_t i = 0; i < through.size(); ++i) {
+      (i + kFlatsInFlight < through.size() ? sent.summed : sent.in_memory) += through[i];
+    }
+    return sent;
   }
 
   double states() const {
@@ -174,18 +185,6 @@ class StepWalk {
     consider("the start, when the model is made", use);
   }
 
-  // Levels 0 and 1 make some steps first, with a model that nobody shares.
-  void rehearse() {
-    if (keeping_.level != 1) return;
-    for (std::size_t unit = facts_.units.size(); unit-- > 0;) {
-      MemoryUse use;
-      use.parameters = whole_;
-      use.gradients = from(unit);
-      use.activations = backward_activations(unit);
-      consider("measuring steps before training", use);
-    }
-  }
-
   double forward_activations(std::size_t unit) const {
     const bool dropped = keeping_.recomputed_at_once > 0 && !in_last_group(unit);
     const double before = dropped ? group_inputs(unit) : saved_before(unit);
@@ -236,8 +235,9 @@ class StepWalk {
     use.gradients = gradients_left(unit) + group_gradients(unit);
     use.buffers = replicated_buckets();
     if (in_shards()) {
-      if (keeping_.level == 1 || !accumulates()) use.gradients += shard() * from(unit);
-      use.buffers = in_flight(unit) + (keeping_.level == 3 ? resident_ : 0);
+      const auto [in_memory, summed] = sent(unit);
+      if (keeping_.level == 1 || !accumulates()) use.gradients += shard() * summed;
+      use.buffers = in_memory + (keeping_.level == 3 ? resident_ : 0);
     } else if (load_.ranks == 1 && !accumulates()) {
       use.gradients += from(unit);
     }
@@ -256,7 +256,8 @@ class StepWalk {
 
   struct Flat {
     double bytes;
-    std::size_t last_unit;
+    std::size_t first_unit, last_unit;
+    bool shared;
   };
 
   const ModelFacts& facts_;
@@ -270,6 +271,21 @@ class StepWalk {
   MemoryUse most_;
 };
 
+/// Steps that are measured before training are those of a rank alone; where there are shards they
+/// leave the update out (train/measure/rehearsal.h).
+MemoryUse rehearsal_use(ModelFacts facts, const Keeping& keeping, const RankLoad& load,
+                        double program) {
+  if (keeping.level > 0) facts.state_bytes = 0;
+  const Keeping alone{.recomputed_at_once = keeping.recomputed_at_once};
+  const RankLoad whole{.samples = load.rehearsed,
+                       .at_once = load.rehearsed_at_once,
+                       .host_is_device = load.host_is_device,
+                       .bucket_bytes = load.bucket_bytes};
+  auto use = StepWalk(facts, alone, whole, program).run();
+  use.moment = "measuring steps before training";
+  return use;
+}
+
 }  // namespace
 
 MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,
@@ -279,7 +295,10 @@ MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const Rank
     none.program = program;
     return none;
   }
-  return StepWalk(facts, keeping, load, program).run();
+  const auto use = StepWalk(facts, keeping, load, program).run();
+  if (keeping.level > 1 || load.rehearsed == 0) return use;
+  const auto before = rehearsal_use(facts, keeping, load, program);
+  return before.model() > use.model() ? before : use;
 }
 
 }  // namespace bimetal::plan

@@ -33,6 +33,9 @@ struct RankLoad {
   double at_once = 1;          ///< samples of its largest micro-batch
   bool host_is_device = true;  ///< a CPU: what is kept on the host is in the same memory
   double bucket_bytes = 25 << 20;
+  /// Of the largest step that it makes before training, to measure its speed, with a model that
+  /// nobody shares: levels 0 and 1. 0: none.
+  double rehearsed = 0, rehearsed_at_once = 0;
 };
 
 /// Bytes by kind at the moment of a run at which they are most together.

@@ -10,6 +10,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host.h"
+#include "bimetal/device/host_allocator.h"
+#include "bimetal/net/shm/shared_memory.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/trained_model.h"
@@ -68,6 +70,8 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
                        progress::Observer& observer) {
   if (job_.train.check_memory == "off" || !worth_a_look()) return;
   observer.on_phase("planning memory");
+  // Where it matters how much there is, a heap with holes that nothing fits into is too dear.
+  device::return_freed_tensors();
   // Before anybody's speed is known: equal shares.
   const std::vector<double> alike(static_cast<std::size_t>(group_.size()), 1.0);
   const auto shares = balance::equal_shares(group_.size(), batch);
@@ -95,8 +99,11 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
               advice + "\nTo try it all the same: train.check_memory=\"warn\".");
 }
 
+// What is borrowed is there from the first sum on: a peak from before it was noted then.
 void MemoryCheck::note_peak() {
-  peak_ = static_cast<double>(device::process_memory().peak_bytes);
+  const auto peak = device::process_memory().peak_bytes;
+  const auto borrowed = std::min(peak, net::SharedMemory::borrowed_bytes());
+  peak_ = std::max(peak_, static_cast<double>(peak - borrowed));
 }
 
 void MemoryCheck::report(progress::Report& report) {

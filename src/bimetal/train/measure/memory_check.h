@@ -22,14 +22,17 @@ class MemoryCheck {
   /// a limit of its own, or the model is large enough for that to matter (parameters, gradients and
   /// states take more than an eighth of what some rank has free). Where it clearly will not fit,
   /// not even in the smallest micro-batches: Error(OutOfMemory) on every rank, with the plan's
-  /// advice, or a notice ("warn"). `batch`: weight of a global batch. Collective. Draws from
-  /// torch's default generator: seed it afterwards.
+  /// advice, or a notice ("warn"). Where it plans, freed tensors go back to the system from then on
+  /// (device/host_allocator.h), or the process would need more than the plan says. `batch`: weight
+  /// of a global batch. Collective. Draws from torch's default generator: seed it afterwards.
   void plan(precision::Precision precision, std::int64_t batch, progress::Observer& observer);
 
   /// By rank, how much of what is in shards was planned. Empty: nothing was.
   const std::vector<double>& shards() const noexcept { return shards_; }
 
-  /// The most that the process has had up to now.
+  /// The most that the process has had up to now of memory of its own: buckets that other ranks of
+  /// the host have made are theirs, though this process maps them to add to them. To be called
+  /// before training, when none are mapped yet, and after it.
   void note_peak();
 
   /// Writes down what was planned and what it was, of every rank. Collective.

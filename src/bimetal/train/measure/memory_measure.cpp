@@ -84,7 +84,8 @@ comm::Bytes encode(const plan::RankMemory& rank) {
   write(writer, rank.facts);
   for (const double number :
        {rank.load.shard, rank.load.samples, rank.load.at_once, rank.load.host_is_device ? 1.0 : 0.0,
-        rank.load.bucket_bytes, rank.program, rank.compute_s, rank.room, rank.pool_room}) {
+        rank.load.bucket_bytes, rank.load.rehearsed, rank.load.rehearsed_at_once, rank.program,
+        rank.compute_s, rank.room, rank.pool_room}) {
     writer.f64(number);
   }
   writer.string(rank.pool);
@@ -103,7 +104,8 @@ plan::RankMemory decode(const comm::Bytes& bytes, int ranks) {
   rank.load.at_once = reader.f64();
   rank.load.host_is_device = reader.f64() > 0;
   for (double* number :
-       {&rank.load.bucket_bytes, &rank.program, &rank.compute_s, &rank.room, &rank.pool_room}) {
+       {&rank.load.bucket_bytes, &rank.load.rehearsed, &rank.load.rehearsed_at_once, &rank.program,
+        &rank.compute_s, &rank.room, &rank.pool_room}) {
     *number = reader.f64();
   }
   rank.pool = reader.string();
@@ -139,13 +141,28 @@ plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
   const auto shards = std::accumulate(question.shards.begin(), question.shards.end(), 0.0);
   const MicroBatch limit(question.job.train.micro_batch, question.place.device, weight);
   const auto samples = (question.shares[at] + weight - 1) / weight;
-  const auto pieces = std::max<std::int64_t>(1, limit.pieces(samples));
+  const auto at_once = [&](std::int64_t of) {
+    const auto pieces = std::max<std::int64_t>(1, limit.pieces(of));
+    return static_cast<double>((of + pieces - 1) / pieces);
+  };
+  // step_probe.h: all of a global batch, if that is quick enough.
+  const auto rehearsed =
+      std::min(question.job.train.global_batch, question.task.training()->size());
   return {.ranks = ranks,
           .shard = shards > 0 ? question.shards[at] / shards : 1.0 / ranks,
           .samples = static_cast<double>(samples),
-          .at_once = static_cast<double>((samples + pieces - 1) / pieces),
+          .at_once = at_once(samples),
           .host_is_device = question.place.device.is_cpu(),
-          .bucket_bytes = question.job.parallel.bucket_mb * (1 << 20)};
+          .bucket_bytes = question.job.parallel.bucket_mb * (1 << 20),
+          .rehearsed = static_cast<double>(rehearsed),
+          .rehearsed_at_once = at_once(rehearsed)};
+}
+
+/// Once a dry run has made the libraries load what they need; its own memory has been given back.
+double program_of(const MemoryQuestion& question) {
+  if (!question.place.device.is_cpu()) return question.room.program;
+  const auto now = static_cast<double>(device::process_memory().resident_bytes);
+  return std::max(now, question.room.program);
 }
 
 double seconds_of(const plan::ModelFacts& facts, double samples) {
@@ -192,7 +209,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
                                     .by_units = job.zero.level == 3});
   if (facts) mine.facts = *facts;
   mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());
-  mine.program = question.room.program;
+  mine.program = program_of(question);
   mine.compute_s = seconds_of(mine.facts, mine.load.samples);
   // Where it cannot be had, nothing is known to be too little.
   constexpr auto kUnknown = std::numeric_limits<double>::infinity();
