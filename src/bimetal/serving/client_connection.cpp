@@ -92,11 +92,18 @@ bool ClientConnection::silent() const {
   return session_ && session_->heard() + kSilence < Clock::now();
 }
 
+/// A task that disconnect() runs out may have been woken by an answer just before.
+ClientSession& ClientConnection::session() const {
+  if (session_) return *session_;
+  throw Error(ErrorCode::Aborted, name() + ": the connection was closed");
+}
+
 void ClientConnection::await_answers() {
-  session_->expect();
+  session().expect();
 }
 
 asio::awaitable<ServerMessage> ClientConnection::next_answer() {
+  session();
   const auto own = session_;
   ServerMessage message;
   try {
@@ -124,7 +131,7 @@ std::uint64_t ClientConnection::send(MessageKind kind, std::uint64_t count, comm
   header.dtype = static_cast<std::uint8_t>(dtype);
   header.count = count;
   header.sealed = !bytes.empty();
-  session_->writer().push(header, bytes, {});
+  session().writer().push(header, bytes, {});
   return sequence_;
 }
 
@@ -139,7 +146,7 @@ asio::awaitable<bool> ClientConnection::greet(Deadline deadline) {
   if (message.kind() != MessageKind::welcome) {
     throw Error(ErrorCode::CorruptData, fmt::format("{} does not greet", name()));
   }
-  session_->facts = decode_model_facts(message.body);
+  session().facts = decode_model_facts(message.body);
   co_return true;
 }
 

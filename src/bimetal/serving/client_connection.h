@@ -90,6 +90,8 @@ class ClientConnection {
   asio::awaitable<bool> greet(Deadline deadline);
   void ask_directory(const Error& refusal, Deadline deadline);
   void disconnect();
+  /// Error(Aborted) where there is none.
+  ClientSession& session() const;
   bool silent() const;
   bool still_there();
 

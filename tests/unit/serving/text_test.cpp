@@ -148,6 +148,16 @@ TEST_F(Texts, EndWithTheirClient) {
   EXPECT_GE(writer_.ended, 1);
 }
 
+TEST_F(Texts, MayBeGivenUpWhileTheyArrive) {
+  write({.at_once = 1, .max_waiting = 4});
+  for (int i = 0; i < 60; ++i) {  // so that some deadlines pass between an answer and its reading
+    auto leaving = client();
+    const auto wait = std::chrono::microseconds(20'000 + 370 * i);
+    EXPECT_THROW(leaving.write({.tokens = 10'000'000, .prompt = {0}}, {}, Deadline::after(wait)),
+                 Error);
+  }
+}
+
 TEST_F(Texts, EndWithTheServer) {
   write();
   writer_.pause = milliseconds(5);
