@@ -29,8 +29,8 @@ Error::Error(ErrorCode code, const std::string& message, std::optional<int> rank
     : std::runtime_error(message), code_(code), rank_(rank) {}
 
 Error system_error(const std::string& what, int os_error) {
-  return Error(ErrorCode::System, what + ": " + std::system_category().message(os_error) +
-                                      advice_on(os_error));
+  return Error(ErrorCode::System,
+               what + ": " + std::system_category().message(os_error) + advice_on(os_error));
 }
 
 }  // namespace bimetal

@@ -52,8 +52,8 @@ fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
 }
 
 fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
-                         const Optimizer& optimizer, const TrainingState& state,
-                         std::int64_t keep, const AdmitSave& admit) {
+                         const Optimizer& optimizer, const TrainingState& state, std::int64_t keep,
+                         const AdmitSave& admit) {
   NewCheckpoint fresh(dir, state.step, keep);
   try {
     fresh.commit(write_contents(fresh.folder(), model, optimizer, state), admit);

@@ -37,8 +37,8 @@ Fabric::Fabric(std::unique_ptr<net::Mesh> mesh, const std::string& flight_record
                 FlightRecorder::file_for(
                     flight_recorder.empty() ? place_from_environment() : flight_recorder,
                     mesh_->rank())) {
-  // Its thread starts with the first alarm: now, when a system that refuses one is an error, and not
-  // when a group fails, on a thread that has nobody to tell.
+  // Its thread starts with the first alarm: now, when a system that refuses one is an error, and
+  // not when a group fails, on a thread that has nobody to tell.
   if (mesh_->size() > 1) timer_.at(Deadline::at(Deadline::Clock::now()), [] {});
   mesh_->start(mailbox_);
   log(LogLevel::info, "rank {} is one of {} in this job{}", mesh_->rank(), mesh_->size(),

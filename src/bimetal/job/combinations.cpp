@@ -152,9 +152,7 @@ constexpr Combination kImpossible[] = {
        return asked.job.zero.copies > 1 && asked.job.checkpoint.dir.empty();
      },
      "zero.copies = 2 needs checkpoint.dir: there is saved what the copies have kept"},
-    {[](const Asked& asked) {
-       return asked.job.zero.copies > 1 && asked.offloads("host", "disk");
-     },
+    {[](const Asked& asked) { return asked.job.zero.copies > 1 && asked.offloads("host", "disk"); },
      "zero.copies = 2 does not go with zero.offload_optimizer and offload_parameters: copies in "
      "files and in the host's memory are not kept yet; leave one of them out"},
     {[](const Asked& asked) { return asked.job.zero.copies > 1 && asked.stages(); },

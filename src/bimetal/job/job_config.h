@@ -33,17 +33,17 @@ struct ModelConfig {
 
 struct DataConfig {
   std::string name = "fashion-mnist";
-  std::string path;                  ///< folder or URL; empty: the usual places
-  bool send = true;                  ///< ranks that have no copy are sent one
-  double send_max_gb = 10.0;         ///< GiB; no more than that is sent unasked
-  std::uint64_t bootstrap_seed = 0;  ///< > 0: train on samples drawn with replacement
-  std::int64_t image_size = 0;       ///< folders of images: height and width that they get
-  bool augment = false;              ///< training images are cropped and flipped at random
-  bool skip_broken = false;          ///< files that are no images are left out
-  std::vector<double> mean, stddev;  ///< of images' channels; empty: the training set's
-  std::int64_t block = 0;            ///< tokens: how many a sample has; 0: the model's context
-  std::string documents = "join";    ///< tokens: "join", or "separate": blocks end where they end
-  double validation = 0;             ///< part of the training samples that is held out
+  std::string path;                   ///< folder or URL; empty: the usual places
+  bool send = true;                   ///< ranks that have no copy are sent one
+  double send_max_gb = 10.0;          ///< GiB; no more than that is sent unasked
+  std::uint64_t bootstrap_seed = 0;   ///< > 0: train on samples drawn with replacement
+  std::int64_t image_size = 0;        ///< folders of images: height and width that they get
+  bool augment = false;               ///< training images are cropped and flipped at random
+  bool skip_broken = false;           ///< files that are no images are left out
+  std::vector<double> mean, stddev;   ///< of images' channels; empty: the training set's
+  std::int64_t block = 0;             ///< tokens: how many a sample has; 0: the model's context
+  std::string documents = "join";     ///< tokens: "join", or "separate": blocks end where they end
+  double validation = 0;              ///< part of the training samples that is held out
   std::uint64_t validation_seed = 1;  ///< which ones
   bool operator==(const DataConfig&) const = default;
 };

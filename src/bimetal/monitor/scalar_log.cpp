@@ -28,7 +28,9 @@ std::vector<Scalar> scalars_of(const Status& status) {
   add_known(scalars, rate, status.samples_per_s);
   add_known(scalars, "efficiency", status.efficiency);
   for (const auto& worker : status.workers) {
-    const auto tag = [&](const std::string& what) { return fmt::format("{}/rank_{}", what, worker.rank); };
+    const auto tag = [&](const std::string& what) {
+      return fmt::format("{}/rank_{}", what, worker.rank);
+    };
     add_known(scalars, tag("share"), static_cast<double>(worker.share));
     add_known(scalars, tag("worker_" + rate), worker.samples_per_s);
     add_known(scalars, tag("wait_part"), worker.wait_part);

@@ -36,12 +36,12 @@ struct Status {
   double elapsed_s = 0;                     ///< time of the training steps alone
   std::optional<double> since_step_s = {};  ///< how long ago the last step ended
   std::optional<double> loss = {}, samples_per_s = {}, efficiency = {}, seconds_left = {};
-  std::string counts = "samples";  ///< what rates count: "images", "tokens"
-  progress::Metrics test_metrics = {};    ///< of the last evaluation, in JSON "test_<name>"
-  std::optional<double> test_loss = {};   ///< likewise
+  std::string counts = "samples";              ///< what rates count: "images", "tokens"
+  progress::Metrics test_metrics = {};         ///< of the last evaluation, in JSON "test_<name>"
+  std::optional<double> test_loss = {};        ///< likewise
   progress::Metrics validation_metrics = {};   ///< the same of validation data
   std::optional<double> validation_loss = {};  ///< likewise
-  std::vector<std::string> notices = {};  ///< the last few
+  std::vector<std::string> notices = {};       ///< the last few
   std::vector<WorkerStatus> workers = {};
 };
 

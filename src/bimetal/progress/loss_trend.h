@@ -16,12 +16,13 @@ class LossTrend {
   static constexpr int kSpan = 25;      ///< steps whose losses are averaged: batches are not alike
   static constexpr int kPatience = 16;  ///< spans in which a new training must have begun to learn
 
-  /// `fresh`: whether the run begins with untrained parameters; others may have learnt all there is.
+  /// `fresh`: whether the run begins with untrained parameters; others may have learnt all there
+  /// is.
   explicit LossTrend(bool fresh) : fresh_(fresh) {}
 
-  /// The mean loss of a step; one that is not finite is passed over. What is wrong, if that has just
-  /// become clear: two spans in a row above the least one by a quarter of it and a tenth of the
-  /// first step's loss, or a mean of all spans that is not 3 % below that.
+  /// The mean loss of a step; one that is not finite is passed over. What is wrong, if that has
+  /// just become clear: two spans in a row above the least one by a quarter of it and a tenth of
+  /// the first step's loss, or a mean of all spans that is not 3 % below that.
   std::optional<std::string> add(double loss);
 
  private:

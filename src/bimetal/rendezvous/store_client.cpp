@@ -86,9 +86,8 @@ StoreClient::StoreClient(std::unique_ptr<asio::io_context> io, net::DialedConnec
       session_(std::make_shared<ClientSession>(std::move(connection), std::move(server))) {
   io_->restart();
   session_->start();
-  thread_ = std::thread([this] {
-    net::run_handlers(*io_, [this](const Error& error) { session_->refuse(error); });
-  });
+  thread_ = std::thread(
+      [this] { net::run_handlers(*io_, [this](const Error& error) { session_->refuse(error); }); });
 }
 
 StoreClient::~StoreClient() {

@@ -100,8 +100,8 @@ TEST(MemoryUse, StepsThatAreMeasuredBeforeTrainingCount) {
   EXPECT_NE(memory_use(four_units(), {.level = 2}, load, 0).moment, measured.moment);
 }
 
-// Seven flat tensors: while the first unit goes backward its own is being filled, three are on their
-// way, and of the others this rank has its part.
+// Seven flat tensors: while the first unit goes backward its own is being filled, three are on
+// their way, and of the others this rank has its part.
 TEST(MemoryUse, WhatIsOnItsWayIsNoPartOfASumYet) {
   auto facts = four_units();
   for (int u = 0; u < 3; ++u) facts.units.push_back(facts.units.back());

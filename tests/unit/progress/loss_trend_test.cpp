@@ -36,9 +36,10 @@ double noisy(double loss, int step) {
 }
 
 TEST(LossTrend, SaysNothingOfATrainingThatLearns) {
-  EXPECT_EQ(said_of(2000, [](int step) { return noisy(0.02 + 2.3 * std::exp(-step / 100.0), step); })
-                .text,
-            "");
+  EXPECT_EQ(
+      said_of(2000, [](int step) { return noisy(0.02 + 2.3 * std::exp(-step / 100.0), step); })
+          .text,
+      "");
 }
 
 TEST(LossTrend, ASlowStartIsNoFault) {
@@ -52,7 +53,10 @@ TEST(LossTrend, ALossThatRisesAgainIsToldOnce) {
 }
 
 TEST(LossTrend, OneBadSpanIsNoTrend) {
-  EXPECT_EQ(said_of(1000, [](int step) { return step / 25 == 10 ? 5.0 : 0.5; }, false).text, "");
+  EXPECT_EQ(said_of(
+                1000, [](int step) { return step / 25 == 10 ? 5.0 : 0.5; }, false)
+                .text,
+            "");
 }
 
 TEST(LossTrend, ALossThatNeverFallsIsToldOfANewTraining) {
@@ -89,7 +93,9 @@ TEST(LossTrend, TheAdviceDependsOnWhetherGradientsAreOld) {
 }
 
 TEST(LossTrend, SmallLossesMayDouble) {
-  EXPECT_EQ(said_of(1000, [](int step) { return step < 25 ? 2.3 : step < 500 ? 0.01 : 0.05; }).text,
+  EXPECT_EQ(said_of(1000, [](int step) { return step < 25    ? 2.3
+                                                : step < 500 ? 0.01
+                                                             : 0.05; }).text,
             "");
 }
 

@@ -87,7 +87,8 @@ TEST_F(Texts, ComeInPiecesWhileTheyGrow) {
   writer_.pause = milliseconds(5);
   auto one = client();
   int pieces = 0;
-  one.write({.tokens = 60, .prompt = {0}}, [&](const Tokens&) { ++pieces; }, in_half_a_minute());
+  one.write(
+      {.tokens = 60, .prompt = {0}}, [&](const Tokens&) { ++pieces; }, in_half_a_minute());
   EXPECT_GT(pieces, 2);
   EXPECT_LT(pieces, 60);
 }
@@ -139,9 +140,9 @@ TEST_F(Texts, EndWithTheirClient) {
   writer_.pause = milliseconds(5);
   {
     auto leaving = client();
-    EXPECT_THROW(leaving.write({.tokens = 100'000, .prompt = {0}}, {},
-                               Deadline::after(milliseconds(200))),
-                 Error);
+    EXPECT_THROW(
+        leaving.write({.tokens = 100'000, .prompt = {0}}, {}, Deadline::after(milliseconds(200))),
+        Error);
   }
   auto other = client();
   EXPECT_EQ(ask_text(other, {1}, 2), (Tokens{2, 3}));  // the place is free

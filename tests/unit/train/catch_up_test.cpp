@@ -34,11 +34,9 @@ task::Model two_layers() {
 class Rank {
  public:
   Rank(const task::Model& model, comm::Group group)
-      : sharded_(model, group,
-                 {.level = 1,
-                  .weights = {1, 1},
-                  .timeout = std::chrono::seconds(20),
-                  .copies = true}),
+      : sharded_(
+            model, group,
+            {.level = 1, .weights = {1, 1}, .timeout = std::chrono::seconds(20), .copies = true}),
         sgd_(tensors(), torch::optim::SGDOptions(0.5).momentum(0.9)),
         update_(sharded_, std::chrono::seconds(20), {.limits = {.norm = 0.1}}),
         input_(torch::full({3, 4}, group.rank() + 1.0, torch::kFloat64)) {}

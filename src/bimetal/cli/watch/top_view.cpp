@@ -62,9 +62,8 @@ std::string progress_of(const monitor::Status& status) {
 }
 
 std::string rates_of(const monitor::Status& status) {
-  auto line =
-      fmt::format("{} {}/s  efficiency {}", text_or_unknown("{:.0f}", status.samples_per_s),
-                  printable(status.counts), part_text(status.efficiency, 0));
+  auto line = fmt::format("{} {}/s  efficiency {}", text_or_unknown("{:.0f}", status.samples_per_s),
+                          printable(status.counts), part_text(status.efficiency, 0));
   for (const auto& metric : status.validation_metrics) {
     line += fmt::format("  {} {}", progress::label_of(metric, progress::kValidationData),
                         progress::text_of(metric));

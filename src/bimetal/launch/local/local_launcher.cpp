@@ -149,10 +149,11 @@ class Launch {
       ranks_.emplace_back(plan_, index, lifeline_.read);
     } catch (const Error& error) {
       const int rank = plan_.first_rank + index;
-      const Error cause(error.code(),
-                        fmt::format("rank {} ({}) cannot be started: {}", rank,
-                                    plan_.ranks[static_cast<std::size_t>(index)].name, error.what()),
-                        rank);
+      const Error cause(
+          error.code(),
+          fmt::format("rank {} ({}) cannot be started: {}", rank,
+                      plan_.ranks[static_cast<std::size_t>(index)].name, error.what()),
+          rank);
       if (plan_.on_failure) plan_.on_failure(index, cause);
       throw JobFailed({cause}, {});
     }

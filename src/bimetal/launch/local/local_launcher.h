@@ -61,9 +61,9 @@ struct LaunchPlan {
 };
 
 struct LaunchResult {
-  bool interrupted = false;          ///< ended by the user's (or the system's) request
-  bool killed = false;               ///< at the second request: without a last checkpoint
-  std::string rescue = {};  ///< what became of what a lost rank had; empty: nobody had a copy
+  bool interrupted = false;  ///< ended by the user's (or the system's) request
+  bool killed = false;       ///< at the second request: without a last checkpoint
+  std::string rescue = {};   ///< what became of what a lost rank had; empty: nobody had a copy
   std::string last_checkpoint = {};  ///< newest that a rank reported; empty where there is none
   std::vector<std::string> left_behind = {};  ///< names of those killed for being there when it was
                                               ///< over: stopped, for one

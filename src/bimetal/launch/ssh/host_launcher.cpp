@@ -283,8 +283,8 @@ class HostLauncher {
     for (auto& host : hosts_) {
       if (!host.connection->here() && host.hello) host.connection->say({AgentMessage::beat});
     }
-    next_beat_ = Deadline::after(asked_since_ ? std::min(kAskEvery, plan_.silence / 4)
-                                              : plan_.silence / 4);
+    next_beat_ =
+        Deadline::after(asked_since_ ? std::min(kAskEvery, plan_.silence / 4) : plan_.silence / 4);
   }
 
   // ---- ending

@@ -80,7 +80,7 @@ SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes
   if (file < 0) {
     throw Error(ErrorCode::Unsupported, system_error("cannot open " + path, errno).what());
   }
-  struct ::stat status{};
+  struct ::stat status {};
   const bool fits = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
                     static_cast<std::size_t>(status.st_size) == bytes;
   const int seals = fits ? ::fcntl(file, F_GET_SEALS) : -1;

@@ -35,9 +35,8 @@ void Connection::open() {
 }
 
 void Connection::run(asio::awaitable<void> loop) {
-  spawn(socket_.get_executor(), std::move(loop), [self = shared_from_this()](const Error& error) {
-    self->give_up(error);
-  });
+  spawn(socket_.get_executor(), std::move(loop),
+        [self = shared_from_this()](const Error& error) { self->give_up(error); });
 }
 
 void Connection::start(FrameReceiver& receiver) {

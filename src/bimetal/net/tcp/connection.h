@@ -104,7 +104,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   bool written_out_ = false;  ///< our goodbye is on its way
   bool peer_left_ = false;    ///< the peer has said goodbye
-  bool paused_ = false;  ///< a frame waits for its receiver, and nothing is read
+  bool paused_ = false;       ///< a frame waits for its receiver, and nothing is read
   bool resumed_ = false;
   asio::steady_timer resume_signal_;
   std::chrono::steady_clock::time_point last_heartbeat_;

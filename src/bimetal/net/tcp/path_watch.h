@@ -25,7 +25,7 @@ class PathWatch {
  private:
   [[maybe_unused]] std::chrono::milliseconds timeout_;   ///< not asked where the kernel watches
   std::chrono::steady_clock::time_point quiet_since_{};  ///< last time that nothing was in flight
-  [[maybe_unused]] bool has_sent_all_ = false;           ///< the peer: the end of its stream is here
+  [[maybe_unused]] bool has_sent_all_ = false;  ///< the peer: the end of its stream is here
 };
 
 }  // namespace bimetal::net

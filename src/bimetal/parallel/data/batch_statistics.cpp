@@ -11,7 +11,7 @@
 namespace bimetal::parallel {
 
 void sum_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
-                      std::chrono::milliseconds timeout) {
+                    std::chrono::milliseconds timeout) {
   if (statistics.empty() || group.size() == 1) return;
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> sums;

@@ -64,8 +64,8 @@ std::vector<torch::Tensor> ShardCopies::exchange(const std::vector<torch::Tensor
   for (std::size_t flat = 0; flat < own.size(); ++flat) {
     if (!own[flat].defined() || buddies_.of < 0) continue;
     const auto count = plans_[flat].counts[static_cast<std::size_t>(buddies_.of)];
-    theirs[flat] = torch::empty({static_cast<std::int64_t>(count)},
-                                own[flat].options().device(torch::kCPU));
+    theirs[flat] =
+        torch::empty({static_cast<std::int64_t>(count)}, own[flat].options().device(torch::kCPU));
     if (count == 0) continue;
     under_way.push_back(group_.recv(tensor_buffer(theirs[flat]), buddies_.of, flat, deadline));
   }

@@ -60,8 +60,8 @@ MemoryPlan plan_memory(const MemoryInput& input);
 /// those that have one (parallel/shard/shard_copies.h). None where fewer than two have.
 std::vector<double> copied_shards(const std::vector<double>& shards);
 
-/// How large a part of what is in shards each rank should keep, so that all use the same part of the
-/// memory that they have, 1 in all: what a rank needs whatever its shard (activations, gathers,
+/// How large a part of what is in shards each rank should keep, so that all use the same part of
+/// the memory that they have, 1 in all: what a rank needs whatever its shard (activations, gathers,
 /// buffers) is taken off first. Nothing where some rank's needs or room are not known, or nothing
 /// is in shards. With copies each counts its own shard twice, whatever the other one's size.
 std::vector<double> shards_by_room(const MemoryInput& input);

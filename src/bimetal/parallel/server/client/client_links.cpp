@@ -67,8 +67,8 @@ Client::Impl::Impl(const ClientOptions& given, const ShardPlan& all_pieces,
   if (links.front()->gone) leader = shards;
   arrivals.ring_bytes = options.ring_bytes;
   net::spawn(io, watch(), [this](const Error& error) { fail(error); });
-  thread = std::thread(
-      [this] { net::run_handlers(io, [this](const Error& error) { fail(error); }); });
+  thread =
+      std::thread([this] { net::run_handlers(io, [this](const Error& error) { fail(error); }); });
 }
 
 Client::Impl::~Impl() {
