@@ -330,6 +330,27 @@ class Launcher(unittest.TestCase):
         for rank in range(2):
             self.assertIn(f"[{rank}] KeyError: 'of rank {rank}'", run.stderr)
 
+    def test_who_has_caught_an_exception_is_not_blamed_for_what_fails_later(self):
+        run = self.run_it("-np", "2", *self.command(), script="import os, sys, time, traceback\n"
+                          "if os.environ['RANK'] == '1':\n"
+                          "    time.sleep(3); raise KeyError('the cause')\n"
+                          "try: raise OSError('tried again')\n"
+                          "except OSError: traceback.print_exc()\n"
+                          "for _ in range(32): time.sleep(0.1); print('going on', flush=True)\n"
+                          "raise RuntimeError('rank 1 is gone')")
+        self.assertIn("rank 1 ended with status 1; the others are ended", run.stderr)
+        self.assertIn("[1] KeyError: 'the cause'", run.stderr)
+        self.assertIn("[0] OSError: tried again", run.stderr)
+
+    def test_output_that_nobody_reads_holds_up_nothing_else(self):
+        script = ("import os, sys, time\n"
+                  "if os.environ['RANK'] == '1': time.sleep(1); sys.exit(3)\n"
+                  "while True: print('x' * 200)")
+        run = subprocess.Popen([*RUN, "-np", "2", *self.command()], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env={**os.environ, "HOROVOD_TEST_SCRIPT": script})
+        self.addCleanup(run.stdout.close)
+        self.assertEqual(run.wait(120), 3)
+
     def test_lines_have_their_ranks(self):
         run = self.run_it("-np", "2", *self.command(), script="import os, sys\n"
                           "print('out of', os.environ['RANK']); print('error of', os.environ['RANK'], file=sys.stderr)")
