@@ -15,7 +15,11 @@ Error of_the_system(const std::system_error& error) {
   if (error.code() == std::errc::resource_unavailable_try_again) {
     return system_error("cannot start another thread", EAGAIN);
   }
-  return {ErrorCode::System, std::string(error.what()) + advice_on(error.code().value())};
+  // Other categories have other numbers: those of the system itself on Windows, say.
+  const auto condition = error.code().default_error_condition();
+  const bool posix = condition.category() == std::generic_category();
+  return {ErrorCode::System,
+          std::string(error.what()) + (posix ? advice_on(condition.value()) : "")};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "bimetal/launch/job_store.h"
 
 #include <chrono>
+#include <type_traits>
 
 #include "bimetal/base/error.h"
 
@@ -8,19 +9,27 @@ namespace bimetal::launch {
 namespace {
 
 constexpr std::chrono::seconds kWhenHurried{1};
+constexpr int kMostInVain = 2;
 
 }  // namespace
 
 template <typename Call>
 auto JobStore::ask(Call call, Deadline deadline) {
   if (!hurried_) return call(deadline);
-  if (silent_) {
+  if (in_vain_ >= kMostInVain) {
     throw Error(ErrorCode::PeerLost, "the job's first machine does not answer any more");
   }
   try {
-    return call(min(deadline, Deadline::after(kWhenHurried)));
+    if constexpr (std::is_void_v<decltype(call(deadline))>) {
+      call(min(deadline, Deadline::after(kWhenHurried)));
+      in_vain_ = 0;
+    } else {
+      auto answer = call(min(deadline, Deadline::after(kWhenHurried)));
+      in_vain_ = 0;
+      return answer;
+    }
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::Timeout) silent_ = true;
+    if (error.code() == ErrorCode::Timeout) ++in_vain_;
     throw;
   }
 }

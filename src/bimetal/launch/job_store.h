@@ -10,8 +10,8 @@
 namespace bimetal::launch {
 
 /// As the store that it holds, until the job fails (hurry()): a call then waits for a second at
-/// most, and once one has waited in vain for the store's machine all others end at once, with
-/// Error(PeerLost).
+/// most, and once two in a row have waited in vain for the store's machine all others end at once,
+/// with Error(PeerLost).
 class JobStore final : public rendezvous::Store {
  public:
   explicit JobStore(std::unique_ptr<rendezvous::Store> store) : store_(std::move(store)) {}
@@ -30,7 +30,8 @@ class JobStore final : public rendezvous::Store {
   auto ask(Call call, Deadline deadline);
 
   std::unique_ptr<rendezvous::Store> store_;
-  std::atomic<bool> hurried_ = false, silent_ = false;
+  std::atomic<bool> hurried_ = false;
+  std::atomic<int> in_vain_ = 0;  ///< calls in a row
 };
 
 }  // namespace bimetal::launch

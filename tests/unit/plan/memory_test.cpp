@@ -67,6 +67,16 @@ TEST(MemoryUse, OfOneRankIsSixteenBytesAParameterAndActivations) {
   EXPECT_LE(use.model(), (16 + 32 + 16 + 4 * 4.5) * kMiB);
 }
 
+TEST(MemoryPlan, StepsThatAreMeasuredBeforeTrainingAreNoReasonToRefuseIt) {
+  auto input = two_ranks(200 * kMiB);
+  for (auto& rank : input.ranks) {  // an accelerator takes its global batch at once, if it can
+    rank.load.rehearsed = rank.load.rehearsed_at_once = 256;
+  }
+  EXPECT_TRUE(clearly_fails(input, plan_memory(input)));
+  const auto least = at_least(input, false);
+  EXPECT_FALSE(clearly_fails(least, plan_memory(least)));
+}
+
 TEST(MemoryUse, EachLevelNeedsLess) {
   auto facts = four_units();  // so few that level 3 would have most of them in memory
   for (int u = 0; u < 8; ++u) facts.units.push_back(facts.units.back());

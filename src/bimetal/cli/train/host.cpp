@@ -120,7 +120,8 @@ class Host {
       }
       const auto deadline = Deadline::after(patience);
       board_.leave();
-      if (board_.in_trouble() && !board_.failure()) return;  // there is no reason to be read
+      // Without a meeting of those who are left there is nothing to stay for but a reason.
+      if (ranks_.job.zero.copies <= 1 && board_.in_trouble() && !board_.failure()) return;
       while (!board_.everyone_left() && !deadline.expired())
         signals_.pause(std::chrono::milliseconds(20));
     } catch (const std::exception&) {

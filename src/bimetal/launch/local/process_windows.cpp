@@ -78,7 +78,10 @@ class InheritedHandles {
 
  private:
   static Handle copy_of(int descriptor) {
-    const auto handle = reinterpret_cast<HANDLE>(_get_osfhandle(descriptor));
+    const auto found = _get_osfhandle(descriptor);
+    if (found == -1 || found == -2)
+      return nullptr;  // none, which other calls take for this process
+    const auto handle = reinterpret_cast<HANDLE>(found);
     HANDLE copy = nullptr;
     DuplicateHandle(GetCurrentProcess(), handle, GetCurrentProcess(), &copy, 0, TRUE,
                     DUPLICATE_SAME_ACCESS);
@@ -97,12 +100,10 @@ class StartAttributes {
     InitializeProcThreadAttributeList(nullptr, 2, 0, &size);
     memory_.resize(size);
     info_.lpAttributeList = reinterpret_cast<LPPROC_THREAD_ATTRIBUTE_LIST>(memory_.data());
-    InitializeProcThreadAttributeList(info_.lpAttributeList, 2, 0, &size);
-    UpdateProcThreadAttribute(info_.lpAttributeList, 0, PROC_THREAD_ATTRIBUTE_JOB_LIST, &job_,
-                              sizeof(job_), nullptr, nullptr);
-    UpdateProcThreadAttribute(info_.lpAttributeList, 0, PROC_THREAD_ATTRIBUTE_HANDLE_LIST,
-                              handles.all().data(), handles.all().size() * sizeof(HANDLE), nullptr,
-                              nullptr);
+    if (!InitializeProcThreadAttributeList(info_.lpAttributeList, 2, 0, &size)) refused();
+    set(PROC_THREAD_ATTRIBUTE_JOB_LIST, &job_, sizeof(job_));
+    set(PROC_THREAD_ATTRIBUTE_HANDLE_LIST, handles.all().data(),
+        handles.all().size() * sizeof(HANDLE));
     info_.StartupInfo.cb = sizeof(info_);
     info_.StartupInfo.dwFlags = STARTF_USESTDHANDLES;
     info_.StartupInfo.hStdInput = handles.standard(0);
@@ -114,6 +115,16 @@ class StartAttributes {
   STARTUPINFOW* get() noexcept { return &info_.StartupInfo; }
 
  private:
+  /// Outside of the job nothing would end it with its launcher.
+  void set(DWORD_PTR what, void* value, SIZE_T size) {
+    if (!UpdateProcThreadAttribute(info_.lpAttributeList, 0, what, value, size, nullptr, nullptr)) {
+      refused();
+    }
+  }
+  [[noreturn]] static void refused() {
+    throw windows_error("cannot say how a process is to start", GetLastError());
+  }
+
   HANDLE job_;
   std::vector<char> memory_;
   STARTUPINFOEXW info_{};

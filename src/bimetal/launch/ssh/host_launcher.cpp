@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kHostsLookEvery{200};
 /// Once a rank has failed, each host is asked whether it is there: a cable may be the cause.
-constexpr milliseconds kAskEvery{500}, kToAnswer{2'000};
+constexpr milliseconds kAskEvery{500}, kToAnswer{2'000}, kSuspended{1'000};
 /// For ranks to end that have been killed, and for agents and ssh to follow them.
 constexpr milliseconds kAfterKill{10'000}, kAfterHangUp{5'000};
 /// For the others once one rank has ended at the user's request: checkpoints take a while.
@@ -31,7 +31,8 @@ struct Host {
   std::unique_ptr<HostConnection> connection;
   std::optional<AgentHello> hello;
   bool ready = false, reached = false, lost = false;
-  int running = 0;  ///< ranks
+  int running = 0;                                        ///< ranks
+  std::optional<Deadline::Clock::time_point> asked = {};  ///< since when without an answer
 };
 
 /// Signals that nobody sends to stop a program: the rank that got one is the cause, even if
@@ -84,7 +85,6 @@ class HostLauncher {
   }
 
   // ---- before the ranks
-  // --------------------------------------------------------------------------
 
   void connect() {
     for (const auto& ranks : plan_.hosts) {
@@ -152,7 +152,8 @@ class HostLauncher {
     }
     if (hosts_.size() == 1) return;
     std::string who;
-    for (const auto& [ranks, connection, hello, ready, reached, lost, running] : hosts_) {
+    for (const auto& host : hosts_) {
+      const auto& ranks = host.ranks;
       who += fmt::format("{}{} {}-{}", who.empty() ? "" : ", ", ranks.name, ranks.first_rank,
                          ranks.first_rank + ranks.count - 1);
     }
@@ -160,7 +161,6 @@ class HostLauncher {
   }
 
   // ---- while they run
-  // ----------------------------------------------------------------------------
 
   /// Waits for news of any kind and takes it in.
   void turn() {
@@ -169,6 +169,7 @@ class HostLauncher {
     for (auto& host : hosts_) {
       if (host.lost) continue;
       for (auto& message : host.connection->exchange(room)) take(host, message);
+      note_answer(host);
       show(-1, OutputStream::errors, host, host.connection->take_errors());
       notice_loss(host);
     }
@@ -240,7 +241,7 @@ class HostLauncher {
     const bool silent = elsewhere && host.connection->silent_for() > plan_.silence;
     if (host.running == 0) return;
     if (!host.connection->ended() && !silent) {
-      if (elsewhere && gives_no_answer(*host.connection)) give_up_unheard(host);
+      if (gives_no_answer(host) && others_are_through(host)) give_up_unheard(host);
       return;
     }
     const int last = host.ranks.first_rank + host.ranks.count - 1;
@@ -255,10 +256,24 @@ class HostLauncher {
                                                 why.what(), host.ranks.first_rank, last)));
   }
 
-  /// Whether it has been asked for a while, and nothing has come since.
-  bool gives_no_answer(const HostConnection& connection) const {
-    return asked_since_ && Deadline::Clock::now() - *asked_since_ > kToAnswer &&
-           connection.silent_for() > kToAnswer;
+  /// Answers that came while this launcher was suspended have not been read yet.
+  void note_answer(Host& host) {
+    const auto now = Deadline::Clock::now();
+    const bool suspended = now - last_turn_ > kSuspended;
+    const bool heard = host.asked && now - host.connection->silent_for() > *host.asked;
+    if (suspended || heard) host.asked.reset();
+    if (&host == &hosts_.back()) last_turn_ = now;
+  }
+
+  static bool gives_no_answer(const Host& host) {
+    return host.asked && Deadline::Clock::now() - *host.asked > kToAnswer;
+  }
+
+  /// Nothing is lost by waiting for a host that may only be slow while ranks elsewhere still end.
+  bool others_are_through(const Host& host) const {
+    return all([&](const Host& other) {
+      return &other == &host || other.running == 0 || gives_no_answer(other);
+    });
   }
 
   /// What has failed elsewhere may be the cause of it or follow from it: both are told.
@@ -281,14 +296,15 @@ class HostLauncher {
   void beat() {
     if (!next_beat_.expired()) return;
     for (auto& host : hosts_) {
-      if (!host.connection->here() && host.hello) host.connection->say({AgentMessage::beat});
+      if (host.connection->here() || !host.hello) continue;
+      host.connection->say({AgentMessage::beat});
+      if (asks_ && !host.asked) host.asked = Deadline::Clock::now();
     }
     next_beat_ =
-        Deadline::after(asked_since_ ? std::min(kAskEvery, plan_.silence / 4) : plan_.silence / 4);
+        Deadline::after(asks_ ? std::min(kAskEvery, plan_.silence / 4) : plan_.silence / 4);
   }
 
   // ---- ending
-  // ------------------------------------------------------------------------------------
 
   void say_to_all(AgentMessage kind, int signal) {
     for (auto& host : hosts_) host.connection->say({kind, -1, encode_number(signal)});
@@ -298,7 +314,7 @@ class HostLauncher {
     if (kill_at_) return;
     say_to_all(AgentMessage::signal, SIGTERM);
     kill_at_ = Deadline::after(plan_.grace);
-    asked_since_ = Deadline::Clock::now();
+    asks_ = true;
     next_beat_ = Deadline::after({});
   }
 
@@ -341,7 +357,6 @@ class HostLauncher {
   }
 
   // ---- output
-  // ------------------------------------------------------------------------------------
 
   /// Of a rank, or (-1) of the host itself.
   void show(int rank, OutputStream stream, const Host& host, const std::string& bytes) {
@@ -371,7 +386,8 @@ class HostLauncher {
   std::optional<Error> lost_;
   std::optional<Deadline> first_end_, kill_at_, killing_;
   Deadline next_beat_ = Deadline::after({});
-  std::optional<Deadline::Clock::time_point> asked_since_;
+  bool asks_ = false;  ///< hosts have to answer: a rank has failed
+  Deadline::Clock::time_point last_turn_ = Deadline::Clock::now();
   HostsResult result_;
 };
 

@@ -95,7 +95,9 @@ class WithoutBase : public torch::autograd::Function<WithoutBase> {
   static task::Values backward(torch::autograd::AutogradContext* /*context*/,
                                const task::Values& gradients) {
     const auto& gradient = gradients.front();
-    return {gradient.defined() ? gradient.variable_data() : gradient};
+    // A gradient that is to be differentiated itself keeps its graph.
+    const bool alone = gradient.defined() && !torch::GradMode::is_enabled();
+    return {alone ? gradient.variable_data() : gradient};
   }
 };
 

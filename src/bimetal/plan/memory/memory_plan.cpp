@@ -218,6 +218,7 @@ double KeptJob::most_missing() const {
 MemoryInput at_least(MemoryInput input, bool may_recompute) {
   for (auto& rank : input.ranks) {
     rank.load.at_once = std::min(1.0, rank.load.at_once);
+    rank.load.rehearsed = 0;  // step_probe.h gets by with what there is
     if (may_recompute) rank.units_at_once = 1;
   }
   return input;

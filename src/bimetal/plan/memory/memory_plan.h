@@ -67,7 +67,8 @@ std::vector<double> copied_shards(const std::vector<double>& shards);
 std::vector<double> shards_by_room(const MemoryInput& input);
 
 /// The same job at its least: micro-batches of one sample and, of ranks that `may_recompute`, each
-/// unit computed again. What training comes to by itself where memory fails.
+/// unit computed again, without the steps that are measured before training, which get by with what
+/// there is. What training comes to by itself where memory fails.
 MemoryInput at_least(MemoryInput input, bool may_recompute);
 
 /// Whether what was asked for fails by more than a plan may be wrong: a tenth of what there is.
