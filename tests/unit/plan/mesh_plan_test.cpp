@@ -11,6 +11,7 @@
 #include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
 #include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/pipeline_costs.h"
 #include "mesh_clusters.h"
 
 namespace bimetal::plan {
@@ -179,6 +180,19 @@ TEST(MeshPlan, StagesOfUnevenReplicasAreDealtMicroBatches) {
   const auto run = simulated(input, cluster, *two);
   EXPECT_LT(run.step_s, 0.85 * one.step_s);
   EXPECT_EQ(run_of(input, cluster, *two).stages.size(), 3u);
+}
+
+// Each replica of a stage sends to each of the next.
+TEST(MeshPlan, TheSlowestLinkBetweenUnevenStagesCounts) {
+  const auto input = input_of(unequal_units(), 12);
+  Network network{.hosts = {{.name = "a"}}, .pairs = std::vector<LinkSpeed>(25, kFastLink)};
+  network.pairs[0 * 5 + 3] = kGigabitLink;
+  const Cluster cluster(std::vector<MeshDevice>(5), network);
+  MeshChoice choice{.scheme = Scheme::Pipeline, .micro_batches = 12};
+  choice.stages = {{{0, 1}, {6, 6}, 0, 4}, {{2, 3, 4}, {4, 4, 4}, 4, 7}};
+  const auto [forward, backward] = crossing(input, cluster, choice, 0, 3);
+  EXPECT_GT(forward, kGigabitLink.latency_s);
+  EXPECT_LT(backward, kGigabitLink.latency_s);
 }
 
 TEST(MeshPlan, SlowLinksAndASmallThirdDeviceSpeakForUnevenStages) {

@@ -54,11 +54,13 @@ MeshShape fit_uneven(MeshShape asked, int ranks) {
     asked.uneven.clear();
   }
   if (asked.ranks() == ranks) return asked;
+  const int lines = ranks / asked.tensor;
+  const bool possible = ranks % asked.tensor == 0 && lines >= asked.stages;
   refuse_mesh(
-      fmt::format("{} need{} {} workers, and this job has {}: start {}, or give numbers "
-                  "that add up to {}",
-                  text, asked.tensor > 1 ? fmt::format(" with mesh.tensor = {}", asked.tensor) : "",
-                  asked.ranks(), ranks, asked.ranks(), ranks / asked.tensor));
+      fmt::format("{} need{} {} workers, and this job has {}: start {}{}", text,
+                  asked.tensor > 1 ? fmt::format(" with mesh.tensor = {}", asked.tensor) : "",
+                  asked.ranks(), ranks, asked.ranks(),
+                  possible ? fmt::format(", or give numbers that add up to {}", lines) : ""));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "bimetal/parallel/schedule/deal.h"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -8,48 +10,84 @@
 namespace bimetal::parallel::schedule {
 namespace {
 
-/// How many of `count` micro-batches each replica gets: one after the other to whom it would be
-/// done first by.
-std::vector<int> counts_of(const std::vector<double>& seconds, int count) {
-  std::vector<int> counts(seconds.size());
-  for (int dealt = 0; dealt < count; ++dealt) {
+using Samples = std::vector<std::int64_t>;
+
+/// Who gets which micro-batch, in order, and how many samples each replica has got then.
+struct Order {
+  std::vector<int> replicas;
+  Samples given;
+
+  void give(std::size_t replica, std::int64_t samples) {
+    replicas.push_back(static_cast<int>(replica));
+    given[replica] += samples;
+  }
+};
+
+/// Each micro-batch to whom it would be done first by.
+Order in_turn(const std::vector<double>& seconds, const Samples& pieces) {
+  Order order{{}, Samples(seconds.size())};
+  for (const auto piece : pieces) {
     std::size_t best = 0;
-    const auto done = [&](std::size_t replica) { return (counts[replica] + 1) * seconds[replica]; };
+    const auto done = [&](std::size_t replica) {
+      return static_cast<double>(order.given[replica] + piece) * seconds[replica];
+    };
     for (std::size_t replica = 1; replica < seconds.size(); ++replica) {
       if (done(replica) < done(best)) best = replica;
     }
-    ++counts[best];
+    order.give(best, piece);
   }
-  return counts;
-}
-
-/// The replicas in the order in which they get their micro-batches: each at even distances.
-std::vector<int> order_of(const std::vector<int>& counts) {
-  std::vector<std::pair<double, int>> places;
-  for (std::size_t replica = 0; replica < counts.size(); ++replica) {
-    for (int nth = 0; nth < counts[replica]; ++nth) {
-      places.emplace_back((nth + 0.5) / counts[replica], static_cast<int>(replica));
-    }
-  }
-  std::ranges::sort(places);
-  std::vector<int> order;
-  for (const auto& [place, replica] : places) order.push_back(replica);
   return order;
 }
 
-/// While a replica computes one micro-batch, the others begin those until its next one.
-int window_of(const std::vector<int>& order) {
-  int widest = 1;
-  const int count = static_cast<int>(order.size());
-  for (int at = 0; at < count; ++at) {
-    int next = at + 1;
-    while (next < count &&
-           order[static_cast<std::size_t>(next)] != order[static_cast<std::size_t>(at)]) {
-      ++next;
+/// Each replica gets its `parts` of the samples at even distances: a micro-batch goes to whom most
+/// is due, among those whose part has room for it if there are any. In whole numbers, so that ranks
+/// of unlike machines deal alike.
+Order spread_evenly(const Samples& parts, const Samples& pieces) {
+  const auto all = std::reduce(parts.begin(), parts.end());
+  Order order{{}, Samples(parts.size())};
+  std::int64_t before = 0;
+  for (const auto piece : pieces) {
+    const auto rank_of = [&](std::size_t replica) {
+      const bool room = order.given[replica] + piece <= parts[replica];
+      const auto due = parts[replica] * (2 * before + piece) - 2 * all * order.given[replica];
+      return std::pair(room, due);
+    };
+    std::size_t best = 0;
+    for (std::size_t replica = 1; replica < parts.size(); ++replica) {
+      if (rank_of(replica) > rank_of(best)) best = replica;
     }
+    order.give(best, piece);
+    before += piece;
+  }
+  return order;
+}
+
+/// When the last replica is through.
+double end_of(const Order& order, const std::vector<double>& seconds) {
+  double last = 0;
+  for (std::size_t replica = 0; replica < seconds.size(); ++replica) {
+    last = std::max(last, static_cast<double>(order.given[replica]) * seconds[replica]);
+  }
+  return last;
+}
+
+/// At even distances, unless pieces of unlike size then make the last replica later.
+std::vector<int> order_of(const std::vector<double>& seconds, const Samples& pieces) {
+  const auto turns = in_turn(seconds, pieces);
+  const auto even = spread_evenly(turns.given, pieces);
+  return end_of(even, seconds) <= end_of(turns, seconds) ? even.replicas : turns.replicas;
+}
+
+/// While a replica computes one micro-batch, the others begin those until its next one. Not for
+/// ever: a slow replica would have all stages before it keep the activations of half of the step.
+int window_of(const std::vector<int>& order, std::size_t replicas) {
+  std::size_t widest = 1;
+  for (std::size_t at = 0; at < order.size(); ++at) {
+    std::size_t next = at + 1;
+    while (next < order.size() && order[next] != order[at]) ++next;
     widest = std::max(widest, next - at);
   }
-  return widest;
+  return static_cast<int>(std::min(widest, 2 * replicas));
 }
 
 }  // namespace
@@ -69,13 +107,13 @@ void Deal::deal_stage(const std::vector<double>& seconds) {
     throw Error(ErrorCode::InvalidArgument, "a stage of a pipeline has at least one replica");
   }
   const bool known = std::ranges::all_of(seconds, [](double one) { return one > 0; });
-  const auto count = std::ranges::count_if(samples_, [](auto some) { return some > 0; });
-  const auto order = order_of(
-      counts_of(known ? seconds : std::vector<double>(seconds.size(), 1), static_cast<int>(count)));
+  Samples pieces;
+  std::ranges::copy_if(samples_, std::back_inserter(pieces), [](auto some) { return some > 0; });
+  const auto order = order_of(known ? seconds : std::vector<double>(seconds.size(), 1), pieces);
   auto& of_stage = of_.emplace_back();
   auto next = order.begin();
   for (const auto some : samples_) of_stage.push_back(some > 0 ? *next++ : -1);
-  windows_.push_back(window_of(order));
+  windows_.push_back(window_of(order, seconds.size()));
 }
 
 std::int64_t Deal::samples(int stage, int replica) const {

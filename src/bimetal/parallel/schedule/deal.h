@@ -4,6 +4,7 @@
 // knows who sends to whom.
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -11,15 +12,18 @@
 
 namespace bimetal::parallel::schedule {
 
-/// By stage, of each of its replicas: what it takes for a micro-batch, in any unit.
+/// By stage, of each of its replicas: what it takes for a sample, in any unit.
 using ReplicaSeconds = std::vector<std::vector<double>>;
+
+/// What a replica takes that is to get nothing, where another of its stage takes less.
+inline constexpr double kNeverSeconds = std::numeric_limits<double>::max() / 1e9;
 
 /// A value.
 class Deal {
  public:
   /// `samples`: of each micro-batch; those of 0 are nobody's, and nobody waits for them. Each stage
-  /// deals the others so that its last replica is through as early as can be, and each replica gets
-  /// its part at even distances. Seconds count where all of a stage are above 0; else its replicas
+  /// deals the others, each to whom it would be done first by, and each replica gets its part at
+  /// even distances. Seconds count where all of a stage are above 0; else its replicas
   /// are equals. A replica may get nothing. Error(InvalidArgument) for a stage without replicas.
   Deal(const ReplicaSeconds& seconds, std::span<const std::int64_t> samples);
   /// The same for replicas that are equals: `widths` says of each stage how many there are.
@@ -35,7 +39,8 @@ class Deal {
   std::int64_t samples(int stage, int replica) const;
 
   /// What a replica does: what is its own of its stage's schedule, which has as many micro-batches
-  /// under way as keep the replicas of this stage and those behind it busy. Since what every stage
+  /// under way as keep the replicas of this stage and those behind it busy, two for each replica at
+  /// most. Since what every stage
   /// does in one order cannot come to a standstill, neither can several that each do a part of it.
   /// Errors: those of require_possible().
   std::vector<Action> actions(Kind kind, int chunks, int stage, int replica) const;

@@ -1,7 +1,6 @@
 #include "bimetal/plan/mesh/dealt.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 namespace bimetal::plan {
@@ -20,7 +19,7 @@ std::vector<std::int64_t> pieces_of(std::int64_t batch, int micro_batches) {
 schedule::Deal deal_of(const ByReplica& speeds, std::int64_t batch, int micro_batches) {
   auto seconds = speeds;
   for (auto& of_stage : seconds) {
-    for (auto& one : of_stage) one = one > 0 ? 1 / one : std::numeric_limits<double>::max() / 1e9;
+    for (auto& one : of_stage) one = one > 0 ? 1 / one : schedule::kNeverSeconds;
   }
   return {seconds, pieces_of(batch, micro_batches)};
 }

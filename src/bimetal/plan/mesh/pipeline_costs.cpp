@@ -11,20 +11,21 @@ namespace {
 
 namespace schedule = parallel::schedule;
 
-/// One micro-batch goes from one replica to another: the slowest pair counts.
+/// One micro-batch goes from one replica to another, each to each some time: the slowest pair
+/// counts.
 std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cluster,
                                        const MeshChoice& choice, std::size_t stage,
                                        std::size_t last) {
-  const auto& senders = choice.stages[stage].devices;
-  const auto& receivers = choice.stages[stage + 1].devices;
   std::pair<double, double> slowest;
-  for (std::size_t i = 0; i < std::max(senders.size(), receivers.size()); ++i) {
-    const std::vector<int> from = {senders[i % senders.size()]};
-    const std::vector<int> to = {receivers[i % receivers.size()]};
+  for (const int sender : choice.stages[stage].devices) {
+    const std::vector<int> from = {sender};
     const std::vector<double> bytes = {
-        facts_of(input, cluster, from.front()).units[last].output.at(at_once(choice, stage, 0))};
-    slowest.first = std::max(slowest.first, cluster.send_seconds(from, to, bytes));
-    slowest.second = std::max(slowest.second, cluster.send_seconds(to, from, bytes));
+        facts_of(input, cluster, sender).units[last].output.at(at_once(choice, stage, 0))};
+    for (const int receiver : choice.stages[stage + 1].devices) {
+      const std::vector<int> to = {receiver};
+      slowest.first = std::max(slowest.first, cluster.send_seconds(from, to, bytes));
+      slowest.second = std::max(slowest.second, cluster.send_seconds(to, from, bytes));
+    }
   }
   return slowest;
 }

@@ -124,7 +124,7 @@ job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
                            .micro_batches = static_cast<int>(job.mesh.micro_batches),
                            .keeping = keeping,
                            .pipelines = !measured.own_optimizer && may_have_stages(job),
-                           .uneven = job.parallel.balance != balance::Policy::Fixed});
+                           .uneven = job.parallel.balance == balance::Policy::Auto});
   auto agreed = agree(job, group, choices, units);
   observer.on_notice(explain(*measured.cluster, choices));
   return agreed;

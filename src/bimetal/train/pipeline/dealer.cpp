@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -12,9 +14,20 @@ namespace {
 /// How much of what a step tells is believed: a single slow one is no reason to deal otherwise.
 constexpr double kNews = 0.3;
 
-/// By how much a replica that gets nothing is thought faster after each step, so that it is tried
-/// again some time.
-constexpr double kDoubt = 0.98;
+/// By which part a replica that gets nothing is thought faster after each step, so that it is tried
+/// again some time: by half of that after each trial that was in vain, which cost a step's time.
+constexpr double kDoubt = 0.02;
+constexpr int kMostHalvings = 5;
+
+double mean_of_known(const std::vector<double>& seconds) {
+  double sum = 0;
+  int known = 0;
+  for (const auto one : seconds) {
+    sum += one;
+    known += one > 0 ? 1 : 0;
+  }
+  return known > 0 ? sum / known : 0;
+}
 
 }  // namespace
 
@@ -31,11 +44,34 @@ Dealer::Dealer(std::shared_ptr<const parallel::Mesh> mesh, const std::vector<dou
                             "their own number, give one for each of the {} workers",
                             speeds.size(), shape.ranks()));
   }
+  // Of what is measured 0 is what is not known, of weights it is nothing.
+  const bool weights = !learns && !speeds.empty();
+  const double without = weights ? parallel::schedule::kNeverSeconds : 0;
   for (int rank = 0; rank < shape.ranks(); ++rank) {
-    const auto [stage, replica, tensor] = parallel::place_of(shape, rank);
     const auto speed = speeds.empty() ? 0.0 : speeds[static_cast<std::size_t>(rank)];
-    seconds_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(replica)] =
-        speed > 0 ? 1 / speed : 0;
+    seconds_of(rank) = speed > 0 ? 1 / speed : without;
+  }
+  if (weights) require_weights();
+}
+
+double& Dealer::seconds_of(int rank) {
+  const auto place = parallel::place_of(mesh_->shape(), rank);
+  return seconds_[static_cast<std::size_t>(place.stage)][static_cast<std::size_t>(place.replica)];
+}
+
+void Dealer::require_weights() const {
+  const auto& shape = mesh_->shape();
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    const auto& of_stage = seconds_[static_cast<std::size_t>(stage)];
+    if (std::ranges::min(of_stage) < parallel::schedule::kNeverSeconds) continue;
+    const int first = parallel::rank_at(shape, {stage, 0, 0});
+    const int last = first + shape.replicas_of(stage) * shape.tensor - 1;
+    const auto ranks = first == last ? fmt::format("rank {}", first)
+                                     : fmt::format("one of ranks {} to {}", first, last);
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("parallel.balance leaves stage {} of {} to nobody: give {} a weight "
+                            "above 0",
+                            stage, shape.stages, ranks));
   }
 }
 
@@ -54,17 +90,40 @@ parallel::schedule::Deal Dealer::deal(std::span<const std::int64_t> samples) {
 }
 
 void Dealer::learn(std::span<const progress::RankFigures> figures) {
+  trials_.resize(dealt_.size());
   for (std::size_t rank = 0; rank < dealt_.size(); ++rank) {
-    const auto place = parallel::place_of(mesh_->shape(), static_cast<int>(rank));
-    auto& known =
-        seconds_[static_cast<std::size_t>(place.stage)][static_cast<std::size_t>(place.replica)];
     const auto taken = figures[rank].compute_seconds;
-    if (dealt_[rank] == 0) {
-      known *= kDoubt;
-    } else if (taken > 0) {
-      const auto seen = taken / static_cast<double>(dealt_[rank]);
-      known = known > 0 ? known + kNews * (seen - known) : seen;
+    if (dealt_[rank] > 0 && taken > 0) {
+      learn_of(static_cast<int>(rank), taken / static_cast<double>(dealt_[rank]));
     }
+  }
+  for (std::size_t rank = 0; rank < dealt_.size(); ++rank) {
+    if (dealt_[rank] == 0) doubt(static_cast<int>(rank));
+  }
+}
+
+void Dealer::learn_of(int rank, double seen) {
+  auto& known = seconds_of(rank);
+  auto& trial = trials_[static_cast<std::size_t>(rank)];
+  if (trial.idle) {
+    known = seen;
+    trial.in_vain = std::min(trial.in_vain + 1, kMostHalvings);  // until it gets something again
+  } else {
+    known = known > 0 ? std::fma(kNews, seen - known, known) : seen;  // as on any machine
+    trial.in_vain = 0;
+  }
+  trial.idle = false;
+}
+
+void Dealer::doubt(int rank) {
+  auto& known = seconds_of(rank);
+  auto& trial = trials_[static_cast<std::size_t>(rank)];
+  trial.idle = true;
+  if (known > 0) {
+    known *= 1 - kDoubt / (1 << trial.in_vain);
+  } else {
+    const auto stage = parallel::place_of(mesh_->shape(), rank).stage;
+    known = mean_of_known(seconds_[static_cast<std::size_t>(stage)]);
   }
 }
 

@@ -16,7 +16,7 @@ namespace bimetal::train {
 class Dealer {
  public:
   /// `speeds`: as StageOptions has them. Error(InvalidArgument) unless there are none, or one for
-  /// each rank.
+  /// each rank and, where they are no beginning to learn from, one of each stage above 0.
   Dealer(std::shared_ptr<const parallel::Mesh> mesh, const std::vector<double>& speeds,
          bool learns);
 
@@ -29,10 +29,22 @@ class Dealer {
   void learn(std::span<const progress::RankFigures> figures);
 
  private:
+  /// Of a replica that got nothing.
+  struct Trial {
+    bool idle = false;  ///< in the step before
+    int in_vain = 0;    ///< trials behind which it got nothing again
+  };
+
+  double& seconds_of(int rank);
+  void require_weights() const;
+  void learn_of(int rank, double seen);
+  void doubt(int rank);
+
   std::shared_ptr<const parallel::Mesh> mesh_;
   parallel::schedule::ReplicaSeconds seconds_;  ///< of a sample; of ranks of mesh.pipeline()
   bool learns_;
   std::vector<std::int64_t> dealt_;  ///< samples by rank
+  std::vector<Trial> trials_;        ///< by rank
 };
 
 }  // namespace bimetal::train

@@ -10,6 +10,7 @@ namespace bimetal::parallel {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string misfit(const MeshShape& asked, int ranks) {
   try {
@@ -69,6 +70,9 @@ TEST(Mesh, SaysWhatWouldFitOfUnevenReplicas) {
   EXPECT_THAT(misfit(uneven, 4), HasSubstr("mesh.replicas = [1, 2] need 3 workers, and this job "
                                            "has 4: start 3, or give numbers that add up to 4"));
   EXPECT_THAT(misfit({.stages = 1, .uneven = {1, 2}}, 3), HasSubstr("set mesh.stages = 2"));
+  EXPECT_THAT(misfit(uneven, 1), Not(HasSubstr("add up"))) << "two stages want two";
+  const MeshShape parts{.stages = 2, .replicas = 0, .tensor = 2, .uneven = {1, 2}};
+  EXPECT_THAT(misfit(parts, 5), Not(HasSubstr("add up"))) << "no number comes to 5 workers";
 }
 
 TEST(Mesh, OfUnevenReplicasAllAreOnePipeline) {

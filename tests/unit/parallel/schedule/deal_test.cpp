@@ -71,6 +71,67 @@ TEST(Deal, FollowsSpeedAndLeavesOutWhatHasNoSamples) {
   EXPECT_THROW(deal.actions(Kind::interleaved, 2, 0, 0), Error);
 }
 
+std::string dealt(const std::vector<double>& seconds, const std::vector<std::int64_t>& samples) {
+  const Deal deal(ReplicaSeconds{seconds}, samples);
+  std::string text;
+  for (int i = 0; i < deal.micro_batches(); ++i) text += std::to_string(deal.replica(0, i));
+  return text;
+}
+
+TEST(Deal, GivesPartsAtEvenDistances) {
+  EXPECT_EQ(dealt({1, 1}, std::vector<std::int64_t>(6, 1)), "010101");
+  EXPECT_EQ(dealt({1, 3}, std::vector<std::int64_t>(8, 5)), "01000100");
+  EXPECT_EQ(dealt({1, kNeverSeconds}, std::vector<std::int64_t>(3, 5)), "000");
+}
+
+// 18 samples in 12 micro-batches are 1, 2, 1, 2, …: in turn one replica would have all that are
+// larger.
+TEST(Deal, CountsSamplesNotMicroBatches) {
+  std::vector<std::int64_t> samples;
+  for (int i = 0; i < 12; ++i) samples.push_back(1 + i % 2);
+  const Deal deal(std::vector<int>{1, 2}, samples);
+  EXPECT_LE(std::max(deal.samples(1, 0), deal.samples(1, 1)), 10);
+}
+
+TEST(Deal, IsNoLaterThanEachToWhomItWouldBeDoneFirstBy) {
+  std::mt19937 random(5);
+  const auto number = [&](int least, int most) {
+    return std::uniform_int_distribution(least, most)(random);
+  };
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<double> seconds(static_cast<std::size_t>(number(1, 5)));
+    for (auto& one : seconds) one = number(1, 9);
+    std::vector<std::int64_t> samples(static_cast<std::size_t>(number(1, 20)));
+    for (auto& some : samples) some = number(1, 6);
+    std::vector<double> done(seconds.size());
+    for (const auto some : samples) {
+      std::vector<double> then;
+      for (std::size_t r = 0; r < seconds.size(); ++r) then.push_back(done[r] + some * seconds[r]);
+      const auto first = std::ranges::min_element(then) - then.begin();
+      done[static_cast<std::size_t>(first)] = then[static_cast<std::size_t>(first)];
+    }
+    const Deal deal(ReplicaSeconds{seconds}, samples);
+    for (std::size_t r = 0; r < seconds.size(); ++r) {
+      const auto own = static_cast<double>(deal.samples(0, static_cast<int>(r)));
+      EXPECT_LE(own * seconds[r], std::ranges::max(done));
+    }
+  }
+}
+
+// Else one micro-batch in the midst of 16 would have the stage before it keep half of them.
+TEST(Deal, ASlowReplicaDoesNotFillTheStagesBefore) {
+  const std::vector<std::int64_t> samples(16, 1);
+  const Deal deal(ReplicaSeconds{{1}, {1, 12}}, samples);
+  EXPECT_EQ(deal.samples(1, 1), 1);
+  const auto actions = deal.actions(Kind::one_f_one_b, 1, 0, 0);
+  int kept = 0, most = 0;
+  for (const auto& action : actions) {
+    kept += action.what == What::forward ? 1 : -1;
+    most = std::max(most, kept);
+  }
+  EXPECT_EQ(most, 5) << "its own and two for each replica behind it";
+}
+
 TEST(Deal, NeverComesToAStandstill) {
   std::mt19937 random(3);
   const auto number = [&](int least, int most) {

@@ -54,6 +54,70 @@ TEST(Dealer, TriesAgainWhoGetsNothing) {
   });
 }
 
+/// Of 500 steps of 16 micro-batches those in which the second of two replicas gets some, each of
+/// which takes it `slower` times as long.
+int trials_of(const std::shared_ptr<const parallel::Mesh>& mesh, double slower) {
+  const std::vector<std::int64_t> samples(16, 1);
+  Dealer dealer(mesh, {1, 1, 1 / slower}, true);
+  int trials = 0;
+  for (int step = 0; step < 500; ++step) {
+    const auto deal = dealer.deal(samples);
+    trials += deal.samples(1, 1) > 0 ? 1 : 0;
+    const auto first = static_cast<double>(deal.samples(1, 0));
+    dealer.learn(told({16, first, slower * static_cast<double>(deal.samples(1, 1))}));
+  }
+  return trials;
+}
+
+TEST(Dealer, SeldomTriesAgainWhoWasTooSlow) {
+  with_mesh_of_three([](const auto& mesh) {
+    for (const double slower : {20, 50}) {
+      EXPECT_GE(trials_of(mesh, slower), 1);
+      EXPECT_LE(trials_of(mesh, slower), 6);
+    }
+  });
+}
+
+TEST(Dealer, TakesBackWhoIsFasterAgain) {
+  with_mesh_of_three([](const auto& mesh) {
+    const std::vector<std::int64_t> samples(16, 1);
+    Dealer dealer(mesh, {1, 1, 0.02}, true);
+    while (dealer.deal(samples).samples(1, 1) == 0) dealer.learn(told({16, 16, 0}));
+    dealer.learn(told({16, 15, 1}));
+    EXPECT_EQ(dealer.deal(samples).samples(1, 1), 8);
+  });
+}
+
+TEST(Dealer, TriesWhoWasNotMeasuredAndGetsNothing) {
+  with_mesh_of_three([](const auto& mesh) {
+    const std::vector<std::int64_t> samples = {1};
+    Dealer dealer(mesh, {}, true);
+    int steps = 0;
+    while (dealer.deal(samples).samples(1, 1) == 0 && steps < 5) {
+      dealer.learn(told({1, 1, 0}));
+      ++steps;
+    }
+    EXPECT_GT(steps, 0);
+    EXPECT_LT(steps, 5);
+  });
+}
+
+TEST(Dealer, AWeightOfZeroIsNothing) {
+  with_mesh_of_three([](const auto& mesh) {
+    const std::vector<std::int64_t> samples(6, 1);
+    EXPECT_EQ(Dealer(mesh, {1, 1, 0}, false).spread(samples).samples(1, 0), 6);
+    EXPECT_EQ(Dealer(mesh, {1, 0, 1}, false).spread(samples).samples(1, 1), 6);
+    EXPECT_EQ(Dealer(mesh, {1, 1, 0}, true).spread(samples).samples(1, 0), 3) << "not known";
+    try {
+      Dealer(mesh, {1, 0, 0}, false);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("leaves stage 1 of 2 to nobody: give one of "
+                                                     "ranks 1 to 2 a weight above 0"));
+    }
+  });
+}
+
 TEST(Dealer, WantsASpeedForEachRank) {
   with_mesh_of_three([](const auto& mesh) {
     try {
