@@ -59,6 +59,14 @@ function(bimetal_library name)
   set_property(GLOBAL APPEND PROPERTY BIMETAL_LIBRARIES bimetal_${name})
 endfunction()
 
+# bimetal_same_everywhere(<name>): every rank computes for itself what this folder decides (shares, deals, shards), and unlike machines
+# must come to the same from the same figures, to the last bit. A fused multiply-add rounds once where two instructions
+# round twice, and only some processors have it.
+function(bimetal_same_everywhere name)
+  target_compile_options(bimetal_${name} PRIVATE
+    $<$<CXX_COMPILER_ID:GNU,Clang,AppleClang>:-ffp-contract=off>)
+endfunction()
+
 # One precompiled header for all targets that see libtorch: what is long to read is read once.
 function(bimetal_use_torch_pch target)
   if(NOT TARGET bimetal_torch_pch)
