@@ -2,6 +2,8 @@
 // bring each other to the same step, and save it whole. A group's end ends all of its ranks' calls,
 // so that they meet anew for it.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -39,10 +41,11 @@ bool follows_from_a_loss(const Error& error) {
 }
 
 /// What goes wrong in it is told, and takes nothing away from what has happened.
-void TrainingRun::rescue() {
+void TrainingRun::rescue(const Error& loss) {
   if (!options_.meet_again || !trained_.store()->keeps_copies()) return;
   observer_.on_rescue({.state = progress::Rescue::State::Saving});
-  group_.abort("another rank is lost");  // whoever waits for this one in another group of theirs
+  // Whoever waits for this one, and has seen nothing yet; with what has been seen first.
+  group_.abort(fmt::format("rank {}: {}", group_.rank(), loss.what()));
   try {
     const auto left = options_.meet_again();
     go_even(left.group);

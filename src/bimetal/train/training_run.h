@@ -78,7 +78,7 @@ class TrainingRun {
   void save_now();
   void complete_state();
   progress::Report run_steps();
-  void rescue();
+  void rescue(const Error& loss);
   void go_even(comm::Group left);
   void take_error_feedback();
   void go_on_scaling();
