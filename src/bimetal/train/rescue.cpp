@@ -24,7 +24,7 @@ std::vector<Numbers> gather_numbers(const Numbers& mine, const comm::Group& left
                                     Deadline deadline) {
   std::vector<Numbers> all;
   for (const auto& bytes : comm::all_gather_bytes(left, std::as_bytes(std::span(mine)), deadline)) {
-    if (bytes.empty() || bytes.size() % sizeof(double) != 0) {
+    if (bytes.size() < 2 * sizeof(double) || bytes.size() % sizeof(double) != 0) {
       throw Error(ErrorCode::CorruptData, "what a rank says of its last step makes no sense");
     }
     all.emplace_back(bytes.size() / sizeof(double));
@@ -48,10 +48,10 @@ void TrainingRun::rescue(const Error& loss) {
   group_.abort(fmt::format("rank {}: {}", group_.rank(), loss.what()));
   try {
     const auto left = options_.meet_again();
-    go_even(left.group);
+    const auto busiest = go_even(left.group);
     trained_.require_finite(left.group);
     complete_state();
-    const auto path = trained_.save_without(left.lost, left.group);
+    const auto path = trained_.save_without(left.lost, left.group, busiest);
     if (left.group.rank() > 0) return;
     observer_.on_rescue({.state = progress::Rescue::State::Saved,
                          .lost = left.lost,
@@ -63,23 +63,29 @@ void TrainingRun::rescue(const Error& loss) {
 }
 
 /// Nobody updates before all have what the update takes, copies included: who has not heard that
-/// they have follows those who did. More than one step apart ranks never are.
-void TrainingRun::go_even(comm::Group left) {
+/// they have follows those who did. More than one step apart ranks never are. Returns which of
+/// `left` has the largest share by its own account, as shares may be a step apart, too.
+int TrainingRun::go_even(comm::Group left) {
   auto& update = step_.update();
   const auto mine = std::max(state_.step, update.updated());
-  Numbers told = {static_cast<double>(mine)};
+  const auto share = balancer_.shares()[static_cast<std::size_t>(lanes_.mine())];
+  Numbers told = {static_cast<double>(mine), static_cast<double>(share)};
   const auto figures = update.agreed_numbers();
   told.insert(told.end(), figures.begin(), figures.end());
   const auto all =
       gather_numbers(told, left, Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
   const auto ahead = *std::ranges::max_element(all, {}, [](const auto& one) { return one[0]; });
+  const auto busiest =
+      std::ranges::max_element(all, {}, [](const auto& one) { return one[1]; }) - all.begin();
   const auto last = static_cast<std::int64_t>(ahead[0]);
   if (mine < last) {
-    update.catch_up(last, std::span(ahead).subspan(1), trained_.optimizer());
+    update.catch_up(last, std::span(ahead).subspan(2), trained_.optimizer());
   }
-  if (state_.step == last) return;
-  state_.step = last;
-  state_.position = current_->after;
+  if (state_.step != last) {
+    state_.step = last;
+    state_.position = current_->after;
+  }
+  return static_cast<int>(busiest);
 }
 
 }  // namespace bimetal::train

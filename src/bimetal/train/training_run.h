@@ -79,7 +79,7 @@ class TrainingRun {
   void complete_state();
   progress::Report run_steps();
   void rescue(const Error& loss);
-  void go_even(comm::Group left);
+  int go_even(comm::Group left);
   void take_error_feedback();
   void go_on_scaling();
 
