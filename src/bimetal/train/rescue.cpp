@@ -19,6 +19,7 @@ namespace bimetal::train {
 namespace {
 
 using Numbers = std::vector<double>;
+using State = progress::Rescue::State;
 
 std::vector<Numbers> gather_numbers(const Numbers& mine, const comm::Group& left,
                                     Deadline deadline) {
@@ -43,22 +44,29 @@ bool follows_from_a_loss(const Error& error) {
 /// What goes wrong in it is told, and takes nothing away from what has happened.
 void TrainingRun::rescue(const Error& loss) {
   if (!options_.meet_again || !trained_.store()->keeps_copies()) return;
-  observer_.on_rescue({.state = progress::Rescue::State::Saving});
+  observer_.on_rescue({.state = State::Saving});
   // Whoever waits for this one, and has seen nothing yet; with what has been seen first.
   group_.abort(fmt::format("rank {}: {}", group_.rank(), loss.what()));
+  bool met = false;  // who have met number themselves anew
   try {
     const auto left = options_.meet_again();
+    met = true;
     const auto busiest = go_even(left.group);
     trained_.require_finite(left.group);
     complete_state();
     const auto path = trained_.save_without(left.lost, left.group, busiest);
     if (left.group.rank() > 0) return;
-    observer_.on_rescue({.state = progress::Rescue::State::Saved,
+    observer_.on_rescue({.state = State::Saved,
                          .lost = left.lost,
                          .step = state_.step,
                          .path = path.string()});
+  } catch (const Error& error) {
+    const bool left_out =
+        !met && error.code() == ErrorCode::PeerLost && error.rank() == group_.rank();
+    observer_.on_rescue(
+        {.state = left_out ? State::LeftOut : State::Failed, .cause = error.what()});
   } catch (const std::exception& error) {
-    observer_.on_rescue({.state = progress::Rescue::State::Failed, .cause = error.what()});
+    observer_.on_rescue({.state = State::Failed, .cause = error.what()});
   }
 }
 

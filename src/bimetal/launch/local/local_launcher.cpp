@@ -63,7 +63,9 @@ class RankProcess {
   const FileDescriptor& status_pipe() const noexcept { return status_pipe_; }
   const RankStatus& status() const noexcept { return status_; }
   /// It saves what a lost rank had, or has.
-  bool rescuer() const noexcept { return status_.rescue().has_value(); }
+  bool rescuer() const noexcept {
+    return status_.rescue() && status_.rescue()->state != progress::Rescue::State::LeftOut;
+  }
   bool rescuing() const noexcept {
     return running() && rescuer() && status_.rescue()->state == progress::Rescue::State::Saving;
   }
