@@ -112,6 +112,17 @@ class Copies(CopiedJob):
         self.assert_no_half_checkpoint()
         self.assert_goes_on(self.saved_steps()[-1], 1, zero__level=1, zero__shards="equal")
 
+    def test_one_is_lost_and_another_is_stopped_while_it_saves(self):
+        job = self.start_job(3, zero__level=1, zero__shards=[1, 1, 1], parallel__timeout_s=3)
+        pids = self.ranks_of(job)
+        os.kill(pids[0], signal.SIGKILL)
+        time.sleep(0.02)  # the loss is seen at once, and to meet takes longer
+        os.kill(pids[1], signal.SIGSTOP)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 0", "signal 9")
+        self.assert_nothing_left()
+        self.assert_no_half_checkpoint()
+
     def test_one_rank_has_nobody_for_its_copy(self):
         said = self.run_to(self.write_copied_job(zero__level=1, zero__shards=[1, 0]), 5, ranks=2)
         self.assertIn("no other to keep its copy", said.out)

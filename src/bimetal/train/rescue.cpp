@@ -2,6 +2,8 @@
 // bring each other to the same step, and save it whole. A group's end ends all of its ranks' calls,
 // so that they meet anew for it.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -17,12 +19,13 @@ namespace bimetal::train {
 namespace {
 
 using Numbers = std::vector<double>;
+using State = progress::Rescue::State;
 
 std::vector<Numbers> gather_numbers(const Numbers& mine, const comm::Group& left,
                                     Deadline deadline) {
   std::vector<Numbers> all;
   for (const auto& bytes : comm::all_gather_bytes(left, std::as_bytes(std::span(mine)), deadline)) {
-    if (bytes.empty() || bytes.size() % sizeof(double) != 0) {
+    if (bytes.size() < 2 * sizeof(double) || bytes.size() % sizeof(double) != 0) {
       throw Error(ErrorCode::CorruptData, "what a rank says of its last step makes no sense");
     }
     all.emplace_back(bytes.size() / sizeof(double));
@@ -39,44 +42,58 @@ bool follows_from_a_loss(const Error& error) {
 }
 
 /// What goes wrong in it is told, and takes nothing away from what has happened.
-void TrainingRun::rescue() {
+void TrainingRun::rescue(const Error& loss) {
   if (!options_.meet_again || !trained_.store()->keeps_copies()) return;
-  observer_.on_rescue({.state = progress::Rescue::State::Saving});
-  group_.abort("another rank is lost");  // whoever waits for this one in another group of theirs
+  observer_.on_rescue({.state = State::Saving});
+  // Whoever waits for this one, and has seen nothing yet; with what has been seen first.
+  group_.abort(fmt::format("rank {}: {}", group_.rank(), loss.what()));
+  bool met = false;  // who have met number themselves anew
   try {
     const auto left = options_.meet_again();
-    go_even(left.group);
+    met = true;
+    const auto busiest = go_even(left.group);
     trained_.require_finite(left.group);
     complete_state();
-    const auto path = trained_.save_without(left.lost, left.group);
+    const auto path = trained_.save_without(left.lost, left.group, busiest);
     if (left.group.rank() > 0) return;
-    observer_.on_rescue({.state = progress::Rescue::State::Saved,
+    observer_.on_rescue({.state = State::Saved,
                          .lost = left.lost,
                          .step = state_.step,
                          .path = path.string()});
+  } catch (const Error& error) {
+    const bool left_out =
+        !met && error.code() == ErrorCode::PeerLost && error.rank() == group_.rank();
+    observer_.on_rescue(
+        {.state = left_out ? State::LeftOut : State::Failed, .cause = error.what()});
   } catch (const std::exception& error) {
-    observer_.on_rescue({.state = progress::Rescue::State::Failed, .cause = error.what()});
+    observer_.on_rescue({.state = State::Failed, .cause = error.what()});
   }
 }
 
 /// Nobody updates before all have what the update takes, copies included: who has not heard that
-/// they have follows those who did. More than one step apart ranks never are.
-void TrainingRun::go_even(comm::Group left) {
+/// they have follows those who did. More than one step apart ranks never are. Returns which of
+/// `left` has the largest share by its own account, as shares may be a step apart, too.
+int TrainingRun::go_even(comm::Group left) {
   auto& update = step_.update();
   const auto mine = std::max(state_.step, update.updated());
-  Numbers told = {static_cast<double>(mine)};
+  const auto share = balancer_.shares()[static_cast<std::size_t>(lanes_.mine())];
+  Numbers told = {static_cast<double>(mine), static_cast<double>(share)};
   const auto figures = update.agreed_numbers();
   told.insert(told.end(), figures.begin(), figures.end());
   const auto all =
       gather_numbers(told, left, Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
   const auto ahead = *std::ranges::max_element(all, {}, [](const auto& one) { return one[0]; });
+  const auto busiest =
+      std::ranges::max_element(all, {}, [](const auto& one) { return one[1]; }) - all.begin();
   const auto last = static_cast<std::int64_t>(ahead[0]);
   if (mine < last) {
-    update.catch_up(last, std::span(ahead).subspan(1), trained_.optimizer());
+    update.catch_up(last, std::span(ahead).subspan(2), trained_.optimizer());
   }
-  if (state_.step == last) return;
-  state_.step = last;
-  state_.position = current_->after;
+  if (state_.step != last) {
+    state_.step = last;
+    state_.position = current_->after;
+  }
+  return static_cast<int>(busiest);
 }
 
 }  // namespace bimetal::train

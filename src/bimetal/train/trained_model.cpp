@@ -295,17 +295,20 @@ std::filesystem::path TrainedModel::save_own_slices() {
 }
 
 /// Who keeps a copy of what is lost gives it, with its own.
-std::filesystem::path TrainedModel::save_without(int lost, comm::Group left) {
+std::filesystem::path TrainedModel::save_without(int lost, comm::Group left, int busiest) {
+  const auto timeout = milliseconds_of(job_.parallel.timeout_s);
+  parallel::broadcast_tensors(task::tensors_of(kept_whole().buffers), busiest, left,
+                              static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
+                              timeout);
   const bool for_lost = sharded_->copy_of() == lost;
   auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
     return for_lost || store_->counts(piece.tensor);
   });
   if (left.rank() == 0) add_whole(own, kept_whole());
   std::filesystem::path path;
-  comm::do_watched(
-      left, milliseconds_of(job_.parallel.timeout_s), "what a lost rank had was being saved", [&] {
-        path = checkpoint::save_slices(left, job_.checkpoint, own, optimizer_facts_, state_);
-      });
+  comm::do_watched(left, timeout, "what a lost rank had was being saved", [&] {
+    path = checkpoint::save_slices(left, job_.checkpoint, own, optimizer_facts_, state_);
+  });
   return path;
 }
 

@@ -85,8 +85,9 @@ class TrainedModel {
   std::filesystem::path save();
 
   /// Where shards are kept twice, by those who are left of the ranks, all at the same step: the
-  /// same, `lost`'s from its copy. The path is that of the first of `left`. Collective among them.
-  std::filesystem::path save_without(int lost, comm::Group left);
+  /// same, `lost`'s from its copy, and buffers from the `busiest` of them. The path is that of the
+  /// first of `left`. Collective among them.
+  std::filesystem::path save_without(int lost, comm::Group left, int busiest);
 
   /// As checkpoint::require_finite_parameters; by those who are left, or all.
   void require_finite() const { require_finite(group_); }

@@ -27,7 +27,7 @@ progress::Report TrainingRun::run() {
   try {
     return run_steps();
   } catch (const Error& error) {
-    if (follows_from_a_loss(error)) rescue();
+    if (follows_from_a_loss(error)) rescue(error);
     throw;
   }
 }

@@ -78,8 +78,8 @@ class TrainingRun {
   void save_now();
   void complete_state();
   progress::Report run_steps();
-  void rescue();
-  void go_even(comm::Group left);
+  void rescue(const Error& loss);
+  int go_even(comm::Group left);
   void take_error_feedback();
   void go_on_scaling();
 

@@ -103,6 +103,8 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
     // A rank that computes sees a loss when it next waits for others.
     plan.grace_after_failure =
         std::max(plan.grace_after_failure, milliseconds_of(ranks.job.parallel.timeout_s));
+    // They meet, even out and save; each of these may take a time-out, and the disk be slow.
+    plan.longest_rescue = std::max(plan.longest_rescue, 10 * plan.grace_after_failure);
   }
   plan.environment = {{kJobVariable, job::to_toml(ranks.job)}};
   // Beside the report, unless the user has said where.

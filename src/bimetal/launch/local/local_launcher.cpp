@@ -62,8 +62,12 @@ class RankProcess {
   bool interrupted() const noexcept { return exit_ && exit_->status == kInterruptedStatus; }
   const FileDescriptor& status_pipe() const noexcept { return status_pipe_; }
   const RankStatus& status() const noexcept { return status_; }
+  /// It saves what a lost rank had, or has.
+  bool rescuer() const noexcept {
+    return status_.rescue() && status_.rescue()->state != progress::Rescue::State::LeftOut;
+  }
   bool rescuing() const noexcept {
-    return status_.rescue() && status_.rescue()->state == progress::Rescue::State::Saving;
+    return running() && rescuer() && status_.rescue()->state == progress::Rescue::State::Saving;
   }
   /// The rank that it has failed for having waited for.
   std::optional<int> found_stuck() const {
@@ -223,13 +227,30 @@ class Launch {
       if (!failed && !first_end_) first_end_ = Deadline::after(plan_.grace_after_finish);
     }
     end_what_is_left();
+    limit_the_rescue();
     for (const auto& [rank, until] : stuck_) {
-      if (until.expired()) ranks_[rank].kill();
+      if (until.expired() && !excused(ranks_[rank])) ranks_[rank].kill();
     }
     overdue_ = first_end_ && first_end_->expired();
-    const bool saving = std::ranges::any_of(
-        ranks_, [](const auto& rank) { return rank.running() && rank.rescuing(); });
+    const bool saving =
+        std::ranges::any_of(ranks_, [this](const auto& rank) { return excused(rank); });
     if (overdue_ || (first_failure_ && first_failure_->expired() && !saving)) kill_all();
+  }
+
+  /// They end together, and watch each other until then; who is the last is watched by nobody.
+  void limit_the_rescue() {
+    for (const auto& rank : ranks_) {
+      if (!rank.rescuer()) continue;
+      if (!rescue_) rescue_ = Deadline::after(plan_.longest_rescue);
+      if (rank.running() || rescuer_ended_) continue;
+      rescuer_ended_ = true;
+      rescue_ = min(*rescue_, Deadline::after(plan_.grace_after_failure));
+    }
+  }
+
+  /// It may go on, though others have failed: it saves what one of them had.
+  bool excused(const RankProcess& rank) const {
+    return rank.rescuing() && rescue_ && !rescue_->expired();
   }
 
   void note_stuck(std::optional<int> rank) {
@@ -306,10 +327,10 @@ class Launch {
   const std::function<void()>& on_stop_request_;
   Pipe lifeline_;
   std::vector<RankProcess> ranks_;
-  std::optional<Deadline> first_end_, first_failure_, over_by_;
+  std::optional<Deadline> first_end_, first_failure_, over_by_, rescue_;
   std::map<std::size_t, Deadline> stuck_;  ///< which of ranks_, until when
   Deadline next_question_ = Deadline::at({});
-  bool overdue_ = false;
+  bool overdue_ = false, rescuer_ended_ = false;
   LaunchResult result_;
 };
 

@@ -48,9 +48,10 @@ struct LaunchPlan {
   std::function<bool()> over = {};
 
   /// How long ranks may take to end by themselves when another one has failed, or has finished,
-  /// before they are killed. Those who save what a lost one had (RankStatus::rescue) may take as
-  /// long as that needs; they watch each other.
+  /// before they are killed. Those who save what a lost one had (RankStatus::rescue) may take
+  /// `longest_rescue`, as they watch each other; when the first of them has ended, this again.
   std::chrono::milliseconds grace_after_failure{std::chrono::seconds(10)};
+  std::chrono::milliseconds longest_rescue{std::chrono::minutes(30)};
   /// The same for the rank that the failed one has waited for in vain (Error(Timeout) names it): it
   /// is stopped, most likely, and nobody waits for it any more.
   std::chrono::milliseconds grace_when_stuck{std::chrono::seconds(1)};

@@ -31,9 +31,8 @@ std::int64_t number_of(const Json& json, const char* key) {
 progress::Rescue rescue_of(const Json& json) {
   using State = progress::Rescue::State;
   const auto state = number_of(json, "state");
-  return {.state = state == static_cast<int>(State::Saving)  ? State::Saving
-                   : state == static_cast<int>(State::Saved) ? State::Saved
-                                                             : State::Failed,
+  const bool known = state >= 0 && state <= static_cast<int>(State::LeftOut);
+  return {.state = known ? static_cast<State>(state) : State::Failed,
           .lost = static_cast<int>(number_of(json, "lost")),
           .step = number_of(json, "step"),
           .path = text_of(json, "path"),

@@ -119,6 +119,59 @@ TEST_F(LocalLauncher, ARankThatOthersHaveWaitedForInVainIsNotWaitedForAgain) {
   }
 }
 
+const std::string kSaving = R"(echo '{"event":"rescue","state":0}' >&4; )";
+
+/// Runs a job that must fail, and returns the first hand's words.
+std::string failure_of(const LaunchPlan& plan, SignalWatch& signals) {
+  try {
+    run_ranks(plan, signals);
+  } catch (const JobFailed& failure) {
+    return failure.what();
+  }
+  return "no error";
+}
+
+TEST_F(LocalLauncher, ThoseWhoSaveWhatALostRankHadMayTakeTheirTime) {
+  auto plan = plan_of({"kill -9 $$", kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3",
+                       kSaving + "sleep 1; exit 3"});
+  EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 0"));
+  EXPECT_TRUE(std::filesystem::exists(in_folder("saved")));
+}
+
+TEST_F(LocalLauncher, OneThatIsStuckWhileItSavesIsKilledOnceTheOthersHaveEnded) {
+  auto plan = plan_of({"kill -9 $$", kSaving + "kill -STOP $$; sleep 600",
+                       kSaving + "sleep 0.5; exit 3"});
+  EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 0"));
+}
+
+TEST_F(LocalLauncher, TheLastOneIsKilledWhenItHasSavedForTooLong) {
+  auto plan = plan_of({"kill -9 $$", kSaving + "sleep 600"});
+  plan.longest_rescue = milliseconds(500);
+  EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 0"));
+}
+
+TEST_F(LocalLauncher, OneThatIsLeftOutHurriesNobodyAndSaysNothingOfWhatIsSaved) {
+  const std::string left_out = R"(echo '{"event":"rescue","state":3,"cause":"late"}' >&4; exit 3)";
+  auto plan = plan_of({left_out, kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3"});
+  try {
+    run_ranks(plan, signals_);
+    FAIL() << "no error";
+  } catch (const JobFailed& failure) {
+    EXPECT_EQ(failure.rescue(), "");
+  }
+  EXPECT_TRUE(std::filesystem::exists(in_folder("saved")));
+}
+
+TEST_F(LocalLauncher, OneThatWasWaitedForInVainMaySaveAllTheSame) {
+  const std::string says =
+      R"(echo '{"event":"error","code":"timeout","rank":1,"message":"no sign of rank 1"}' >&4; exit 4)";
+  auto plan = plan_of({"sleep 0.3; " + says,
+                       kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3"});
+  plan.grace_when_stuck = milliseconds(100);
+  EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 1"));
+  EXPECT_TRUE(std::filesystem::exists(in_folder("saved")));
+}
+
 TEST_F(LocalLauncher, DoesNotBlameARankThatAnotherStoodInFor) {
   auto plan = plan_of({"kill -9 $$", "sleep 0.5; kill -6 $$", "sleep 30"});
   plan.ranks[0].copy = 1;
