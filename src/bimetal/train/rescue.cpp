@@ -56,10 +56,8 @@ void TrainingRun::rescue(const Error& loss) {
     complete_state();
     const auto path = trained_.save_without(left.lost, left.group, busiest);
     if (left.group.rank() > 0) return;
-    observer_.on_rescue({.state = State::Saved,
-                         .lost = left.lost,
-                         .step = state_.step,
-                         .path = path.string()});
+    observer_.on_rescue(
+        {.state = State::Saved, .lost = left.lost, .step = state_.step, .path = path.string()});
   } catch (const Error& error) {
     const bool left_out =
         !met && error.code() == ErrorCode::PeerLost && error.rank() == group_.rank();

@@ -139,8 +139,8 @@ TEST_F(LocalLauncher, ThoseWhoSaveWhatALostRankHadMayTakeTheirTime) {
 }
 
 TEST_F(LocalLauncher, OneThatIsStuckWhileItSavesIsKilledOnceTheOthersHaveEnded) {
-  auto plan = plan_of({"kill -9 $$", kSaving + "kill -STOP $$; sleep 600",
-                       kSaving + "sleep 0.5; exit 3"});
+  auto plan =
+      plan_of({"kill -9 $$", kSaving + "kill -STOP $$; sleep 600", kSaving + "sleep 0.5; exit 3"});
   EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 0"));
 }
 
@@ -165,8 +165,8 @@ TEST_F(LocalLauncher, OneThatIsLeftOutHurriesNobodyAndSaysNothingOfWhatIsSaved) 
 TEST_F(LocalLauncher, OneThatWasWaitedForInVainMaySaveAllTheSame) {
   const std::string says =
       R"(echo '{"event":"error","code":"timeout","rank":1,"message":"no sign of rank 1"}' >&4; exit 4)";
-  auto plan = plan_of({"sleep 0.3; " + says,
-                       kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3"});
+  auto plan = plan_of(
+      {"sleep 0.3; " + says, kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3"});
   plan.grace_when_stuck = milliseconds(100);
   EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 1"));
   EXPECT_TRUE(std::filesystem::exists(in_folder("saved")));
