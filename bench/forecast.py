@@ -13,6 +13,7 @@ import re
 import statistics
 import tempfile
 
+import job_file
 import machine
 import pipeline
 import ranks
@@ -35,27 +36,11 @@ def arguments():
 
 
 def write_job(folder, args, batch):
-    job = folder / f"job-{batch}.toml"
-    job.write_text(f"""
-[model]
-name = "gpt2"
-layers = {args.layers}
-width = {args.width}
-heads = 4
-context = {args.block}
-[data]
-name = "tokens"
-path = "{folder / 'tokens'}"
-block = {args.block}
-[train]
-steps = {args.steps}
-epochs = 1000
-global_batch = {batch}
-evaluate = false
-[checkpoint]
-dir = ""
-""")
-    return job
+    return job_file.write_job(
+        folder / f"job-{batch}.toml",
+        model={"name": "gpt2", "layers": args.layers, "width": args.width, "heads": 4, "context": args.block},
+        data=job_file.tokens(folder, args.block),
+        train={"steps": args.steps, "epochs": 1000, "global_batch": batch, "evaluate": False}, checkpoint={"dir": ""})
 
 
 def planned(job, speeds, period_ms):

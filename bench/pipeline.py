@@ -14,6 +14,7 @@ import pathlib
 import statistics
 import tempfile
 
+import job_file
 import machine
 import ranks
 from made_tokens import made_tokens
@@ -37,28 +38,13 @@ def arguments():
     return parser.parse_args()
 
 
-def write_job(folder, data, args):
-    job = folder / "job.toml"
-    job.write_text(f"""
-[model]
-name = "gpt2"
-layers = {args.layers}
-width = {args.width}
-heads = 4
-context = {args.block}
-[data]
-name = "tokens"
-path = "{data}"
-block = {args.block}
-[train]
-steps = {args.steps}
-epochs = 1000
-global_batch = {args.batch}
-evaluate = false
-[mesh]
-micro_batches = {args.micro_batches}
-""")
-    return job
+def write_job(folder, args):
+    return job_file.write_job(
+        folder / "job.toml",
+        model={"name": "gpt2", "layers": args.layers, "width": args.width, "heads": 4, "context": args.block},
+        data=job_file.tokens(folder, args.block),
+        train={"steps": args.steps, "epochs": 1000, "global_batch": args.batch, "evaluate": False},
+        mesh={"micro_batches": args.micro_batches})
 
 
 def run(job, folder, speeds, period_ms, settings):
@@ -104,7 +90,8 @@ def main():
     figures = {"machine": machine.describe(ranks.BIMETAL), "cases": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        job = write_job(folder, made_tokens(ranks.BIMETAL, folder, 400_000), args)
+        made_tokens(ranks.BIMETAL, folder, 400_000)
+        job = write_job(folder, args)
         for case in args.case or CASES:
             passes = [measure(job, folder, CASES[case], args) for _ in range(args.passes)]
             steps = {what: statistics.median(one[what] for one in passes) for what in passes[0]}

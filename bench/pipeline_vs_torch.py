@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 
+import job_file
 import machine
 import pipeline
 import ranks
@@ -108,34 +109,16 @@ def of_torch(options, speeds, cuts):
 
 
 def write_job(options, folder):
-    job = folder / "job.toml"
-    job.write_text(f"""
-[model]
-name = "llama"
-layers = {options.layers}
-width = {options.width}
-heads = {options.heads}
-kv_heads = {options.heads}
-hidden = {options.hidden}
-vocabulary = {options.vocabulary}
-context = {options.block}
-[data]
-name = "tokens"
-path = "{made_tokens(ranks.BIMETAL, folder)}"
-block = {options.block}
-[train]
-steps = {options.steps}
-epochs = 1000
-global_batch = {options.batch}
-optimizer = "adamw"
-learning_rate = 1e-4
-evaluate = false
-[mesh]
-micro_batches = {options.micro_batches}
-[checkpoint]
-dir = ""
-""")
-    return job
+    made_tokens(ranks.BIMETAL, folder)
+    return job_file.write_job(
+        folder / "job.toml",
+        model={"name": "llama", "layers": options.layers, "width": options.width, "heads": options.heads,
+               "kv_heads": options.heads, "hidden": options.hidden, "vocabulary": options.vocabulary,
+               "context": options.block},
+        data=job_file.tokens(folder, options.block),
+        train={"steps": options.steps, "epochs": 1000, "global_batch": options.batch, "optimizer": "adamw",
+               "learning_rate": 1e-4, "evaluate": False},
+        mesh={"micro_batches": options.micro_batches}, checkpoint={"dir": ""})
 
 
 def measure(options, folder, job, speeds):

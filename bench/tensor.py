@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 
+import job_file
 import machine
 import ranks
 from made_tokens import made_tokens
@@ -90,34 +91,15 @@ def dtensor_ms(options):
 
 def bimetal_ms(options, folder, speeds, weights):
     report = folder / "report.json"
-    job = folder / "job.toml"
-    job.write_text(f"""
-[model]
-name = "llama"
-layers = {options.layers}
-width = {options.width}
-heads = {options.heads}
-kv_heads = {options.kv_heads}
-hidden = {options.hidden}
-vocabulary = {options.vocabulary}
-context = {options.block}
-[data]
-name = "tokens"
-path = "{folder / 'tokens'}"
-block = {options.block}
-[train]
-steps = {options.steps}
-global_batch = {options.batch}
-micro_batch = {options.batch}
-optimizer = "adamw"
-learning_rate = 1e-4
-evaluate = false
-[mesh]
-tensor = 2
-tensor_weights = {json.dumps(weights)}
-[checkpoint]
-dir = ""
-""")
+    job = job_file.write_job(
+        folder / "job.toml",
+        model={"name": "llama", "layers": options.layers, "width": options.width, "heads": options.heads,
+               "kv_heads": options.kv_heads, "hidden": options.hidden, "vocabulary": options.vocabulary,
+               "context": options.block},
+        data=job_file.tokens(folder, options.block),
+        train={"steps": options.steps, "global_batch": options.batch, "micro_batch": options.batch, "optimizer": "adamw",
+               "learning_rate": 1e-4, "evaluate": False},
+        mesh={"tensor": 2, "tensor_weights": weights}, checkpoint={"dir": ""})
     command = [ranks.BIMETAL, "train", str(job), "--report", str(report)] + ["--worker", "cpu:threads=1"] * 2
     ranks.run_ranks([command] * 2, speeds, options.period_ms)
     ends = [point["elapsed_s"] for point in json.loads(report.read_text())["history"]]

@@ -11,6 +11,7 @@ import pathlib
 import statistics
 import tempfile
 
+import job_file
 import machine
 import ranks
 from made_tokens import made_tokens
@@ -31,24 +32,11 @@ def arguments():
 
 
 def write_job(folder, args):
-    tokens = made_tokens(ranks.BIMETAL, folder, 1_000_000)
-    job = folder / "job.toml"
-    job.write_text(f"""
-[model]
-name = "gpt2"
-layers = {args.layers}
-width = {args.width}
-heads = 4
-context = {args.block}
-[data]
-name = "tokens"
-path = "{tokens}"
-block = {args.block}
-[train]
-optimizer = "adamw"
-learning_rate = 1e-4
-""")
-    return job
+    made_tokens(ranks.BIMETAL, folder, 1_000_000)
+    return job_file.write_job(
+        folder / "job.toml",
+        model={"name": "gpt2", "layers": args.layers, "width": args.width, "heads": 4, "context": args.block},
+        data=job_file.tokens(folder, args.block), train={"optimizer": "adamw", "learning_rate": 1e-4})
 
 
 def measure(job, args, rate):
