@@ -88,14 +88,10 @@ torch::Device select_device(const job::WorkerSpec& spec, int local_rank) {
   return accelerator(*type, spec.index.value_or(local_rank % count));
 }
 
-void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size, FreedMemory freed) {
+void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size) {
   const int equal_part = std::max(1, usable_cores() / std::max(1, local_world_size));
   at::set_num_threads(spec.threads.value_or(equal_part));
-  if (freed == FreedMemory::Returned) return_freed_tensors();
-  if (!spec.memory_bytes) {
-    if (freed == FreedMemory::Kept) keep_freed_tensors();
-    return;
-  }
+  if (!spec.memory_bytes) return reuse_freed_tensors();
   if (spec.type != "cpu") {
     throw Error(ErrorCode::Unsupported,
                 fmt::format("worker \"{}\": memory= limits what a worker of type cpu may allocate; "

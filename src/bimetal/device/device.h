@@ -28,18 +28,12 @@ std::vector<DeviceInfo> enumerate_devices();
 /// those that exist, if the device does not; it also names what libtorch was built without.
 torch::Device select_device(const job::WorkerSpec& spec, int local_rank);
 
-enum class FreedMemory {
-  Kept,      ///< for the next step: fastest
-  Returned,  ///< to the system
-};
-
 /// Prepares this process for one of `local_world_size` workers of this machine: CPU threads
 /// (threads=, else an equal part of the usable cores), and memory= (limit_process_memory in
-/// device/host.h) or, without such a limit, what becomes of memory freed between steps
-/// (device/host_allocator.h). Call once, before any tensor work.
+/// device/host.h) or, without such a limit, that memory of freed tensors is used
+/// again (device/host_allocator.h). Call once, before any tensor work.
 /// Error(Unsupported): memory= with another type than cpu, or on a system that can't limit it.
-void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size,
-                         FreedMemory freed = FreedMemory::Kept);
+void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size);
 
 /// Blocks until everything queued on `device` has run (no-op on the CPU).
 void synchronize(const torch::Device& device);

@@ -19,11 +19,7 @@ namespace bimetal::train {
 
 device::Place choose_place(const job::JobConfig& job, const TrainerOptions& options) {
   job::require_possible(job, {&options.worker, 1});
-  // Who cuts states up, or keeps them elsewhere, does so for want of memory.
-  const bool short_of_memory = job.zero.level >= 1;
-  device::apply_worker_limits(
-      options.worker, options.local_world_size,
-      short_of_memory ? device::FreedMemory::Returned : device::FreedMemory::Kept);
+  device::apply_worker_limits(options.worker, options.local_world_size);
   device::Place place;
   place.device = device::select_device(options.worker, options.local_rank);
   place.dtype = device::dtype_named(job.train.dtype);

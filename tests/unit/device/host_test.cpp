@@ -11,7 +11,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
-#include "bimetal/device/host_allocator.h"
 
 namespace bimetal::device {
 namespace {
@@ -96,25 +95,6 @@ TEST_F(MemoryLimitDeathTest, WhatWasInUseBeforeDoesNotCount) {
 
 TEST(MemoryLimit, IsUnsupportedWhereTheKernelWouldNotKeepIt) {
   EXPECT_THROW(limit_process_memory(1 << 30), Error);
-}
-
-#endif
-
-#ifdef __GLIBC__
-
-TEST(HostAllocator, LargeTensorsOfALaterStepTouchNoNewPages) {
-  keep_freed_tensors();
-  const auto faults_of_a_step = [] {
-    rusage before{}, after{};
-    getrusage(RUSAGE_SELF, &before);
-    for (int i = 0; i < 4; ++i) tensor_of(48 * kMiB);
-    getrusage(RUSAGE_SELF, &after);
-    return after.ru_minflt - before.ru_minflt;
-  };
-  // The first steps grow the heap: malloc's small remainders keep some neighbours apart.
-  for (int step = 0; step < 16; ++step) faults_of_a_step();
-  // Mapped anew, the four tensors would be 49,152 pages of 4 KiB, or 96 huge ones.
-  EXPECT_LT(faults_of_a_step(), 64);
 }
 
 #endif

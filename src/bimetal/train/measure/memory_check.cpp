@@ -10,7 +10,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host.h"
-#include "bimetal/device/host_allocator.h"
 #include "bimetal/net/shm/shared_memory.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/train/measure/unit_measure.h"
@@ -70,8 +69,6 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
                        progress::Observer& observer) {
   if (job_.train.check_memory == "off" || !worth_a_look()) return;
   observer.on_phase("planning memory");
-  // Where it matters how much there is, a heap with holes that nothing fits into is too dear.
-  device::return_freed_tensors();
   // Before anybody's speed is known: equal shares.
   const std::vector<double> alike(static_cast<std::size_t>(group_.size()), 1.0);
   const auto shares = balance::equal_shares(group_.size(), batch);

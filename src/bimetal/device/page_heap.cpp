@@ -1,0 +1,117 @@
+#include "bimetal/device/page_heap.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+namespace bimetal::device {
+namespace {
+
+/// More than was in use may be held: a sixteenth and so many bytes, so that steps whose tensors do
+/// not come in the order of those before find pages, and small models all of them.
+constexpr std::size_t kSpare = 16 << 20;
+constexpr std::size_t kSparePart = 16;
+/// Pages become usable by so many bytes at a time.
+constexpr std::size_t kGrowth = 64 << 20;
+
+#ifndef MAP_NORESERVE
+constexpr int MAP_NORESERVE = 0;
+#endif
+
+}  // namespace
+
+PageHeap::PageHeap(std::size_t room)
+    : page_bytes_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
+  void* base = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return;  // no address space: nothing will be had here
+  base_ = static_cast<std::byte*>(base);
+  room_ = room / page_bytes_;
+  free_.add({0, room_});
+}
+
+PageHeap::~PageHeap() {
+  if (base_) munmap(base_, room_ * page_bytes_);
+}
+
+void* PageHeap::take(std::size_t bytes) {
+  const std::size_t pages = (bytes + page_bytes_ - 1) / page_bytes_;
+  const std::lock_guard lock(mutex_);
+  const auto fit = free_.best_fit(pages);
+  if (!fit) return nullptr;
+  const PageRun run{fit->first, pages};
+  if (!make_usable(run.end())) return nullptr;
+  taken_.emplace(run.first, pages);
+  free_.remove(run);
+  kept_.remove(run);
+  in_use_ += pages;
+  most_in_use_ = std::max(most_in_use_, in_use_);
+  const auto may_hold = most_in_use_ + most_in_use_ / kSparePart + kSpare / page_bytes_;
+  keep_at_most(may_hold - in_use_);
+  return address_of(run.first);
+}
+
+bool PageHeap::make_usable(std::size_t end) {
+  if (end <= usable_) return true;
+  const auto grown = std::min(room_, std::max(end, usable_ + kGrowth / page_bytes_));
+  if (mprotect(address_of(usable_), (grown - usable_) * page_bytes_, PROT_READ | PROT_WRITE) != 0) {
+    return false;
+  }
+  usable_ = grown;
+  return true;
+}
+
+bool PageHeap::owns(const void* block) const {
+  const auto* at = static_cast<const std::byte*>(block);
+  const std::lock_guard lock(mutex_);
+  if (at < base_ || at >= address_of(room_)) return false;
+  return taken_.contains(static_cast<std::size_t>(at - base_) / page_bytes_);
+}
+
+void PageHeap::give_back(void* block) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto first = static_cast<std::size_t>(static_cast<std::byte*>(block) - base_) / page_bytes_;
+  const auto taken = taken_.find(first);
+  const PageRun run{first, taken->second};
+  taken_.erase(taken);
+  in_use_ -= run.pages;
+  try {
+    kept_.add(run);
+    free_.add(run);
+  } catch (const std::bad_alloc&) {
+    // No memory to remember it by: its addresses are lost, and its memory is the system's.
+    kept_.remove(run);
+    release(run);
+  }
+}
+
+void PageHeap::drop() noexcept {
+  const std::lock_guard lock(mutex_);
+  keep_at_most(0);
+  most_in_use_ = in_use_;
+}
+
+/// The last ones go first: best fits and the start of the heap are where tensors come back to.
+void PageHeap::keep_at_most(std::size_t pages) noexcept {
+  while (kept_.pages() > pages) {
+    const auto last = *kept_.last();
+    const auto many = std::min(last.pages, kept_.pages() - pages);
+    const PageRun run{last.end() - many, many};
+    release(run);
+    kept_.remove(run);
+  }
+}
+
+/// Mapped anew over themselves: on every system their memory is free after that.
+void PageHeap::release(PageRun run) noexcept {
+  mmap(address_of(run.first), run.pages * page_bytes_, PROT_READ | PROT_WRITE,
+       MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+PageHeap::Use PageHeap::use() const {
+  const std::lock_guard lock(mutex_);
+  return {in_use_ * page_bytes_, kept_.pages() * page_bytes_, most_in_use_ * page_bytes_};
+}
+
+}  // namespace bimetal::device

@@ -1,0 +1,66 @@
+#pragma once
+// Memory of large tensors on the CPU, used again by the tensors of the next step.
+
+#include <cstddef>
+#include <mutex>
+#include <unordered_map>
+
+#include "bimetal/device/page_runs.h"
+
+namespace bimetal::device {
+
+/// A heap of whole pages that keeps what is freed for who comes next, but holds hardly more than
+/// was in use at some time: beyond that, free pages become the system's again, the last ones first,
+/// while their addresses remain. A step so finds most pages of the one before, and the process is
+/// hardly larger than its own peak. Thread-safe.
+///
+/// malloc does one of two things with large blocks: it unmaps them when freed, so that every step
+/// pays for all of its pages anew, or it keeps them, and the holes between them add to the peak
+/// (docs/planning.md has the figures).
+class PageHeap {
+ public:
+  /// Addresses for so many bytes; they cost nothing until used.
+  explicit PageHeap(std::size_t room);
+  /// No block may be in use.
+  ~PageHeap();
+  PageHeap(const PageHeap&) = delete;
+  PageHeap& operator=(const PageHeap&) = delete;
+
+  /// At least `bytes` at the start of a page; what they hold is left over from whoever had them.
+  /// nullptr: no addresses are left, or the system has no memory.
+  void* take(std::size_t bytes);
+
+  /// Whether it is one of these, and in use.
+  bool owns(const void* block) const;
+
+  /// Takes back what take() has given.
+  void give_back(void* block) noexcept;
+
+  /// Gives all free pages to the system, and forgets how much was in use before.
+  void drop() noexcept;
+
+  struct Use {
+    std::size_t in_use = 0, kept = 0, most_in_use = 0;  ///< bytes
+  };
+  Use use() const;
+
+  /// While it is held, nothing here is half done: for fork(), whose child has no other threads.
+  std::unique_lock<std::mutex> still() const { return std::unique_lock(mutex_); }
+
+ private:
+  std::byte* address_of(std::size_t page) const { return base_ + page * page_bytes_; }
+  bool make_usable(std::size_t end);
+  void keep_at_most(std::size_t pages) noexcept;
+  void release(PageRun run) noexcept;
+
+  mutable std::mutex mutex_;
+  std::size_t page_bytes_, room_ = 0;  ///< room_: pages
+  std::byte* base_ = nullptr;
+  std::size_t usable_ = 0;  ///< pages from the start that may be written
+  PageRuns free_;           ///< not in use
+  PageRuns kept_;           ///< of these, those that are in memory
+  std::unordered_map<std::size_t, std::size_t> taken_;  ///< pages in use, by first one
+  std::size_t in_use_ = 0, most_in_use_ = 0;            ///< pages
+};
+
+}  // namespace bimetal::device
