@@ -95,6 +95,10 @@ void reuse_freed_tensors() {
   });
 }
 
+void keep_at_most(std::size_t spare) {
+  blocks().limit_spare(spare);
+}
+
 void give_back_freed_memory() {
   blocks().drop();
 #ifdef __GLIBC__

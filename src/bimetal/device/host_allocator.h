@@ -1,6 +1,8 @@
 #pragma once
 // How memory of tensors on the CPU is had and given back.
 
+#include <cstddef>
+
 namespace bimetal::device {
 
 /// Makes libtorch take its large CPU tensors (256 KiB and more) from a heap that keeps them from
@@ -9,6 +11,9 @@ namespace bimetal::device {
 /// (docs/planning.md has the figures). Process-wide; idempotent; to be called before other threads
 /// make tensors. Tensors that exist already go back to where they came from.
 void reuse_freed_tensors();
+
+/// Of memory that reuse_freed_tensors() keeps: so many bytes more than were in use at some time.
+void keep_at_most(std::size_t spare);
 
 /// Gives what is free at this time back to the system: after something large that does not come
 /// again. Thread-safe.

@@ -47,8 +47,8 @@ void* PageHeap::take(std::size_t bytes) {
   kept_.remove(run);
   in_use_ += pages;
   most_in_use_ = std::max(most_in_use_, in_use_);
-  const auto may_hold = most_in_use_ + most_in_use_ / kSparePart + kSpare / page_bytes_;
-  keep_at_most(may_hold - in_use_);
+  const auto spare = most_in_use_ / kSparePart + kSpare / page_bytes_;
+  keep_at_most(most_in_use_ + std::min(spare, most_spare_) - in_use_);
   return address_of(run.first);
 }
 
@@ -107,6 +107,11 @@ void PageHeap::keep_at_most(std::size_t pages) noexcept {
 void PageHeap::release(PageRun run) noexcept {
   mmap(address_of(run.first), run.pages * page_bytes_, PROT_READ | PROT_WRITE,
        MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+void PageHeap::limit_spare(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  most_spare_ = bytes / page_bytes_;
 }
 
 PageHeap::Use PageHeap::use() const {

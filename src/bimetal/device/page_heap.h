@@ -2,6 +2,7 @@
 // Memory of large tensors on the CPU, used again by the tensors of the next step.
 
 #include <cstddef>
+#include <limits>
 #include <mutex>
 #include <unordered_map>
 
@@ -39,6 +40,10 @@ class PageHeap {
   /// Gives all free pages to the system, and forgets how much was in use before.
   void drop() noexcept;
 
+  /// Beyond what was in use at some time a sixteenth of that and 16 MiB may be kept; from now on no
+  /// more than `bytes` of that.
+  void limit_spare(std::size_t bytes);
+
   struct Use {
     std::size_t in_use = 0, kept = 0, most_in_use = 0;  ///< bytes
   };
@@ -61,6 +66,7 @@ class PageHeap {
   PageRuns kept_;           ///< of these, those that are in memory
   std::unordered_map<std::size_t, std::size_t> taken_;  ///< pages in use, by first one
   std::size_t in_use_ = 0, most_in_use_ = 0;            ///< pages
+  std::size_t most_spare_ = std::numeric_limits<std::size_t>::max();  ///< pages
 };
 
 }  // namespace bimetal::device

@@ -18,9 +18,13 @@ static void to_json(Json& json, const MemoryReport& memory) {
   if (memory.peak > 0) json["peak_bytes"] = memory.peak;
   if (memory.planned <= 0) return;
   json["planned_bytes"] = memory.planned;
-  json["planned"] = {{"program", memory.program},         {"parameters", memory.parameters},
-                     {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
-                     {"activations", memory.activations}, {"buffers", memory.buffers}};
+  json["planned"] = {{"program", memory.program},
+                     {"parameters", memory.parameters},
+                     {"gradients", memory.gradients},
+                     {"optimizer", memory.optimizer},
+                     {"activations", memory.activations},
+                     {"buffers", memory.buffers},
+                     {"kept", memory.kept}};
 }
 
 static void to_json(Json& json, const WorkerReport& worker) {

@@ -105,6 +105,18 @@ TEST(PageHeap, HardlyMoreIsHeldThanWasInUseAtSomeTime) {
   for (void* block : taken) heap.give_back(block);
 }
 
+TEST(PageHeap, HoldsNoMoreWhereThereIsNoRoom) {
+  PageHeap heap(kRoom);
+  heap.limit_spare(0);
+  void* small = heap.take(2 * kMega);
+  void* large = heap.take(6 * kMega);
+  heap.give_back(small);
+  void* other = heap.take(3 * kMega);  // does not fit into what is free
+  EXPECT_EQ(heap.use().most_in_use, 9 * kMega);
+  EXPECT_EQ(heap.use().kept, 0u);
+  heap.give_back(other), heap.give_back(large);
+}
+
 TEST(PageHeap, DropLeavesWhatIsInUse) {
   PageHeap heap(kRoom);
   auto* used = static_cast<char*>(heap.take(2 * kMega));

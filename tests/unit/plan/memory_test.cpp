@@ -263,6 +263,28 @@ TEST(MemoryPlan, RanksOfAHostShareItsMemory) {
   EXPECT_NEAR(missing, needed - 130 * kMiB, 1);
 }
 
+TEST(MemoryPlan, FreedMemoryIsKeptWhereThereIsRoom) {
+  MemoryInput input;
+  input.ranks.resize(2);
+  for (auto& rank : input.ranks) {
+    rank.facts = four_units();
+    rank.load = load_of(0.5);
+    rank.load.keeps_freed = true;
+  }
+  input.ranks[1].load.keeps_freed = false;
+  const auto ample = plan_memory(input).asked().uses;
+  EXPECT_DOUBLE_EQ(ample[0].kept, spare_for(ample[0].model()));
+  EXPECT_DOUBLE_EQ(ample[0].peak(), ample[0].model() + ample[0].kept);
+  EXPECT_EQ(ample[1].kept, 0);
+  // Half of what is free, which on a host is for both; it makes no job not fit.
+  const double all = ample[0].model() + ample[1].model();
+  for (auto& rank : input.ranks) rank.pool = "host", rank.pool_room = all + 8 * kMiB;
+  EXPECT_DOUBLE_EQ(plan_memory(input).asked().uses[0].kept, 2 * kMiB);
+  for (auto& rank : input.ranks) rank.pool_room = all;
+  EXPECT_TRUE(plan_memory(input).asked().fits());
+  EXPECT_EQ(plan_memory(input).asked().uses[0].kept, 0);
+}
+
 TEST(MemoryPlan, WhatCannotBeShardedIsNotProposed) {
   auto input = two_ranks(60 * kMiB);
   input.shardable = false;

@@ -86,7 +86,7 @@ TEST(Report, HoldsPlannedMemoryBesideWhatItWas) {
   EXPECT_EQ(workers[0]["memory"], Json::parse(R"json({
     "peak_bytes": 900.0, "planned_bytes": 880.0,
     "planned": {"program": 100.0, "parameters": 200.0, "gradients": 150.0, "optimizer": 300.0,
-                "activations": 80.0, "buffers": 50.0}})json"));
+                "activations": 80.0, "buffers": 50.0, "kept": 0.0}})json"));
   EXPECT_EQ(workers[1]["memory"],
             Json::parse(R"json({"peak_bytes": 700.0, "planned_bytes": null})json"));
 }

@@ -110,6 +110,25 @@ std::vector<double> missing_bytes(const MemoryInput& input, const Keeping& keepi
   return missing;
 }
 
+/// Where there is room; on a host the ranks share that.
+void keep_freed(const MemoryInput& input, std::vector<MemoryUse>& uses) {
+  std::map<std::string, double> needed, sharing;
+  for (std::size_t r = 0; r < uses.size(); ++r) {
+    needed[input.ranks[r].pool] += uses[r].model();
+    sharing[input.ranks[r].pool] += 1;
+  }
+  for (std::size_t r = 0; r < uses.size(); ++r) {
+    const auto& rank = input.ranks[r];
+    if (!rank.load.keeps_freed) continue;
+    double free = rank.room - uses[r].model();
+    if (!rank.pool.empty()) {
+      free = std::min(free, (rank.pool_room - needed[rank.pool]) / sharing[rank.pool]);
+    }
+    // Half of it: what the plan does not see wants room, too.
+    uses[r].kept = std::clamp(free / 2, 0.0, spare_for(uses[r].model()));
+  }
+}
+
 KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
   KeptJob way;
   way.keeping = keeping;
@@ -124,6 +143,7 @@ KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
     way.uses.push_back(memory_use(rank.facts, of_rank(keeping, rank, asked), load, rank.program));
   }
   way.missing = missing_bytes(input, keeping, way.uses);
+  keep_freed(input, way.uses);
   way.added_s = seconds_of(input, keeping, asked);
   return way;
 }

@@ -32,6 +32,7 @@ struct RankLoad {
   double samples = 1;          ///< its share of the global batch
   double at_once = 1;          ///< samples of its largest micro-batch
   bool host_is_device = true;  ///< a CPU: what is kept on the host is in the same memory
+  bool keeps_freed = false;    ///< memory of freed tensors, where there is room (spare_for)
   double bucket_bytes = 25 << 20;
   /// Of the largest step that it makes before training, to measure its speed, with a model that
   /// nobody shares: levels 0 and 1. 0: none.
@@ -47,11 +48,18 @@ struct MemoryUse {
   double activations =
       0;               ///< what forward leaves for backward, and both need on their way; batches
   double buffers = 0;  ///< of what is being sent
+  /// Memory of freed tensors that is not given back: what there is room for, as plan_memory says.
+  double kept = 0;
   std::string_view moment = "";
 
   double model() const { return parameters + gradients + optimizer + activations + buffers; }
-  double peak() const { return program + model(); }
+  double peak() const { return program + model() + kept; }
 };
+
+/// What a CPU's heap may keep of freed tensors beside the `most` bytes that were in use.
+constexpr double spare_for(double most) {
+  return most / 16 + (16 << 20);
+}
 
 /// `program`: bytes. The figures of an accelerator do not include what lies in the host's memory.
 MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,

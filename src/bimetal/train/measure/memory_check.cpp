@@ -10,6 +10,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host.h"
+#include "bimetal/device/host_allocator.h"
 #include "bimetal/net/shm/shared_memory.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/train/measure/unit_measure.h"
@@ -41,7 +42,8 @@ progress::MemoryReport planned(const plan::MemoryUse& use) {
           .gradients = use.gradients,
           .optimizer = use.optimizer,
           .activations = use.activations,
-          .buffers = use.buffers};
+          .buffers = use.buffers,
+          .kept = use.kept};
 }
 
 }  // namespace
@@ -86,6 +88,8 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
   if (!known) return;  // not even a dry run fits: the steps themselves will tell
   plan_ = plan::plan_memory(input);
   for (const auto& rank : input.ranks) shards_.push_back(rank.load.shard);
+  const auto& mine = plan_->asked().uses[static_cast<std::size_t>(group_.rank())];
+  device::keep_at_most(static_cast<std::size_t>(mine.kept));
   // Micro-batches that do not fit are halved as they fail.
   const auto least = plan::at_least(input, job_.train.recompute == "auto");
   const auto least_plan = plan::plan_memory(least);

@@ -22,8 +22,9 @@ class MemoryCheck {
   /// a limit of its own, or the model is large enough for that to matter (parameters, gradients and
   /// states take more than an eighth of what some rank has free). Where it clearly will not fit,
   /// not even in the smallest micro-batches: Error(OutOfMemory) on every rank, with the plan's
-  /// advice, or a notice ("warn"). `batch`: weight of a global batch. Collective. Draws from torch's
-  /// default generator: seed it afterwards.
+  /// advice, or a notice ("warn"). Where it plans, memory of freed tensors is kept as far as there
+  /// is room for it. `batch`: weight of a global batch. Collective. Draws from torch's default
+  /// generator: seed it afterwards.
   void plan(precision::Precision precision, std::int64_t batch, progress::Observer& observer);
 
   /// By rank, how much of what is in shards was planned. Empty: nothing was.

@@ -84,8 +84,8 @@ comm::Bytes encode(const plan::RankMemory& rank) {
   write(writer, rank.facts);
   for (const double number :
        {rank.load.shard, rank.load.samples, rank.load.at_once, rank.load.host_is_device ? 1.0 : 0.0,
-        rank.load.bucket_bytes, rank.load.rehearsed, rank.load.rehearsed_at_once, rank.program,
-        rank.compute_s, rank.room, rank.pool_room}) {
+        rank.load.keeps_freed ? 1.0 : 0.0, rank.load.bucket_bytes, rank.load.rehearsed,
+        rank.load.rehearsed_at_once, rank.program, rank.compute_s, rank.room, rank.pool_room}) {
     writer.f64(number);
   }
   writer.string(rank.pool);
@@ -103,6 +103,7 @@ plan::RankMemory decode(const comm::Bytes& bytes, int ranks) {
   rank.load.samples = reader.f64();
   rank.load.at_once = reader.f64();
   rank.load.host_is_device = reader.f64() > 0;
+  rank.load.keeps_freed = reader.f64() > 0;
   for (double* number :
        {&rank.load.bucket_bytes, &rank.load.rehearsed, &rank.load.rehearsed_at_once, &rank.program,
         &rank.compute_s, &rank.room, &rank.pool_room}) {
@@ -153,6 +154,7 @@ plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
           .samples = static_cast<double>(samples),
           .at_once = at_once(samples),
           .host_is_device = question.place.device.is_cpu(),
+          .keeps_freed = question.place.device.is_cpu() && !question.worker.memory_bytes,
           .bucket_bytes = question.job.parallel.bucket_mb * (1 << 20),
           .rehearsed = static_cast<double>(rehearsed),
           .rehearsed_at_once = at_once(rehearsed)};
