@@ -152,7 +152,8 @@ class Worker {
         tensor_(make_tensor(plan, model, world)),
         replicas_(tensor_ ? replicas_of(plan, world) : world),
         staged_(make_staged(plan, task, model, world)),
-        sharded_(staged_ ? staged_->sharded : make_sharded(plan, model, replicas_)),
+        sharded_(staged_ ? staged_->sharded
+                         : make_sharded(plan, tensor_ ? tensor_->model() : model, replicas_)),
         optimizer_(make_own_optimizer(model)),
         tensor_task_(task, tensor_ ? tensor_->ranks() : nullptr),
         step_(make_step(task, model)) {}
@@ -239,8 +240,11 @@ class Worker {
                                                    options);
     }
     if (tensor_) {
-      auto replicas = std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_,
-                                                                  options.parallel);
+      std::shared_ptr<parallel::ParameterStore> replicas = sharded_;
+      if (!sharded_) {
+        replicas = std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_,
+                                                               options.parallel);
+      }
       return std::make_unique<train::TrainingStep>(
           tensor_task_, tensor_->model(), *optimizer_,
           std::make_shared<parallel::tensor::TensorStore>(std::move(replicas), tensor_), options);

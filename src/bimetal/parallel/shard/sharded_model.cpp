@@ -56,7 +56,8 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
   summing = of_its_own(group);
   make_flats();
   make_pieces();
-  gradients.emplace(task::tensors_of(trained), plans, summing, options.timeout);
+  gradients.emplace(task::tensors_of(trained), plans, summing, options.timeout,
+                    options.stage ? options.stage->patience : GradientShards::kPatience);
   if (options.level < 3) return;
   gathers.emplace(needs(), plans, flats, gathering, options.timeout);
   model = fenced();
@@ -64,8 +65,13 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
 
 void ShardedModel::Impl::make_flats() {
   const bool gathers_units = options.level == 3;
-  plans = plan_flats(describe(model, trained, gathers_units ? options.form : WholeForm{}),
-                     options.weights, gathers_units ? 0 : options.flat_bytes);
+  auto places = describe(model, trained, gathers_units ? options.form : WholeForm{});
+  for (std::size_t i = 0; options.stage && i < places.size(); ++i) {
+    places[i].late = std::ranges::any_of(options.stage->late, [&](const torch::Tensor& late) {
+      return late.is_same(trained[i].tensor);
+    });
+  }
+  plans = plan_flats(places, options.weights, gathers_units ? 0 : options.flat_bytes);
   for (const auto& plan : plans) {
     std::vector<torch::Tensor> parameters;
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
@@ -234,6 +240,7 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
   for (auto& piece : impl_->pieces) piece.tensor.mutable_grad() = torch::Tensor();
   impl_->gradients->begin();
   impl_->own_wait = 0;
+  impl_->stage_passes = 0;
   impl_->wait_before =
       impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
 }
@@ -249,17 +256,6 @@ void ShardedModel::backward_last(const torch::Tensor& loss, std::int64_t part) {
   impl_->reduce_during([&] { impl_->passes.run_backward(loss, part); });
 }
 
-void ShardedModel::run_pass(const std::function<void()>& backward, bool last) {
-  if (impl_->options.level > 1) {
-    throw Error(ErrorCode::Unsupported,
-                "stages of a pipeline compute forward and backward of several micro-batches by "
-                "turns, which shards of levels 2 and 3 do not follow: take zero.level 0 or 1");
-  }
-  impl_->passes.add(last);
-  if (!last) return backward();
-  impl_->reduce_during(backward);
-}
-
 double ShardedModel::loss_factor() const {
   return impl_->passes.factor();
 }
@@ -269,6 +265,8 @@ void ShardedModel::finish_step() {
   if (impl_->options.level == 1) {
     impl_->gradients->complete();
     impl_->in_pass = false;
+  } else if (impl_->in_stage()) {
+    impl_->finish_stage_passes();
   } else {
     impl_->end_pass();
     impl_->take_part_in_others();
