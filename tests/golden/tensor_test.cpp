@@ -70,6 +70,9 @@ const std::vector<Sharded>& sharded() {
       {"ThreeReplicasOneWithout", 1, {{8, 9, 7}, {0, 23, 1}}, {2, 1}, {5, 2, 0}},
       {"TwoReplicasLevel2", 2, {{17, 7}, {24, 0}, {0, 24}}, {1, 2}, {1, 3}},
       {"TwoReplicasOfThreeLevel2", 2, {{5, 19}}, {3, 1, 2}, {2, 1}, 4},
+      {"OneLevel3", 3, {{24}}, {2, 1}, {1}, 5},
+      {"TwoReplicasLevel3", 3, {{17, 7}, {24, 0}, {0, 24}}, {1, 2}, {1, 3}},
+      {"ThreeReplicasLevel3", 3, {{5, 19, 0}}, {2, 1}, {2, 0, 1}, 4},
   };
   return all;
 }

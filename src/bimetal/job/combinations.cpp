@@ -174,14 +174,11 @@ constexpr Combination kImpossible[] = {
      "mesh.tensor does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "
      "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
-    {[](const Asked& asked) { return asked.in_parts() && asked.job.zero.level > 2; },
-     "mesh.tensor goes with zero.level 0 to 2: what every tensor rank has whole must be the same "
-     "on all of them, which is seen to where it is whole; take level 2 or less"},
     {[](const Asked& asked) {
        return asked.in_parts() && asked.job.mesh.stages == 1 && asked.job.zero.level > 1 &&
               asked.job.mesh.tensor_parts == "speed";
      },
-     "mesh.tensor_weights = \"speed\" does not go with zero.level = 2, at which nothing is "
+     "mesh.tensor_weights = \"speed\" does not go with zero.level 2 and 3, at which nothing is "
      "measured before training; take \"equal\" or numbers, or zero.level = 1"},
     {[](const Asked& asked) {
        const auto& optimizer = asked.job.train.optimizer;

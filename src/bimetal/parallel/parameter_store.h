@@ -63,6 +63,10 @@ class ParameterStore {
   /// Collective, once the optimizer has changed what this rank keeps: all ranks get to know.
   virtual void after_update() {}
 
+  /// Between steps: parameters that are whole all the time have become others on all ranks alike,
+  /// and what this rank keeps of them becomes the same.
+  virtual void whole_changed() {}
+
   /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be
   /// added up over the ranks.
   virtual bool in_shards() const noexcept { return false; }

@@ -178,7 +178,9 @@ void TrainedModel::begin_in_mesh(const ChosenCuts& cuts,
   }
   if (saved.found()) {
     take_whole(saved, kept_whole());
-    take_pieces(saved, kept_pieces(), *optimizer_);
+    take_pieces(saved, kept_pieces(), *optimizer_, [this] {
+      if (sharded_) sharded_->let_go_of_kept();
+    });
     if (sharded_) sharded_->after_update();
   }
   if (!sharded_) {
@@ -208,6 +210,7 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
           .timeout = milliseconds_of(job_.parallel.timeout_s),
           .hollow = hollow,
           .form = {.half = half_, .keep_below = job_.zero.keep_below},
+          .whole = tensor_ ? tensor_->kept_whole() : std::vector<torch::Tensor>(),
           .copies = job_.zero.copies > 1,
           .stage = stages});
   store_ = sharded_;

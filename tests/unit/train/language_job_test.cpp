@@ -142,15 +142,19 @@ TEST_P(LanguageJob, GoesOnWithPartsInShards) {
   job_.mesh.stages = 2;
   job_.mesh.cuts = {2};
   const auto stages = train("stages", 8, 6, second);
+  job_.mesh.stages = 1;
+  job_.mesh.cuts.clear();
+  job_.zero.level = 3;
+  const auto third = train("level 3", 4, 7, stages);
   job_.mesh = {};
   job_.mesh.tensor = 3;
   job_.zero = {};
   job_.zero.level = 1;
   job_.zero.shards = "speed";
-  const auto thirds = train("thirds", 6, 7, stages);
+  const auto thirds = train("thirds", 6, 8, third);
   job_.mesh = {};
   job_.zero.level = 3;
-  const auto shards = train("shards", 2, 8, thirds);
+  const auto shards = train("shards", 2, 9, thirds);
   job_.zero = {};
   const auto rest = train("rest", 1, 0, shards);
   EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),

@@ -39,6 +39,11 @@ std::vector<torch::Tensor> with_values(const std::vector<task::NamedTensor>& par
   return tensors;
 }
 
+bool is_among(const torch::Tensor& tensor, const std::vector<torch::Tensor>& others) {
+  return std::ranges::any_of(others,
+                             [&](const torch::Tensor& other) { return other.is_same(tensor); });
+}
+
 }  // namespace
 
 ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o)
@@ -66,10 +71,14 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
 void ShardedModel::Impl::make_flats() {
   const bool gathers_units = options.level == 3;
   auto places = describe(model, trained, gathers_units ? options.form : WholeForm{});
-  for (std::size_t i = 0; options.stage && i < places.size(); ++i) {
-    places[i].late = std::ranges::any_of(options.stage->late, [&](const torch::Tensor& late) {
-      return late.is_same(trained[i].tensor);
-    });
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& tensor = trained[i].tensor;
+    auto& place = places[i];
+    place.late = options.stage && is_among(tensor, options.stage->late);
+    if (!gathers_units || !is_among(tensor, options.whole)) continue;
+    place.resident = true;
+    place.shared = false;
+    place.gathered.reset();
   }
   plans = plan_flats(places, options.weights, gathers_units ? 0 : options.flat_bytes);
   for (const auto& plan : plans) {
@@ -277,6 +286,14 @@ void ShardedModel::finish_step() {
 
 void ShardedModel::after_update() {
   impl_->renew_whole();
+}
+
+void ShardedModel::whole_changed() {
+  for (std::size_t i = 0; i < impl_->plans.size(); ++i) {
+    if (impl_->gathers && !impl_->plans[i].resident) continue;
+    impl_->flats[i].take_own_from_whole();
+    impl_->flats[i].let_go_of_own();
+  }
 }
 
 void ShardedModel::broadcast_buffers(int root) {

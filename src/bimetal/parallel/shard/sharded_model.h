@@ -47,6 +47,8 @@ struct ShardedModelOptions {
   /// Level 3. The same on every rank, and `half` only where all of them compute forward under
   /// autocast in that type.
   WholeForm form = {};
+  /// Level 3: these are whole all the time, too, whatever their size.
+  std::vector<torch::Tensor> whole = {};
   /// Each shard is kept by a second rank, too (shard_copies.h), among pieces(): stepped by the same
   /// gradients it stays the same. The same on every rank; with Kept::OnDevice.
   bool copies = false;
@@ -119,6 +121,7 @@ class ShardedModel final : public ParameterStore {
   double loss_factor() const override;
   void finish_step() override;
   void after_update() override;
+  void whole_changed() override;
   bool in_shards() const noexcept override { return true; }
   torch::Tensor whole_of(const torch::Tensor& parameter) const override;
   /// Not the copy of another rank's.

@@ -47,6 +47,7 @@ void TensorStore::after_update() {
   replicas_->after_update();
   broadcast_tensors(model_->kept_whole(), 0, group_, kWholeMessageBytes,
                     model_->ranks()->timeout());
+  replicas_->whole_changed();
 }
 
 bool TensorStore::counts(const torch::Tensor& parameter) const {

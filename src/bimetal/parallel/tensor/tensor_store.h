@@ -15,8 +15,7 @@ namespace bimetal::parallel::tensor {
 /// dealt out to. Every rank of all replicas makes the same calls.
 class TensorStore final : public ParameterStore {
  public:
-  /// `replicas`: where model.model() lives, or its shards, whose parameters are whole between
-  /// steps.
+  /// `replicas`: where model.model() lives; in shards, model.kept_whole() is whole all the time.
   TensorStore(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model);
 
   void begin_step(std::int64_t weight, double scale = 1) override;

@@ -46,7 +46,7 @@ void pass(ShardedModel& sharded, double times, bool last = false) {
 }
 
 /// Of weight i: the product of the others, of all passes and ranks together.
-void expect_gradients(const ShardedModel& sharded, double sum) {
+void expect_sums(const ShardedModel& sharded, double sum) {
   for (const auto& piece : sharded.pieces()) {
     const double own = piece.parameter.back() - '0' + 1.0;
     ASSERT_TRUE(piece.tensor.grad().defined()) << piece.parameter;
@@ -70,7 +70,7 @@ TEST(StagePasses, RanksMayHaveUnlikeNumbersOfThem) {
         for (int i = 0; i < count; ++i) pass(sharded, 2, i + 1 == count);
       }
       sharded.finish_step();
-      expect_gradients(sharded, step == 3 ? 1 : 4);
+      expect_sums(sharded, step == 3 ? 1 : 4);
     }
   });
 }
@@ -120,7 +120,7 @@ TEST(StagePasses, WhatStopsInTheMiddleOfOneHangsNobody) {
     pass(sharded, 1);
     sharded.run_pass({}, true);
     sharded.finish_step();
-    expect_gradients(sharded, 2);
+    expect_sums(sharded, 2);
   });
 }
 
