@@ -246,7 +246,7 @@ class Worker {
                                                                options.parallel);
       }
       return std::make_unique<train::TrainingStep>(
-          tensor_task_, tensor_->model(), *optimizer_,
+          tensor_task_, sharded_ ? sharded_->model() : tensor_->model(), *optimizer_,
           std::make_shared<parallel::tensor::TensorStore>(std::move(replicas), tensor_), options);
     }
     if (sharded_) {
