@@ -33,7 +33,7 @@ class Pipeline(SameEnds):
         self.assert_shows_stages(json.loads(trace.read_text())["traceEvents"])
         self.run_to(self.write_exact_job("stages"), 8, *folder, ranks=1)
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__cuts=[1], zero__level=1), 12, *folder, ranks=4)
-        uneven = self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__replicas=[1, 2]), 16, *folder, ranks=3)
+        uneven = self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__replicas=[1, 2], zero__level=2), 16, *folder, ranks=3)
         self.assertIn("stage 1  [rank 1] [rank 2]", uneven.out)
         report = self.folder / "stages.json"
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__schedule="gpipe"), 20, *folder,
@@ -111,7 +111,7 @@ class Pipeline(SameEnds):
                 ({"mesh__stages": 2, "mesh__schedule": "interleaved", "mesh__chunks": 1, "mesh__micro_batches": 3}, 2, 2,
                  "2 or 4 would"),
                 ({"mesh__stages": "auto", "mesh__replicas": 3}, 2, 2, "leave mesh.replicas out"),
-                ({"mesh__stages": 2, "zero__level": 2}, 2, 3, "zero.level"),
+                ({"mesh__stages": 2, "zero__level": 3}, 2, 3, "zero.level 0 to 2"),
                 ({"mesh__stages": 2, "compression__gradients": "int8"}, 2, 3, "compression.gradients")):
             with self.subTest(part):
                 job = self.train(self.write_job(**settings), workers=("cpu:threads=1",) * ranks).wait()

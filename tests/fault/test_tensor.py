@@ -37,7 +37,11 @@ class Tensor(TextJob):
                 ({"mesh__tensor": 3}, harness.INVALID_ARGUMENT, "3 would do"),
                 ({"mesh__tensor": 2, "model__heads": 1}, harness.INVALID_ARGUMENT, "take mesh.tensor = 1 or less"),
                 ({"mesh__tensor": 2, "mesh__tensor_weights": [1, 2, 3]}, harness.INVALID_ARGUMENT, "has 3 weights"),
-                ({"mesh__tensor": 2, "zero__level": 1}, harness.UNSUPPORTED, "does not go with zero.level")):
+                ({"mesh__tensor": 2, "zero__level": 3, "mesh__tensor_weights": "speed"}, harness.UNSUPPORTED,
+                 'take "equal" or numbers'),
+                ({"mesh__tensor": 2, "zero__level": 1, "zero__shards": [1, 2]}, harness.INVALID_ARGUMENT,
+                 "has 2 weights for 1 replicas of a mesh"),
+                ({"mesh__tensor": 2, "zero__level": 1, "zero__shards": [0]}, harness.INVALID_ARGUMENT, "zero.shards")):
             with self.subTest(part):
                 job = self.train(self.write_text_job("refused", **settings)).wait()
                 self.assert_one_message(job, status, part)

@@ -23,6 +23,8 @@ struct Shape {
   std::vector<std::vector<std::int64_t>> shares = {{24}};  ///< by replica
   std::int64_t micro_batches = 4;
   int chunks = 1;
+  int level = 0;
+  std::vector<double> shards = {};  ///< above level 0: weights of the replicas'
 };
 
 void PrintTo(const Shape& shown, std::ostream* out) {
@@ -40,6 +42,11 @@ const std::vector<Shape>& shapes() {
       {"TwoReplicasOfTwoByTwoGpipe", 2, {2, 1}, Kind::gpipe, {{17, 7}, {24, 0}, {1, 23}}},
       {"TwoReplicasOfTwoByTwo1f1b", 2, {1, 1}, Kind::one_f_one_b, {{17, 7}, {0, 24}}},
       {"TwoReplicasOfTwoByTwoZeroBubble", 2, {1, 2}, Kind::zero_bubble, {{5, 19}}},
+      {"Level1", 2, {2, 1}, Kind::one_f_one_b, {{17, 7}, {24, 0}}, 5, 1, 1, {3, 1}},
+      {"Level1ZeroBubble", 2, {1, 2}, Kind::zero_bubble, {{5, 19}}, 4, 1, 1, {0, 1}},
+      {"Level1Interleaved", 2, {1, 1}, Kind::interleaved, {{17, 7}}, 4, 2, 1, {1, 2}},
+      {"Level2", 2, {1, 2}, Kind::one_f_one_b, {{17, 7}, {0, 24}}, 4, 1, 2, {1, 3}},
+      {"Level2ZeroBubble", 2, {2, 1}, Kind::zero_bubble, {{5, 19}}, 4, 1, 2, {2, 1}},
   };
   return all;
 }
@@ -56,6 +63,8 @@ TrainingPlan plan_of(const Row& row) {
   plan.schedule = how.schedule;
   plan.chunks = how.chunks;
   plan.micro_batches = how.micro_batches;
+  plan.zero_level = how.level;
+  plan.shards = how.shards;
   const std::int64_t pieces = how.stages * how.chunks;
   for (auto piece = pieces - 1; piece > 0; --piece) plan.cuts.push_back(units - piece);
   return plan;

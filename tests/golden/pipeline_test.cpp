@@ -30,9 +30,10 @@ struct Stages {
   std::vector<std::vector<std::int64_t>> shares = {{24}};  ///< by replica
   std::int64_t micro_batches = 0;
   int chunks = 1;
-  std::vector<double> shards = {};  ///< of replicas, at ZeRO's level 1
+  std::vector<double> shards = {};  ///< of replicas, at ZeRO's levels
   std::vector<int> uneven = {};     ///< replicas by stage: the share is of all together
   std::vector<double> speeds = {};  ///< that these are dealt by; one 0: learnt
+  int level = 1;                    ///< where there are shards
 };
 
 void PrintTo(const Stages& shown, std::ostream* out) {
@@ -63,6 +64,52 @@ const std::vector<Stages>& stages() {
       {"OneAndTwoLearnt", 2, Kind::one_f_one_b, Cuts::early, {{24}}, 6, 1, {}, {1, 2}, {0, 0, 0}},
       {"OneTwoOne1f1b", 3, Kind::one_f_one_b, Cuts::late, {{24}}, 30, 1, {}, {1, 2, 1}},
       {"TwoThreeOneGpipe", 3, Kind::gpipe, Cuts::early, {{24}}, 5, 1, {}, {2, 3, 1}},
+      {"TwoOfTwoLevel2",
+       2,
+       Kind::one_f_one_b,
+       Cuts::late,
+       {{17, 7}, {24, 0}, {1, 23}},
+       4,
+       1,
+       {1, 3},
+       {},
+       {},
+       2},
+      {"TwoOfTwoLevel2ZeroBubble",
+       2,
+       Kind::zero_bubble,
+       Cuts::early,
+       {{17, 7}},
+       0,
+       1,
+       {3, 1},
+       {},
+       {},
+       2},
+      {"TwoOfThreeLevel2Gpipe",
+       2,
+       Kind::gpipe,
+       Cuts::late,
+       {{9, 8, 7}},
+       0,
+       1,
+       {1, 0, 2},
+       {},
+       {},
+       2},
+      {"ThreeOfTwoLevel2", 3, Kind::one_f_one_b, Cuts::early, {{2, 22}}, 0, 1, {2, 1}, {}, {}, 2},
+      {"TwoAndOneLevel2", 2, Kind::one_f_one_b, Cuts::late, {{24}}, 5, 1, {1, 3}, {2, 1}, {}, 2},
+      {"ThreeAndOneLevel2",
+       2,
+       Kind::one_f_one_b,
+       Cuts::early,
+       {{24}},
+       8,
+       1,
+       {1, 3, 1},
+       {3, 1},
+       {5, 1, 2, 1},
+       2},
   };
   return all;
 }
@@ -115,7 +162,7 @@ TEST_P(Pipeline, TrainsAsOneDevice) {
   plan.schedule = how.schedule;
   plan.chunks = how.chunks;
   plan.micro_batches = how.micro_batches;
-  plan.zero_level = how.shards.empty() ? 0 : 1;
+  plan.zero_level = how.shards.empty() ? 0 : how.level;
   plan.shards = how.shards;
   const auto result = train(plan);
   expect_same(result, expected);

@@ -57,17 +57,14 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
     own = made.sharded = std::make_shared<parallel::shard::ShardedModel>(
         stage.model, mesh->replicas(),
         parallel::shard::ShardedModelOptions{
-            .level = plan.zero_level, .weights = shards, .flat_bytes = 16 << 10, .folder = {}});
+            .level = plan.zero_level,
+            .weights = shards,
+            .flat_bytes = 16 << 10,
+            .folder = {},
+            .stage = parallel::pipeline::passes_of_stage(*mesh, stage.tied)});
   }
   if (tensor) own = std::make_shared<parallel::tensor::TensorStore>(own, tensor);
   made.store = std::make_shared<parallel::pipeline::StageStore>(mesh, own, stage.tied, 60s);
-  if (made.sharded) {
-    for (const auto& piece : made.sharded->pieces()) {
-      for (const auto& [name, tensor] : made.sharded->trained()) {
-        if (name == piece.parameter) made.store->add_piece(tensor, piece.tensor);
-      }
-    }
-  }
   made.compute =
       std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), made.store,
                                             train::StageOptions{.recompute = plan.recompute,

@@ -17,7 +17,7 @@ struct StageWorker {
   std::shared_ptr<parallel::pipeline::StageStore> store;
   std::shared_ptr<train::StageCompute> compute;
   std::vector<torch::Tensor> parameters;                   ///< of the stage, each once
-  std::shared_ptr<parallel::shard::ShardedModel> sharded;  ///< level 1
+  std::shared_ptr<parallel::shard::ShardedModel> sharded;  ///< levels 1 and 2
 
   /// The whole model's, undefined where another stage has them.
   std::vector<torch::Tensor> among(const task::Model& whole) const;

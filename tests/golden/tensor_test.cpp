@@ -50,6 +50,54 @@ INSTANTIATE_TEST_SUITE_P(Rows, InParts,
                                             ::testing::ValuesIn(tensor_ranks())),
                          row_name<Row>);
 
+/// By replicas that keep shards of each part.
+struct Sharded {
+  std::string name;
+  int level;
+  std::vector<std::vector<std::int64_t>> shares;
+  std::vector<double> tensor, shards;
+  std::int64_t micro_batch = 1000;
+};
+
+void PrintTo(const Sharded& shown, std::ostream* out) {
+  *out << shown.name;
+}
+
+const std::vector<Sharded>& sharded() {
+  static const std::vector<Sharded> all = {
+      {"One", 1, {{24}}, {2, 1}, {1}},
+      {"TwoReplicas", 1, {{17, 7}, {24, 0}, {0, 24}}, {1, 2}, {3, 1}, 5},
+      {"ThreeReplicasOneWithout", 1, {{8, 9, 7}, {0, 23, 1}}, {2, 1}, {5, 2, 0}},
+      {"TwoReplicasLevel2", 2, {{17, 7}, {24, 0}, {0, 24}}, {1, 2}, {1, 3}},
+      {"TwoReplicasOfThreeLevel2", 2, {{5, 19}}, {3, 1, 2}, {2, 1}, 4},
+      {"OneLevel3", 3, {{24}}, {2, 1}, {1}, 5},
+      {"TwoReplicasLevel3", 3, {{17, 7}, {24, 0}, {0, 24}}, {1, 2}, {1, 3}},
+      {"ThreeReplicasLevel3", 3, {{5, 19, 0}}, {2, 1}, {2, 0, 1}, 4},
+  };
+  return all;
+}
+
+using ShardedRow = std::tuple<Learnt, Sharded>;
+
+class InShardsOfParts : public ::testing::TestWithParam<ShardedRow> {};
+
+TEST_P(InShardsOfParts, TrainsAsOneDevice) {
+  const auto& [what, who] = GetParam();
+  const auto& expected = alone(what);
+  auto plan = what.plan;
+  plan.shares = who.shares;
+  plan.tensor = who.tensor;
+  plan.zero_level = who.level;
+  plan.shards = who.shards;
+  plan.micro_batch = who.micro_batch;
+  expect_same(train(plan), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, InShardsOfParts,
+                         ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
+                                            ::testing::ValuesIn(sharded())),
+                         row_name<ShardedRow>);
+
 // The rows must be able to fail: clipping and dropout move parameters far more than the tolerance.
 TEST(InParts, WhatIsTrainedShows) {
   const auto& plain = alone(learnt_in_parts()[3]).parameters;

@@ -152,7 +152,7 @@ class Worker {
         tensor_(make_tensor(plan, model, world)),
         replicas_(tensor_ ? replicas_of(plan, world) : world),
         staged_(make_staged(plan, task, model, world)),
-        sharded_(staged_ ? staged_->sharded : make_sharded(plan, model, replicas_)),
+        sharded_(staged_ ? staged_->sharded : make_sharded(model)),
         optimizer_(make_own_optimizer(model)),
         tensor_task_(task, tensor_ ? tensor_->ranks() : nullptr),
         step_(make_step(task, model)) {}
@@ -176,7 +176,8 @@ class Worker {
     const task::ModelState state(model);
     auto parameters = state.parameters;
     if (plan_.zero_level == 3) {
-      parameters = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
+      const int root = tensor_ ? parallel::shard::ShardedModel::kEveryRank : 0;
+      parameters = sharded_->gather([](const auto& piece) { return piece.tensor; }, root);
     }
     if (parameters.empty()) return {};
     auto all = task::tensors_of(parameters);
@@ -196,19 +197,19 @@ class Worker {
         parallel::tensor::Cuts(model, plan.tensor));
   }
 
-  static std::shared_ptr<parallel::shard::ShardedModel> make_sharded(const TrainingPlan& plan,
-                                                                     const task::Model& model,
-                                                                     comm::Group group) {
-    if (plan.zero_level == 0) return nullptr;
+  std::shared_ptr<parallel::shard::ShardedModel> make_sharded(const task::Model& model) const {
+    if (plan_.zero_level == 0) return nullptr;
     return std::make_shared<parallel::shard::ShardedModel>(
-        model, std::move(group),
-        parallel::shard::ShardedModelOptions{.level = plan.zero_level,
-                                             .weights = plan.shards,
-                                             .flat_bytes = 16 << 10,
-                                             .kept = plan.kept,
-                                             .folder = std::filesystem::temp_directory_path(),
-                                             .form = plan.form,
-                                             .copies = plan.copies});
+        tensor_ ? tensor_->model() : model, replicas_,
+        parallel::shard::ShardedModelOptions{
+            .level = plan_.zero_level,
+            .weights = plan_.shards,
+            .flat_bytes = 16 << 10,
+            .kept = plan_.kept,
+            .folder = std::filesystem::temp_directory_path(),
+            .form = plan_.form,
+            .whole = tensor_ ? tensor_->kept_whole() : std::vector<torch::Tensor>(),
+            .copies = plan_.copies});
   }
 
   static std::optional<StageWorker> make_staged(const TrainingPlan& plan, const task::Task& task,
@@ -239,10 +240,13 @@ class Worker {
                                                    options);
     }
     if (tensor_) {
-      auto replicas = std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_,
-                                                                  options.parallel);
+      std::shared_ptr<parallel::ParameterStore> replicas = sharded_;
+      if (!sharded_) {
+        replicas = std::make_shared<parallel::ReplicatedModel>(tensor_->model(), replicas_,
+                                                               options.parallel);
+      }
       return std::make_unique<train::TrainingStep>(
-          tensor_task_, tensor_->model(), *optimizer_,
+          tensor_task_, sharded_ ? sharded_->model() : tensor_->model(), *optimizer_,
           std::make_shared<parallel::tensor::TensorStore>(std::move(replicas), tensor_), options);
     }
     if (sharded_) {

@@ -159,6 +159,9 @@ constexpr Combination kImpossible[] = {
      "zero.copies = 2 does not go with mesh.stages: of a lost rank its stage's buffers and what "
      "its replicas share would have to be found again, too, which is not done yet; leave one of "
      "them out"},
+    {[](const Asked& asked) { return asked.job.zero.copies > 1 && asked.in_parts(); },
+     "zero.copies = 2 does not go with mesh.tensor: parts of tensors are not saved from copies "
+     "yet; leave one of them out"},
     {[](const Asked& asked) { return asked.stages() && asked.servers(); },
      "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "
@@ -171,10 +174,12 @@ constexpr Combination kImpossible[] = {
      "mesh.tensor does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "
      "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
-    {[](const Asked& asked) { return asked.in_parts() && asked.job.zero.level > 0; },
-     "mesh.tensor does not go with zero.level: shards are cut from whole tensors, and cannot be "
-     "cut "
-     "from parts of them yet; leave one of them out"},
+    {[](const Asked& asked) {
+       return asked.in_parts() && asked.job.mesh.stages == 1 && asked.job.zero.level > 1 &&
+              asked.job.mesh.tensor_parts == "speed";
+     },
+     "mesh.tensor_weights = \"speed\" does not go with zero.level 2 and 3, at which nothing is "
+     "measured before training; take \"equal\" or numbers, or zero.level = 1"},
     {[](const Asked& asked) {
        const auto& optimizer = asked.job.train.optimizer;
        return asked.in_parts() && (optimizer == "lars" || optimizer == "lamb");
@@ -203,9 +208,16 @@ constexpr Combination kImpossible[] = {
      },
      "mesh.stages does not go with compression.gradients: what was not sent would have to be "
      "remembered for other cuts; leave one of them out"},
-    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.job.zero.level > 1; },
-     "mesh.stages goes with zero.level 0 and 1: a stage computes forward and backward of several "
-     "micro-batches by turns, which shards of gradients and parameters do not follow"},
+    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.job.zero.level > 2; },
+     "mesh.stages goes with zero.level 0 to 2: a stage computes forward and backward of several "
+     "micro-batches by turns, which parameters that come and go do not follow; take level 2 or "
+     "less"},
+    {[](const Asked& asked) {
+       return asked.job.mesh.stages > 1 && asked.job.zero.level == 2 &&
+              asked.job.mesh.schedule == "interleaved";
+     },
+     "mesh.schedule = \"interleaved\" does not go with zero.level = 2: each of a stage's chunks "
+     "would send gradients of all of them; take \"1f1b\", or zero.level = 1"},
     {[](const Asked& asked) {
        return asked.job.mesh.stages > 1 && asked.job.train.recompute == "auto";
      },

@@ -46,7 +46,11 @@ class ParameterStore {
   /// A pass that the caller runs by itself, as stages of pipelines do, whose backward begins with
   /// gradients from elsewhere: `backward` adds to the parameters' gradients, which are to be
   /// multiplied by loss_factor(). In the place of backward(), or with `last` of backward_last().
+  /// An empty one, with `last`, says that no more come.
   virtual void run_pass(const std::function<void()>& backward, bool last) = 0;
+  /// Before the first of a step's run_pass(): at most so many come with a backward. Ranks may
+  /// differ; who has none need not say so.
+  virtual void expect_passes(int /*count*/) {}
   /// What begin_step() makes of a loss of part 1: scale / W.
   virtual double loss_factor() const = 0;
 
@@ -59,9 +63,17 @@ class ParameterStore {
   /// Collective, once the optimizer has changed what this rank keeps: all ranks get to know.
   virtual void after_update() {}
 
+  /// Between steps: parameters that are whole all the time have become others on all ranks alike,
+  /// and what this rank keeps of them becomes the same.
+  virtual void whole_changed() {}
+
   /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be
   /// added up over the ranks.
   virtual bool in_shards() const noexcept { return false; }
+
+  /// The model's tensor of which `parameter`, one of this rank's optimizer's, is a piece: itself
+  /// where those are whole.
+  virtual torch::Tensor whole_of(const torch::Tensor& parameter) const { return parameter; }
 
   /// Whether this rank adds the gradient of `parameter`, one of its optimizer's, to that norm: of
   /// several ranks that have the same one, one does.

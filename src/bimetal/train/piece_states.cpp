@@ -29,31 +29,44 @@ constexpr const char* kOrigin = "the checkpoint's part for this rank";
 
 /// A rank may keep several pieces of one parameter.
 std::string name_of(const KeptPiece& piece) {
-  return fmt::format("{}@{}", piece.parameter, fmt::join(piece.slices.front().offset, ","));
+  const auto& first = piece.blocks.front().slices.front();
+  return fmt::format("{}@{}", piece.parameter, fmt::join(first.offset, ","));
 }
 
 /// Of `values`, which have the form of `piece`, each slice's.
 void add_slices(std::vector<OwnSlice>& own, const KeptPiece& piece, const std::string& name,
                 const torch::Tensor& values) {
-  if (piece.slices.size() == 1) {
-    own.push_back({name, piece.shape, piece.slices.front(), values});
+  const auto& only = piece.blocks.front();
+  if (piece.blocks.size() == 1 && only.slices.size() == 1) {
+    own.push_back({name, piece.shape, only.slices.front(), values});
     return;
   }
-  std::int64_t here = 0;
-  for (const auto& slice : piece.slices) {
-    const auto count = slice.size[static_cast<std::size_t>(piece.dim)];
-    own.push_back({name, piece.shape, slice, values.narrow(piece.dim, here, count)});
-    here += count;
+  std::int64_t first = 0;
+  for (const auto& block : piece.blocks) {
+    const auto count = checkpoint::elements_of(block.shape);
+    const auto of_block = values.reshape({-1}).narrow(0, first, count).view(block.shape);
+    first += count;
+    std::int64_t here = 0;
+    for (const auto& slice : block.slices) {
+      const auto width = slice.size[static_cast<std::size_t>(block.dim)];
+      own.push_back({name, piece.shape, slice, of_block.narrow(block.dim, here, width)});
+      here += width;
+    }
   }
 }
 
 /// The way back, from what `read` gives of each slice.
 template <typename Read>
 torch::Tensor join_slices(const KeptPiece& piece, const Read& read) {
-  if (piece.slices.size() == 1) return read(piece.slices.front());
-  std::vector<torch::Tensor> parts;
-  for (const auto& slice : piece.slices) parts.push_back(read(slice));
-  return torch::cat(parts, piece.dim);
+  std::vector<torch::Tensor> blocks;
+  for (const auto& block : piece.blocks) {
+    std::vector<torch::Tensor> parts;
+    for (const auto& slice : block.slices) parts.push_back(read(slice));
+    blocks.push_back(parts.size() == 1 ? parts.front() : torch::cat(parts, block.dim));
+  }
+  if (blocks.size() == 1) return blocks.front();
+  for (auto& block : blocks) block = block.flatten();
+  return torch::cat(blocks);
 }
 
 /// The pieces as a model's parameters, so that what knows models knows them.
@@ -86,7 +99,7 @@ KeptPieces whole_pieces(const task::ModelState& model) {
   KeptPieces pieces;
   for (const auto& [name, tensor] : model.parameters) {
     const auto shape = tensor.sizes().vec();
-    pieces.push_back({name, shape, {checkpoint::whole_slice(shape)}, 0, tensor});
+    pieces.push_back({name, shape, {{shape, 0, {checkpoint::whole_slice(shape)}}}, tensor});
   }
   return pieces;
 }
@@ -95,17 +108,10 @@ KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cu
                        int rank) {
   auto pieces = whole_pieces(model);
   for (auto& piece : pieces) {
-    if (!cuts.has(piece.parameter)) continue;
-    piece.shape = cuts.sizes(piece.parameter);
-    piece.slices.clear();
-    const auto [dim, places] = cuts.places(piece.parameter, rank);
-    piece.dim = dim;
-    for (const auto& [first, count] : places) {
-      auto slice = checkpoint::whole_slice(piece.shape);
-      slice.offset[static_cast<std::size_t>(dim)] = first;
-      slice.size[static_cast<std::size_t>(dim)] = count;
-      piece.slices.push_back(std::move(slice));
-    }
+    const auto& name = piece.parameter;
+    if (!cuts.has(name)) continue;
+    piece.shape = cuts.sizes(name);
+    piece.blocks = {block_of_part(piece.shape, cuts.places(name, rank))};
   }
   return pieces;
 }
@@ -113,13 +119,20 @@ KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cu
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards) {
   KeptPieces pieces;
   for (const auto& [parameter, shape, range, tensor, copy] : shards) {
-    const bool whole = tensor.sizes() == shape;
-    pieces.push_back({parameter,
-                      shape,
-                      {whole ? checkpoint::whole_slice(shape)
-                             : checkpoint::flat_range(range.offset, range.count)},
-                      0,
-                      tensor});
+    const KeptBlock block{{range.count}, 0, {checkpoint::flat_range(range.offset, range.count)}};
+    pieces.push_back({parameter, shape, {block}, tensor});
+  }
+  return pieces;
+}
+
+KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards,
+                        const parallel::tensor::Cuts& cuts, int rank) {
+  auto pieces = shard_pieces(shards);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    auto& piece = pieces[i];
+    if (!cuts.has(piece.parameter)) continue;
+    piece.shape = cuts.sizes(piece.parameter);
+    piece.blocks = blocks_of_part(piece.shape, cuts.places(piece.parameter, rank), shards[i].range);
   }
   return pieces;
 }

@@ -15,15 +15,15 @@
 #include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/unit.h"
+#include "bimetal/train/tensor/part_slices.h"
 
 namespace bimetal::train {
 
 /// What a rank keeps of a parameter.
 struct KeptPiece {
-  std::string parameter;                  ///< its name
-  std::vector<std::int64_t> shape;        ///< of the whole parameter
-  std::vector<checkpoint::Slice> slices;  ///< where it lies in that
-  std::int64_t dim = 0;  ///< along which several slices stand behind each other in `tensor`
+  std::string parameter;            ///< its name
+  std::vector<std::int64_t> shape;  ///< of the whole parameter
+  std::vector<KeptBlock> blocks;    ///< where it lies in that: all of `tensor`, in its order
   torch::Tensor tensor;
 };
 using KeptPieces = std::vector<KeptPiece>;
@@ -33,6 +33,9 @@ KeptPieces whole_pieces(const task::ModelState& model);
 /// The same of a rank that has its part of those that are cut.
 KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cuts& cuts, int rank);
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards);
+/// Shards of the parts that tensor rank `rank` has.
+KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards,
+                        const parallel::tensor::Cuts& cuts, int rank);
 
 /// What is in nobody's shards of `model`: buffers, and parameters that are not trained or have no
 /// elements.

@@ -85,9 +85,10 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
   const auto ranks = static_cast<std::size_t>(group.size());
   if (!job.zero.weights.empty()) {
     if (job.zero.weights.size() == ranks) return job.zero.weights;
+    const bool mesh = job.mesh.stages > 1 || job.mesh.tensor > 1;
     throw Error(ErrorCode::InvalidArgument,
-                fmt::format("zero.shards has {} weights for {} ranks: give one for each",
-                            job.zero.weights.size(), ranks));
+                fmt::format("zero.shards has {} weights for {} {}: give one for each",
+                            job.zero.weights.size(), ranks, mesh ? "replicas of a mesh" : "ranks"));
   }
   if (job.zero.shards == "memory") {
     return parallel::shard::weights_by_memory(
@@ -177,7 +178,9 @@ void TrainedModel::begin_in_mesh(const ChosenCuts& cuts,
   }
   if (saved.found()) {
     take_whole(saved, kept_whole());
-    take_pieces(saved, kept_pieces(), *optimizer_);
+    take_pieces(saved, kept_pieces(), *optimizer_, [this] {
+      if (sharded_) sharded_->let_go_of_kept();
+    });
     if (sharded_) sharded_->after_update();
   }
   if (!sharded_) {
@@ -188,11 +191,14 @@ void TrainedModel::begin_in_mesh(const ChosenCuts& cuts,
   stage_store_ =
       std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied, options.timeout);
   store_ = stage_store_;
-  if (sharded_) count_pieces();
 }
 
 void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bool hollow,
                        progress::Observer& observer) {
+  std::optional<parallel::shard::StagePasses> stages;
+  if (mesh_ && mesh_->shape().stages > 1) {
+    stages = parallel::pipeline::passes_of_stage(*mesh_, stage_.tied);
+  }
   sharded_ = std::make_shared<parallel::shard::ShardedModel>(
       whole_, std::move(group),
       parallel::shard::ShardedModelOptions{
@@ -204,7 +210,9 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
           .timeout = milliseconds_of(job_.parallel.timeout_s),
           .hollow = hollow,
           .form = {.half = half_, .keep_below = job_.zero.keep_below},
-          .copies = job_.zero.copies > 1});
+          .whole = tensor_ ? tensor_->kept_whole() : std::vector<torch::Tensor>(),
+          .copies = job_.zero.copies > 1,
+          .stage = stages});
   store_ = sharded_;
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));
@@ -243,15 +251,6 @@ void TrainedModel::take_part(const ChosenCuts& cuts, progress::Observer& observe
   whole_ = stage_.model;
 }
 
-/// Pieces of tensors that other stages have, too, count once.
-void TrainedModel::count_pieces() {
-  for (const auto& piece : sharded_->pieces()) {
-    const auto found =
-        std::ranges::find(sharded_->trained(), piece.parameter, &task::NamedTensor::name);
-    stage_store_->add_piece(found->tensor, piece.tensor);
-  }
-}
-
 void TrainedModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
 }
@@ -270,6 +269,9 @@ std::filesystem::path TrainedModel::save_unwatched() {
 
 /// Of this rank's part of the model what is in pieces.
 KeptPieces TrainedModel::kept_pieces() const {
+  if (sharded_ && tensor_) {
+    return shard_pieces(sharded_->pieces(), tensor_->cuts(), mesh_->place().tensor);
+  }
   if (sharded_) return shard_pieces(sharded_->pieces());
   if (tensor_) return part_pieces(whole_, tensor_->cuts(), mesh_->place().tensor);
   return whole_pieces(whole_);

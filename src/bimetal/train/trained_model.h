@@ -105,7 +105,6 @@ class TrainedModel {
   void begin_at(checkpoint::SharedReader& saved, progress::Observer& observer);
   void take_part(const ChosenCuts& cuts, progress::Observer& observer,
                  std::chrono::milliseconds timeout);
-  void count_pieces();
   KeptPieces kept_pieces() const;
   task::ModelState kept_whole() const;
   std::filesystem::path save_unwatched();

@@ -105,8 +105,8 @@ std::vector<double> TrainingRun::weigh_shards() {
   if (job_.zero.shards == "memory" && job_.zero.weights.empty() && !memory_.shards().empty()) {
     return memory_.shards();
   }
-  return shard_weights(job_, stages_.mesh ? stages_.mesh->replicas() : group_, place_.device,
-                       alone_);
+  if (!mesh_) return shard_weights(job_, group_, place_.device, alone_);
+  return shard_weights(job_, mesh_->replicas(), place_.device, replicas_.of_this_part(alone_));
 }
 
 UnitProbe TrainingRun::unit_probe() const {
@@ -121,7 +121,8 @@ balance::Balancer TrainingRun::measure_devices() {
   // Of models that are cut `bimetal plan` tells.
   const bool cut = stages_.mesh || replicas_.in_parts();
   if (!cut) memory_.plan(precisions_.mine(), batch_weight(), observer_);
-  std::vector<balance::Device> devices(static_cast<std::size_t>(lanes_.count()));
+  std::vector<balance::Device> devices(
+      static_cast<std::size_t>(replicas_.in_parts() ? group_.size() : lanes_.count()));
   if (!in_pieces() && !stages_.mesh) {
     observer_.on_phase("measuring devices");
     devices = probe_devices(group_, job_.train, *task_, probe_options());

@@ -65,7 +65,11 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_EQ(refusal({"mesh.stages=2", "zero.level=1", "train.clip_norm=1", "train.recompute=all"}),
             "");
   EXPECT_THAT(refusal({"mesh.stages=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
-  EXPECT_THAT(refusal({"mesh.stages=2", "zero.level=2"}), HasSubstr("zero.level 0 and 1"));
+  EXPECT_EQ(refusal({"mesh.stages=2", "zero.level=2", "mesh.schedule=zero_bubble"}), "");
+  EXPECT_EQ(refusal({"mesh.stages=2", "zero.level=1", "mesh.schedule=interleaved"}), "");
+  EXPECT_THAT(refusal({"mesh.stages=2", "zero.level=2", "mesh.schedule=interleaved"}),
+              HasSubstr("take \"1f1b\", or zero.level = 1"));
+  EXPECT_THAT(refusal({"mesh.stages=2", "zero.level=3"}), HasSubstr("zero.level 0 to 2"));
   EXPECT_THAT(refusal({"mesh.stages=2", "compression.gradients=int8"}), HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.stages=2", "train.recompute=auto"}), HasSubstr("recompute"));
   EXPECT_THAT(refusal({"mesh.stages=2", "train.deterministic=true"}), HasSubstr("mesh.cuts"));
@@ -80,9 +84,19 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
                      "train.precision=bfloat16", "mesh.tensor_weights=speed"}),
             "");
   EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.mode=server"}), HasSubstr("parallel.mode"));
-  EXPECT_THAT(refusal({"mesh.tensor=2", "zero.level=1"}), HasSubstr("zero.level"));
+  EXPECT_EQ(refusal({"mesh.tensor=2", "zero.level=1", "mesh.tensor_weights=speed"}), "");
+  EXPECT_EQ(refusal({"mesh.tensor=2", "zero.level=2"}), "");
+  EXPECT_THAT(refusal({"mesh.tensor=2", "zero.level=2", "mesh.tensor_weights=speed"}),
+              HasSubstr("take \"equal\" or numbers"));
+  EXPECT_EQ(
+      refusal({"mesh.tensor=2", "mesh.stages=2", "zero.level=2", "mesh.tensor_weights=speed"}), "");
+  EXPECT_EQ(refusal({"mesh.tensor=2", "zero.level=3"}), "");
+  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.stages=2", "zero.level=3"}),
+              HasSubstr("mesh.stages goes with zero.level 0 to 2"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "zero.level=1", "zero.copies=2", "checkpoint.dir=a"}),
+              HasSubstr("mesh.tensor"));
   EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=2", "train.clip_norm=1"}), "");
-  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.stages=2", "zero.level=1"}), HasSubstr("zero.level"));
+  EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=2", "zero.level=1", "train.clip_norm=1"}), "");
   EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.stages=auto"}),
               HasSubstr("give mesh.stages a number"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "train.optimizer=lamb"}), HasSubstr("lamb"));

@@ -117,6 +117,50 @@ TEST_P(LanguageJob, GoesOnWithItsTensorsInOtherParts) {
               progress::value_of(progress::last_metrics(expected), "perplexity"), 1e-9);
 }
 
+// Each part in shards of its replicas, in stages and without, then other parts and shards of all.
+TEST_P(LanguageJob, GoesOnWithPartsInShards) {
+  job_.model.name = GetParam();
+  job_.model.heads = 3;
+  job_.model.width = 12;
+  job_.model.kv_heads = 3;
+  job_.train.optimizer = "adamw";
+  job_.train.epsilon = 1e-3;
+  job_.train.clip_norm = 0.3;
+  job_.train.learning_rate = 0.01;
+  job_.train.weight_decay = 0.1;
+  job_.train.decay_on = "matrices";
+  const auto whole = train("whole", 1, 0);
+  job_.mesh.tensor = 2;
+  job_.mesh.tensor_weights = {2, 1};
+  job_.zero.level = 1;
+  job_.zero.weights = {3, 1};
+  const auto first = train("level 1", 4, 2, {});
+  job_.zero.level = 2;
+  job_.zero.weights = {1, 2};
+  job_.mesh.tensor_weights = {1, 2};
+  const auto second = train("level 2", 4, 4, first);
+  job_.mesh.stages = 2;
+  job_.mesh.cuts = {2};
+  const auto stages = train("stages", 8, 6, second);
+  job_.mesh.stages = 1;
+  job_.mesh.cuts.clear();
+  job_.zero.level = 3;
+  const auto third = train("level 3", 4, 7, stages);
+  job_.mesh = {};
+  job_.mesh.tensor = 3;
+  job_.zero = {};
+  job_.zero.level = 1;
+  job_.zero.shards = "speed";
+  const auto thirds = train("thirds", 6, 8, third);
+  job_.mesh = {};
+  job_.zero.level = 3;
+  const auto shards = train("shards", 2, 9, thirds);
+  job_.zero = {};
+  const auto rest = train("rest", 1, 0, shards);
+  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
+            1e-12);
+}
+
 // GPT-2's embedding and head are one tensor, which the first and the last stage have.
 TEST_P(LanguageJob, GoesOnInOtherStages) {
   job_.model.name = GetParam();

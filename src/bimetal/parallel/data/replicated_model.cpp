@@ -70,7 +70,7 @@ void ReplicatedModel::backward_last(const torch::Tensor& loss, std::int64_t part
 void ReplicatedModel::run_pass(const std::function<void()>& backward, bool last) {
   impl_->passes.add(last);
   if (!last) return backward();
-  impl_->reducer->reduce_during(backward);
+  impl_->reducer->reduce_during(backward ? backward : [] {});
 }
 
 double ReplicatedModel::loss_factor() const {

@@ -28,6 +28,17 @@ std::vector<int> peers_of(const Mesh& mesh, const std::vector<int>& stages) {
 
 }  // namespace
 
+shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& tied) {
+  shard::StagePasses passes;
+  for (const auto& [tensor, stages] : tied) {
+    if (tensor.defined()) passes.late.push_back(tensor);
+  }
+  // Replicas of one number go through the same schedule, each by itself, and come to the same pass
+  // at the same time; of others one may have to do with what another has yet to send.
+  if (!mesh.shape().even()) passes.patience = std::chrono::milliseconds(20);
+  return passes;
+}
+
 StageStore::StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
                        const std::vector<Tied>& tied, std::chrono::milliseconds timeout)
     : mesh_(std::move(mesh)), own_(std::move(own)), timeout_(timeout) {
@@ -56,7 +67,7 @@ void StageStore::backward_last(const torch::Tensor& loss, std::int64_t part) {
 }
 
 void StageStore::run_pass(const std::function<void()>& backward, bool last) {
-  own_->run_pass(backward, last && !sums_first());
+  own_->run_pass(backward, last);
 }
 
 // Each pipeline sums by itself what its replicas have summed, the same numbers in the same order;
@@ -89,18 +100,10 @@ void StageStore::sum(Shared& shared, bool replicas_have_summed) const {
 bool StageStore::counts(const torch::Tensor& parameter) const {
   if (!own_->in_shards() && mesh_->place().replica != 0) return false;
   if (!own_->counts(parameter)) return false;
-  const auto found = std::ranges::find_if(shared_, [&](const Shared& shared) {
-    return shared.tensor.is_same(parameter) ||
-           std::ranges::any_of(shared.pieces,
-                               [&](const auto& piece) { return piece.is_same(parameter); });
-  });
+  const auto whole = own_->whole_of(parameter);
+  const auto found = std::ranges::find_if(
+      shared_, [&](const Shared& shared) { return shared.tensor.is_same(whole); });
   return found == shared_.end() || found->counted;
-}
-
-void StageStore::add_piece(const torch::Tensor& tensor, const torch::Tensor& piece) {
-  for (auto& shared : shared_) {
-    if (shared.tensor.is_same(tensor)) shared.pieces.push_back(piece);
-  }
 }
 
 }  // namespace bimetal::parallel::pipeline

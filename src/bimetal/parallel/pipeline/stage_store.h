@@ -9,15 +9,20 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/shard/sharded_model.h"
 
 namespace bimetal::parallel::pipeline {
+
+/// What a store in shards is to know of a stage (ShardedModelOptions::stage) whose tied tensors are
+/// these.
+shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& tied);
 
 /// Use from one thread. Its group() is that of all ranks, who agree on each step.
 class StageStore final : public ParameterStore {
  public:
-  /// `own`: among mesh.replicas(), which have the same gradients until they are reduced. Tied
-  /// tensors are those of make_stage(), each stage's part of the same size. Collective over the
-  /// mesh.
+  /// `own`: among mesh.replicas(), which have the same gradients until they are reduced; in shards
+  /// it has passes_of_stage(). Tied tensors are those of make_stage(), each stage's part of the
+  /// same size. Collective over the mesh.
   StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
              const std::vector<Tied>& tied, std::chrono::milliseconds timeout);
 
@@ -25,6 +30,7 @@ class StageStore final : public ParameterStore {
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
   void run_pass(const std::function<void()>& backward, bool last) override;
+  void expect_passes(int count) override { own_->expect_passes(count); }
   double loss_factor() const override { return own_->loss_factor(); }
   void finish_step() override;
   void after_update() override { own_->after_update(); }
@@ -33,9 +39,9 @@ class StageStore final : public ParameterStore {
   /// Of the ranks that have the same gradient, the first stage's first replica counts it, and there
   /// whoever does in `own`.
   bool counts(const torch::Tensor& parameter) const override;
-  /// `piece`, of a tensor that this stage has in common with others, is one of its optimizer's: it
-  /// is counted where the tensor is. For stores that keep shards.
-  void add_piece(const torch::Tensor& tensor, const torch::Tensor& piece);
+  torch::Tensor whole_of(const torch::Tensor& parameter) const override {
+    return own_->whole_of(parameter);
+  }
   /// `root`: a replica.
   void broadcast_buffers(int root) override { own_->broadcast_buffers(root); }
   /// Waiting for activations and gradients of other stages included, as far as add_wait() knows.
@@ -52,7 +58,6 @@ class StageStore final : public ParameterStore {
     torch::Tensor tensor;
     comm::Group stages;    ///< those that have it
     bool counted = false;  ///< here
-    std::vector<torch::Tensor> pieces = {};
   };
 
   /// Shards are of gradients that the stages have summed.

@@ -45,6 +45,7 @@ StepRun::StepRun(const Route& route, const RunnerOptions& options, Link& link, s
 
 Runner::Result StepRun::run() {
   post_receives();
+  store_.expect_passes(passes());
   const auto last = last_backward();
   for (std::size_t i = 0; i < actions_.size(); ++i) act(actions_[i], i == last);
   link_.flush();
@@ -70,6 +71,13 @@ std::size_t StepRun::last_backward() const {
     if (what == What::backward || what == What::backward_weight) last = i;
   }
   return last;
+}
+
+/// Of gradients of parameters: one of each micro-batch through each chunk.
+int StepRun::passes() const {
+  return static_cast<int>(std::ranges::count_if(actions_, [](const Action& action) {
+    return action.what == What::backward || action.what == What::backward_weight;
+  }));
 }
 
 void StepRun::act(const Action& action, bool last) {
@@ -213,7 +221,7 @@ void StepRun::backward_weight(const Action& action, bool last) {
   const auto found = passes_.find({action.chunk, action.micro_batch});
   if (found == passes_.end()) {
     // Its backward was whole with the first part. Gradients may leave now, where it was the last.
-    if (last && !result_.incomplete) store_.run_pass([] {}, true);
+    if (last && !result_.incomplete) store_.run_pass({}, true);
     return;
   }
   auto& pass = found->second;

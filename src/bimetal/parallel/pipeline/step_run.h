@@ -55,6 +55,7 @@ class StepRun {
 
   void post_receives();
   std::size_t last_backward() const;
+  int passes() const;
   void act(const Action& action, bool last);
   void forward(const Action& action);
   void compute_forward(const Action& action, Pass& pass);

@@ -36,21 +36,20 @@ void hollow_out(const torch::Tensor& tensor) {
 
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
                                int rank, bool hollow)
-    : plan_(plan), parameters_(parameters) {
+    : plan_(plan), parameters_(parameters), begin_(plan.begin_of(rank)) {
   const torch::NoGradGuard no_grad;
   const auto options = torch::dtype(plan.dtype).device(parameters.front().device());
-  const auto begin = plan.begin_of(rank);
   const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
   const bool halved = plan.gathered != plan.dtype;
   whole_ = torch::empty({plan.count}, hollow ? options.dtype(plan.gathered) : options);
   if (hollow) {
     drop_memory();
-    own_ = halved ? torch::empty({count}, options) : whole_.narrow(0, begin, count);
+    own_ = halved ? torch::empty({count}, options) : whole_.narrow(0, begin_, count);
   } else {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       view_of(whole_, plan.slots[i], parameters[i]).copy_(parameters[i]);
     }
-    own_ = whole_.narrow(0, begin, count);
+    own_ = whole_.narrow(0, begin_, count);
     if (halved) own_ = own_.clone();
     whole_ = whole_.to(plan.gathered);
   }
@@ -90,6 +89,12 @@ void FlatParameters::set_apart_in(optim::FileTensor memory) {
   const auto apart = in_file_.tensor();
   own_ = held_ ? torch::Tensor(apart).copy_(own_) : apart;
   in_file_.let_go();
+}
+
+void FlatParameters::take_own_from_whole() {
+  const torch::NoGradGuard no_grad;
+  const auto part = whole_.narrow(0, begin_, own_.numel());
+  if (!own_.is_alias_of(part)) own_.copy_(part);
 }
 
 // Only the pointer: the storage is what parameters, and what autograd has saved of them, share.

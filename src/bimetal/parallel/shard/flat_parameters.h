@@ -34,6 +34,9 @@ class FlatParameters {
   void set_apart_on_host();
   void set_apart_in(optim::FileTensor memory);
 
+  /// What is kept becomes what the whole has, which is there.
+  void take_own_from_whole();
+
   const torch::Tensor& whole() const noexcept { return whole_; }
   /// What this rank keeps; a view of the whole unless it lies apart.
   const torch::Tensor& own() const noexcept { return own_; }
@@ -54,6 +57,7 @@ class FlatParameters {
  private:
   FlatPlan plan_;
   std::vector<torch::Tensor> parameters_;
+  std::int64_t begin_;  ///< of the rank's part
   torch::Tensor whole_, own_;
   optim::FileTensor in_file_;
   bool held_ = true;

@@ -64,15 +64,17 @@ class Layout {
       return flat.dtype == place.dtype && flat.gathered == gathered &&
              flat.resident == place.resident;
     });
-    if (!place.shared && found != open_.end()) return *found;
+    const bool own = place.shared || place.late;
+    if (!own && found != open_.end()) return *found;
     FlatPlan flat;
     flat.dtype = place.dtype;
     flat.gathered = gathered;
     flat.unit = place.unit;
     flat.shared = place.shared;
     flat.resident = place.resident;
+    flat.late = place.late;
     flats_.push_back(std::move(flat));
-    if (!place.shared) open_.push_back(flats_.size() - 1);
+    if (!own) open_.push_back(flats_.size() - 1);
     return flats_.size() - 1;
   }
 
@@ -93,11 +95,14 @@ std::vector<FlatPlan> plan_flats(std::span<const ParameterPlace> parameters,
                                  std::span<const double> weights, std::size_t least_bytes) {
   const auto whole = whole_weights(weights);
   Layout layout(least_bytes);
-  for (const bool resident : {true, false}) {
+  const auto add = [&](auto which) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].resident == resident) layout.add(i, parameters[i]);
+      if (which(parameters[i])) layout.add(i, parameters[i]);
     }
-  }
+  };
+  add([](const ParameterPlace& place) { return place.late; });
+  add([](const ParameterPlace& place) { return !place.late && place.resident; });
+  add([](const ParameterPlace& place) { return !place.late && !place.resident; });
   auto flats = std::move(layout).take();
   for (auto& flat : flats) {
     flat.counts = comm::counts_for(whole, static_cast<std::size_t>(flat.count));

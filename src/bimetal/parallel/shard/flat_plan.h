@@ -23,6 +23,7 @@ struct ParameterPlace {
   /// same.
   std::optional<torch::ScalarType> gathered = {};
   bool resident = false;  ///< whole all the time, so small is it
+  bool late = false;      ///< its gradient is complete only behind all passes of a step
 };
 
 struct FlatPlan {
@@ -40,14 +41,16 @@ struct FlatPlan {
   std::size_t unit = 0;             ///< the first that uses any of it
   bool shared = false;              ///< one parameter of several units
   bool resident = false;            ///< whole all the time
+  bool late = false;                ///< one parameter whose gradient is complete last
 
   /// Where the part that `rank` keeps begins.
   std::int64_t begin_of(int rank) const;
 };
 
 /// Parameters of one type are taken in their order; a flat tensor ends where a unit ends, once it
-/// holds `least_bytes` (0: with every unit), and a shared parameter has one of its own. Resident
-/// ones of all units share the first, whose gradients are complete last. Each is cut by `weights`,
+/// holds `least_bytes` (0: with every unit), and a shared parameter has one of its own. Late ones,
+/// each in one of its own, are the first, before those that resident ones of all units share, whose
+/// gradients are complete behind all others. Each is cut by `weights`,
 /// one per rank, without padding: a weight of 0 gets nothing. Error(InvalidArgument)
 /// for weights that are negative or all 0.
 std::vector<FlatPlan> plan_flats(std::span<const ParameterPlace> parameters,

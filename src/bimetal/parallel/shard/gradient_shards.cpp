@@ -18,17 +18,19 @@ constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
 /// Sums under way at once: enough to keep a link busy, few enough that their memory does not count.
 constexpr std::size_t kMostInFlight = 3;
-constexpr std::chrono::milliseconds kPatience{200};
 
 }  // namespace
 
 GradientShards::GradientShards(std::vector<torch::Tensor> parameters,
                                const std::vector<FlatPlan>& plans, comm::Group group,
-                               std::chrono::milliseconds timeout)
+                               std::chrono::milliseconds timeout,
+                               std::chrono::milliseconds patience)
     : parameters_(std::move(parameters)),
       plans_(plans),
       group_(std::move(group)),
       timeout_(timeout),
+      patience_(patience),
+      late_(static_cast<std::size_t>(std::ranges::count(plans, true, &FlatPlan::late))),
       places_(parameters_.size(), Place{kNowhere, 0}),
       filling_(plans.size()),
       sums_(plans.size()),
@@ -72,6 +74,23 @@ void GradientShards::during(const std::function<void()>& backward) {
 void GradientShards::complete() {
   const std::lock_guard lock(mutex_);
   take_missing(0);
+  arrive_all();
+}
+
+void GradientShards::end_pass() {
+  const std::lock_guard lock(mutex_);
+  take_missing(late_);
+  expect_anew();
+}
+
+void GradientShards::complete_late() {
+  const std::lock_guard lock(mutex_);
+  left_ = late_;
+  take_missing(0);
+  arrive_all();
+}
+
+void GradientShards::arrive_all() {
   while (!in_flight_.empty()) arrive();
   expect_anew();
 }
@@ -94,6 +113,7 @@ void GradientShards::on_gradient(std::size_t parameter) {
   if (!reducing_) return;
   const std::lock_guard lock(mutex_);
   const auto [flat, slot] = places_[parameter];
+  if (flat < late_) return;
   if (flat != kNowhere && filling_[flat].filled[slot]) {
     throw Error(ErrorCode::Unsupported,
                 fmt::format("parameter {} of shape [{}] received its gradient in two parts of one "
@@ -144,12 +164,10 @@ void GradientShards::send_ready() {
   }
 }
 
-/// A rank that waits here for good might be waited for by the very rank that it waits for, which is
-/// at another place of the same pass: after a while the memory is the smaller evil.
 void GradientShards::make_room() {
   while (in_flight_.size() >= kMostInFlight) {
     const Stopwatch waiting;
-    const bool arrived = in_flight_.front().exchange.arrives_by(Deadline::after(kPatience));
+    const bool arrived = in_flight_.front().exchange.arrives_by(Deadline::after(patience_));
     wait_seconds_ += waiting.seconds();
     if (!arrived) return;
     arrive();

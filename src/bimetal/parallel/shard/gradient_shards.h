@@ -21,12 +21,21 @@ namespace bimetal::parallel::shard {
 
 /// One step is begin(), then any number of backward passes whose gradients add up here, and of
 /// those that are reduced: during() and complete(), or complete() alone on a rank that computes
-/// nothing, as often on every rank. Use from one thread; backward itself may use several.
+/// nothing, as often on every rank. Or during() and end_pass(), which waits for nobody, as often as
+/// each has passes, end_pass() alone for those that others have, and complete_late() at the end.
+/// Late gradients (flat_plan.h) are the parameters' own until complete() or that.
+/// Use from one thread; backward itself may use several.
 class GradientShards {
  public:
+  /// How long a pass waits for sums before its own, so as not to hold more than a few. Ranks that
+  /// come to their passes in unlike orders might each wait for what the other has yet to begin:
+  /// after a while the memory is the smaller evil.
+  static constexpr std::chrono::milliseconds kPatience{200};
+
   /// `parameters`: those that the plans' slots name. `plans` must outlive it.
   GradientShards(std::vector<torch::Tensor> parameters, const std::vector<FlatPlan>& plans,
-                 comm::Group group, std::chrono::milliseconds timeout);
+                 comm::Group group, std::chrono::milliseconds timeout,
+                 std::chrono::milliseconds patience = kPatience);
 
   /// Drops all gradients.
   void begin();
@@ -40,7 +49,11 @@ class GradientShards {
   /// Sends what has not been sent, zeros where there is no gradient, and waits for every sum.
   /// Rethrows the fabric's errors.
   void complete();
-  /// The same for the flat tensors from number `first` on, without waiting: what a rank that
+  /// Sends what this pass has not sent, but for what is late.
+  void end_pass();
+  /// Sends that, and waits for every sum of the step.
+  void complete_late();
+  /// As complete() for the flat tensors from number `first` on, without waiting: what a rank that
   /// computes nothing does while others' backward comes to them.
   void complete_from(std::size_t first);
 
@@ -70,6 +83,7 @@ class GradientShards {
   };
 
   void expect_anew();
+  void arrive_all();
   void on_gradient(std::size_t parameter);
   void take(std::size_t parameter);
   void take_missing(std::size_t first);
@@ -80,7 +94,8 @@ class GradientShards {
   std::vector<torch::Tensor> parameters_;
   const std::vector<FlatPlan>& plans_;
   comm::Group group_;
-  std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds timeout_, patience_;
+  std::size_t late_;           ///< of the flat tensors the first so many are
   std::vector<Place> places_;  ///< of each parameter; none in a plan: has no elements
 
   bool reducing_ = false;  ///< written only while no backward runs

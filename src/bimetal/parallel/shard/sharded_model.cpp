@@ -39,6 +39,11 @@ std::vector<torch::Tensor> with_values(const std::vector<task::NamedTensor>& par
   return tensors;
 }
 
+bool is_among(const torch::Tensor& tensor, const std::vector<torch::Tensor>& others) {
+  return std::ranges::any_of(others,
+                             [&](const torch::Tensor& other) { return other.is_same(tensor); });
+}
+
 }  // namespace
 
 ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o)
@@ -56,7 +61,8 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
   summing = of_its_own(group);
   make_flats();
   make_pieces();
-  gradients.emplace(task::tensors_of(trained), plans, summing, options.timeout);
+  gradients.emplace(task::tensors_of(trained), plans, summing, options.timeout,
+                    options.stage ? options.stage->patience : GradientShards::kPatience);
   if (options.level < 3) return;
   gathers.emplace(needs(), plans, flats, gathering, options.timeout);
   model = fenced();
@@ -64,8 +70,17 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
 
 void ShardedModel::Impl::make_flats() {
   const bool gathers_units = options.level == 3;
-  plans = plan_flats(describe(model, trained, gathers_units ? options.form : WholeForm{}),
-                     options.weights, gathers_units ? 0 : options.flat_bytes);
+  auto places = describe(model, trained, gathers_units ? options.form : WholeForm{});
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& tensor = trained[i].tensor;
+    auto& place = places[i];
+    place.late = options.stage && is_among(tensor, options.stage->late);
+    if (!gathers_units || !is_among(tensor, options.whole)) continue;
+    place.resident = true;
+    place.shared = false;
+    place.gathered.reset();
+  }
+  plans = plan_flats(places, options.weights, gathers_units ? 0 : options.flat_bytes);
   for (const auto& plan : plans) {
     std::vector<torch::Tensor> parameters;
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
@@ -234,6 +249,7 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
   for (auto& piece : impl_->pieces) piece.tensor.mutable_grad() = torch::Tensor();
   impl_->gradients->begin();
   impl_->own_wait = 0;
+  impl_->stage_passes = 0;
   impl_->wait_before =
       impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
 }
@@ -249,17 +265,6 @@ void ShardedModel::backward_last(const torch::Tensor& loss, std::int64_t part) {
   impl_->reduce_during([&] { impl_->passes.run_backward(loss, part); });
 }
 
-void ShardedModel::run_pass(const std::function<void()>& backward, bool last) {
-  if (impl_->options.level > 1) {
-    throw Error(ErrorCode::Unsupported,
-                "stages of a pipeline compute forward and backward of several micro-batches by "
-                "turns, which shards of levels 2 and 3 do not follow: take zero.level 0 or 1");
-  }
-  impl_->passes.add(last);
-  if (!last) return backward();
-  impl_->reduce_during(backward);
-}
-
 double ShardedModel::loss_factor() const {
   return impl_->passes.factor();
 }
@@ -269,6 +274,8 @@ void ShardedModel::finish_step() {
   if (impl_->options.level == 1) {
     impl_->gradients->complete();
     impl_->in_pass = false;
+  } else if (impl_->in_stage()) {
+    impl_->finish_stage_passes();
   } else {
     impl_->end_pass();
     impl_->take_part_in_others();
@@ -279,6 +286,14 @@ void ShardedModel::finish_step() {
 
 void ShardedModel::after_update() {
   impl_->renew_whole();
+}
+
+void ShardedModel::whole_changed() {
+  for (std::size_t i = 0; i < impl_->plans.size(); ++i) {
+    if (impl_->gathers && !impl_->plans[i].resident) continue;
+    impl_->flats[i].take_own_from_whole();
+    impl_->flats[i].let_go_of_own();
+  }
 }
 
 void ShardedModel::broadcast_buffers(int root) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,16 @@
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {
+
+/// Passes that somebody else runs, by run_pass() alone, as many as expect_passes() has been told: a
+/// stage of a pipeline.
+struct StagePasses {
+  /// Parameters whose gradients others add to between the last pass and finish_step(). They are
+  /// whole until then.
+  std::vector<torch::Tensor> late = {};
+  /// How long a pass waits for sums of those before it (gradient_shards.h).
+  std::chrono::milliseconds patience{std::chrono::seconds(5)};
+};
 
 struct ShardedModelOptions {
   int level = 1;                       ///< 1 to 3
@@ -36,9 +47,13 @@ struct ShardedModelOptions {
   /// Level 3. The same on every rank, and `half` only where all of them compute forward under
   /// autocast in that type.
   WholeForm form = {};
+  /// Level 3: these are whole all the time, too, whatever their size.
+  std::vector<torch::Tensor> whole = {};
   /// Each shard is kept by a second rank, too (shard_copies.h), among pieces(): stepped by the same
   /// gradients it stays the same. The same on every rank; with Kept::OnDevice.
   bool copies = false;
+  /// Levels 1 and 2; without it run_pass() is for level 1.
+  std::optional<StagePasses> stage = {};
 };
 
 /// Part of a trained parameter that this rank keeps and steps: a leaf of one dimension whose grad()
@@ -53,7 +68,8 @@ struct Piece {
 
 /// Level 1 sums gradients with the step's last micro-batch alone. Levels 2 and 3 sum those of each
 /// micro-batch, so that no rank ever holds all of them: as often as the rank with the most pieces
-/// needs, which the ranks agree on piece by piece. Level 3 gathers parameters by unit.
+/// needs, which the ranks agree on piece by piece; of stages' passes once for a step. Level 3
+/// gathers parameters by unit.
 ///
 /// Use from one thread.
 class ShardedModel final : public ParameterStore {
@@ -98,12 +114,16 @@ class ShardedModel final : public ParameterStore {
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
-  /// Level 1 alone: Error(Unsupported) at others, whose passes are more than backward.
+  /// Error(Unsupported) where passes are more than backward: at level 3, and at level 2 but for
+  /// stages.
   void run_pass(const std::function<void()>& backward, bool last) override;
+  void expect_passes(int count) override;
   double loss_factor() const override;
   void finish_step() override;
   void after_update() override;
+  void whole_changed() override;
   bool in_shards() const noexcept override { return true; }
+  torch::Tensor whole_of(const torch::Tensor& parameter) const override;
   /// Not the copy of another rank's.
   bool counts(const torch::Tensor& parameter) const override;
   bool keeps_copies() const noexcept override;

@@ -36,6 +36,11 @@ struct ShardedModel::Impl {
   void begin_pass();
   void reduce_during(const std::function<void()>& backward);
   void end_pass();
+  /// Of passes that are sent one by one, as stages' at level 2.
+  bool in_stage() const { return options.stage && options.level == 2; }
+  void run_stage_pass(const std::function<void()>& backward);
+  void expect_stage_passes(int count);
+  void finish_stage_passes();
   void take_part_in_others();
   void take_part_in_one();
   void agree_on_used();
@@ -63,6 +68,9 @@ struct ShardedModel::Impl {
   bool in_step = false, in_pass = false, in_backward = false;
   bool hooked = false;  ///< a HookedModel's
   double wait_before = 0, own_wait = 0;
+  std::optional<comm::Work> stage_agreement;  ///< under way, on what comes next
+  std::vector<std::int32_t> most_passes;      ///< of any rank in this step
+  int stage_passes = 0;                       ///< of this one, so far
 };
 
 }  // namespace bimetal::parallel::shard

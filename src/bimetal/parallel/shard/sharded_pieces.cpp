@@ -85,6 +85,14 @@ const std::vector<Piece>& ShardedModel::pieces() const noexcept {
   return impl_->pieces;
 }
 
+torch::Tensor ShardedModel::whole_of(const torch::Tensor& parameter) const {
+  const auto found = std::ranges::find_if(
+      impl_->pieces, [&](const Piece& piece) { return piece.tensor.is_same(parameter); });
+  if (found == impl_->pieces.end()) return parameter;
+  const auto piece = static_cast<std::size_t>(found - impl_->pieces.begin());
+  return impl_->trained[impl_->parameter_of[piece]].tensor;
+}
+
 bool ShardedModel::counts(const torch::Tensor& parameter) const {
   return !impl_->copied_pieces.contains(parameter.unsafeGetTensorImpl());
 }

@@ -47,12 +47,15 @@ void TensorStore::after_update() {
   replicas_->after_update();
   broadcast_tensors(model_->kept_whole(), 0, group_, kWholeMessageBytes,
                     model_->ranks()->timeout());
+  replicas_->whole_changed();
 }
 
 bool TensorStore::counts(const torch::Tensor& parameter) const {
+  if (!replicas_->counts(parameter)) return false;
   if (group_.rank() == 0) return true;
+  const auto tensor = replicas_->whole_of(parameter);
   return std::ranges::none_of(model_->kept_whole(),
-                              [&](const torch::Tensor& whole) { return whole.is_same(parameter); });
+                              [&](const torch::Tensor& whole) { return whole.is_same(tensor); });
 }
 
 progress::RankFigures TensorStore::as_one(const progress::RankFigures& mine) {

@@ -15,19 +15,25 @@ namespace bimetal::parallel::tensor {
 /// dealt out to. Every rank of all replicas makes the same calls.
 class TensorStore final : public ParameterStore {
  public:
-  /// `replicas`: where model.model() lives; not in shards.
+  /// `replicas`: where model.model() lives; in shards, model.kept_whole() is whole all the time.
   TensorStore(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model);
 
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
   void run_pass(const std::function<void()>& backward, bool last) override;
+  void expect_passes(int count) override { replicas_->expect_passes(count); }
   double loss_factor() const override { return replicas_->loss_factor(); }
   void finish_step() override;
   /// What is kept whole becomes what rank 0 has made of it: devices of different kinds round
   /// differently, and would drift apart.
   void after_update() override;
 
+  bool in_shards() const noexcept override { return replicas_->in_shards(); }
+  torch::Tensor whole_of(const torch::Tensor& parameter) const override {
+    return replicas_->whole_of(parameter);
+  }
+  /// Of what is kept whole rank 0 alone.
   bool counts(const torch::Tensor& parameter) const override;
   progress::RankFigures as_one(const progress::RankFigures& mine) override;
   /// A rank that stopped in a pass leaves the others waiting for its part.

@@ -30,6 +30,14 @@ std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cl
   return slowest;
 }
 
+/// What replicas send, in terms of one sum of the gradients on all of them. Level 2 sends half as
+/// much, to who keeps them, for each micro-batch, and then the parameters.
+double times_reduced(const MeshChoice& choice, const MeshStage& stage) {
+  if (choice.keeping.level < 2) return 1;
+  const double of_replica = choice.even() ? 1 : 1 / static_cast<double>(stage.devices.size());
+  return (1 + std::max(1.0, of_replica * choice.micro_batches)) / 2;
+}
+
 }  // namespace
 
 const ModelFacts& facts_of(const MeshInput& input, const Cluster& cluster, int device) {
@@ -132,7 +140,8 @@ std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
     for (std::size_t u = stage.begin; u < stage.end; ++u) {
       elements += static_cast<double>(facts.units[u].elements());
     }
-    seconds.push_back(cluster.all_reduce_seconds(stage.devices, elements * facts.element_bytes));
+    seconds.push_back(cluster.all_reduce_seconds(stage.devices, elements * facts.element_bytes) *
+                      times_reduced(choice, stage));
   }
   // A tensor that several units use is summed between the first and the last stage.
   const auto& facts = input.facts.front();

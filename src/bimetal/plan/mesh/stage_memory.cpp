@@ -5,12 +5,29 @@
 namespace bimetal::plan {
 namespace {
 
+/// Flat tensors of gradients that are being filled or on their way to whoever keeps their sums.
+constexpr double kGradientsPassing = 4;
+
 /// Of one unit, beyond what it keeps for every micro-batch in flight.
-double passing_of(const UnitFacts& unit, const StageLoad& load) {
+double passing_of(const ModelFacts& facts, const UnitFacts& unit, const StageLoad& load) {
   const double most =
       std::max(unit.backward_peak.at(load.at_once), unit.forward_peak.at(load.at_once));
-  return load.keeping.recomputed_at_once > 0 ? most
-                                             : std::max(0.0, most - unit.saved.at(load.at_once));
+  const double activations = load.keeping.recomputed_at_once > 0
+                                 ? most
+                                 : std::max(0.0, most - unit.saved.at(load.at_once));
+  if (load.keeping.level < 2) return activations;
+  return activations +
+         kGradientsPassing * static_cast<double>(unit.parameters) * facts.element_bytes;
+}
+
+/// What a parameter takes beside itself. The gradient of one that another stage has, too, is whole
+/// to the end of a step.
+double beside(const ModelFacts& facts, const StageLoad& load, bool shared) {
+  const double shards = std::max(1.0, load.replicas);
+  const double states = facts.state_bytes / (load.keeping.level > 0 ? shards : 1);
+  const double gradient = facts.element_bytes / (load.keeping.level > 1 && !shared ? shards : 1);
+  const double bucket = load.replicas > 1 && load.keeping.level == 0 ? facts.element_bytes : 0;
+  return gradient + states + bucket;
 }
 
 }  // namespace
@@ -26,12 +43,10 @@ double in_flight(parallel::schedule::Kind kind, std::size_t stage, std::size_t s
 
 double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& load) {
   const auto& own = facts.units[unit];
-  const double element = facts.element_bytes;
-  const double states =
-      facts.state_bytes / (load.keeping.level > 0 ? std::max(1.0, load.replicas) : 1);
-  const double buckets = load.replicas > 1 && load.keeping.level == 0 ? element : 0;
   // A shared tensor is in the stages of both of its ends; which these are is not known here.
-  const double bytes = static_cast<double>(own.elements()) * (2 * element + states + buckets);
+  const double bytes =
+      static_cast<double>(own.parameters) * (facts.element_bytes + beside(facts, load, false)) +
+      static_cast<double>(own.shared) * (facts.element_bytes + beside(facts, load, true));
   const double each = load.keeping.recomputed_at_once > 0
                           ? (unit > 0 ? facts.units[unit - 1].output.at(load.at_once) : 0)
                           : own.saved.at(load.at_once);
@@ -40,7 +55,7 @@ double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& lo
 
 double passing_bytes(const ModelFacts& facts, const StageLoad& load) {
   double most = 0;
-  for (const auto& unit : facts.units) most = std::max(most, passing_of(unit, load));
+  for (const auto& unit : facts.units) most = std::max(most, passing_of(facts, unit, load));
   return most;
 }
 
@@ -49,13 +64,13 @@ double stage_bytes(const ModelFacts& facts, std::size_t begin, std::size_t end,
   double sum = 0, passing = 0;
   for (std::size_t u = begin; u < end; ++u) {
     sum += unit_bytes(facts, u, load);
-    passing = std::max(passing, passing_of(facts.units[u], load));
+    passing = std::max(passing, passing_of(facts, facts.units[u], load));
   }
   if (end == facts.units.size() && begin > 0) {
     // The last stage has a copy of what the head shares with the embedding.
     double shared = 0;
     for (std::size_t u = 0; u < begin; ++u) shared += static_cast<double>(facts.units[u].shared);
-    sum += shared * (2.0 * facts.element_bytes + facts.state_bytes);
+    sum += shared * (facts.element_bytes + beside(facts, load, true));
   }
   return sum + passing;
 }

@@ -50,6 +50,18 @@ std::vector<balance::Device> Replicas::devices(const std::vector<balance::Device
   return devices;
 }
 
+std::vector<double> Replicas::of_this_part(std::span<const double> of_ranks) const {
+  if (!in_parts()) return {of_ranks.begin(), of_ranks.end()};
+  if (of_ranks.size() != static_cast<std::size_t>(world_.size())) return {};
+  const auto& shape = mesh_->shape();
+  std::vector<double> own;
+  for (int replica = 0; replica < shape.replicas; ++replica) {
+    const int rank = parallel::rank_at(shape, {0, replica, mesh_->place().tensor});
+    own.push_back(of_ranks[static_cast<std::size_t>(rank)]);
+  }
+  return own;
+}
+
 std::vector<progress::WorkerPlace> Replicas::places(const progress::WorkerPlace& mine,
                                                     std::chrono::milliseconds timeout) const {
   const auto width = mesh_ ? static_cast<std::size_t>(mesh_->shape().tensor) : 1;

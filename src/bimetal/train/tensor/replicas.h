@@ -42,6 +42,8 @@ class Replicas {
 
   /// Of each replica, from those of the ranks: it does what its ranks do alone, all together.
   std::vector<balance::Device> devices(const std::vector<balance::Device>& of_ranks) const;
+  /// Of each rank of group(), from those of all ranks; nothing where there is none of each.
+  std::vector<double> of_this_part(std::span<const double> of_ranks) const;
   /// Of each replica, where its ranks are: "cpu + cuda:0". `mine`: of this rank. Collective.
   std::vector<progress::WorkerPlace> places(const progress::WorkerPlace& mine,
                                             std::chrono::milliseconds timeout) const;

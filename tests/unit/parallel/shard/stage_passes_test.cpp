@@ -1,0 +1,142 @@
+// Passes of a pipeline's stages over a model in shards of gradients.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/parallel/shard/sharded_model.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::parallel::shard {
+namespace {
+
+/// One parameter of each of three units, the same on all ranks.
+task::Model make_stage_model() {
+  task::Model model;
+  for (int i = 0; i < 3; ++i) {
+    const auto weight = torch::full({4}, i + 1.0, torch::kFloat64).set_requires_grad(true);
+    model.units.push_back({.name = "unit" + std::to_string(i),
+                           .parameters = {{"weight" + std::to_string(i), weight}},
+                           .buffers = {},
+                           .forward = [weight](const task::Values& values) -> task::Values {
+                             return {values.front() * weight};
+                           }});
+  }
+  return model;
+}
+
+ShardedModelOptions stage_options(const task::Model& model, int level = 2) {
+  return {.level = level,
+          .weights = {3, 1},
+          .flat_bytes = 1,
+          .folder = {},
+          .timeout = std::chrono::seconds(20),
+          .stage = StagePasses{.late = {model.units[0].parameters[0].tensor}}};
+}
+
+void pass(ShardedModel& sharded, double times, bool last = false) {
+  const auto input = torch::full({4}, times, torch::kFloat64);
+  const auto loss = task::run_units(sharded.model(), {input}).front().sum();
+  sharded.run_pass([&] { (loss * sharded.loss_factor()).backward(); }, last);
+}
+
+/// Of weight i: the product of the others, of all passes and ranks together.
+void expect_sums(const ShardedModel& sharded, double sum) {
+  for (const auto& piece : sharded.pieces()) {
+    const double own = piece.parameter.back() - '0' + 1.0;
+    ASSERT_TRUE(piece.tensor.grad().defined()) << piece.parameter;
+    EXPECT_TRUE(piece.tensor.grad().allclose(torch::full_like(piece.tensor, sum * 6 / own)))
+        << piece.parameter << piece.tensor.grad();
+  }
+}
+
+TEST(StagePasses, RanksMayHaveUnlikeNumbersOfThem) {
+  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    ShardedModel sharded(model, group, stage_options(model));
+    for (int step = 0; step < 4; ++step) {
+      sharded.begin_step(2);
+      if (step == 3 && rank == 1) {
+        // This one has no samples, and says nothing.
+      } else {
+        const int count = rank == step % 2 ? 3 : 1;
+        sharded.expect_passes(count);
+        for (int i = 0; i < count; ++i) pass(sharded, 2, i + 1 == count);
+      }
+      sharded.finish_step();
+      expect_sums(sharded, step == 3 ? 1 : 4);
+    }
+  });
+}
+
+TEST(StagePasses, GradientsAreGoneBehindAPassButThoseThatOthersAddTo) {
+  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    ShardedModel sharded(model, group, stage_options(model));
+    const auto tensors = model.parameters();
+    sharded.begin_step(1);
+    sharded.expect_passes(2);
+    pass(sharded, 1);
+    EXPECT_FALSE(tensors[1].grad().defined());
+    EXPECT_FALSE(tensors[2].grad().defined());
+    pass(sharded, 1, true);
+    ASSERT_TRUE(tensors[0].grad().defined());
+    EXPECT_TRUE(tensors[0].grad().equal(torch::full_like(tensors[0], 12.0)));
+    tensors[0].mutable_grad().add_(5);
+    sharded.finish_step();
+    for (const auto& piece : sharded.pieces()) {
+      if (piece.parameter != "weight0") continue;
+      EXPECT_TRUE(piece.tensor.grad().equal(torch::full_like(piece.tensor, 34.0)));
+    }
+  });
+}
+
+TEST(StagePasses, WhatStopsInTheMiddleOfOneHangsNobody) {
+  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    ShardedModel sharded(model, group, stage_options(model));
+    sharded.begin_step(1);
+    sharded.expect_passes(3);
+    pass(sharded, 1);
+    if (rank == 0) {
+      pass(sharded, 1);
+      pass(sharded, 1, true);
+    } else {
+      EXPECT_THROW(sharded.run_pass([] { throw std::runtime_error("no memory, say"); }, false),
+                   std::runtime_error);
+    }
+    sharded.finish_step();
+    // And the next step is as if nothing had been.
+    sharded.begin_step(1);
+    sharded.expect_passes(1);
+    pass(sharded, 1);
+    sharded.run_pass({}, true);
+    sharded.finish_step();
+    expect_sums(sharded, 2);
+  });
+}
+
+TEST(StagePasses, OfOthersAtLevels2And3AreRefused) {
+  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
+  for (const int level : {2, 3}) {
+    testing::run_ranks(2, [&](int rank, comm::Group group) {
+      auto others = stage_options(models[static_cast<std::size_t>(rank)], level);
+      others.stage.reset();
+      ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, others);
+      sharded.begin_step(1);
+      EXPECT_THROW(sharded.run_pass([] {}, true), Error);
+      sharded.finish_step();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::shard

@@ -1,0 +1,46 @@
+#include "bimetal/plan/mesh/stage_memory.h"
+
+#include <gtest/gtest.h>
+
+namespace bimetal::plan {
+namespace {
+
+/// Of 1,000 parameters a unit, those of the first used by the last as well; without activations.
+ModelFacts two_units() {
+  ModelFacts facts;
+  facts.units = {{.name = "embedding", .parameters = 600, .shared = 400},
+                 {.name = "block", .parameters = 1000}};
+  facts.element_bytes = 4;
+  facts.state_bytes = 8;
+  return facts;
+}
+
+StageLoad of_replicas(double replicas, int level) {
+  return {.replicas = replicas, .keeping = {.level = level}};
+}
+
+TEST(StageMemory, ReplicasShareWhatTheirLevelCuts) {
+  const auto facts = two_units();
+  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(1, 0)), 1000 * (4 + 4 + 8));
+  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 0)), 1000 * (4 + 4 + 8 + 4));  // and buckets
+  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 1)), 1000 * (4 + 4 + 8 / 2));
+  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 2)), 1000 * (4 + 4 / 2 + 8 / 2));
+}
+
+// Other stages add to its gradient behind the last micro-batch.
+TEST(StageMemory, WhatStagesHaveInCommonIsWholeAtLevel2) {
+  const auto facts = two_units();
+  EXPECT_EQ(unit_bytes(facts, 0, of_replicas(4, 2)), 600 * (4 + 1 + 2) + 400 * (4 + 4 + 2));
+  const auto last = stage_bytes(facts, 1, 2, of_replicas(4, 2));
+  const double passing = passing_bytes(facts, of_replicas(4, 2));
+  EXPECT_EQ(last, 1000 * (4 + 1 + 2) + 400 * (4 + 4 + 2) + passing);
+}
+
+TEST(StageMemory, GradientsOnTheirWayCountAtLevel2) {
+  const auto facts = two_units();
+  EXPECT_EQ(passing_bytes(facts, of_replicas(2, 1)), 0);
+  EXPECT_EQ(passing_bytes(facts, of_replicas(2, 2)), 4 * 1000 * 4);
+}
+
+}  // namespace
+}  // namespace bimetal::plan
