@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What the planner forecasts for models that are cut or kept in shards, beside what happens: in one run, for some clusters made of
-CPU quotas, `bimetal plan` names its best few ways to train a GPT, and each is trained with the keys that it names.
+"""What the planner forecasts for models that are cut, have their tensors in parts or are kept in shards, beside what happens: in
+one run, for some clusters made of CPU quotas, `bimetal plan` names its best few ways to train a GPT, and each is trained with the
+keys that it names.
 
 Prints seconds a step (forecast, median measured, their ratio) and the peak memory of the fullest worker (likewise), the medians of
 all ratios, and how far the first choice was behind the fastest of those that were run.
@@ -74,6 +75,8 @@ def forecast_and_run(job, speeds, period_ms):
         devices = [device for stage in way["stages"] for device in stage["devices"]]
         peaks = [device["peak_bytes"] + programs[device["device"]] for device in devices]
         step, measured = trained(job, way, speeds, period_ms)
+        # Without stages, those that have a replica's tensors in parts are one worker of the report: the first of them.
+        peaks = peaks[::len(peaks) // len(measured)]
         yield {"title": way["title"], "forecast_s": way["step_s"], "measured_s": step,
                "forecast_bytes": peaks, "measured_bytes": measured}
 

@@ -7,7 +7,7 @@ from harness import FaultTest
 class SameEnds(FaultTest):
     def assert_same_end(self, name, step):
         """What folder `name` holds is what `alone` does, to rounding."""
-        whole = self.folder / "whole"
+        whole = self.folder / f"whole-{name}-{step}"
         done = self.start("checkpoint", "consolidate", self.folder / name / f"step-{step:08}", "--out", whole).wait()
         self.assertEqual(done.status, 0, done.err)
         for file in ("model.safetensors", "optimizer.safetensors"):

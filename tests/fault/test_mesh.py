@@ -29,6 +29,24 @@ class Mesh(TextJob):
         self.assertAlmostEqual(report["test_perplexity"], alone["test_perplexity"], 10)
         self.assert_nothing_left()
 
+    def test_auto_takes_a_mesh_and_says_which(self):
+        self.run_to(self.write_text_job("alone"), 3, ranks=1)
+        job, _ = self.run_to(self.write_text_job("mesh"), 3, "--set", "mesh=auto", ranks=2)
+        self.assertRegex(job.out, r'mesh = "auto": .* a step.*; not ')
+        self.assertRegex(job.out, r"tensors in parts on 2.*, .* a step \(sums of activations take .* over a link of .* Gbit/s\)")
+        self.assert_same_end("mesh", 3)
+        # Of what is left open here only tensors in parts remain.
+        job, _ = self.run_to(self.write_text_job("mesh", mesh__stages="auto", mesh__tensor=2), 4, "--resume", self.folder / "mesh",
+                             ranks=2)
+        self.assertRegex(job.out, r'mesh.stages = "auto": tensors in parts on 2, .* a step \(sums of activations')
+        self.assertNotIn("; not ", job.out)
+        both = {"mesh__stages": 2, "mesh__replicas": 1, "mesh__tensor": "auto"}
+        job, report = self.run_to(self.write_text_job("both", **both), 3, ranks=4)
+        self.assertRegex(job.out, r'mesh.tensor = "auto": 2 stages, tensors in parts on 2, 1f1b × ')
+        self.assertEqual([report["mesh"][key] for key in ("stages", "replicas", "tensor")], [2, 1, 2])
+        self.assert_same_end("both", 3)
+        self.assert_nothing_left()
+
     def test_a_killed_worker_is_named_and_others_go_on(self):
         job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=2, checkpoint__dir=str(self.checkpoints))
         job = self.train(job_file, workers=("cpu:threads=1",) * 4)
@@ -64,7 +82,7 @@ class Mesh(TextJob):
                 ({**both, "parallel__mode": "server"}, 4, harness.UNSUPPORTED, "parallel.mode"),
                 ({**both, "compression__gradients": "int8"}, 4, harness.UNSUPPORTED, "compression.gradients"),
                 ({**both, "mesh__replicas": [1, 2]}, 6, harness.UNSUPPORTED, "give mesh.replicas one number"),
-                ({**both, "mesh__stages": "auto"}, 4, harness.UNSUPPORTED, "give mesh.stages a number")):
+                ({**both, "mesh__stages": "auto", "mesh__tensor": 3}, 4, harness.INVALID_ARGUMENT, "or mesh.tensor")):
             with self.subTest(part):
                 job = self.train(self.write_text_job("refused", **settings), workers=("cpu:threads=1",) * ranks).wait()
                 self.assert_one_message(job, status, part)

@@ -19,8 +19,8 @@ struct Asked {
   bool unlike;  ///< not all of them compute in the same
 
   bool in_parts() const { return job.mesh.tensor > 1; }
-  bool open() const { return job.mesh.stages == kAutoStages; }
-  bool stages() const { return job.mesh.stages > 1 || open(); }
+  bool open() const { return is_open(job.mesh); }
+  bool stages() const { return job.mesh.stages > 1 || job.mesh.stages == kAutoStages; }
   /// Stages with replicas of their own number.
   bool uneven() const {
     const auto& replicas = job.mesh.stage_replicas;
@@ -166,11 +166,9 @@ constexpr Combination kImpossible[] = {
      "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "
      "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
-    {[](const Asked& asked) { return asked.in_parts() && asked.open(); },
-     "mesh.stages = \"auto\" does not go with mesh.tensor: meshes whose tensors are in parts are "
-     "not "
-     "planned yet; give mesh.stages a number"},
-    {[](const Asked& asked) { return asked.in_parts() && asked.servers(); },
+    {[](const Asked& asked) {
+       return (asked.in_parts() || asked.job.mesh.tensor == kAutoTensor) && asked.servers();
+     },
      "mesh.tensor does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "
      "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
@@ -200,6 +198,11 @@ constexpr Combination kImpossible[] = {
      },
      "train.deterministic does not go with mesh.tensor_weights = \"speed\": parts that follow from "
      "measured speed may be others in the next run; take \"equal\" or numbers"},
+    {[](const Asked& asked) {
+       return asked.job.mesh.tensor == kAutoTensor && asked.job.train.deterministic;
+     },
+     "train.deterministic does not go with mesh.tensor = \"auto\": what is chosen follows from "
+     "measured speed, and may be another in the next run; give mesh.tensor a number"},
     {[](const Asked& asked) { return asked.in_parts() && asked.unlike; },
      "mesh.tensor needs one precision on all workers, since they add up what they compute: leave "
      "precision out of --worker, and set train.precision"},
@@ -237,14 +240,16 @@ constexpr Combination kImpossible[] = {
      "may "
      "be others in the next run"},
     {[](const Asked& asked) { return asked.open() && !asked.job.mesh.cuts.empty(); },
-     "mesh.stages = \"auto\" chooses mesh.cuts as well: leave them out, or give mesh.stages the "
-     "number that they make"},
+     "mesh.stages and mesh.tensor = \"auto\" choose mesh.cuts as well: leave them out, or give "
+     "both "
+     "keys a number"},
     {[](const Asked& asked) { return asked.open() && asked.job.mesh.schedule == "interleaved"; },
-     "mesh.stages = \"auto\" does not go with mesh.schedule = \"interleaved\": cuts into several "
-     "pieces per stage are not planned; take another schedule, or give mesh.stages a number"},
+     "mesh.stages and mesh.tensor = \"auto\" do not go with mesh.schedule = \"interleaved\": cuts "
+     "into several pieces per stage are not planned; take another schedule, or give both keys a "
+     "number"},
     {[](const Asked& asked) { return asked.open() && !asked.job.mesh.stage_replicas.empty(); },
-     "mesh.stages = \"auto\" does not go with a number of mesh.replicas for each stage: give "
-     "mesh.stages a number, or leave mesh.replicas out"},
+     "mesh.stages and mesh.tensor = \"auto\" do not go with a number of mesh.replicas for each "
+     "stage: give both keys a number, or leave mesh.replicas out"},
     {[](const Asked& asked) { return asked.uneven() && asked.in_parts(); },
      "mesh.tensor does not go with replicas of their own number for each stage: parts of tensors "
      "would have to be sent by several ways; give mesh.replicas one number"},
@@ -256,9 +261,8 @@ constexpr Combination kImpossible[] = {
      "numbers in zero.shards do not go with replicas of their own number for each stage: give "
      "zero.shards a name"},
     {[](const Asked& asked) { return asked.open() && !asked.job.zero.weights.empty(); },
-     "mesh.stages = \"auto\" does not go with numbers in zero.shards, of which how many there have "
-     "to "
-     "be depends on the stages: take a name, or give mesh.stages a number"},
+     "mesh.stages and mesh.tensor = \"auto\" do not go with numbers in zero.shards, of which how "
+     "many there have to be depends on the mesh: take a name, or give both keys a number"},
 };
 
 }  // namespace
@@ -283,6 +287,15 @@ void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers)
       throw Error(ErrorCode::Unsupported, std::string(combination.why));
     }
   }
+}
+
+bool is_possible(const JobConfig& job) {
+  try {
+    require_possible(job, {});
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace bimetal::job

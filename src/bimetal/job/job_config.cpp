@@ -113,11 +113,30 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
   }
 }
 
+/// Whether `word` may stand in the place of that section; then its keys have what it says.
+bool assign_word(const Where& place, const std::vector<JobKey>& keys, std::string_view section,
+                 std::string_view word) {
+  for (const SectionWord& known : section_words()) {
+    if (known.section != section) continue;
+    if (known.word != word) {
+      refuse(place, fmt::format("[{}] is a section, or the word {}, not {}", section,
+                                toml_string(known.word), toml_string(word)));
+    }
+    for (const auto& [name, value] : known.values) {
+      assign(place, *key_named(keys, section, name), toml::value<std::string>(std::string(value)));
+    }
+    return true;
+  }
+  return false;
+}
+
 void apply_file(const toml::table& file, const std::string& origin, const std::vector<JobKey>& keys,
                 const Notify& notify) {
   for (const auto& [section, node] : in_order(file)) {
     const Where place = place_of(origin, section->source());
     const toml::table* table = node->as_table();
+    const auto* word = node->as_string();
+    if (word && assign_word(place, keys, section->str(), word->get())) continue;
     if (!table) {
       const auto home = home_of(keys, section->str());
       if (!home.empty()) {
@@ -162,8 +181,13 @@ void apply_override(const std::string& text, const std::vector<JobKey>& keys,
   const Where place = place_of_override(text);
   const auto equals = text.find('=');
   const auto dot = text.find('.');
-  if (equals == std::string::npos || dot >= equals) refuse(place, "expected section.key=value");
   const std::string_view view = text;
+  if (equals != std::string::npos && dot >= equals) {
+    auto word = text.substr(equals + 1);
+    std::erase(word, '"');
+    if (assign_word(place, keys, view.substr(0, equals), word)) return;
+  }
+  if (equals == std::string::npos || dot >= equals) refuse(place, "expected section.key=value");
   const auto section = view.substr(0, dot);
   require_section(place, keys, section);
   const auto name = view.substr(dot + 1, equals - dot - 1);

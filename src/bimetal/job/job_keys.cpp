@@ -96,7 +96,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"zero", "keep_below", kAlike, whole(zero.keep_below, 0)},
       {"mesh", "stages", kAlike, count_or_auto(mesh.stages, kAutoStages)},
       {"mesh", "replicas", kAlike, count_or_counts(mesh.replicas, mesh.stage_replicas)},
-      {"mesh", "tensor", kAlike, whole(mesh.tensor, 1)},
+      {"mesh", "tensor", kAlike, count_or_auto(mesh.tensor, kAutoTensor)},
       {"mesh", "cuts", kAlike, rising_numbers(mesh.cuts)},
       {"mesh", "tensor_weights", kAlike, tensor_parts(mesh)},
       {"mesh", "schedule", kAlike,
@@ -131,6 +131,13 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"monitor", "listen", kMayDiffer, endpoint(monitor.listen)},
       {"monitor", "tensorboard_dir", kMayDiffer, text(monitor.tensorboard_dir)},
   };
+}
+
+const std::vector<SectionWord>& section_words() {
+  static const std::vector<SectionWord> words = {
+      {"mesh", "auto", {{"stages", "auto"}, {"tensor", "auto"}, {"tensor_weights", "speed"}}},
+  };
+  return words;
 }
 
 const std::vector<RenamedKey>& renamed_keys() {

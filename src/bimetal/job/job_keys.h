@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bimetal/job/job_config.h"
@@ -42,6 +43,13 @@ struct RenamedKey {
   std::string_view section, name;
 };
 const std::vector<RenamedKey>& renamed_keys();
+
+/// A word in the place of a whole section, as in mesh = "auto", and what it says of its keys.
+struct SectionWord {
+  std::string_view section, word;
+  std::vector<std::pair<std::string_view, std::string_view>> values;  ///< key, word
+};
+const std::vector<SectionWord>& section_words();
 
 /// `text` as a TOML string, in quotes.
 std::string toml_string(std::string_view text);

@@ -24,6 +24,24 @@ struct Linear {
   }
 };
 
+/// Tensors of a unit that several ranks may have in parts, and that are cut alike
+/// (task::TensorSplit).
+struct SplitFacts {
+  std::int64_t pieces = 0;    ///< that stay whole and are dealt out: heads, columns, tokens
+  std::int64_t elements = 0;  ///< of all that the unit uses, other units' included
+  std::int64_t own = 0;       ///< of these, those in UnitFacts::parameters
+  std::int64_t shared = 0;    ///< and those in UnitFacts::shared
+};
+
+/// What tensor ranks (task/tensor_ranks.h), which compute a unit together, make of its figures.
+struct PartFacts {
+  std::vector<SplitFacts> splits = {};  ///< empty: each rank has all of the unit
+  /// Of the unit's figures the part, from 0 to 1, that each rank has however small its own is.
+  double saved = 1, forward_peak = 1, backward_peak = 1, forward_s = 1, backward_s = 1;
+  double forward_sums = 0, backward_sums = 0;                    ///< all-reduces over the ranks
+  Linear forward_summed_bytes = {}, backward_summed_bytes = {};  ///< of all of them together
+};
+
 /// A unit of the model (task/unit.h). The last one's figures include the loss.
 struct UnitFacts {
   std::string name = {};
@@ -40,6 +58,7 @@ struct UnitFacts {
   /// and one gradient of a parameter at a time; and autocast's copies for the units behind it.
   Linear backward_peak = {};
   Linear forward_s = {}, backward_s = {};
+  PartFacts in_parts = {};
 
   std::int64_t elements() const { return parameters + shared; }
 };

@@ -97,8 +97,14 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
               HasSubstr("mesh.tensor"));
   EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=2", "train.clip_norm=1"}), "");
   EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=2", "zero.level=1", "train.clip_norm=1"}), "");
-  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.stages=auto"}),
-              HasSubstr("give mesh.stages a number"));
+  EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=auto"}), "");
+  EXPECT_EQ(refusal({"mesh.tensor=auto", "zero.level=1"}), "");
+  EXPECT_THAT(refusal({"mesh=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"mesh.tensor=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
+  EXPECT_THAT(refusal({"mesh.tensor=auto", "train.deterministic=true"}),
+              HasSubstr("give mesh.tensor a number"));
+  EXPECT_THAT(refusal({"mesh.tensor=auto", "mesh.stages=2", "mesh.cuts=[2]"}),
+              HasSubstr("leave them out"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "train.optimizer=lamb"}), HasSubstr("lamb"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "compression.gradients=int8"}), HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.exact=relaxed"}), HasSubstr("strict"));

@@ -313,6 +313,25 @@ TEST(JobOverride, IsCheckedLikeTheFile) {
   }
 }
 
+// mesh = "auto" stands for the whole section, in the file and after --set.
+TEST(JobConfig, AWordMayStandForTheMesh) {
+  const auto job = parse("mesh = 'auto'\n[train]\nepochs = 3");
+  EXPECT_EQ(job.train.epochs, 3);
+  EXPECT_EQ(job.mesh,
+            parse("[mesh]\nstages = 'auto'\ntensor = 'auto'\ntensor_weights = 'speed'").mesh);
+  EXPECT_TRUE(is_open(job.mesh));
+  for (const char* text : {"mesh=auto", "mesh=\"auto\""})
+    EXPECT_EQ(parse("", {text}).mesh, job.mesh);
+  EXPECT_EQ(parse("mesh = 'auto'", {"mesh.tensor=2"}).mesh.tensor, 2);
+  EXPECT_EQ(parse(to_toml(job)).mesh, job.mesh);
+  EXPECT_EQ(error_of("mesh = 'auto '"),
+            "job.toml:1: [mesh] is a section, or the word \"auto\", not \"auto \"");
+  EXPECT_THAT(error_of("", {"mesh=fast"}), HasSubstr("--set mesh=fast: [mesh] is a section"));
+  EXPECT_THAT(error_of("train = 'auto'"), HasSubstr("expected a section, found a string"));
+  EXPECT_THAT(error_of("[mesh]\ntensor = 'some'"),
+              HasSubstr("expected \"auto\" or a whole number"));
+}
+
 TEST(JobConfig, SurvivesTheTripThroughToml) {
   EXPECT_EQ(parse(to_toml(JobConfig())), JobConfig());
   JobConfig job;

@@ -1,6 +1,8 @@
 #pragma once
 // Models and clusters that plans are tested with.
 
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "bimetal/plan/mesh/cluster.h"
@@ -8,6 +10,15 @@
 #include "bimetal/plan/mesh/transformer_facts.h"
 
 namespace bimetal::plan {
+
+inline constexpr double kGiB = 1 << 30;
+
+inline MeshInput input_of(ModelFacts facts, std::int64_t batch) {
+  MeshInput input;
+  input.facts = {std::move(facts)};
+  input.global_batch = batch;
+  return input;
+}
 
 /// A small model in which a stage can be anything: units of unlike length.
 inline ModelFacts unequal_units() {

@@ -19,15 +19,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr double kGiB = 1 << 30;
-
-MeshInput input_of(ModelFacts facts, std::int64_t batch) {
-  MeshInput input;
-  input.facts = {std::move(facts)};
-  input.global_batch = batch;
-  return input;
-}
-
 /// Every pipeline of single devices: each order of each part of them, each cut, each number of
 /// micro-batches that divides the batch.
 double best_of_all(const MeshInput& input, const Cluster& cluster) {

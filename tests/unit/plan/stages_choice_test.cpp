@@ -10,14 +10,7 @@
 namespace bimetal::plan {
 namespace {
 
-constexpr double kPlenty = 64.0 * (1 << 30);
-
-MeshInput input_for(ModelFacts facts, std::int64_t batch) {
-  MeshInput input;
-  input.facts = {std::move(facts)};
-  input.global_batch = batch;
-  return input;
-}
+constexpr double kPlenty = 64 * kGiB;
 
 std::vector<std::size_t> stage_counts(const std::vector<MeshChoice>& choices) {
   std::vector<std::size_t> counts;
@@ -26,8 +19,7 @@ std::vector<std::size_t> stage_counts(const std::vector<MeshChoice>& choices) {
 }
 
 TEST(StagesChoice, FastLinksSpeakForSharesAndSlowOnesForStages) {
-  const auto input =
-      input_for(transformer_facts({.layers = 24, .width = 1024, .context = 512}), 16);
+  const auto input = input_of(transformer_facts({.layers = 24, .width = 1024, .context = 512}), 16);
   const std::vector<double> speeds = {1, 1, 1, 1}, memory(4, kPlenty);
   const auto fast = choose_stages(input, apart(speeds, memory, {5e-6, 50e9}), {});
   EXPECT_THAT(stage_counts(fast), ::testing::ElementsAre(1, 2, 3, 4));
@@ -38,7 +30,7 @@ TEST(StagesChoice, FastLinksSpeakForSharesAndSlowOnesForStages) {
 }
 
 TEST(StagesChoice, EveryoneIsInTheirOrder) {
-  const auto choices = choose_stages(input_for(unequal_units(), 12),
+  const auto choices = choose_stages(input_of(unequal_units(), 12),
                                      apart({1, 3, 1, 1}, std::vector(4, kPlenty), kFastLink), {});
   for (const auto& choice : choices) {
     if (choice.scheme != Scheme::Pipeline) continue;
@@ -58,7 +50,7 @@ TEST(StagesChoice, WhatFitsOnNobodyIsCut) {
       transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
   const double whole = 16 * static_cast<double>(model.elements());
   const auto cluster = apart({2, 1}, {0.98 * whole, 0.9 * whole}, kFastLink);
-  const auto choices = choose_stages(input_for(model, 16), cluster, {});
+  const auto choices = choose_stages(input_of(model, 16), cluster, {});
   ASSERT_EQ(choices.size(), 2u);
   EXPECT_EQ(choices[0].stages.size(), 2u);
   EXPECT_TRUE(choices[0].fits());
@@ -66,7 +58,7 @@ TEST(StagesChoice, WhatFitsOnNobodyIsCut) {
 }
 
 TEST(StagesChoice, WhatIsStatedWins) {
-  const auto input = input_for(unequal_units(), 12);
+  const auto input = input_of(unequal_units(), 12);
   const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kPlenty), kGigabitLink);
   EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 2})),
               ::testing::ElementsAre(2));
@@ -91,7 +83,7 @@ std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
 
 // A device as fast as two others together, on slow links: each is to do half of the work.
 TEST(StagesChoice, StagesMayHaveReplicasOfTheirOwnNumber) {
-  const auto input = input_for(transformer_facts({.layers = 12, .width = 768, .context = 512}), 32);
+  const auto input = input_of(transformer_facts({.layers = 12, .width = 768, .context = 512}), 32);
   const auto cluster = apart({2, 1, 1}, std::vector(3, kPlenty), {1e-4, 0.4e9});
   const auto choices = choose_stages(input, cluster, {});
   const auto two = std::ranges::find(choices, 2u, [](const auto& c) { return c.stages.size(); });
@@ -106,7 +98,7 @@ TEST(StagesChoice, ModelsOfFewUnitsHaveFewStages) {
   auto model = unequal_units();
   model.units.resize(2);
   const auto choices = choose_stages(
-      input_for(model, 12), apart({1, 1, 1, 1}, std::vector(4, kPlenty), kGigabitLink), {});
+      input_of(model, 12), apart({1, 1, 1, 1}, std::vector(4, kPlenty), kGigabitLink), {});
   for (const auto& choice : choices) EXPECT_LE(choice.stages.size(), 2u);
 }
 

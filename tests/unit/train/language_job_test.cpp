@@ -11,6 +11,7 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/plan/mesh/tensor_parts.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/measure/unit_memory.h"
 #include "unit/data/text/token_files.h"
@@ -287,6 +288,35 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredOneInMemoryAtATime) {
     EXPECT_NEAR(one.forward_peak.at(4) / other.forward_peak.at(4), 1, 0.02) << one.name;
     EXPECT_NEAR(one.backward_peak.at(4) / other.backward_peak.at(4), 1, 0.1) << one.name;
   }
+}
+
+TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsToo) {
+  job_.model.name = GetParam();
+  const auto task = test::task_of(job_);
+  const auto facts =
+      measure_units(job_.train, *task, {.dtype = torch::kFloat64, .repeats = 0, .parts = true});
+  ASSERT_TRUE(facts);
+  EXPECT_EQ(plan::most_tensor_ranks(*facts), 2) << "heads";
+  const auto& block = facts->units[1];
+  std::int64_t cut = 0;
+  for (const auto& split : block.in_parts.splits) cut += split.own;
+  EXPECT_GT(cut, block.parameters / 2);
+  EXPECT_LT(cut, block.parameters) << "normalisations stay whole";
+  // Two sums of what goes to the next unit, in each direction (Megatron's f and g).
+  EXPECT_EQ(block.in_parts.forward_sums, 2);
+  EXPECT_EQ(block.in_parts.backward_sums, 2);
+  EXPECT_DOUBLE_EQ(block.in_parts.forward_summed_bytes.at(4), 2 * block.output.at(4));
+  EXPECT_DOUBLE_EQ(block.in_parts.backward_summed_bytes.at(4), 2 * block.output.at(4));
+  // Inputs stay whole, what is between the matrices does not.
+  EXPECT_GT(block.in_parts.saved, 0.02);
+  EXPECT_LT(block.in_parts.saved, 0.7);
+  const auto& head = facts->units.back();
+  EXPECT_EQ(head.in_parts.forward_sums, 2) << "of the loss";
+  EXPECT_EQ(head.in_parts.backward_sums, 1);
+  EXPECT_LT(head.in_parts.saved, 0.8);
+
+  const auto whole = measure_units(job_.train, *task, {.dtype = torch::kFloat64});
+  EXPECT_EQ(plan::most_tensor_ranks(*whole), 1) << "nobody has asked";
 }
 
 // The head's gradient, and the embedding's, which is added to it: not their sum as a third.

@@ -36,6 +36,7 @@ std::string_view name_of(plan::Scheme scheme) {
     case plan::Scheme::Alone: return "alone";
     case plan::Scheme::Data: return "data";
     case plan::Scheme::Pipeline: return "pipeline";
+    case plan::Scheme::Tensor: return "tensor";
   }
   return "";
 }
@@ -47,6 +48,9 @@ nlohmann::json choice_json(const plan::Cluster& cluster, const MeshChoice& choic
                          {"recomputed", choice.keeping.recomputed_at_once > 0},
                          {"schedule", to_string(choice.schedule)},
                          {"micro_batches", choice.micro_batches},
+                         {"tensor", choice.tensor},
+                         {"tensor_weights", choice.tensor_weights},
+                         {"summed_s", choice.summed_s},
                          {"step_s", choice.step_s},
                          {"compute_s", choice.compute_s},
                          {"waiting_s", choice.waiting_s},
@@ -61,9 +65,10 @@ nlohmann::json choice_json(const plan::Cluster& cluster, const MeshChoice& choic
     nlohmann::json own = {
         {"begin", stage.begin}, {"end", stage.end}, {"devices", nlohmann::json::array()}};
     for (std::size_t i = 0; i < stage.devices.size(); ++i) {
+      const auto replica = i / static_cast<std::size_t>(choice.tensor);
       own["devices"].push_back({{"device", stage.devices[i]},
                                 {"name", cluster.device(stage.devices[i]).name},
-                                {"samples", stage.samples[i]},
+                                {"samples", stage.samples[replica]},
                                 {"peak_bytes", choice.peak_bytes[next++]}});
     }
     json["stages"].push_back(std::move(own));

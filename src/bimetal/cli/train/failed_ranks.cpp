@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kToLeaveWord{5};
 
 /// A rank of a mesh is told of by its place in it. One that does not fit the ranks they refuse.
 void name_by_place(launch::LaunchPlan& plan, const job::MeshConfig& mesh) {
-  if (mesh.stages == job::kAutoStages) return;
+  if (is_open(mesh)) return;
   if (mesh.stages * mesh.tensor == 1) return;
   parallel::MeshShape shape;
   try {

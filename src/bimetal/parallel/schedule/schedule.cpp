@@ -156,6 +156,14 @@ int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_
   return micro_batches_near(kind, stages, static_cast<int>(wanted));
 }
 
+std::vector<std::int64_t> micro_batch_sizes(std::int64_t samples, int micro_batches) {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t i = 0; i < micro_batches; ++i) {
+    sizes.push_back(samples * (i + 1) / micro_batches - samples * i / micro_batches);
+  }
+  return sizes;
+}
+
 std::vector<Action> schedule(Kind kind, int stage, const Shape& shape) {
   require_possible(kind, shape);
   if (stage < 0 || stage >= shape.stages) {

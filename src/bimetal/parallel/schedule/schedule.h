@@ -70,6 +70,10 @@ int micro_batches_near(Kind kind, int stages, int wanted);
 /// samples cut, or enough that the bubble of equal stages is a fifth of the step at most.
 int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_t pieces);
 
+/// How many samples each of so many micro-batches has: as equal as can be, 0 where there are too
+/// few.
+std::vector<std::int64_t> micro_batch_sizes(std::int64_t samples, int micro_batches);
+
 /// The actions of stage `stage` in their order. Whatever follows from the order of the model is
 /// waited for: forward for that of the piece before, backward for that of the piece behind. Each
 /// micro-batch has one forward per chunk, and either a backward or a backward_input and then a

@@ -41,6 +41,7 @@ class Cluster {
   const std::vector<MeshDevice>& devices() const noexcept { return devices_; }
   const MeshDevice& device(int index) const { return devices_[static_cast<std::size_t>(index)]; }
   int size() const noexcept { return static_cast<int>(devices_.size()); }
+  const Network& network() const noexcept { return network_; }
   const HostLinks& host_of(int device) const;
   bool same_host(int a, int b) const;
 

@@ -90,12 +90,13 @@ class Section {
 };
 
 void read_model(const std::string& origin, const toml::table& table, DescribedCluster& cluster) {
-  const Section section(
-      origin, "[model]", table,
-      {"layers", "width", "context", "vocabulary", "global_batch", "precision", "optimizer"});
+  const Section section(origin, "[model]", table,
+                        {"layers", "width", "heads", "context", "vocabulary", "global_batch",
+                         "precision", "optimizer"});
   TransformerSizes sizes;
   sizes.layers = section.whole("layers", sizes.layers);
   sizes.width = section.whole("width", sizes.width);
+  sizes.heads = section.whole("heads", sizes.heads);
   sizes.context = section.whole("context", sizes.context);
   sizes.vocabulary = section.whole("vocabulary", sizes.vocabulary);
   const auto precision = section.text("precision", "float32");

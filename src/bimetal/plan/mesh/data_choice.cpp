@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "bimetal/balance/shares.h"
+#include "bimetal/plan/memory/memory_plan.h"
 
 namespace bimetal::plan {
 namespace {
@@ -76,15 +78,32 @@ class DataChooser {
       shards_.push_back(std::isfinite(memory) ? device(i).memory_bytes / memory
                                               : 1.0 / static_cast<double>(devices_.size()));
     }
+    copied_.assign(devices_.size(), 0.0);
+    if (copies()) copied_ = copied_shards(shards_);
   }
 
+  bool copies() const { return keeping_.level > 0 && keeping_.copies > 1 && devices_.size() > 1; }
+
+  /// The gradients of each shard on their way to its copy, once they are summed: nothing hides
+  /// them.
+  double copying_seconds(double bytes) const {
+    if (!copies()) return 0;
+    std::vector<int> next(devices_.begin() + 1, devices_.end());
+    next.push_back(devices_.front());
+    std::vector<double> sent;
+    for (const double shard : shards_) sent.push_back(shard * bytes);
+    return cluster_.send_seconds(devices_, next, sent);
+  }
+
+  using FittingKey = std::tuple<std::size_t, double, std::int64_t, double, double>;
   struct Fitting {
     double at_once = 1, peak = 0, missing = 0;
   };
 
   /// The most samples at once that fit; 1 where even that does not. Alike devices are asked once.
   double fit(std::size_t i, MeshChoice& choice) {
-    const auto key = std::tuple(device(i).facts, device(i).memory_bytes, shares_[i], shards_[i]);
+    const FittingKey key = {device(i).facts, device(i).memory_bytes, shares_[i], shards_[i],
+                            copied_[i]};
     const auto [place, fresh] = fittings_.try_emplace(key);
     if (fresh) place->second = fitting_of(i);
     const auto& fitting = place->second;
@@ -102,6 +121,7 @@ class DataChooser {
     while (true) {
       const RankLoad load{.ranks = static_cast<int>(devices_.size()),
                           .shard = shards_[i],
+                          .copied = copied_[i],
                           .samples = static_cast<double>(shares_[i]),
                           .at_once = fitting.at_once,
                           .host_is_device = true,
@@ -135,7 +155,10 @@ class DataChooser {
     choice.sent_s = passes / 2 * once * uneven;
     const double bucket = std::min(bytes, input_.bucket_mb * double(1 << 20));
     const double last = cluster_.all_reduce_seconds(devices_, bucket);
-    const double exposed = last + std::max(0.0, choice.sent_s - last - kHidden * choice.compute_s);
+    const double copied = copying_seconds(bytes);
+    const double exposed =
+        copied + last + std::max(0.0, choice.sent_s - last - kHidden * choice.compute_s);
+    choice.sent_s += copied;
     choice.step_s = choice.compute_s + exposed;
     choice.waiting_s = exposed;
   }
@@ -145,8 +168,8 @@ class DataChooser {
   const std::vector<int>& devices_;
   const Keeping& keeping_;
   balance::Shares shares_;
-  std::vector<double> shards_;
-  std::map<std::tuple<std::size_t, double, std::int64_t, double>, Fitting> fittings_;
+  std::vector<double> shards_, copied_;  ///< of each rank, and of its copy of another's
+  std::map<FittingKey, Fitting> fittings_;
 };
 
 }  // namespace
@@ -162,6 +185,14 @@ double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int de
   const auto& own = cluster.device(device);
   const auto pass = pass_of(input.facts[own.facts], own.slower, false);
   return pass.per_sample + pass.fixed / at_once;
+}
+
+std::vector<int> fastest_first(const MeshInput& input, const Cluster& cluster) {
+  std::vector<int> devices(static_cast<std::size_t>(cluster.size()));
+  std::iota(devices.begin(), devices.end(), 0);
+  std::ranges::stable_sort(devices, {},
+                           [&](int d) { return seconds_per_sample(input, cluster, d, 1); });
+  return devices;
 }
 
 }  // namespace bimetal::plan

@@ -18,4 +18,7 @@ std::optional<MeshChoice> choose_data(const MeshInput& input, const Cluster& clu
 double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int device,
                           double at_once);
 
+/// All devices, by what a single sample takes.
+std::vector<int> fastest_first(const MeshInput& input, const Cluster& cluster);
+
 }  // namespace bimetal::plan

@@ -8,20 +8,12 @@ namespace {
 
 namespace schedule = parallel::schedule;
 
-std::vector<std::int64_t> pieces_of(std::int64_t batch, int micro_batches) {
-  std::vector<std::int64_t> pieces;
-  for (int i = 0; i < micro_batches; ++i) {
-    pieces.push_back(batch * (i + 1) / micro_batches - batch * i / micro_batches);
-  }
-  return pieces;
-}
-
 schedule::Deal deal_of(const ByReplica& speeds, std::int64_t batch, int micro_batches) {
   auto seconds = speeds;
   for (auto& of_stage : seconds) {
     for (auto& one : of_stage) one = one > 0 ? 1 / one : schedule::kNeverSeconds;
   }
-  return {seconds, pieces_of(batch, micro_batches)};
+  return {seconds, schedule::micro_batch_sizes(batch, micro_batches)};
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "bimetal/plan/mesh/layouts.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace bimetal::plan {
 namespace {
@@ -137,7 +139,63 @@ std::vector<std::vector<int>> orders_of(const Cluster& cluster, std::vector<int>
   return orders;
 }
 
+/// `groups` and each set of groups of so many of the devices that are `left`.
+void every_grouping(Groups& groups, const std::vector<int>& left, std::size_t tensor,
+                    std::vector<Groups>& found) {
+  if (left.size() < tensor) {
+    if (!groups.empty()) found.push_back(groups);
+    return;
+  }
+  // A bit for each device behind the first: whether it is in the first's group.
+  const std::vector<int> behind(left.begin() + 1, left.end());
+  every_grouping(groups, behind, tensor, found);
+  for (unsigned set = 0; set < 1u << behind.size(); ++set) {
+    if (static_cast<std::size_t>(std::popcount(set)) + 1 != tensor) continue;
+    std::vector<int> group = {left.front()}, others;
+    for (std::size_t i = 0; i < behind.size(); ++i) {
+      (set >> i & 1 ? group : others).push_back(behind[i]);
+    }
+    groups.push_back(std::move(group));
+    every_grouping(groups, others, tensor, found);
+    groups.pop_back();
+  }
+}
+
+/// One after the other; what is left over has none.
+void add_groups(const std::vector<int>& devices, std::size_t tensor, Groups& groups) {
+  for (std::size_t i = 0; i + tensor <= devices.size(); i += tensor) {
+    const auto first = devices.begin() + static_cast<std::ptrdiff_t>(i);
+    groups.emplace_back(first, first + static_cast<std::ptrdiff_t>(tensor));
+  }
+}
+
 }  // namespace
+
+std::vector<Groups> groupings_of(const Cluster& cluster, const std::vector<int>& fastest_first,
+                                 std::size_t tensor) {
+  std::vector<Groups> found;
+  if (cluster.size() <= kSearchedThrough) {
+    Groups groups;
+    every_grouping(groups, fastest_first, tensor, found);
+    return found;
+  }
+  std::map<std::size_t, std::vector<int>> hosts;
+  std::map<std::pair<std::size_t, DeviceKind>, std::vector<int>> alike;
+  for (const int device : fastest_first) {
+    const auto host = cluster.device(device).host;
+    hosts[host].push_back(device);
+    alike[{host, kind_of(cluster, device)}].push_back(device);
+  }
+  Groups of_kinds, of_hosts, anywhere;
+  for (const auto& [kind, devices] : alike) add_groups(devices, tensor, of_kinds);
+  for (const auto& [host, devices] : hosts) add_groups(devices, tensor, of_hosts);
+  if (fastest_first.size() <= kEveryCount) add_groups(fastest_first, tensor, anywhere);
+  for (auto* const groups : {&of_kinds, &of_hosts, &anywhere}) {
+    if (groups->empty() || std::ranges::find(found, *groups) != found.end()) continue;
+    found.push_back(std::move(*groups));
+  }
+  return found;
+}
 
 std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int>& sorted) {
   std::set<std::size_t> counts = {sorted.size()};

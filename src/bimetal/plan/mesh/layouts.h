@@ -29,6 +29,15 @@ std::vector<Layout> parts_of(const std::vector<int>& devices, std::size_t stages
 /// Layouts one change away: two devices have changed places, or one has gone.
 std::vector<Layout> neighbours_of(const Layout& layout);
 
+/// Devices in groups of as many each, which compute every layer together.
+using Groups = std::vector<std::vector<int>>;
+
+/// Ways to form groups of `tensor` devices, the faster first in each. Up to kSearchedThrough
+/// devices: every one. Beyond: of each host those that are alike; and of up to 16 devices also
+/// whichever come next in the order of speed, wherever they are.
+std::vector<Groups> groupings_of(const Cluster& cluster, const std::vector<int>& fastest_first,
+                                 std::size_t tensor);
+
 /// How many devices of a sorted list are worth trying.
 std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int>& sorted);
 

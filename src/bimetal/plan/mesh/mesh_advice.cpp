@@ -28,6 +28,10 @@ std::string kept(const Keeping& keeping) {
   return text;
 }
 
+std::string rate_text(double bytes_per_s) {
+  return fmt::format("{:.3g} Gbit/s", 8e-9 * bytes_per_s);
+}
+
 double percent(double longer, double shorter) {
   return 100 * (longer / shorter - 1);
 }
@@ -39,10 +43,15 @@ std::string lacks(const Cluster& cluster, const MeshChoice& choice) {
 
 /// Of what a step takes beyond the work of its devices, the largest part.
 std::string where_time_goes(const MeshChoice& choice) {
+  constexpr double kTelling = 0.1;  // of a step
+  if (choice.summed_s > kTelling * choice.step_s) {
+    return sums_text(choice);
+  }
   switch (choice.scheme) {
+    case Scheme::Tensor: return "what every device computes whole, and pieces that do not divide";
     case Scheme::Alone: return "one device does all the work";
     case Scheme::Data:
-      return choice.waiting_s > 0.1 * choice.step_s
+      return choice.waiting_s > kTelling * choice.step_s
                  ? fmt::format("{} of a step for sending that nothing hides",
                                seconds_text(choice.waiting_s))
                  : "its devices compute for longer";
@@ -53,19 +62,29 @@ std::string where_time_goes(const MeshChoice& choice) {
              : fmt::format("its devices are idle for {:.0f} % of the time", 100 * choice.bubble);
 }
 
+/// "a", or of those that have its tensors in parts "a + b".
+std::string replica_name(const Cluster& cluster, const MeshChoice& choice, std::size_t stage,
+                         std::size_t replica) {
+  const auto parts = static_cast<std::size_t>(choice.tensor);
+  std::vector<std::string> names;
+  for (std::size_t part = 0; part < parts; ++part) {
+    names.push_back(cluster.device(choice.stages[stage].devices[replica * parts + part]).name);
+  }
+  return fmt::format("{}", fmt::join(names, " + "));
+}
+
 std::string work_of(const Cluster& cluster, const MeshChoice& choice) {
   std::vector<std::string> lines;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
     constexpr std::size_t kNamed = 4;
     std::vector<std::string> names;
-    for (std::size_t i = 0; i < std::min(kNamed, stage.devices.size()); ++i) {
+    const auto replicas = choice.replicas(s);
+    for (std::size_t r = 0; r < std::min(kNamed, replicas); ++r) {
       names.push_back(
-          fmt::format("{} ({} samples)", cluster.device(stage.devices[i]).name, stage.samples[i]));
+          fmt::format("{} ({} samples)", replica_name(cluster, choice, s, r), stage.samples[r]));
     }
-    if (stage.devices.size() > kNamed) {
-      names.push_back(fmt::format("{} more", stage.devices.size() - kNamed));
-    }
+    if (replicas > kNamed) names.push_back(fmt::format("{} more", replicas - kNamed));
     lines.push_back(choice.scheme == Scheme::Pipeline
                         ? fmt::format("stage {}: units {} to {} on {}", s, stage.begin,
                                       stage.end - 1, fmt::join(names, ", "))
@@ -80,8 +99,22 @@ std::string work_of(const Cluster& cluster, const MeshChoice& choice) {
 
 std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
   std::vector<std::size_t> counts;
-  for (const auto& stage : choice.stages) counts.push_back(stage.devices.size());
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) counts.push_back(choice.replicas(s));
   return counts;
+}
+
+std::string weights_text(const std::vector<double>& weights, std::string_view between) {
+  std::vector<std::string> texts;
+  for (const double weight : weights) texts.push_back(fmt::format("{:.4g}", weight));
+  return fmt::format("{}", fmt::join(texts, between));
+}
+
+/// "tensors in parts on 2", with their weights where they are unlike.
+std::string parts_text(const MeshChoice& choice) {
+  auto text = fmt::format("tensors in parts on {}", choice.tensor);
+  const auto [least, most] = std::ranges::minmax(choice.tensor_weights);
+  if (least == most) return text;
+  return text + fmt::format(" ({})", weights_text(choice.tensor_weights, " : "));
 }
 
 }  // namespace
@@ -96,17 +129,23 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice) {
     return fmt::format("data parallel over {}{}", count, kept(choice.keeping));
   }
   const auto counts = replica_counts(choice);
+  if (choice.scheme == Scheme::Tensor) {
+    const auto times = counts[0] > 1 ? fmt::format(" × {} replicas", counts[0]) : "";
+    return parts_text(choice) + times + kept(choice.keeping);
+  }
   const std::string replicas =
       !choice.even()        ? fmt::format(" of {} replicas", fmt::join(counts, " + "))
       : counts.front() == 1 ? ""
                             : fmt::format(" × {} replicas", counts.front());
-  return fmt::format("{} stages{}, {} × {} micro-batch{}{}", choice.stages.size(), replicas,
-                     to_string(choice.schedule), choice.micro_batches,
+  const auto parts = choice.tensor > 1 ? ", " + parts_text(choice) : "";
+  return fmt::format("{} stages{}{}, {} × {} micro-batch{}{}", choice.stages.size(), replicas,
+                     parts, to_string(choice.schedule), choice.micro_batches,
                      choice.micro_batches == 1 ? "" : "es", kept(choice.keeping));
 }
 
 std::string keys_of(const MeshChoice& choice) {
   std::vector<std::string> keys;
+  const auto counts = replica_counts(choice);
   if (choice.scheme == Scheme::Pipeline) {
     std::vector<std::size_t> cuts;
     for (std::size_t s = 1; s < choice.stages.size(); ++s) cuts.push_back(choice.stages[s].begin);
@@ -114,17 +153,33 @@ std::string keys_of(const MeshChoice& choice) {
             fmt::format("mesh.cuts=[{}]", fmt::join(cuts, ", ")),
             fmt::format("mesh.schedule=\"{}\"", to_string(choice.schedule)),
             fmt::format("mesh.micro_batches={}", choice.micro_batches)};
-    const auto counts = replica_counts(choice);
-    if (!choice.even()) {
-      keys.push_back(fmt::format("mesh.replicas=[{}]", fmt::join(counts, ", ")));
-    } else if (counts.front() > 1) {
-      keys.push_back(fmt::format("mesh.replicas={}", counts.front()));
-    }
   }
-  if (choice.scheme != Scheme::Pipeline || choice.keeping != Keeping{}) {
+  if (choice.tensor > 1) {
+    keys.push_back(fmt::format("mesh.tensor={}", choice.tensor));
+    keys.push_back(
+        fmt::format("mesh.tensor_weights=[{}]", weights_text(choice.tensor_weights, ", ")));
+  }
+  if (!choice.even()) {
+    keys.push_back(fmt::format("mesh.replicas=[{}]", fmt::join(counts, ", ")));
+  } else if (counts.front() > 1 && choice.scheme != Scheme::Data) {
+    keys.push_back(fmt::format("mesh.replicas={}", counts.front()));
+  }
+  // Without stages a rank of several that has no memory left cannot repeat a step.
+  if (choice.scheme == Scheme::Tensor && choice.micro_batches > 1) {
+    const auto most = *std::ranges::max_element(choice.stages.front().samples);
+    keys.push_back(fmt::format("train.micro_batch={}",
+                               (most + choice.micro_batches - 1) / choice.micro_batches));
+  }
+  const bool cut = choice.scheme == Scheme::Pipeline || choice.scheme == Scheme::Tensor;
+  if (!cut || choice.keeping != Keeping{}) {
     keys.push_back(describe(choice.keeping, /*as_keys=*/true));
   }
   return fmt::format("{}", fmt::join(keys, ", "));
+}
+
+std::string sums_text(const MeshChoice& choice) {
+  return fmt::format("sums of activations take {} of a step, over a link of {}",
+                     seconds_text(choice.summed_s), rate_text(choice.sums_bytes_per_s));
 }
 
 std::string why_not(const Cluster& cluster, const MeshChoice& choice, const MeshChoice* best) {
@@ -166,12 +221,15 @@ std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan) {
                                 idle, plural(idle)));
   }
   lines.push_back(fmt::format("In the job file: {}.", keys_of(best)));
-  if (best.scheme == Scheme::Pipeline && used <= kNamedInOrder) {
+  const bool ordered = best.scheme == Scheme::Pipeline || best.scheme == Scheme::Tensor;
+  if (ordered && used <= kNamedInOrder) {
     std::vector<std::string> names;
     for (const auto& stage : best.stages) {
       for (const int device : stage.devices) names.push_back(cluster.device(device).name);
     }
-    lines.push_back(fmt::format("Workers in the order of the stages: {}.", fmt::join(names, ", ")));
+    lines.push_back(fmt::format("Workers in the order of {}: {}.",
+                                best.tensor > 1 ? "the parts" : "the stages",
+                                fmt::join(names, ", ")));
   }
   return fmt::format("{}", fmt::join(lines, "\n"));
 }

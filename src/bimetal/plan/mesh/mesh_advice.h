@@ -13,6 +13,10 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice);
 /// Keys of the job file that ask for it: "mesh.stages=2, mesh.cuts=[7], …".
 std::string keys_of(const MeshChoice& choice);
 
+/// Of a choice with tensors in parts: "sums of activations take 12.0 ms of a step, over a link of
+/// 4.1 Gbit/s".
+std::string sums_text(const MeshChoice& choice);
+
 /// Why `choice` is not the one to take: what it lacks, or where its time goes. `best`: nullptr
 /// where nothing fits.
 std::string why_not(const Cluster& cluster, const MeshChoice& choice, const MeshChoice* best);

@@ -1,31 +1,32 @@
 #include "bimetal/plan/mesh/mesh_plan.h"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
+#include <functional>
+#include <iterator>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/dealt.h"
 #include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
-#include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
+#include "bimetal/plan/mesh/tensor_groups.h"
+#include "bimetal/plan/mesh/tensor_parts.h"
 
 namespace bimetal::plan {
 namespace {
 
 namespace schedule = parallel::schedule;
-using schedule::Kind;
 
-constexpr std::size_t kRefined = 8;           // layouts that are looked at closely
-constexpr std::size_t kSimulated = 6;         // choices whose step is simulated
 constexpr std::ptrdiff_t kMostPipelines = 3;  // in a list of the best
-constexpr int kShifts = 3;                    // rounds of moving cuts
-constexpr std::size_t kShiftedUpTo = 8;       // stages
-constexpr int kClimbs = 4;                    // rounds of exchanging places
-constexpr std::size_t kClimbedUpTo = 12;      // devices
+constexpr std::ptrdiff_t kMostInParts = 2;    // likewise
+constexpr int kMostLevel = 3;                 // of ZeRO
+constexpr int kMostParts = 8;
+constexpr int kEveryNumber = 16;  // devices; of more, numbers of parts are powers of two
 
 void check(const MeshInput& input, const Cluster& cluster) {
   const auto refuse = [](const char* flaw) { throw Error(ErrorCode::InvalidArgument, flaw); };
@@ -43,263 +44,92 @@ void check(const MeshInput& input, const Cluster& cluster) {
   if (input.global_batch < 1) refuse("a plan needs a global batch of at least 1");
 }
 
-/// What fits before what does not, then the faster; of what does not, what lacks least.
-bool better(const MeshChoice& a, const MeshChoice& b) {
-  if (a.fits() != b.fits()) return a.fits();
-  return a.fits() ? a.step_s < b.step_s : a.missing_bytes < b.missing_bytes;
-}
-
-enum class Replicas { One, Even, Uneven };
-
-Replicas replicas_of(const Layout& layout) {
-  if (!is_box(layout)) return Replicas::Uneven;
-  return layout.front().size() > 1 ? Replicas::Even : Replicas::One;
-}
-
-/// Devices that one pipeline's micro-batches go through.
-int in_line(const Layout& layout) {
-  if (is_box(layout)) return static_cast<int>(layout.size());
-  std::size_t devices = 0;
-  for (const auto& stage : layout) devices += stage.size();
-  return static_cast<int>(devices);
-}
-
-class Search {
- public:
-  Search(const MeshInput& input, const Cluster& cluster) : input_(input), cluster_(cluster) {
-    for (int d = 0; d < cluster.size(); ++d) fastest_first_.push_back(d);
-    std::ranges::stable_sort(fastest_first_, {},
-                             [&](int d) { return seconds_per_sample(input_, cluster_, d, 1); });
-  }
-
-  MeshPlan run() {
-    alone();
-    data();
-    if (cluster_.size() > 1) pipelines();
-    return sort_out();
-  }
-
- private:
-  void add(std::optional<MeshChoice> choice) {
-    if (choice) found_.push_back(std::move(*choice));
-  }
-
-  std::vector<Keeping> keepings(int least, int most) const {
-    std::vector<Keeping> all;
-    for (int level = least; level <= most; ++level) {
-      for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
-        all.push_back({.level = level, .recomputed_at_once = recomputed});
-        if (!input_.offloads || level == 0) continue;
-        all.push_back({.level = level, .optimizer = Place::Disk, .recomputed_at_once = recomputed});
-        if (level < 3) continue;
-        all.push_back({.level = level,
-                       .optimizer = Place::Disk,
-                       .parameters = Place::Disk,
-                       .recomputed_at_once = recomputed});
-      }
+/// With their tensors in parts: the same search among groups of devices.
+void search_parts(const MeshInput& input, const Cluster& cluster, FoundMeshes& found) {
+  int most = std::min(kMostParts, cluster.size());
+  for (const auto& facts : input.facts) most = std::min(most, most_tensor_ranks(facts));
+  const auto order = fastest_first(input, cluster);
+  const auto search = [&](const Groups& groups, const std::vector<double>& weights) {
+    const TensorGroups grouped(input, cluster, groups, weights);
+    auto more = search_meshes(grouped.input(), grouped.cluster(), /*most_level=*/0);
+    found.tried += more.tried;
+    bool fits = false;
+    for (auto& choice : more.choices) {
+      found.choices.push_back(grouped.expanded(std::move(choice)));
+      fits = fits || found.choices.back().fits();
     }
-    return all;
-  }
-
-  void alone() {
-    double slowest = -1;
-    for (const int device : fastest_first_) {
-      // Of alike ones, the first.
-      const double seconds = seconds_per_sample(input_, cluster_, device, 1);
-      if (seconds == slowest) continue;
-      slowest = seconds;
-      for (const auto& keeping : keepings(0, 0)) {
-        add(choose_data(input_, cluster_, {device}, keeping));
-        ++tried_;
-      }
-    }
-  }
-
-  void data() {
-    if (cluster_.size() < 2) return;
-    for (const auto count : counts_of(cluster_, fastest_first_)) {
-      const std::vector<int> devices(fastest_first_.begin(),
-                                     fastest_first_.begin() + static_cast<std::ptrdiff_t>(count));
-      for (const auto& keeping : keepings(0, 3)) {
-        add(choose_data(input_, cluster_, devices, keeping));
-        ++tried_;
-      }
-    }
-  }
-
-  struct Tried {
-    Layout layout;
-    MeshChoice choice;
+    return fits;
   };
-
-  std::optional<MeshChoice> choose(const Layout& layout, int micro_batches,
-                                   const Keeping& keeping) {
-    ++tried_;
-    return choose_cut(input_, cluster_, layout,
-                      {.micro_batches = micro_batches, .keeping = keeping});
-  }
-
-  /// With many micro-batches, and recomputation only where there is no other way.
-  std::optional<MeshChoice> first_look(const Layout& layout) {
-    const auto stages = in_line(layout);
-    for (const int micro_batches : {4 * stages, 2 * stages, stages, stages / 2, 1}) {
-      if (micro_batches < 1) continue;
-      auto choice = choose(layout, micro_batches, {});
-      if (!choice) continue;
-      if (choice->fits()) return choice;
-      auto less = choose(layout, micro_batches, {.recomputed_at_once = 1});
-      return less && better(*less, *choice) ? less : choice;
-    }
-    return std::nullopt;
-  }
-
-  MeshChoice close_look(const Layout& layout, MeshChoice best) {
-    std::vector<int> counts = {1, 2, 4, 8, 16, 32, 64, 128, 256};
-    for (const int factor : {1, 2, 3, 4, 6, 8}) {
-      counts.push_back(factor * in_line(layout));
-    }
-    std::ranges::sort(counts);
-    counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-    const bool replicas = replicas_of(layout) != Replicas::One;
-    for (const int micro_batches : counts) {
-      if (micro_batches > input_.global_batch) break;
-      for (int level = 0; level <= (replicas ? 1 : 0); ++level) {
-        for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
-          const auto choice =
-              choose(layout, micro_batches, {.level = level, .recomputed_at_once = recomputed});
-          if (choice && better(*choice, best)) best = *choice;
-        }
-      }
-    }
-    return best;
-  }
-
-  /// The best of each number of stages and replicas go on, then whatever else is best.
-  std::vector<Tried> promising(std::vector<Tried> all) const {
-    std::ranges::stable_sort(all, better, &Tried::choice);
-    std::vector<Tried> kept, rest;
-    std::map<std::pair<std::size_t, Replicas>, int> seen;
-    for (auto& one : all) {
-      const auto key = std::pair(one.layout.size(), replicas_of(one.layout));
-      (seen[key]++ == 0 ? kept : rest).push_back(std::move(one));
-    }
-    for (auto& one : rest) {
-      if (kept.size() >= kRefined) break;
-      kept.push_back(std::move(one));
-    }
-    if (kept.size() > kRefined) kept.resize(kRefined);
-    return kept;
-  }
-
-  void climb(Tried& best) {
-    if (static_cast<std::size_t>(best.choice.devices()) > kClimbedUpTo ||
-        cluster_.size() <= kSearchedThrough) {
-      return;
-    }
-    for (int round = 0; round < kClimbs; ++round) {
-      Tried next = best;
-      for (auto& layout : neighbours_of(best.layout)) {
-        const auto choice = choose(layout, best.choice.micro_batches, best.choice.keeping);
-        if (choice && better(*choice, next.choice)) next = {std::move(layout), *choice};
-      }
-      if (!better(next.choice, best.choice)) return;
-      best = std::move(next);
+  for (int tensor = 2; tensor <= most; ++tensor) {
+    const bool power = (tensor & (tensor - 1)) == 0;
+    if (cluster.size() > kEveryNumber && !power) continue;
+    for (const auto& groups : groupings_of(cluster, order, static_cast<std::size_t>(tensor))) {
+      const auto by_speed = parts_by_speed(input, cluster, groups);
+      if (search(groups, by_speed)) continue;
+      const auto by_memory = parts_by_memory(cluster, groups);
+      if (by_memory != by_speed) search(groups, by_memory);
     }
   }
+}
 
-  void pipelines() {
-    const auto units = input_.facts.front().units.size();
-    std::vector<Tried> all;
-    for (auto& layout : layouts_of(cluster_, fastest_first_, units)) {
-      if (auto choice = first_look(layout)) all.push_back({std::move(layout), *choice});
-    }
-    auto kept = promising(std::move(all));
-    for (auto& one : kept) one.choice = close_look(one.layout, one.choice);
-    std::ranges::stable_sort(kept, better, &Tried::choice);
-    if (!kept.empty()) climb(kept.front());
-    for (std::size_t i = 0; i < kept.size(); ++i) {
-      if (i >= kSimulated) break;
-      add(simulate_both(kept[i].choice));
-    }
+/// What is one kind of plan: of each the best is shown.
+auto kind_of_plan(const MeshChoice& choice) {
+  const bool even = choice.even();
+  return std::tuple(choice.scheme, choice.keeping.level, choice.stages.size(), even,
+                    even && choice.replicas(0) > 1, choice.tensor);
+}
+
+bool has_parts(const MeshChoice& choice) {
+  return choice.tensor > 1;
+}
+
+/// One plan of each kind. Those with tensors in parts take no other's place, so that it is said
+/// what speaks for them or against.
+MeshPlan sort_out(FoundMeshes found, std::size_t most) {
+  std::ranges::stable_sort(found.choices, better);
+  MeshPlan plan;
+  plan.tried = found.tried;
+  std::set<decltype(kind_of_plan(found.choices.front()))> seen;
+  for (auto& choice : found.choices) {
+    if (!seen.insert(kind_of_plan(choice)).second) continue;
+    auto& list = choice.fits() ? plan.best : plan.others;
+    const auto parts = std::ranges::count_if(list, has_parts);
+    const auto pipelines = std::ranges::count_if(list, [](const MeshChoice& other) {
+      return !has_parts(other) && other.scheme == Scheme::Pipeline;
+    });
+    const bool room = has_parts(choice)                   ? parts < kMostInParts
+                      : choice.scheme == Scheme::Pipeline ? pipelines < kMostPipelines
+                                                          : true;
+    const bool few = std::ssize(list) - parts < static_cast<std::ptrdiff_t>(most);
+    // What one device does alone is what all others are compared with.
+    const bool always = has_parts(choice) || choice.scheme == Scheme::Alone;
+    if (room && (few || always)) list.push_back(std::move(choice));
   }
+  return plan;
+}
 
-  /// By 1F1B, or with backward in two parts where that is clearly faster and fits.
-  MeshChoice simulate_both(const MeshChoice& choice) {
-    const auto plain = refined(choice);
-    // Where activations are computed again, they would be so for each part.
-    if (choice.keeping.recomputed_at_once > 0) return plain;
-    auto other = choice;
-    other.schedule = Kind::zero_bubble;
-    const auto split = refined(other);
-    const bool clearly = split.fits() && split.step_s < plain.step_s * (1 - kWorthwhile);
-    return clearly ? split : plain;
-  }
-
-  /// The cut is the best by a formula: cuts beside it may be better as they run.
-  MeshChoice refined(MeshChoice best) {
-    take_memory(input_, cluster_, best);
-    best = simulated(input_, cluster_, best);
-    if (best.stages.size() > kShiftedUpTo) return best;
-    for (int round = 0; round < kShifts; ++round) {
-      const auto before = best;
-      for (std::size_t s = 1; s < before.stages.size(); ++s) {
-        for (const int by : {-1, 1}) {
-          auto next = before;
-          next.stages[s].begin += static_cast<std::size_t>(by);
-          next.stages[s - 1].end = next.stages[s].begin;
-          if (next.stages[s - 1].begin >= next.stages[s - 1].end ||
-              next.stages[s].begin >= next.stages[s].end) {
-            continue;
-          }
-          ++tried_;
-          take_memory(input_, cluster_, next);
-          next = simulated(input_, cluster_, next);
-          if (better(next, best)) best = std::move(next);
-        }
-      }
-      if (!better(best, before)) break;
-    }
-    return best;
-  }
-
-  /// One plan of each kind.
-  MeshPlan sort_out() {
-    std::ranges::stable_sort(found_, better);
-    MeshPlan plan;
-    plan.tried = tried_;
-    using Key = std::tuple<Scheme, int, std::size_t, Replicas>;
-    std::map<Key, bool> seen;
-    for (auto& choice : found_) {
-      Layout layout;
-      for (const auto& stage : choice.stages) layout.push_back(stage.devices);
-      const Key key = {choice.scheme, choice.keeping.level, layout.size(), replicas_of(layout)};
-      if (!seen.emplace(key, true).second) continue;
-      auto& list = choice.fits() ? plan.best : plan.others;
-      const auto alike = std::ranges::count(list, choice.scheme, &MeshChoice::scheme);
-      if (choice.scheme == Scheme::Pipeline && alike >= kMostPipelines) continue;
-      if (list.size() < input_.most) list.push_back(std::move(choice));
-    }
-    for (auto* const list : {&plan.best, &plan.others}) explain(plan, *list);
-    return plan;
-  }
-
-  void explain(const MeshPlan& plan, std::vector<MeshChoice>& list) const;
-
-  const MeshInput& input_;
-  const Cluster& cluster_;
-  std::vector<int> fastest_first_;
-  std::vector<MeshChoice> found_;
-  std::size_t tried_ = 0;
-};
-
-void Search::explain(const MeshPlan& plan, std::vector<MeshChoice>& list) const {
+void explain(const Cluster& cluster, MeshPlan& plan) {
   const MeshChoice* best = plan.best.empty() ? nullptr : &plan.best.front();
-  for (auto& choice : list) {
-    if (&choice != best) choice.reason = why_not(cluster_, choice, best);
+  for (auto* const list : {&plan.best, &plan.others}) {
+    for (auto& choice : *list) {
+      if (&choice != best) choice.reason = why_not(cluster, choice, best);
+    }
   }
+}
+
+/// `devices`: those of a stage.
+template <typename Stages, typename Devices>
+bool as_many_in_each(const Stages& stages, Devices devices) {
+  return std::ranges::all_of(stages, [&](const auto& stage) {
+    return std::invoke(devices, stage).size() == std::invoke(devices, stages.front()).size();
+  });
 }
 
 }  // namespace
+
+bool is_box(const Layout& layout) {
+  return as_many_in_each(layout, std::identity());
+}
 
 int MeshChoice::devices() const {
   std::size_t count = 0;
@@ -308,18 +138,25 @@ int MeshChoice::devices() const {
 }
 
 bool MeshChoice::even() const {
-  return std::ranges::all_of(stages, [&](const MeshStage& stage) {
-    return stage.devices.size() == stages.front().devices.size();
-  });
+  return as_many_in_each(stages, &MeshStage::devices);
 }
 
 MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster) {
   check(input, cluster);
-  return Search(input, cluster).run();
+  auto found = search_meshes(input, cluster, kMostLevel);
+  if (input.parts) search_parts(input, cluster, found);
+  auto plan = sort_out(std::move(found), input.most);
+  explain(cluster, plan);
+  return plan;
 }
 
 schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
                             const MeshChoice& choice) {
+  if (choice.tensor > 1) {
+    const auto [groups, of_groups] = groups_of(choice);
+    const TensorGroups grouped(input, cluster, groups, choice.tensor_weights);
+    return run_of(grouped.input(), grouped.cluster(), of_groups);
+  }
   if (!choice.even()) {
     return run_dealt(choice, slowness_of(input, cluster, choice),
                      stage_costs(input, cluster, choice));

@@ -1,6 +1,7 @@
 #pragma once
-// Who trains a model how: the best of one device alone, data parallelism, ZeRO and pipelines over
-// some or all devices, by simulating a step of each. Pure; docs/planning.md says what is searched.
+// Who trains a model how: the best of one device alone, data parallelism, ZeRO, pipelines and
+// tensor parallelism over some or all devices, by simulating a step of each. Pure; docs/planning.md
+// says what is searched.
 
 #include <cstdint>
 #include <string>
@@ -19,17 +20,27 @@ struct MeshInput {
   std::int64_t micro_batch = 0;        ///< most samples that a device computes at once; 0: any
   int bucket_mb = 25;
   bool offloads = false;  ///< states may be kept on disks
-  std::size_t most = 6;   ///< plans to return
+  bool uneven = true;     ///< stages may have replicas of their own number
+  bool parts = true;      ///< tensors may be in parts, as far as the facts say how
+  std::size_t most = 6;   ///< plans to return, beside those with tensors in parts
 };
+
+/// Who is in which stage, in the order of the stages.
+using Layout = std::vector<std::vector<int>>;
+
+/// Whether all stages have as many devices.
+bool is_box(const Layout& layout);
 
 /// One or several devices that have the same units.
 struct MeshStage {
+  /// Replica by replica; those that have a replica's tensors in parts are neighbours.
   std::vector<int> devices = {};
-  std::vector<std::int64_t> samples = {};  ///< of the global batch that each computes
+  std::vector<std::int64_t> samples = {};  ///< of the global batch that each replica computes
   std::size_t begin = 0, end = 0;          ///< units
 };
 
-enum class Scheme { Alone, Data, Pipeline };
+/// Tensor: without stages. A pipeline's stages may have tensors in parts, too.
+enum class Scheme { Alone, Data, Pipeline, Tensor };
 
 /// A way to train, and what a step of it comes to.
 struct MeshChoice {
@@ -38,12 +49,16 @@ struct MeshChoice {
   Keeping keeping = {};  ///< level (pipelines: of each stage's replicas), recomputation
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int micro_batches = 1;  ///< of each replica; where stages are not even(), of all together
+  int tensor = 1;         ///< devices that have a replica's tensors in parts
+  std::vector<double> tensor_weights = {};  ///< of these parts; empty where there is one
 
   double step_s = 0;
-  double compute_s = 0;                 ///< of the busiest device
-  double waiting_s = 0;                 ///< of that device: what is left of the step
-  double bubble = 0;                    ///< part of all devices' time in which nothing is computed
-  double sent_s = 0;                    ///< gradients and parameters on their way, hidden or not
+  double compute_s = 0;  ///< of the busiest device
+  double waiting_s = 0;  ///< of that device: what is left of the step
+  double bubble = 0;     ///< part of all devices' time in which nothing is computed
+  double sent_s = 0;     ///< gradients and parameters on their way, hidden or not
+  double summed_s = 0;   ///< of compute_s: sums of activations over the devices that have parts
+  double sums_bytes_per_s = 0;          ///< of the slowest link that these go over
   std::vector<double> peak_bytes = {};  ///< in the order of the stages' devices
   double missing_bytes = 0;             ///< of the device that lacks most; 0: it fits
   int missing_on = -1;                  ///< that device
@@ -51,7 +66,11 @@ struct MeshChoice {
 
   bool fits() const { return missing_bytes <= 0; }
   int devices() const;
-  /// Whether all stages have as many replicas.
+  /// Of a stage.
+  std::size_t replicas(std::size_t stage) const {
+    return stages[stage].devices.size() / static_cast<std::size_t>(tensor);
+  }
+  /// Whether all stages have as many replicas: is_box() of their devices.
   bool even() const;
 };
 

@@ -20,9 +20,8 @@ namespace schedule = parallel::schedule;
 
 /// In a box a replica goes through all stages: one share for each, by its slowest stage. Else each
 /// stage deals its own.
-void deal(const MeshInput& input, const Layout& layout, const ByReplica& speeds,
-          MeshChoice& choice) {
-  if (!is_box(layout)) return deal_by_speed(speeds, input.global_batch, choice);
+void deal(const MeshInput& input, const ByReplica& speeds, MeshChoice& choice) {
+  if (!choice.even()) return deal_by_speed(speeds, input.global_batch, choice);
   auto through = speeds.front();
   for (std::size_t r = 0; r < through.size(); ++r) {
     for (const auto& stage : speeds) through[r] = std::min(through[r], stage[r]);
@@ -47,14 +46,14 @@ class Chooser {
   std::optional<MeshChoice> choose() {
     const auto units = input_.facts.front().units.size();
     if (units < layout_.size()) return std::nullopt;
-    deal(input_, layout_, whole_speeds(units), choice_);
+    deal(input_, whole_speeds(units), choice_);
     if (!worth_while()) return std::nullopt;
     if (!cut()) return std::nullopt;
     const bool replicas =
         std::ranges::any_of(layout_, [](const auto& stage) { return stage.size() > 1; });
     // What a replica's slowest stage is, is known only now.
     if (replicas) {
-      deal(input_, layout_, stage_speeds(), choice_);
+      deal(input_, stage_speeds(), choice_);
       if (!worth_while() || !cut()) return std::nullopt;
     }
     return choice_;
@@ -91,7 +90,7 @@ class Chooser {
 
   /// A device without a sample, or with fewer than micro-batches, would be of no use.
   bool worth_while() const {
-    const bool box = is_box(layout_);
+    const bool box = choice_.even();
     if (!box && input_.global_batch < choice_.micro_batches) return false;
     for (const auto& stage : choice_.stages) {
       for (const auto samples : stage.samples) {
@@ -145,7 +144,7 @@ class Chooser {
                                       passing_bytes(facts_of(input_, cluster_, device), load));
       }
       for (std::size_t u = 0; u < units; ++u) {
-        seconds[u] = is_box(layout_) ? std::ranges::max(each[u]) : shared_seconds(each[u]);
+        seconds[u] = choice_.even() ? std::ranges::max(each[u]) : shared_seconds(each[u]);
       }
       problem.memory.push_back(std::max(0.0, memory));
     }
@@ -184,11 +183,6 @@ class Chooser {
 };
 
 }  // namespace
-
-bool is_box(const Layout& layout) {
-  return std::ranges::all_of(
-      layout, [&](const auto& stage) { return stage.size() == layout.front().size(); });
-}
 
 std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& cluster,
                                      const Layout& layout, const PipelineOptions& options) {

@@ -9,12 +9,6 @@
 
 namespace bimetal::plan {
 
-/// Who is in which stage, in the order of the stages.
-using Layout = std::vector<std::vector<int>>;
-
-/// Whether all stages have as many replicas.
-bool is_box(const Layout& layout);
-
 struct PipelineOptions {
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int micro_batches = 1;

@@ -1,6 +1,7 @@
 #include "bimetal/plan/mesh/stages_choice.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -8,6 +9,8 @@
 #include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/tensor_groups.h"
+#include "bimetal/plan/mesh/tensor_parts.h"
 
 namespace bimetal::plan {
 namespace {
@@ -72,12 +75,12 @@ bool beats(const MeshChoice& a, const MeshChoice& b) {
   return a.step_s < b.step_s * (1 - kWorthwhile);
 }
 
-}  // namespace
-
-std::vector<MeshChoice> choose_stages(const MeshInput& input, const Cluster& cluster,
-                                      const StagesWish& wish) {
-  std::vector<MeshChoice> all;  // those with fewer stages first
+/// Of devices that have every tensor whole; those with fewer stages first.
+std::vector<MeshChoice> in_stages(const MeshInput& input, const Cluster& cluster,
+                                  const StagesWish& wish) {
+  std::vector<MeshChoice> all;
   for (int stages = 1; stages <= cluster.size(); ++stages) {
+    if (wish.stages > 0 && stages != wish.stages) continue;
     std::optional<MeshChoice> best;
     for (const auto& layout : layouts_in(cluster, wish, stages)) {
       if (stages > 1 && !wish.pipelines) break;
@@ -86,6 +89,60 @@ std::vector<MeshChoice> choose_stages(const MeshInput& input, const Cluster& clu
       if (choice && (!best || beats(*choice, *best))) best = std::move(choice);
     }
     if (best) all.push_back(std::move(*best));
+  }
+  return all;
+}
+
+/// Of groups of devices that have tensors in parts of these weights.
+std::vector<MeshChoice> in_stages_of(const MeshInput& input, const Cluster& cluster,
+                                     StagesWish wish, const Groups& groups,
+                                     const std::vector<double>& weights) {
+  wish.uneven = false;
+  const TensorGroups grouped(input, cluster, groups, weights);
+  auto all = in_stages(grouped.input(), grouped.cluster(), wish);
+  for (auto& choice : all) choice = grouped.expanded(std::move(choice));
+  return all;
+}
+
+/// Of groups of so many neighbours.
+std::vector<MeshChoice> with_parts(const MeshInput& input, const Cluster& cluster,
+                                   const StagesWish& wish, int tensor) {
+  const auto groups = boxes(cluster.size() / tensor, tensor);
+  if (!wish.tensor_weights.empty()) {
+    if (wish.tensor_weights.size() != static_cast<std::size_t>(tensor)) return {};
+    return in_stages_of(input, cluster, wish, groups, wish.tensor_weights);
+  }
+  const std::vector<double> equal(static_cast<std::size_t>(tensor), 1.0);
+  if (!wish.parts_by_speed) return in_stages_of(input, cluster, wish, groups, equal);
+  const auto by_speed = parts_by_speed(input, cluster, groups);
+  auto all = in_stages_of(input, cluster, wish, groups, by_speed);
+  const auto by_memory = parts_by_memory(cluster, groups);
+  if (by_memory == by_speed || std::ranges::any_of(all, &MeshChoice::fits)) return all;
+  return in_stages_of(input, cluster, wish, groups, by_memory);
+}
+
+/// Numbers of parts that the wish, the devices and the model allow.
+std::vector<int> part_counts(const MeshInput& input, const Cluster& cluster,
+                             const StagesWish& wish) {
+  std::vector<int> counts;
+  int most = input.parts ? cluster.size() : 1;
+  for (const auto& facts : input.facts) most = std::min(most, most_tensor_ranks(facts));
+  for (int tensor = 2; tensor <= most; ++tensor) {
+    const bool wished = wish.tensor == 0 || wish.tensor == tensor;
+    if (wished && cluster.size() % tensor == 0) counts.push_back(tensor);
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::vector<MeshChoice> choose_stages(const MeshInput& input, const Cluster& cluster,
+                                      const StagesWish& wish) {
+  std::vector<MeshChoice> all;
+  if (wish.tensor <= 1) all = in_stages(input, cluster, wish);
+  for (const int tensor : part_counts(input, cluster, wish)) {
+    auto more = with_parts(input, cluster, wish, tensor);
+    std::ranges::move(more, std::back_inserter(all));
   }
   auto best = all.begin();
   for (auto next = all.begin(); next != all.end(); ++next) {

@@ -1,6 +1,6 @@
 #pragma once
-// How many stages a job's devices form where it leaves that open: all of them take part, in their
-// order, which is a smaller question than mesh_plan.h's. Pure.
+// How many stages a job's devices form, and how many share each tensor, where it leaves that open:
+// all of them take part, in their order, which is a smaller question than mesh_plan.h's. Pure.
 
 #include <vector>
 
@@ -10,7 +10,12 @@ namespace bimetal::plan {
 
 /// What the job says of it.
 struct StagesWish {
+  int stages = 0;    ///< 0: any number
   int replicas = 0;  ///< of each stage; 0: any number
+  int tensor = 1;    ///< devices that have a replica's tensors in parts; 0: any number
+  /// Of these parts; empty: equal ones, or by speed (and where that does not fit, by memory).
+  std::vector<double> tensor_weights = {};
+  bool parts_by_speed = false;
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int micro_batches = 0;  ///< 0: as many as a run takes by itself
   Keeping keeping = {};   ///< level (pipelines: 0 or 1 of each stage's replicas), recomputation
@@ -19,9 +24,10 @@ struct StagesWish {
 };
 
 /// Data parallelism, and of each number of stages the fastest: as many replicas of each where that
-/// divides the devices, or, of up to eight devices, any numbers; cut where that is best.
+/// divides the devices, or, of up to eight devices, any numbers; cut where that is best. The same
+/// for every number of parts that divides the devices, neighbours having them.
 /// The one to take comes first: the fastest that fits, or that which lacks least; of those that are
-/// alike within kWorthwhile the one with the fewest stages. Empty if none can be.
+/// alike within kWorthwhile the one with the fewest parts, then stages. Empty if none can be.
 std::vector<MeshChoice> choose_stages(const MeshInput& input, const Cluster& cluster,
                                       const StagesWish& wish);
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "bimetal/base/deadline.h"
@@ -13,6 +15,7 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/probe.h"
+#include "bimetal/job/combinations.h"
 #include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/plan/link_probe.h"
@@ -111,6 +114,15 @@ std::string name_of(const RankDevice& device, const std::vector<RankDevice>& all
   return one_host ? name : fmt::format("{} on {}", name, device.host);
 }
 
+/// Whether the job has nothing that refuses tensors in parts.
+bool may_have_parts(job::JobConfig job) {
+  job.mesh.stages = 1;
+  job.mesh.stage_replicas.clear();
+  job.mesh.cuts.clear();
+  job.mesh.tensor = 2;
+  return job::is_possible(job);
+}
+
 /// Before anybody's speed is known: equal shares.
 plan::MemoryInput memory_of(const job::JobConfig& job, const comm::Group& group,
                             const TrainerOptions& options, const MemoryQuestion& question,
@@ -160,6 +172,14 @@ plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> 
   return {std::move(devices), std::move(network)};
 }
 
+/// Whether all ranks compute in that precision, which tensors in parts need. Collective.
+bool all_compute_in(precision::Precision mine, comm::Group group) {
+  const auto number = static_cast<std::int64_t>(mine);
+  std::array<std::int64_t, 2> ends = {number, -number};
+  group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max).wait();
+  return ends[0] == -ends[1];
+}
+
 void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Group group,
                  MeasuredPlan& plan) {
   plan.cluster = cluster_of(
@@ -190,9 +210,14 @@ struct Measuring {
   Deadline by;
 };
 
-/// What the units of each rank need, and whether they could be measured.
+/// What the units of each rank need, `parts` of them included if the job allows it, and whether
+/// they could be measured.
 void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptions& options,
-                const Measuring& here, precision::Precision precision, MeasuredPlan& plan) {
+                const Measuring& here, precision::Precision precision, bool parts,
+                MeasuredPlan& plan) {
+  plan.own_optimizer = here.task->has_optimizer();
+  const bool alike = all_compute_in(precision, group);
+  plan.mesh_input.parts = parts && may_have_parts(job) && alike && !plan.own_optimizer;
   plan.input.global_batch = data::make_sampler(*here.task->training(), job.train.seed)
                                 .mean_weight(job.train.global_batch);
   plan.memory_input = memory_of(job, group, options,
@@ -201,7 +226,8 @@ void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptio
                                  .task = *here.task,
                                  .place = here.place,
                                  .precision = precision,
-                                 .room = here.room},
+                                 .room = here.room,
+                                 .parts = plan.mesh_input.parts},
                                 plan.input.global_batch);
   if (all_known(plan.memory_input)) plan.memory = plan::plan_memory(plan.memory_input);
 }
@@ -215,9 +241,8 @@ MeasuredPlan measure_meshes(const job::JobConfig& job, comm::Group group,
   observer.on_phase("measuring units");
   result.devices = gather(group, named(here.place.device, options), here.by);
   const auto precision = choose_precision(job, options.worker, here.place, *here.task);
-  result.own_optimizer = here.task->has_optimizer();
   group.barrier().wait();
-  take_units(job, group, options, here, precision, result);
+  take_units(job, group, options, here, precision, job.mesh.tensor != 1, result);
   if (!result.memory) return result;
   for (const auto& device : result.devices) {
     result.input.workers.push_back({name_of(device, result.devices), {}});
@@ -238,7 +263,7 @@ MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
   auto& input = result.input;
 
   observer.on_phase("measuring units");
-  take_units(job, group, options, here, precision, result);
+  take_units(job, group, options, here, precision, /*parts=*/true, result);
 
   observer.on_phase("measuring steps");
   const auto steps = probe_devices(group, job.train, *here.task,

@@ -39,6 +39,39 @@ auto lines_of(Unit& unit) {
                     &unit.backward_peak, &unit.forward_s, &unit.backward_s};
 }
 
+void write(WireWriter& writer, const plan::PartFacts& parts) {
+  writer.u32(static_cast<std::uint32_t>(parts.splits.size()));
+  for (const auto& split : parts.splits) {
+    for (const auto number : {split.pieces, split.elements, split.own, split.shared}) {
+      writer.i64(number);
+    }
+  }
+  for (const double number : {parts.saved, parts.forward_peak, parts.backward_peak, parts.forward_s,
+                              parts.backward_s, parts.forward_sums, parts.backward_sums}) {
+    writer.f64(number);
+  }
+  write(writer, parts.forward_summed_bytes);
+  write(writer, parts.backward_summed_bytes);
+}
+
+plan::PartFacts read_parts(WireReader& reader) {
+  plan::PartFacts parts;
+  parts.splits.resize(reader.u32());
+  for (auto& split : parts.splits) {
+    for (auto* const number : {&split.pieces, &split.elements, &split.own, &split.shared}) {
+      *number = reader.i64();
+    }
+  }
+  for (double* const number :
+       {&parts.saved, &parts.forward_peak, &parts.backward_peak, &parts.forward_s,
+        &parts.backward_s, &parts.forward_sums, &parts.backward_sums}) {
+    *number = reader.f64();
+  }
+  parts.forward_summed_bytes = read_line(reader);
+  parts.backward_summed_bytes = read_line(reader);
+  return parts;
+}
+
 void write(WireWriter& writer, const plan::ModelFacts& facts) {
   writer.u32(static_cast<std::uint32_t>(facts.units.size()));
   for (const auto& unit : facts.units) {
@@ -48,6 +81,7 @@ void write(WireWriter& writer, const plan::ModelFacts& facts) {
     writer.i64(unit.resident);
     writer.i64(unit.halved);
     for (const auto* line : lines_of(unit)) write(writer, *line);
+    write(writer, unit.in_parts);
   }
   writer.i32(facts.element_bytes);
   writer.f64(facts.state_bytes);
@@ -68,6 +102,7 @@ plan::ModelFacts read_facts(WireReader& reader) {
     unit.resident = reader.i64();
     unit.halved = reader.i64();
     for (auto* line : lines_of(unit)) *line = read_line(reader);
+    unit.in_parts = read_parts(reader);
   }
   facts.element_bytes = reader.i32();
   facts.state_bytes = reader.f64();
@@ -208,7 +243,8 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
                                     .speed = question.worker.speed,
                                     .repeats = question.repeats,
                                     .keep_below = job.zero.keep_below,
-                                    .by_units = job.zero.level == 3});
+                                    .by_units = job.zero.level == 3,
+                                    .parts = question.parts});
   if (facts) mine.facts = *facts;
   mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());
   mine.program = program_of(question);

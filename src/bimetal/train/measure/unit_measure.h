@@ -23,6 +23,8 @@ struct UnitMeasureOptions {
   /// One unit's parameters are in memory at a time, where the task makes models by units: for those
   /// that this rank never has whole. Times have the filling of that memory in them.
   bool by_units = false;
+  /// Also what becomes of units whose tensors are in parts (part_measure.h): as long again.
+  bool parts = false;
 };
 
 /// Runs forward and backward of a few of the first training samples, in two numbers of them, with a

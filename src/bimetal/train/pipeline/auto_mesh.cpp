@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
@@ -41,92 +43,137 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
     if (choice.even()) continue;
     job.mesh.stage_replicas.push_back(static_cast<std::int64_t>(stage.devices.size()));
   }
+  job.mesh.tensor = choice.tensor;
+  if (choice.tensor > 1) {
+    job.mesh.tensor_weights = choice.tensor_weights;
+    job.mesh.tensor_parts = "equal";
+  }
+  // Without stages a step whose parts do not fit cannot be made again in smaller ones.
+  if (choice.scheme == plan::Scheme::Tensor && choice.micro_batches > 1) {
+    const auto most = *std::ranges::max_element(choice.stages.front().samples);
+    job.train.micro_batch = (most + choice.micro_batches - 1) / choice.micro_batches;
+  }
   return job;
+}
+
+/// What with_choice() changes.
+comm::Bytes encode(const job::JobConfig& job) {
+  WireWriter out;
+  for (const auto* numbers : {&job.mesh.cuts, &job.mesh.stage_replicas}) {
+    out.u32(static_cast<std::uint32_t>(numbers->size()));
+    for (const auto number : *numbers) out.i64(number);
+  }
+  out.i64(job.mesh.stages);
+  out.i64(job.mesh.tensor);
+  out.i64(job.train.micro_batch);
+  out.string(job.mesh.tensor_parts);
+  for (const auto weight : job.mesh.tensor_weights) out.f64(weight);
+  return std::move(out).take();
+}
+
+void decode(const comm::Bytes& bytes, job::JobConfig& job) {
+  WireReader in(bytes);
+  for (auto* const numbers : {&job.mesh.cuts, &job.mesh.stage_replicas}) {
+    numbers->resize(in.u32());
+    for (auto& number : *numbers) number = in.i64();
+  }
+  job.mesh.stages = in.i64();
+  job.mesh.tensor = in.i64();
+  job.train.micro_batch = in.i64();
+  job.mesh.tensor_parts = in.string();
+  job.mesh.tensor_weights.clear();
+  while (in.remaining() > 0) job.mesh.tensor_weights.push_back(in.f64());
+}
+
+/// `mesh = "auto"`, or the key that has it.
+std::string asked(const job::MeshConfig& mesh) {
+  const bool stages = mesh.stages == job::kAutoStages, tensor = mesh.tensor == job::kAutoTensor;
+  return fmt::format("mesh{} = \"auto\"", stages && tensor ? "" : stages ? ".stages" : ".tensor");
 }
 
 /// The choice of rank 0, whose keys that need not be alike on all ranks count; throws on every rank
 /// where it has none.
 job::JobConfig agree(const job::JobConfig& job, comm::Group group,
                      const std::vector<plan::MeshChoice>& choices, std::size_t units) {
-  const auto own = choices.empty() ? job : with_choice(job, choices.front());
-  WireWriter out;
-  out.i64(choices.empty() ? 0 : own.mesh.stages);
-  for (const auto cut : own.mesh.cuts) out.i64(cut);
-  for (const auto count : own.mesh.stage_replicas) out.i64(count);
-  const auto told = comm::broadcast_bytes(group, std::move(out).take(), 0,
-                                          Deadline::after(milliseconds_of(job.parallel.timeout_s)));
-  WireReader in(told);
-  auto agreed = job;
-  agreed.mesh.stages = in.i64();
-  if (agreed.mesh.stages == 0) {
-    throw Error(
-        ErrorCode::InvalidArgument,
-        fmt::format("mesh.stages = \"auto\": {} workers with mesh.replicas = {} and a model "
-                    "of {} units have no mesh: leave mesh.replicas out",
-                    group.size(), job.mesh.replicas, units));
+  auto agreed = choices.empty() ? job : with_choice(job, choices.front());
+  auto told = comm::broadcast_bytes(group, choices.empty() ? comm::Bytes() : encode(agreed), 0,
+                                    Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+  if (told.empty()) {
+    const auto parts =
+        job.mesh.tensor > 1 ? fmt::format(", mesh.tensor = {}", job.mesh.tensor) : "";
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{}: {} workers with mesh.replicas = {}{} and a model of {} units have "
+                            "no mesh: leave mesh.replicas out{}",
+                            asked(job.mesh), group.size(), job.mesh.replicas, parts, units,
+                            parts.empty() ? "" : ", or mesh.tensor"));
   }
-  for (std::int64_t stage = 1; stage < agreed.mesh.stages; ++stage) {
-    agreed.mesh.cuts.push_back(in.i64());
-  }
-  while (in.remaining() > 0) agreed.mesh.stage_replicas.push_back(in.i64());
+  decode(told, agreed);
   return agreed;
 }
 
-/// Whether the job has nothing that refuses stages.
+/// Whether the job has nothing that refuses stages, or tensors in parts.
 bool may_have_stages(job::JobConfig job) {
   job.mesh.stages = 2;
   job.mesh.cuts = {1};
-  try {
-    job::require_possible(job, {});
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
+  job.mesh.tensor = 1;
+  return job::is_possible(job);
 }
 
-std::string explain(const plan::Cluster& cluster, const std::vector<plan::MeshChoice>& choices) {
-  std::string text = "mesh.stages = \"auto\": ";
+plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured) {
+  const auto units = measured.mesh_input.facts.front().units.size();
+  auto keeping = measured.memory_input.asked;
+  keeping.recomputed_at_once = recomputed_at_once(job.train.recompute, units);
+  return {.stages = static_cast<int>(job.mesh.stages),
+          .replicas = static_cast<int>(job.mesh.replicas),
+          .tensor = static_cast<int>(job.mesh.tensor),
+          .tensor_weights = job.mesh.tensor_weights,
+          .parts_by_speed = job.mesh.tensor_parts == "speed",
+          .schedule = parallel::schedule::kind_named(job.mesh.schedule),
+          .micro_batches = static_cast<int>(job.mesh.micro_batches),
+          .keeping = keeping,
+          .pipelines = !measured.own_optimizer && may_have_stages(job),
+          .uneven = job.parallel.balance == balance::Policy::Auto};
+}
+
+std::string explain(const std::string& asked, const plan::Cluster& cluster,
+                    const std::vector<plan::MeshChoice>& choices) {
+  std::string text = asked + ": ";
   for (const auto& choice : choices) {
     const bool first = &choice == &choices.front();
-    text += fmt::format(
-        "{}{}, {} a step{}", first ? "" : "; not ", describe(cluster, choice),
-        plan::seconds_text(choice.step_s),
-        choice.fits() ? ""
-                      : fmt::format(", which lacks {}", plan::bytes_text(choice.missing_bytes)));
+    text += fmt::format("{}{}, {} a step", first ? "" : "; not ", describe(cluster, choice),
+                        plan::seconds_text(choice.step_s));
+    if (choice.tensor > 1) text += fmt::format(" ({})", plan::sums_text(choice));
+    if (choice.fits()) continue;
+    text += fmt::format(", which lacks {}", plan::bytes_text(choice.missing_bytes));
   }
   return text;
+}
+
+job::JobConfig settled_alone(job::JobConfig job) {
+  if (job.mesh.stages == job::kAutoStages) job.mesh.stages = 1;
+  if (job.mesh.tensor == job::kAutoTensor) job.mesh.tensor = 1;
+  return job;
 }
 
 }  // namespace
 
 job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
                          const TrainerOptions& options, progress::Observer& observer) {
-  if (job.mesh.stages != job::kAutoStages || group.size() == 1) {
-    auto stated = job;
-    if (job.mesh.stages == job::kAutoStages) stated.mesh.stages = 1;
-    return stated;
-  }
+  if (!is_open(job.mesh)) return job;
+  if (group.size() == 1) return settled_alone(job);
   PhasesAlone phases(observer);
   const auto measured = measure_meshes(job, group, options, phases);
   if (!measured.cluster) {
-    throw Error(
-        ErrorCode::OutOfMemory,
-        "mesh.stages = \"auto\" measures a few samples on each worker, and one has no memory "
-        "for the model's parameters: give mesh.stages a number, or leave that worker out");
+    throw Error(ErrorCode::OutOfMemory,
+                fmt::format("{} measures a few samples on each worker, and one has no memory for "
+                            "the model's parameters: give the key a number, or leave that worker "
+                            "out",
+                            asked(job.mesh)));
   }
-  const auto units = measured.mesh_input.facts.front().units.size();
-  auto keeping = measured.memory_input.asked;
-  keeping.recomputed_at_once = recomputed_at_once(job.train.recompute, units);
   const auto choices =
-      plan::choose_stages(measured.mesh_input, *measured.cluster,
-                          {.replicas = static_cast<int>(job.mesh.replicas),
-                           .schedule = parallel::schedule::kind_named(job.mesh.schedule),
-                           .micro_batches = static_cast<int>(job.mesh.micro_batches),
-                           .keeping = keeping,
-                           .pipelines = !measured.own_optimizer && may_have_stages(job),
-                           .uneven = job.parallel.balance == balance::Policy::Auto});
-  auto agreed = agree(job, group, choices, units);
-  observer.on_notice(explain(*measured.cluster, choices));
+      plan::choose_stages(measured.mesh_input, *measured.cluster, wish_of(job, measured));
+  auto agreed = agree(job, group, choices, measured.mesh_input.facts.front().units.size());
+  observer.on_notice(explain(asked(job.mesh), *measured.cluster, choices));
   return agreed;
 }
 

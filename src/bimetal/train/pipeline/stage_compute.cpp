@@ -131,9 +131,9 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
   const auto missing = without_memory_for(options_.device, [&] { share = fetch(); });
   if (samples == 0) return outcome;
   const auto count = micro_batches(samples);
-  std::vector<std::int64_t> begins, sizes;
-  for (int i = 0; i <= count; ++i) begins.push_back(samples * i / count);
-  for (int i = 0; i < count; ++i) sizes.push_back(begins[i + 1] - begins[i]);
+  const auto sizes = parallel::schedule::micro_batch_sizes(samples, count);
+  std::vector<std::int64_t> begins = {0};
+  for (const auto size : sizes) begins.push_back(begins.back() + size);
 
   const precision::CastCache cache;
   auto result = runner_.run(dealer_.deal(sizes), work_on(share, begins, draws, missing), *store_);

@@ -15,6 +15,7 @@
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/pipeline/piece_seconds.h"
 #include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
@@ -136,29 +137,6 @@ std::vector<double> rates_of(const Measured& all, std::size_t units) {
   return rates;
 }
 
-/// Each stage's seconds are those of the slowest of its ranks, of which each computes its part;
-/// where the stages' replicas are uneven, what its replicas take that share its micro-batches.
-std::vector<std::vector<double>> by_piece(const Measured& all, std::size_t units,
-                                          const parallel::MeshShape& shape, std::size_t pieces,
-                                          const std::vector<double>& parts) {
-  const auto whole = std::reduce(parts.begin(), parts.end());
-  std::vector<std::vector<double>> seconds(pieces, std::vector<double>(units));
-  for (int rank = 0; rank < shape.ranks(); ++rank) {
-    const auto place = parallel::place_of(shape, rank);
-    const auto part = parts[static_cast<std::size_t>(place.tensor)] / whole;
-    for (auto piece = static_cast<std::size_t>(place.stage); piece < pieces;
-         piece += static_cast<std::size_t>(shape.stages)) {
-      for (std::size_t unit = 0; unit < units; ++unit) {
-        auto& longest = seconds[piece][unit];
-        const auto own = part * all[static_cast<std::size_t>(rank) * units + unit];
-        longest = shape.even() || longest == 0 ? std::max(longest, own)
-                                               : 1 / (1 / longest + 1 / std::max(own, 1e-12));
-      }
-    }
-  }
-  return seconds;
-}
-
 /// Of `samples` samples in the units that each rank has; nothing where they were not measured.
 std::vector<double> speeds_at(const Measured& all, std::size_t units,
                               const parallel::MeshShape& shape,
@@ -174,6 +152,14 @@ std::vector<double> speeds_at(const Measured& all, std::size_t units,
     speeds.push_back(seconds > 0 ? samples / seconds : 0);
   }
   return speeds;
+}
+
+/// Weights of micro-batches, where it is not speed that they go by.
+std::vector<double> dealt_by(const job::ParallelConfig& parallel,
+                             const parallel::MeshShape& shape) {
+  const auto ranks = static_cast<std::size_t>(shape.ranks());
+  if (parallel.balance == balance::Policy::Equal) return std::vector<double>(ranks, 1.0);
+  return parallel.weights.size() == ranks ? parallel.weights : std::vector<double>();
 }
 
 }  // namespace
@@ -225,7 +211,7 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
         "measured: stages have about as many parameters each; mesh.cuts sets others");
   }
   const auto best = parallel::schedule::cut(
-      {.seconds = by_piece(all, units, shape, pieces, parts),
+      {.seconds = piece_seconds(all, shape, pieces, parts, dealt_by(job.parallel, shape)),
        .micro_batches =
            std::max<int>(4 * shape.pipeline_ranks(), static_cast<int>(job.mesh.micro_batches))});
   return chosen(best.begins);

@@ -1,0 +1,257 @@
+#include "bimetal/plan/mesh/mesh_search.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/layouts.h"
+#include "bimetal/plan/mesh/pipeline_choice.h"
+
+namespace bimetal::plan {
+namespace {
+
+using parallel::schedule::Kind;
+
+constexpr std::size_t kRefined = 8;       // layouts that are looked at closely
+constexpr std::size_t kSimulated = 6;     // choices whose step is simulated
+constexpr int kShifts = 3;                // rounds of moving cuts
+constexpr std::size_t kShiftedUpTo = 8;   // stages
+constexpr int kClimbs = 4;                // rounds of exchanging places
+constexpr std::size_t kClimbedUpTo = 12;  // devices
+
+enum class Replicas { One, Even, Uneven };
+
+Replicas replicas_of(const Layout& layout) {
+  if (!is_box(layout)) return Replicas::Uneven;
+  return layout.front().size() > 1 ? Replicas::Even : Replicas::One;
+}
+
+/// Devices that one pipeline's micro-batches go through.
+int in_line(const Layout& layout) {
+  if (is_box(layout)) return static_cast<int>(layout.size());
+  std::size_t devices = 0;
+  for (const auto& stage : layout) devices += stage.size();
+  return static_cast<int>(devices);
+}
+
+class Search {
+ public:
+  Search(const MeshInput& input, const Cluster& cluster, int most_level)
+      : input_(input),
+        cluster_(cluster),
+        most_level_(most_level),
+        fastest_first_(fastest_first(input, cluster)) {}
+
+  FoundMeshes run() {
+    alone();
+    data();
+    if (cluster_.size() > 1) pipelines();
+    return {std::move(found_), tried_};
+  }
+
+ private:
+  void add(std::optional<MeshChoice> choice) {
+    if (choice) found_.push_back(std::move(*choice));
+  }
+
+  std::vector<Keeping> keepings(int least, int most) const {
+    std::vector<Keeping> all;
+    for (int level = least; level <= most; ++level) {
+      for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
+        all.push_back({.level = level, .recomputed_at_once = recomputed});
+        if (!input_.offloads || level == 0) continue;
+        all.push_back({.level = level, .optimizer = Place::Disk, .recomputed_at_once = recomputed});
+        if (level < 3) continue;
+        all.push_back({.level = level,
+                       .optimizer = Place::Disk,
+                       .parameters = Place::Disk,
+                       .recomputed_at_once = recomputed});
+      }
+    }
+    return all;
+  }
+
+  void alone() {
+    double slowest = -1;
+    for (const int device : fastest_first_) {
+      // Of alike ones, the first.
+      const double seconds = seconds_per_sample(input_, cluster_, device, 1);
+      if (seconds == slowest) continue;
+      slowest = seconds;
+      for (const auto& keeping : keepings(0, 0)) {
+        add(choose_data(input_, cluster_, {device}, keeping));
+        ++tried_;
+      }
+    }
+  }
+
+  void data() {
+    if (cluster_.size() < 2) return;
+    for (const auto count : counts_of(cluster_, fastest_first_)) {
+      const std::vector<int> devices(fastest_first_.begin(),
+                                     fastest_first_.begin() + static_cast<std::ptrdiff_t>(count));
+      for (const auto& keeping : keepings(0, most_level_)) {
+        add(choose_data(input_, cluster_, devices, keeping));
+        ++tried_;
+      }
+    }
+  }
+
+  struct Tried {
+    Layout layout;
+    MeshChoice choice;
+  };
+
+  std::optional<MeshChoice> choose(const Layout& layout, int micro_batches,
+                                   const Keeping& keeping) {
+    ++tried_;
+    return choose_cut(input_, cluster_, layout,
+                      {.micro_batches = micro_batches, .keeping = keeping});
+  }
+
+  /// With many micro-batches, and recomputation only where there is no other way.
+  std::optional<MeshChoice> first_look(const Layout& layout) {
+    const auto stages = in_line(layout);
+    for (const int micro_batches : {4 * stages, 2 * stages, stages, stages / 2, 1}) {
+      if (micro_batches < 1) continue;
+      auto choice = choose(layout, micro_batches, {});
+      if (!choice) continue;
+      if (choice->fits()) return choice;
+      auto less = choose(layout, micro_batches, {.recomputed_at_once = 1});
+      return less && better(*less, *choice) ? less : choice;
+    }
+    return std::nullopt;
+  }
+
+  MeshChoice close_look(const Layout& layout, MeshChoice best) {
+    std::vector<int> counts = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+    for (const int factor : {1, 2, 3, 4, 6, 8}) {
+      counts.push_back(factor * in_line(layout));
+    }
+    std::ranges::sort(counts);
+    counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+    const bool replicas = replicas_of(layout) != Replicas::One;
+    for (const int micro_batches : counts) {
+      if (micro_batches > input_.global_batch) break;
+      for (int level = 0; level <= std::min(replicas ? 1 : 0, most_level_); ++level) {
+        for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
+          const auto choice =
+              choose(layout, micro_batches, {.level = level, .recomputed_at_once = recomputed});
+          if (choice && better(*choice, best)) best = *choice;
+        }
+      }
+    }
+    return best;
+  }
+
+  /// The best of each number of stages and replicas go on, then whatever else is best.
+  std::vector<Tried> promising(std::vector<Tried> all) const {
+    std::ranges::stable_sort(all, better, &Tried::choice);
+    std::vector<Tried> kept, rest;
+    std::map<std::pair<std::size_t, Replicas>, int> seen;
+    for (auto& one : all) {
+      const auto key = std::pair(one.layout.size(), replicas_of(one.layout));
+      (seen[key]++ == 0 ? kept : rest).push_back(std::move(one));
+    }
+    for (auto& one : rest) {
+      if (kept.size() >= kRefined) break;
+      kept.push_back(std::move(one));
+    }
+    if (kept.size() > kRefined) kept.resize(kRefined);
+    return kept;
+  }
+
+  void climb(Tried& best) {
+    if (static_cast<std::size_t>(best.choice.devices()) > kClimbedUpTo ||
+        cluster_.size() <= kSearchedThrough) {
+      return;
+    }
+    for (int round = 0; round < kClimbs; ++round) {
+      Tried next = best;
+      for (auto& layout : neighbours_of(best.layout)) {
+        const auto choice = choose(layout, best.choice.micro_batches, best.choice.keeping);
+        if (choice && better(*choice, next.choice)) next = {std::move(layout), *choice};
+      }
+      if (!better(next.choice, best.choice)) return;
+      best = std::move(next);
+    }
+  }
+
+  void pipelines() {
+    const auto units = input_.facts.front().units.size();
+    std::vector<Tried> all;
+    for (auto& layout : layouts_of(cluster_, fastest_first_, units)) {
+      if (!input_.uneven && !is_box(layout)) continue;
+      if (auto choice = first_look(layout)) all.push_back({std::move(layout), *choice});
+    }
+    auto kept = promising(std::move(all));
+    for (auto& one : kept) one.choice = close_look(one.layout, one.choice);
+    std::ranges::stable_sort(kept, better, &Tried::choice);
+    if (!kept.empty()) climb(kept.front());
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      if (i >= kSimulated) break;
+      add(simulate_both(kept[i].choice));
+    }
+  }
+
+  /// By 1F1B, or with backward in two parts where that is clearly faster and fits.
+  MeshChoice simulate_both(const MeshChoice& choice) {
+    const auto plain = refined(choice);
+    // Where activations are computed again, they would be so for each part.
+    if (choice.keeping.recomputed_at_once > 0) return plain;
+    auto other = choice;
+    other.schedule = Kind::zero_bubble;
+    const auto split = refined(other);
+    const bool clearly = split.fits() && split.step_s < plain.step_s * (1 - kWorthwhile);
+    return clearly ? split : plain;
+  }
+
+  /// The cut is the best by a formula: cuts beside it may be better as they run.
+  MeshChoice refined(MeshChoice best) {
+    take_memory(input_, cluster_, best);
+    best = simulated(input_, cluster_, best);
+    if (best.stages.size() > kShiftedUpTo) return best;
+    for (int round = 0; round < kShifts; ++round) {
+      const auto before = best;
+      for (std::size_t s = 1; s < before.stages.size(); ++s) {
+        for (const int by : {-1, 1}) {
+          auto next = before;
+          next.stages[s].begin += static_cast<std::size_t>(by);
+          next.stages[s - 1].end = next.stages[s].begin;
+          if (next.stages[s - 1].begin >= next.stages[s - 1].end ||
+              next.stages[s].begin >= next.stages[s].end) {
+            continue;
+          }
+          ++tried_;
+          take_memory(input_, cluster_, next);
+          next = simulated(input_, cluster_, next);
+          if (better(next, best)) best = std::move(next);
+        }
+      }
+      if (!better(best, before)) break;
+    }
+    return best;
+  }
+
+  const MeshInput& input_;
+  const Cluster& cluster_;
+  const int most_level_;
+  const std::vector<int> fastest_first_;
+  std::vector<MeshChoice> found_;
+  std::size_t tried_ = 0;
+};
+
+}  // namespace
+
+bool better(const MeshChoice& a, const MeshChoice& b) {
+  if (a.fits() != b.fits()) return a.fits();
+  return a.fits() ? a.step_s < b.step_s : a.missing_bytes < b.missing_bytes;
+}
+
+FoundMeshes search_meshes(const MeshInput& input, const Cluster& cluster, int most_level) {
+  return Search(input, cluster, most_level).run();
+}
+
+}  // namespace bimetal::plan

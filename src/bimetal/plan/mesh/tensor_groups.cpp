@@ -1,0 +1,285 @@
+#include "bimetal/plan/mesh/tensor_groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/pipeline_costs.h"
+#include "bimetal/plan/mesh/stage_memory.h"
+#include "bimetal/plan/mesh/tensor_parts.h"
+
+namespace bimetal::plan {
+namespace {
+
+constexpr double kAlike = 1.1;  // parts of devices that differ by less are equal
+
+/// In terms of the least, as a job file is to name them.
+std::vector<double> unless_alike(std::vector<double> weights) {
+  const auto [least, most] = std::ranges::minmax(weights);
+  const bool alike = !std::isfinite(most) || most <= kAlike * least;
+  for (auto& weight : weights) weight = alike ? 1 : std::round(100 * weight / least) / 100;
+  return weights;
+}
+
+void slow_to(Linear& line, const Linear& other, double factor) {
+  line.fixed = std::max(line.fixed, factor * other.fixed);
+  line.per_sample = std::max(line.per_sample, factor * other.per_sample);
+}
+
+/// Before there is a cut: parameters with all that belongs to them, and what one sample leaves.
+double filling(const ModelFacts& facts) {
+  double bytes =
+      static_cast<double>(facts.elements()) * (2.0 * facts.element_bytes + facts.state_bytes);
+  for (const auto& unit : facts.units) bytes += unit.saved.at(1);
+  return bytes;
+}
+
+/// An all-reduce over these devices, as a line through none and some bytes.
+Linear all_reduce_of(const Cluster& cluster, const std::vector<int>& group) {
+  constexpr double kSome = 1 << 20;
+  const double none = cluster.all_reduce_seconds(group, 0);
+  return {none, (cluster.all_reduce_seconds(group, kSome) - none) / kSome};
+}
+
+Linear sum_seconds(const Linear& each, double sums, const Linear& bytes) {
+  return {sums * each.fixed + bytes.fixed * each.per_sample, bytes.per_sample * each.per_sample};
+}
+
+Linear both(const Linear& a, const Linear& b) {
+  return {a.fixed + b.fixed, a.per_sample + b.per_sample};
+}
+
+}  // namespace
+
+std::vector<double> parts_by_speed(const MeshInput& input, const Cluster& cluster,
+                                   const Groups& groups) {
+  std::vector<double> weights(groups.front().size());
+  for (const auto& group : groups) {
+    for (std::size_t part = 0; part < group.size(); ++part) {
+      weights[part] += 1 / seconds_per_sample(input, cluster, group[part], 1);
+    }
+  }
+  return unless_alike(std::move(weights));
+}
+
+std::vector<double> parts_by_memory(const Cluster& cluster, const Groups& groups) {
+  std::vector<double> weights(groups.front().size(), std::numeric_limits<double>::infinity());
+  for (const auto& group : groups) {
+    for (std::size_t part = 0; part < group.size(); ++part) {
+      weights[part] = std::min(weights[part], cluster.device(group[part]).memory_bytes);
+    }
+  }
+  return unless_alike(std::move(weights));
+}
+
+std::pair<Groups, MeshChoice> groups_of(MeshChoice choice) {
+  Groups groups;
+  for (auto& stage : choice.stages) {
+    std::vector<int> numbers;
+    for (std::size_t i = 0; i < stage.devices.size(); ++i) {
+      if (i % static_cast<std::size_t>(choice.tensor) == 0) {
+        numbers.push_back(static_cast<int>(groups.size()));
+        groups.emplace_back();
+      }
+      groups.back().push_back(stage.devices[i]);
+    }
+    stage.devices = std::move(numbers);
+  }
+  choice.tensor = 1;
+  return {std::move(groups), std::move(choice)};
+}
+
+TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster, Groups groups,
+                           std::vector<double> weights)
+    : whole_(input), cluster_(cluster), groups_(std::move(groups)), weights_(std::move(weights)) {
+  std::vector<MeshDevice> devices;
+  bool one_host_each = true;
+  for (const auto& group : groups_) {
+    const auto kind = kind_of(group);
+    const auto& scarcest = cluster.device(group[kinds_[kind].scarcest]);
+    devices.push_back({.name = scarcest.name,
+                       .host = cluster.device(group.front()).host,
+                       .memory_bytes = scarcest.memory_bytes,
+                       .facts = kind});
+    for (const int member : group) {
+      one_host_each = one_host_each && cluster.same_host(member, group.front());
+    }
+  }
+  for (auto* const all : {&grouped_, &sums_}) {
+    auto facts = std::move(all->facts);
+    *all = {.facts = std::move(facts),
+            .global_batch = input.global_batch,
+            .micro_batch = input.micro_batch,
+            .bucket_mb = input.bucket_mb,
+            .uneven = false,
+            .parts = false};
+  }
+  // All parts of a message leave a host at a time.
+  auto network = cluster.network();
+  for (auto& host : network.hosts) {
+    host.uplink.bytes_per_s /= static_cast<double>(weights_.size());
+  }
+  if (!network.pairs.empty() || !one_host_each) network.pairs = pairs();
+  of_groups_.emplace(std::move(devices), std::move(network));
+}
+
+std::size_t TensorGroups::kind_of(const std::vector<int>& group) {
+  Key key;
+  for (const int member : group) {
+    const auto& device = cluster_.device(member);
+    key.emplace_back(device.facts, device.slower, device.memory_bytes);
+  }
+  const auto each = all_reduce_of(cluster_, group);
+  key.emplace_back(0, each.fixed, each.per_sample);
+  const auto [place, fresh] = known_.emplace(std::move(key), kinds_.size());
+  if (fresh) add_kind(group);
+  return place->second;
+}
+
+void TensorGroups::add_kind(const std::vector<int>& group) {
+  auto& kind = kinds_.emplace_back();
+  std::pair<double, double> fullest;
+  for (std::size_t part = 0; part < group.size(); ++part) {
+    const auto& whole = facts_of(whole_, cluster_, group[part]);
+    const auto& own = kind.parts.emplace_back(facts_in_parts(whole, weights_, part));
+    const double bytes = filling(own);
+    const std::pair filled(bytes / cluster_.device(group[part]).memory_bytes, bytes);
+    if (filled <= fullest) continue;
+    fullest = filled;
+    kind.scarcest = part;
+  }
+  auto facts = kind.parts[kind.scarcest];
+  auto sums = facts;
+  const auto each = all_reduce_of(cluster_, group);
+  for (std::size_t u = 0; u < facts.units.size(); ++u) {
+    auto& unit = facts.units[u];
+    unit.forward_s = unit.backward_s = {};
+    for (std::size_t part = 0; part < group.size(); ++part) {
+      const double slower = cluster_.device(group[part]).slower;
+      slow_to(unit.forward_s, kind.parts[part].units[u].forward_s, slower);
+      slow_to(unit.backward_s, kind.parts[part].units[u].backward_s, slower);
+    }
+    const auto& parts = unit.in_parts;
+    sums.units[u].forward_s = sum_seconds(each, parts.forward_sums, parts.forward_summed_bytes);
+    sums.units[u].backward_s = sum_seconds(each, parts.backward_sums, parts.backward_summed_bytes);
+    unit.forward_s = both(unit.forward_s, sums.units[u].forward_s);
+    unit.backward_s = both(unit.backward_s, sums.units[u].backward_s);
+  }
+  grouped_.facts.push_back(std::move(facts));
+  sums_.facts.push_back(std::move(sums));
+}
+
+std::vector<LinkSpeed> TensorGroups::pairs() const {
+  std::vector<LinkSpeed> all;
+  for (const auto& from : groups_) {
+    for (const auto& to : groups_) {
+      all.push_back(&from == &to ? LinkSpeed() : between(from, to));
+    }
+  }
+  return all;
+}
+
+/// Each member sends to the one with the same part; those that go from one host to another share
+/// the way.
+LinkSpeed TensorGroups::between(const std::vector<int>& from, const std::vector<int>& to) const {
+  LinkSpeed slowest{0, std::numeric_limits<double>::infinity()};
+  for (std::size_t part = 0; part < from.size(); ++part) {
+    int beside = 0;
+    for (std::size_t other = 0; other < from.size(); ++other) {
+      beside +=
+          cluster_.same_host(from[part], from[other]) && cluster_.same_host(to[part], to[other]);
+    }
+    if (cluster_.same_host(from[part], to[part])) beside = 1;
+    const auto link = cluster_.link(from[part], to[part]);
+    slowest.latency_s = std::max(slowest.latency_s, link.latency_s);
+    slowest.bytes_per_s = std::min(slowest.bytes_per_s, link.bytes_per_s / beside);
+  }
+  return slowest;
+}
+
+MeshChoice TensorGroups::expanded(MeshChoice choice) const {
+  take_sums(choice);
+  take_memory(choice);
+  for (auto& stage : choice.stages) {
+    std::vector<int> devices;
+    for (const int group : stage.devices) {
+      const auto& members = groups_[static_cast<std::size_t>(group)];
+      devices.insert(devices.end(), members.begin(), members.end());
+    }
+    stage.devices = std::move(devices);
+  }
+  if (choice.scheme != Scheme::Pipeline) choice.scheme = Scheme::Tensor;
+  choice.tensor = static_cast<int>(weights_.size());
+  choice.tensor_weights = weights_;
+  return choice;
+}
+
+/// Of the groups of a choice that is not yet expanded.
+void TensorGroups::take_sums(MeshChoice& choice) const {
+  const bool recomputed = choice.keeping.recomputed_at_once > 0;
+  choice.sums_bytes_per_s = std::numeric_limits<double>::infinity();
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    const auto& stage = choice.stages[s];
+    for (std::size_t r = 0; r < stage.devices.size(); ++r) {
+      const auto passes = passes_of(sums_, cluster(), stage.devices[r], stage.begin, stage.end,
+                                    at_once(choice, s, r), recomputed);
+      choice.summed_s =
+          std::max(choice.summed_s, choice.micro_batches * (passes.forward + passes.backward));
+      const auto& members = groups_[static_cast<std::size_t>(stage.devices[r])];
+      for (const int from : members) {
+        for (const int to : members) {
+          if (from == to) continue;
+          choice.sums_bytes_per_s =
+              std::min(choice.sums_bytes_per_s, cluster_.link(from, to).bytes_per_s);
+        }
+      }
+    }
+  }
+}
+
+double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::size_t replica,
+                              const ModelFacts& part) const {
+  const auto replicas = static_cast<double>(choice.stages[stage].devices.size());
+  const auto& of_stage = choice.stages[stage];
+  const double own = at_once(choice, stage, replica);
+  if (choice.scheme == Scheme::Pipeline) {
+    return stage_bytes(part, of_stage.begin, of_stage.end,
+                       {.replicas = replicas,
+                        .at_once = own,
+                        .in_flight = under_way(choice, stage, replica),
+                        .keeping = choice.keeping});
+  }
+  return memory_use(part, choice.keeping,
+                    {.ranks = static_cast<int>(replicas),
+                     .samples = static_cast<double>(of_stage.samples[replica]),
+                     .at_once = std::ceil(own),
+                     .bucket_bytes = whole_.bucket_mb * double(1 << 20)},
+                    0)
+      .model();
+}
+
+/// Likewise: of every member of every group, in their order.
+void TensorGroups::take_memory(MeshChoice& choice) const {
+  choice.peak_bytes.clear();
+  choice.missing_bytes = 0;
+  choice.missing_on = -1;
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    for (std::size_t r = 0; r < choice.stages[s].devices.size(); ++r) {
+      const int group = choice.stages[s].devices[r];
+      for (std::size_t part = 0; part < weights_.size(); ++part) {
+        const int member = groups_[static_cast<std::size_t>(group)][part];
+        choice.peak_bytes.push_back(bytes_of(choice, s, r, kind(group).parts[part]));
+        const double missing = choice.peak_bytes.back() - cluster_.device(member).memory_bytes;
+        if (missing <= choice.missing_bytes) continue;
+        choice.missing_bytes = missing;
+        choice.missing_on = member;
+      }
+    }
+  }
+}
+
+}  // namespace bimetal::plan

@@ -1,0 +1,71 @@
+#pragma once
+// Devices that compute every layer together, each with its part of the tensors (docs/tensor.md). To
+// whoever plans, such a group is one device: as fast as its slowest part and the sums of
+// activations behind each, with the memory of the one that has least for its part.
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bimetal/plan/mesh/layouts.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
+
+namespace bimetal::plan {
+
+/// What the devices with each part do of the whole model in a second, together, and the least
+/// memory that one of them has; all 1 where no two differ by more than a tenth.
+std::vector<double> parts_by_speed(const MeshInput& input, const Cluster& cluster,
+                                   const Groups& groups);
+std::vector<double> parts_by_memory(const Cluster& cluster, const Groups& groups);
+
+/// The groups of a choice in parts, and the choice of these that expanded() makes it of.
+std::pair<Groups, MeshChoice> groups_of(MeshChoice choice);
+
+/// A cluster whose devices are groups. Immutable.
+class TensorGroups {
+ public:
+  /// `weights`: of the parts: the first members of all groups have the first. What it is made of
+  /// must outlive it. Errors: those of facts_in_parts().
+  TensorGroups(const MeshInput& input, const Cluster& cluster, Groups groups,
+               std::vector<double> weights);
+
+  /// The model and the cluster as groups are to be planned with: no levels of ZeRO, no offloading,
+  /// and no stages of uneven replicas, which do not go with parts. Valid as long as this is.
+  const MeshInput& input() const noexcept { return grouped_; }
+  const Cluster& cluster() const noexcept { return *of_groups_; }
+
+  /// A choice of groups as one of devices, with what each needs and lacks.
+  MeshChoice expanded(MeshChoice choice) const;
+
+ private:
+  /// What groups that are alike have in common.
+  struct Kind {
+    std::vector<ModelFacts> parts;  ///< what each member has
+    std::size_t scarcest = 0;       ///< the member whose memory is filled most
+  };
+  using Key = std::vector<std::tuple<std::size_t, double, double>>;
+
+  std::size_t kind_of(const std::vector<int>& group);
+  void add_kind(const std::vector<int>& group);
+  std::vector<LinkSpeed> pairs() const;
+  LinkSpeed between(const std::vector<int>& from, const std::vector<int>& to) const;
+  const Kind& kind(int group) const { return kinds_[cluster().device(group).facts]; }
+  double bytes_of(const MeshChoice& choice, std::size_t stage, std::size_t replica,
+                  const ModelFacts& part) const;
+  void take_memory(MeshChoice& choice) const;
+  void take_sums(MeshChoice& choice) const;
+
+  const MeshInput& whole_;
+  const Cluster& cluster_;
+  const Groups groups_;
+  const std::vector<double> weights_;
+  std::map<Key, std::size_t> known_;
+  std::vector<Kind> kinds_;
+  MeshInput grouped_;  ///< facts by kind of group
+  MeshInput sums_;     ///< the same with nothing but the seconds of sums
+  std::optional<Cluster> of_groups_;
+};
+
+}  // namespace bimetal::plan

@@ -1,0 +1,171 @@
+#include "bimetal/train/measure/dry_run.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "bimetal/device/device.h"
+#include "bimetal/parallel/data/gradient_hooks.h"
+#include "bimetal/parallel/shard/fences.h"
+#include "bimetal/precision/autocast.h"
+#include "bimetal/task/draws.h"
+
+namespace bimetal::train {
+namespace {
+
+Owners owners_of(const task::Model& model) {
+  Owners owners;
+  std::map<const void*, std::size_t> known;
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    for (const auto& [name, tensor] : model.units[u].parameters) {
+      if (!tensor.requires_grad()) continue;
+      const auto [place, fresh] =
+          known.emplace(tensor.unsafeGetTensorImpl(), owners.tensors.size());
+      if (!fresh) {
+        owners.shared[place->second] =
+            owners.shared[place->second] || owners.unit[place->second] != u;
+        continue;
+      }
+      owners.tensors.push_back(tensor);
+      owners.unit.push_back(u);
+      owners.shared.push_back(false);
+    }
+  }
+  return owners;
+}
+
+}  // namespace
+
+double bytes_of(const task::Values& values) {
+  double bytes = 0;
+  for (const auto& value : values) bytes += static_cast<double>(value.nbytes());
+  return bytes;
+}
+
+DryRun::DryRun(const task::Task& task, const UnitMeasureOptions& options,
+               const std::function<void(task::Model& model)>& prepare)
+    : task_(task), options_(options), data_(task.training()), watch_(options.device) {
+  if (options.by_units) memory_ = UnitMemory::make(task, options.device, options.dtype);
+  model_ = memory_ ? memory_->model() : task.make_model();
+  if (!memory_) model_.to(options.device, options.dtype);
+  if (prepare) prepare(model_);
+  model_.train();
+  owners_ = owners_of(model_);
+  for (std::size_t u = 0; u < model_.units.size() && memory_; ++u) hold_while_used(u);
+}
+
+std::vector<UnitRun> DryRun::run(std::int64_t samples) {
+  runs_.assign(model_.units.size(), {});
+  const auto batch = task::to_device(task::batch_of(*data_, 0, samples), options_.device);
+  const precision::CastCache cache;
+  const task::DrawScope scope(task::Draws::of_nobody(samples));
+  start_ = now();
+  auto loss_sum = forward(batch);
+  loss_sum = loss_sum.to(options_.dtype == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32);
+  backward(loss_sum, 1.0 / static_cast<double>(task::weight_of(*data_, 0, samples)));
+  if (memory_) memory_->drop_all();
+  return runs_;
+}
+
+std::vector<UnitRun> DryRun::fastest(std::int64_t samples, int repeats) {
+  auto best = run(samples);
+  for (int i = 0; i < repeats; ++i) {
+    const auto again = run(samples);
+    for (std::size_t u = 0; u < best.size(); ++u) {
+      const auto before = best[u];
+      best[u] = again[u];
+      best[u].forward_s = std::min(before.forward_s, again[u].forward_s);
+      best[u].backward_s = std::min(before.backward_s, again[u].backward_s);
+    }
+  }
+  return best;
+}
+
+void DryRun::note_peak() {
+  peak_ = std::max(peak_, watch_.take_peak() - held());
+}
+
+std::int64_t DryRun::take_peak() {
+  note_peak();
+  return std::exchange(peak_, now());
+}
+
+void DryRun::change_held(const std::function<void()>& change) {
+  note_peak();
+  change();
+  watch_.take_peak();
+}
+
+void DryRun::hold_while_used(std::size_t unit) {
+  const auto hold = [this, unit] { change_held([&] { memory_->hold(unit); }); };
+  const auto drop = [this, unit] { change_held([&] { memory_->drop(unit); }); };
+  model_.units[unit] =
+      parallel::shard::fence(std::move(model_.units[unit]), {.before_forward = hold,
+                                                             .after_forward = drop,
+                                                             .before_backward = hold,
+                                                             .after_backward = drop});
+}
+
+torch::Tensor DryRun::forward(const task::Values& batch) {
+  const precision::Autocast cast(options_.device.type(), options_.precision);
+  auto values = task_.inputs(batch);
+  for (std::size_t u = 0; u < model_.units.size(); ++u) {
+    begin_unit();
+    values = task::run_units(std::span(&model_.units[u], 1), std::move(values), {}, u);
+    runs_[u].output = bytes_of(values);
+    if (u + 1 == model_.units.size()) break;
+    end_unit(runs_[u]);
+  }
+  auto loss_sum = task_.loss_sum(values, batch);
+  values.clear();
+  end_unit(runs_.back());
+  return loss_sum;
+}
+
+void DryRun::begin_unit() {
+  device::synchronize(options_.device);
+  before_ = above_start(now());
+  take_peak();
+  clock_ = Stopwatch();
+}
+
+void DryRun::end_unit(UnitRun& unit) {
+  device::synchronize(options_.device);
+  unit.forward_s = clock_.seconds();
+  unit.saved = above_start(now()) - before_;
+  unit.forward_peak = above_start(take_peak()) - before_;
+}
+
+void DryRun::backward(const torch::Tensor& loss_sum, double part) {
+  std::size_t unit = model_.units.size() - 1;
+  take_peak();
+  clock_ = Stopwatch();
+  // Gradients of a unit come before those of the units in front of it (the last of a tensor that
+  // several have with the first of them).
+  const auto note = [&](std::size_t of) {
+    device::synchronize(options_.device);
+    unit = std::min(unit, of);
+    auto& run = runs_[unit];
+    run.backward_peak = std::max(run.backward_peak, above_start(take_peak()));
+    run.backward_s += clock_.seconds();
+    clock_ = Stopwatch();
+  };
+  {
+    const parallel::GradientHooks hooks(owners_.tensors, [&](std::size_t parameter) {
+      note(owners_.unit[parameter]);
+      owners_.tensors[parameter].mutable_grad() = torch::Tensor();
+    });
+    loss_sum.backward(torch::full_like(loss_sum, part));
+  }
+  note(unit);
+  double below = 0;
+  for (auto& run : runs_) {
+    run.backward_peak = std::max(run.backward_peak - below, run.saved);
+    below += run.saved;
+  }
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,83 @@
+#pragma once
+// Micro-batches of a model that is made for it, and what is to be seen of them at the boundaries of
+// its units.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/measure/allocation_watch.h"
+#include "bimetal/train/measure/unit_measure.h"
+#include "bimetal/train/measure/unit_memory.h"
+
+namespace bimetal::train {
+
+/// Of one unit, of one number of samples: bytes and seconds.
+struct UnitRun {
+  double output = 0, saved = 0, forward_peak = 0, backward_peak = 0;
+  double forward_s = 0, backward_s = 0;
+};
+
+/// Where each trained tensor belongs: the first unit that has it.
+struct Owners {
+  std::vector<torch::Tensor> tensors;
+  std::vector<std::size_t> unit;
+  std::vector<bool> shared;
+};
+
+/// Of all tensors of a batch, or what a unit gives.
+double bytes_of(const task::Values& values);
+
+/// Runs micro-batches of a model and writes down what happens between its units. Use from one
+/// thread.
+class DryRun {
+ public:
+  /// `prepare` may change the model before it is run: it is there whole, and on the device.
+  DryRun(const task::Task& task, const UnitMeasureOptions& options,
+         const std::function<void(task::Model& model)>& prepare = {});
+
+  const task::Model& model() const { return model_; }
+  const Owners& owners() const { return owners_; }
+  bool by_units() const { return memory_.has_value(); }
+
+  /// Forward and backward of the first so many training samples, unit by unit.
+  std::vector<UnitRun> run(std::int64_t samples);
+  /// The same several times, of which the fastest counts; memory is that of the last.
+  std::vector<UnitRun> fastest(std::int64_t samples, int repeats);
+
+ private:
+  double above_start(std::int64_t bytes) const { return static_cast<double>(bytes - start_); }
+
+  // Without what UnitMemory holds, which is not the units' own.
+  std::int64_t held() const { return memory_ ? memory_->held_bytes() : 0; }
+  std::int64_t now() const { return watch_.now() - held(); }
+  void note_peak();
+  std::int64_t take_peak();
+  void change_held(const std::function<void()>& change);
+  void hold_while_used(std::size_t unit);
+
+  torch::Tensor forward(const task::Values& batch);
+  void begin_unit();
+  void end_unit(UnitRun& unit);
+  void backward(const torch::Tensor& loss_sum, double part);
+
+  const task::Task& task_;
+  const UnitMeasureOptions& options_;
+  std::shared_ptr<const task::Dataset> data_;
+  AllocationWatch watch_;             ///< before the model: all that it frees has been counted
+  std::optional<UnitMemory> memory_;  ///< where parameters come by units
+  task::Model model_;
+  Owners owners_;
+  std::vector<UnitRun> runs_;
+  std::int64_t start_ = 0, peak_ = 0;
+  double before_ = 0;
+  Stopwatch clock_;
+};
+
+}  // namespace bimetal::train

@@ -1,0 +1,169 @@
+#include "bimetal/train/measure/part_measure.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "bimetal/balance/whole_parts.h"
+#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/tensor/tensor_task.h"
+#include "bimetal/task/tensor_ranks.h"
+
+namespace bimetal::train {
+namespace {
+
+constexpr std::array<double, 2> kHalves = {1, 1};
+constexpr std::size_t kNumbersOfLoss = 3;  // of each token (parallel/tensor/vocabulary_loss.h)
+
+/// What a unit's ranks sum.
+struct Sums {
+  int forward = 0, backward = 0;
+  double forward_bytes = 0, backward_bytes = 0;
+};
+
+/// The first of two ranks, whose other one is not there: what would be summed is counted.
+class LoneRank final : public task::TensorRanks {
+ public:
+  explicit LoneRank(std::size_t units) : sums_(units) {}
+
+  void begin(std::size_t unit) const { unit_ = unit; }
+  const std::vector<Sums>& sums() const noexcept { return sums_; }
+
+  task::Part part(std::int64_t pieces) const override {
+    return {0, balance::whole_parts(pieces, kHalves).front()};
+  }
+  torch::Tensor shared(const torch::Tensor& x) const override {
+    auto& sums = sums_[unit_];
+    ++sums.backward;
+    sums.backward_bytes += static_cast<double>(x.nbytes());
+    return x;
+  }
+  torch::Tensor sum(const torch::Tensor& x) const override {
+    count_forward(static_cast<double>(x.nbytes()), 1);
+    return x.clone();
+  }
+  /// As much work as with the other rank: what is not here is taken for the last that is.
+  torch::Tensor cross_entropy_sum(const torch::Tensor& logits, const torch::Tensor& targets,
+                                  std::int64_t /*vocabulary*/,
+                                  std::int64_t /*ignored*/) const override {
+    const auto numbers =
+        logits.scalar_type() == torch::kFloat64 ? logits : logits.to(torch::kFloat);
+    count_forward(static_cast<double>(kNumbersOfLoss * numbers.element_size()) *
+                      static_cast<double>(targets.numel()),
+                  2);
+    return torch::cross_entropy_loss(numbers, targets.clamp(0, logits.size(1) - 1), {},
+                                     at::Reduction::Sum);
+  }
+
+ private:
+  void count_forward(double bytes, int times) const {
+    sums_[unit_].forward += times;
+    sums_[unit_].forward_bytes += bytes;
+  }
+
+  mutable std::size_t unit_ = 0;
+  mutable std::vector<Sums> sums_;
+};
+
+/// By the number of pieces, what is cut alike.
+std::vector<plan::SplitFacts> splits_of(const task::Unit& unit, std::size_t place,
+                                        const Owners& owners) {
+  std::map<std::int64_t, plan::SplitFacts> splits;
+  for (const auto& split : unit.splits) {
+    const auto found =
+        std::ranges::find(unit.parameters, split.parameter, &task::NamedTensor::name);
+    if (found == unit.parameters.end()) continue;
+    const auto& tensor = found->tensor;
+    const auto pieces = tensor.size(split.dim) / (split.grain * split.segments);
+    auto& facts = splits[pieces];
+    facts.pieces = pieces;
+    facts.elements += tensor.numel();
+    for (std::size_t i = 0; i < owners.tensors.size(); ++i) {
+      if (!owners.tensors[i].is_same(tensor) || owners.unit[i] != place) continue;
+      (owners.shared[i] ? facts.shared : facts.own) += tensor.numel();
+    }
+  }
+  std::vector<plan::SplitFacts> all;
+  for (auto& [pieces, facts] : splits) all.push_back(facts);
+  return all;
+}
+
+/// The part of the unit's matrices that a half has; 1: nothing is cut.
+double half_of(const plan::PartFacts& parts) {
+  double all = 0, here = 0;
+  for (const auto& split : parts.splits) {
+    const auto own = static_cast<double>(balance::whole_parts(split.pieces, kHalves).front());
+    all += static_cast<double>(split.elements);
+    here += static_cast<double>(split.elements) * own / static_cast<double>(split.pieces);
+  }
+  return all > 0 ? here / all : 1;
+}
+
+/// What of a figure each rank has, if so much is left of it for a `part`.
+double kept_whole(double whole, double left, double part) {
+  if (whole <= 0 || part >= 1) return 1;
+  return std::clamp((left / whole - part) / (1 - part), 0.0, 1.0);
+}
+
+/// Cuts the model, and lets its units compute as that rank's.
+void take_half(task::Model& model, const std::shared_ptr<const LoneRank>& rank) {
+  const parallel::tensor::Cuts cuts(model, {kHalves.begin(), kHalves.end()});
+  const torch::NoGradGuard no_grad;
+  for (const auto& named : model.named_parameters()) {
+    auto tensor = named.tensor;
+    if (cuts.has(named.name)) tensor.set_data(cuts.part(named.name, tensor.detach(), 0));
+  }
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    auto& unit = model.units[u];
+    unit.forward = [rank, u, alone = std::move(unit.forward)](const task::Values& inputs) {
+      rank->begin(u);
+      const task::TensorScope scope(rank);
+      return alone(inputs);
+    };
+  }
+}
+
+void complete(const UnitRun& whole, const UnitRun& half, plan::PartFacts& parts) {
+  const double part = half_of(parts);
+  const auto kept = [&](double UnitRun::*figure) {
+    return kept_whole(whole.*figure, half.*figure, part);
+  };
+  parts.saved = kept(&UnitRun::saved);
+  parts.forward_peak = kept(&UnitRun::forward_peak);
+  parts.backward_peak = kept(&UnitRun::backward_peak);
+  parts.forward_s = kept(&UnitRun::forward_s);
+  parts.backward_s = kept(&UnitRun::backward_s);
+}
+
+}  // namespace
+
+void count_splits(const task::Model& model, const Owners& owners, plan::ModelFacts& facts) {
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    facts.units[u].in_parts.splits = splits_of(model.units[u], u, owners);
+  }
+}
+
+void measure_parts(const task::Task& task, const UnitMeasureOptions& options, std::int64_t samples,
+                   const std::vector<UnitRun>& whole, plan::ModelFacts& facts) {
+  const std::shared_ptr<const LoneRank> rank = std::make_shared<LoneRank>(facts.units.size());
+  const parallel::tensor::TensorTask half_task(task, rank);
+  DryRun dry(half_task, options, [&](task::Model& model) { take_half(model, rank); });
+  const auto half = dry.fastest(samples, options.repeats);
+  const double runs = 1 + options.repeats;
+  for (std::size_t u = 0; u < facts.units.size(); ++u) {
+    auto& parts = facts.units[u].in_parts;
+    complete(whole[u], half[u], parts);
+    const auto& sums = rank->sums()[u];
+    parts.forward_sums = sums.forward / runs;
+    parts.backward_sums = sums.backward / runs;
+    const double all = runs * static_cast<double>(samples);
+    parts.forward_summed_bytes = {0, sums.forward_bytes / all};
+    parts.backward_summed_bytes = {0, sums.backward_bytes / all};
+  }
+}
+
+}  // namespace bimetal::train

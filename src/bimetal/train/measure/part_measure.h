@@ -1,0 +1,25 @@
+#pragma once
+// What becomes of a model's units where their tensors are in parts on several ranks
+// (docs/tensor.md), measured by one rank alone.
+
+#include <cstdint>
+#include <vector>
+
+#include "bimetal/plan/model_facts.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/measure/dry_run.h"
+#include "bimetal/train/measure/unit_measure.h"
+
+namespace bimetal::train {
+
+/// Into `facts`: how the units of a model may be cut.
+void count_splits(const task::Model& model, const Owners& owners, plan::ModelFacts& facts);
+
+/// Makes the dry run once more as the first of two ranks with equal parts, whose sums are its own
+/// alone, and completes `facts`, which say how units may be cut: what of their figures does not
+/// become less, and what is summed. `whole`: of a run with so many samples, unit by unit. Errors:
+/// whatever the model and the task throw.
+void measure_parts(const task::Task& task, const UnitMeasureOptions& options, std::int64_t samples,
+                   const std::vector<UnitRun>& whole, plan::ModelFacts& facts);
+
+}  // namespace bimetal::train
