@@ -91,7 +91,8 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
   }
   if (job.zero.shards == "memory") {
     return parallel::shard::weights_by_memory(
-        std::move(group), device, Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+        std::move(group), device, Deadline::after(milliseconds_of(job.parallel.timeout_s)),
+        job.zero.copies > 1);
   }
   const bool known = std::ranges::any_of(speeds, [](double speed) { return speed > 0; });
   if (job.zero.shards == "speed" && known) return {speeds.begin(), speeds.end()};
