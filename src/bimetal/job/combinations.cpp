@@ -195,6 +195,15 @@ constexpr Combination kImpossible[] = {
      },
      "train.deterministic does not go with mesh.tensor_weights = \"speed\": parts that follow from "
      "measured speed may be others in the next run; take \"equal\" or numbers"},
+    {[](const Asked& asked) { return asked.job.mesh.sequence_parallel && !asked.in_parts(); },
+     "mesh.sequence_parallel needs mesh.tensor of at least 2: it cuts sequences where ranks that "
+     "share a replica's tensors would all keep the same; set mesh.tensor, or leave it out"},
+    {[](const Asked& asked) {
+       const auto block = asked.job.data.block;
+       return asked.job.mesh.sequence_parallel && block > 0 && block < asked.job.mesh.tensor;
+     },
+     "mesh.sequence_parallel cuts sequences into mesh.tensor parts of whole tokens, and data.block "
+     "is shorter: take a data.block of at least mesh.tensor, or fewer ranks in mesh.tensor"},
     {[](const Asked& asked) { return asked.in_parts() && asked.unlike; },
      "mesh.tensor needs one precision on all workers, since they add up what they compute: leave "
      "precision out of --worker, and set train.precision"},

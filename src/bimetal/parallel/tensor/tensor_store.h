@@ -23,6 +23,8 @@ class TensorStore final : public ParameterStore {
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
   void run_pass(const std::function<void()>& backward, bool last) override;
   double loss_factor() const override { return replicas_->loss_factor(); }
+  /// Sums over the tensor ranks, too, where each has the gradients of its positions of what is
+  /// kept whole.
   void finish_step() override;
   /// What is kept whole becomes what rank 0 has made of it: devices of different kinds round
   /// differently, and would drift apart.
@@ -42,11 +44,14 @@ class TensorStore final : public ParameterStore {
   const comm::Group& group() const noexcept override { return replicas_->group(); }
 
  private:
+  void sum_gradients(std::vector<torch::Tensor>& parameters);
+
   std::shared_ptr<ParameterStore> replicas_;
   std::shared_ptr<const TensorModel> model_;
   comm::Group group_;  ///< of the tensor ranks, beside that of their units' sums
   progress::FigureExchange figures_;
-  double seconds_before_ = 0;  ///< of the steps before this one
+  double seconds_before_ = 0;   ///< of the steps before this one
+  double summing_seconds_ = 0;  ///< of this one, outside of units
 };
 
 }  // namespace bimetal::parallel::tensor
