@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Tensor parallelism of two ranks of one host, one thread each: a Llama in Bimetal's job beside transformers' under torch's
-DTensor on Gloo (ColwiseParallel, RowwiseParallel, loss_parallel), in turns; and with one rank slowed by the system to a part of
-a core, parts by speed beside even ones. Prints milliseconds a step and the ratios: above 1 Bimetal's, or parts by speed, are better.
+DTensor on Gloo (ColwiseParallel, RowwiseParallel, loss_parallel), in turns; with one rank slowed by the system to a part of
+a core, parts by speed beside even ones; and sequences in parts, too (mesh.sequence_parallel), beside whole ones, with what memory
+both need. Prints milliseconds a step and the ratios: above 1 Bimetal's, parts by speed, or sequences in parts are better.
 
 Both sides: float32, blocks of random bytes, AdamW, no dropout, the same sizes.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import pathlib
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 import job_file
@@ -30,7 +34,9 @@ def arguments():
                         "machine take less of both, so that these limits are what slows them")
     parser.add_argument("--period-ms", type=float, default=10, help="of these limits, which are a millisecond of it at least")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--parts", default="dtensor,uneven", help="what to measure")
+    parser.add_argument("--parts", default="dtensor,uneven,sequence", help="what to measure")
+    parser.add_argument("--recompute", default="none", help="train.recompute of Bimetal's jobs")
+    parser.add_argument("--dropout", type=float, default=0, help="of Bimetal's jobs")
     parser.add_argument("--side", choices=["torch"], help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -89,17 +95,64 @@ def dtensor_ms(options):
     return max(json.loads(out.splitlines()[-1])["ms"] for out in outputs)
 
 
-def bimetal_ms(options, folder, speeds, weights):
+@contextlib.contextmanager
+def resident_memory():
+    """Gives a list that gets MiB of this process's children together, looked at until the end."""
+    seen, over = [], threading.Event()
+
+    def look():
+        own = pathlib.Path(f"/proc/{os.getpid()}/task")
+        while not over.wait(0.005):
+            pages = 0
+            for child in {pid for thread in own.iterdir() for pid in (thread / "children").read_text().split()}:
+                with contextlib.suppress(OSError):
+                    pages += int(pathlib.Path(f"/proc/{child}/statm").read_text().split()[1])
+            seen.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        looker.join()
+
+
+def steps_mib(options, folder, **mesh):
+    """The most that both ranks have at once in the second half of a job, whose first steps and start are in the first. The
+    allocator gives freed memory back."""
+    returns = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    before = {name: os.environ.get(name) for name in returns}
+    os.environ.update(returns)
+    try:
+        with resident_memory() as seen:
+            bimetal_ms(options, folder, [1.0, 1.0], [1, 1], **mesh)
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    return max(seen[len(seen) // 2:])
+
+
+def measure_sequences(options, folder):
+    ways = {"in parts": {"sequence_parallel": True}, "whole": {}}
+    compare(options, "sequences in parts beside whole ones",
+            *(lambda mesh=mesh: bimetal_ms(options, folder, [1.0, 1.0], [1, 1], **mesh) for mesh in ways.values()))
+    print(json.dumps({"measured": "MiB of both ranks, of sequences"}
+                     | {way: statistics.median(steps_mib(options, folder, **mesh) for _ in range(options.rounds))
+                        for way, mesh in ways.items()}), flush=True)
+
+
+def bimetal_ms(options, folder, speeds, weights, **mesh):
     report = folder / "report.json"
     job = job_file.write_job(
         folder / "job.toml",
         model={"name": "llama", "layers": options.layers, "width": options.width, "heads": options.heads,
                "kv_heads": options.kv_heads, "hidden": options.hidden, "vocabulary": options.vocabulary,
-               "context": options.block},
+               "context": options.block, "dropout": options.dropout},
         data=job_file.tokens(folder, options.block),
         train={"steps": options.steps, "global_batch": options.batch, "micro_batch": options.batch, "optimizer": "adamw",
-               "learning_rate": 1e-4, "evaluate": False},
-        mesh={"tensor": 2, "tensor_weights": weights}, checkpoint={"dir": ""})
+               "learning_rate": 1e-4, "recompute": options.recompute, "evaluate": False},
+        mesh={"tensor": 2, "tensor_weights": weights} | mesh, checkpoint={"dir": ""})
     command = [ranks.BIMETAL, "train", str(job), "--report", str(report)] + ["--worker", "cpu:threads=1"] * 2
     ranks.run_ranks([command] * 2, speeds, options.period_ms)
     ends = [point["elapsed_s"] for point in json.loads(report.read_text())["history"]]
@@ -128,6 +181,8 @@ def main():
         if "dtensor" in parts:
             compare(options, "even parts beside DTensor on Gloo",
                     lambda: bimetal_ms(options, folder, [1.0, 1.0], [1, 1]), lambda: dtensor_ms(options))
+        if "sequence" in parts:
+            measure_sequences(options, folder)
         if "uneven" in parts:
             speeds = [float(speed) for speed in options.speeds.split(",")]
             compare(options, f"at speeds {options.speeds}: parts by speed beside even ones",

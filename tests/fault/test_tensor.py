@@ -22,6 +22,19 @@ class Tensor(TextJob):
         self.assertEqual([worker["device"] for worker in report["workers"]], ["cpu + cpu"] * 2)
         self.assert_nothing_left()
 
+    def test_sequences_in_parts_go_on_from_whole_ones(self):
+        _, alone = self.run_to(self.write_text_job("alone"), 9, ranks=1)
+        sequence = {"mesh__sequence_parallel": True}
+        folder = ("--resume", self.folder / "parts")
+        first, _ = self.run_to(self.write_text_job("parts", mesh__tensor=2, mesh__tensor_weights=[2, 1], **sequence), 3, ranks=2)
+        self.assertIn("in parts on 2 ranks, as are the sequences between them, by weights of 2 : 1", first.out)
+        self.run_to(self.write_text_job("parts", mesh__tensor=2), 6, *folder, ranks=2)
+        _, report = self.run_to(self.write_text_job("parts", mesh__tensor=2, mesh__stages=2, mesh__micro_batches=2,
+                                                    train__recompute="all", **sequence), 9, *folder, ranks=4)
+        self.assert_same_end("parts", 9)
+        self.assertAlmostEqual(report["test_perplexity"], alone["test_perplexity"], 10)
+        self.assert_nothing_left()
+
     def test_a_killed_worker_is_named_and_one_goes_on_alone(self):
         job = self.train(self.write_text_job("run", mesh__tensor=2, checkpoint__dir=str(self.checkpoints)))
         self.wait_for_checkpoint(job)
@@ -37,6 +50,7 @@ class Tensor(TextJob):
                 ({"mesh__tensor": 3}, harness.INVALID_ARGUMENT, "3 would do"),
                 ({"mesh__tensor": 2, "model__heads": 1}, harness.INVALID_ARGUMENT, "take mesh.tensor = 1 or less"),
                 ({"mesh__tensor": 2, "mesh__tensor_weights": [1, 2, 3]}, harness.INVALID_ARGUMENT, "has 3 weights"),
+                ({"mesh__sequence_parallel": True}, harness.UNSUPPORTED, "needs mesh.tensor"),
                 ({"mesh__tensor": 2, "zero__level": 3, "mesh__tensor_weights": "speed"}, harness.UNSUPPORTED,
                  'take "equal" or numbers'),
                 ({"mesh__tensor": 2, "zero__level": 1, "zero__shards": [1, 2]}, harness.INVALID_ARGUMENT,

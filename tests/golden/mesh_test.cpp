@@ -78,6 +78,27 @@ TEST_P(InMesh, TrainsAsOneDevice) {
   expect_same(result, expected);
 }
 
+/// The same where sequences are in parts, too: each rank sends its positions to the next stage.
+class InMeshInSequence : public ::testing::TestWithParam<Row> {};
+
+TEST_P(InMeshInSequence, TrainsAsOneDevice) {
+  const auto& expected = alone(std::get<0>(GetParam()));
+  auto plan = plan_of(GetParam());
+  plan.between = parallel::tensor::Between::parts;
+  const auto result = train(plan);
+  expect_same(result, expected);
+}
+
+std::vector<Shape> shapes_in_sequence() {
+  const auto& all = shapes();
+  return {all[1], all[2], all[3], all[4], all[6]};
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, InMeshInSequence,
+                         ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
+                                            ::testing::ValuesIn(shapes_in_sequence())),
+                         row_name<Row>);
+
 INSTANTIATE_TEST_SUITE_P(Rows, InMesh,
                          ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
                                             ::testing::ValuesIn(shapes())),

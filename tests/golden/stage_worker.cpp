@@ -39,7 +39,8 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
   if (shape.tensor > 1) {
     const parallel::tensor::Cuts cuts(model, plan.tensor);
     tensor = std::make_shared<parallel::tensor::TensorModel>(
-        stage.model, parallel::tensor::GroupRanks::make(mesh->tensor(), plan.tensor, 60s), cuts);
+        stage.model, parallel::tensor::GroupRanks::make(mesh->tensor(), plan.tensor, 60s), cuts,
+        plan.between);
     stage = with_units(std::move(stage), tensor->model());
   }
   const auto ranks = tensor ? tensor->ranks() : nullptr;

@@ -16,6 +16,8 @@ namespace {
 
 using Row = std::tuple<Learnt, Ranks>;
 
+using parallel::tensor::Between;
+
 /// Ranks::shards are the weights of a replica's tensor ranks.
 const std::vector<Ranks>& tensor_ranks() {
   static const std::vector<Ranks> all = {
@@ -77,6 +79,29 @@ const std::vector<Sharded>& sharded() {
   return all;
 }
 
+/// The same ranks, which have sequences in parts, too: also such as are shorter than there are
+/// ranks, in small micro-batches.
+class InSequence : public ::testing::TestWithParam<Row> {};
+
+TEST_P(InSequence, TrainsAsOneDevice) {
+  const auto& expected = alone(std::get<0>(GetParam()));
+  auto plan = plan_of(GetParam());
+  plan.between = Between::parts;
+  const auto result = train(plan);
+  expect_same(result, expected);
+}
+
+const std::vector<Ranks>& sequence_ranks() {
+  static const std::vector<Ranks> all = {
+      {"Two", {{24}}, {1, 1}},
+      {"TwoUneven", {{24}}, {2, 1}},
+      {"ThreeUnevenOneByOne", {{24}}, {3, 1, 2}, 1},
+      {"TwoReplicasOfTwoUneven", {{17, 7}, {24, 0}, {0, 24}}, {1, 2}, 5},
+      {"TwoReplicasOfThreeUneven", {{5, 19}}, {3, 1, 2}, 4},
+  };
+  return all;
+}
+
 using ShardedRow = std::tuple<Learnt, Sharded>;
 
 class InShardsOfParts : public ::testing::TestWithParam<ShardedRow> {};
@@ -97,6 +122,11 @@ INSTANTIATE_TEST_SUITE_P(Rows, InShardsOfParts,
                          ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
                                             ::testing::ValuesIn(sharded())),
                          row_name<ShardedRow>);
+
+INSTANTIATE_TEST_SUITE_P(Rows, InSequence,
+                         ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
+                                            ::testing::ValuesIn(sequence_ranks())),
+                         row_name<Row>);
 
 // The rows must be able to fail: clipping and dropout move parameters far more than the tolerance.
 TEST(InParts, WhatIsTrainedShows) {

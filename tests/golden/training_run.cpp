@@ -194,7 +194,7 @@ class Worker {
         model,
         parallel::tensor::GroupRanks::make(tensor_ranks_of(plan, std::move(world)), plan.tensor,
                                            std::chrono::seconds(30)),
-        parallel::tensor::Cuts(model, plan.tensor));
+        parallel::tensor::Cuts(model, plan.tensor), plan.between);
   }
 
   std::shared_ptr<parallel::shard::ShardedModel> make_sharded(const task::Model& model) const {

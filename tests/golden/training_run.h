@@ -15,6 +15,7 @@
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/parallel/shard/kept_memory.h"
 #include "bimetal/parallel/shard/parameter_places.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/gradient_stages.h"
@@ -46,6 +47,7 @@ struct TrainingPlan {
   bool copies = false;              ///< above level 0: each shard on a second rank, too
   std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
   std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
+  parallel::tensor::Between between = parallel::tensor::Between::whole;  ///< of these ranks
   parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
   parallel::shard::WholeForm form = {};                          ///< likewise
   precision::Precision precision = precision::Precision::float32;

@@ -203,6 +203,20 @@ constexpr Combination kImpossible[] = {
      },
      "train.deterministic does not go with mesh.tensor = \"auto\": what is chosen follows from "
      "measured speed, and may be another in the next run; give mesh.tensor a number"},
+    {[](const Asked& asked) { return asked.job.mesh.sequence_parallel && !asked.in_parts(); },
+     "mesh.sequence_parallel needs mesh.tensor of at least 2: it cuts sequences where ranks that "
+     "share a replica's tensors would all keep the same; set mesh.tensor, or leave it out"},
+    {[](const Asked& asked) {
+       return asked.job.mesh.sequence_parallel && asked.job.zero.level > 0;
+     },
+     "mesh.sequence_parallel does not go with zero.level: what is whole on all tensor ranks gets its "
+     "gradients from each of them, and shards have let go of them by then; leave one of them out"},
+    {[](const Asked& asked) {
+       const auto block = asked.job.data.block;
+       return asked.job.mesh.sequence_parallel && block > 0 && block < asked.job.mesh.tensor;
+     },
+     "mesh.sequence_parallel cuts sequences into mesh.tensor parts of whole tokens, and data.block "
+     "is shorter: take a data.block of at least mesh.tensor, or fewer ranks in mesh.tensor"},
     {[](const Asked& asked) { return asked.in_parts() && asked.unlike; },
      "mesh.tensor needs one precision on all workers, since they add up what they compute: leave "
      "precision out of --worker, and set train.precision"},

@@ -132,6 +132,7 @@ struct MeshConfig {
   std::vector<std::int64_t> cuts;  ///< units at which stages but the first begin; empty: by cost
   std::string tensor_parts = "equal";  ///< or "speed": how large these are
   std::vector<double> tensor_weights;  ///< or weights of those ranks, in place of it
+  bool sequence_parallel = false;      ///< these ranks have sequences in parts, too
   std::string schedule = "1f1b";       ///< a name of parallel::schedule::Kind
   std::int64_t micro_batches = 0;      ///< of a step, per replica; 0: as train.micro_batch asks
   std::int64_t chunks = 2;             ///< interleaved: pieces of the model per stage

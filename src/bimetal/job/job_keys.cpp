@@ -99,6 +99,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"mesh", "tensor", kAlike, count_or_auto(mesh.tensor, kAutoTensor)},
       {"mesh", "cuts", kAlike, rising_numbers(mesh.cuts)},
       {"mesh", "tensor_weights", kAlike, tensor_parts(mesh)},
+      {"mesh", "sequence_parallel", kAlike, flag(mesh.sequence_parallel)},
       {"mesh", "schedule", kAlike,
        one_of(mesh.schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"})},
       {"mesh", "micro_batches", kAlike, whole(mesh.micro_batches, 0)},

@@ -43,8 +43,8 @@ HeadRange known(HeadRange heads, std::int64_t here) {
 }
 
 // A counter is (columns ÷ 4, row, sample), a key one of a layer in an epoch.
-torch::Tensor dropped_on_cpu(c10::IntArrayRef sizes, HeadRange range, const Draws& draws,
-                             PhiloxKey key, std::uint32_t threshold) {
+torch::Tensor dropped_on_cpu(c10::IntArrayRef sizes, HeadRange range, std::int64_t first_row,
+                             const Draws& draws, PhiloxKey key, std::uint32_t threshold) {
   const auto heads = sizes[1], rows = sizes[2], columns = sizes[3];
   auto mask = torch::empty(sizes, torch::kBool);
   auto* out = mask.mutable_data_ptr<bool>();
@@ -52,7 +52,7 @@ torch::Tensor dropped_on_cpu(c10::IntArrayRef sizes, HeadRange range, const Draw
   at::parallel_for(0, sizes[0] * heads * rows, grain, [&](std::int64_t begin, std::int64_t end) {
     for (auto line = begin; line < end; ++line) {
       const auto sample = draws.samples[static_cast<std::size_t>(line / (heads * rows))];
-      const auto row = row_number(line % rows, line / rows % heads, range);
+      const auto row = row_number(first_row + line % rows, line / rows % heads, range);
       auto* to = out + line * columns;
       for (std::int64_t column = 0; column < columns; column += 4) {
         const auto drawn = philox({low(column / 4), low(row), low(sample), high(sample)}, key);
@@ -104,7 +104,8 @@ const Draws& draws_for(std::int64_t samples) {
 }  // namespace
 
 torch::Tensor dropped_by_kernels(c10::IntArrayRef sizes, double p, std::int64_t layer,
-                                 const torch::Device& device, HeadRange range) {
+                                 const torch::Device& device, HeadRange range,
+                                 std::int64_t first_row) {
   const torch::NoGradGuard no_grad;
   const auto& draws = draws_for(sizes[0]);
   const auto heads = sizes[1], rows = sizes[2], columns = sizes[3];
@@ -112,7 +113,7 @@ torch::Tensor dropped_by_kernels(c10::IntArrayRef sizes, double p, std::int64_t 
   const auto blocks = torch::arange((columns + 3) / 4, options).view({1, 1, 1, -1});
   range = known(range, heads);
   const auto row = torch::arange(range.first, range.first + heads, options).view({-1, 1}) +
-                   torch::arange(rows, options).view({1, -1}) * range.of;
+                   torch::arange(first_row, first_row + rows, options).view({1, -1}) * range.of;
   const auto samples = torch::tensor(draws.samples, torch::kInt64).to(device).view({-1, 1, 1, 1});
   const auto words = philox_of({blocks, row.view({1, heads, rows, 1}), samples.bitwise_and(kWord),
                                 samples.bitwise_right_shift(32).bitwise_and(kWord)},
@@ -123,22 +124,22 @@ torch::Tensor dropped_by_kernels(c10::IntArrayRef sizes, double p, std::int64_t 
 }
 
 torch::Tensor dropped(c10::IntArrayRef sizes, double p, std::int64_t layer,
-                      const torch::Device& device, HeadRange range) {
-  if (!device.is_cpu()) return dropped_by_kernels(sizes, p, layer, device, range);
+                      const torch::Device& device, HeadRange range, std::int64_t first_row) {
+  if (!device.is_cpu()) return dropped_by_kernels(sizes, p, layer, device, range, first_row);
   const auto& draws = draws_for(sizes[0]);
-  return dropped_on_cpu(sizes, known(range, sizes[1]), draws, key_of(draws, layer),
+  return dropped_on_cpu(sizes, known(range, sizes[1]), first_row, draws, key_of(draws, layer),
                         threshold_of(p));
 }
 
 torch::Tensor dropout_by_sample(const torch::Tensor& x, double p, std::int64_t layer,
-                                HeadRange range) {
+                                HeadRange range, std::int64_t first_row) {
   if (p == 0) return x;
   const bool heads = x.dim() == 4;
   const std::array<std::int64_t, 4> sizes = {x.size(0), heads ? x.size(1) : 1, x.size(-2),
                                              x.size(-1)};
   // masked_fill keeps the mask for backward, a byte for each number, and the factor nothing.
-  return x.masked_fill(dropped(sizes, p, layer, x.device(), range).view(x.sizes()), 0) *
-         (1 / (1 - p));
+  const auto mask = dropped(sizes, p, layer, x.device(), range, first_row).view(x.sizes());
+  return x.masked_fill(mask, 0) * (1 / (1 - p));
 }
 
 }  // namespace bimetal::task

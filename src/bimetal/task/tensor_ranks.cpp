@@ -30,6 +30,11 @@ Part part_here(std::int64_t pieces) {
   return ranks ? ranks->part(pieces) : Part{0, pieces};
 }
 
+std::optional<Part> positions_here() {
+  const auto& ranks = current_tensor_ranks();
+  return ranks ? ranks->positions() : std::nullopt;
+}
+
 torch::Tensor shared_by_tensor_ranks(const torch::Tensor& x) {
   const auto& ranks = current_tensor_ranks();
   return ranks ? ranks->shared(x) : x;

@@ -1,13 +1,16 @@
 #pragma once
 // Units that several ranks compute together, each with its part of the large tensors (tensor
 // parallelism: Shoeybi et al., "Megatron-LM", 2019, section 3). What flows between units is whole,
-// and the same on all of these ranks. A model's maths is written once, by the functions below: they
-// do nothing where a rank has everything.
+// and the same on all of these ranks; or each rank has some positions of every sequence of it
+// (sequence parallelism: Korthikanti et al., "Reducing activation recomputation in large
+// transformer models", 2022, section 4.2.2). A model's maths is written once, by the functions
+// below: they do nothing where a rank has everything.
 
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace bimetal::task {
 
@@ -24,9 +27,11 @@ class TensorRanks {
 
   /// Which of `pieces` that stay whole are this rank's.
   virtual Part part(std::int64_t pieces) const = 0;
-  /// `x`, whose gradient is the sum of the ranks' gradients.
+  /// Of what flows between units: which positions are here; nothing: all of them are.
+  virtual std::optional<Part> positions() const { return std::nullopt; }
+  /// `x`, of all positions, whose gradient is the sum of the ranks' gradients.
   virtual torch::Tensor shared(const torch::Tensor& x) const = 0;
-  /// The sum of the ranks' `x`, whose gradient is that of each of them.
+  /// The sum of the ranks' `x`, of the positions here, whose gradient is that of each of them.
   virtual torch::Tensor sum(const torch::Tensor& x) const = 0;
   /// As cross_entropy_sum(), of the logits of part(vocabulary).
   virtual torch::Tensor cross_entropy_sum(const torch::Tensor& logits, const torch::Tensor& targets,
@@ -52,10 +57,15 @@ const std::shared_ptr<const TensorRanks>& current_tensor_ranks() noexcept;
 /// Which of `pieces` are computed here: all of them outside of a scope.
 Part part_here(std::int64_t pieces);
 
-/// Before what makes parts of it (a matrix cut by its columns): `x`, whole.
+/// Of what flows between units, [samples, positions, …]: which positions are here; nothing: all.
+std::optional<Part> positions_here();
+
+/// Before what makes parts of it (a matrix cut by its columns): `x` [samples, positions here, …] of
+/// all positions.
 torch::Tensor shared_by_tensor_ranks(const torch::Tensor& x);
 
-/// After what was made of parts (a matrix cut by its rows): the whole of it.
+/// After what was made of parts (a matrix cut by its rows), [samples, all positions, …]: the whole
+/// of it, of the positions here.
 torch::Tensor sum_over_tensor_ranks(const torch::Tensor& x);
 
 /// The sum of cross-entropies of `logits` [n, those of the vocabulary that are here] for `targets`

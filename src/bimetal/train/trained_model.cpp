@@ -92,7 +92,8 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
   }
   if (job.zero.shards == "memory") {
     return parallel::shard::weights_by_memory(
-        std::move(group), device, Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+        std::move(group), device, Deadline::after(milliseconds_of(job.parallel.timeout_s)),
+        job.zero.copies > 1);
   }
   const bool known = std::ranges::any_of(speeds, [](double speed) { return speed > 0; });
   if (job.zero.shards == "speed" && known) return {speeds.begin(), speeds.end()};
@@ -240,12 +241,14 @@ void TrainedModel::take_part(const ChosenCuts& cuts, progress::Observer& observe
   const auto& shape = mesh_->shape();
   std::optional<parallel::tensor::Cuts> tensors;
   if (shape.tensor > 1) tensors.emplace(whole_, cuts.parts);
-  observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh.schedule, tensors));
+  observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh, tensors));
   stage_ = parallel::pipeline::make_stage(whole_, cuts.begins, shape.stages, mesh_->place().stage);
   if (tensors) {
     tensor_ = std::make_shared<parallel::tensor::TensorModel>(
         stage_.model,
-        parallel::tensor::GroupRanks::make(mesh_->tensor(), tensors->weights(), timeout), *tensors);
+        parallel::tensor::GroupRanks::make(mesh_->tensor(), tensors->weights(), timeout), *tensors,
+        job_.mesh.sequence_parallel ? parallel::tensor::Between::parts
+                                    : parallel::tensor::Between::whole);
     stage_ = with_units(std::move(stage_), tensor_->model());
   }
   whole_ = stage_.model;

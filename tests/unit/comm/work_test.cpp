@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "bimetal/comm/group/work_state.h"
+#include "bimetal/comm/wait_for_all.h"
 
 namespace bimetal::comm {
 namespace {
@@ -96,6 +98,28 @@ TEST(Work, ACallbackMayWaitForItsOwnWork) {
   });
   state->finish({});
   EXPECT_TRUE(waited);
+}
+
+// Who has given them buffers may let these go afterwards, whatever has become of the first.
+TEST(WaitForAll, OutlastsAnErrorAndThrowsTheFirst) {
+  const auto lost = std::make_shared<Work::State>(), late = std::make_shared<Work::State>();
+  const std::vector<Work> works = {Work(), Work(lost), Work(late)};
+  lost->finish(kLost);
+  bool ended = false;
+  std::thread finisher([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended = true;
+    late->finish(Failure{ErrorCode::Timeout, "too late", 4});
+  });
+  try {
+    wait_for_all(works);
+    ADD_FAILURE();
+  } catch (const Error&) {
+    EXPECT_TRUE(ended);
+    expect_lost(std::current_exception());
+  }
+  finisher.join();
+  wait_for_all(std::vector<Work>{Work(), Work()});
 }
 
 }  // namespace

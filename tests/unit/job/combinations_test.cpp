@@ -108,6 +108,14 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"mesh.tensor=2", "train.optimizer=lamb"}), HasSubstr("lamb"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "compression.gradients=int8"}), HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.exact=relaxed"}), HasSubstr("strict"));
+  EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.sequence_parallel=true", "mesh.stages=2",
+                     "train.recompute=all", "data.block=2"}),
+            "");
+  EXPECT_THAT(refusal({"mesh.sequence_parallel=true"}), HasSubstr("set mesh.tensor"));
+  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.sequence_parallel=true", "zero.level=1"}),
+              HasSubstr("does not go with zero.level"));
+  EXPECT_THAT(refusal({"mesh.tensor=3", "mesh.sequence_parallel=true", "data.block=2"}),
+              HasSubstr("at least mesh.tensor"));
   EXPECT_THAT(refusal({"mesh.tensor=2"}, {"cpu", "cpu:precision=bfloat16"}),
               HasSubstr("train.precision"));
 }

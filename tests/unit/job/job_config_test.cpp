@@ -348,7 +348,11 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   job.parallel.weights = {1.0 / 3, 1e20, 0};
   job.cluster.workers = {"cpu:threads=1,speed=0.25", "auto"};
   job.fabric.transport = "mpi";
-  job.mesh = {.stages = 3, .cuts = {1, 4}, .tensor_weights = {2, 1.5}, .schedule = "gpipe"};
+  job.mesh = {.stages = 3,
+              .cuts = {1, 4},
+              .tensor_weights = {2, 1.5},
+              .sequence_parallel = true,
+              .schedule = "gpipe"};
   EXPECT_EQ(parse(to_toml(job)), job) << to_toml(job);
   job.parallel.balance = balance::Policy::Equal;
   job.parallel.weights.clear();

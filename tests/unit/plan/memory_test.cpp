@@ -323,6 +323,37 @@ TEST(ShardsByRoom, ARankWithoutRoomKeepsNothing) {
   EXPECT_EQ(shards_by_room(input), (std::vector<double>{1, 0}));
 }
 
+// Shards of 3 : 3 : 1 would leave the last rank, which keeps a copy of the second one's, without
+// room.
+TEST(ShardsByRoom, WithCopiesOwnAndCopiedHaveRoomTogether) {
+  auto input = two_ranks(0);
+  input.ranks.push_back(input.ranks.back());
+  input.asked = {.level = 3, .copies = 2};
+  for (auto& rank : input.ranks) rank.room = 150 * kMiB;
+  input.ranks[2].room = 70 * kMiB;
+  const auto shards = shards_by_room(input);
+  ASSERT_EQ(shards.size(), 3u);
+  EXPECT_NEAR(shards[0] + shards[1] + shards[2], 1, 1e-12);
+  const auto fullest = [&](const std::vector<double>& kept) {
+    for (std::size_t r = 0; r < 3; ++r) input.ranks[r].load.shard = kept[r];
+    const auto plan = plan_memory(input);
+    double most = 0;
+    for (std::size_t r = 0; r < 3; ++r) {
+      most = std::max(most, plan.asked().uses[r].model() / input.ranks[r].room);
+    }
+    return most;
+  };
+  EXPECT_LT(fullest(shards), 0.95 * fullest({150.0 / 370, 150.0 / 370, 70.0 / 370}));
+}
+
+TEST(ShardsByRoom, WithCopiesARankWithoutRoomIsSparedOne) {
+  auto input = two_ranks(200 * kMiB);
+  input.ranks.push_back(input.ranks.back());
+  input.asked = {.level = 3, .copies = 2};
+  input.ranks[2].room = 8 * kMiB;
+  EXPECT_EQ(shards_by_room(input), (std::vector<double>{0.5, 0.5, 0}));
+}
+
 TEST(ShardsByRoom, RanksOfOneHostShareWhatItHas) {
   auto input = two_ranks(200 * kMiB);
   input.asked.level = 2;

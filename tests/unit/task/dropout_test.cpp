@@ -58,6 +58,18 @@ TEST(Dropout, HeadsHaveTheSameMasksWhereverTheyAre) {
   EXPECT_TRUE(dropped_by_kernels({2, 2, 4, 9}, 0.3, 5, cpu, {3, 5}).equal(all.narrow(1, 3, 2)));
 }
 
+// What ranks stand on that have some of a sequence's positions each.
+TEST(Dropout, RowsHaveTheSameMasksWhereverTheyAre) {
+  const DrawScope scope(of({10, 20}));
+  const auto cpu = torch::Device(torch::kCPU);
+  const auto all = dropped({2, 1, 6, 9}, 0.3, 5, cpu), some = all.narrow(2, 4, 2);
+  EXPECT_TRUE(dropped({2, 1, 2, 9}, 0.3, 5, cpu, {}, 4).equal(some));
+  EXPECT_TRUE(dropped_by_kernels({2, 1, 2, 9}, 0.3, 5, cpu, {}, 4).equal(some));
+  const auto x = torch::ones({2, 2, 9});
+  EXPECT_TRUE(dropout_by_sample(x, 0.3, 5, {}, 4).eq(0).equal(some.squeeze(1)));
+  EXPECT_EQ(dropout_by_sample(x.narrow(1, 0, 0), 0.3, 5, {}, 6).numel(), 0);
+}
+
 // What the product stands on: a sample's mask hangs on nothing but the sample.
 TEST(Dropout, DependsOnTheSampleAndNotOnItsBatch) {
   const auto together = dropped_of(of({10, 20, 30, 40}), 6, 9);

@@ -15,6 +15,7 @@
 #include "bimetal/comm/shm/connect.h"
 #include "bimetal/comm/shm/pipeline.h"
 #include "bimetal/comm/shm/short_call.h"
+#include "bimetal/comm/wait_for_all.h"
 
 namespace bimetal::comm {
 namespace {
@@ -68,16 +69,7 @@ std::vector<std::vector<std::byte>> Group::Impl::exchange(std::span<const std::b
     works.push_back(recv(call, {all[other].data(), own.size(), DType::uint8}, other, {}));
     works.push_back(send(call, {own.data(), own.size(), DType::uint8}, other, {}));
   }
-  // Until all have ended: their memory is here.
-  std::optional<Error> failed;
-  for (const auto& work : works) {
-    try {
-      work.wait();
-    } catch (const Error& error) {
-      if (!failed) failed = error;
-    }
-  }
-  if (failed) throw *failed;
+  wait_for_all(works);  // their memory is here
   return all;
 }
 

@@ -61,10 +61,11 @@ struct LastConv1D {
   }
   torch::Tensor operator()(const torch::Tensor& x) const {
     const auto rows = x.flatten(0, 1);
-    const auto y = task::current_tensor_ranks()
-                       ? task::sum_over_tensor_ranks(torch::mm(rows, weight)) + bias
-                       : torch::addmm(bias, rows, weight);
-    return y.view({x.size(0), x.size(1), weight.size(1)});
+    const auto shaped = [&](const torch::Tensor& y) {
+      return y.view({x.size(0), x.size(1), weight.size(1)});
+    };
+    if (!task::current_tensor_ranks()) return shaped(torch::addmm(bias, rows, weight));
+    return task::sum_over_tensor_ranks(shaped(torch::mm(rows, weight))) + bias;
   }
 };
 
@@ -76,7 +77,8 @@ task::Unit gpt2_embedding(const LanguageModelConfig& config) {
   const auto dropout = parts.dropout(0);
   return std::move(parts).unit([=](const torch::Tensor& ids) {
     const auto x = embed(tokens, ids, config);
-    return dropout(x + positions.narrow(0, task::first_position(), ids.size(1)));
+    const auto [first, count] = task::positions_here().value_or(task::Part{0, ids.size(1)});
+    return dropout(x + positions.narrow(0, task::first_position() + first, count));
   });
 }
 

@@ -90,7 +90,7 @@ task::Unit llama_block(const LanguageModelConfig& config, std::int64_t layer) {
                                 theta = config.rope_theta](const torch::Tensor& x) {
     const auto h = task::shared_by_tensor_ranks(before_attention(x));
     const auto queries = split_heads(q(h), head_width), keys = split_heads(k(h), head_width);
-    const Rotation rotated(queries, task::first_position(), x.size(1), head_width, theta);
+    const Rotation rotated(queries, task::first_position(), h.size(1), head_width, theta);
     const auto attention =
         causal_attention(rotated(queries), rotated(keys), split_heads(v(h), head_width),
                          of_weights.rate(), of_weights.layer, heads_here(heads, kv_heads));

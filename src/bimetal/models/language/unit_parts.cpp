@@ -50,7 +50,8 @@ torch::Tensor UnitParts::shared(const std::string& name, const torch::Tensor& pa
 }
 
 torch::Tensor UnitParts::Dropout::operator()(const torch::Tensor& x) const {
-  return task::dropout_by_sample(x, rate(), layer);
+  const auto here = task::positions_here();
+  return task::dropout_by_sample(x, rate(), layer, {}, here ? here->first : 0);
 }
 
 UnitParts::Dropout UnitParts::dropout(std::int64_t place) const {

@@ -38,7 +38,8 @@ class UnitParts {
   /// One that another unit has, too.
   torch::Tensor shared(const std::string& name, const torch::Tensor& parameter);
 
-  /// Dropout at a place of the unit, below kMostPlaces; none in evaluation.
+  /// Dropout of what flows between units, at a place of this one below kMostPlaces; none in
+  /// evaluation.
   struct Dropout {
     double p;
     std::int64_t layer;
@@ -63,8 +64,8 @@ class UnitParts {
   task::Unit unit_;
 };
 
-/// `table`'s rows for tokens [b, t]; of a model's vocabulary it holds those that are here
-/// (task/tensor_ranks.h). Errors as make_language_model has them.
+/// `table`'s rows for tokens [b, t], of the positions that are here; of a model's vocabulary it
+/// holds those that are here (task/tensor_ranks.h). Errors as make_language_model has them.
 torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens,
                     const LanguageModelConfig& config);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "bimetal/balance/ring_parts.h"
 #include "bimetal/device/device.h"
 
 namespace bimetal::parallel::shard {
@@ -20,7 +21,7 @@ std::uint64_t free_memory(const torch::Device& device) {
 }  // namespace
 
 std::vector<double> weights_by_memory(comm::Group group, const torch::Device& device,
-                                      Deadline deadline) {
+                                      Deadline deadline, bool copies) {
   const std::vector<std::uint64_t> mine = {free_memory(device)};
   std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
   const auto bytes = [](const auto& numbers) {
@@ -34,7 +35,8 @@ std::vector<double> weights_by_memory(comm::Group group, const torch::Device& de
   if (std::ranges::find(all, std::uint64_t{0}) != all.end()) {
     return std::vector<double>(all.size(), 1.0);
   }
-  return {all.begin(), all.end()};
+  const std::vector<double> rooms(all.begin(), all.end());
+  return copies ? balance::ring_parts(rooms) : rooms;
 }
 
 }  // namespace bimetal::parallel::shard

@@ -11,8 +11,9 @@
 namespace bimetal::parallel::shard {
 
 /// Free bytes of each rank's device, or ones if any rank cannot tell its own: equal parts are no
-/// worse a guess than any other then. `device`: this rank's. Collective. Errors: the fabric's.
+/// worse a guess than any other then. With `copies` there is room for each rank's shard and the one
+/// that it copies (shard_copies.h). `device`: this rank's. Collective. Errors: the fabric's.
 std::vector<double> weights_by_memory(comm::Group group, const torch::Device& device,
-                                      Deadline deadline);
+                                      Deadline deadline, bool copies = false);
 
 }  // namespace bimetal::parallel::shard

@@ -3,9 +3,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
+#include "bimetal/comm/wait_for_all.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::shard {
@@ -22,19 +22,6 @@ std::vector<int> ranks_with_shards(std::span<const FlatPlan> plans) {
     if (std::ranges::any_of(plans, has)) ranks.push_back(rank);
   }
   return ranks;
-}
-
-/// All of them are over then, and nothing writes into their buffers any more.
-void wait_for_all(const std::vector<comm::Work>& under_way) {
-  std::exception_ptr first;
-  for (const auto& work : under_way) {
-    try {
-      work.wait();
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
-  }
-  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace
@@ -74,7 +61,7 @@ std::vector<torch::Tensor> ShardCopies::exchange(const std::vector<torch::Tensor
     sent.push_back(own[flat].to(torch::kCPU).contiguous());
     under_way.push_back(group_.send(tensor_buffer(sent.back()), buddies_.at, flat, deadline));
   }
-  wait_for_all(under_way);
+  comm::wait_for_all(under_way);
   for (std::size_t flat = 0; flat < own.size(); ++flat) {
     if (theirs[flat].defined()) theirs[flat] = theirs[flat].to(own[flat].device());
   }

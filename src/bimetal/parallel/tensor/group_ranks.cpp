@@ -9,19 +9,12 @@
 #include "bimetal/balance/whole_parts.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/tensor/both_ways.h"
 #include "bimetal/parallel/tensor/vocabulary_loss.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::tensor {
 namespace {
-
-using torch::autograd::AutogradContext;
-
-/// Keeps the ranks for backward.
-struct KeptRanks final : torch::CustomClassHolder {
-  explicit KeptRanks(std::shared_ptr<const GroupRanks> r) : ranks(std::move(r)) {}
-  std::shared_ptr<const GroupRanks> ranks;
-};
 
 torch::Tensor summed(const torch::Tensor& x, const GroupRanks& ranks) {
   auto sum = x.clone(at::MemoryFormat::Contiguous);
@@ -29,34 +22,9 @@ torch::Tensor summed(const torch::Tensor& x, const GroupRanks& ranks) {
   return sum;
 }
 
-/// f of Megatron's figure 3: nothing forwards, a sum backwards.
-class Share : public torch::autograd::Function<Share> {
- public:
-  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& x,
-                               const std::shared_ptr<const GroupRanks>& ranks) {
-    context->saved_data["ranks"] = c10::IValue::make_capsule(c10::make_intrusive<KeptRanks>(ranks));
-    return x;
-  }
-  static torch::autograd::variable_list backward(AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const auto kept =
-        c10::static_intrusive_pointer_cast<KeptRanks>(context->saved_data["ranks"].toCapsule());
-    return {summed(gradients.front(), *kept->ranks), {}};
-  }
-};
-
-/// g of the same figure: a sum forwards, nothing backwards.
-class Sum : public torch::autograd::Function<Sum> {
- public:
-  static torch::Tensor forward(AutogradContext* /*context*/, const torch::Tensor& x,
-                               const std::shared_ptr<const GroupRanks>& ranks) {
-    return summed(x, *ranks);
-  }
-  static torch::autograd::variable_list backward(AutogradContext* /*context*/,
-                                                 const torch::autograd::variable_list& gradients) {
-    return {gradients.front(), {}};
-  }
-};
+torch::Tensor as_it_is(const torch::Tensor& x) {
+  return x;
+}
 
 }  // namespace
 
@@ -99,12 +67,18 @@ task::Part GroupRanks::part(std::int64_t pieces, int rank) const {
           counts[static_cast<std::size_t>(rank)]};
 }
 
+// f of Megatron's figure 3: nothing forwards, a sum backwards.
 torch::Tensor GroupRanks::shared(const torch::Tensor& x) const {
-  return Share::apply(x, shared_from_this());
+  return both_ways(x, as_it_is, [self = shared_from_this()](const torch::Tensor& gradient) {
+    return summed(gradient, *self);
+  });
 }
 
+// g of the same figure: a sum forwards, nothing backwards.
 torch::Tensor GroupRanks::sum(const torch::Tensor& x) const {
-  return Sum::apply(x, shared_from_this());
+  return both_ways(
+      x, [self = shared_from_this()](const torch::Tensor& part) { return summed(part, *self); },
+      as_it_is);
 }
 
 torch::Tensor GroupRanks::cross_entropy_sum(const torch::Tensor& logits,
@@ -114,11 +88,18 @@ torch::Tensor GroupRanks::cross_entropy_sum(const torch::Tensor& logits,
 }
 
 void GroupRanks::all_reduce(const torch::Tensor& tensor, comm::ReduceOp op) const {
-  const Stopwatch watch;
   const torch::NoGradGuard no_grad;
   const auto host = tensor.is_cpu() ? tensor : tensor.to(torch::kCPU);
-  sums_.all_reduce(tensor_buffer(host), op, Deadline::after(timeout_)).wait();
+  exchange([&](comm::Group& group, Deadline deadline) {
+    return group.all_reduce(tensor_buffer(host), op, deadline);
+  });
   if (!tensor.is_cpu()) tensor.copy_(host);
+}
+
+void GroupRanks::exchange(
+    const std::function<comm::Work(comm::Group& group, Deadline deadline)>& start) const {
+  const Stopwatch watch;
+  start(sums_, Deadline::after(timeout_)).wait();
   seconds_.fetch_add(watch.seconds(), std::memory_order_relaxed);
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,10 @@ class GroupRanks final : public task::TensorRanks, public std::enable_shared_fro
   /// Overwrites `tensor`, which is contiguous, by the ranks' sum or largest, without a gradient.
   /// Errors: those of the fabric; Aborted after a give_up().
   void all_reduce(const torch::Tensor& tensor, comm::ReduceOp op) const;
+  /// Starts a collective of the group that sums go through, and waits for it. Errors: as
+  /// all_reduce() has them.
+  void exchange(
+      const std::function<comm::Work(comm::Group& group, Deadline deadline)>& start) const;
 
   /// This rank comes to no more sums: those that others wait in, now or later, end.
   void give_up(const std::string& why) const;
@@ -45,7 +50,7 @@ class GroupRanks final : public task::TensorRanks, public std::enable_shared_fro
   const comm::Group& group() const noexcept { return group_; }
   const std::vector<double>& weights() const noexcept { return weights_; }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
-  /// Spent in all_reduce() so far: for the others, and on the way to them.
+  /// Spent in exchanges so far: for the others, and on the way to them.
   double seconds() const noexcept { return seconds_.load(std::memory_order_relaxed); }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
+#include "bimetal/parallel/tensor/sequence_ranks.h"
 
 namespace bimetal::parallel::tensor {
 namespace {
@@ -20,11 +21,21 @@ task::Unit together(task::Unit unit, const std::shared_ptr<const GroupRanks>& ra
   return unit;
 }
 
+/// The same, in sequences of which each rank has a part.
+task::Unit in_sequence(task::Unit unit, const std::shared_ptr<const GroupRanks>& ranks) {
+  unit.forward = [ranks, alone = std::move(unit.forward)](task::Values inputs) {
+    const auto length = take_length(inputs);
+    const task::TensorScope scope(std::make_shared<SequenceRanks>(ranks, length));
+    return with_length(alone(inputs), length);
+  };
+  return unit;
+}
+
 }  // namespace
 
 TensorModel::TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks,
-                         Cuts cuts)
-    : ranks_(std::move(ranks)), cuts_(std::move(cuts)) {
+                         Cuts cuts, Between between)
+    : ranks_(std::move(ranks)), cuts_(std::move(cuts)), between_(between) {
   const auto& group = ranks_->group();
   const auto parameters = whole.named_parameters();
   check_same_on_all_ranks(whole, group, ranks_->timeout());
@@ -42,7 +53,8 @@ TensorModel::TensorModel(const task::Model& whole, std::shared_ptr<const GroupRa
       kept_whole_.push_back(tensor);
     }
   }
-  for (const auto& unit : whole.units) model_.units.push_back(together(unit, ranks_));
+  const auto computed = between_ == Between::parts ? in_sequence : together;
+  for (const auto& unit : whole.units) model_.units.push_back(computed(unit, ranks_));
 }
 
 }  // namespace bimetal::parallel::tensor

@@ -14,28 +14,37 @@
 
 namespace bimetal::parallel::tensor {
 
+/// What flows between units: on every rank whole, or of every sequence its part (SequenceRanks).
+enum class Between { whole, parts };
+
 /// Use from one thread.
 class TensorModel {
  public:
   /// Verifies that the ranks hold the same model, takes rank 0's values everywhere and leaves each
   /// rank its part of them, in the very tensors of `whole`: hooks and optimizers come afterwards.
   /// `cuts`: of that model, or of one of which it is a stage, whose tensors have the names that
-  /// they have there. Collective. Errors: CallMismatch as check_same_on_all_ranks() has it.
-  TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks, Cuts cuts);
+  /// they have there. Collective. Errors: CallMismatch as check_same_on_all_ranks() has it. Of
+  /// parts units' sequences lie in the second dimension, and outputs have one tensor more than they
+  /// had, behind the others (with_length()).
+  TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks, Cuts cuts,
+              Between between = Between::whole);
 
   /// What to compute with, on all tensor ranks for the same samples.
   const task::Model& model() const noexcept { return model_; }
   const Cuts& cuts() const noexcept { return cuts_; }
   const std::shared_ptr<const GroupRanks>& ranks() const noexcept { return ranks_; }
 
-  /// Parameters that every rank has whole, each once: their gradients are the same on all of them.
+  /// Parameters that every rank has whole, each once. Their gradients are the same on all of them,
+  /// or where sequences are in parts, each rank's those of its positions.
   const std::vector<torch::Tensor>& kept_whole() const noexcept { return kept_whole_; }
+  Between between() const noexcept { return between_; }
 
  private:
   std::shared_ptr<const GroupRanks> ranks_;
   Cuts cuts_;
   task::Model model_;
   std::vector<torch::Tensor> kept_whole_;
+  Between between_;
 };
 
 }  // namespace bimetal::parallel::tensor

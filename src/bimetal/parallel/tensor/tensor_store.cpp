@@ -4,14 +4,27 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::tensor {
 namespace {
 
 constexpr std::size_t kWholeMessageBytes = std::size_t{8} << 20;
+
+/// Those that are trained, of each type by itself.
+std::map<torch::ScalarType, std::vector<torch::Tensor>> trained_by_type(
+    const std::vector<torch::Tensor>& parameters) {
+  std::map<torch::ScalarType, std::vector<torch::Tensor>> types;
+  for (const auto& parameter : parameters) {
+    if (parameter.requires_grad()) types[parameter.scalar_type()].push_back(parameter);
+  }
+  return types;
+}
 
 }  // namespace
 
@@ -24,6 +37,7 @@ TensorStore::TensorStore(std::shared_ptr<ParameterStore> replicas,
 
 void TensorStore::begin_step(std::int64_t weight, double scale) {
   seconds_before_ = model_->ranks()->seconds();
+  summing_seconds_ = 0;
   replicas_->begin_step(weight, scale);
 }
 
@@ -39,8 +53,35 @@ void TensorStore::run_pass(const std::function<void()>& backward, bool last) {
   replicas_->run_pass(backward, last);
 }
 
+// Not through the units' sums: these may have been given up.
 void TensorStore::finish_step() {
   replicas_->finish_step();
+  if (model_->between() == Between::whole) return;
+  const Stopwatch watch;
+  const torch::NoGradGuard no_grad;
+  for (auto& [type, parameters] : trained_by_type(model_->kept_whole())) sum_gradients(parameters);
+  summing_seconds_ = watch.seconds();
+}
+
+/// Each rank's are of its own positions. Small, but for those of learnt positions: one message.
+void TensorStore::sum_gradients(std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> flat;
+  for (auto& parameter : parameters) {
+    auto& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) gradient = torch::zeros_like(parameter);
+    flat.push_back(gradient.flatten());
+  }
+  const auto all = torch::cat(flat).to(torch::kCPU);
+  group_
+      .all_reduce(tensor_buffer(all), comm::ReduceOp::sum,
+                  Deadline::after(model_->ranks()->timeout()))
+      .wait();
+  std::int64_t at = 0;
+  for (auto& parameter : parameters) {
+    auto& gradient = parameter.mutable_grad();
+    gradient.copy_(all.narrow(0, at, gradient.numel()).view(gradient.sizes()));
+    at += gradient.numel();
+  }
 }
 
 void TensorStore::after_update() {
@@ -94,7 +135,8 @@ double TensorStore::wait_seconds() const noexcept {
 }
 
 double TensorStore::communicate_seconds() const noexcept {
-  return replicas_->communicate_seconds() + model_->ranks()->seconds() - seconds_before_;
+  return replicas_->communicate_seconds() + model_->ranks()->seconds() - seconds_before_ +
+         summing_seconds_;
 }
 
 }  // namespace bimetal::parallel::tensor

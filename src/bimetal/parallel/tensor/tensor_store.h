@@ -24,6 +24,8 @@ class TensorStore final : public ParameterStore {
   void run_pass(const std::function<void()>& backward, bool last) override;
   void expect_passes(int count) override { replicas_->expect_passes(count); }
   double loss_factor() const override { return replicas_->loss_factor(); }
+  /// Sums over the tensor ranks, too, where each has the gradients of its positions of what is
+  /// kept whole.
   void finish_step() override;
   /// What is kept whole becomes what rank 0 has made of it: devices of different kinds round
   /// differently, and would drift apart.
@@ -48,11 +50,14 @@ class TensorStore final : public ParameterStore {
   const comm::Group& group() const noexcept override { return replicas_->group(); }
 
  private:
+  void sum_gradients(std::vector<torch::Tensor>& parameters);
+
   std::shared_ptr<ParameterStore> replicas_;
   std::shared_ptr<const TensorModel> model_;
   comm::Group group_;  ///< of the tensor ranks, beside that of their units' sums
   progress::FigureExchange figures_;
-  double seconds_before_ = 0;  ///< of the steps before this one
+  double seconds_before_ = 0;   ///< of the steps before this one
+  double summing_seconds_ = 0;  ///< of this one, outside of units
 };
 
 }  // namespace bimetal::parallel::tensor

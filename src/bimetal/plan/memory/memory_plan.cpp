@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "bimetal/balance/ring_parts.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::plan {
@@ -148,15 +149,17 @@ KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
   return way;
 }
 
-/// Of a rank whose needs grow with its shard: the largest one that needs no more than `bytes`.
+/// Of a rank whose needs grow with its shard: the largest one that needs no more than `bytes`; with
+/// copies its own and the copied one together, which need no more than if both were its own.
 double largest_shard(const MemoryInput& input, const RankMemory& rank, double bytes) {
   const auto needs = [&](double shard) {
     auto load = rank.load;
-    load.shard = load.copied = shard;
+    load.shard = shard;
+    load.copied = 0;
     const auto own = of_rank(input.asked, rank, /*asked=*/true);
     return memory_use(rank.facts, own, load, rank.program).model();
   };
-  double least = 0, most = 1;
+  double least = 0, most = input.asked.copies;
   if (needs(most) <= bytes) return most;
   for (int halving = 0; halving < 24; ++halving) {
     const double middle = (least + most) / 2;
@@ -172,7 +175,7 @@ std::vector<double> largest_shards(const MemoryInput& input, const std::vector<d
   for (std::size_t r = 0; r < rooms.size(); ++r) {
     shards.push_back(largest_shard(input, input.ranks[r], part * rooms[r]));
   }
-  return shards;
+  return input.asked.copies > 1 ? balance::ring_parts(shards) : shards;
 }
 
 /// Ranks that share a pool have equal parts of it.
@@ -225,7 +228,9 @@ std::vector<double> shards_by_room(const MemoryInput& input) {
   // equal devices should have equal shards.
   const double steps = 1000.0 * static_cast<double>(rooms.size());
   auto shards = largest_shards(input, rooms, enough);
-  for (auto& shard : shards) shard = std::round(shard * steps);
+  for (auto& shard : shards) {
+    if (shard > 0) shard = std::max(input.asked.copies > 1 ? 1.0 : 0.0, std::round(shard * steps));
+  }
   const double all = sum(shards);
   for (auto& shard : shards) shard /= all;
   return shards;

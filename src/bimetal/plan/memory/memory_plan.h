@@ -63,7 +63,8 @@ std::vector<double> copied_shards(const std::vector<double>& shards);
 /// How large a part of what is in shards each rank should keep, so that all use the same part of
 /// the memory that they have, 1 in all: what a rank needs whatever its shard (activations, gathers,
 /// buffers) is taken off first. Nothing where some rank's needs or room are not known, or nothing
-/// is in shards. With copies each counts its own shard twice, whatever the other one's size.
+/// is in shards. With copies each has room for its own shard and that of the one before it in the
+/// ring, or for none (balance::ring_parts).
 std::vector<double> shards_by_room(const MemoryInput& input);
 
 /// The same job at its least: micro-batches of one sample and, of ranks that `may_recompute`, each

@@ -39,11 +39,12 @@ std::string counts_of(const task::Model& model, const std::optional<Cuts>& cuts)
 }  // namespace
 
 std::string notice_of(const parallel::MeshShape& shape, const task::Model& whole,
-                      const std::vector<std::size_t>& begins, const std::string& schedule,
+                      const std::vector<std::size_t>& begins, const job::MeshConfig& mesh,
                       const std::optional<Cuts>& cuts) {
   std::string parts;
   if (cuts) {
-    parts = fmt::format("in parts on {} ranks, by weights of {:.3g}", cuts->ranks(),
+    parts = fmt::format("in parts on {} ranks{}, by weights of {:.3g}", cuts->ranks(),
+                        mesh.sequence_parallel ? ", as are the sequences between them" : "",
                         fmt::join(cuts->weights(), " : "));
   }
   if (shape.stages == 1) {
@@ -56,7 +57,7 @@ std::string notice_of(const parallel::MeshShape& shape, const task::Model& whole
         "{}, {}", parallel::pipeline::describe_units(whole, begins, shape.stages, stage),
         counts_of(made.model, cuts)));
   }
-  return fmt::format("the model in {} stages, schedule \"{}\"{}:\n{}", shape.stages, schedule,
+  return fmt::format("the model in {} stages, schedule \"{}\"{}:\n{}", shape.stages, mesh.schedule,
                      cuts ? ", the tensors of each " + parts : "",
                      parallel::picture(shape, stages));
 }

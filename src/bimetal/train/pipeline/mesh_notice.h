@@ -5,16 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/job/job_config.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::train {
 
-/// `whole`: before it is cut at `begins`; `cuts`: of its tensors, if they are. Several lines: of
-/// each stage its ranks, its units and what parameters each of the ranks keeps.
+/// `whole`: before it is cut at `begins`, as `mesh` asks; `cuts`: of its tensors, if they are.
+/// Several lines: of each stage its ranks, its units and what parameters each of the ranks keeps.
 std::string notice_of(const parallel::MeshShape& shape, const task::Model& whole,
-                      const std::vector<std::size_t>& begins, const std::string& schedule,
+                      const std::vector<std::size_t>& begins, const job::MeshConfig& mesh,
                       const std::optional<parallel::tensor::Cuts>& cuts);
 
 }  // namespace bimetal::train
