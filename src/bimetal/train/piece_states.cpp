@@ -18,6 +18,7 @@
 namespace bimetal::train {
 namespace {
 
+using checkpoint::join_slices;
 using checkpoint::OwnSlice;
 using checkpoint::Slice;
 using checkpoint::TensorMap;
@@ -47,15 +48,6 @@ void add_slices(std::vector<OwnSlice>& own, const KeptPiece& piece, const std::s
   }
 }
 
-/// The way back, from what `read` gives of each slice.
-template <typename Read>
-torch::Tensor join_slices(const KeptPiece& piece, const Read& read) {
-  if (piece.slices.size() == 1) return read(piece.slices.front());
-  std::vector<torch::Tensor> parts;
-  for (const auto& slice : piece.slices) parts.push_back(read(slice));
-  return torch::cat(parts, piece.dim);
-}
-
 /// The pieces as a model's parameters, so that what knows models knows them.
 task::ModelState as_model(const KeptPieces& pieces) {
   task::ModelState model;
@@ -81,34 +73,6 @@ void visit_fields(const Map& map, const std::string& owner, Visit visit) {
 }
 
 }  // namespace
-
-KeptPieces whole_pieces(const task::ModelState& model) {
-  KeptPieces pieces;
-  for (const auto& [name, tensor] : model.parameters) {
-    const auto shape = tensor.sizes().vec();
-    pieces.push_back({name, shape, {checkpoint::whole_slice(shape)}, 0, tensor});
-  }
-  return pieces;
-}
-
-KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cuts& cuts,
-                       int rank) {
-  auto pieces = whole_pieces(model);
-  for (auto& piece : pieces) {
-    if (!cuts.has(piece.parameter)) continue;
-    piece.shape = cuts.sizes(piece.parameter);
-    piece.slices.clear();
-    const auto [dim, places] = cuts.places(piece.parameter, rank);
-    piece.dim = dim;
-    for (const auto& [first, count] : places) {
-      auto slice = checkpoint::whole_slice(piece.shape);
-      slice.offset[static_cast<std::size_t>(dim)] = first;
-      slice.size[static_cast<std::size_t>(dim)] = count;
-      piece.slices.push_back(std::move(slice));
-    }
-  }
-  return pieces;
-}
 
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards) {
   KeptPieces pieces;

@@ -17,11 +17,16 @@ namespace bimetal::parallel::tensor {
 /// Use from one thread.
 class TensorModel {
  public:
+  /// Where the parts' values are from. `later`: `whole` is hollow (shard/flat_parameters.h), and
+  /// parts get memory with anything in it; what is not cut stays as it is.
+  enum class Values { of_rank_0, later };
+
   /// Verifies that the ranks hold the same model, takes rank 0's values everywhere and leaves each
   /// rank its part of them, in the very tensors of `whole`: hooks and optimizers come afterwards.
   /// `cuts`: of that model, or of one of which it is a stage, whose tensors have the names that
   /// they have there. Collective. Errors: CallMismatch as check_same_on_all_ranks() has it.
-  TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks, Cuts cuts);
+  TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks, Cuts cuts,
+              Values values = Values::of_rank_0);
 
   /// What to compute with, on all tensor ranks for the same samples.
   const task::Model& model() const noexcept { return model_; }
@@ -32,6 +37,9 @@ class TensorModel {
   const std::vector<torch::Tensor>& kept_whole() const noexcept { return kept_whole_; }
 
  private:
+  void take_values_of_rank_0(const task::Model& whole) const;
+  torch::Tensor part_of(const task::NamedTensor& parameter, Values values) const;
+
   std::shared_ptr<const GroupRanks> ranks_;
   Cuts cuts_;
   task::Model model_;
