@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
-#include "bimetal/parallel/tensor/tensor_model.h"
+#include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/parallel/tensor/tensor_task.h"
 
@@ -33,17 +34,13 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
   const auto mesh = std::make_shared<const parallel::Mesh>(group, shape);
   const auto begins = parallel::pipeline::begins_of(
       plan.cuts, static_cast<std::size_t>(shape.stages * plan.chunks), model.units.size());
-  auto stage = parallel::pipeline::make_stage(model, begins, shape.stages, mesh->place().stage);
+  std::optional<parallel::tensor::Cuts> cuts;
+  if (shape.tensor > 1) cuts.emplace(model, plan.tensor);
+  auto part = parallel::take_part(*mesh, model, begins, cuts, 60s, plan.between);
+  const auto ranks = part.tensor_ranks();
+  const auto tensor = part.tensor;
+  auto stage = std::move(part.stage);
   StageWorker made;
-  std::shared_ptr<const parallel::tensor::TensorModel> tensor;
-  if (shape.tensor > 1) {
-    const parallel::tensor::Cuts cuts(model, plan.tensor);
-    tensor = std::make_shared<parallel::tensor::TensorModel>(
-        stage.model, parallel::tensor::GroupRanks::make(mesh->tensor(), plan.tensor, 60s), cuts,
-        plan.between);
-    stage = with_units(std::move(stage), tensor->model());
-  }
-  const auto ranks = tensor ? tensor->ranks() : nullptr;
   made.task = std::make_shared<parallel::tensor::TensorTask>(task, ranks);
   made.parameters = stage.model.parameters();
   std::shared_ptr<parallel::ParameterStore> own;

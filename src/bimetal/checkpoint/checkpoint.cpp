@@ -85,21 +85,33 @@ fs::path load_checkpoint_model(const fs::path& path, const task::ModelState& mod
   return checkpoint.path();
 }
 
+ModelDescription description_in(const TrainingState& state, const fs::path& path) {
+  if (state.model) return *state.model;
+  throw Error(
+      ErrorCode::Unsupported,
+      fmt::format("the checkpoint in {0} does not say which model it holds: it was saved by "
+                  "an earlier release, or by a program of one's own. Go on with its job "
+                  "for a step (bimetal train JOB --resume {0}), and the next one will",
+                  path.string()));
+}
+
+void require_language_model(const ModelDescription& description, const fs::path& path) {
+  if (description.language) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{} holds the model '{}', which is no language model: ask it with "
+                          "bimetal serve and predict",
+                          path.string(), description.name));
+}
+
 SavedModel load_saved_model(const fs::path& path) {
   auto checkpoint = find_checkpoint(path);
   const auto& state = checkpoint.manifest().state;
-  if (!state.model) {
-    throw Error(ErrorCode::Unsupported,
-                fmt::format("{} does not say which model it holds: it was saved by an earlier "
-                            "release, or by a program of one's own. Go on with its job for a step "
-                            "(bimetal train JOB --resume {}), and the next one will",
-                            checkpoint.path().string(), path.string()));
-  }
+  const auto description = description_in(state, path);
   SavedModel saved{.path = checkpoint.path(),
                    .sequence = checkpoint.manifest().sequence,
                    .step = state.step,
-                   .description = *state.model,
-                   .model = make_described_model(*state.model)};
+                   .description = description,
+                   .model = make_described_model(description)};
   take_values(checkpoint, require_same_model(checkpoint, saved.model), model_tensors(saved.model));
   return saved;
 }

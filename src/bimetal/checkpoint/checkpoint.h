@@ -97,6 +97,12 @@ struct SavedModel {
   task::Model model;  ///< on the CPU, in evaluation mode
 };
 
+/// What the checkpoint in `path` says of its model. Error(Unsupported) if that is nothing.
+ModelDescription description_in(const TrainingState& state, const std::filesystem::path& path);
+
+/// Error(InvalidArgument) if `path` holds another model.
+void require_language_model(const ModelDescription& description, const std::filesystem::path& path);
+
 /// The model of a checkpoint, or of the last saved of a folder of them. Errors of load_checkpoint;
 /// Unsupported for a checkpoint that does not say which model it holds.
 SavedModel load_saved_model(const std::filesystem::path& path);

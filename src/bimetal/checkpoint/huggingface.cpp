@@ -158,6 +158,16 @@ struct HuggingFaceWeights::Impl {
   std::deque<SafetensorsFile> files;
   StoredWeights stored;
   std::set<const void*> given;  ///< tensors that have their values: tied ones come again
+
+  /// Under the model's name or a shorter one; nullptr: there is none.
+  const StoredWeight* find(const std::string& name) const {
+    auto found = stored.find(name);
+    for (const std::string prefix : kPrefixes) {
+      if (found != stored.end() || !name.starts_with(prefix)) continue;
+      found = stored.find(name.substr(prefix.size()));
+    }
+    return found == stored.end() ? nullptr : &found->second;
+  }
 };
 
 HuggingFaceWeights::HuggingFaceWeights(const fs::path& folder) : impl_(std::make_unique<Impl>()) {
@@ -176,17 +186,29 @@ void HuggingFaceWeights::read_into(const std::vector<task::NamedTensor>& tensors
   const torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {
     if (!impl_->given.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    auto found = impl_->stored.find(name);
-    for (const std::string prefix : kPrefixes) {
-      if (found != impl_->stored.end() || !name.starts_with(prefix)) continue;
-      found = impl_->stored.find(name.substr(prefix.size()));
-    }
-    if (found == impl_->stored.end() || !fits(found->second, tensor)) continue;
-    const auto& [file, entry] = found->second;
-    const auto values = torch::empty(entry.shape, torch::dtype(entry.dtype));
-    file->read(entry, 0, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
-    torch::Tensor(tensor).copy_(values);
+    const auto* const found = impl_->find(name);
+    if (!found || !fits(*found, tensor)) continue;
+    torch::Tensor(tensor).copy_(read(name, whole_slice(found->entry.shape)));
   }
+}
+
+torch::Tensor HuggingFaceWeights::read(const std::string& name, const Slice& wanted) {
+  const auto* const found = impl_->find(name);
+  if (!found || !lies_in(wanted, found->entry.shape)) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("the weights in {} have no such part of '{}'", impl_->folder.string(), name));
+  }
+  const auto& [file, entry] = *found;
+  auto values = torch::empty(wanted.size, torch::dtype(entry.dtype));
+  const auto width = c10::elementSize(entry.dtype);
+  const std::span bytes(static_cast<std::byte*>(values.data_ptr()), values.nbytes());
+  for (const auto& run : runs_of(wanted, entry.shape)) {
+    file->read(entry, run.whole,
+               bytes.subspan(static_cast<std::size_t>(run.part) * width,
+                             static_cast<std::size_t>(run.count) * width));
+  }
+  return values;
 }
 
 void HuggingFaceWeights::require_fitting(const task::ModelState& model) const {

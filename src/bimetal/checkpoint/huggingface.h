@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "bimetal/checkpoint/huggingface_config.h"
+#include "bimetal/checkpoint/slices/slice.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::checkpoint {
@@ -33,6 +35,10 @@ class HuggingFaceWeights {
   /// Gives those tensors their values, one after the other; once, where several units have one.
   /// Those that do not fit stay as they are.
   void read_into(const std::vector<task::NamedTensor>& tensors);
+
+  /// `wanted` of the tensor that the model calls `name`, in its own shape, in the file's type and
+  /// on the CPU. Of models that fit.
+  torch::Tensor read(const std::string& name, const Slice& wanted);
 
   /// `model`: all of it, for its names and shapes. Error(InvalidArgument) names all that does not
   /// fit.

@@ -21,8 +21,10 @@
 #include "bimetal/cli/fabric/token.h"
 #include "bimetal/cli/plan/plan.h"
 #include "bimetal/cli/predict/evaluate.h"
+#include "bimetal/cli/predict/evaluate_together.h"
 #include "bimetal/cli/predict/export.h"
 #include "bimetal/cli/predict/generate.h"
+#include "bimetal/cli/predict/generate_in_parts.h"
 #include "bimetal/cli/predict/predict.h"
 #include "bimetal/cli/predict/serve.h"
 #include "bimetal/cli/python_command.h"
@@ -81,6 +83,8 @@ int run(int argc, char** argv) {
   add_worker(app, action);
   add_server(app, action);
   add_plan_rank(app, action);
+  add_generate_rank(app, action);
+  add_evaluate_rank(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -42,20 +42,38 @@ std::int64_t draw(torch::Tensor logits, const Sampling& sampling, torch::Generat
   return torch::multinomial(torch::softmax(logits, 0), 1, false, generator).item<std::int64_t>();
 }
 
-torch::Tensor last_of(const std::vector<std::int64_t>& tokens, std::int64_t context,
-                      const torch::Device& device) {
-  const auto count = std::min(context, static_cast<std::int64_t>(tokens.size()));
+torch::Tensor last_of(const std::vector<std::int64_t>& tokens, std::int64_t most) {
+  const auto count = std::min(most, static_cast<std::int64_t>(tokens.size()));
   auto window = torch::empty({1, count}, torch::kInt64);
   std::copy(tokens.end() - count, tokens.end(), window.mutable_data_ptr<std::int64_t>());
-  return window.to(device);
+  return window;
 }
+
+class ByWholeModel final : public Foretelling {
+ public:
+  ByWholeModel(task::Model model, const torch::Device& device)
+      : model_(std::move(model)), device_(device) {}
+
+  torch::Tensor logits(const torch::Tensor& tokens) override {
+    return task::run_units(model_, {tokens.to(device_)}).at(0).select(1, -1).squeeze(0);
+  }
+  bool remembers(const task::Past& past) override { return past.remembers(); }
+  std::int64_t agree(std::optional<std::int64_t> drawn) override { return drawn.value(); }
+
+ private:
+  const task::Model model_;
+  const torch::Device device_;
+};
 
 }  // namespace
 
-Continuation::Continuation(task::Model model, const torch::Device& device, std::int64_t context,
+std::shared_ptr<Foretelling> foretold_by(task::Model model, const torch::Device& device) {
+  return std::make_shared<ByWholeModel>(std::move(model), device);
+}
+
+Continuation::Continuation(std::shared_ptr<Foretelling> by, std::int64_t context,
                            std::vector<std::int64_t> prompt, const Sampling& sampling)
-    : model_(std::move(model)),
-      device_(device),
+    : by_(std::move(by)),
       context_(context),
       sampling_(sampling),
       generator_(at::make_generator<at::CPUGeneratorImpl>(sampling.seed)),
@@ -66,35 +84,36 @@ Continuation::Continuation(task::Model model, const torch::Device& device, std::
 
 std::int64_t Continuation::next() {
   const torch::NoGradGuard no_grad;
-  tokens_.push_back(draw(logits(), sampling_, generator_));
+  const auto foretold = logits();
+  std::optional<std::int64_t> drawn;
+  if (foretold.defined()) drawn = draw(foretold, sampling_, generator_);
+  tokens_.push_back(by_->agree(drawn));
   return tokens_.back();
 }
 
-/// Of the token after those that there are, [vocabulary].
+/// Of the token after those that there are.
 torch::Tensor Continuation::logits() {
   const auto count = static_cast<std::int64_t>(tokens_.size());
   if (past_ && count <= context_) {
     const auto added = count - past_->length();
     const task::PastScope going_on(*past_);
-    auto foretold = last_logits(added);
-    if (!past_->advance(added)) past_.reset();
+    auto foretold = by_->logits(last_of(tokens_, added));
+    if (by_->remembers(*past_)) {
+      past_->advance(added);
+    } else {
+      past_.reset();
+    }
     return foretold;
   }
   past_.reset();
-  return last_logits(context_);
+  return by_->logits(last_of(tokens_, context_));
 }
 
-/// Given the last `count` tokens.
-torch::Tensor Continuation::last_logits(std::int64_t count) const {
-  const auto outputs = task::run_units(model_, {last_of(tokens_, count, device_)});
-  return outputs.at(0).select(1, -1).squeeze(0);
-}
-
-std::vector<std::int64_t> generate(const task::Model& model, const torch::Device& device,
-                                   std::int64_t context, const std::vector<std::int64_t>& prompt,
+std::vector<std::int64_t> generate(std::shared_ptr<Foretelling> by, std::int64_t context,
+                                   const std::vector<std::int64_t>& prompt,
                                    const Sampling& sampling,
                                    const std::function<void(std::int64_t token)>& tell) {
-  Continuation text(model, device, context, prompt, sampling);
+  Continuation text(std::move(by), context, prompt, sampling);
   std::vector<std::int64_t> tokens;
   while (static_cast<std::int64_t>(tokens.size()) < sampling.tokens) {
     tokens.push_back(text.next());

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -20,11 +21,29 @@ struct Sampling {
   std::uint64_t seed = 0;     ///< of the draws
 };
 
+/// What foretells the tokens of a text: a model here, or this rank's part of one. Use from one
+/// thread.
+class Foretelling {
+ public:
+  virtual ~Foretelling() = default;
+  /// Logits [vocabulary] of the token behind `tokens`, int64 [1, t] on the CPU, which go on from
+  /// this thread's task::Past where it has one. Undefined where another rank draws the token.
+  virtual torch::Tensor logits(const torch::Tensor& tokens) = 0;
+  /// After such a pass: whether the model has put anything into its past, this part or another.
+  virtual bool remembers(const task::Past& past) = 0;
+  /// The token that the text goes on with: the one drawn here, or that of the rank which draws.
+  virtual std::int64_t agree(std::optional<std::int64_t> drawn) = 0;
+};
+
+/// By a model on `device`, whole and in evaluation mode.
+std::shared_ptr<Foretelling> foretold_by(task::Model model, const torch::Device& device);
+
 /// A text that grows by what a model foretells. Use from one thread.
 class Continuation {
  public:
-  /// The same as for generate(). The model's parameters must not change meanwhile.
-  Continuation(task::Model model, const torch::Device& device, std::int64_t context,
+  /// The same as for generate(). What the model computes must not change meanwhile. All ranks that
+  /// compute a model together make the same calls.
+  Continuation(std::shared_ptr<Foretelling> by, std::int64_t context,
                std::vector<std::int64_t> prompt, const Sampling& sampling);
 
   /// The next token.
@@ -32,10 +51,8 @@ class Continuation {
 
  private:
   torch::Tensor logits();
-  torch::Tensor last_logits(std::int64_t count) const;
 
-  const task::Model model_;
-  const torch::Device device_;
+  const std::shared_ptr<Foretelling> by_;
   const std::int64_t context_;
   const Sampling sampling_;
   torch::Generator generator_;
@@ -43,15 +60,15 @@ class Continuation {
   std::optional<task::Past> past_;  ///< none: the model has none, or its context is full
 };
 
-/// What follows `prompt`: each token is drawn from what the model, on `device` in evaluation mode,
-/// foretells after the last `context` tokens before it. Draws are made on the CPU in float64, so
-/// that equal logits give equal tokens on every device. A model that remembers what came before
-/// (task/past.h) is given each token once, until there are `context` of them: from then on all
-/// positions change with every token. `tell` gets each token as it comes. Errors:
+/// What follows `prompt`: each token is drawn from what `by` foretells after the last `context`
+/// tokens before it. Draws are made on the CPU in float64, so that equal logits give equal tokens
+/// on every device. A model that remembers what came before (task/past.h) is given each token once,
+/// until there are `context` of them: from then on all positions change with every token. `tell`
+/// gets each token as it comes. Errors:
 /// InvalidArgument for an empty prompt and for settings that cannot be; NotFinite if the model
 /// gives NaN or infinity; those of the model.
-std::vector<std::int64_t> generate(const task::Model& model, const torch::Device& device,
-                                   std::int64_t context, const std::vector<std::int64_t>& prompt,
+std::vector<std::int64_t> generate(std::shared_ptr<Foretelling> by, std::int64_t context,
+                                   const std::vector<std::int64_t>& prompt,
                                    const Sampling& sampling,
                                    const std::function<void(std::int64_t token)>& tell = {});
 

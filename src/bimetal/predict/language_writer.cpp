@@ -71,13 +71,14 @@ serving::ModelFacts LanguageWriter::facts() const {
 std::unique_ptr<serving::Text> LanguageWriter::begin(const serving::TextRequest& wanted) {
   check(wanted, description_.language->vocabulary);
   auto weights = weights_.newest();
-  return std::make_unique<LanguageText>(Continuation(std::move(weights.model), place_.device,
-                                                     description_.language->context, wanted.prompt,
-                                                     {.tokens = wanted.tokens,
-                                                      .temperature = wanted.temperature,
-                                                      .top_k = wanted.top_k,
-                                                      .seed = wanted.seed}),
-                                        weights.version.newest, speed_);
+  return std::make_unique<LanguageText>(
+      Continuation(foretold_by(std::move(weights.model), place_.device),
+                   description_.language->context, wanted.prompt,
+                   {.tokens = wanted.tokens,
+                    .temperature = wanted.temperature,
+                    .top_k = wanted.top_k,
+                    .seed = wanted.seed}),
+      weights.version.newest, speed_);
 }
 
 }  // namespace bimetal::predict

@@ -30,12 +30,6 @@ std::pair<torch::Tensor, torch::Tensor> Past::join(std::int64_t layer, const tor
   return {remembered.keys.narrow(2, 0, length), remembered.values.narrow(2, 0, length)};
 }
 
-bool Past::advance(std::int64_t positions) {
-  if (layers_.empty()) return false;
-  length_ += positions;
-  return true;
-}
-
 PastScope::PastScope(Past& past) : before_(current) {
   current = &past;
 }

@@ -25,9 +25,12 @@ class Past {
   std::pair<torch::Tensor, torch::Tensor> join(std::int64_t layer, const torch::Tensor& keys,
                                                const torch::Tensor& values);
 
-  /// After a pass of `positions` through all layers. False, and nothing is remembered, if no layer
-  /// has joined: the model looks at what it is given alone, and must be given everything.
-  bool advance(std::int64_t positions);
+  /// Whether a layer has joined. A whole model of which none does looks at what it is given alone,
+  /// and must be given everything.
+  bool remembers() const noexcept { return !layers_.empty(); }
+
+  /// After a pass of `positions` through all layers.
+  void advance(std::int64_t positions) noexcept { length_ += positions; }
 
  private:
   struct Remembered {

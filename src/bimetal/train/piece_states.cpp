@@ -18,6 +18,9 @@
 namespace bimetal::train {
 namespace {
 
+using checkpoint::blocks_of_part;
+using checkpoint::join_slices;
+using checkpoint::KeptBlock;
 using checkpoint::OwnSlice;
 using checkpoint::Slice;
 using checkpoint::TensorMap;
@@ -55,20 +58,6 @@ void add_slices(std::vector<OwnSlice>& own, const KeptPiece& piece, const std::s
   }
 }
 
-/// The way back, from what `read` gives of each slice.
-template <typename Read>
-torch::Tensor join_slices(const KeptPiece& piece, const Read& read) {
-  std::vector<torch::Tensor> blocks;
-  for (const auto& block : piece.blocks) {
-    std::vector<torch::Tensor> parts;
-    for (const auto& slice : block.slices) parts.push_back(read(slice));
-    blocks.push_back(parts.size() == 1 ? parts.front() : torch::cat(parts, block.dim));
-  }
-  if (blocks.size() == 1) return blocks.front();
-  for (auto& block : blocks) block = block.flatten();
-  return torch::cat(blocks);
-}
-
 /// The pieces as a model's parameters, so that what knows models knows them.
 task::ModelState as_model(const KeptPieces& pieces) {
   task::ModelState model;
@@ -94,27 +83,6 @@ void visit_fields(const Map& map, const std::string& owner, Visit visit) {
 }
 
 }  // namespace
-
-KeptPieces whole_pieces(const task::ModelState& model) {
-  KeptPieces pieces;
-  for (const auto& [name, tensor] : model.parameters) {
-    const auto shape = tensor.sizes().vec();
-    pieces.push_back({name, shape, {{shape, 0, {checkpoint::whole_slice(shape)}}}, tensor});
-  }
-  return pieces;
-}
-
-KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cuts& cuts,
-                       int rank) {
-  auto pieces = whole_pieces(model);
-  for (auto& piece : pieces) {
-    const auto& name = piece.parameter;
-    if (!cuts.has(name)) continue;
-    piece.shape = cuts.sizes(name);
-    piece.blocks = {block_of_part(piece.shape, cuts.places(name, rank))};
-  }
-  return pieces;
-}
 
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards) {
   KeptPieces pieces;

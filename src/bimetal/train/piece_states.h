@@ -9,29 +9,21 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/checkpoint/parts/kept_pieces.h"
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/parallel/shard/sharded_model.h"
-#include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/unit.h"
-#include "bimetal/train/tensor/part_slices.h"
 
 namespace bimetal::train {
 
-/// What a rank keeps of a parameter.
-struct KeptPiece {
-  std::string parameter;            ///< its name
-  std::vector<std::int64_t> shape;  ///< of the whole parameter
-  std::vector<KeptBlock> blocks;    ///< where it lies in that: all of `tensor`, in its order
-  torch::Tensor tensor;
-};
-using KeptPieces = std::vector<KeptPiece>;
+using checkpoint::KeptPiece;
+using checkpoint::KeptPieces;
+using checkpoint::part_pieces;
+using checkpoint::whole_pieces;
 
-/// All parameters of `model`, each a piece of its own shape: of a rank that cuts up none.
-KeptPieces whole_pieces(const task::ModelState& model);
-/// The same of a rank that has its part of those that are cut.
-KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cuts& cuts, int rank);
+/// Of what a rank keeps in shards.
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards);
 /// Shards of the parts that tensor rank `rank` has.
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards,

@@ -17,6 +17,7 @@
 #include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/gradient_compression.h"
@@ -242,15 +243,11 @@ void TrainedModel::take_part(const ChosenCuts& cuts, progress::Observer& observe
   std::optional<parallel::tensor::Cuts> tensors;
   if (shape.tensor > 1) tensors.emplace(whole_, cuts.parts);
   observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh, tensors));
-  stage_ = parallel::pipeline::make_stage(whole_, cuts.begins, shape.stages, mesh_->place().stage);
-  if (tensors) {
-    tensor_ = std::make_shared<parallel::tensor::TensorModel>(
-        stage_.model,
-        parallel::tensor::GroupRanks::make(mesh_->tensor(), tensors->weights(), timeout), *tensors,
-        job_.mesh.sequence_parallel ? parallel::tensor::Between::parts
-                                    : parallel::tensor::Between::whole);
-    stage_ = with_units(std::move(stage_), tensor_->model());
-  }
+  auto part = parallel::take_part(*mesh_, whole_, cuts.begins, tensors, timeout,
+                                  job_.mesh.sequence_parallel ? parallel::tensor::Between::parts
+                                                              : parallel::tensor::Between::whole);
+  stage_ = std::move(part.stage);
+  tensor_ = std::move(part.tensor);
   whole_ = stage_.model;
 }
 

@@ -157,7 +157,8 @@ torch::Tensor logits_in_pieces(const task::Model& model, const torch::Tensor& to
   for (const auto piece : pieces) {
     const task::PastScope going_on(past);
     logits.push_back(logits_of(model, tokens.narrow(1, past.length(), piece)));
-    EXPECT_TRUE(past.advance(piece));
+    EXPECT_TRUE(past.remembers());
+    past.advance(piece);
   }
   return torch::cat(logits, 1);
 }

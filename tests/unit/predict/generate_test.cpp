@@ -31,7 +31,7 @@ task::Model counting(std::vector<std::int64_t>* lengths = nullptr) {
 }
 
 std::vector<std::int64_t> drawn(const Sampling& sampling) {
-  return generate(counting(), torch::kCPU, 4, {0}, sampling);
+  return generate(foretold_by(counting(), torch::kCPU), 4, {0}, sampling);
 }
 
 TEST(Generate, TakesTheLikeliestAtTemperatureZero) {
@@ -42,8 +42,8 @@ TEST(Generate, TakesTheLikeliestAtTemperatureZero) {
 TEST(Generate, LooksAtNoMoreThanTheContextAndTellsEachToken) {
   std::vector<std::int64_t> lengths, told;
   const auto tokens =
-      generate(counting(&lengths), torch::kCPU, 4, {5, 6}, {.tokens = 4, .temperature = 0},
-               [&](std::int64_t token) { told.push_back(token); });
+      generate(foretold_by(counting(&lengths), torch::kCPU), 4, {5, 6},
+               {.tokens = 4, .temperature = 0}, [&](std::int64_t token) { told.push_back(token); });
   EXPECT_THAT(tokens, ElementsAre(7, 0, 1, 2));
   EXPECT_EQ(told, tokens);
   EXPECT_THAT(lengths, ElementsAre(2, 3, 4, 4));
@@ -98,8 +98,9 @@ TEST(Generate, APastChangesNothing) {
       return task::run_units(model, inputs);
     };
     const Sampling sampling{.tokens = 15, .temperature = 1, .seed = 4};
-    const auto expected = generate({{forgetful}}, torch::kCPU, 8, {1, 2, 3}, sampling);
-    EXPECT_EQ(generate(model, torch::kCPU, 8, {1, 2, 3}, sampling), expected) << family;
+    const auto expected = generate(foretold_by({{forgetful}}, torch::kCPU), 8, {1, 2, 3}, sampling);
+    EXPECT_EQ(generate(foretold_by(model, torch::kCPU), 8, {1, 2, 3}, sampling), expected)
+        << family;
   }
 }
 
@@ -107,7 +108,7 @@ TEST(Generate, RefusesWhatCannotBe) {
   const auto code_of = [](const task::Model& model, std::vector<std::int64_t> prompt,
                           const Sampling& sampling) {
     try {
-      generate(model, torch::kCPU, 4, prompt, sampling);
+      generate(foretold_by(model, torch::kCPU), 4, prompt, sampling);
     } catch (const Error& error) {
       return error.code();
     }

@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/plan/plan_memory_output.h"
@@ -54,14 +53,8 @@ train::MeasuredPlan measure(const launch::RankEnvironment& env, const job::JobCo
   options.local_world_size = env.local_world_size;
   options.host_name = asio::ip::host_name();
   options.fetch = launch::fetch_url;
-  auto group = join_group(env, job);
-  try {
-    return train::measure_plan(job, group, options, observer);
-  } catch (const std::exception& failure) {
-    // What went wrong here alone must not leave the others waiting.
-    group.abort(fmt::format("rank {}: {}", env.rank, as_error(failure).what()));
-    throw;
-  }
+  const auto group = join_group(env, job);
+  return in_company(group, [&] { return train::measure_plan(job, group, options, observer); });
 }
 
 struct PlanOutput {

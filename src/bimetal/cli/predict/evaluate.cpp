@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -14,13 +13,16 @@
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/predict/evaluate_together.h"
+#include "bimetal/cli/predict/evaluated.h"
+#include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/status_line.h"
-#include "bimetal/cli/table.h"
-#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/local_ranks.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
+#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/predict/predict.h"
@@ -33,28 +35,15 @@ namespace {
 constexpr const char* kEvaluateExamples = R"(Examples:
   bimetal evaluate examples/fashion_mnist.toml --checkpoint runs/fashion_mnist
   bimetal evaluate job.toml --checkpoint runs/a --checkpoint runs/b --predictions both.safetensors
+  bimetal evaluate job.toml --checkpoint runs/large --worker cuda:0 --worker cpu --set mesh.stages=2
 
 Several checkpoints are evaluated one by one and as an ensemble: the mean of what they predict.
 A folder of checkpoints stands for its newest one.)";
 
 struct EvaluateArguments {
   std::string job;
-  std::vector<std::string> set, checkpoints;
-  std::string worker = "auto", predictions, report;
-};
-
-struct EvaluatedModel {
-  std::string checkpoint;
-  progress::Evaluation evaluation;
-};
-
-/// What all of the models say, one after the other: only their sum is kept.
-struct Evaluated {
-  std::vector<EvaluatedModel> models;
-  progress::Evaluation ensemble;  ///< of the mean; with one model that model's
-  std::int64_t samples = 0;
-  torch::Tensor probabilities;  ///< of classifiers: the mean, float64 [N, classes]
-  torch::Tensor labels;         ///< likewise, int64 [N]
+  std::vector<std::string> set, checkpoints, workers;
+  std::string predictions, report;
 };
 
 /// What probabilities of classes tell: each model's figures, and those of their mean.
@@ -92,9 +81,10 @@ void evaluate_by_metrics(const EvaluateArguments& arguments, const task::Task& t
   all.models.push_back({checkpoint.string(), all.ensemble});
 }
 
-Evaluated evaluate_models(const EvaluateArguments& arguments, const job::JobConfig& job) {
+Evaluated evaluate_models(const EvaluateArguments& arguments, const job::JobConfig& job,
+                          const std::string& worker) {
   train::TrainerOptions options;
-  options.worker = job::parse_worker_spec(arguments.worker);
+  options.worker = job::parse_worker_spec(worker);
   options.fetch = launch::fetch_url;
   const auto place = train::choose_place(job, options);
   StatusLine status;
@@ -111,49 +101,9 @@ Evaluated evaluate_models(const EvaluateArguments& arguments, const job::JobConf
   return all;
 }
 
-void print_table(const Evaluated& all) {
-  std::vector<TableRow> rows = {{"checkpoint"}};
-  for (const auto& metric : all.ensemble.metrics) {
-    rows.front().push_back(progress::label_of(metric));
-  }
-  rows.front().push_back("loss");
-  const auto add = [&rows](const std::string& name, const progress::Evaluation& evaluation) {
-    TableRow row = {name};
-    for (const auto& metric : evaluation.metrics) row.push_back(progress::text_of(metric));
-    row.push_back(fmt::format("{:.4f}", evaluation.loss));
-    rows.push_back(std::move(row));
-  };
-  for (const auto& model : all.models) add(model.checkpoint, model.evaluation);
-  if (all.models.size() > 1) {
-    add(fmt::format("ensemble of {}", all.models.size()), all.ensemble);
-  }
-  Terminal terminal;
-  const auto lines = aligned(rows, 1);
-  terminal.print(terminal.coloured(Colour::bold, lines[0]));
-  for (std::size_t i = 1; i < lines.size(); ++i) terminal.print(lines[i]);
-}
-
-nlohmann::ordered_json figures(const progress::Evaluation& evaluation) {
-  nlohmann::ordered_json json;
-  for (const auto& [name, value] : evaluation.metrics) json["test_" + name] = value;
-  json["test_loss"] = evaluation.loss;
-  return json;
-}
-
-std::string report_text(const Evaluated& all) {
-  nlohmann::ordered_json json = {{"samples", all.samples},
-                                 {"checkpoints", nlohmann::ordered_json::array()},
-                                 {"ensemble", figures(all.ensemble)}};
-  for (const auto& model : all.models) {
-    auto entry = figures(model.evaluation);
-    entry["checkpoint"] = model.checkpoint;
-    json["checkpoints"].push_back(entry);
-  }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
-int evaluate_command(const EvaluateArguments& arguments, const job::JobConfig& job) {
-  const auto all = evaluate_models(arguments, job);
+int evaluate_alone(const EvaluateArguments& arguments, const job::JobConfig& job,
+                   const std::string& worker) {
+  const auto all = evaluate_models(arguments, job, worker);
   if (!arguments.predictions.empty()) {
     checkpoint::write_safetensors(
         arguments.predictions,
@@ -162,6 +112,36 @@ int evaluate_command(const EvaluateArguments& arguments, const job::JobConfig& j
   if (!arguments.report.empty()) write_file_atomically(arguments.report, report_text(all));
   print_table(all);
   return kSuccess;
+}
+
+/// Several workers compute figures together: probabilities of all samples are on none of them.
+TogetherArguments together(const EvaluateArguments& arguments) {
+  if (arguments.checkpoints.size() > 1 || !arguments.predictions.empty()) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        "several workers evaluate one checkpoint at a time, without --predictions: give one "
+        "--checkpoint, or one --worker");
+  }
+  return {arguments.checkpoints.front(), arguments.report};
+}
+
+int evaluate_command(const EvaluateArguments& arguments) {
+  const auto job = read_job(arguments.job, arguments.set);
+  if (launch::looks_like_rank()) {
+    enter_python_for(job);
+    if (const auto env = find_rank(job); env && env->world_size > 1) {
+      return evaluate_as_rank(*env, job, worker_of_rank(*env, arguments.workers, job),
+                              together(arguments));
+    }
+  }
+  // Where each of the job's workers had the whole model one will do.
+  const auto workers = arguments.workers.empty() && !cuts_model(job.mesh)
+                           ? std::vector<std::string>{"auto"}
+                           : choose_workers(arguments.workers, job);
+  if (workers.size() > 1) return evaluate_together(together(arguments), job, workers);
+  enter_python_for(job);
+  return run_rank_process(
+      [&](launch::StatusReporter&) { return evaluate_alone(arguments, job, workers.front()); });
 }
 
 }  // namespace
@@ -176,8 +156,12 @@ void add_evaluate(CLI::App& app, Action& action) {
       ->required()
       ->type_name("DIR")
       ->allow_extra_args(false);
-  command->add_option("--worker", arguments->worker, "What to compute on (default: auto)")
-      ->type_name("SPEC");
+  command
+      ->add_option("--worker", arguments->workers,
+                   "What to compute on; several share the test samples, or stages of the model by "
+                   "the job's [mesh] (default: the job's where it has a mesh, else auto)")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
   command
       ->add_option("--predictions", arguments->predictions,
                    "Write each test sample's probabilities and labels here")
@@ -185,14 +169,8 @@ void add_evaluate(CLI::App& app, Action& action) {
   command->add_option("--report", arguments->report, "Write the figures here")
       ->type_name("FILE.json");
   command->footer(kEvaluateExamples);
-  command->callback([arguments, &action] {
-    action = [arguments] {
-      const auto job = read_job(arguments->job, arguments->set);
-      enter_python_for(job);
-      return run_rank_process(
-          [&](launch::StatusReporter&) { return evaluate_command(*arguments, job); });
-    };
-  });
+  command->callback(
+      [arguments, &action] { action = [arguments] { return evaluate_command(*arguments); }; });
 }
 
 }  // namespace bimetal::cli

@@ -13,8 +13,14 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
+#include "bimetal/cli/predict/generate_arguments.h"
+#include "bimetal/cli/predict/generate_in_parts.h"
+#include "bimetal/cli/predict/mesh_of_use.h"
+#include "bimetal/cli/predict/shown_text.h"
 #include "bimetal/cli/predict/text_codec.h"
-#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/local_ranks.h"
+#include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/worker_spec.h"
@@ -31,17 +37,16 @@ constexpr const char* kGenerateExamples = R"(Examples:
   bimetal generate runs/gpt/step-00001000 --prompt 'Once' --temperature 0.8 --top-k 40 --seed 7
   bimetal generate models/gpt2 --prompt 'Once upon a time' --temperature 0
 
+  bimetal generate runs/gpt --prompt 'Once' --worker cuda:0 --worker cpu
+  bimetal generate runs/gpt --prompt 'Once' --worker cpu --worker cpu --set mesh.cuts=[5]
+  bimetal generate job.toml --prompt 'Once'
+  bimetal launch --no-prefix -H pc1,pc2 -- bimetal generate /shared/gpt --prompt 'Once'
+
   bimetal generate 127.0.0.1:29600 --prompt 'Once' --tokens 50
 
-RUN is a checkpoint, a folder of them (its newest is taken), a Hugging Face folder, or the address of
-`bimetal serve`.)";
-
-struct GenerateArguments {
-  std::string run, prompt, tokenizer;
-  std::string worker = "auto", token_file;
-  double timeout_s = 600;
-  predict::Sampling sampling;
-};
+RUN is a checkpoint, a folder of them (its newest is taken), a job file (its checkpoint.dir, mesh
+and workers are taken), a Hugging Face folder, or the address of `bimetal serve`. Several workers
+each keep a part of the model: stages, one after the other (docs/pipeline.md).)";
 
 struct LanguageModel {
   task::Model model;
@@ -56,12 +61,7 @@ LanguageModel load_language_model(const fs::path& run) {
     return {std::move(model), config};
   }
   auto saved = checkpoint::load_saved_model(run);
-  if (!saved.description.language) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("{} holds the model '{}', which is no language model: ask it with "
-                            "bimetal serve and predict",
-                            saved.path.string(), saved.description.name));
-  }
+  checkpoint::require_language_model(saved.description, saved.path);
   return {std::move(saved.model), *saved.description.language};
 }
 
@@ -70,33 +70,6 @@ torch::Device choose_device(const std::string& worker) {
   device::apply_worker_limits(spec, /*local_world_size=*/1);
   return device::select_device(spec, /*local_rank=*/0);
 }
-
-/// Prints a text as it grows, where its tokens are bytes: others mean what they mean among their
-/// neighbours, and are shown at the end.
-class Shown {
- public:
-  Shown(const GenerateArguments& arguments, const TextCodec& codec)
-      : codec_(codec), tokens_(codec.encode(arguments.prompt)), prompt_(tokens_) {
-    if (codec_.bytes()) write_to(stdout, arguments.prompt);
-  }
-
-  const std::vector<std::int64_t>& prompt() const { return prompt_; }
-
-  void add(const std::vector<std::int64_t>& tokens) {
-    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-    if (codec_.bytes()) write_to(stdout, codec_.decode(tokens));
-  }
-
-  void finish() const {
-    if (!codec_.bytes()) write_to(stdout, codec_.decode(tokens_));
-    write_to(stdout, "\n");
-  }
-
- private:
-  const TextCodec& codec_;
-  std::vector<std::int64_t> tokens_;
-  const std::vector<std::int64_t> prompt_;
-};
 
 /// Of `bimetal serve`; empty where `run` is a folder.
 std::optional<net::Endpoint> address_of(const std::string& run) {
@@ -121,7 +94,7 @@ int ask_server(const GenerateArguments& arguments, const net::Endpoint& server) 
                     facts.model, facts.classes));
   }
   const TextCodec codec(arguments.tokenizer.empty() ? "bytes" : arguments.tokenizer, facts.classes);
-  Shown text(arguments, codec);
+  ShownText text(arguments.prompt, codec);
   const auto& sampling = arguments.sampling;
   client.write(
       {.tokens = sampling.tokens,
@@ -134,51 +107,65 @@ int ask_server(const GenerateArguments& arguments, const net::Endpoint& server) 
   return kSuccess;
 }
 
-int generate_command(const GenerateArguments& arguments) {
-  if (const auto server = address_of(arguments.run)) return ask_server(arguments, *server);
-  const auto device = choose_device(arguments.worker);
+/// What --set says of a mesh, or the job file that RUN is, which then becomes the job's folder.
+job::JobConfig resolve_run(GenerateArguments& arguments) {
+  job::JobConfig job;
+  if (fs::path(arguments.run).extension() != ".toml" || fs::is_directory(arguments.run)) {
+    job::apply_overrides(job, arguments.set);
+    return job;
+  }
+  job = read_job(arguments.run, arguments.set);
+  if (job.checkpoint.dir.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} keeps no checkpoints (checkpoint.dir): name what has been trained",
+                            arguments.run));
+  }
+  arguments.run = job.checkpoint.dir;
+  // Workers that had the whole model each: one of them is enough.
+  if (!cuts_model(job.mesh)) job.cluster.workers.clear();
+  return job;
+}
+
+int generate_alone(const GenerateArguments& arguments, const std::string& worker) {
+  const auto device = choose_device(worker);
   const auto [model, config] = load_language_model(arguments.run);
   const TextCodec codec(arguments.tokenizer.empty() ? tokenizer_of(arguments.run, config.vocabulary)
                                                     : arguments.tokenizer,
                         config.vocabulary);
   model.to(device);
-  Shown text(arguments, codec);
-  predict::generate(model, device, config.context, text.prompt(), arguments.sampling,
-                    [&](std::int64_t token) { text.add({token}); });
+  ShownText text(arguments.prompt, codec);
+  predict::generate(predict::foretold_by(model, device), config.context, text.prompt(),
+                    arguments.sampling, [&](std::int64_t token) { text.add({token}); });
   text.finish();
   return kSuccess;
 }
 
+int generate_command(GenerateArguments arguments) {
+  if (const auto server = address_of(arguments.run)) return ask_server(arguments, *server);
+  const auto job = resolve_run(arguments);
+  if (const auto env = find_rank(job); env && env->world_size > 1) {
+    return generate_as_rank(*env, job, worker_of_rank(*env, arguments.workers, job), arguments);
+  }
+  const auto workers = choose_workers(arguments.workers, job);
+  if (workers.size() > 1) return generate_in_parts(arguments, job, workers);
+  mesh_of_text(job.mesh, 1);  // throws where it is of more
+  return generate_alone(arguments, workers.front());
+}
+
 void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
-  command.add_option("run", arguments.run, "What has been trained")->required()->type_name("RUN");
-  command.add_option("--prompt", arguments.prompt, "The text to go on from")
-      ->required()
-      ->type_name("TEXT");
-  command.add_option("--tokens", arguments.sampling.tokens, "How many tokens to draw")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  add_text_options(command, arguments);
   command
-      .add_option("--temperature", arguments.sampling.temperature,
-                  "Below 1 the likely tokens become likelier; 0: always the likeliest")
-      ->type_name("T")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      .add_option("--worker", arguments.workers,
+                  "What to compute on; several each have a part of the model (default: the job's, "
+                  "else auto)")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
   command
-      .add_option("--top-k", arguments.sampling.top_k,
-                  "Draw among so many of the likeliest tokens alone (default: all)")
-      ->type_name("K")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--seed", arguments.sampling.seed, "Of the draws")
-      ->type_name("N")
-      ->capture_default_str();
-  command
-      .add_option("--tokenizer", arguments.tokenizer,
-                  "tokenizer.json, a folder with one, or bytes (default: the one in RUN or beside "
-                  "it, else bytes if the model knows 256 tokens)")
-      ->type_name("FILE");
-  command.add_option("--worker", arguments.worker, "What to compute on (default: auto)")
-      ->type_name("SPEC");
+      .add_option("--set", arguments.set,
+                  "How several workers cut the model: mesh.stages, mesh.cuts, mesh.tensor; "
+                  "parallel.timeout_s is the longest wait of one for another; may be repeated")
+      ->type_name("section.key=value")
+      ->allow_extra_args(false);
   command
       .add_option("--token-file", arguments.token_file,
                   "The secret of a server, see `bimetal token`; needed beyond loopback")

@@ -77,6 +77,10 @@ comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig&
   return launch::join_world(env, options);
 }
 
+void end_for_all(comm::Group group, const std::exception& failure) {
+  group.abort(fmt::format("rank {}: {}", group.rank(), as_error(failure).what()));
+}
+
 launch::JoinOptions rejoin_options(const job::JobConfig& job) {
   launch::JoinOptions options;
   options.token = net::Token::from_environment();

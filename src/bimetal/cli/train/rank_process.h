@@ -3,6 +3,7 @@
 // of errors, and finds its group.
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -44,6 +45,21 @@ std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job);
 /// The group of all ranks, with the job's timeouts and transport and the token of the environment.
 /// Collective.
 comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job);
+
+/// Ends `group` on all of its ranks with the reason: what goes wrong on one alone must not leave
+/// the others waiting.
+void end_for_all(comm::Group group, const std::exception& failure);
+
+/// What `work` gives, which all ranks of `group` do together.
+template <typename Work>
+auto in_company(const comm::Group& group, const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& failure) {
+    end_for_all(group, failure);
+    throw;
+  }
+}
 
 /// How those who are left when a rank is lost meet again: within parallel.timeout_s, by which each
 /// of them has seen the loss.

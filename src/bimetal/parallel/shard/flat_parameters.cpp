@@ -34,6 +34,10 @@ void hollow_out(const torch::Tensor& tensor) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor.device()));
 }
 
+bool is_hollow(const torch::Tensor& tensor) {
+  return tensor.numel() > 0 && tensor.storage().data() == nullptr;
+}
+
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
                                int rank, bool hollow)
     : plan_(plan), parameters_(parameters), begin_(plan.begin_of(rank)) {

@@ -14,6 +14,8 @@ namespace bimetal::parallel::shard {
 /// Takes the memory from below a tensor, and from whatever shares it: hollow tensors have shapes
 /// and no values.
 void hollow_out(const torch::Tensor& tensor);
+/// Whether it has elements and no memory for them.
+bool is_hollow(const torch::Tensor& tensor);
 
 /// The parameters stay the leaves that they were and become views of the flat tensor. Letting its
 /// memory go swaps the memory below them, so that whatever autograd has saved of them finds the

@@ -7,6 +7,7 @@
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
 #include "bimetal/parallel/tensor/sequence_ranks.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::parallel::tensor {
 namespace {
@@ -34,27 +35,35 @@ task::Unit in_sequence(task::Unit unit, const std::shared_ptr<const GroupRanks>&
 }  // namespace
 
 TensorModel::TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks,
-                         Cuts cuts, Between between)
+                         Cuts cuts, Between between, Values values)
     : ranks_(std::move(ranks)), cuts_(std::move(cuts)), between_(between) {
-  const auto& group = ranks_->group();
-  const auto parameters = whole.named_parameters();
-  check_same_on_all_ranks(whole, group, ranks_->timeout());
-  for (const auto& tensors : {parameters, whole.named_buffers()}) {
-    std::vector<torch::Tensor> values;
-    for (const auto& named : tensors) values.push_back(named.tensor);
-    broadcast_tensors(values, 0, group, kMessageBytes, ranks_->timeout());
-  }
+  if (values == Values::of_rank_0) take_values_of_rank_0(whole);
   const torch::NoGradGuard no_grad;
-  for (const auto& named : parameters) {
+  for (const auto& named : whole.named_parameters()) {
     auto tensor = named.tensor;
     if (cuts_.has(named.name)) {
-      tensor.set_data(cuts_.part(named.name, tensor.detach(), group.rank()));
+      tensor.set_data(part_of(named, values));
     } else {
       kept_whole_.push_back(tensor);
     }
   }
   const auto computed = between_ == Between::parts ? in_sequence : together;
   for (const auto& unit : whole.units) model_.units.push_back(computed(unit, ranks_));
+}
+
+void TensorModel::take_values_of_rank_0(const task::Model& whole) const {
+  const auto& group = ranks_->group();
+  check_same_on_all_ranks(whole, group, ranks_->timeout());
+  for (const auto& tensors : {whole.named_parameters(), whole.named_buffers()}) {
+    broadcast_tensors(task::tensors_of(tensors), 0, group, kMessageBytes, ranks_->timeout());
+  }
+}
+
+torch::Tensor TensorModel::part_of(const task::NamedTensor& parameter, Values values) const {
+  const auto& [name, tensor] = parameter;
+  const int rank = ranks_->group().rank();
+  if (values == Values::of_rank_0) return cuts_.part(name, tensor.detach(), rank);
+  return torch::empty(cuts_.part_sizes(name, rank), tensor.options().requires_grad(false));
 }
 
 }  // namespace bimetal::parallel::tensor

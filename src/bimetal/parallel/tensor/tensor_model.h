@@ -20,6 +20,10 @@ enum class Between { whole, parts };
 /// Use from one thread.
 class TensorModel {
  public:
+  /// Where the parts' values are from. `later`: `whole` is hollow (shard/flat_parameters.h), and
+  /// parts get memory with anything in it; what is not cut stays as it is.
+  enum class Values { of_rank_0, later };
+
   /// Verifies that the ranks hold the same model, takes rank 0's values everywhere and leaves each
   /// rank its part of them, in the very tensors of `whole`: hooks and optimizers come afterwards.
   /// `cuts`: of that model, or of one of which it is a stage, whose tensors have the names that
@@ -27,7 +31,7 @@ class TensorModel {
   /// parts units' sequences lie in the second dimension, and outputs have one tensor more than they
   /// had, behind the others (with_length()).
   TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks, Cuts cuts,
-              Between between = Between::whole);
+              Between between = Between::whole, Values values = Values::of_rank_0);
 
   /// What to compute with, on all tensor ranks for the same samples.
   const task::Model& model() const noexcept { return model_; }
@@ -40,6 +44,9 @@ class TensorModel {
   Between between() const noexcept { return between_; }
 
  private:
+  void take_values_of_rank_0(const task::Model& whole) const;
+  torch::Tensor part_of(const task::NamedTensor& parameter, Values values) const;
+
   std::shared_ptr<const GroupRanks> ranks_;
   Cuts cuts_;
   task::Model model_;

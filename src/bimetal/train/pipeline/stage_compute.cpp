@@ -9,6 +9,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/precision/autocast.h"
+#include "bimetal/predict/mesh/through_stages.h"
 #include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/profile/phase.h"
 #include "bimetal/train/recomputation.h"
@@ -203,20 +204,9 @@ void StageCompute::learn(std::span<const progress::RankFigures> figures) {
 progress::Evaluation StageCompute::evaluate(std::span<const double> speeds,
                                             const predict::EvaluateOptions& options) {
   stage_.model.eval();
-  const predict::Through through{
-      .part = lanes_.mine(),
-      .counts = mesh_->place().tensor == 0,
-      .run = [this](std::int64_t first, std::int64_t last, const predict::Through::Inputs& inputs,
-                    const predict::Through::Take& take) {
-        parallel::pipeline::StageWork work;
-        work.inputs = [&](int i) { return inputs(first + i); };
-        work.forward = [this](int chunk, int /*i*/, const task::Values& values) {
-          return task::run_units(stage_.pieces[static_cast<std::size_t>(chunk)], values);
-        };
-        const std::vector<std::int64_t> chunks(static_cast<std::size_t>(last - first), 1);
-        runner_.run_forward(dealer_.spread(chunks), work,
-                            [&](int i, const task::Values& outputs) { take(first + i, outputs); });
-      }};
+  const auto through = predict::through_stages(
+      *mesh_, stage_, runner_,
+      [this](std::span<const std::int64_t> chunks) { return dealer_.spread(chunks); });
   auto result = predict::evaluate(task_, through, mesh_->world(), speeds, options);
   stage_.model.train();
   return result;

@@ -1,4 +1,4 @@
-#include "bimetal/train/tensor/part_slices.h"
+#include "bimetal/checkpoint/parts/part_slices.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -6,17 +6,17 @@
 #include <numeric>
 #include <vector>
 
-namespace bimetal::train {
+namespace bimetal::checkpoint {
 namespace {
 
 using parallel::shard::Range;
 using parallel::tensor::PartPlaces;
 
 /// What `slice` has of `whole`, in its order.
-std::vector<std::int64_t> read(const torch::Tensor& whole, const checkpoint::Slice& slice) {
+std::vector<std::int64_t> read(const torch::Tensor& whole, const Slice& slice) {
   std::vector<std::int64_t> values;
   const auto flat = whole.flatten();
-  for (const auto& run : checkpoint::runs_of(slice, whole.sizes())) {
+  for (const auto& run : runs_of(slice, whole.sizes())) {
     for (auto i = run.whole; i < run.whole + run.count; ++i) {
       values.push_back(flat[i].item<std::int64_t>());
     }
@@ -27,7 +27,7 @@ std::vector<std::int64_t> read(const torch::Tensor& whole, const checkpoint::Sli
 torch::Tensor join(const torch::Tensor& whole, const KeptBlock& block) {
   std::vector<torch::Tensor> slices;
   for (const auto& slice : block.slices) {
-    EXPECT_TRUE(checkpoint::lies_in(slice, whole.sizes()));
+    EXPECT_TRUE(lies_in(slice, whole.sizes()));
     slices.push_back(torch::tensor(read(whole, slice)).view(slice.size));
   }
   const auto joined = torch::cat(slices, block.dim);
@@ -83,8 +83,8 @@ TEST(PartSlices, WholeRowsAreOneBox) {
   EXPECT_EQ(blocks_of_part({1000, 800}, rows, {0, 300'000}).size(), 1u);
   const auto some = blocks_of_part({1000, 800}, rows, {150, 200'000});
   ASSERT_EQ(some.size(), 3u);
-  EXPECT_EQ(some[1].slices, (std::vector<checkpoint::Slice>{{{1, 100}, {666, 300}}}));
+  EXPECT_EQ(some[1].slices, (std::vector<Slice>{{{1, 100}, {666, 300}}}));
 }
 
 }  // namespace
-}  // namespace bimetal::train
+}  // namespace bimetal::checkpoint

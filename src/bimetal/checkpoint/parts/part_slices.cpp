@@ -1,13 +1,12 @@
-#include "bimetal/train/tensor/part_slices.h"
+#include "bimetal/checkpoint/parts/part_slices.h"
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
 
-namespace bimetal::train {
+namespace bimetal::checkpoint {
 namespace {
 
-using checkpoint::Slice;
 using parallel::shard::Range;
 using parallel::tensor::PartPlaces;
 using Sizes = std::vector<std::int64_t>;
@@ -36,7 +35,7 @@ class Rows {
     for (const auto& place : where_.places) {
       const auto from = std::max(begin, here), to = std::min(end, here + place.count * inner_);
       const auto there = row * whole_row_ + place.first * inner_ + from - here;
-      if (from < to) block.slices.push_back(checkpoint::flat_range(there, to - from));
+      if (from < to) block.slices.push_back(flat_range(there, to - from));
       here += place.count * inner_;
     }
     return block;
@@ -66,7 +65,7 @@ KeptBlock block_of_part(const Sizes& sizes, const PartPlaces& where) {
   KeptBlock block{.shape = sizes, .dim = where.dim, .slices = {}};
   block.shape[dim] = 0;
   for (const auto& [first, count] : where.places) {
-    auto slice = checkpoint::whole_slice(sizes);
+    auto slice = whole_slice(sizes);
     slice.offset[dim] = first;
     slice.size[dim] = count;
     block.shape[dim] += count;
@@ -95,4 +94,4 @@ std::vector<KeptBlock> blocks_of_part(const Sizes& sizes, const PartPlaces& wher
   return blocks;
 }
 
-}  // namespace bimetal::train
+}  // namespace bimetal::checkpoint

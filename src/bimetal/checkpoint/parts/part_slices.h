@@ -9,13 +9,13 @@
 #include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/parallel/tensor/cuts.h"
 
-namespace bimetal::train {
+namespace bimetal::checkpoint {
 
 /// Elements that follow each other in what is kept, in a form of their own.
 struct KeptBlock {
   std::vector<std::int64_t> shape;
   std::int64_t dim = 0;  ///< along which, in that form, several slices stand behind each other
-  std::vector<checkpoint::Slice> slices;  ///< of the whole parameter
+  std::vector<Slice> slices;  ///< of the whole parameter
 };
 
 /// All of the part of a tensor of `sizes` that lies at `where`, in the part's own form.
@@ -29,4 +29,4 @@ std::vector<KeptBlock> blocks_of_part(const std::vector<std::int64_t>& sizes,
                                       const parallel::tensor::PartPlaces& where,
                                       const parallel::shard::Range& range);
 
-}  // namespace bimetal::train
+}  // namespace bimetal::checkpoint

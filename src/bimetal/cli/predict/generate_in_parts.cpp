@@ -1,0 +1,165 @@
+#include "bimetal/cli/predict/generate_in_parts.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/predict/mesh_of_use.h"
+#include "bimetal/cli/predict/shown_text.h"
+#include "bimetal/cli/predict/text_codec.h"
+#include "bimetal/cli/status_line.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/cli/train/local_job.h"
+#include "bimetal/cli/train/rank_process.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/device/device.h"
+#include "bimetal/predict/mesh/model_in_parts.h"
+#include "bimetal/predict/mesh/text_in_parts.h"
+#include "bimetal/train/tensor/replicas.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kTextRank = "generate-rank";
+
+/// What all ranks go on from, as rank 0 has it.
+struct WantedText {
+  std::vector<std::int64_t> prompt;
+  predict::Sampling sampling;
+};
+
+comm::Bytes encoded(const WantedText& wanted) {
+  WireWriter out;
+  out.i64(wanted.sampling.tokens);
+  out.f64(wanted.sampling.temperature);
+  out.i64(wanted.sampling.top_k);
+  out.u64(wanted.sampling.seed);
+  for (const auto token : wanted.prompt) out.i64(token);
+  return std::move(out).take();
+}
+
+WantedText decoded(const comm::Bytes& bytes) {
+  WireReader in(bytes);
+  WantedText wanted;
+  wanted.sampling.tokens = in.i64();
+  wanted.sampling.temperature = in.f64();
+  wanted.sampling.top_k = in.i64();
+  wanted.sampling.seed = in.u64();
+  while (in.remaining() > 0) wanted.prompt.push_back(in.i64());
+  return wanted;
+}
+
+struct TextRank {
+  job::JobConfig job;
+  job::WorkerSpec worker;
+  torch::Device device{torch::kCPU};
+  std::chrono::milliseconds timeout{};
+};
+
+predict::ModelInParts load_part(const parallel::Mesh& mesh, const TextRank& rank,
+                                const std::string& run) {
+  StatusLine status;
+  if (mesh.world().rank() == 0) status.show("loading the model …");
+  return predict::load_in_parts(mesh, run,
+                                {.cuts = rank.job.mesh.cuts,
+                                 .tensor_weights = train::part_weights(rank.job.mesh, {}),
+                                 .device = rank.device,
+                                 .timeout = rank.timeout});
+}
+
+/// On rank 0; nothing elsewhere.
+struct Written {
+  Written(const GenerateArguments& arguments, std::int64_t vocabulary)
+      : codec(arguments.tokenizer.empty() ? tokenizer_of(arguments.run, vocabulary)
+                                          : arguments.tokenizer,
+              vocabulary),
+        text(arguments.prompt, codec) {}
+
+  const TextCodec codec;
+  ShownText text;
+};
+
+int write_text(const comm::Group& group, const TextRank& rank, const GenerateArguments& arguments) {
+  const parallel::Mesh mesh(group, train::shape_of(rank.job.mesh, group.size()));
+  auto model = load_part(mesh, rank, arguments.run);
+  const auto& language = *model.description.language;
+  // Who looks at a terminal sees who has what; standard output is the text's.
+  if (group.rank() == 0 && errors_are_live()) print_to_errors(model.picture);
+  std::optional<Written> written;
+  comm::Bytes wanted_here;
+  if (group.rank() == 0) {
+    written.emplace(arguments, language.vocabulary);
+    wanted_here = encoded({written->text.prompt(), arguments.sampling});
+  }
+  const auto wanted = decoded(
+      comm::broadcast_bytes(group, std::move(wanted_here), 0, Deadline::after(rank.timeout)));
+  const auto by = predict::foretold_in_parts(mesh, std::move(model.part),
+                                             {.vocabulary = language.vocabulary,
+                                              .device = rank.device,
+                                              .speed = rank.worker.speed,
+                                              .timeout = rank.timeout});
+  predict::generate(by, language.context, wanted.prompt, wanted.sampling, [&](std::int64_t token) {
+    if (written) written->text.add({token});
+  });
+  if (written) written->text.finish();
+  return kSuccess;
+}
+
+}  // namespace
+
+int generate_in_parts(const GenerateArguments& arguments, job::JobConfig job,
+                      const std::vector<std::string>& workers) {
+  if (arguments.prompt.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                "the prompt is empty: a model needs a token to go on from");
+  }
+  job.mesh = mesh_of_text(std::move(job.mesh), static_cast<int>(workers.size()));
+  LocalRanks ranks{.job = std::move(job), .workers = workers, .rank_command = {kTextRank}};
+  const auto options = text_options(arguments);
+  ranks.rank_command.insert(ranks.rank_command.end(), options.begin(), options.end());
+  launch::SignalWatch signals;
+  return run_local_job(ranks, signals, [] {});  // nothing to save: the ranks just end
+}
+
+int generate_as_rank(const launch::RankEnvironment& env, job::JobConfig job,
+                     const job::WorkerSpec& worker, const GenerateArguments& arguments) {
+  return run_rank_process([&](launch::StatusReporter&) {
+    job.mesh = mesh_of_text(std::move(job.mesh), env.world_size);
+    const auto group = join_group(env, job);
+    return in_company(group, [&] {
+      device::apply_worker_limits(worker, env.local_world_size);
+      return write_text(group,
+                        {.job = job,
+                         .worker = worker,
+                         .device = device::select_device(worker, env.local_rank),
+                         .timeout = milliseconds_of(job.parallel.timeout_s)},
+                        arguments);
+    });
+  });
+}
+
+void add_generate_rank(CLI::App& app, Action& action) {
+  struct Options {
+    std::string worker = "auto";
+    GenerateArguments arguments;
+  };
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand(kTextRank, "One rank of a text; started by generate");
+  command->group("");  // not for people: left out of --help
+  add_text_options(*command, options->arguments);
+  command->add_option("--worker", options->worker);
+  command->callback([options, &action] {
+    action = [options] {
+      const auto [env, job] = launched_rank();
+      return generate_as_rank(env, job, job::parse_worker_spec(options->worker),
+                              options->arguments);
+    };
+  });
+}
+
+}  // namespace bimetal::cli

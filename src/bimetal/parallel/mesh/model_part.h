@@ -1,0 +1,42 @@
+#pragma once
+// What one rank of a mesh has of a model: its stage's units, and of their tensors its part.
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal::parallel {
+
+struct ModelPart {
+  pipeline::StageModel stage;                         ///< to compute with
+  std::shared_ptr<const tensor::TensorModel> tensor;  ///< nullptr: the stage's tensors are whole
+
+  std::shared_ptr<const tensor::GroupRanks> tensor_ranks() const {
+    return tensor ? tensor->ranks() : nullptr;
+  }
+};
+
+/// This rank's part of `whole`, which is cut at `begins` into stages, and its tensors as `cuts` has
+/// it, where shape().tensor is above 1, `between` being what these ranks have of what is not cut. Handles on the same tensors, which become smaller where
+/// they are cut. Collective. Errors: those of TensorModel.
+ModelPart take_part(const Mesh& mesh, const task::Model& whole,
+                    const std::vector<std::size_t>& begins, const std::optional<tensor::Cuts>& cuts,
+                    std::chrono::milliseconds timeout,
+                    tensor::Between between = tensor::Between::whole);
+
+/// The same of a model whose parameters are hollow (shard/flat_parameters.h), as their values come
+/// later, from elsewhere: the part's own get memory, with anything in it, and no others.
+ModelPart take_hollow_part(const Mesh& mesh, const task::Model& whole,
+                           const std::vector<std::size_t>& begins,
+                           const std::optional<tensor::Cuts>& cuts,
+                           std::chrono::milliseconds timeout);
+
+}  // namespace bimetal::parallel

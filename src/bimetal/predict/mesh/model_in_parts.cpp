@@ -1,0 +1,188 @@
+#include "bimetal/predict/mesh/model_in_parts.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/huggingface.h"
+#include "bimetal/checkpoint/parts/kept_pieces.h"
+#include "bimetal/checkpoint/slices/shared_reader.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/parallel/schedule/cut.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/parallel/shard/memory_weights.h"
+
+namespace bimetal::predict {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of parameters, before a pass of any length: what counts is the largest part alone.
+constexpr int kManyPasses = 1000;
+
+/// Takes a unit to its place and its memory away.
+task::UnitMade hollowed(const device::Place& place) {
+  return [place](const task::Unit& unit) {
+    task::Model{{unit}}.to(place.device, place.dtype);
+    for (const auto& named : unit.parameters) parallel::shard::hollow_out(named.tensor);
+  };
+}
+
+task::Model hollow_model(const task::Task& task, const device::Place& place) {
+  if (auto by_units = task.make_model_by_units(hollowed(place))) return std::move(*by_units);
+  auto model = task.make_model();
+  for (const auto& unit : model.units) hollowed(place)(unit);
+  return model;
+}
+
+/// By stage, what all ranks of the replica with the least room have.
+std::vector<double> room_of_stages(const parallel::Mesh& mesh, const PartOptions& options) {
+  const auto free = parallel::shard::weights_by_memory(mesh.world(), options.device,
+                                                       Deadline::after(options.timeout));
+  const auto& shape = mesh.shape();
+  std::vector<double> rooms;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    auto least = std::numeric_limits<double>::infinity();
+    for (int replica = 0; replica < shape.replicas_of(stage); ++replica) {
+      double room = 0;
+      for (int part = 0; part < shape.tensor; ++part) {
+        room += free[static_cast<std::size_t>(rank_at(shape, {stage, replica, part}))];
+      }
+      least = std::min(least, room);
+    }
+    rooms.push_back(least);
+  }
+  return rooms;
+}
+
+std::vector<std::size_t> begins_in(const task::Model& whole, const parallel::Mesh& mesh,
+                                   const PartOptions& options) {
+  const auto stages = static_cast<std::size_t>(mesh.shape().stages);
+  const auto units = whole.units.size();
+  if (!options.cuts.empty() || stages == 1 || stages > units) {
+    return parallel::pipeline::begins_of(options.cuts, stages, units);
+  }
+  parallel::schedule::CutProblem problem{.seconds = {}, .micro_batches = kManyPasses};
+  for (const auto room : room_of_stages(mesh, options)) {
+    auto& filled = problem.seconds.emplace_back();
+    for (const auto& unit : whole.units) {
+      double bytes = 1;
+      for (const auto& named : unit.parameters) bytes += static_cast<double>(named.tensor.nbytes());
+      filled.push_back(bytes / room);
+    }
+  }
+  return parallel::schedule::cut(problem).begins;
+}
+
+struct CutModel {
+  parallel::ModelPart part;
+  std::string picture;
+};
+
+CutModel cut_hollow(const task::Model& whole, const parallel::Mesh& mesh,
+                    const PartOptions& options) {
+  const auto& shape = mesh.shape();
+  const auto begins = begins_in(whole, mesh, options);
+  std::optional<parallel::tensor::Cuts> cuts;
+  if (shape.tensor > 1) cuts.emplace(whole, options.tensor_weights);
+  std::vector<std::string> units;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    units.push_back(parallel::pipeline::describe_units(whole, begins, shape.stages, stage));
+  }
+  CutModel made{parallel::take_hollow_part(mesh, whole, begins, cuts, options.timeout),
+                parallel::picture(shape, units)};
+  made.part.stage.model.eval();
+  return made;
+}
+
+void take_cut(ModelInParts& made, CutModel cut) {
+  made.part = std::move(cut.part);
+  made.picture = std::move(cut.picture);
+}
+
+void take_values(checkpoint::SharedReader& saved, const parallel::ModelPart& part) {
+  saved.each_takes(
+      [&](const checkpoint::SharedReader::Read& read) { checkpoint::read_part(part, read.model); });
+}
+
+/// Rank 0's text, on every rank.
+std::string told_by_rank_0(const parallel::Mesh& mesh, const std::string& text,
+                           std::chrono::milliseconds timeout) {
+  const auto bytes = std::as_bytes(std::span(text));
+  const auto told = comm::broadcast_bytes(mesh.world(), {bytes.begin(), bytes.end()}, 0,
+                                          Deadline::after(timeout));
+  return {reinterpret_cast<const char*>(told.data()), told.size()};
+}
+
+ModelInParts load_huggingface_in_parts(const parallel::Mesh& mesh, const fs::path& folder,
+                                       const std::string& config_of_rank_0,
+                                       const PartOptions& options) {
+  const auto config = checkpoint::read_huggingface_config(folder);
+  if (checkpoint::huggingface_config_text(config) != config_of_rank_0) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("{} holds another model on rank {} than on rank 0: copy the same folder "
+                    "to every machine",
+                    folder.string(), mesh.world().rank()));
+  }
+  checkpoint::HuggingFaceWeights weights(folder);
+  ModelInParts made;
+  made.description = {.name = config.family, .language = config};
+  const auto whole =
+      checkpoint::draw_described_model(made.description, hollowed({.device = options.device}));
+  weights.require_fitting(whole);
+  take_cut(made, cut_hollow(whole, mesh, options));
+  checkpoint::read_part(made.part, [&](const std::string& name, const checkpoint::Slice& wanted) {
+    return weights.read(name, wanted);
+  });
+  return made;
+}
+
+}  // namespace
+
+ModelInParts load_in_parts(const parallel::Mesh& mesh, const fs::path& run,
+                           const PartOptions& options) {
+  const bool leads = mesh.world().rank() == 0;
+  std::string config;
+  if (leads && fs::exists(run / "config.json")) {
+    config = checkpoint::huggingface_config_text(checkpoint::read_huggingface_config(run));
+  }
+  config = told_by_rank_0(mesh, config, options.timeout);
+  if (!config.empty()) return load_huggingface_in_parts(mesh, run, config, options);
+
+  checkpoint::SharedReader saved(mesh.world(), run);
+  ModelInParts made;
+  made.description = checkpoint::description_in(saved.state(), run);
+  checkpoint::require_language_model(made.description, run);
+  const auto whole = checkpoint::draw_described_model(
+      made.description,
+      hollowed({.device = options.device, .dtype = device::dtype_named(made.description.dtype)}));
+  if (auto* const opened = saved.opened()) checkpoint::require_same_model(*opened, whole);
+  take_cut(made, cut_hollow(whole, mesh, options));
+  take_values(saved, made.part);
+  return made;
+}
+
+TaskModelInParts load_in_parts(const parallel::Mesh& mesh, const task::Task& task,
+                               torch::Dtype dtype, const fs::path& run,
+                               const PartOptions& options) {
+  checkpoint::SharedReader saved(mesh.world(), run);
+  const auto whole = hollow_model(task, {.device = options.device, .dtype = dtype});
+  TaskModelInParts made;
+  if (auto* const opened = saved.opened()) {
+    checkpoint::require_same_model(*opened, whole);
+    made.path = opened->path();
+  }
+  made.part = cut_hollow(whole, mesh, options).part;
+  take_values(saved, made.part);
+  return made;
+}
+
+}  // namespace bimetal::predict
