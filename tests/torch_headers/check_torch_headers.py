@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 
 RELEASES = ("2.11.0", "2.12.1", "2.14.1", "2.15.0")  # 2.13 is what everything else is built with
-LAYERS = ("c10d", "data", "device", "python")
+LAYERS = ("c10d", "data", "device", "optim", "parallel", "precision", "python", "task")
 PLATFORMS = ("macosx_11_0_arm64", "macosx_14_0_arm64")
 DOWNLOAD_SECONDS = 600
 COMPILE_SECONDS = 600
