@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels program-wheel test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels test-wheel-versions program-wheel test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +53,7 @@ test-ray: build python ## install Ray, and test bimetal.ray on real clusters on 
 test-wheel: setup ## build the Python package's wheel, install it into a scratch folder and use it
 	@scripts/stamped.sh test-wheel scripts/test_wheel.sh
 
-test-torch-versions: python ## compile the package's sources with the headers of torch 2.11 and 2.12
+test-torch-versions: python ## compile the package's sources with the headers of torch 2.11, 2.12, 2.14 and 2.15
 	@scripts/stamped.sh test-torch-versions .venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
 
 wheels:          ## build wheels of the Python package for Linux, Windows and macOS that fit any torch (dist/)
@@ -61,6 +61,9 @@ wheels:          ## build wheels of the Python package for Linux, Windows and ma
 
 test-wheels: setup ## build the wheels; install the Linux one and use it; the others' libraries meet it (Wine, qemu)
 	@scripts/stamped.sh test-wheels scripts/test_wheels.sh
+
+test-wheel-versions: ## use the Linux wheel of dist/ with torch 2.4 to 2.15, or VERSIONS="2.4.1 …": downloads gigabytes
+	@scripts/test_wheel_versions.sh $(VERSIONS)
 
 program-wheel: build ## the program as a wheel for Linux that fits the torch of .venv (dist/)
 	@scripts/program_wheel.sh $(BUILD)/bimetal

@@ -9,11 +9,21 @@ import torch
 from bimetal import _build
 
 OLDEST = (2, 4)
+NEWEST_TRIED = (2, 15)  # later ones are not refused: most work as they are
 
 
 def series(version: str) -> str:
     """The part of a torch version within which its C++ interface stays: ``2.13`` of ``2.13.0+cpu``."""
     return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in series(version).split("."))
+
+
+def is_untried(installed: str = str(torch.__version__)) -> bool:
+    """Whether this torch came out after this package was tested."""
+    return _numbers(installed) > NEWEST_TRIED
 
 
 def has_extension() -> bool:
@@ -31,7 +41,7 @@ def fits(installed: str = str(torch.__version__)) -> bool:
 
 def check_oldest(installed: str = str(torch.__version__)) -> None:
     """Raises ImportError for a torch that is too old for either half."""
-    if tuple(int(part) for part in series(installed).split(".")) < OLDEST:
+    if _numbers(installed) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         raise ImportError(f"bimetal {_build.VERSION} needs torch {wanted} or later, but torch {installed} is installed: "
                           f"pip install --upgrade torch")

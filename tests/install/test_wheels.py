@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The wheels of dist/ (make wheels): what is in them, and the Linux one installed into an environment of its own and used
-there by two ranks. The torch of that environment is this one's: nothing is downloaded.
+there by two ranks. The torch of that environment is this one's: nothing is downloaded (make test-wheel-versions runs it with many).
 
 The libraries in the wheels for other systems meet ranks of this one in tests/portability/test_library_peers.py.
 """
@@ -20,12 +20,16 @@ from clean_environment import CleanEnvironment
 ROOT = pathlib.Path(__file__).parents[2]
 DIST = ROOT / "dist"
 MOST_BYTES = 2 << 20
+TORCH = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
+OLDEST_TORCH, NAMES_BY_ENTRY_POINT = (2, 4), (2, 5)
 TAGS = {"manylinux2014_x86_64": "so", "manylinux2014_aarch64": "so", "macosx_11_0_arm64": "dylib", "win_amd64": "dll"}
 
 TRAIN = """
 import os, torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+if "IMPORT_FIRST" in os.environ:
+    import bimetal
 dist.init_process_group("bimetal")  # a name that torch knows by the wheel's entry point
 import bimetal
 from bimetal import BalancedBatchSampler, sample_exact_hook
@@ -75,7 +79,11 @@ class Wheels(unittest.TestCase):
                 self.assertIsNone(wheel.testzip())
 
 
-@unittest.skipUnless(sys.platform == "linux" and platform.machine() == "x86_64", "the wheel is for another system")
+linux = unittest.skipUnless(sys.platform == "linux" and platform.machine() == "x86_64", "the wheel is for another system")
+
+
+@linux
+@unittest.skipUnless(TORCH >= OLDEST_TORCH, "this torch is too old")
 class Installed(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -83,7 +91,8 @@ class Installed(unittest.TestCase):
 
     def test_two_ranks_train(self):
         (self.installed.folder / "train.py").write_text(TRAIN)
-        done = self.installed.run("bimetal", "launch", "-n", "2", "train.py")
+        done = self.installed.run("bimetal", "launch", "-n", "2", "train.py",
+                                  environment={} if TORCH >= NAMES_BY_ENTRY_POINT else {"IMPORT_FIRST": "1"})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count("of False"), 2, done.stdout)
 
@@ -119,6 +128,31 @@ class Installed(unittest.TestCase):
     def test_what_it_lacks_it_says(self):
         done = self.installed.run("python", "-c", "import bimetal", environment={"BIMETAL_HALF": "extension"})
         self.assertIn("without the extension", done.stderr)
+
+
+@linux
+@unittest.skipUnless(TORCH < OLDEST_TORCH, "this torch is new enough")
+class TooOld(unittest.TestCase):
+    """A torch that was there before, and that pip was told to leave alone."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.installed = CleanEnvironment(cls, wheel_for("manylinux2014_x86_64"))
+
+    def refused(self, *words):
+        done = self.installed.run(*words)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"ImportError: bimetal .* needs torch 2\.4 or later, but torch 2\..* is installed: pip install")
+
+    def test_import_says_what_to_install(self):
+        self.refused("python", "-c", "import bimetal")
+
+    def test_so_does_the_command(self):
+        self.refused("bimetal", "doctor")
+
+    def test_torch_itself_is_not_disturbed(self):
+        done = self.installed.run("python", "-c", "import torch.distributed as dist; print(dist.is_available())")
+        self.assertEqual(done.stdout, "True\n", done.stderr)
 
 
 if __name__ == "__main__":

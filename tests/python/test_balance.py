@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import bimetal
-from bimetal import _C
+from bimetal._core import core
 
 SAMPLES, BATCH, EPOCHS = 107, 16, 3  # 7 steps an epoch, the last one of 11 samples
 
@@ -235,7 +235,7 @@ class Sampler(unittest.TestCase):
             self.assertEqual(caught.exception.code, "invalid_argument")
 
     def test_the_core_is_the_one_of_the_c_plus_plus_program(self):
-        balancer = _C.Balancer(2, 100)
+        balancer = core.Balancer(2, 100)
         for _ in range(20):
             shares = balancer.shares
             balancer.observe(shares, [shares[0] * 0.001, shares[1] * 0.004])

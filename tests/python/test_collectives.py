@@ -92,6 +92,7 @@ def check_movement():
             dist.gather(mine, lists, root)
             for got, expected in zip(lists or [], all):
                 same(got, expected, f"gather {what}")
+            check_gather_single(mine, all, root)
             got = torch.empty_like(mine)
             dist.scatter(got, [values(count, dtype, r + root) for r in range(size)] if rank == root else None, root)
             same(got, values(count, dtype, rank + root), f"scatter {what}")
@@ -111,6 +112,15 @@ def check_movement():
         dist.all_to_all(lists, [values(count, dtype, rank * size + r) for r in range(size)])
         for r in range(size):
             same(lists[r], values(count, dtype, r * size + rank), f"all_to_all {what}")
+
+
+def check_gather_single(mine, all, root):
+    if not hasattr(dist, "gather_single"):  # before torch 2.14
+        return
+    whole = torch.empty(len(all) * mine.numel(), dtype=mine.dtype) if dist.get_rank() == root else None
+    dist.gather_single(mine, whole, root)
+    if whole is not None:
+        same(whole, torch.cat(all), f"gather_single {mine.dtype} {mine.numel()}")
 
 
 def check_unequal():

@@ -163,6 +163,14 @@ class Library(unittest.TestCase):
                               env={**os.environ, **LIBRARY})
         self.assertIn("needs torch 2.4 or later, but torch 2.3.1 is installed", said.stdout, said.stderr)
 
+    def test_a_torch_that_is_newer_than_this_package(self):
+        for version, told in (("2.99.0+cpu", True), ("2.13.0", False)):
+            program = f"import torch; torch.__version__ = {version!r}; from bimetal.command import doctor; doctor.local()"
+            said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120,
+                                  env={**os.environ, **LIBRARY})
+            self.assertEqual(said.returncode, 0, said.stderr)
+            self.assertEqual("the last that this bimetal was tested with" in said.stdout, told, said.stdout)
+
     @unittest.skipUnless(bimetal.half == "extension", "without the extension there is nothing to compare with")
     def test_sampler_and_balancer_are_the_extensions(self):
         from bimetal import _C, library

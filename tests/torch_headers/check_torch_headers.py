@@ -18,8 +18,8 @@ import sys
 import tempfile
 import zipfile
 
-RELEASES = ("2.11.0", "2.12.1")  # 2.13 is what everything else is built with
-LAYERS = ("c10d", "data", "device", "python")
+RELEASES = ("2.11.0", "2.12.1", "2.14.1", "2.15.0")  # 2.13 is what everything else is built with
+LAYERS = ("c10d", "data", "device", "optim", "parallel", "precision", "python", "task")
 PLATFORMS = ("macosx_11_0_arm64", "macosx_14_0_arm64")
 DOWNLOAD_SECONDS = 600
 COMPILE_SECONDS = 600
@@ -34,7 +34,9 @@ def headers(release: str, cache: pathlib.Path) -> pathlib.Path:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", wheels]
         for name in PLATFORMS:
             command += ["--platform", name]
-        subprocess.run([*command, f"torch=={release}"], check=True, timeout=DOWNLOAD_SECONDS)
+        # An exact release is asked for: a cap that this machine sets for everybody's newest is not meant.
+        subprocess.run([*command, f"torch=={release}"], check=True, timeout=DOWNLOAD_SECONDS,
+                       env={**os.environ, "PIP_CONSTRAINT": os.devnull})
         with zipfile.ZipFile(next(pathlib.Path(wheels).glob("*.whl"))) as wheel:
             wheel.extractall(folder, [name for name in wheel.namelist() if name.startswith("torch/include/")])
     (folder / "complete").touch()

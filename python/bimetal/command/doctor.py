@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import bimetal
-from bimetal import _build
+from bimetal import _build, _torch_check
 from bimetal.library import devices
 from bimetal.library.interface import lib, text_of
 
@@ -63,6 +63,10 @@ def local() -> list[str]:
     """Prints what is here; what is wrong with it."""
     mine = facts()
     print(f"bimetal {mine['bimetal']} ({bimetal.half}), torch {mine['torch']}, Python {mine['python']}, {mine['system']}")
+    if _torch_check.is_untried():
+        newest = ".".join(map(str, _torch_check.NEWEST_TRIED))
+        print(f"torch: newer than {newest}, the last that this bimetal was tested with; should something fail, try "
+              f"pip install 'torch=={newest}.*'")
     accelerators = devices.accelerators()
     print(f"devices: {', '.join([*accelerators, f'cpu with {devices.usable_cores()} cores'])}")
     problems = []

@@ -242,6 +242,18 @@ class LibraryProcessGroup(dist.ProcessGroup):
         return self._start(host, parts, [lambda group, within, work: lib.gather(
             group, address, place, count, kind, root, within, work)], opts)
 
+    def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> LibraryWork:
+        root, host = root_of(opts), HostTensors()
+        address, count, kind = memory_of(host.lend(input, Use.READ))
+        results, place = [], None
+        if self._rank == root:
+            self._check_whole(output, input)
+            results, place = [output], host.lend(output, Use.WRITE).data_ptr()
+        return self._start(host, results, [lambda group, within, work: lib.gather(
+            group, address, place, count, kind, root, within, work)], opts)
+
+    gather_into_tensor = gather_single
+
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         output, root, host = only(outputs), root_of(opts), HostTensors()
         place = None

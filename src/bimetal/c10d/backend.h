@@ -82,6 +82,8 @@ class BimetalBackend final : public ::c10d::Backend {
                                           const ::c10d::AllgatherOptions& opts) override;
   WorkPtr gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
                  const ::c10d::GatherOptions& opts) override;
+  /// At the root into one tensor. A virtual function of torch's since 2.14: hence no "override".
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const ::c10d::GatherOptions& opts);
   WorkPtr scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
                   const ::c10d::ScatterOptions& opts) override;
   WorkPtr reduce_scatter(std::vector<at::Tensor>& outputs,

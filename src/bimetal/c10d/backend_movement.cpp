@@ -53,6 +53,12 @@ FabricCall gathering(const at::Tensor& own, const at::Tensor& all,
              comm::Group& group, Deadline by) { return group.all_gather(own, all, counts, by); };
 }
 
+FabricCall gathering_at(int root, const at::Tensor& own, comm::Buffer all) {
+  return [own = buffer_of(own), all, root](comm::Group& group, Deadline by) {
+    return group.gather(own, all, root, by);
+  };
+}
+
 FabricCall exchanging(const at::Tensor& from, std::vector<std::size_t> send_counts,
                       const at::Tensor& to, std::vector<std::size_t> recv_counts) {
   return [from = buffer_of(from), to = buffer_of(to), send_counts = std::move(send_counts),
@@ -156,10 +162,19 @@ BimetalBackend::WorkPtr BimetalBackend::gather(std::vector<std::vector<at::Tenso
       check_list(results, "outputs");
       all = buffer_of(issue.tensors.divide(results));
     }
-    const auto own = issue.tensors.lend(input, Use::read);
-    issue.calls.push_back([own = buffer_of(own), all, root](comm::Group& group, Deadline by) {
-      return group.gather(own, all, root, by);
-    });
+    issue.calls.push_back(gathering_at(root, issue.tensors.lend(input, Use::read), all));
+  });
+}
+
+BimetalBackend::WorkPtr BimetalBackend::gather_single(at::Tensor& output, at::Tensor& input,
+                                                      const ::c10d::GatherOptions& opts) {
+  const auto root = static_cast<int>(opts.rootRank);
+  std::vector<at::Tensor> results;
+  if (rank_ == root) results.push_back(output);
+  return start(OpType::GATHER, "bimetal:gather_single", opts.timeout, results, [&](Issue& issue) {
+    comm::Buffer all;
+    if (rank_ == root) all = buffer_of(issue.tensors.lend(output, Use::write));
+    issue.calls.push_back(gathering_at(root, issue.tensors.lend(input, Use::read), all));
   });
 }
 
