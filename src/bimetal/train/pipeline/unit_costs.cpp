@@ -10,8 +10,8 @@
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/parallel/pipeline/measured_cut.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/schedule/cut.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/train/out_of_memory.h"
@@ -136,29 +136,6 @@ std::vector<double> rates_of(const Measured& all, std::size_t units) {
   return rates;
 }
 
-/// Each stage's seconds are those of the slowest of its ranks, of which each computes its part;
-/// where the stages' replicas are uneven, what its replicas take that share its micro-batches.
-std::vector<std::vector<double>> by_piece(const Measured& all, std::size_t units,
-                                          const parallel::MeshShape& shape, std::size_t pieces,
-                                          const std::vector<double>& parts) {
-  const auto whole = std::reduce(parts.begin(), parts.end());
-  std::vector<std::vector<double>> seconds(pieces, std::vector<double>(units));
-  for (int rank = 0; rank < shape.ranks(); ++rank) {
-    const auto place = parallel::place_of(shape, rank);
-    const auto part = parts[static_cast<std::size_t>(place.tensor)] / whole;
-    for (auto piece = static_cast<std::size_t>(place.stage); piece < pieces;
-         piece += static_cast<std::size_t>(shape.stages)) {
-      for (std::size_t unit = 0; unit < units; ++unit) {
-        auto& longest = seconds[piece][unit];
-        const auto own = part * all[static_cast<std::size_t>(rank) * units + unit];
-        longest = shape.even() || longest == 0 ? std::max(longest, own)
-                                               : 1 / (1 / longest + 1 / std::max(own, 1e-12));
-      }
-    }
-  }
-  return seconds;
-}
-
 /// Of `samples` samples in the units that each rank has; nothing where they were not measured.
 std::vector<double> speeds_at(const Measured& all, std::size_t units,
                               const parallel::MeshShape& shape,
@@ -224,11 +201,8 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
         "the whole model does not fit into the memory of every worker, so that its units were not "
         "measured: stages have about as many parameters each; mesh.cuts sets others");
   }
-  const auto best = parallel::schedule::cut(
-      {.seconds = by_piece(all, units, shape, pieces, parts),
-       .micro_batches =
-           std::max<int>(4 * shape.pipeline_ranks(), static_cast<int>(job.mesh.micro_batches))});
-  return chosen(best.begins);
+  return chosen(parallel::pipeline::measured_cut({all, units}, shape, pieces,
+                                                 static_cast<int>(job.mesh.micro_batches), parts));
 }
 
 }  // namespace bimetal::train
