@@ -42,12 +42,14 @@ loader = DataLoader(blocks_of(given.text), batch_size=16, shuffle=True, generato
 staged = bimetal.pipeline.stages(model, optimizer, sample=next(iter(loader)))
 print(f"rank {dist.get_rank()}: {staged}")
 for epoch in range(given.epochs):
+    total = 0.0
     for batch in loader:
         loss = staged.forward_backward(**batch)  # loss = model(**batch).loss; loss.backward()
         staged.clip_grad_norm_(1.0)
         optimizer.step()
         optimizer.zero_grad()
-    print(f"rank {dist.get_rank()}: epoch {epoch}, loss {loss:.3f}")
+        total += loss.item()
+    print(f"rank {dist.get_rank()}: epoch {epoch}, loss {total / len(loader):.3f}")
 weights = staged.state_dict()  # whole, on rank 0
 if given.out and dist.get_rank() == 0:
     model.save_pretrained(given.out, state_dict=weights)

@@ -8,7 +8,6 @@ shape, all of them NaN, so that it shows if any are used.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -50,12 +49,14 @@ class Passes:
     Args:
         own: which blocks are here.
         first, last: whether what lies before and behind them is.
+
+    Attributes: values: how many a block returns, 0 for a tensor alone. Who has run none yet is told by the stage before.
     """
 
     def __init__(self, chain: Chain, own: set[int], first: bool, last: bool):
         self._chain = chain
         self._run: _Run | None = None
-        self._values: int | None = None  # how many a block returns, 0 for a tensor alone; None: not known yet
+        self.values = 0
         self._checked: set[int] = set()  # pieces, by their first block, whose arguments have been looked at
         self._own = {index: chain.blocks[index].forward for index in sorted(own)}
         for index, block in enumerate(chain.blocks):
@@ -126,20 +127,10 @@ class Passes:
         if run is None or run.begun or index >= run.piece.begin:
             raise error("this block is on another stage: let what bimetal.pipeline.stages() has returned call the module",
                         "invalid_argument")
-        if self._values is None:
-            self._values = self._try_own_block(args, kwargs)
         value = _argument(args, kwargs)
         if index == run.piece.begin - 1:
             run.begun, value = True, run.received
-        return (value, *[None] * (self._values - 1)) if self._values else value
-
-    def _try_own_block(self, args: tuple, kwargs: dict) -> int:
-        """Of a list whose blocks are alike, what own ones return tells of those elsewhere."""
-        if isinstance(self._chain.container, nn.Sequential) or not self._own:
-            return 0
-        with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
-            self._first_of(next(iter(self._own.values()))(*args, **kwargs))
-        return self._values or 0
+        return (value, *[None] * (self.values - 1)) if self.values else value
 
     def _stop(self, args: tuple, kwargs: dict) -> None:
         run, value = self._run, _argument(args, kwargs)
@@ -170,13 +161,13 @@ class Passes:
     def _first_of(self, output: Any) -> torch.Tensor:
         """What the next block gets of what a block returns."""
         if isinstance(output, torch.Tensor):
-            self._values = 0
+            self.values = 0
         elif isinstance(output, (tuple, list)) and output and isinstance(output[0], torch.Tensor) and \
                 not any(isinstance(more, torch.Tensor) and more.requires_grad for more in output[1:]):
-            self._values = len(output)
+            self.values = len(output)
         else:
             raise error(f"a block returns more than one tensor, or none: {_AS_A_CHAIN}", "unsupported")
-        first = output if self._values == 0 else output[0]
+        first = output if self.values == 0 else output[0]
         if self._run is not None and torch.is_grad_enabled() != self._run.gradients:
             raise error("reentrant checkpointing hides from the next stage what a block returns: use_reentrant=False",
                         "unsupported")

@@ -80,7 +80,7 @@ class Staged:
         self._optimizer: torch.optim.Optimizer | None = None
         self._groups: list[list[str]] = []
         self._device = next(chain.module.parameters()).device
-        self._seen = False  # a batch: what the module returned were numbers
+        self._seen = False  # a batch has been computed: stages know what blocks return, and that it comes to numbers
         self._place = place
         self._cut(chain, parts)
 
@@ -131,7 +131,9 @@ class Staged:
         given = self._learning.batch(self.module, args, batch)
         sizes, forward = self._prepare(given)
         with torch.autocast(self._device.type, enabled=False):
-            return torch.tensor(self._core.evaluate(sizes, self._learning.weight(given), forward), dtype=torch.float64)
+            loss = self._core.evaluate(sizes, self._learning.weight(given), forward)
+        self._seen = True
+        return torch.tensor(loss, dtype=torch.float64)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all stages. Collective.
@@ -209,10 +211,12 @@ class Staged:
         def forward(chunk: int, micro_batch: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
             args, kwargs, targets = pieces[micro_batch]
             piece = self._own[chunk]
+            if len(inputs) > 1:
+                self._passes.values = int(inputs[1])
             with torch.autocast(kind, dtype=dtype) if enabled else contextlib.nullcontext():
                 outputs = self._passes.forward(piece, inputs[0] if inputs else None, lambda: self.module(*args, **kwargs))
                 if not (last and piece.last):
-                    return [outputs]
+                    return [outputs] if self._seen else [outputs, torch.tensor(self._passes.values)]
                 loss = self._learning.loss_sum(outputs, targets)
                 if not (self._seen or piece.first or bool(loss.isfinite())):
                     raise error("the first loss is not finite: either the model's numbers are not, or its forward uses "
