@@ -12,6 +12,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import bimetal
 from bimetal.pipeline.loss import causal_loss_sum, causal_weight
@@ -55,20 +56,26 @@ class Pairs(nn.Module):
 
 
 class Outside(nn.Module):
-    """Adds up outside of its blocks; `skips`: uses behind them what stands before."""
+    """Does what no chain does: "adds" up outside of its blocks, "skips" to behind them or "gives" to each what stands before,
+    or "hides" from autograd what they return."""
 
-    def __init__(self, adds, skips):
+    def __init__(self, does):
         super().__init__()
-        self.adds, self.skips = adds, skips
+        self.does = does
         self.table = nn.Embedding(WORDS, 12)
-        self.blocks = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.blocks = nn.ModuleList((nn.Bilinear(12, 12, 12) if does == "gives" else nn.Linear(12, 12)) for _ in range(3))
         self.head = nn.Linear(12, WORDS)
 
     def forward(self, input_ids):
         first = hidden = self.table(input_ids)
         for block in self.blocks:
-            hidden = hidden + block(hidden) if self.adds else block(hidden)
-        return self.head(hidden + first if self.skips else hidden)
+            if self.does == "adds":
+                hidden = hidden + block(hidden)
+            elif self.does == "hides":
+                hidden = checkpoint(block, hidden, use_reentrant=True)
+            else:
+                hidden = block(hidden, first) if self.does == "gives" else block(hidden)
+        return self.head(hidden + first if self.does == "skips" else hidden)
 
 
 def make(name):
@@ -81,9 +88,14 @@ def make(name):
                                             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
                                             bos_token_id=None, eos_token_id=None)).double()
     from transformers import GPT2Config, GPT2LMHeadModel
-    return GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=16, n_layer=3, n_head=2,
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=16, n_layer=3, n_head=2,
                                       bos_token_id=None, eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0,
-                                      attn_pdrop=0.0)).double()
+                                      attn_pdrop=0.0))
+    if name == "lora":
+        from peft import LoraConfig, get_peft_model
+        gpt2 = get_peft_model(gpt2, LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM",
+                                               init_lora_weights=False))
+    return gpt2.double()
 
 
 def batches(name):
@@ -96,7 +108,7 @@ def batches(name):
         for number, row in enumerate(mask):
             row[LENGTH - number % 5:] = 0
         batch = {"input_ids": ids, "labels": ids.masked_fill(mask == 0, -100)}
-        made.append(batch | ({"attention_mask": mask} if name in ("gpt2", "llama") else {}))
+        made.append(batch | ({"attention_mask": mask} if name in ("gpt2", "llama", "lora") else {}))
     return made
 
 
@@ -151,8 +163,8 @@ def staged_training(name, options):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.zero_()
-    if options.pop("checkpointing", False):
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if "checkpointing" in options:
+        model.gradient_checkpointing_enable({"use_reentrant": options.pop("checkpointing") == "reentrant"})
     optimizer = make_optimizer(model)
     staged = bimetal.pipeline.stages(model, optimizer, **options)
     replicas = staged.replicas
@@ -182,8 +194,11 @@ TRAININGS = {
     2: [("gpt2", {"cuts": [3], "schedule": "gpipe", "micro_batches": 3}), ("gpt2", {"cuts": [1], "micro_batches": 4}),
         ("gpt2", {"cuts": [4], "schedule": "zero_bubble"}), ("llama", {"cuts": [2], "micro_batch": 3}),
         ("llama", {"cuts": [1, 2, 3], "schedule": "interleaved", "chunks": 2, "micro_batches": 4}),
-        ("gpt2", {"cuts": [1, 2, 4], "schedule": "interleaved", "chunks": 2, "micro_batches": 2, "checkpointing": True}),
-        ("gpt2", {"cuts": [2], "schedule": "zero_bubble", "checkpointing": True}), ("gpt2", {}),
+        ("gpt2", {"cuts": [1, 2, 4], "schedule": "interleaved", "chunks": 2, "micro_batches": 2,
+                  "checkpointing": "saved tensors"}),
+        ("gpt2", {"cuts": [2], "schedule": "zero_bubble", "checkpointing": "saved tensors"}),
+        ("llama", {"cuts": [2], "checkpointing": "reentrant"}), ("gpt2", {}),
+        ("lora", {"cuts": [2], "micro_batches": 3}),
         ("sequence", {"cuts": [2]}), ("pairs", {"cuts": [3], "schedule": "zero_bubble"})],
     3: [("gpt2", {"cuts": [1, 3], "micro_batches": 4}), ("llama", {"cuts": [3, 4], "schedule": "gpipe", "micro_batches": 5}),
         ("llama", {"cuts": [1, 2], "schedule": "zero_bubble", "micro_batches": 40}), ("sequence", {"cuts": [1, 6]}),
@@ -207,7 +222,8 @@ class Exact(unittest.TestCase):
         return self.references[name]
 
     def compare(self, world):
-        trainings = TRAININGS[world]
+        trainings = [training for training in TRAININGS[world]
+                     if training[0] != "lora" or importlib.util.find_spec("peft")]
         results = ranks.on_ranks(world, several, [("staged_training", *training) for training in trainings], timeout=400)
         for number, (name, options) in enumerate(trainings):
             with self.subTest(name, **options):
@@ -353,14 +369,32 @@ def refusals():
     refused(staged.optimizer_state_dict, "invalid_argument", "no optimizer")
     staged.forward_backward(**batch)  # nothing is lost
 
-    def not_a_chain(adds, skips, culprit, code, text):
-        wrong = stages(Outside(adds, skips), cuts=[2])
+    def not_a_chain(does, culprit, code, text):
+        wrong = stages(Outside(does), cuts=[2])
         mine = dist.get_rank() == culprit
         refused(lambda: wrong.forward_backward(**batch), code if mine else "aborted", text if mine else f"rank {culprit}")
 
-    not_a_chain(True, False, 0, "unsupported", "computes with what a block has returned")
-    not_a_chain(False, True, 1, "not_finite", "what it has computed before them")
+    not_a_chain("adds", 0, "unsupported", "computes with what a block has returned")
+    not_a_chain("hides", 0, "unsupported", "use_reentrant=False")
+    not_a_chain("gives", 1, "unsupported", "otherwise than by their first argument")
+    not_a_chain("skips", 1, "not_finite", "what it has computed before them")
     return True
+
+
+def in_low_precision():
+    """Within autocast blocks compute in bfloat16, and backward does without."""
+    model, plain = make("llama").float(), make("llama").float()
+    staged = bimetal.pipeline.stages(model, cuts=[3])
+    kinds = set()
+    own = model.model.layers[0 if dist.get_rank() == 0 else 2]
+    own.self_attn.q_proj.register_forward_hook(lambda _, __, output: kinds.add(str(output.dtype)))
+    own.self_attn.q_proj.weight.register_hook(lambda _: kinds.add(str(torch.is_autocast_enabled("cpu"))))
+    batch = batches("llama")[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = staged.forward_backward(**batch)
+        torch.testing.assert_close(loss.float(), loss_of(plain, batch), rtol=5e-3, atol=0)
+        assert torch.is_autocast_enabled("cpu")
+    return sorted(kinds)
 
 
 def killed():
@@ -403,6 +437,10 @@ class Behaviour(unittest.TestCase):
 
     def test_refusals(self):
         self.assertEqual(ranks.on_ranks(2, refusals), [True] * 2)
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    def test_low_precision(self):
+        self.assertEqual(ranks.on_ranks(2, in_low_precision), [["False", "torch.bfloat16"]] * 2)
 
     def test_a_killed_rank_is_named_with_its_stage(self):
         with ranks.start(3, killed) as job:
