@@ -136,18 +136,15 @@ def usual_micro_batches(schedule: str, stages: int, samples: int, pieces: int) -
 
 class LoopStage:
     """A stage in a loop of somebody else's: src/bimetal/parallel/pipeline/loop_stage.h. Lets go of the interpreter's lock,
-    but for calls of ``forward`` (chunk, micro-batch, inputs), which returns what goes on, or the loss alone."""
+    but for calls of ``forward`` (chunk, micro-batch, inputs), which returns what goes on, or the loss alone.
+    A batch: samples of each micro-batch, its weight, and a digest by which the ranks of a replica see that all have it."""
 
     def __init__(self, backend: Any, stages: int, replicas: int, parameters: list[tuple[str, torch.Tensor]],
                  buffers: list[tuple[str, torch.Tensor]], tied: list[tuple[torch.Tensor | None, list[int]]], schedule: str,
                  chunks: int, split: bool, device: str) -> None: ...
-    stage: int
-    replica: int
-    name: str
-
-    def train(self, samples: list[int], weight: int, scale: float,
+    def train(self, batch: tuple[list[int], int, int], scale: float,
               forward: Callable[[int, int, list[torch.Tensor]], list[torch.Tensor]]) -> float: ...
-    def evaluate(self, samples: list[int], weight: int,
+    def evaluate(self, batch: tuple[list[int], int, int],
                  forward: Callable[[int, int, list[torch.Tensor]], list[torch.Tensor]]) -> float: ...
     def counts(self, parameter: torch.Tensor) -> bool:
         """Whether its gradient counts here for a norm over all ranks."""

@@ -361,6 +361,9 @@ def refusals():
     batch = batches("pairs")[0]
     staged = stages(make("pairs"), cuts=[2])
     refused(lambda: staged.forward_backward(input_ids=batch["input_ids"]), "invalid_argument", "neither labels nor targets")
+    for other in (batches("pairs")[dist.get_rank()], batch | {"input_ids": (batch["input_ids"] + dist.get_rank()) % WORDS}):
+        refused(lambda other=other: staged.forward_backward(**other), "call_mismatch", "stage 1 of 2 (rank 1) has another batch",
+                "same seed")
     nothing = batch | {"labels": torch.full_like(batch["labels"], -100)}
     refused(lambda: staged.forward_backward(**nothing), "invalid_argument", "weight is 0")
     with torch.no_grad():

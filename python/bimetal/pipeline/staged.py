@@ -115,23 +115,24 @@ class Staged:
 
         Raises:
             bimetal.Error: ``aborted`` where another stage's forward or backward has failed; gradients are as before then,
-                on all ranks, and the next batch may come. ``peer_lost`` and ``timeout`` name the stage.
+                on all ranks, and the next batch may come. ``call_mismatch`` where the ranks of a replica have unlike
+                batches. ``peer_lost`` and ``timeout`` name the stage.
         """
         if not torch.is_grad_enabled():
             raise error("forward_backward() under no_grad: evaluate() has no backward", "invalid_argument")
         given = self._learning.batch(self.module, args, batch)
-        sizes, forward = self._prepare(given)
+        told, forward = self._prepare(given)
         with torch.autocast(self._device.type, enabled=False):
-            loss = self._core.train(sizes, self._learning.weight(given), scale, forward)
+            loss = self._core.train(told, scale, forward)
         self._seen = True
         return torch.tensor(loss, dtype=torch.float64)
 
     def evaluate(self, *args: Any, **batch: Any) -> torch.Tensor:
         """The mean loss alone. Collective."""
         given = self._learning.batch(self.module, args, batch)
-        sizes, forward = self._prepare(given)
+        told, forward = self._prepare(given)
         with torch.autocast(self._device.type, enabled=False):
-            loss = self._core.evaluate(sizes, self._learning.weight(given), forward)
+            loss = self._core.evaluate(told, forward)
         self._seen = True
         return torch.tensor(loss, dtype=torch.float64)
 
@@ -201,7 +202,7 @@ class Staged:
         elements = sum(piece.tensor.numel() for piece in self._pieces)
         return f"stage {self.stage} of {self.stages}: units {units}, {elements} trained parameters"
 
-    def _prepare(self, batch: Batch) -> tuple[list[int], Callable]:
+    def _prepare(self, batch: Batch) -> tuple[tuple[list[int], int, int], Callable]:
         count = self._micro_batches or _C.usual_micro_batches(
             self._schedule, self.stages, batch.samples, -(-batch.samples // self._micro_batch) if self._micro_batch else 1)
         pieces, last = batch.pieces(count), self.stage + 1 == self.stages
@@ -224,7 +225,7 @@ class Staged:
                                 "not_finite")
                 return [loss]
 
-        return batch.sizes(count), forward
+        return (batch.sizes(count), self._learning.weight(batch), batch.digest()), forward
 
     def _require_optimizer(self) -> torch.optim.Optimizer:
         if self._optimizer is None:

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -105,16 +106,24 @@ pipeline::LoopStage::Forward forward_of(const py::function& callback) {
   };
 }
 
-double train_batch(pipeline::LoopStage& stage, const std::vector<std::int64_t>& samples,
-                   std::int64_t weight, double scale, const py::function& forward) {
-  const py::gil_scoped_release unlocked;
-  return stage.train({samples, weight}, scale, forward_of(forward));
+/// Samples of each micro-batch, weight, digest.
+using BatchParts = std::tuple<std::vector<std::int64_t>, std::int64_t, std::int64_t>;
+
+pipeline::LoopBatch batch_of(const BatchParts& parts) {
+  const auto& [samples, weight, digest] = parts;
+  return {samples, weight, digest};
 }
 
-double evaluate_batch(pipeline::LoopStage& stage, const std::vector<std::int64_t>& samples,
-                      std::int64_t weight, const py::function& forward) {
+double train_batch(pipeline::LoopStage& stage, const BatchParts& batch, double scale,
+                   const py::function& forward) {
   const py::gil_scoped_release unlocked;
-  return stage.evaluate({samples, weight}, forward_of(forward));
+  return stage.train(batch_of(batch), scale, forward_of(forward));
+}
+
+double evaluate_batch(pipeline::LoopStage& stage, const BatchParts& batch,
+                      const py::function& forward) {
+  const py::gil_scoped_release unlocked;
+  return stage.evaluate(batch_of(batch), forward_of(forward));
 }
 
 std::vector<std::size_t> measured_cut(const std::vector<std::vector<double>>& seconds, int stages,
@@ -151,16 +160,9 @@ void bind_pipeline(py::module_& module) {
       .def(py::init(&make_loop_stage), py::arg("backend"), py::arg("stages"), py::arg("replicas"),
            py::arg("parameters"), py::arg("buffers"), py::arg("tied"), py::arg("schedule"),
            py::arg("chunks"), py::arg("split"), py::arg("device"), no_gil)
-      .def("train", train_batch, py::arg("samples"), py::arg("weight"), py::arg("scale"),
-           py::arg("forward"))
-      .def("evaluate", evaluate_batch, py::arg("samples"), py::arg("weight"), py::arg("forward"))
-      .def("counts", &pipeline::LoopStage::counts, py::arg("parameter"))
-      .def_property_readonly(
-          "stage", [](const pipeline::LoopStage& stage) { return stage.mesh().place().stage; })
-      .def_property_readonly(
-          "replica", [](const pipeline::LoopStage& stage) { return stage.mesh().place().replica; })
-      .def_property_readonly(
-          "name", [](const pipeline::LoopStage& stage) { return stage.mesh().own_name(); });
+      .def("train", train_batch, py::arg("batch"), py::arg("scale"), py::arg("forward"))
+      .def("evaluate", evaluate_batch, py::arg("batch"), py::arg("forward"))
+      .def("counts", &pipeline::LoopStage::counts, py::arg("parameter"));
 }
 
 }  // namespace bimetal::python

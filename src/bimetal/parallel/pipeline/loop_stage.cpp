@@ -56,7 +56,7 @@ LoopStage::LoopStage(comm::Group world, const MeshShape& shape, const task::Mode
       runner_(*mesh_, runner_options(options_)) {}
 
 double LoopStage::train(const LoopBatch& batch, double scale, const Forward& forward) {
-  const auto weight = weight_of_all(batch.weight);
+  const auto weight = weight_of_all(batch);
   const auto kept = take_gradients();
   store_->begin_step(weight, scale);
   const auto result =
@@ -73,7 +73,7 @@ double LoopStage::train(const LoopBatch& batch, double scale, const Forward& for
 }
 
 double LoopStage::evaluate(const LoopBatch& batch, const Forward& forward) {
-  const auto weight = weight_of_all(batch.weight);
+  const auto weight = weight_of_all(batch);
   Runner::Result result;
   runner_.run_forward(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward),
                       [&](int /*micro_batch*/, const task::Values& outputs) {
@@ -82,12 +82,30 @@ double LoopStage::evaluate(const LoopBatch& batch, const Forward& forward) {
   return agree(result) / static_cast<double>(weight);
 }
 
-std::int64_t LoopStage::weight_of_all(std::int64_t own) const {
-  auto group = mesh_->replicas();
-  if (group.size() > 1) {
-    group.all_reduce(comm::buffer(std::span(&own, 1)), comm::ReduceOp::sum, deadline()).wait();
+std::int64_t LoopStage::weight_of_all(const LoopBatch& own) const {
+  using Told = std::array<std::int64_t, 2>;
+  const Told mine{own.weight, own.digest};
+  auto world = mesh_->world();
+  std::vector<Told> all(static_cast<std::size_t>(world.size()));
+  world
+      .all_gather(comm::buffer(std::span(mine)),
+                  comm::buffer(std::span(all.front().data(), mine.size() * all.size())), deadline())
+      .wait();
+  std::int64_t weight = 0;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const int first = rank_at(mesh_->shape(), {0, place_of(mesh_->shape(), rank).replica, 0});
+    const auto& told = all[static_cast<std::size_t>(rank)];
+    if (told != all[static_cast<std::size_t>(first)]) {
+      throw Error(ErrorCode::CallMismatch,
+                  fmt::format("{} (rank {}) has another batch than rank {}, with which it computes "
+                              "this one: give all stages of a replica the same batches (a loader "
+                              "that shuffles needs a generator of the same seed on each rank)",
+                              name_of(mesh_->shape(), rank), rank, first),
+                  rank);
+    }
+    if (rank == first) weight += told[0];
   }
-  if (own > 0) return own;
+  if (weight > 0) return weight;
   throw Error(ErrorCode::InvalidArgument,
               "the batch has nothing to learn from: its weight is 0 (a causal model's labels are "
               "all -100); leave such batches out");

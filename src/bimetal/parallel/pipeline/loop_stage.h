@@ -35,10 +35,11 @@ struct LoopStageOptions {
   RunnerOptions::Around around = {};  ///< each action's computation; may be left out
 };
 
-/// What a batch consists of. A replica's ranks say the same of it.
+/// What a batch consists of.
 struct LoopBatch {
   std::vector<std::int64_t> samples;  ///< of each micro-batch
   std::int64_t weight = 0;            ///< over which its loss is the mean: samples, or tokens
+  std::int64_t digest = 0;            ///< by which the ranks of a replica see that all have it
 };
 
 /// Use from one thread. All ranks make the same calls; replicas of a stage have batches of their
@@ -58,7 +59,8 @@ class LoopStage {
   /// Forward and backward of a batch. Adds `scale` times the gradients of the mean over all
   /// replicas' batches to what the parameters have, and returns that mean, on every rank. Where a
   /// rank's forward or backward throws, that is rethrown there, all others get Error(Aborted) that
-  /// names it, and nothing is added anywhere. Error(InvalidArgument) for batches of no weight.
+  /// names it, and nothing is added anywhere. Error(InvalidArgument) for batches of no weight,
+  /// Error(CallMismatch) where ranks of a replica have unlike ones, before anything is computed.
   double train(const LoopBatch& batch, double scale, const Forward& forward);
 
   /// The mean alone.
@@ -71,7 +73,8 @@ class LoopStage {
 
  private:
   Deadline deadline() const { return Deadline::after(options_.timeout); }
-  std::int64_t weight_of_all(std::int64_t own) const;
+  /// Once it is certain that all ranks mean the same.
+  std::int64_t weight_of_all(const LoopBatch& own) const;
   StageWork work_of(const Forward& forward) const;
   /// The sum over all ranks, once each knows how all have fared.
   double agree(const Runner::Result& result) const;
