@@ -1,5 +1,6 @@
 """The C++ core. Its functions raise bimetal.Error."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -121,6 +122,32 @@ class HookedModel:
     def let_go_of_whole(self, root: int | None) -> None: ...
     def gather(self, parts: list[torch.Tensor | None], root: int | None) -> list[tuple[str, torch.Tensor]]:
         """What the ranks have in the pieces' places as whole tensors, on rank `root` or, with None, on all. Collective."""
+
+def share_model(backend: Any, parameters: list[tuple[str, torch.Tensor]], buffers: list[tuple[str, torch.Tensor]]) -> None:
+    """Checks that all ranks have the same, then gives them rank 0's values. Collective."""
+
+def measured_cut(seconds: list[list[float]], stages: int, chunks: int, micro_batches: int) -> list[int]:
+    """``seconds``: of each unit, by rank; ``micro_batches`` 0: not known. The unit that each piece begins with."""
+
+def piece_begins(cuts: list[int], pieces: int, units: int, table: str) -> list[int]:
+    """0 and the cuts, if they will do; ``table``: what stands before "cuts" where users give them."""
+
+def usual_micro_batches(schedule: str, stages: int, samples: int, pieces: int) -> int: ...
+
+class LoopStage:
+    """A stage in a loop of somebody else's: src/bimetal/parallel/pipeline/loop_stage.h. Lets go of the interpreter's lock,
+    but for calls of ``forward`` (chunk, micro-batch, inputs), which returns what goes on, or the loss alone.
+    A batch: samples of each micro-batch, its weight, and a digest by which the ranks of a replica see that all have it."""
+
+    def __init__(self, backend: Any, stages: int, replicas: int, parameters: list[tuple[str, torch.Tensor]],
+                 buffers: list[tuple[str, torch.Tensor]], tied: list[tuple[torch.Tensor | None, list[int]]], schedule: str,
+                 chunks: int, split: bool, device: str) -> None: ...
+    def train(self, batch: tuple[list[int], int, int], scale: float,
+              forward: Callable[[int, int, list[torch.Tensor]], list[torch.Tensor]]) -> float: ...
+    def evaluate(self, batch: tuple[list[int], int, int],
+                 forward: Callable[[int, int, list[torch.Tensor]], list[torch.Tensor]]) -> float: ...
+    def counts(self, parameter: torch.Tensor) -> bool:
+        """Whether its gradient counts here for a norm over all ranks."""
 
 class CoreOptimizer:
     """Adam, AdamW or LAMB of the C++ core. ``folder``: of the file with Adam's moments, "" for memory."""

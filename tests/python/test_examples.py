@@ -1,10 +1,11 @@
 """The examples run, and the balanced one differs from the plain one by the lines that docs/python.md shows."""
 
 import difflib
+import re
 import unittest
 
 import ranks
-from programs import EXAMPLES, ROOT, installed, run
+from programs import EXAMPLES, ROOT, installed, outputs, run
 
 
 class Examples(unittest.TestCase):
@@ -23,6 +24,15 @@ class Examples(unittest.TestCase):
     def test_trainer_of_hugging_face(self):
         self.assertRegex(run("python/trainer_balanced.py", "--samples", 200, "--epochs", 1, "--cpu"),
                          r"loss [0-9.]+, tokens of each rank in a batch \[\d+, \d+\]")
+
+    @unittest.skipUnless(installed("transformers"), "transformers is not installed")
+    def test_stages(self):
+        printed = outputs("python/pipeline_gpt2.py", "--epochs", 2)
+        stages = [re.search(r"stage (\d) of 2: units \d", text)[1] for text in printed]
+        self.assertEqual(stages, ["0", "1"])
+        losses = [re.findall(r"epoch \d, loss ([0-9.]+)", text) for text in printed]
+        self.assertEqual(losses[0], losses[1])
+        self.assertLess(float(losses[0][1]), float(losses[0][0]))
 
     @unittest.skipUnless(installed("lightning"), "lightning is not installed")
     def test_lightning(self):

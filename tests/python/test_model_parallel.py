@@ -122,6 +122,36 @@ def in_stages(schedule):
     compare(losses, {name: parameter.detach() for name, parameter in part.named_parameters()})
 
 
+def in_stages_of_parts():
+    """Both at once, on one mesh: each stage's blocks in parts."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "tensor"))
+    stage_number, whole = mesh["stage"].get_local_rank(), make_model()
+    names = ["0", "1"] if stage_number == 0 else ["2", "3", "4"]
+    part = nn.Sequential()
+    for name in names:
+        part.add_module(name, whole.get_submodule(name))
+    parallelize_module(part, mesh["tensor"], {f"{block}.{layer}": style() for block in names if block in "123"
+                                              for layer, style in (("up", ColwiseParallel), ("down", RowwiseParallel))})
+    stage = PipelineStage(part, stage_number, 2, torch.device("cpu"), group=mesh.get_group("stage"))
+    run = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
+    optimizer = torch.optim.SGD(part.parameters(), 0.1, foreach=False)
+    inputs, targets = make_batch()
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        of_pieces = []
+        if stage_number == 0:
+            run.step(inputs)
+        else:
+            run.step(target=targets, losses=of_pieces)
+        optimizer.step()
+        mean = torch.stack([loss.detach() for loss in of_pieces]).mean() if of_pieces else torch.zeros((), dtype=torch.double)
+        dist.broadcast(mean, group=mesh.get_group("stage"), group_src=1)
+        losses.append(mean.item())
+    compare(losses, {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach()
+                     for name, p in part.named_parameters()})
+
+
 def all_on_two_ranks():
     in_parts(sequence_parallel=False)
     in_parts(sequence_parallel=True)
@@ -134,6 +164,9 @@ class ModelParallel(unittest.TestCase):
 
     def test_three_stages(self):
         ranks.on_ranks(3, in_stages, "1f1b")
+
+    def test_two_stages_in_parts(self):
+        ranks.on_ranks(4, in_stages_of_parts)
 
 
 if __name__ == "__main__":

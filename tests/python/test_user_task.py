@@ -81,6 +81,8 @@ class UserTask(FaultTest):
         for function in ("dense", "sentences"):
             expected = learnt_by_torch(getattr(user_tasks, function))
             for ranks, settings in ((1, {}), (2, {"parallel__balance": [3, 1]}), (3, {"parallel__balance": [5, 2, 1]}),
+                                    (2, {"mesh__stages": 2, "mesh__cuts": [1], "mesh__micro_batches": 5}),
+                                    (3, {"mesh__stages": 3, "mesh__schedule": "zero_bubble"}),
                                     (2, {"train__recompute": "all"}), (2, {"parallel__mode": "server"}),
                                     (2, {"zero__level": 1}), (2, {"zero__level": 2, "zero__shards": [3, 1]}),
                                     (3, {"zero__level": 3, "zero__shards": [5, 2, 0]}),

@@ -15,6 +15,7 @@ from torch import nn
 
 from bimetal import _C
 from bimetal._errors import error
+from bimetal._gradients import clip_over_ranks
 from bimetal.balance import BalancedBatchSampler
 from bimetal.zero import states
 from bimetal.zero.optimizer import Piece
@@ -90,15 +91,7 @@ class Sharded:
         """
         self.finish()
         gradients = [piece.tensor.grad for piece in self.pieces if piece.tensor.grad is not None]
-        square = torch.zeros(1, dtype=torch.float64)
-        if gradients:
-            square += torch.stack([part.double().cpu() for part in torch._foreach_norm(gradients)]).square().sum()
-        dist.all_reduce(square, group=self.group)
-        norm = square.sqrt()[0]
-        part = float(max_norm / (norm + 1e-6))
-        if part < 1 and gradients:
-            torch._foreach_mul_(gradients, part)
-        return norm
+        return clip_over_ranks(gradients, gradients, max_norm, self.group)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -147,7 +140,7 @@ class Sharded:
         if rank is not None and dist.get_rank(self.group) != rank:
             return {}
         kept = self.kept_state()
-        return {key: values[self._names[id(value)]] if id(value) in self._names else _copy(value)
+        return {key: values[self._names[id(value)]] if id(value) in self._names else states.copy_of(value)
                 for key, value in kept.items()}
 
     def kept_state(self) -> dict[str, Any]:
@@ -168,7 +161,7 @@ class Sharded:
             bimetal.Error: ``invalid_argument`` where names or shapes are not the module's; nothing is changed then.
         """
         kept = self.kept_state()
-        _require_same(kept, state_dict)
+        states.require_same(kept, state_dict)
         keys: dict[str, str] = {}
         with torch.no_grad():
             for key, value in kept.items():
@@ -256,18 +249,3 @@ class Sharded:
     def _after_sums(self) -> None:
         if self._sampler is not None and self._passes.reduce:
             self._sampler.restart_clock()
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
-
-
-def _require_same(own: dict[str, Any], given: dict[str, Any]) -> None:
-    missing, others = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
-    if missing or others:
-        raise error(f"the state is of another module: it lacks {missing or 'nothing'}, and {others or 'nothing'} is "
-                    "not the module's", "invalid_argument")
-    for key, value in own.items():
-        if isinstance(value, torch.Tensor) and value.shape != given[key].shape:
-            raise error(f"the state is of another module: {key} has shape {list(given[key].shape)}, not "
-                        f"{list(value.shape)}", "invalid_argument")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -79,6 +79,23 @@ def numbers_in(saved: list[dict[str, Any]], groups: list[list[str]]) -> dict[str
                     f"{[len(names) for names in groups]}", "invalid_argument")
     return {name: number for group, names in zip(saved, groups, strict=True)
             for number, name in zip(group["params"], names, strict=True)}
+
+
+def copy_of(value: Any) -> Any:
+    """A tensor on the CPU that nobody else has; anything else as it is."""
+    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+
+
+def require_same(own: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """bimetal.Error ``invalid_argument`` where a module's state has other names or shapes than its own."""
+    missing, others = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+    if missing or others:
+        raise error(f"the state is of another module: it lacks {missing or 'nothing'}, and {others or 'nothing'} is "
+                    "not the module's", "invalid_argument")
+    for key, value in own.items():
+        if isinstance(value, torch.Tensor) and value.shape != given[key].shape:
+            raise error(f"the state is of another module: {key} has shape {list(given[key].shape)}, not "
+                        f"{list(value.shape)}", "invalid_argument")
 
 
 def share_text(text: str, group: dist.ProcessGroup | None) -> list[str]:

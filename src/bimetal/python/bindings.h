@@ -26,6 +26,9 @@ void bind_deepspeed(pybind11::module_& module);
 /// HookedModel, and by what shards can be weighed.
 void bind_sharding(pybind11::module_& module);
 
+/// LoopStage, and where to cut a model into stages.
+void bind_pipeline(pybind11::module_& module);
+
 /// CoreOptimizer.
 void bind_optimizers(pybind11::module_& module);
 

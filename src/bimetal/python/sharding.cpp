@@ -1,7 +1,6 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -14,6 +13,7 @@
 #include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/python/backend_group.h"
 #include "bimetal/python/bindings.h"
+#include "bimetal/python/end_without_lock.h"
 
 namespace bimetal::python {
 namespace {
@@ -27,14 +27,7 @@ using NamedPairs = std::vector<std::pair<std::string, torch::Tensor>>;
 /// Its name, trained parameters and buffers.
 using UnitParts = std::tuple<std::string, NamedPairs, NamedPairs>;
 
-/// Whose end waits for others, who may need the interpreter's lock for theirs.
-struct EndWithoutLock {
-  void operator()(HookedModel* model) const {
-    const py::gil_scoped_release unlocked;
-    delete model;
-  }
-};
-using Holder = std::unique_ptr<HookedModel, EndWithoutLock>;
+using Holder = EndsWithoutLock<HookedModel>;
 
 std::vector<task::NamedTensor> named_tensors_of(const NamedPairs& pairs) {
   std::vector<task::NamedTensor> tensors;

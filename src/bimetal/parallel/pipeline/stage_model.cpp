@@ -83,27 +83,27 @@ std::vector<Tied> tied_between(const task::Model& whole, const std::vector<std::
 }  // namespace
 
 std::vector<std::size_t> begins_of(const std::vector<std::int64_t>& cuts, std::size_t pieces,
-                                   std::size_t units) {
+                                   std::size_t units, const std::string& table) {
   if (pieces > units) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("a model of {} units cannot be cut into {} pieces: take at most {} "
-                            "stages (times mesh.chunks with \"interleaved\")",
-                            units, pieces, units));
+                            "stages (times {}chunks with \"interleaved\")",
+                            units, pieces, units, table));
   }
   if (cuts.size() + 1 != pieces) {
     throw Error(ErrorCode::InvalidArgument,
-                fmt::format("mesh.cuts has {} units for {} pieces of the model: give the {} units "
+                fmt::format("{}cuts has {} units for {} pieces of the model: give the {} units "
                             "at which those but the first begin, or none",
-                            cuts.size(), pieces, pieces - 1));
+                            table, cuts.size(), pieces, pieces - 1));
   }
   std::vector<std::size_t> begins = {0};
   for (const auto cut : cuts) {
     if (cut <= static_cast<std::int64_t>(begins.back()) ||
         cut >= static_cast<std::int64_t>(units)) {
       throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("mesh.cuts = [{}]: units at which a model of {} may be cut are 1 to "
+                  fmt::format("{}cuts = [{}]: units at which a model of {} may be cut are 1 to "
                               "{}, each larger than the one before",
-                              fmt::join(cuts, ", "), units, units - 1));
+                              table, fmt::join(cuts, ", "), units, units - 1));
     }
     begins.push_back(static_cast<std::size_t>(cut));
   }

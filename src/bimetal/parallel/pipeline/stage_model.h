@@ -24,9 +24,10 @@ struct StageModel {
 };
 
 /// Where each of `pieces` pieces begins: 0 and then `cuts`. Error(InvalidArgument) for cuts that
-/// are not one fewer than pieces, or not units of a model of so many, with what would do.
+/// are not one fewer than pieces, or not units of a model of so many, with what would do; `table`
+/// is where who has given them calls them "cuts".
 std::vector<std::size_t> begins_of(const std::vector<std::int64_t>& cuts, std::size_t pieces,
-                                   std::size_t units);
+                                   std::size_t units, const std::string& table = "mesh.");
 
 /// Stage `stage`'s of `model`, cut at `begins` into stages · chunks pieces. Handles on the same
 /// tensors. The stages of one model agree on all but their own tensors.

@@ -10,12 +10,11 @@
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/parallel/pipeline/measured_cut.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/schedule/cut.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/train/out_of_memory.h"
-#include "bimetal/train/pipeline/piece_seconds.h"
 #include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
@@ -210,11 +209,9 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
         "the whole model does not fit into the memory of every worker, so that its units were not "
         "measured: stages have about as many parameters each; mesh.cuts sets others");
   }
-  const auto best = parallel::schedule::cut(
-      {.seconds = piece_seconds(all, shape, pieces, parts, dealt_by(job.parallel, shape)),
-       .micro_batches =
-           std::max<int>(4 * shape.pipeline_ranks(), static_cast<int>(job.mesh.micro_batches))});
-  return chosen(best.begins);
+  return chosen(parallel::pipeline::measured_cut({all, units, parts, dealt_by(job.parallel, shape)},
+                                                 shape, pieces,
+                                                 static_cast<int>(job.mesh.micro_batches)));
 }
 
 }  // namespace bimetal::train

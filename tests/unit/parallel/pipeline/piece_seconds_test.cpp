@@ -1,27 +1,24 @@
-#include "bimetal/train/pipeline/piece_seconds.h"
+#include "bimetal/parallel/pipeline/piece_seconds.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace bimetal::train {
+namespace bimetal::parallel::pipeline {
 namespace {
 
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 
-constexpr double kWhole[] = {1};
-
 TEST(PieceSeconds, TheSlowestOfEvenReplicasCounts) {
-  const parallel::MeshShape shape{.stages = 2, .replicas = 2};
-  const auto seconds = piece_seconds(std::vector<double>{6, 2, 4, 5}, shape, 2, kWhole, {});
+  const MeshShape shape{.stages = 2, .replicas = 2};
+  const auto seconds = piece_seconds({.seconds = {6, 2, 4, 5}, .units = 1}, shape, 2);
   EXPECT_THAT(seconds, ElementsAre(ElementsAre(6), ElementsAre(5)));
 }
 
 TEST(PieceSeconds, UnevenReplicasShareByWhatTheyAreDealt) {
-  const parallel::MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
-  const std::vector<double> all = {6, 6, 2};
+  const MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
   const auto of_second = [&](const std::vector<double>& dealt) {
-    return piece_seconds(all, shape, 2, kWhole, dealt)[1][0];
+    return piece_seconds({.seconds = {6, 6, 2}, .units = 1, .dealt = dealt}, shape, 2)[1][0];
   };
   EXPECT_THAT(of_second({}), DoubleEq(1.5)) << "by speed: 1 / (1/6 + 1/2)";
   EXPECT_THAT(of_second({1, 1, 1}), DoubleEq(3)) << "as many each: the slow one decides";
@@ -30,11 +27,10 @@ TEST(PieceSeconds, UnevenReplicasShareByWhatTheyAreDealt) {
 }
 
 TEST(PieceSeconds, TensorRanksComputeTheirParts) {
-  const parallel::MeshShape shape{.stages = 1, .replicas = 1, .tensor = 2};
-  const auto seconds =
-      piece_seconds(std::vector<double>{6, 3}, shape, 1, std::vector<double>{1, 2}, {});
+  const MeshShape shape{.stages = 1, .replicas = 1, .tensor = 2};
+  const auto seconds = piece_seconds({.seconds = {6, 3}, .units = 1, .parts = {1, 2}}, shape, 1);
   EXPECT_THAT(seconds[0][0], DoubleEq(2));
 }
 
 }  // namespace
-}  // namespace bimetal::train
+}  // namespace bimetal::parallel::pipeline

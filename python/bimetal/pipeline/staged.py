@@ -1,0 +1,233 @@
+"""A module in stages, as a training loop has it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from bimetal import _C
+from bimetal._errors import error
+from bimetal._gradients import clip_over_ranks
+from bimetal.pipeline.chain import Chain
+from bimetal.pipeline.loss import Batch
+from bimetal.pipeline.parts import Parts, Whole, gather
+from bimetal.pipeline.passes import Passes
+from bimetal.zero import states
+
+
+@dataclasses.dataclass
+class Place:
+    """Who this rank is, and the units with which pieces begin."""
+
+    stage: int
+    stages: int
+    replica: int
+    replicas: int
+    begins: list[int]
+
+    def own(self) -> range:
+        return range(self.stage, len(self.begins), self.stages)
+
+
+class Learning:
+    """From what a loop gives to batches and their loss."""
+
+    def __init__(self, loss_sum: Callable[[Any, Any], torch.Tensor], weight: Callable[[Any], int] | None):
+        self.loss_sum, self._weight = loss_sum, weight
+
+    def batch(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Batch:
+        given = dict(kwargs)
+        targets = given.pop("targets", None)
+        if targets is None:
+            targets = given.pop("labels", None)
+        if targets is None:
+            raise error("the batch has neither labels nor targets", "invalid_argument")
+        if "use_cache" in inspect.signature(module.forward).parameters:
+            given.setdefault("use_cache", False)  # keys and values of earlier calls, which training has no use for
+        return Batch(args, given, targets)
+
+    def weight(self, batch: Batch) -> int:
+        return batch.samples if self._weight is None else int(self._weight(batch.targets))
+
+    def loss_of_sample(self, module: nn.Module, sample: Mapping[str, Any] | Sequence[Any]) -> torch.Tensor:
+        args, kwargs = ((), sample) if isinstance(sample, Mapping) else (tuple(sample[:-1]), {"targets": sample[-1]})
+        batch = self.batch(module, args, dict(kwargs))
+        return self.loss_sum(module(*batch.args, **batch.kwargs), batch.targets)
+
+
+class Staged:
+    """What ``stages`` returns. All ranks make the same calls; those of one replica with the same batch, of which each uses
+    what its stage needs (masks and positions are computed everywhere).
+
+    Attributes: module, of which this rank's blocks are there; group; stage, stages, replica, replicas; begins: the unit
+    that each piece begins with; units: the names of all.
+    """
+
+    def __init__(self, chain: Chain, core: _C.LoopStage, place: Place, parts: Parts, pieces: list[Whole], learning: Learning,
+                 schedule: str, micro_batches: int | None, micro_batch: int | None, group: dist.ProcessGroup | None):
+        self.module, self.group = chain.module, group
+        self.stage, self.stages, self.replica, self.replicas = place.stage, place.stages, place.replica, place.replicas
+        self.begins, self.units = place.begins, [unit.name for unit in chain.units]
+        self._core, self._pieces, self._learning = core, pieces, learning
+        self._schedule, self._micro_batches, self._micro_batch = schedule, micro_batches, micro_batch
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._groups: list[list[str]] = []
+        self._device = next(chain.module.parameters()).device
+        self._seen = False  # a batch has been computed: stages know what blocks return, and that it comes to numbers
+        self._place = place
+        self._cut(chain, parts)
+
+    def _cut(self, chain: Chain, parts: Parts) -> None:
+        names = {id(tensor): name for name, tensor in [*self.module.named_parameters(), *self.module.named_buffers()]}
+        whole = self.module.state_dict(keep_vars=True)
+        self._keys = {key: names.get(id(value)) for key, value in whole.items()}
+        self._shapes = {key: value.detach().to("meta") if isinstance(value, torch.Tensor) else value
+                        for key, value in whole.items()}
+        self._tensors = {name: tensor for name, tensor in parts.parameters + parts.buffers if name in self._keys.values()}
+        here = {name for name, tensor in self._tensors.items() if self.replica == 0 and parts.first_here(tensor)}
+        self._first = {name: tensor for name, tensor in self._tensors.items() if name in here}
+        self._own = [chain.piece(self.begins, number) for number in self._place.own()]
+        blocks = {index for piece in self._own for index in range(piece.begin, piece.end)}
+        self._passes = Passes(chain, blocks, self.stage == 0, self.stage + 1 == self.stages)
+
+    def watch(self, optimizer: torch.optim.Optimizer, groups: list[list[str]]) -> None:
+        """``stages`` calls it. Args: groups: names of the parameters that each of the optimizer's groups had."""
+        self._optimizer, self._groups = optimizer, groups
+
+    def forward_backward(self, *args: Any, scale: float = 1.0, **batch: Any) -> torch.Tensor:
+        """Forward and backward of a batch, in micro-batches. Collective.
+
+        Adds to the parameters' gradients, as ``backward()`` of the batch's mean loss does; with replicas it is the mean over
+        all of their batches. The arguments are what the module takes, and ``labels`` or ``targets``, which it does not
+        get; tensors with as many rows as the first one are cut.
+
+        Args:
+            scale: of the gradients: 1/k where k batches are one step, as ``(loss / k).backward()``.
+
+        Returns: the mean loss, a float64 scalar without a graph and the same on every rank.
+
+        Raises:
+            bimetal.Error: ``aborted`` where another stage's forward or backward has failed; gradients are as before then,
+                on all ranks, and the next batch may come. ``call_mismatch`` where the ranks of a replica have unlike
+                batches. ``peer_lost`` and ``timeout`` name the stage.
+        """
+        if not torch.is_grad_enabled():
+            raise error("forward_backward() under no_grad: evaluate() has no backward", "invalid_argument")
+        given = self._learning.batch(self.module, args, batch)
+        told, forward = self._prepare(given)
+        with torch.autocast(self._device.type, enabled=False):
+            loss = self._core.train(told, scale, forward)
+        self._seen = True
+        return torch.tensor(loss, dtype=torch.float64)
+
+    def evaluate(self, *args: Any, **batch: Any) -> torch.Tensor:
+        """The mean loss alone. Collective."""
+        given = self._learning.batch(self.module, args, batch)
+        told, forward = self._prepare(given)
+        with torch.autocast(self._device.type, enabled=False):
+            loss = self._core.evaluate(told, forward)
+        self._seen = True
+        return torch.tensor(loss, dtype=torch.float64)
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all stages. Collective.
+
+        Returns: the norm before clipping, a float64 scalar and the same on every rank.
+        """
+        trained = [piece.tensor for piece in self._pieces if piece.tensor.grad is not None]
+        counted = [parameter.grad for parameter in trained if self._core.counts(parameter)]
+        return clip_over_ranks([parameter.grad for parameter in trained], counted, max_norm, self.group)
+
+    def state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """The whole module's, on the CPU. Collective.
+
+        Args:
+            rank: of the group, that gets it; the others' are empty. None: all.
+        """
+        values = gather(self._first, rank, self.group)
+        if rank is not None and dist.get_rank(self.group) != rank:
+            return {}
+        return {key: self._shapes[key] if name is None else values[name] for key, name in self._keys.items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on with it.
+
+        Args:
+            state_dict: whole, on every rank; each reads what its stage has, so that it may be mapped from a file.
+
+        Raises:
+            bimetal.Error: ``invalid_argument`` where names or shapes are not the module's; nothing is changed then.
+        """
+        states.require_same(self._shapes, state_dict)
+        with torch.no_grad():
+            for key, name in self._keys.items():
+                if name in self._tensors:
+                    self._tensors[name].copy_(state_dict[key])
+
+    def optimizer_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """The optimizer's as torch has it for the whole module. Collective; ``rank`` as in ``state_dict``."""
+        optimizer = self._require_optimizer()
+        pieces = [piece for piece in self._pieces if piece.name in self._first]
+
+        def gather_parts(parts: list[torch.Tensor | None], root: int | None) -> dict[str, torch.Tensor]:
+            return gather({piece.name: part.view(piece.shape) for piece, part in zip(pieces, parts, strict=True)
+                           if part is not None}, root, self.group)
+
+        whole = states.gather_states(states.states_of(optimizer, pieces), pieces, gather_parts, rank, self.group)
+        if rank is not None and dist.get_rank(self.group) != rank:
+            return {}
+        return states.as_torch_has_them(whole, self._groups, optimizer.param_groups)
+
+    def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on with it, of any stages or of one process; whole on every rank."""
+        optimizer, state = self._require_optimizer(), state_dict["state"]
+        numbers = states.numbers_in(state_dict["param_groups"], self._groups)
+        states.put_states(optimizer, self._pieces,
+                          lambda name: state[numbers[name]] if numbers.get(name) in state else None)
+        for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+            group.update({key: value for key, value in saved.items() if key != "params"})
+
+    def __repr__(self) -> str:
+        ranges = [(begin, (*self.begins, len(self.units))[number + 1] - 1) for number, begin in enumerate(self.begins)
+                  if number in self._place.own()]
+        units = ", ".join(f"{begin}-{end} ({self.units[begin]} … {self.units[end]})" if end > begin
+                          else f"{begin} ({self.units[begin]})" for begin, end in ranges)
+        elements = sum(piece.tensor.numel() for piece in self._pieces)
+        return f"stage {self.stage} of {self.stages}: units {units}, {elements} trained parameters"
+
+    def _prepare(self, batch: Batch) -> tuple[tuple[list[int], int, int], Callable]:
+        count = self._micro_batches or _C.usual_micro_batches(
+            self._schedule, self.stages, batch.samples, -(-batch.samples // self._micro_batch) if self._micro_batch else 1)
+        pieces, last = batch.pieces(count), self.stage + 1 == self.stages
+        kind = self._device.type
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+        def forward(chunk: int, micro_batch: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            args, kwargs, targets = pieces[micro_batch]
+            piece = self._own[chunk]
+            if len(inputs) > 1:
+                self._passes.values = int(inputs[1])
+            with torch.autocast(kind, dtype=dtype) if enabled else contextlib.nullcontext():
+                outputs = self._passes.forward(piece, inputs[0] if inputs else None, lambda: self.module(*args, **kwargs))
+                if not (last and piece.last):
+                    return [outputs] if self._seen else [outputs, torch.tensor(self._passes.values)]
+                loss = self._learning.loss_sum(outputs, targets)
+                if not (self._seen or piece.first or bool(loss.isfinite())):
+                    raise error("the first loss is not finite: either the model's numbers are not, or its forward uses "
+                                "behind the blocks what it has computed before them, which is on another stage",
+                                "not_finite")
+                return [loss]
+
+        return (batch.sizes(count), self._learning.weight(batch), batch.digest()), forward
+
+    def _require_optimizer(self) -> torch.optim.Optimizer:
+        if self._optimizer is None:
+            raise error("stages() was given no optimizer", "invalid_argument")
+        return self._optimizer

@@ -1,0 +1,174 @@
+#include "bimetal/parallel/pipeline/loop_stage.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/data/trained_parameters.h"
+
+namespace bimetal::parallel::pipeline {
+namespace {
+
+RunnerOptions runner_options(const LoopStageOptions& options) {
+  RunnerOptions runner;
+  runner.kind = options.schedule;
+  runner.chunks = options.chunks;
+  runner.split = options.split;
+  runner.device = options.device;
+  runner.timeout = options.timeout;
+  runner.around = options.around;
+  return runner;
+}
+
+std::shared_ptr<ParameterStore> store_of_replicas(const task::ModelState& own, const Mesh& mesh,
+                                                  const LoopStageOptions& options) {
+  ReplicatedModelOptions replicated;
+  replicated.bucket_bytes = options.bucket_bytes;
+  replicated.timeout = options.timeout;
+  return std::make_shared<ReplicatedModel>(own, mesh.replicas(), replicated);
+}
+
+/// Behind which there is nobody to talk to.
+bool is_of_fabric(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+LoopStage::LoopStage(comm::Group world, const MeshShape& shape, const task::ModelState& own,
+                     const std::vector<Tied>& tied, LoopStageOptions options)
+    : options_(std::move(options)),
+      mesh_(std::make_shared<const Mesh>(std::move(world), shape)),
+      parameters_(task::tensors_of(trained_parameters(own.parameters))),
+      store_(std::make_shared<StageStore>(mesh_, store_of_replicas(own, *mesh_, options_), tied,
+                                          options_.timeout)),
+      runner_(*mesh_, runner_options(options_)) {}
+
+double LoopStage::train(const LoopBatch& batch, double scale, const Forward& forward) {
+  const auto weight = weight_of_all(batch);
+  const auto kept = take_gradients();
+  store_->begin_step(weight, scale);
+  const auto result =
+      runner_.run(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward), *store_);
+  store_->finish_step();
+  try {
+    const auto loss = agree(result);
+    add_gradients(kept);
+    return loss / static_cast<double>(weight);
+  } catch (...) {
+    put_gradients(kept);
+    throw;
+  }
+}
+
+double LoopStage::evaluate(const LoopBatch& batch, const Forward& forward) {
+  const auto weight = weight_of_all(batch);
+  Runner::Result result;
+  runner_.run_forward(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward),
+                      [&](int /*micro_batch*/, const task::Values& outputs) {
+                        result.loss_sum += outputs.front().item<double>();
+                      });
+  return agree(result) / static_cast<double>(weight);
+}
+
+std::int64_t LoopStage::weight_of_all(const LoopBatch& own) const {
+  using Told = std::array<std::int64_t, 2>;
+  const Told mine{own.weight, own.digest};
+  auto world = mesh_->world();
+  std::vector<Told> all(static_cast<std::size_t>(world.size()));
+  world
+      .all_gather(comm::buffer(std::span(mine)),
+                  comm::buffer(std::span(all.front().data(), mine.size() * all.size())), deadline())
+      .wait();
+  std::int64_t weight = 0;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const int first = rank_at(mesh_->shape(), {0, place_of(mesh_->shape(), rank).replica, 0});
+    const auto& told = all[static_cast<std::size_t>(rank)];
+    if (told != all[static_cast<std::size_t>(first)]) {
+      throw Error(ErrorCode::CallMismatch,
+                  fmt::format("{} (rank {}) has another batch than rank {}, with which it computes "
+                              "this one: give all stages of a replica the same batches (a loader "
+                              "that shuffles needs a generator of the same seed on each rank)",
+                              name_of(mesh_->shape(), rank), rank, first),
+                  rank);
+    }
+    if (rank == first) weight += told[0];
+  }
+  if (weight > 0) return weight;
+  throw Error(ErrorCode::InvalidArgument,
+              "the batch has nothing to learn from: its weight is 0 (a causal model's labels are "
+              "all -100); leave such batches out");
+}
+
+StageWork LoopStage::work_of(const Forward& forward) const {
+  StageWork work;
+  work.inputs = [](int /*micro_batch*/) { return task::Values(); };
+  work.forward = forward;
+  work.loss_sum = [](int /*micro_batch*/, const task::Values& outputs) {
+    return outputs.empty() ? torch::Tensor() : outputs.front();
+  };
+  work.survivable = [this](const std::exception_ptr& error) {
+    return !is_of_fabric(error) && (!options_.survivable || options_.survivable(error));
+  };
+  return work;
+}
+
+double LoopStage::agree(const Runner::Result& result) const {
+  using Told = std::array<double, 2>;
+  const Told mine{result.loss_sum, result.error ? 1.0 : 0.0};
+  auto world = mesh_->world();
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
+  world.all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all)), deadline()).wait();
+  if (result.error) std::rethrow_exception(result.error);
+  double sum = 0;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const auto at = static_cast<std::size_t>(rank) * mine.size();
+    sum += all[at];
+    if (all[at + 1] == 0) continue;
+    throw Error(ErrorCode::Aborted,
+                fmt::format("{} (rank {}) has failed in this batch, of which no rank keeps "
+                            "gradients: its own error says why",
+                            name_of(mesh_->shape(), rank), rank),
+                rank);
+  }
+  return sum;
+}
+
+// The store drops what there is when a step begins, and may have it in memory of its own.
+std::vector<torch::Tensor> LoopStage::take_gradients() {
+  std::vector<torch::Tensor> kept;
+  for (const auto& parameter : parameters_) {
+    const auto& gradient = parameter.grad();
+    kept.push_back(gradient.defined() ? gradient.clone() : torch::Tensor());
+  }
+  return kept;
+}
+
+void LoopStage::put_gradients(const std::vector<torch::Tensor>& kept) {
+  for (std::size_t i = 0; i < kept.size(); ++i) parameters_[i].mutable_grad() = kept[i];
+}
+
+void LoopStage::add_gradients(const std::vector<torch::Tensor>& kept) {
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (!kept[i].defined()) continue;
+    auto& gradient = parameters_[i].mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(kept[i]);
+    } else {
+      gradient = kept[i];
+    }
+  }
+}
+
+}  // namespace bimetal::parallel::pipeline

@@ -1,0 +1,92 @@
+#pragma once
+// A rank's stage in a training loop of somebody else's, as those of modules in Python are: it is
+// told what micro-batches a batch has, and calls back for the forward of each.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/runner.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/parallel/schedule/schedule.h"
+#include "bimetal/task/model_state.h"
+
+namespace bimetal::parallel::pipeline {
+
+struct LoopStageOptions {
+  schedule::Kind schedule = schedule::Kind::one_f_one_b;
+  int chunks = 1;     ///< pieces of the model per stage
+  bool split = true;  ///< as RunnerOptions has it
+  torch::Device device{torch::kCPU};
+  std::size_t bucket_bytes = 25u << 20;
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  /// Of what forward and backward throw, but for errors of the fabric: whether this process means
+  /// to go on, so that the other stages get word instead of activations. Left out: of all.
+  std::function<bool(const std::exception_ptr&)> survivable = {};
+  RunnerOptions::Around around = {};  ///< each action's computation; may be left out
+};
+
+/// What a batch consists of.
+struct LoopBatch {
+  std::vector<std::int64_t> samples;  ///< of each micro-batch
+  std::int64_t weight = 0;            ///< over which its loss is the mean: samples, or tokens
+  std::int64_t digest = 0;            ///< by which the ranks of a replica see that all have it
+};
+
+/// Use from one thread. All ranks make the same calls; replicas of a stage have batches of their
+/// own.
+class LoopStage {
+ public:
+  /// From what the stage before has computed, nothing where the model begins, to what the next one
+  /// goes on with; where the model ends, to one number: the sum of the loss.
+  using Forward =
+      std::function<task::Values(int chunk, int micro_batch, const task::Values& inputs)>;
+
+  /// `own`: what this stage has of the model. `tied`: as make_stage() has them. Copies the first
+  /// replica's values to the others. Collective. Errors: Mesh's, and ReplicatedModel's.
+  LoopStage(comm::Group world, const MeshShape& shape, const task::ModelState& own,
+            const std::vector<Tied>& tied, LoopStageOptions options);
+
+  /// Forward and backward of a batch. Adds `scale` times the gradients of the mean over all
+  /// replicas' batches to what the parameters have, and returns that mean, on every rank. Where a
+  /// rank's forward or backward throws, that is rethrown there, all others get Error(Aborted) that
+  /// names it, and nothing is added anywhere. Error(InvalidArgument) for batches of no weight,
+  /// Error(CallMismatch) where ranks of a replica have unlike ones, before anything is computed.
+  double train(const LoopBatch& batch, double scale, const Forward& forward);
+
+  /// The mean alone.
+  double evaluate(const LoopBatch& batch, const Forward& forward);
+
+  /// Whether the gradient of `parameter` counts here for a norm over all ranks.
+  bool counts(const torch::Tensor& parameter) const { return store_->counts(parameter); }
+
+  const Mesh& mesh() const noexcept { return *mesh_; }
+
+ private:
+  Deadline deadline() const { return Deadline::after(options_.timeout); }
+  /// Once it is certain that all ranks mean the same.
+  std::int64_t weight_of_all(const LoopBatch& own) const;
+  StageWork work_of(const Forward& forward) const;
+  /// The sum over all ranks, once each knows how all have fared.
+  double agree(const Runner::Result& result) const;
+  std::vector<torch::Tensor> take_gradients();
+  void put_gradients(const std::vector<torch::Tensor>& kept);
+  void add_gradients(const std::vector<torch::Tensor>& kept);
+
+  const LoopStageOptions options_;
+  std::shared_ptr<const Mesh> mesh_;
+  std::vector<torch::Tensor> parameters_;  ///< that are trained
+  std::shared_ptr<StageStore> store_;
+  Runner runner_;
+};
+
+}  // namespace bimetal::parallel::pipeline

@@ -1,0 +1,17 @@
+#include "bimetal/parallel/pipeline/measured_cut.h"
+
+#include <algorithm>
+
+#include "bimetal/parallel/pipeline/piece_seconds.h"
+#include "bimetal/parallel/schedule/cut.h"
+
+namespace bimetal::parallel::pipeline {
+
+std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
+                                      std::size_t pieces, int micro_batches) {
+  return schedule::cut({.seconds = piece_seconds(measured, shape, pieces),
+                        .micro_batches = std::max(4 * shape.pipeline_ranks(), micro_batches)})
+      .begins;
+}
+
+}  // namespace bimetal::parallel::pipeline

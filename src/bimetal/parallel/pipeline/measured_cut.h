@@ -1,0 +1,17 @@
+#pragma once
+// Where to cut a model, from what its units take on each rank.
+
+#include <cstddef>
+#include <vector>
+
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/piece_seconds.h"
+
+namespace bimetal::parallel::pipeline {
+
+/// The unit that each of `pieces` pieces begins with, so that a step of a pipeline of `shape` is
+/// shortest. `micro_batches`: 0 where that is not known. Errors: cut()'s.
+std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
+                                      std::size_t pieces, int micro_batches);
+
+}  // namespace bimetal::parallel::pipeline

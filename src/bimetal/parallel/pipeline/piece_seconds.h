@@ -1,0 +1,27 @@
+#pragma once
+// What a pipeline's pieces of a model take, from what its units take on every rank. Pure.
+
+#include <cstddef>
+#include <vector>
+
+#include "bimetal/parallel/mesh/mesh.h"
+
+namespace bimetal::parallel::pipeline {
+
+/// What ranks have measured, and how work is shared by those of a stage.
+struct MeasuredUnits {
+  std::vector<double> seconds;  ///< rank by rank, of each unit: forward and backward
+  std::size_t units = 0;
+  std::vector<double> parts = {1};  ///< weights of the ranks that have tensors in parts
+  /// Weights of all ranks, by which those of an uneven stage get its micro-batches; empty: each as
+  /// many as it is fast.
+  std::vector<double> dealt = {};
+};
+
+/// By piece, of each unit: the seconds of the slowest of its stage's ranks, of which each computes
+/// its part of the tensors. Where stages have replicas of their own number, what a micro-batch
+/// takes of the stage's time while its replicas compute as many at a time.
+std::vector<std::vector<double>> piece_seconds(const MeasuredUnits& measured,
+                                               const MeshShape& shape, std::size_t pieces);
+
+}  // namespace bimetal::parallel::pipeline

@@ -1,0 +1,168 @@
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/data/parameter_check.h"
+#include "bimetal/parallel/pipeline/loop_stage.h"
+#include "bimetal/parallel/pipeline/measured_cut.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/schedule/schedule.h"
+#include "bimetal/python/backend_group.h"
+#include "bimetal/python/bindings.h"
+#include "bimetal/python/end_without_lock.h"
+
+namespace bimetal::python {
+namespace {
+
+namespace py = pybind11;
+namespace pipeline = parallel::pipeline;
+using NamedList = std::vector<std::pair<std::string, torch::Tensor>>;
+/// The tensor, where this stage has it, and the stages that do.
+using TiedPair = std::pair<std::optional<torch::Tensor>, std::vector<int>>;
+constexpr std::size_t kMessageBytes = 25u << 20;
+
+task::ModelState state_of(const NamedList& parameters, const NamedList& buffers) {
+  task::ModelState state;
+  for (const auto& [name, tensor] : parameters) state.parameters.push_back({name, tensor});
+  for (const auto& [name, tensor] : buffers) state.buffers.push_back({name, tensor});
+  return state;
+}
+
+std::chrono::milliseconds longest_wait(const BackendPtr& backend) {
+  return backend->getBackendOptions()->timeout;
+}
+
+void share_model(const BackendPtr& backend, const NamedList& parameters, const NamedList& buffers) {
+  const auto& group = group_of(backend);
+  const auto timeout = longest_wait(backend);
+  const auto state = state_of(parameters, buffers);
+  parallel::check_same_on_all_ranks(state, group, timeout);
+  for (const auto& tensors : {state.parameters, state.buffers}) {
+    parallel::broadcast_tensors(task::tensors_of(tensors), 0, group, kMessageBytes, timeout);
+  }
+}
+
+/// Python's exceptions that a program may go on after; not Ctrl-C, nor sys.exit().
+bool goes_on_after(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const py::error_already_set& raised) {
+    const py::gil_scoped_acquire lock;
+    return raised.matches(PyExc_Exception);
+  } catch (...) {
+    return true;
+  }
+}
+
+/// What Python has thrown within backward, autograd carries on as an exception of its own, and
+/// leaves the interpreter's mark of it behind, with which no further call would do.
+void carry_python_errors(const parallel::schedule::Action& /*action*/,
+                         const std::function<void()>& compute) {
+  try {
+    compute();
+  } catch (python_error& error) {
+    const py::gil_scoped_acquire lock;
+    if (error.type != nullptr) error.restore();
+    if (PyErr_Occurred() == nullptr) throw;
+    throw py::error_already_set();
+  }
+}
+
+EndsWithoutLock<pipeline::LoopStage> make_loop_stage(const BackendPtr& backend, int stages,
+                                                     int replicas, const NamedList& parameters,
+                                                     const NamedList& buffers,
+                                                     const std::vector<TiedPair>& tied,
+                                                     const std::string& schedule, int chunks,
+                                                     bool split, const std::string& device) {
+  const auto& group = group_of(backend);
+  std::vector<pipeline::Tied> shared;
+  for (const auto& [tensor, has_it] : tied) {
+    shared.push_back({tensor.value_or(torch::Tensor()), has_it});
+  }
+  pipeline::LoopStageOptions options;
+  options.schedule = parallel::schedule::kind_named(schedule);
+  options.chunks = chunks;
+  options.split = split;
+  options.device = torch::Device(device);
+  options.bucket_bytes = kMessageBytes;
+  options.timeout = longest_wait(backend);
+  options.survivable = goes_on_after;
+  options.around = carry_python_errors;
+  return EndsWithoutLock<pipeline::LoopStage>(
+      new pipeline::LoopStage(group, parallel::MeshShape{.stages = stages, .replicas = replicas},
+                              state_of(parameters, buffers), shared, std::move(options)));
+}
+
+pipeline::LoopStage::Forward forward_of(const py::function& callback) {
+  return [&callback](int chunk, int micro_batch, const task::Values& inputs) {
+    const py::gil_scoped_acquire lock;
+    return py::cast<task::Values>(callback(chunk, micro_batch, inputs));
+  };
+}
+
+/// Samples of each micro-batch, weight, digest.
+using BatchParts = std::tuple<std::vector<std::int64_t>, std::int64_t, std::int64_t>;
+
+pipeline::LoopBatch batch_of(const BatchParts& parts) {
+  const auto& [samples, weight, digest] = parts;
+  return {samples, weight, digest};
+}
+
+double train_batch(pipeline::LoopStage& stage, const BatchParts& batch, double scale,
+                   const py::function& forward) {
+  const py::gil_scoped_release unlocked;
+  return stage.train(batch_of(batch), scale, forward_of(forward));
+}
+
+double evaluate_batch(pipeline::LoopStage& stage, const BatchParts& batch,
+                      const py::function& forward) {
+  const py::gil_scoped_release unlocked;
+  return stage.evaluate(batch_of(batch), forward_of(forward));
+}
+
+std::vector<std::size_t> measured_cut(const std::vector<std::vector<double>>& seconds, int stages,
+                                      int chunks, int micro_batches) {
+  pipeline::MeasuredUnits measured{.seconds = {}, .units = seconds.front().size()};
+  for (const auto& of_rank : seconds) {
+    measured.seconds.insert(measured.seconds.end(), of_rank.begin(), of_rank.end());
+  }
+  const parallel::MeshShape shape{.stages = stages,
+                                  .replicas = static_cast<int>(seconds.size()) / stages};
+  return pipeline::measured_cut(measured, shape, static_cast<std::size_t>(stages * chunks),
+                                micro_batches);
+}
+
+int usual_micro_batches(const std::string& schedule, int stages, std::int64_t samples,
+                        std::int64_t pieces) {
+  return parallel::schedule::usual_micro_batches(parallel::schedule::kind_named(schedule), stages,
+                                                 samples, pieces);
+}
+
+}  // namespace
+
+void bind_pipeline(py::module_& module) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  module.def("share_model", share_model, py::arg("backend"), py::arg("parameters"),
+             py::arg("buffers"), no_gil);
+  module.def("measured_cut", measured_cut, py::arg("seconds"), py::arg("stages"), py::arg("chunks"),
+             py::arg("micro_batches"));
+  module.def("piece_begins", pipeline::begins_of, py::arg("cuts"), py::arg("pieces"),
+             py::arg("units"), py::arg("table"));
+  module.def("usual_micro_batches", usual_micro_batches, py::arg("schedule"), py::arg("stages"),
+             py::arg("samples"), py::arg("pieces"));
+  py::class_<pipeline::LoopStage, EndsWithoutLock<pipeline::LoopStage>>(module, "LoopStage")
+      .def(py::init(&make_loop_stage), py::arg("backend"), py::arg("stages"), py::arg("replicas"),
+           py::arg("parameters"), py::arg("buffers"), py::arg("tied"), py::arg("schedule"),
+           py::arg("chunks"), py::arg("split"), py::arg("device"), no_gil)
+      .def("train", train_batch, py::arg("batch"), py::arg("scale"), py::arg("forward"))
+      .def("evaluate", evaluate_batch, py::arg("batch"), py::arg("forward"))
+      .def("counts", &pipeline::LoopStage::counts, py::arg("parameter"));
+}
+
+}  // namespace bimetal::python
