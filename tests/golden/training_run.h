@@ -48,8 +48,8 @@ struct TrainingPlan {
   std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
   std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
   parallel::tensor::Between between = parallel::tensor::Between::whole;  ///< of these ranks
-  parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;  ///< parameters of level 3
-  parallel::shard::WholeForm form = {};                          ///< likewise
+  parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;          ///< parameters of level 3
+  parallel::shard::WholeForm form = {};                                  ///< likewise
   precision::Precision precision = precision::Precision::float32;
   /// Stages and replicas; where it has stages, shares are by replica, or where these are uneven the
   /// whole batch is one.

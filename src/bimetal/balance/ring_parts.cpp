@@ -98,8 +98,8 @@ std::vector<double> ring_parts(std::span<const double> rooms) {
                                   by_room.begin() + static_cast<std::ptrdiff_t>(ranks));
     std::ranges::sort(ring);
     const double least = least_of(ring, rooms);
-    const double all = sum_of(best_parts(beside_least(ring, rooms, least))) +
-                       least * static_cast<double>(ranks);
+    const double all =
+        sum_of(best_parts(beside_least(ring, rooms, least))) + least * static_cast<double>(ranks);
     if (all < most * (1 - 1e-9)) continue;
     most = all;
     best = std::move(ring);

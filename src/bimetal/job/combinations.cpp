@@ -209,7 +209,8 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) {
        return asked.job.mesh.sequence_parallel && asked.job.zero.level > 0;
      },
-     "mesh.sequence_parallel does not go with zero.level: what is whole on all tensor ranks gets its "
+     "mesh.sequence_parallel does not go with zero.level: what is whole on all tensor ranks gets "
+     "its "
      "gradients from each of them, and shards have let go of them by then; leave one of them out"},
     {[](const Asked& asked) {
        const auto block = asked.job.data.block;

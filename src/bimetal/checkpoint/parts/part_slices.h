@@ -14,7 +14,7 @@ namespace bimetal::checkpoint {
 /// Elements that follow each other in what is kept, in a form of their own.
 struct KeptBlock {
   std::vector<std::int64_t> shape;
-  std::int64_t dim = 0;  ///< along which, in that form, several slices stand behind each other
+  std::int64_t dim = 0;       ///< along which, in that form, several slices stand behind each other
   std::vector<Slice> slices;  ///< of the whole parameter
 };
 

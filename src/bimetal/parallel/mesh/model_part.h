@@ -25,8 +25,9 @@ struct ModelPart {
 };
 
 /// This rank's part of `whole`, which is cut at `begins` into stages, and its tensors as `cuts` has
-/// it, where shape().tensor is above 1, `between` being what these ranks have of what is not cut. Handles on the same tensors, which become smaller where
-/// they are cut. Collective. Errors: those of TensorModel.
+/// it, where shape().tensor is above 1, `between` being what these ranks have of what is not cut.
+/// Handles on the same tensors, which become smaller where they are cut. Collective. Errors: those
+/// of TensorModel.
 ModelPart take_part(const Mesh& mesh, const task::Model& whole,
                     const std::vector<std::size_t>& begins, const std::optional<tensor::Cuts>& cuts,
                     std::chrono::milliseconds timeout,
