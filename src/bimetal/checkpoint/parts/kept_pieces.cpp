@@ -35,7 +35,7 @@ torch::Tensor join_slices(const KeptPiece& piece,
     for (const auto& slice : block.slices) parts.push_back(read(slice));
     blocks.push_back(parts.size() == 1 ? parts.front() : torch::cat(parts, block.dim));
   }
-  if (blocks.size() == 1) return blocks.front();
+  if (blocks.size() == 1) return blocks.front().reshape(piece.tensor.sizes());
   for (auto& block : blocks) block = block.flatten();
   return torch::cat(blocks);
 }
