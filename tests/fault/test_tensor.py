@@ -55,7 +55,7 @@ class Tensor(TextJob):
                  'take "equal" or numbers'),
                 ({"mesh__tensor": 2, "zero__level": 1, "zero__shards": [1, 2]}, harness.INVALID_ARGUMENT,
                  "has 2 weights for 1 replicas of a mesh"),
-                ({"mesh__tensor": 2, "zero__level": 1, "zero__shards": [0]}, harness.INVALID_ARGUMENT, "zero.shards")):
+                ({"mesh__tensor": 2, "zero__level": 1, "zero__shards": [0]}, harness.INVALID_ARGUMENT, "shards")):
             with self.subTest(part):
                 job = self.train(self.write_text_job("refused", **settings)).wait()
                 self.assert_one_message(job, status, part)
