@@ -57,7 +57,8 @@ def settings_of(keys):
 
 
 def trained(job, way, speeds, period_ms):
-    """Seconds a step and each worker's peak, with the plan's devices in the order that it has them in."""
+    """Seconds a step and each worker's peak, with the plan's devices in the order that it has them in. Without stages, those that
+    have a replica's tensors in parts are one worker of the report, of which it has no memory."""
     order = [device["device"] for stage in way["stages"] for device in stage["devices"]]
     with tempfile.TemporaryDirectory() as name:
         report = pathlib.Path(name, "report.json")
@@ -66,7 +67,7 @@ def trained(job, way, speeds, period_ms):
             command += ["--set", setting]
         ranks.run_ranks([command] * len(order), [speeds[device] for device in order], period_ms)
         found = json.loads(report.read_text())
-    return pipeline.median_step(found), [worker["memory"]["peak_bytes"] for worker in found["workers"]]
+    return pipeline.median_step(found), [worker["memory"]["peak_bytes"] for worker in found["workers"] if "memory" in worker]
 
 
 def forecast_and_run(job, speeds, period_ms):
@@ -75,18 +76,19 @@ def forecast_and_run(job, speeds, period_ms):
         devices = [device for stage in way["stages"] for device in stage["devices"]]
         peaks = [device["peak_bytes"] + programs[device["device"]] for device in devices]
         step, measured = trained(job, way, speeds, period_ms)
-        # Without stages, those that have a replica's tensors in parts are one worker of the report: the first of them.
-        peaks = peaks[::len(peaks) // len(measured)]
         yield {"title": way["title"], "forecast_s": way["step_s"], "measured_s": step,
                "forecast_bytes": peaks, "measured_bytes": measured}
 
 
 def line(way):
-    fullest = max(range(len(way["measured_bytes"])), key=way["measured_bytes"].__getitem__)
     way["ratio_s"] = way["forecast_s"] / way["measured_s"]
+    text = f"  {way['title']:48} {way['forecast_s']:8.3f} {way['measured_s']:8.3f} {way['ratio_s']:6.2f}"
+    if not way["measured_bytes"]:
+        return text
+    fullest = max(range(len(way["measured_bytes"])), key=way["measured_bytes"].__getitem__)
     way["ratio_bytes"] = way["forecast_bytes"][fullest] / way["measured_bytes"][fullest]
-    return (f"  {way['title']:48} {way['forecast_s']:8.3f} {way['measured_s']:8.3f} {way['ratio_s']:6.2f}   "
-            f"{way['forecast_bytes'][fullest] / 2**20:7.0f} {way['measured_bytes'][fullest] / 2**20:7.0f} {way['ratio_bytes']:6.2f}")
+    return (f"{text}   {way['forecast_bytes'][fullest] / 2**20:7.0f} {way['measured_bytes'][fullest] / 2**20:7.0f} "
+            f"{way['ratio_bytes']:6.2f}")
 
 
 def main():
@@ -108,7 +110,7 @@ def main():
                 figures["cases"].append({"cluster": cluster, "batch": batch, "ways": ways, "behind": behind})
                 print(f"  the first choice took {behind:.2f} times as long as the fastest of these", flush=True)
     for what in ("ratio_s", "ratio_bytes"):
-        ratios = [way[what] for case in figures["cases"] for way in case["ways"]]
+        ratios = [way[what] for case in figures["cases"] for way in case["ways"] if what in way]
         off = statistics.median(abs(ratio - 1) for ratio in ratios)
         print(f"{what}: median {statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f}), off by {off:.3f} in the "
               f"median, {len(ratios)} configurations")

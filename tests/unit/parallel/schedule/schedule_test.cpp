@@ -128,5 +128,10 @@ TEST(Schedule, HasNamesThatJobFilesUse) {
   }
 }
 
+TEST(Schedule, MicroBatchesShareTheSamples) {
+  EXPECT_EQ(micro_batch_sizes(7, 3), (std::vector<std::int64_t>{2, 2, 3}));
+  EXPECT_EQ(micro_batch_sizes(2, 4), (std::vector<std::int64_t>{0, 1, 0, 1}));
+}
+
 }  // namespace
 }  // namespace bimetal::parallel::schedule
