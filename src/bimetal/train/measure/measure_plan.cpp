@@ -116,6 +116,7 @@ std::string name_of(const RankDevice& device, const std::vector<RankDevice>& all
 
 /// Whether the job has nothing that refuses tensors in parts.
 bool may_have_parts(job::JobConfig job) {
+  if (job.zero.level > 0) return false;  // groups of tensor ranks are planned without shards
   job.mesh.stages = 1;
   job.mesh.stage_replicas.clear();
   job.mesh.cuts.clear();
