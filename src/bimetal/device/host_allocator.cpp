@@ -71,24 +71,22 @@ class ReusingAllocator final : public c10::Allocator {
 
 /// A child that is forked while another thread is in there would wait for that thread forever.
 void hold_blocks_during_fork() {
-  static std::unique_lock<std::mutex> held;
-  pthread_atfork([] { held = blocks().still(); }, [] { held.unlock(); }, [] { held.unlock(); });
+  pthread_atfork([] { blocks().lock(); }, [] { blocks().unlock(); }, [] { blocks().unlock(); });
 }
 
-/// By itself glibc raises these limits as blocks are freed, and holes in its heap stay.
-void leave_large_ones_out_of_malloc() {
+}  // namespace
+
+void return_large_blocks() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
 #endif
 }
 
-}  // namespace
-
 void reuse_freed_tensors() {
   static std::once_flag once;
   std::call_once(once, [] {
-    leave_large_ones_out_of_malloc();
+    return_large_blocks();
     hold_blocks_during_fork();
     // libtorch asks for it by type from now on, and has it as long as the process lives.
     c10::SetCPUAllocator(new ReusingAllocator(*c10::GetCPUAllocator()));

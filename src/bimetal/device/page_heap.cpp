@@ -77,12 +77,10 @@ void PageHeap::give_back(void* block) noexcept {
   taken_.erase(taken);
   in_use_ -= run.pages;
   try {
-    kept_.add(run);
     free_.add(run);
+    kept_.add(run);
   } catch (const std::bad_alloc&) {
-    // No memory to remember it by: its addresses are lost, and its memory is the system's.
-    kept_.remove(run);
-    release(run);
+    release(run);  // no memory to remember it by
   }
 }
 
@@ -103,10 +101,15 @@ void PageHeap::keep_at_most(std::size_t pages) noexcept {
   }
 }
 
-/// Mapped anew over themselves: on every system their memory is free after that.
 void PageHeap::release(PageRun run) noexcept {
-  mmap(address_of(run.first), run.pages * page_bytes_, PROT_READ | PROT_WRITE,
-       MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  void* first = address_of(run.first);
+  const auto bytes = run.pages * page_bytes_;
+#ifdef __linux__
+  madvise(first, bytes, MADV_DONTNEED);
+#else
+  // Where that advice is one alone: mapped anew over themselves their memory is free, too.
+  mmap(first, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_FIXED, -1, 0);
+#endif
 }
 
 void PageHeap::limit_spare(std::size_t bytes) {

@@ -49,8 +49,9 @@ class PageHeap {
   };
   Use use() const;
 
-  /// While it is held, nothing here is half done: for fork(), whose child has no other threads.
-  std::unique_lock<std::mutex> still() const { return std::unique_lock(mutex_); }
+  /// Between them nothing here is half done: for fork(), whose child has no other threads.
+  void lock() const { mutex_.lock(); }
+  void unlock() const { mutex_.unlock(); }
 
  private:
   std::byte* address_of(std::size_t page) const { return base_ + page * page_bytes_; }

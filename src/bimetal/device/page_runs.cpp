@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace bimetal::device {
 
@@ -26,16 +27,20 @@ std::size_t PageRuns::remove(PageRun run) {
   while (at != end_of_.end() && at->first < run.end()) {
     const auto [first, end] = *at;
     const auto from = std::max(first, run.first), to = std::min(end, run.end());
-    if (end > to) end_of_.emplace(to, end);
+    removed += to - from;
+    pages_ -= to - from;
     if (first < from) {
+      if (end > to) end_of_.emplace_hint(std::next(at), to, end);
       at->second = from;
       ++at;
+    } else if (end > to) {
+      auto rest = end_of_.extract(at);
+      rest.key() = to;
+      end_of_.insert(std::move(rest));
+      break;
     } else {
       at = end_of_.erase(at);
     }
-    removed += to - from;
-    pages_ -= to - from;
-    if (end > to) break;
   }
   return removed;
 }

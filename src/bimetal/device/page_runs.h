@@ -14,7 +14,8 @@ struct PageRun {
   bool operator==(const PageRun&) const = default;
 };
 
-/// Not thread-safe. Adding may throw std::bad_alloc, and then adds nothing.
+/// Not thread-safe. Adding may throw std::bad_alloc, and then adds nothing; removing may where it
+/// leaves two of a run.
 class PageRuns {
  public:
   /// None of it may be here yet.

@@ -14,11 +14,18 @@
 namespace bimetal::device {
 namespace {
 
-constexpr std::size_t kOneMiB = 1 << 20;
+constexpr std::int64_t kOneMiB = 1 << 20;
 
 /// Touched, so that its pages are there.
-torch::Tensor touched(std::size_t bytes) {
-  return torch::ones({static_cast<std::int64_t>(bytes)}, torch::kUInt8);
+torch::Tensor touched(std::int64_t bytes) {
+  return torch::ones({bytes}, torch::kUInt8);
+}
+
+TEST(HostAllocator, ATensorFromBeforeGoesBackWhereItCameFrom) {
+  auto before = touched(4 * kOneMiB);  // where this test is the first of its process
+  reuse_freed_tensors();
+  before = touched(4 * kOneMiB);
+  EXPECT_EQ(before.sum(torch::kInt64).item<std::int64_t>(), 4 * kOneMiB);
 }
 
 /// Minor page faults of this process in `work`.
@@ -34,7 +41,7 @@ TEST(HostAllocator, TensorsOfALaterStepTouchNoNewPages) {
   reuse_freed_tensors();
   const auto step = [] {
     std::vector<torch::Tensor> held;
-    for (const std::size_t size : {48, 1, 2, 48}) held.push_back(touched(size * kOneMiB));
+    for (const std::int64_t size : {48, 1, 2, 48}) held.push_back(touched(size * kOneMiB));
     touched(kOneMiB / 2);
   };
   // The first ones make the blocks, and the heap of what is small.
@@ -58,23 +65,19 @@ TEST(HostAllocator, WhatIsGivenBackIsTheSystemsAgain) {
   EXPECT_EQ(there & 1, 0);
 }
 
-TEST(HostAllocator, ATensorFromBeforeGoesBackWhereItCameFrom) {
-  auto before = touched(4 * kOneMiB);  // in this process, unless another test came first
-  reuse_freed_tensors();
-  before = touched(4 * kOneMiB);
-  EXPECT_EQ(before.sum(torch::kInt64).item<std::int64_t>(), 4 * kOneMiB);
-}
-
 TEST(HostAllocator, AChildThatIsForkedMeanwhileMakesTensors) {
   reuse_freed_tensors();
-  std::jthread busy([](const std::stop_token& stop) {
-    while (!stop.stop_requested()) touched(kOneMiB);
-  });
-  for (int i = 0; i < 20; ++i) {
+  std::vector<std::jthread> busy;
+  for (int i = 0; i < 3; ++i) {
+    busy.emplace_back([](const std::stop_token& stop) {
+      while (!stop.stop_requested()) torch::empty({kOneMiB}, torch::kUInt8);
+    });
+  }
+  for (int i = 0; i < 100; ++i) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(20);  // a child that hangs ends by that signal
-      torch::empty({static_cast<std::int64_t>(kOneMiB)}, torch::kUInt8);
+      torch::empty({kOneMiB}, torch::kUInt8);
       _exit(0);
     }
     int status = 0;
