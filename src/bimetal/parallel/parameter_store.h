@@ -51,6 +51,9 @@ class ParameterStore {
   /// Before the first of a step's run_pass(): at most so many come with a backward. Ranks may
   /// differ; who has none need not say so.
   virtual void expect_passes(int /*count*/) {}
+  /// After the last of them, where something is waited for before finish_step(): ranks with fewer
+  /// passes take part in those of others. finish_step() does so where it has not been done.
+  virtual void finish_passes() {}
   /// What begin_step() makes of a loss of part 1: scale / W.
   virtual double loss_factor() const = 0;
 

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "bimetal/checkpoint/parts/kept_pieces.h"
+
 namespace bimetal::checkpoint {
 namespace {
 
@@ -84,6 +86,19 @@ TEST(PartSlices, WholeRowsAreOneBox) {
   const auto some = blocks_of_part({1000, 800}, rows, {150, 200'000});
   ASSERT_EQ(some.size(), 3u);
   EXPECT_EQ(some[1].slices, (std::vector<Slice>{{{1, 100}, {666, 300}}}));
+}
+
+// A shard of whole rows of a part is a box, and yet has the shard's own form.
+TEST(PartSlices, WhatIsReadHasTheFormOfWhatIsKept) {
+  const auto whole = torch::arange(30).view({5, 6});
+  const KeptPiece shard{
+      "w", {5, 6}, blocks_of_part({5, 6}, {1, {{2, 3}}}, {0, 15}), torch::empty({15})};
+  ASSERT_EQ(shard.blocks.size(), 1u);
+  const auto read = join_slices(shard, [&](const Slice& wanted) {
+    return whole.narrow(0, wanted.offset[0], wanted.size[0])
+        .narrow(1, wanted.offset[1], wanted.size[1]);
+  });
+  EXPECT_TRUE(read.equal(whole.narrow(1, 2, 3).flatten()));
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ void StageStore::run_pass(const std::function<void()>& backward, bool last) {
 // Each pipeline sums by itself what its replicas have summed, the same numbers in the same order;
 // or the replicas sum what their pipelines have.
 void StageStore::finish_step() {
+  own_->finish_passes();
   if (sums_first()) sum_shared(false);
   own_->finish_step();
   if (!sums_first()) sum_shared(true);

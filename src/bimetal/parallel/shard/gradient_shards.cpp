@@ -83,6 +83,12 @@ void GradientShards::end_pass() {
   expect_anew();
 }
 
+void GradientShards::end_others(int count) {
+  const auto before = std::exchange(patience_, timeout_);
+  for (; count > 0; --count) end_pass();
+  patience_ = before;
+}
+
 void GradientShards::complete_late() {
   const std::lock_guard lock(mutex_);
   left_ = late_;

@@ -51,6 +51,9 @@ class GradientShards {
   void complete();
   /// Sends what this pass has not sent, but for what is late.
   void end_pass();
+  /// So many passes of which this rank has none: each time nobody waits for it but by these sums,
+  /// so that it waits as long as it takes, and never has many of them under way.
+  void end_others(int count);
   /// Sends that, and waits for every sum of the step.
   void complete_late();
   /// As complete() for the flat tensors from number `first` on, without waiting: what a rank that

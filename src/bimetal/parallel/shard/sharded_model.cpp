@@ -250,6 +250,7 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
   impl_->gradients->begin();
   impl_->own_wait = 0;
   impl_->stage_passes = 0;
+  impl_->joined_others = false;
   impl_->wait_before =
       impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
 }

@@ -118,6 +118,7 @@ class ShardedModel final : public ParameterStore {
   /// stages.
   void run_pass(const std::function<void()>& backward, bool last) override;
   void expect_passes(int count) override;
+  void finish_passes() override;
   double loss_factor() const override;
   void finish_step() override;
   void after_update() override;

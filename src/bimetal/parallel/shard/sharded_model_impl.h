@@ -40,6 +40,7 @@ struct ShardedModel::Impl {
   bool in_stage() const { return options.stage && options.level == 2; }
   void run_stage_pass(const std::function<void()>& backward);
   void expect_stage_passes(int count);
+  void join_other_passes();
   void finish_stage_passes();
   void take_part_in_others();
   void take_part_in_one();
@@ -68,9 +69,10 @@ struct ShardedModel::Impl {
   bool in_step = false, in_pass = false, in_backward = false;
   bool hooked = false;  ///< a HookedModel's
   double wait_before = 0, own_wait = 0;
-  std::optional<comm::Work> stage_agreement;  ///< under way, on what comes next
-  std::vector<std::int32_t> most_passes;      ///< of any rank in this step
-  int stage_passes = 0;                       ///< of this one, so far
+  std::optional<comm::Work> stage_agreement;               ///< under way, on what comes next
+  std::shared_ptr<std::vector<std::int32_t>> most_passes;  ///< of any rank in this step
+  int stage_passes = 0;                                    ///< of this one, so far
+  bool joined_others = false;
 };
 
 }  // namespace bimetal::parallel::shard

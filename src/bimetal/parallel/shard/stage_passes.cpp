@@ -33,9 +33,15 @@ void ShardedModel::expect_passes(int count) {
 }
 
 void ShardedModel::Impl::expect_stage_passes(int count) {
-  most_passes = {count};
-  stage_agreement = agreements.all_reduce(comm::buffer(std::span(most_passes)), comm::ReduceOp::max,
-                                          Deadline::after(options.timeout));
+  most_passes = std::make_shared<std::vector<std::int32_t>>(1, count);
+  stage_agreement = agreements.all_reduce(comm::buffer(std::span(*most_passes)),
+                                          comm::ReduceOp::max, Deadline::after(options.timeout));
+  // Whoever unwinds in the middle of a step leaves it under way.
+  stage_agreement->on_done([kept = most_passes](const std::exception_ptr&) {});
+}
+
+void ShardedModel::finish_passes() {
+  if (impl_->in_stage()) impl_->join_other_passes();
 }
 
 void ShardedModel::Impl::run_stage_pass(const std::function<void()>& backward) {
@@ -48,14 +54,19 @@ void ShardedModel::Impl::run_stage_pass(const std::function<void()>& backward) {
 }
 
 /// Also where this rank has stopped in the middle of a pass, or before one.
-void ShardedModel::Impl::finish_stage_passes() {
+void ShardedModel::Impl::join_other_passes() {
+  if (std::exchange(joined_others, true)) return;
   if (in_pass) gradients->end_pass();
   in_pass = false;
   if (!stage_agreement) expect_stage_passes(0);
   const Stopwatch waiting;
   std::exchange(stage_agreement, {})->wait();
   own_wait += waiting.seconds();
-  for (; stage_passes < most_passes.front(); ++stage_passes) gradients->end_pass();
+  gradients->end_others(most_passes->front() - stage_passes);
+}
+
+void ShardedModel::Impl::finish_stage_passes() {
+  join_other_passes();
   gradients->complete_late();
 }
 

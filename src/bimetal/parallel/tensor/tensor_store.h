@@ -23,6 +23,7 @@ class TensorStore final : public ParameterStore {
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
   void run_pass(const std::function<void()>& backward, bool last) override;
   void expect_passes(int count) override { replicas_->expect_passes(count); }
+  void finish_passes() override { replicas_->finish_passes(); }
   double loss_factor() const override { return replicas_->loss_factor(); }
   /// Sums over the tensor ranks, too, where each has the gradients of its positions of what is
   /// kept whole.
