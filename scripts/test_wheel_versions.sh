@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_wheel_versions.sh [VERSION…]: the Linux wheel of dist/ (make wheels) with releases of torch as people install them: each by pip into
 # an environment of its own, which is removed afterwards (a CUDA build takes up to 8 GB), the wheel used there by several ranks; one that
-# is too old is refused. Without a version, those that docs/install.md names. Ends with a line that counts the tests.
+# is too old is refused. Without a version, those with which docs/install.md says that it has been run. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 base=${PYTHON:-python3}
 places=build-wheel-versions
 versions=("$@")
-if [ $# -eq 0 ]; then versions=(2.3.1 2.4.1 2.6.0 2.8.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0); fi
+if [ $# -eq 0 ]; then versions=(2.3.1 2.4.1 2.13.0 2.14.1 2.15.0); fi
 
 wheels=(dist/bimetal-*-py3-none-manylinux2014_"$(uname -m)".whl)
 if [ ! -e "${wheels[0]}" ] || [ ${#wheels[@]} -ne 1 ]; then
@@ -23,7 +23,7 @@ python3 -m zipfile -e "${wheels[0]}" "$places/wheel"
 install() {
   local version=$1 place=$2
   "$base" -m venv "$place" || return
-  # An exact release is asked for: a cap that this machine sets for everybody's newest is not meant. Nothing is kept in pip's cache.
+  # An exact release is asked for: a constraint of the environment is not meant. Nothing is kept in pip's cache.
   PIP_CONSTRAINT=/dev/null "$place/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir \
     "torch==$version" numpy ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}
 }

@@ -134,6 +134,9 @@ def piece_begins(cuts: list[int], pieces: int, units: int, table: str) -> list[i
 
 def usual_micro_batches(schedule: str, stages: int, samples: int, pieces: int) -> int: ...
 
+def micro_batch_sizes(samples: int, micro_batches: int) -> list[int]:
+    """As equal as can be, 0 where there are too few."""
+
 class LoopStage:
     """A stage in a loop of somebody else's: src/bimetal/parallel/pipeline/loop_stage.h. Lets go of the interpreter's lock,
     but for calls of ``forward`` (chunk, micro-batch, inputs), which returns what goes on, or the loss alone.

@@ -40,3 +40,11 @@ def _choose() -> tuple[str, Any]:
 
 
 half, core = _choose()
+
+
+def require_extension(what: str) -> None:
+    """Raises ImportError, which says what to do, where the library does the work: it has no part in `what`."""
+    if half == "extension":
+        return
+    _torch_check.check()
+    raise ImportError(f"{what} needs the extension, which is there: leave out BIMETAL_HALF=library")

@@ -128,6 +128,9 @@ class Installed(unittest.TestCase):
     def test_what_it_lacks_it_says(self):
         done = self.installed.run("python", "-c", "import bimetal", environment={"BIMETAL_HALF": "extension"})
         self.assertIn("without the extension", done.stderr)
+        for call in ("pipeline.stages", "zero.shard"):
+            done = self.installed.run("python", "-c", f"import torch, bimetal; bimetal.{call}(torch.nn.Linear(2, 2))")
+            self.assertIn("without the extension", done.stderr)
 
 
 @linux

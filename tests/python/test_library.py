@@ -156,6 +156,16 @@ class Library(unittest.TestCase):
     def test_process_groups(self):
         self.assertEqual(ranks.on_ranks(3, all_checks, environment=LIBRARY), [len(CHECKS)] * 3)
 
+    @unittest.skipUnless(bimetal.half == "extension", "tests/install/test_wheels.py has it without the extension")
+    def test_what_it_has_no_part_in_says_so(self):
+        for call in ("pipeline.stages", "zero.shard"):
+            program = (f"import torch, bimetal\ntry: bimetal.{call}(torch.nn.Linear(2, 2))\n"
+                       "except ImportError as error: print(error)")
+            said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120,
+                                  env={**os.environ, **LIBRARY})
+            self.assertIn(f"bimetal.{call}() needs the extension, which is there: leave out BIMETAL_HALF=library",
+                          said.stdout, said.stderr)
+
     def test_a_torch_that_is_too_old(self):
         program = ("import torch; torch.__version__ = '2.3.1'\n"
                    "try: import bimetal\nexcept ImportError as error: print(error)")

@@ -1,5 +1,6 @@
 """bimetal.pipeline.stages: Hugging Face's models and others in stages, in float64 as one process trains."""
 
+import copy
 import importlib.util
 import os
 import signal
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bimetal
 from bimetal.pipeline.loss import causal_loss_sum, causal_weight
+from bimetal.pipeline.staged import Learning
 
 WORDS, LENGTH = 24, 8
 SAMPLES = [10, 7, 11, 6]  # of the batches
@@ -315,23 +317,35 @@ class Breaks(nn.Module):
         return self.layer(x)
 
 
+def no_loss_of_nines(outputs, targets):
+    if (targets == 9).all():
+        raise ValueError("nines have no loss")
+    return outputs.sum()
+
+
 def failing():
     """A batch fails on one stage: all are told, keep what gradients they had, and go on."""
     torch.manual_seed(1)
     whole = nn.Sequential(nn.Identity(), Breaks(), nn.Identity(), nn.Linear(4, 4))
     nn.init.eye_(whole[1].layer.weight)
-    staged = bimetal.pipeline.stages(whole, cuts=[1, 2], micro_batches=2, loss_sum=lambda outputs, targets: outputs.sum())
+    staged = bimetal.pipeline.stages(whole, cuts=[1, 2], micro_batches=4, loss_sum=no_loss_of_nines)
     good = torch.ones(4, 4, requires_grad=True)
     staged.forward_backward(good, targets=good)
     before = [parameter.grad.clone() for parameter in whole.parameters() if parameter.grad is not None]
-    for number, kind, text in ((7.0, ValueError, "sevens"), (8.0, ZeroDivisionError, "division")):
+    expected = staged.evaluate(good, targets=good)
+    for call, number, culprit, kind, text in ((staged.forward_backward, 7.0, 1, ValueError, "sevens"),
+                                              (staged.forward_backward, 8.0, 1, ZeroDivisionError, "division"),
+                                              (staged.forward_backward, 9.0, 2, ValueError, "nines"),
+                                              (staged.evaluate, 7.0, 1, ValueError, "sevens"),
+                                              (staged.evaluate, 9.0, 2, ValueError, "nines")):
         bad = torch.full((4, 4), number, requires_grad=True)
-        if dist.get_rank() == 1:
-            ranks.raises(kind, lambda bad=bad: staged.forward_backward(bad, targets=bad), text)
+        if dist.get_rank() == culprit:
+            ranks.raises(kind, lambda call=call, bad=bad: call(bad, targets=bad), text)
         else:
-            told = ranks.raises(bimetal.Error, lambda bad=bad: staged.forward_backward(bad, targets=bad),
-                                "stage 1 of 3 (rank 1) has failed")
-            assert (told.code, told.rank) == ("aborted", 1)
+            told = ranks.raises(bimetal.Error, lambda call=call, bad=bad: call(bad, targets=bad),
+                                f"stage {culprit} of 3 (rank {culprit}) has failed")
+            assert (told.code, told.rank) == ("aborted", culprit)
+        assert torch.equal(staged.evaluate(good, targets=good), expected)
         after = [parameter.grad for parameter in whole.parameters() if parameter.grad is not None]
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     return staged.forward_backward(good, targets=good).isfinite().item()
@@ -357,6 +371,15 @@ def refusals():
     refused(lambda: stages(nn.Sequential(*[nn.Linear(2, 2)] * 2)), "unsupported", "a block twice")
     other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2 + dist.get_rank()))
     refused(lambda: stages(other), "call_mismatch", "1.weight")
+    for name, value in (("micro_batches", 0), ("micro_batch", -1)):
+        refused(lambda given={name: value}: stages(make("pairs"), cuts=[2], **given), "invalid_argument",
+                f"{name} = {value}", "at least 1")
+    unlike = {"cuts": ([2], [3]), "schedule": ("1f1b", "gpipe"), "micro_batches": (2, 3), "micro_batch": (None, 2)}
+    for name, values in unlike.items():
+        given = {"cuts": [2], name: values[dist.get_rank()]}
+        refused(lambda given=given: stages(make("pairs"), **given), "call_mismatch",
+                f"rank 1 calls stages() with {name} = {values[1]}, rank 0 with {values[0]}")
+    refused(lambda: stages(make("pairs"), cuts=[[2], None][dist.get_rank()]), "call_mismatch", "cuts = None")
 
     batch = batches("pairs")[0]
     staged = stages(make("pairs"), cuts=[2])
@@ -381,6 +404,27 @@ def refusals():
     not_a_chain("hides", 0, "unsupported", "use_reentrant=False")
     not_a_chain("gives", 1, "unsupported", "otherwise than by their first argument")
     not_a_chain("skips", 1, "not_finite", "what it has computed before them")
+    return True
+
+
+def nested():
+    """Targets in a tuple and a dict are cut, too, and told apart."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    whole = copy.deepcopy(model)
+    inputs = torch.randn(7, 3, dtype=torch.float64)
+    targets = (torch.randn(7, 2, dtype=torch.float64), {"counts": torch.arange(7), "factor": torch.tensor(2.0)})
+
+    def loss_sum(outputs, targets):
+        wanted, more = targets
+        return ((outputs - wanted).square().sum(1) * more["counts"]).sum() * more["factor"]
+
+    staged = bimetal.pipeline.stages(model, cuts=[1], micro_batches=3, loss_sum=loss_sum)
+    loss = staged.forward_backward(inputs, targets=targets)
+    torch.testing.assert_close(loss, loss_sum(whole(inputs), targets) / 7, rtol=1e-12, atol=1e-12)
+    targets[1]["counts"] += dist.get_rank()
+    error = ranks.raises(bimetal.Error, lambda: staged.forward_backward(inputs, targets=targets), "another batch")
+    assert error.code == "call_mismatch", error
     return True
 
 
@@ -416,9 +460,12 @@ def killed():
                 os.kill(os.getpid(), signal.SIGKILL)
 
         model[1].register_forward_hook(end)
+    own = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    before = [parameter.grad.clone() for parameter in own]
     error = ranks.raises(bimetal.Error, lambda: staged.forward_backward(batch["input_ids"], targets=batch["targets"]),
                          "stage 1 of 3 (rank 1)")
     assert error.code == "peer_lost" and error.rank == 1, error
+    assert own and all(torch.equal(parameter.grad, gradient) for parameter, gradient in zip(own, before, strict=True))
     return True
 
 
@@ -437,6 +484,16 @@ class Behaviour(unittest.TestCase):
 
     def test_a_batch_that_fails_on_one_stage(self):
         self.assertEqual(ranks.on_ranks(3, failing), [True] * 3)
+
+    def test_targets_of_several_tensors(self):
+        self.assertEqual(ranks.on_ranks(2, nested), [True] * 2)
+
+    @unittest.skipUnless(importlib.util.find_spec("peft"), "peft is not installed")
+    def test_no_keys_and_values_are_kept(self):
+        batch = {"input_ids": torch.ones(2, 4), "labels": torch.ones(2, 4)}
+        for name, said in (("gpt2", {"use_cache": False}), ("lora", {"use_cache": False}), ("pairs", {})):
+            given = Learning(causal_loss_sum, causal_weight).batch(make(name), (), batch).kwargs
+            self.assertEqual({key: value for key, value in given.items() if key != "input_ids"}, said, name)
 
     def test_refusals(self):
         self.assertEqual(ranks.on_ranks(2, refusals), [True] * 2)

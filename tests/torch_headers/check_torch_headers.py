@@ -34,7 +34,7 @@ def headers(release: str, cache: pathlib.Path) -> pathlib.Path:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", wheels]
         for name in PLATFORMS:
             command += ["--platform", name]
-        # An exact release is asked for: a cap that this machine sets for everybody's newest is not meant.
+        # An exact release is asked for: a constraint of the environment is not meant.
         subprocess.run([*command, f"torch=={release}"], check=True, timeout=DOWNLOAD_SECONDS,
                        env={**os.environ, "PIP_CONSTRAINT": os.devnull})
         with zipfile.ZipFile(next(pathlib.Path(wheels).glob("*.whl"))) as wheel:

@@ -40,19 +40,19 @@ class Piece:
 class Chain:
     """A module's blocks, with the modules that have parameters beside them.
 
-    Attributes: blocks; container, the list that has them; first and last, the modules before and behind it by name, in
-    the order in which the module has them; units.
+    Attributes: blocks; container, the list that has them, and path, its name; first and last, the modules before and
+    behind it by name, in the order in which the module has them; units.
     """
 
     def __init__(self, module: nn.Module, blocks: str | None = None):
         self.module = module
-        path, self.container = _named_list(module, blocks) if blocks is not None else _largest_list(module)
+        self.path, self.container = _named_list(module, blocks) if blocks is not None else _largest_list(module)
         self.blocks = list(self.container)
         if len({id(block) for block in self.blocks}) < len(self.blocks):
-            raise error(f"{path or 'the module'} has a block twice, which cannot be on two stages: {_ADVICE}",
+            raise error(f"{self.path or 'the module'} has a block twice, which cannot be on two stages: {_ADVICE}",
                         "unsupported")
-        self.first, self.last = _beside(module, path)
-        prefix = f"{path}." if path else ""
+        self.first, self.last = _beside(module, self.path)
+        prefix = f"{self.path}." if self.path else ""
         names = [f"{prefix}{name}" for name in self.container._modules]
         self.units = ([Unit(", ".join(self.first), list(self.first.values()))] if self.first else []) + \
             [Unit(name, [block]) for name, block in zip(names, self.blocks, strict=True)] + \

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import nn
 
+from bimetal import _C
 from bimetal._errors import error
+from bimetal.pipeline.passes import _map
 
 _IGNORED = -100
 _TOLD_APART = 256  # elements
@@ -43,25 +47,35 @@ class Batch:
 
     def sizes(self, count: int) -> list[int]:
         """Samples of each of `count` micro-batches: as even as can be."""
-        return [self.samples * (i + 1) // count - self.samples * i // count for i in range(count)]
+        return _C.micro_batch_sizes(self.samples, count)
 
     def digest(self) -> int:
         """Of shapes, and of where numbers that are no fractions begin: enough to tell batches of a shuffled data set apart."""
         crc = 0
-        for name, value in (*enumerate(self.args), *sorted(self.kwargs.items()), ("targets", self.targets)):
-            if isinstance(value, torch.Tensor):
-                begin = [] if value.is_floating_point() else value.detach().reshape(-1)[:_TOLD_APART].tolist()
-                crc = zlib.crc32(repr((name, tuple(value.shape), begin)).encode(), crc)
+        for name, value in _tensors("", {"args": self.args, "kwargs": self.kwargs, "targets": self.targets}):
+            begin = [] if value.is_floating_point() else value.detach().reshape(-1)[:_TOLD_APART].tolist()
+            crc = zlib.crc32(repr((name, tuple(value.shape), begin)).encode(), crc)
         return crc
 
     def pieces(self, count: int) -> list[tuple[tuple, dict[str, Any], Any]]:
-        """Tensors with as many rows as there are samples are cut; everything else goes to each."""
-        ends = [self.samples * i // count for i in range(count + 1)]
+        """Tensors with as many rows as there are samples are cut, in tuples, lists and dicts, too; everything else goes to
+        each."""
+        ends = [0, *accumulate(self.sizes(count))]
 
         def part(value: Any, i: int) -> Any:
-            if isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == self.samples:
-                return value[ends[i]:ends[i + 1]]
-            return value
+            return _map(value, lambda tensor: tensor[ends[i]:ends[i + 1]]
+                        if tensor.dim() > 0 and len(tensor) == self.samples else tensor)
 
-        return [(tuple(part(value, i) for value in self.args), {key: part(value, i) for key, value in self.kwargs.items()},
-                 part(self.targets, i)) for i in range(count)]
+        return [(part(self.args, i), part(self.kwargs, i), part(self.targets, i)) for i in range(count)]
+
+
+def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Those in a value, by where they stand in it."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from _tensors(f"{name}.{key}", value[key])
+    elif isinstance(value, (tuple, list)):
+        for place, item in enumerate(value):
+            yield from _tensors(f"{name}.{place}", item)

@@ -8,9 +8,10 @@ shape, all of them NaN, so that it shows if any are used.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -225,5 +226,11 @@ def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):
-        return type(value)(_map(item, change) for item in value)
-    return {key: _map(item, change) for key, item in value.items()} if isinstance(value, dict) else value
+        items = [_map(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if not isinstance(value, MutableMapping):
+        return value
+    changed = copy.copy(value)  # Hugging Face's can be read by attributes, too
+    for key, item in value.items():
+        changed[key] = _map(item, change)
+    return changed

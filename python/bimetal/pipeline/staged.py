@@ -49,7 +49,7 @@ class Learning:
             targets = given.pop("labels", None)
         if targets is None:
             raise error("the batch has neither labels nor targets", "invalid_argument")
-        if "use_cache" in inspect.signature(module.forward).parameters:
+        if _takes_cache(module):
             given.setdefault("use_cache", False)  # keys and values of earlier calls, which training has no use for
         return Batch(args, given, targets)
 
@@ -60,6 +60,13 @@ class Learning:
         args, kwargs = ((), sample) if isinstance(sample, Mapping) else (tuple(sample[:-1]), {"targets": sample[-1]})
         batch = self.batch(module, args, dict(kwargs))
         return self.loss_sum(module(*batch.args, **batch.kwargs), batch.targets)
+
+
+def _takes_cache(module: nn.Module) -> bool:
+    """Whether its forward has ``use_cache``, or hands all that it is given on to one that does, as PEFT's models."""
+    parameters = inspect.signature(module.forward).parameters
+    hands_on = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return "use_cache" in parameters or (hands_on and hasattr(getattr(module, "config", None), "use_cache"))
 
 
 class Staged:
@@ -106,7 +113,7 @@ class Staged:
 
         Adds to the parameters' gradients, as ``backward()`` of the batch's mean loss does; with replicas it is the mean over
         all of their batches. The arguments are what the module takes, and ``labels`` or ``targets``, which it does not
-        get; tensors with as many rows as the first one are cut.
+        get; tensors with as many rows as the first one are cut, in tuples, lists and dicts, too.
 
         Args:
             scale: of the gradients: 1/k where k batches are one step, as ``(loss / k).backward()``.
@@ -128,7 +135,7 @@ class Staged:
         return torch.tensor(loss, dtype=torch.float64)
 
     def evaluate(self, *args: Any, **batch: Any) -> torch.Tensor:
-        """The mean loss alone. Collective."""
+        """The mean loss alone. Collective. Raises what ``forward_backward`` does."""
         given = self._learning.batch(self.module, args, batch)
         told, forward = self._prepare(given)
         with torch.autocast(self._device.type, enabled=False):

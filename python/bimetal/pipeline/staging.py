@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
+from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal.pipeline.chain import Chain
 from bimetal.pipeline.loss import causal_loss_sum, causal_weight
@@ -17,6 +19,7 @@ from bimetal.pipeline.measure import unit_seconds
 from bimetal.pipeline.parts import Parts, Whole
 from bimetal.pipeline.staged import Learning, Place, Staged
 from bimetal.process_group import _backend_of
+from bimetal.zero import states
 from bimetal.zero.optimizer import take_pieces
 
 
@@ -56,8 +59,9 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
 
     Raises:
         bimetal.Error: ``invalid_argument`` and ``unsupported`` for what cannot work, ``call_mismatch`` where the ranks'
-            modules differ.
+            modules or arguments differ.
     """
+    require_extension("bimetal.pipeline.stages()")
     if not dist.is_initialized():
         raise error("stages() needs a process group: torch.distributed.init_process_group(\"bimetal\")", "invalid_argument")
     ranks = dist.get_world_size(group)
@@ -66,9 +70,15 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
         raise error(f"{count} stages for {ranks} ranks: start as many ranks, or a multiple of them", "invalid_argument")
     if chunks > 1 and schedule != "interleaved":
         raise error(f"chunks = {chunks} goes with schedule = \"interleaved\"", "invalid_argument")
+    for name, value in (("micro_batches", micro_batches), ("micro_batch", micro_batch)):
+        if value is not None and value < 1:
+            raise error(f"{name} = {value}: at least 1, or None", "invalid_argument")
     chain = Chain(module, blocks)
     backend = _backend_of(group, "cpu")
     _C.share_model(backend, list(module.named_parameters()), list(module.named_buffers()))
+    _require_same({"stages": count, "blocks": chain.path, "cuts": None if cuts is None else list(cuts),
+                   "sample": "a batch" if sample is not None and cuts is None else None, "schedule": schedule,
+                   "chunks": chunks, "micro_batches": micro_batches, "micro_batch": micro_batch}, group)
     learning = Learning(loss_sum or causal_loss_sum, weight or (causal_weight if loss_sum is None else None))
     begins = _begins(chain, cuts, sample, learning, count, chunks, micro_batches or 0, group)
     replicas = ranks // count
@@ -83,6 +93,17 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
     if optimizer is not None:
         staged.watch(optimizer, groups)
     return staged
+
+
+def _require_same(told: dict[str, Any], group: dist.ProcessGroup | None) -> None:
+    """What follows from these, where stages begin and what they send each other, is then the same, too. Collective."""
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    first, *others = map(json.loads, states.share_text(json.dumps(told, default=int), group))
+    for rank, other in zip(ranks[1:], others, strict=True):
+        for name, value in first.items():
+            if other[name] != value:
+                raise error(f"rank {rank} calls stages() with {name} = {other[name]}, rank {ranks[0]} with {value}: give "
+                            "all ranks the same", "call_mismatch", rank)
 
 
 def _stage_of(unit: int, begins: list[int], stages: int) -> int:

@@ -156,6 +156,8 @@ void bind_pipeline(py::module_& module) {
              py::arg("units"), py::arg("table"));
   module.def("usual_micro_batches", usual_micro_batches, py::arg("schedule"), py::arg("stages"),
              py::arg("samples"), py::arg("pieces"));
+  module.def("micro_batch_sizes", parallel::schedule::micro_batch_sizes, py::arg("samples"),
+             py::arg("micro_batches"));
   py::class_<pipeline::LoopStage, EndsWithoutLock<pipeline::LoopStage>>(module, "LoopStage")
       .def(py::init(&make_loop_stage), py::arg("backend"), py::arg("stages"), py::arg("replicas"),
            py::arg("parameters"), py::arg("buffers"), py::arg("tied"), py::arg("schedule"),

@@ -58,11 +58,11 @@ LoopStage::LoopStage(comm::Group world, const MeshShape& shape, const task::Mode
 double LoopStage::train(const LoopBatch& batch, double scale, const Forward& forward) {
   const auto weight = weight_of_all(batch);
   const auto kept = take_gradients();
-  store_->begin_step(weight, scale);
-  const auto result =
-      runner_.run(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward), *store_);
-  store_->finish_step();
   try {
+    store_->begin_step(weight, scale);
+    const auto result =
+        runner_.run(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward), *store_);
+    store_->finish_step();
     const auto loss = agree(result);
     add_gradients(kept);
     return loss / static_cast<double>(weight);
@@ -74,11 +74,13 @@ double LoopStage::train(const LoopBatch& batch, double scale, const Forward& for
 
 double LoopStage::evaluate(const LoopBatch& batch, const Forward& forward) {
   const auto weight = weight_of_all(batch);
-  Runner::Result result;
-  runner_.run_forward(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward),
-                      [&](int /*micro_batch*/, const task::Values& outputs) {
-                        result.loss_sum += outputs.front().item<double>();
-                      });
+  double loss_sum = 0;
+  auto result =
+      runner_.run_forward(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward),
+                          [&](int /*micro_batch*/, const task::Values& outputs) {
+                            loss_sum += outputs.front().item<double>();
+                          });
+  result.loss_sum = loss_sum;
   return agree(result) / static_cast<double>(weight);
 }
 

@@ -59,11 +59,12 @@ class LoopStage {
   /// Forward and backward of a batch. Adds `scale` times the gradients of the mean over all
   /// replicas' batches to what the parameters have, and returns that mean, on every rank. Where a
   /// rank's forward or backward throws, that is rethrown there, all others get Error(Aborted) that
-  /// names it, and nothing is added anywhere. Error(InvalidArgument) for batches of no weight,
-  /// Error(CallMismatch) where ranks of a replica have unlike ones, before anything is computed.
+  /// names it, and nothing is added anywhere, as after errors of the fabric. Error(InvalidArgument)
+  /// for batches of no weight, Error(CallMismatch) where ranks of a replica have unlike ones,
+  /// before anything is computed.
   double train(const LoopBatch& batch, double scale, const Forward& forward);
 
-  /// The mean alone.
+  /// The mean alone. Errors as train() has them.
   double evaluate(const LoopBatch& batch, const Forward& forward);
 
   /// Whether the gradient of `parameter` counts here for a norm over all ranks.

@@ -76,9 +76,10 @@ class Runner {
   Result run(const schedule::Deal& deal, const StageWork& work, ParameterStore& store);
 
   /// Forward alone, without gradients; `take` gets the model's outputs where it ends.
-  /// `work.inputs` and `work.forward` are used.
-  void run_forward(const schedule::Deal& deal, const StageWork& work,
-                   const std::function<void(int micro_batch, const task::Values& outputs)>& take);
+  /// `work.inputs` and `work.forward` are used, and `work.survivable` for what these and `take`
+  /// throw. Of the result, `error` and `incomplete` are set.
+  Result run_forward(const schedule::Deal& deal, const StageWork& work,
+                     const std::function<void(int micro_batch, const task::Values& outputs)>& take);
 
   /// Bytes of activations and their gradients that this rank has sent.
   std::int64_t bytes_sent() const noexcept { return link_.bytes_sent(); }
