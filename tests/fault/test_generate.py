@@ -39,8 +39,12 @@ class Generate(TextJob):
                 self.assertEqual(self.written(run, workers=(CPU,) * 2), expected)
                 self.assertEqual(self.written(run, "--set", "mesh.cuts=[1]", workers=(CPU,) * 2), expected)
                 self.assertEqual(self.written(run, "--set", "mesh.stages=3", "--set", "mesh.cuts=[2,3]", workers=(CPU,) * 3), expected)
-        self.assertEqual(self.written(self.folder / "gpt2", "--set", "mesh.tensor=3", "--set", "mesh.stages=1", workers=(CPU,) * 3),
-                         self.written(self.folder / "gpt2"))
+        expected = self.written(self.folder / "gpt2")
+        self.assertEqual(self.written(self.folder / "gpt2", "--set", "mesh.tensor=3", "--set", "mesh.stages=1", workers=(CPU,) * 3), expected)
+        for setting in ("mesh=auto", "mesh.tensor=auto"):
+            for ranks in (1, 2):
+                with self.subTest(setting, ranks=ranks):
+                    self.assertEqual(self.written(self.folder / "gpt2", "--set", setting, workers=(CPU,) * ranks), expected)
         self.assert_nothing_left()
 
     def test_a_job_file_says_how_its_model_is_cut(self):
@@ -48,6 +52,8 @@ class Generate(TextJob):
         expected = self.written(self.folder / "sliced")
         self.assertEqual(self.written(job_file, workers=(CPU,) * 2), expected)
         self.assertEqual(self.written(job_file, "--set", f'cluster.workers=["{CPU}", "{CPU}"]', workers=()), expected)
+        four = ", ".join([f'"{CPU}"'] * 4)
+        self.assertEqual(self.written(job_file, "--set", f"cluster.workers=[{four}]", "--set", "mesh.replicas=2", workers=()), expected)
         launched = self.start("launch", "-n", 2, "--no-prefix", "--", harness.BIMETAL, "generate", self.folder / "sliced", "--prompt",
                               "the cat", "--tokens", 40, "--temperature", 1.5, "--seed", 3, "--worker", CPU, "--worker", CPU).wait()
         self.assertEqual((launched.status, launched.out), (0, expected), launched.err)
@@ -76,6 +82,14 @@ class Generate(TextJob):
         os.kill(self.ranks_of(job)[1], signal.SIGKILL)
         job.wait()
         self.assert_one_message(job, harness.PEER_LOST, "rank 1 (stage 1 of 3, cpu:threads=1", "signal 9")
+        self.assert_nothing_left()
+
+    def test_a_killed_launcher_leaves_no_rank(self):
+        job = self.start_endless()
+        self.assertEqual(len(self.ranks_of(job)), 3)
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        wait_until(lambda: not self.processes(), "the ranks' end", job)
         self.assert_nothing_left()
 
     def test_a_stuck_stage_is_named(self):
@@ -115,9 +129,12 @@ class Generate(TextJob):
 
 
 class EvaluateTogether(TextJob):
-    def evaluate(self, job_file, *arguments, workers):
+    def start_evaluation(self, job_file, *arguments, workers):
         specs = [text for worker in workers for text in ("--worker", worker)]
-        return self.start("evaluate", job_file, *specs, *arguments).wait()
+        return self.start("evaluate", job_file, *specs, *arguments)
+
+    def evaluate(self, job_file, *arguments, workers):
+        return self.start_evaluation(job_file, *arguments, workers=workers).wait()
 
     def figures(self, job_file, run, *settings, ranks):
         sets = [word for setting in settings for word in ("--set", setting)]
@@ -137,9 +154,33 @@ class EvaluateTogether(TextJob):
         self.run_to(text, 4, ranks=1)
         alone = self.figures(text, self.folder / "run", ranks=1)
         for settings, ranks in (((), 2), (("mesh.stages=2", "mesh.cuts=[1]"), 2), (("mesh.stages=auto",), 3), (("mesh.stages=2",), 4),
-                                (("mesh.stages=2", "mesh.replicas=[1, 2]"), 3), (("mesh.tensor=3",), 3)):
+                                (("mesh.stages=2", "mesh.replicas=[1, 2]"), 3), (("mesh.tensor=3",), 3), (("mesh=auto",), 2),
+                                (("mesh.tensor=auto",), 2), (("mesh.stages=2", "zero.level=3"), 2),
+                                (("mesh.stages=2", "parallel.mode=server"), 2), (("mesh.sequence_parallel=true",), 1)):
             with self.subTest(settings=settings, ranks=ranks):
                 self.assert_same_figures(self.figures(text, self.folder / "run", *settings, ranks=ranks), alone)
+        self.assert_nothing_left()
+
+    def started(self):
+        """An evaluation in two stages, and its ranks."""
+        text = self.write_text_job("run", train__evaluate=False)
+        self.run_to(text, 4, ranks=1)
+        job = self.start_evaluation(text, "--checkpoint", self.folder / "run", "--set", "mesh.stages=2", workers=(CPU,) * 2)
+        wait_until(lambda: len(self.ranks_of(job)) == 2, "both ranks", job)
+        return job, self.ranks_of(job)
+
+    def test_a_killed_stage_ends_all(self):
+        job, ranks = self.started()
+        os.kill(ranks[1], signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 1 (stage 1 of 2, cpu:threads=1", "signal 9")
+        self.assert_nothing_left()
+
+    def test_a_killed_launcher_leaves_no_rank(self):
+        job, _ = self.started()
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        wait_until(lambda: not self.processes(), "the ranks' end", job)
         self.assert_nothing_left()
 
     def test_images_too(self):

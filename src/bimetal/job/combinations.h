@@ -15,7 +15,7 @@ const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker);
 /// does. `workers`: those that are known here; none stands for one that takes all from the job.
 void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers);
 
-/// Whether a job whose workers take all from it has nothing to be refused for.
-bool is_possible(const JobConfig& job);
+/// Whether require_possible() refuses nothing.
+bool is_possible(const JobConfig& job, std::span<const WorkerSpec> workers = {});
 
 }  // namespace bimetal::job

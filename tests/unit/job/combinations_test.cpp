@@ -99,6 +99,9 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
   EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=2", "zero.level=1", "train.clip_norm=1"}), "");
   EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=auto"}), "");
   EXPECT_EQ(refusal({"mesh.tensor=auto", "zero.level=1"}), "");
+  EXPECT_EQ(refusal({"mesh=auto", "zero.level=1"}), "");
+  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.stages=auto", "zero.level=1"}),
+              HasSubstr("give mesh.stages a number"));
   EXPECT_THAT(refusal({"mesh=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"mesh.tensor=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"mesh.tensor=auto", "train.deterministic=true"}),
@@ -112,12 +115,17 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
                      "train.recompute=all", "data.block=2"}),
             "");
   EXPECT_THAT(refusal({"mesh.sequence_parallel=true"}), HasSubstr("set mesh.tensor"));
+  EXPECT_THAT(refusal({"mesh.tensor=auto", "mesh.sequence_parallel=true"}),
+              HasSubstr("a number, not \"auto\""));
   EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.sequence_parallel=true", "zero.level=1"}),
               HasSubstr("does not go with zero.level"));
   EXPECT_THAT(refusal({"mesh.tensor=3", "mesh.sequence_parallel=true", "data.block=2"}),
               HasSubstr("at least mesh.tensor"));
   EXPECT_THAT(refusal({"mesh.tensor=2"}, {"cpu", "cpu:precision=bfloat16"}),
               HasSubstr("train.precision"));
+  const std::vector<WorkerSpec> other = {parse_worker_spec("cpu:precision=bfloat16")};
+  EXPECT_TRUE(is_possible(parse_job("", "test", {"mesh.tensor=2"})));
+  EXPECT_FALSE(is_possible(parse_job("", "test", {"mesh.tensor=2"}), other));
 }
 
 TEST(Combinations, ShardsDoNotGoWithEverything) {

@@ -212,6 +212,10 @@ TEST(StagesChoice, TensorsMayBeInPartsToo) {
   ASSERT_THAT(stated, SizeIs(1));
   EXPECT_THAT(stated[0].tensor_weights, ElementsAre(3, 1));
   EXPECT_THAT(choose_stages(input, cluster, {.tensor = 3}), SizeIs(0));
+  // By speed, and by memory, where the first does not fit.
+  const auto tight = hosts({{1, 3}}, 0.1 * whole_bytes(model), kInside, kGigabitLink);
+  const StagesWish by_speed{.stages = 1, .tensor = 2, .parts_by_speed = true};
+  EXPECT_THAT(choose_stages(input, tight, by_speed), SizeIs(2));
 }
 
 TEST(StagesChoice, SlowLinksKeepTensorsWhole) {

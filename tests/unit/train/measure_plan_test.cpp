@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "bimetal/job/mesh_keys.h"
 #include "bimetal/plan/link_probe.h"
 #include "support/thread_ranks.h"
 #include "unit/train/training_job.h"
@@ -57,6 +60,43 @@ TEST(MeasurePlan, WorksForOneWorker) {
     EXPECT_EQ(plan.plan.predictions.size(), 1u);
     EXPECT_EQ(plan.plan.chosen().way, plan::Way::Alone);
   });
+}
+
+/// Of two workers.
+MeasuredPlan measure_meshes_on(const job::JobConfig& job, const std::string& worker) {
+  MeasuredPlan first;
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    TrainerOptions options;
+    options.worker = job::parse_worker_spec(worker);
+    options.local_rank = rank;
+    options.local_world_size = group.size();
+    options.host_name = "host";
+    progress::Observer observer;
+    auto plan = measure_meshes(job, group, options, observer);
+    if (rank == 0) first = std::move(plan);
+  });
+  return first;
+}
+
+TEST(MeasurePlan, PartsAreForWhoMayHaveThem) {
+  const test::SyntheticImages images(64, 32);
+  job::JobConfig job = test::small_job(images);
+  job.train.dtype = "float32";
+  job.mesh.tensor = job::kAutoTensor;
+  job.mesh.tensor_parts = "speed";
+  EXPECT_TRUE(measure_meshes_on(job, "cpu:threads=1").mesh_input.parts);
+  EXPECT_FALSE(measure_meshes_on(job, "cpu:threads=1,precision=bfloat16").mesh_input.parts);
+  job.zero.level = 1;
+  EXPECT_FALSE(measure_meshes_on(job, "cpu:threads=1").mesh_input.parts);
+}
+
+TEST(MeasurePlan, WeightsOfAMeshsReplicasAreNotThoseOfItsRanks) {
+  const test::SyntheticImages images(64, 32);
+  job::JobConfig job = test::small_job(images);
+  job.mesh.tensor = 2;
+  job.zero.level = 1;
+  job.zero.weights = {1};
+  EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").memory_input.asked.level, 1);
 }
 
 TEST(LinkProbe, RanksAgreeOnSaneFigures) {

@@ -126,7 +126,7 @@ TogetherArguments together(const EvaluateArguments& arguments) {
 }
 
 int evaluate_command(const EvaluateArguments& arguments) {
-  const auto job = read_job(arguments.job, arguments.set);
+  const auto job = job_of_use(read_job(arguments.job, arguments.set));
   if (launch::looks_like_rank()) {
     enter_python_for(job);
     if (const auto env = find_rank(job); env && env->world_size > 1) {

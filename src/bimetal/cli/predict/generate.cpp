@@ -142,10 +142,11 @@ int generate_alone(const GenerateArguments& arguments, const std::string& worker
 
 int generate_command(GenerateArguments arguments) {
   if (const auto server = address_of(arguments.run)) return ask_server(arguments, *server);
-  const auto job = resolve_run(arguments);
+  auto job = job_of_use(resolve_run(arguments));
   if (const auto env = find_rank(job); env && env->world_size > 1) {
     return generate_as_rank(*env, job, worker_of_rank(*env, arguments.workers, job), arguments);
   }
+  job.cluster.workers = workers_of_text(job);
   const auto workers = choose_workers(arguments.workers, job);
   if (workers.size() > 1) return generate_in_parts(arguments, job, workers);
   mesh_of_text(job.mesh, 1);  // throws where it is of more

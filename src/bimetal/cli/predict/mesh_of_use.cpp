@@ -2,17 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/job/mesh_keys.h"
+#include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::cli {
 namespace {
 
-/// A pass has no order of its own: stages have one piece each.
-job::MeshConfig without_schedule(job::MeshConfig mesh) {
+/// A pass has no order of its own: stages have one piece each. What is open becomes stages.
+job::MeshConfig for_a_pass(job::MeshConfig mesh) {
   if (mesh.schedule == "interleaved") mesh.cuts.clear();
   mesh.schedule = job::MeshConfig().schedule;
+  if (mesh.tensor != job::kAutoTensor) return mesh;
+  mesh.tensor = 1;
+  mesh.tensor_parts = job::MeshConfig().tensor_parts;
+  mesh.tensor_weights.clear();
+  if (mesh.stages == 1) mesh.stages = job::kAutoStages;
   return mesh;
 }
 
@@ -30,11 +38,44 @@ job::MeshConfig filled(job::MeshConfig mesh, int ranks) {
 }  // namespace
 
 bool cuts_model(const job::MeshConfig& mesh) {
-  return mesh.stages == job::kAutoStages || mesh.stages * mesh.tensor > 1;
+  return is_open(mesh) || mesh.stages * mesh.tensor > 1;
+}
+
+job::JobConfig job_of_use(job::JobConfig job) {
+  const job::JobConfig usual;
+  job.zero = {};
+  job.compression = {};
+  job.parallel.mode = usual.parallel.mode;
+  job.parallel.exact = usual.parallel.exact;
+  job.train.optimizer = usual.train.optimizer;
+  job.train.recompute = usual.train.recompute;
+  job.train.deterministic = false;
+  job.checkpoint.keep_best = false;
+  job.mesh.sequence_parallel = false;
+  return job;
+}
+
+std::vector<std::string> workers_of_text(const job::JobConfig& job) {
+  const auto& all = job.cluster.workers;
+  if (all.empty() || is_open(job.mesh) || !cuts_model(job.mesh)) return all;
+  parallel::MeshShape shape;
+  try {
+    shape = train::shape_of(job.mesh, static_cast<int>(all.size()));
+  } catch (const Error&) {
+    return all;  // mesh_of_text() says what would do
+  }
+  std::vector<std::string> workers;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    for (int part = 0; part < shape.tensor; ++part) {
+      const auto rank = parallel::rank_at(shape, {stage, 0, part});
+      workers.push_back(all[static_cast<std::size_t>(rank)]);
+    }
+  }
+  return workers;
 }
 
 job::MeshConfig mesh_of_text(job::MeshConfig mesh, int ranks) {
-  mesh = without_schedule(std::move(mesh));
+  mesh = for_a_pass(std::move(mesh));
   mesh.replicas = 1;
   mesh.stage_replicas.clear();
   if (!cuts_model(mesh) || mesh.stages == job::kAutoStages) return filled(std::move(mesh), ranks);
@@ -51,7 +92,7 @@ job::MeshConfig mesh_of_text(job::MeshConfig mesh, int ranks) {
 }
 
 job::MeshConfig mesh_of_evaluation(job::MeshConfig mesh, int ranks) {
-  mesh = without_schedule(std::move(mesh));
+  mesh = for_a_pass(std::move(mesh));
   if (mesh.stages != job::kAutoStages) return mesh;
   mesh.replicas = 1;
   mesh.stage_replicas.clear();

@@ -1,6 +1,9 @@
 #pragma once
 // The mesh in which a trained model is used: as [mesh] has it for training, but for what training
-// alone needs.
+// alone needs. What [mesh] leaves open ("auto") becomes stages.
+
+#include <string>
+#include <vector>
 
 #include "bimetal/job/job_config.h"
 
@@ -11,10 +14,19 @@ namespace bimetal::cli {
 /// number of ranks, with what would do.
 job::MeshConfig mesh_of_text(job::MeshConfig mesh, int ranks);
 
-/// For an evaluation: stages = "auto" are as many as there are workers, without replicas.
+/// For an evaluation: where stages or tensor are "auto", and no number of stages is stated, they
+/// are as many as there are workers, without replicas.
 job::MeshConfig mesh_of_evaluation(job::MeshConfig mesh, int ranks);
 
-/// Whether the mesh cuts the model: a number of stages, "auto" included, or parts of tensors.
+/// Whether the mesh cuts the model: a number of stages or parts of tensors, "auto" included.
 bool cuts_model(const job::MeshConfig& mesh);
+
+/// The job without what training alone looks at, and what alone would refuse a mesh: levels of
+/// ZeRO, compression, parameter servers, the optimizer, recomputation, sequence parallelism.
+job::JobConfig job_of_use(job::JobConfig job);
+
+/// Of the job's workers those of the first replica, which a text goes through; all where the mesh
+/// is open, cuts nothing or is of another number of workers.
+std::vector<std::string> workers_of_text(const job::JobConfig& job);
 
 }  // namespace bimetal::cli

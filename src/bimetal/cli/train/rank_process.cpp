@@ -29,8 +29,8 @@ LaunchedRank launched_rank() {
   const char* job = std::getenv(kJobVariable);
   if (!env || job == nullptr) {
     throw Error(ErrorCode::InvalidArgument,
-                "this subcommand is for the ranks that `bimetal train` and `bimetal plan` start; "
-                "run those");
+                "this subcommand is for the ranks that a launcher starts: run `bimetal train`, "
+                "`plan`, `generate` or `evaluate`");
   }
   LaunchedRank rank{*env, job::parse_job(job, "the launcher's job")};
   enter_python_for(rank.job);

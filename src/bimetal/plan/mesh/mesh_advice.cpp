@@ -164,11 +164,8 @@ std::string keys_of(const MeshChoice& choice) {
   } else if (counts.front() > 1 && choice.scheme != Scheme::Data) {
     keys.push_back(fmt::format("mesh.replicas={}", counts.front()));
   }
-  // Without stages a rank of several that has no memory left cannot repeat a step.
-  if (choice.scheme == Scheme::Tensor && choice.micro_batches > 1) {
-    const auto most = *std::ranges::max_element(choice.stages.front().samples);
-    keys.push_back(fmt::format("train.micro_batch={}",
-                               (most + choice.micro_batches - 1) / choice.micro_batches));
+  if (const auto most = choice.most_at_once(); most > 0) {
+    keys.push_back(fmt::format("train.micro_batch={}", most));
   }
   const bool cut = choice.scheme == Scheme::Pipeline || choice.scheme == Scheme::Tensor;
   if (!cut || choice.keeping != Keeping{}) {

@@ -141,6 +141,12 @@ bool MeshChoice::even() const {
   return as_many_in_each(stages, &MeshStage::devices);
 }
 
+std::int64_t MeshChoice::most_at_once() const {
+  if (scheme != Scheme::Tensor || micro_batches <= 1) return 0;
+  const auto most = *std::ranges::max_element(stages.front().samples);
+  return (most + micro_batches - 1) / micro_batches;
+}
+
 MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster) {
   check(input, cluster);
   auto found = search_meshes(input, cluster, kMostLevel);

@@ -72,6 +72,9 @@ struct MeshChoice {
   }
   /// Whether all stages have as many replicas: is_box() of their devices.
   bool even() const;
+  /// What train.micro_batch has to be, since without stages a step whose parts do not fit cannot be
+  /// made again in smaller ones; 0: what a run takes by itself.
+  std::int64_t most_at_once() const;
 };
 
 struct MeshPlan {

@@ -118,7 +118,8 @@ std::vector<MeshChoice> with_parts(const MeshInput& input, const Cluster& cluste
   auto all = in_stages_of(input, cluster, wish, groups, by_speed);
   const auto by_memory = parts_by_memory(cluster, groups);
   if (by_memory == by_speed || std::ranges::any_of(all, &MeshChoice::fits)) return all;
-  return in_stages_of(input, cluster, wish, groups, by_memory);
+  std::ranges::move(in_stages_of(input, cluster, wish, groups, by_memory), std::back_inserter(all));
+  return all;
 }
 
 /// Numbers of parts that the wish, the devices and the model allow.

@@ -13,12 +13,12 @@ struct StagesWish {
   int stages = 0;    ///< 0: any number
   int replicas = 0;  ///< of each stage; 0: any number
   int tensor = 1;    ///< devices that have a replica's tensors in parts; 0: any number
-  /// Of these parts; empty: equal ones, or by speed (and where that does not fit, by memory).
+  /// Of these parts; empty: equal ones, or by speed (and where that does not fit, by memory, too).
   std::vector<double> tensor_weights = {};
   bool parts_by_speed = false;
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int micro_batches = 0;  ///< 0: as many as a run takes by itself
-  Keeping keeping = {};   ///< level (pipelines: 0 or 1 of each stage's replicas), recomputation
+  Keeping keeping = {};   ///< level (pipelines: 0 to 2 of each stage's replicas), recomputation
   bool pipelines = true;  ///< the job has nothing that refuses them
   bool uneven = true;     ///< nor stages with replicas of their own number
 };

@@ -255,6 +255,7 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
   }
   return memory_use(part, choice.keeping,
                     {.ranks = static_cast<int>(replicas),
+                     .shard = 1 / replicas,
                      .samples = static_cast<double>(of_stage.samples[replica]),
                      .at_once = std::ceil(own),
                      .bucket_bytes = whole_.bucket_mb * double(1 << 20)},

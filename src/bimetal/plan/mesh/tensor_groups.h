@@ -31,8 +31,9 @@ class TensorGroups {
   TensorGroups(const MeshInput& input, const Cluster& cluster, Groups groups,
                std::vector<double> weights);
 
-  /// The model and the cluster as groups are to be planned with: no levels of ZeRO, no offloading,
-  /// and no stages of uneven replicas, which do not go with parts. Valid as long as this is.
+  /// The model and the cluster as groups are to be planned with: without offloading and stages of
+  /// uneven replicas, which do not go with parts. Levels of ZeRO do, but are not planned. Valid as
+  /// long as this is.
   const MeshInput& input() const noexcept { return grouped_; }
   const Cluster& cluster() const noexcept { return *of_groups_; }
 

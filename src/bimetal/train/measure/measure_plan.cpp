@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <span>
 #include <utility>
@@ -114,14 +115,24 @@ std::string name_of(const RankDevice& device, const std::vector<RankDevice>& all
   return one_host ? name : fmt::format("{} on {}", name, device.host);
 }
 
-/// Whether the job has nothing that refuses tensors in parts.
-bool may_have_parts(job::JobConfig job) {
+/// Whether the job has nothing that refuses tensors in parts on such a worker, of sizes that a plan
+/// states.
+bool may_have_parts(job::JobConfig job, const job::WorkerSpec& worker) {
   if (job.zero.level > 0) return false;  // groups of tensor ranks are planned without shards
   job.mesh.stages = 1;
   job.mesh.stage_replicas.clear();
   job.mesh.cuts.clear();
   job.mesh.tensor = 2;
-  return job::is_possible(job);
+  job.mesh.tensor_parts = "equal";
+  return job::is_possible(job, {&worker, 1});
+}
+
+/// As it is asked of ranks that have the whole model: weights of a mesh's replicas say nothing of
+/// these.
+job::JobConfig of_whole_model(job::JobConfig job, int ranks) {
+  const bool cut = job.mesh.stages * job.mesh.tensor > 1;
+  if (cut && std::ssize(job.zero.weights) != ranks) job.zero.weights.clear();
+  return job;
 }
 
 /// Before anybody's speed is known: equal shares.
@@ -173,12 +184,14 @@ plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> 
   return {std::move(devices), std::move(network)};
 }
 
-/// Whether all ranks compute in that precision, which tensors in parts need. Collective.
-bool all_compute_in(precision::Precision mine, comm::Group group) {
-  const auto number = static_cast<std::int64_t>(mine);
+/// Whether all ranks may have tensors in parts, and compute in one precision, which these need.
+/// Collective.
+bool all_may_have_parts(const job::JobConfig& job, const job::WorkerSpec& worker,
+                        precision::Precision mine, comm::Group group) {
+  const auto number = may_have_parts(job, worker) ? static_cast<std::int64_t>(mine) : -1;
   std::array<std::int64_t, 2> ends = {number, -number};
   group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max).wait();
-  return ends[0] == -ends[1];
+  return number >= 0 && ends[0] == -ends[1];
 }
 
 void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Group group,
@@ -217,12 +230,13 @@ void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptio
                 const Measuring& here, precision::Precision precision, bool parts,
                 MeasuredPlan& plan) {
   plan.own_optimizer = here.task->has_optimizer();
-  const bool alike = all_compute_in(precision, group);
-  plan.mesh_input.parts = parts && may_have_parts(job) && alike && !plan.own_optimizer;
+  const bool possible = all_may_have_parts(job, options.worker, precision, group);
+  plan.mesh_input.parts = parts && possible && !plan.own_optimizer;
   plan.input.global_batch = data::make_sampler(*here.task->training(), job.train.seed)
                                 .mean_weight(job.train.global_batch);
-  plan.memory_input = memory_of(job, group, options,
-                                {.job = job,
+  const auto whole = of_whole_model(job, group.size());
+  plan.memory_input = memory_of(whole, group, options,
+                                {.job = whole,
                                  .worker = options.worker,
                                  .task = *here.task,
                                  .place = here.place,

@@ -20,7 +20,7 @@ constexpr std::array<double, 2> kHalves = {1, 1};
 constexpr std::size_t kNumbersOfLoss = 3;  // of each token (parallel/tensor/vocabulary_loss.h)
 
 /// What a unit's ranks sum.
-struct Sums {
+struct UnitSums {
   int forward = 0, backward = 0;
   double forward_bytes = 0, backward_bytes = 0;
 };
@@ -31,7 +31,7 @@ class LoneRank final : public task::TensorRanks {
   explicit LoneRank(std::size_t units) : sums_(units) {}
 
   void begin(std::size_t unit) const { unit_ = unit; }
-  const std::vector<Sums>& sums() const noexcept { return sums_; }
+  const std::vector<UnitSums>& sums() const noexcept { return sums_; }
 
   task::Part part(std::int64_t pieces) const override {
     return {0, balance::whole_parts(pieces, kHalves).front()};
@@ -66,7 +66,7 @@ class LoneRank final : public task::TensorRanks {
   }
 
   mutable std::size_t unit_ = 0;
-  mutable std::vector<Sums> sums_;
+  mutable std::vector<UnitSums> sums_;
 };
 
 /// By the number of pieces, what is cut alike.

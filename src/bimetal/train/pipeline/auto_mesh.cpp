@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,15 +48,12 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
     job.mesh.tensor_parts = "equal";
   }
   // Without stages a step whose parts do not fit cannot be made again in smaller ones.
-  if (choice.scheme == plan::Scheme::Tensor && choice.micro_batches > 1) {
-    const auto most = *std::ranges::max_element(choice.stages.front().samples);
-    job.train.micro_batch = (most + choice.micro_batches - 1) / choice.micro_batches;
-  }
+  if (const auto most = choice.most_at_once(); most > 0) job.train.micro_batch = most;
   return job;
 }
 
-/// What with_choice() changes.
-comm::Bytes encode(const job::JobConfig& job) {
+/// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone.
+comm::Bytes encode(const job::JobConfig& job, const plan::MeshChoice& choice) {
   WireWriter out;
   for (const auto* numbers : {&job.mesh.cuts, &job.mesh.stage_replicas}) {
     out.u32(static_cast<std::uint32_t>(numbers->size()));
@@ -65,7 +61,7 @@ comm::Bytes encode(const job::JobConfig& job) {
   }
   out.i64(job.mesh.stages);
   out.i64(job.mesh.tensor);
-  out.i64(job.train.micro_batch);
+  out.i64(choice.most_at_once());
   out.string(job.mesh.tensor_parts);
   for (const auto weight : job.mesh.tensor_weights) out.f64(weight);
   return std::move(out).take();
@@ -79,7 +75,7 @@ void decode(const comm::Bytes& bytes, job::JobConfig& job) {
   }
   job.mesh.stages = in.i64();
   job.mesh.tensor = in.i64();
-  job.train.micro_batch = in.i64();
+  if (const auto most = in.i64(); most > 0) job.train.micro_batch = most;
   job.mesh.tensor_parts = in.string();
   job.mesh.tensor_weights.clear();
   while (in.remaining() > 0) job.mesh.tensor_weights.push_back(in.f64());
@@ -95,9 +91,10 @@ std::string asked(const job::MeshConfig& mesh) {
 /// where it has none.
 job::JobConfig agree(const job::JobConfig& job, comm::Group group,
                      const std::vector<plan::MeshChoice>& choices, std::size_t units) {
-  auto agreed = choices.empty() ? job : with_choice(job, choices.front());
-  auto told = comm::broadcast_bytes(group, choices.empty() ? comm::Bytes() : encode(agreed), 0,
-                                    Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+  comm::Bytes mine;
+  if (!choices.empty()) mine = encode(with_choice(job, choices.front()), choices.front());
+  const auto told = comm::broadcast_bytes(group, std::move(mine), 0,
+                                          Deadline::after(milliseconds_of(job.parallel.timeout_s)));
   if (told.empty()) {
     const auto parts =
         job.mesh.tensor > 1 ? fmt::format(", mesh.tensor = {}", job.mesh.tensor) : "";
@@ -107,15 +104,17 @@ job::JobConfig agree(const job::JobConfig& job, comm::Group group,
                             asked(job.mesh), group.size(), job.mesh.replicas, parts, units,
                             parts.empty() ? "" : ", or mesh.tensor"));
   }
+  auto agreed = job;
   decode(told, agreed);
   return agreed;
 }
 
-/// Whether the job has nothing that refuses stages, or tensors in parts.
+/// Whether the job has nothing that refuses stages.
 bool may_have_stages(job::JobConfig job) {
   job.mesh.stages = 2;
   job.mesh.cuts = {1};
   job.mesh.tensor = 1;
+  job.mesh.sequence_parallel = false;
   return job::is_possible(job);
 }
 
