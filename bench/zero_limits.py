@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What trains where memory is short: a large GPT-2 at ZeRO's level 3 on ranks that cgroups hold to --limits (GiB), as if they were
-machines of that size. Shards by memory, beside equal ones and PyTorch's FSDP2 under the same limits, and beside a run without
-limits, whose losses it must have.
+machines of that size. Shards by memory, beside equal ones, PyTorch's FSDP2 and (--deepspeed) DeepSpeed's ZeRO-3 under the same
+limits, and beside a run without limits, whose losses it must have.
 
     sudo bench/zero_limits.py                                       # GPT-2 large, 774 million parameters, 9 and 5 GiB
     sudo bench/zero_limits.py --model gpt2-xl --offload both --folder /mnt/nvme
@@ -46,6 +46,7 @@ def arguments():
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
     parser.add_argument("--block", type=int, default=64)
     parser.add_argument("--timeout", type=float, default=1800, help="seconds of a case")
+    parser.add_argument("--deepspeed", default="", help="Python of an environment that has it: zero_vs_fsdp.py")
     parser.add_argument("--cases", default=",".join(CASES))
     args = parser.parse_args()
     args.recompute, args.save = "all", False
@@ -126,6 +127,14 @@ def show(name, failure, report, seconds):
     print(f"{name:34} losses {losses}   peaks {peaks} GiB (planned {planned})   {seconds:.0f} s", flush=True)
 
 
+def show_peer(name, command, limits, timeout_s):
+    begin = time.monotonic()
+    failure, texts = run_limited([command] * len(limits), limits, timeout_s)
+    lines = [line for line in texts[0].splitlines() if line.startswith(name + " ")]
+    title = f"{name}, equal by design, nothing on disk"
+    print(f"{title:34} {failure or lines[0]} (after {time.monotonic() - begin:.0f} s)", flush=True)
+
+
 def main():
     args = arguments()
     print(json.dumps(machine.describe(args.program)))
@@ -149,10 +158,9 @@ def main():
             if report:
                 losses[case] = [point["loss"] for point in report["history"]]
     if "fsdp2" in cases:
-        begin = time.monotonic()
-        failure, texts = run_limited([[sys.executable, *zero_vs_fsdp.fsdp_command(args)]] * len(limits), limits, args.timeout)
-        lines = [line for line in texts[0].splitlines() if line.startswith("FSDP2 ")]
-        print(f"{'FSDP2, equal by design, nothing on disk':34} {failure or lines[0]} (after {time.monotonic() - begin:.0f} s)")
+        show_peer("FSDP2", [sys.executable, *zero_vs_fsdp.fsdp_command(args)], limits, args.timeout)
+    if args.deepspeed:
+        show_peer("DeepSpeed", [args.deepspeed, *zero_vs_fsdp.deepspeed_command(args)], limits, args.timeout)
     if {"unlimited", "memory"} <= losses.keys():
         apart = max(abs(a / b - 1) for a, b in zip(losses["unlimited"], losses["memory"]))
         print(f"losses with and without limits differ by {apart:.1e} of themselves at most")

@@ -3,7 +3,8 @@
 the median time of a step. A GPT-2 on random tokens, AdamW, float32, recomputed, ranks of one machine with a thread each.
 
 FSDP2 trains transformers' GPT2LMHeadModel, a shard for each block; its shards are equal by design. Those of Bimetal are given
-by --shards. Both see as many tokens in a step and compute one block at a time.
+by --shards. Both see as many tokens in a step and compute one block at a time. --deepspeed takes the Python of an environment with
+DeepSpeed (build/deepspeed/bin/python after `make test-deepspeed`) and adds its ZeRO-3 on Gloo.
 """
 
 import argparse
@@ -21,16 +22,21 @@ import zero_memory
 from made_tokens import made_tokens
 
 
+SIZES = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20),
+         "gpt2-xl": (48, 1600, 25)}  # layers, width, heads
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=str(zero_memory.ROOT / "build" / "bimetal"))
     parser.add_argument("--torchrun", default=str(pathlib.Path(sys.executable).with_name("torchrun")))
-    parser.add_argument("--model", default="gpt2", choices=["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
+    parser.add_argument("--model", default="gpt2", choices=list(SIZES))
     parser.add_argument("--shards", default="1,1", help="weights of Bimetal's shards; as many ranks")
     parser.add_argument("--levels", default="0,1,2,3")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
     parser.add_argument("--block", type=int, default=128)
+    parser.add_argument("--deepspeed", default="", help="Python of an environment that has it")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.offload, args.folder, args.recompute, args.memory, args.save = "none", "", "all", "", False
@@ -56,8 +62,7 @@ def fsdp_rank(args):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    sizes = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20),
-             "gpt2-xl": (48, 1600, 25)}[args.model]
+    sizes = SIZES[args.model]
     base = memory("VmRSS")
     torch.manual_seed(1)
     model = GPT2LMHeadModel(GPT2Config(n_layer=sizes[0], n_embd=sizes[1], n_head=sizes[2], n_positions=args.block,
@@ -86,19 +91,27 @@ def fsdp_rank(args):
     dist.destroy_process_group()
 
 
-def fsdp_command(args):
+def command_of(args, script, *more):
     """Of one rank, which finds the others by torchrun's variables."""
-    return [__file__, "--rank", "--model", args.model, "--steps", str(args.steps), "--batch", str(args.batch),
-            "--block", str(args.block)]
+    return [script, *more, "--model", args.model, "--steps", str(args.steps), "--batch", str(args.batch), "--block", str(args.block)]
 
 
-def run_fsdp(args, ranks):
-    command = [args.torchrun, "--nproc-per-node", str(ranks), *fsdp_command(args)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    for line in done.stdout.splitlines():
-        if line.startswith("FSDP2 "):
-            return json.loads(line.removeprefix("FSDP2 "))
-    sys.exit(f"FSDP2 has failed:\n{done.stderr[-2000:]}")
+def fsdp_command(args):
+    return command_of(args, __file__, "--rank")
+
+
+def deepspeed_command(args):
+    return command_of(args, str(pathlib.Path(__file__).with_name("deepspeed_rank.py")))
+
+
+def run_peer(name, torchrun, command, ranks):
+    done = subprocess.run([*torchrun, "--nproc-per-node", str(ranks), *command], capture_output=True, text=True, check=False,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    for told in done.stdout.splitlines():
+        if told.startswith(name + " "):
+            of_ranks = json.loads(told.removeprefix(name + " "))
+            return line(name, [rank["peak"] for rank in of_ranks], max(rank["seconds"] for rank in of_ranks))
+    return sys.exit(f"{name} has failed:\n{done.stderr[-2000:]}")
 
 
 def line(name, peaks, seconds):
@@ -120,8 +133,9 @@ def main():
         if base is None:
             sys.exit(report)
         print(f"{args.model}, {ranks} ranks, Bimetal's shards {args.shards}; MiB above a rank without a model")
-        of_fsdp = run_fsdp(args, ranks)
-        line("FSDP2", [rank["peak"] for rank in of_fsdp], max(rank["seconds"] for rank in of_fsdp))
+        run_peer("FSDP2", [args.torchrun], fsdp_command(args), ranks)
+        if args.deepspeed:
+            run_peer("DeepSpeed", [args.deepspeed, "-m", "torch.distributed.run"], deepspeed_command(args), ranks)
         for level in args.levels.split(","):
             peaks, report = zero_memory.run(args, folder, data, int(level), "none", args.model,
                                             f"vocabulary = 50257\ncontext = {args.block}")
