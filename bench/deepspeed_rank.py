@@ -7,12 +7,9 @@ of a step.
 """
 
 import argparse
-import json
 import os
-import statistics
-import time
 
-from zero_vs_fsdp import SIZES, memory
+from zero_vs_fsdp import SIZES, memory, tell_steps
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
@@ -56,20 +53,13 @@ def main():
     torch.manual_seed(1)
     engine = engine_of(args, dist.get_world_size())
     tokens = torch.randint(0, 256, (args.batch // dist.get_world_size(), args.block))
-    seconds = []
-    for _ in range(args.steps):
-        begin = time.perf_counter()
+
+    def step():
         for block in tokens:
             engine.backward(engine(input_ids=block[None], labels=block[None]).loss)
             engine.step()
-        dist.barrier()
-        seconds.append(time.perf_counter() - begin)
-    mine = {"peak": memory("VmHWM") - base, "seconds": statistics.median(seconds[1:])}
-    everybody = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, mine)
-    if dist.get_rank() == 0:
-        print("DeepSpeed " + json.dumps(everybody))
-    dist.destroy_process_group()
+
+    tell_steps("DeepSpeed", args.steps, step, base)
 
 
 if __name__ == "__main__":

@@ -73,21 +73,32 @@ def fsdp_rank(args):
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     tokens = torch.randint(0, 256, (args.batch // dist.get_world_size(), args.block))
-    seconds = []
-    for _ in range(args.steps):
-        begin = time.perf_counter()
+
+    def step():
         optimizer.zero_grad()
         for i, block in enumerate(tokens):
             model.set_is_last_backward(i + 1 == len(tokens))
             model(input_ids=block[None], labels=block[None]).loss.backward()
         optimizer.step()
+
+    tell_steps("FSDP2", args.steps, step, base)
+
+
+def tell_steps(name, count, step, base):
+    """Makes the steps on all ranks; rank 0 prints each one's peak above `base` MiB and median seconds, behind `name`. Ends the group."""
+    import torch.distributed as dist
+
+    seconds = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        step()
         dist.barrier()
         seconds.append(time.perf_counter() - begin)
     mine = {"peak": memory("VmHWM") - base, "seconds": statistics.median(seconds[1:])}
     everybody = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, mine)
     if dist.get_rank() == 0:
-        print("FSDP2 " + json.dumps(everybody))
+        print(f"{name} " + json.dumps(everybody))
     dist.destroy_process_group()
 
 
