@@ -28,8 +28,6 @@ def engine_of(args, ranks):
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    # Collectives in shared memory of its own, which it would compile first.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     layers, width, heads = SIZES[args.model]
     config = {"train_batch_size": args.batch, "train_micro_batch_size_per_gpu": 1,
               "gradient_accumulation_steps": args.batch // ranks, "zero_optimization": {"stage": 3},
@@ -48,6 +46,8 @@ def main():
     import torch
     import torch.distributed as dist
     torch.set_num_threads(1)
+    # Collectives in shared memory of its own, which it would compile first.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed("gloo", verbose=False)
     base = memory("VmRSS")
     torch.manual_seed(1)
