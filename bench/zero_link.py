@@ -11,13 +11,13 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
 
 import job_file
 import machine
+import pipeline
 import ranks
 import zero_vs_fsdp
 from finish import outputs_of
@@ -74,8 +74,7 @@ def train(hosts, folder, job, settings):
     for setting in settings:
         command += ["--set", setting]
     on_both(hosts, command, folder)
-    points = json.loads(report.read_text())["history"]
-    return statistics.median((b["elapsed_s"] - a["elapsed_s"]) / (b["step"] - a["step"]) for a, b in zip(points, points[1:]))
+    return pipeline.median_step(json.loads(report.read_text()))
 
 
 def forecasts(hosts, folder, job):
