@@ -110,9 +110,9 @@ TEST(MemoryUse, StepsThatAreMeasuredBeforeTrainingCount) {
   EXPECT_NE(memory_use(four_units(), {.level = 2}, load, 0).moment, measured.moment);
 }
 
-// Seven flat tensors: while the first unit goes backward its own is being filled, three are on
-// their way, and of the others this rank has its part.
-TEST(MemoryUse, WhatIsOnItsWayIsNoPartOfASumYet) {
+// Seven flat tensors: while the first unit goes backward its own is being filled and three are on
+// their way; of these and the others this rank has its part of the sum, or the place for it.
+TEST(MemoryUse, WhatIsOnItsWayIsThereBesideItsSum) {
   auto facts = four_units();
   for (int u = 0; u < 3; ++u) facts.units.push_back(facts.units.back());
   for (auto& unit : facts.units) unit.saved = unit.forward_peak = {};
@@ -120,11 +120,26 @@ TEST(MemoryUse, WhatIsOnItsWayIsNoPartOfASumYet) {
   const auto use = memory_use(facts, {.level = 1}, load_of(0.5), 0);
   EXPECT_EQ(use.moment, "backward");
   EXPECT_DOUBLE_EQ(use.buffers, 4 * 4 * kMiB);
-  EXPECT_DOUBLE_EQ(use.gradients, 0.5 * 3 * 4 * kMiB);
+  EXPECT_DOUBLE_EQ(use.gradients, 0.5 * 6 * 4 * kMiB);
   // The tensor that the first unit shares comes when all else of it has gone: with its gradient's
   // parts, which are in the unit's figure, there is no copy of it yet.
   facts.units.front().shared = 1 << 22;
   EXPECT_DOUBLE_EQ(memory_use(facts, {.level = 1}, load_of(0.5), 0).buffers, use.buffers);
+}
+
+// Room for three flat tensors, or for the largest, is there before backward needs it.
+TEST(MemoryUse, RanksOfOneHostSetRoomAsideForWhatIsOnItsWay) {
+  auto facts = four_units();
+  auto load = load_of(0.5, 64, 64);
+  const auto apart = memory_use(facts, {.level = 2}, load, 0);
+  load.one_host = true;
+  const auto together = memory_use(facts, {.level = 2}, load, 0);
+  EXPECT_EQ(together.moment, apart.moment);
+  EXPECT_LT(apart.buffers, 3 * 4 * kMiB);
+  EXPECT_DOUBLE_EQ(together.buffers, 3 * 4 * kMiB);
+  facts.units.back().shared = 1 << 23;
+  EXPECT_DOUBLE_EQ(memory_use(facts, {.level = 2}, load, 0).buffers, 32 * kMiB);
+  EXPECT_DOUBLE_EQ(memory_use(facts, {}, load, 0).buffers, facts.parameter_bytes());
 }
 
 TEST(MemoryUse, AccumulationKeepsWholeGradientsBelowLevelTwo) {

@@ -19,17 +19,20 @@ constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 /// Sums under way at once: enough to keep a link busy, few enough that their memory does not count.
 constexpr std::size_t kMostInFlight = 3;
 
-/// For the flat tensors under way and the one that is being filled, wherever backward has come to.
+/// In which ranks of a host see each other's flat tensors: enough for the largest one, or for the
+/// one that is being filled and two under way. It is never given back, and what finds no place in
+/// it is summed all the same.
 std::size_t room_for(const std::vector<FlatPlan>& plans) {
+  constexpr std::size_t kAtOnce = 3;
   std::size_t most = 0;
-  for (std::size_t first = 0; first < plans.size(); ++first) {
-    std::vector<std::size_t> bytes;
-    for (std::size_t flat = first; flat < std::min(plans.size(), first + kMostInFlight + 1);
-         ++flat) {
-      bytes.push_back(static_cast<std::size_t>(plans[flat].count) *
-                      c10::elementSize(plans[flat].dtype));
-    }
-    most = std::max(most, GroupRoom::bytes_for(bytes));
+  std::deque<std::size_t> last;
+  for (const auto& plan : plans) {
+    const std::size_t bytes = static_cast<std::size_t>(plan.count) * c10::elementSize(plan.dtype);
+    most = std::max(most, GroupRoom::bytes_for({{bytes}}));
+    if (plan.shared) continue;
+    last.push_back(bytes);
+    if (last.size() > kAtOnce) last.pop_front();
+    most = std::max(most, GroupRoom::bytes_for(std::vector(last.begin(), last.end())));
   }
   return most;
 }
@@ -157,6 +160,7 @@ void GradientShards::take(std::size_t parameter) {
   const auto& plan = plans_[index];
   auto& tensor = parameters_[parameter];
   if (!filling.flat.defined()) {
+    take_arrived();
     filling.flat = tensor.is_cpu() ? room_.take(plan.count, plan.dtype)
                                    : torch::empty({plan.count},
                                                   torch::dtype(plan.dtype).device(tensor.device()));
@@ -192,6 +196,11 @@ void GradientShards::send_ready() {
     span_.watch(exchange.work());
     in_flight_.push_back({index, std::move(memory), std::move(own), first, std::move(exchange)});
   }
+}
+
+/// Their memory is free for what comes next.
+void GradientShards::take_arrived() {
+  while (!in_flight_.empty() && in_flight_.front().exchange.work().done()) arrive();
 }
 
 void GradientShards::make_room() {

@@ -95,6 +95,7 @@ class GradientShards {
   void take(std::size_t parameter);
   void take_missing(std::size_t first);
   void send_ready();
+  void take_arrived();
   void make_room();
   void arrive();
 

@@ -1,6 +1,7 @@
 #include "bimetal/plan/memory/memory_use.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace bimetal::plan {
@@ -27,6 +28,7 @@ class StepWalk {
   }
 
   MemoryUse run() {
+    if (in_shards() && load_.one_host && load_.host_is_device) room_ = shared_room();
     begin();
     for (std::size_t unit = 0; unit < facts_.units.size(); ++unit) forward(unit);
     for (std::size_t unit = facts_.units.size(); unit-- > 0;) backward(unit);
@@ -78,6 +80,18 @@ class StepWalk {
     }
   }
 
+  /// What gradient_shards.cpp sets aside for good.
+  double shared_room() const {
+    double most = 0, last = 0, before = 0;
+    for (const auto& flat : flats_) {
+      most = std::max(most, flat.bytes);
+      if (flat.shared) continue;
+      most = std::max(most, before + last + flat.bytes);
+      before = std::exchange(last, flat.bytes);
+    }
+    return most;
+  }
+
   /// Bytes of the flat tensors that are on their way or being filled while `unit` goes backward,
   /// and of those before them, of which this rank has its part of the sum. A shared tensor's
   /// gradient comes when all else of its first unit's has gone.
@@ -94,8 +108,10 @@ class StepWalk {
         sent.in_memory += flat->bytes;
       }
     }
+    // The sum has a place of its own from the beginning.
     for (std::size_t i = 0; i < through.size(); ++i) {
-      (i + kFlatsInFlight < through.size() ? sent.summed : sent.in_memory) += through[i];
+      if (i + kFlatsInFlight >= through.size()) sent.in_memory += through[i];
+      sent.summed += through[i];
     }
     return sent;
   }
@@ -221,11 +237,12 @@ class StepWalk {
     use.gradients = gradients_left(facts_.units.size() - 1);
     use.optimizer = states();
     use.activations = forward_activations(unit);
-    use.buffers = replicated_buckets();
+    use.buffers = set_aside();
     consider("forward", use);
   }
 
-  double replicated_buckets() const { return !in_shards() && load_.ranks > 1 ? whole_ : 0; }
+  /// Between backward passes, too: all buckets, or the room for shards.
+  double set_aside() const { return in_shards() ? room_ : load_.ranks > 1 ? whole_ : 0; }
 
   void backward(std::size_t unit) {
     MemoryUse use;
@@ -233,11 +250,12 @@ class StepWalk {
     use.optimizer = states();
     use.activations = backward_activations(unit);
     use.gradients = gradients_left(unit) + group_gradients(unit);
-    use.buffers = replicated_buckets();
+    use.buffers = set_aside();
     if (in_shards()) {
       const auto [in_memory, summed] = sent(unit);
       if (keeping_.level == 1 || !accumulates()) use.gradients += shard() * summed;
-      use.buffers = in_memory + (keeping_.level == 3 ? resident_ : 0);
+      // In memory that all see a sum is there by the time that its place is wanted.
+      use.buffers = (room_ > 0 ? room_ : in_memory) + (keeping_.level == 3 ? resident_ : 0);
     } else if (load_.ranks == 1 && !accumulates()) {
       use.gradients += from(unit);
     }
@@ -250,7 +268,7 @@ class StepWalk {
     use.gradients = in_shards() ? with_copy() * whole_ : load_.ranks == 1 ? whole_ : 0;
     use.optimizer = states();
     use.activations = batches();
-    use.buffers = replicated_buckets();
+    use.buffers = set_aside();
     consider("the update", use);
   }
 
@@ -267,6 +285,7 @@ class StepWalk {
   std::vector<double> below_;         ///< bytes of the parameters of the units before each
   std::vector<double> copies_below_;  ///< likewise of what autocast copies of them
   double resident_ = 0;               ///< bytes that stay whole at level 3
+  double room_ = 0;                   ///< for gradients on their way, set aside
   std::vector<Flat> flats_;
   MemoryUse most_;
 };

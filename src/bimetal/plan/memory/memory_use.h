@@ -33,6 +33,7 @@ struct RankLoad {
   double at_once = 1;          ///< samples of its largest micro-batch
   bool host_is_device = true;  ///< a CPU: what is kept on the host is in the same memory
   bool keeps_freed = false;    ///< memory of freed tensors, where there is room (spare_for)
+  bool one_host = false;       ///< all ranks see each other's memory, and sum shards there
   double bucket_bytes = 25 << 20;
   /// Of the largest step that it makes before training, to measure its speed, with a model that
   /// nobody shares: levels 0 and 1. 0: none.

@@ -259,6 +259,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   const auto deadline = Deadline::after(milliseconds_of(job.parallel.timeout_s));
   for (const auto& bytes : comm::all_gather_bytes(group, encode(mine), deadline)) {
     input.ranks.push_back(decode(bytes, group.size()));
+    input.ranks.back().load.one_host = group.transport() == comm::Transport::shm;
   }
   gather_in_one_type(input.ranks);
   input.asked = {.level = static_cast<int>(job.zero.level),
