@@ -1,6 +1,7 @@
 """Jobs whose model is in stages and whose tensors are in parts, both at once: what one worker would have learnt, also where they
 go on from and to other meshes; a worker that is killed or stuck; what cannot be."""
 
+import json
 import os
 import signal
 
@@ -46,6 +47,39 @@ class Mesh(TextJob):
         self.assertEqual([report["mesh"][key] for key in ("stages", "replicas", "tensor")], [2, 1, 2])
         self.assert_same_end("both", 3)
         self.assert_nothing_left()
+
+    def test_auto_keeps_parts_as_the_job_says(self):
+        """Two replicas of what is in parts, or sequences in parts, too: nothing else is left open."""
+        self.run_to(self.write_text_job("alone"), 3, ranks=1)
+        for level in (1, 2, 3):
+            with self.subTest(level=level):
+                name = f"level{level}"
+                job, _ = self.run_to(self.write_text_job(name, mesh__tensor="auto", mesh__replicas=2, zero__level=level), 3, ranks=4)
+                self.assertRegex(job.out, rf'mesh.tensor = "auto": tensors in parts on 2 × 2 replicas, ZeRO level {level}, .* a step')
+                self.assertRegex(job.out, rf"ZeRO level {level}: .* in shards")
+                self.assertIn("the tensors of a replica are in parts on 2 ranks", job.out)
+                self.assert_same_end(name, 3)
+        job, _ = self.run_to(self.write_text_job("open", zero__level=1), 3, "--set", "mesh=auto", ranks=2)
+        self.assertRegex(job.out, r'mesh = "auto": .*tensors in parts on 2.*, ZeRO level 1, .* a step')
+        self.assert_same_end("open", 3)
+        job, _ = self.run_to(self.write_text_job("sequences", mesh__tensor="auto", mesh__replicas=1, mesh__sequence_parallel=True), 3,
+                             ranks=2)
+        self.assertIn("as are the sequences between them", job.out)
+        self.assert_same_end("sequences", 3)
+        job, _ = self.run_to(self.write_text_job("whole", mesh__tensor="auto", mesh__sequence_parallel=True), 3, ranks=1)
+        self.assert_same_end("whole", 3)
+        self.assert_nothing_left()
+
+    def test_a_plan_has_parts_in_shards(self):
+        job = self.write_text_job("plan", zero__level=1)
+        plan = self.start("plan", job, *["--worker", "cpu:threads=1"] * 2, "--json").wait()
+        self.assertEqual(plan.status, 0, plan.err)
+        meshes = json.loads(plan.out)["mesh"]
+        ways = meshes["best"] + meshes["others"]
+        self.assertTrue([way for way in ways if way["tensor"] == 2], meshes)
+        for device in (device for way in meshes["best"] for stage in way["stages"] for device in stage["devices"]):
+            self.assertGreater(device["kept_bytes"], 16 << 20)
+            self.assertGreater(device["peak_bytes"], device["kept_bytes"])
 
     def test_a_killed_worker_is_named_and_others_go_on(self):
         job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=2, checkpoint__dir=str(self.checkpoints))

@@ -203,10 +203,12 @@ constexpr Combination kImpossible[] = {
      },
      "train.deterministic does not go with mesh.tensor = \"auto\": what is chosen follows from "
      "measured speed, and may be another in the next run; give mesh.tensor a number"},
-    {[](const Asked& asked) { return asked.job.mesh.sequence_parallel && !asked.in_parts(); },
-     "mesh.sequence_parallel needs mesh.tensor of at least 2 (a number, not \"auto\"): it cuts "
-     "sequences where ranks that share a replica's tensors would all keep the same; set "
-     "mesh.tensor, or leave it out"},
+    {[](const Asked& asked) {
+       return asked.job.mesh.sequence_parallel && asked.job.mesh.tensor == 1;
+     },
+     "mesh.sequence_parallel needs mesh.tensor of at least 2, or \"auto\": it cuts sequences where "
+     "ranks that share a replica's tensors would all keep the same; set mesh.tensor, or leave it "
+     "out"},
     {[](const Asked& asked) {
        return asked.job.mesh.sequence_parallel && asked.job.zero.level > 0;
      },
@@ -266,13 +268,6 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.open() && !asked.job.mesh.stage_replicas.empty(); },
      "mesh.stages and mesh.tensor = \"auto\" do not go with a number of mesh.replicas for each "
      "stage: give both keys a number, or leave mesh.replicas out"},
-    {[](const Asked& asked) {
-       const auto& mesh = asked.job.mesh;
-       return asked.in_parts() && mesh.stages == kAutoStages && asked.job.zero.level > 0;
-     },
-     "mesh.stages = \"auto\" with a number in mesh.tensor does not go with zero.level: meshes with "
-     "tensors in parts are planned without shards; give mesh.stages a number, too, or take "
-     "zero.level = 0"},
     {[](const Asked& asked) { return asked.uneven() && asked.in_parts(); },
      "mesh.tensor does not go with replicas of their own number for each stage: parts of tensors "
      "would have to be sent by several ways; give mesh.replicas one number"},

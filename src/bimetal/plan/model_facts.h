@@ -37,8 +37,9 @@ struct SplitFacts {
 struct PartFacts {
   std::vector<SplitFacts> splits = {};  ///< empty: each rank has all of the unit
   /// Of the unit's figures the part, from 0 to 1, that each rank has however small its own is.
-  double saved = 1, forward_peak = 1, backward_peak = 1, forward_s = 1, backward_s = 1;
-  double forward_sums = 0, backward_sums = 0;                    ///< all-reduces over the ranks
+  double output = 1, saved = 1, forward_peak = 1, backward_peak = 1, forward_s = 1, backward_s = 1;
+  /// All-reduces over the ranks; a reduce_scatter or an all_gather is half of one.
+  double forward_sums = 0, backward_sums = 0;
   Linear forward_summed_bytes = {}, backward_summed_bytes = {};  ///< of all of them together
 };
 

@@ -4,9 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <utility>
 
-#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/job/combinations.h"
@@ -84,6 +84,13 @@ Precision choose_precision(const job::JobConfig& job, const job::WorkerSpec& wor
   const auto precision = precision::precision_named(name);
   precision::require_precision(precision, place.device);
   return precision;
+}
+
+bool all_in_one_precision(comm::Group group, std::optional<Precision> mine, Deadline deadline) {
+  const auto number = mine ? static_cast<std::int64_t>(*mine) : -1;
+  std::array<std::int64_t, 2> ends = {number, -number};
+  group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max, deadline).wait();
+  return number >= 0 && ends[0] == -ends[1];
 }
 
 RankPrecisions::RankPrecisions(comm::Group group, const job::JobConfig& job,

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/device/place.h"
 #include "bimetal/job/job_config.h"
@@ -23,6 +24,11 @@ namespace bimetal::train {
 /// Unsupported for a precision that the device lacks; require_possible()'s.
 precision::Precision choose_precision(const job::JobConfig& job, const job::WorkerSpec& worker,
                                       const device::Place& place, const task::Task& task);
+
+/// Whether every rank has a precision, and all the same: what ranks with tensors in parts need, who
+/// add up what they compute. Collective.
+bool all_in_one_precision(comm::Group group, std::optional<precision::Precision> mine,
+                          Deadline deadline);
 
 /// What all ranks of a run compute in. Safe from any thread.
 class RankPrecisions {

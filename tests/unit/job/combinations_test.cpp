@@ -100,8 +100,7 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
   EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=auto"}), "");
   EXPECT_EQ(refusal({"mesh.tensor=auto", "zero.level=1"}), "");
   EXPECT_EQ(refusal({"mesh=auto", "zero.level=1"}), "");
-  EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.stages=auto", "zero.level=1"}),
-              HasSubstr("give mesh.stages a number"));
+  EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=auto", "zero.level=1"}), "");
   EXPECT_THAT(refusal({"mesh=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"mesh.tensor=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"mesh.tensor=auto", "train.deterministic=true"}),
@@ -115,8 +114,7 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
                      "train.recompute=all", "data.block=2"}),
             "");
   EXPECT_THAT(refusal({"mesh.sequence_parallel=true"}), HasSubstr("set mesh.tensor"));
-  EXPECT_THAT(refusal({"mesh.tensor=auto", "mesh.sequence_parallel=true"}),
-              HasSubstr("a number, not \"auto\""));
+  EXPECT_EQ(refusal({"mesh.tensor=auto", "mesh.sequence_parallel=true"}), "");
   EXPECT_THAT(refusal({"mesh.tensor=2", "mesh.sequence_parallel=true", "zero.level=1"}),
               HasSubstr("does not go with zero.level"));
   EXPECT_THAT(refusal({"mesh.tensor=3", "mesh.sequence_parallel=true", "data.block=2"}),

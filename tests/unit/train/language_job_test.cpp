@@ -319,6 +319,26 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsToo) {
   EXPECT_EQ(plan::most_tensor_ranks(*whole), 1) << "nobody has asked";
 }
 
+// With sequences in parts as much is sent, by halves, and normalisations keep their positions.
+TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsOfSequencesToo) {
+  job_.model.name = GetParam();
+  const auto task = test::task_of(job_);
+  UnitMeasureOptions options{.dtype = torch::kFloat64, .repeats = 0, .parts = true};
+  const auto whole = measure_units(job_.train, *task, options);
+  options.sequences = true;
+  const auto parts = measure_units(job_.train, *task, options);
+  ASSERT_TRUE(whole && parts);
+  const auto &one = parts->units[1].in_parts, &other = whole->units[1].in_parts;
+  EXPECT_EQ(one.forward_sums, 2);
+  EXPECT_EQ(one.backward_sums, 2);
+  EXPECT_DOUBLE_EQ(one.forward_summed_bytes.at(4), other.forward_summed_bytes.at(4));
+  EXPECT_DOUBLE_EQ(one.backward_summed_bytes.at(4), other.backward_summed_bytes.at(4));
+  EXPECT_LT(one.saved, other.saved);
+  EXPECT_DOUBLE_EQ(one.output, 0);
+  EXPECT_DOUBLE_EQ(other.output, 1);
+  EXPECT_EQ(parts->units.back().in_parts.forward_sums, 2.5) << "of the loss, and a gather";
+}
+
 // The head's gradient, and the embedding's, which is added to it: not their sum as a third.
 TEST_F(LanguageJobErrors, TheGradientOfATiedTensorIsThereTwiceAtMost) {
   job_.model.vocabulary = 20'000;

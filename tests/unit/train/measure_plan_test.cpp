@@ -86,8 +86,13 @@ TEST(MeasurePlan, PartsAreForWhoMayHaveThem) {
   job.mesh.tensor_parts = "speed";
   EXPECT_TRUE(measure_meshes_on(job, "cpu:threads=1").mesh_input.parts);
   EXPECT_FALSE(measure_meshes_on(job, "cpu:threads=1,precision=bfloat16").mesh_input.parts);
-  job.zero.level = 1;
-  EXPECT_FALSE(measure_meshes_on(job, "cpu:threads=1").mesh_input.parts);
+  EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.level_in_parts, 3);
+  for (job.zero.level = 1; job.zero.level < 4; ++job.zero.level) {
+    EXPECT_TRUE(measure_meshes_on(job, "cpu:threads=1").mesh_input.parts) << job.zero.level;
+  }
+  job.zero = {};
+  job.mesh.sequence_parallel = true;
+  EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.level_in_parts, 0);
 }
 
 TEST(MeasurePlan, WeightsOfAMeshsReplicasAreNotThoseOfItsRanks) {

@@ -69,7 +69,9 @@ nlohmann::json choice_json(const plan::Cluster& cluster, const MeshChoice& choic
       own["devices"].push_back({{"device", stage.devices[i]},
                                 {"name", cluster.device(stage.devices[i]).name},
                                 {"samples", stage.samples[replica]},
-                                {"peak_bytes", choice.peak_bytes[next++]}});
+                                {"peak_bytes", choice.peak_bytes[next]},
+                                {"kept_bytes", choice.kept_bytes[next]}});
+      ++next;
     }
     json["stages"].push_back(std::move(own));
   }

@@ -4,11 +4,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <string>
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/signal_watch.h"
-#include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
 namespace {
@@ -64,18 +62,6 @@ int SignalWatch::stop_requests() const noexcept {
 
 int SignalWatch::first_signal() const noexcept {
   return first_stop_signal;
-}
-
-void SignalWatch::drain() {
-  std::string ignored;
-  read_available(pipe_.read, ignored);
-}
-
-void SignalWatch::pause(std::chrono::milliseconds span) {
-  WaitSet signal;
-  signal.add_readable(pipe_.read.number());
-  signal.wait(span);
-  drain();
 }
 
 }  // namespace bimetal::launch

@@ -6,7 +6,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/signal_watch.h"
-#include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
 namespace {
@@ -51,18 +50,6 @@ int SignalWatch::stop_requests() const noexcept {
 
 int SignalWatch::first_signal() const noexcept {
   return first_console_stop;
-}
-
-void SignalWatch::drain() {
-  std::string ignored;
-  read_available(pipe_.read, ignored);
-}
-
-void SignalWatch::pause(std::chrono::milliseconds span) {
-  WaitSet event;
-  event.add_readable(pipe_.read.number());
-  event.wait(span);
-  drain();
 }
 
 }  // namespace bimetal::launch

@@ -125,8 +125,7 @@ void keep_freed(const MemoryInput& input, std::vector<MemoryUse>& uses) {
     if (!rank.pool.empty()) {
       free = std::min(free, (rank.pool_room - needed[rank.pool]) / sharing[rank.pool]);
     }
-    // Half of it: what the plan does not see wants room, too.
-    uses[r].kept = std::clamp(free / 2, 0.0, spare_for(uses[r].model()));
+    uses[r].kept = kept_beside(uses[r].model(), free);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // How much memory a rank needs to train a model, and for what: docs/planning.md derives it. Pure.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -60,6 +61,12 @@ struct MemoryUse {
 /// What a CPU's heap may keep of freed tensors beside the `most` bytes that were in use.
 constexpr double spare_for(double most) {
   return most / 16 + (16 << 20);
+}
+
+/// What it is to keep of that where so much is `free` beside them: at most half of it, since what a
+/// plan does not see wants room, too.
+constexpr double kept_beside(double most, double free) {
+  return std::clamp(free / 2, 0.0, spare_for(most));
 }
 
 /// `program`: bytes. The figures of an accelerator do not include what lies in the host's memory.

@@ -15,8 +15,9 @@ struct MeshDevice {
   std::string name = {};
   std::size_t host = 0;                                           ///< index of Network::hosts
   double memory_bytes = std::numeric_limits<double>::infinity();  ///< for a model and its training
-  std::size_t facts = 0;  ///< which of the measured facts are of a device like it
-  double slower = 1;      ///< factor on their seconds
+  std::size_t facts = 0;     ///< which of the measured facts are of a device like it
+  double slower = 1;         ///< factor on their seconds
+  bool keeps_freed = false;  ///< memory of freed tensors, where there is room (kept_beside)
 };
 
 struct HostLinks {

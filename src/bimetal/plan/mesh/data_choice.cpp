@@ -31,12 +31,16 @@ Pass pass_of(const ModelFacts& facts, double slower, bool recomputed) {
 class DataChooser {
  public:
   DataChooser(const MeshInput& input, const Cluster& cluster, const std::vector<int>& devices,
-              const Keeping& keeping)
-      : input_(input), cluster_(cluster), devices_(devices), keeping_(keeping) {}
+              const Keeping& keeping, bool may_idle)
+      : input_(input),
+        cluster_(cluster),
+        devices_(devices),
+        keeping_(keeping),
+        may_idle_(may_idle) {}
 
   std::optional<MeshChoice> choose() {
     deal();
-    if (std::ranges::find(shares_, 0) != shares_.end()) return std::nullopt;
+    if (!may_idle_ && std::ranges::find(shares_, 0) != shares_.end()) return std::nullopt;
     MeshChoice choice;
     choice.scheme = devices_.size() == 1 ? Scheme::Alone : Scheme::Data;
     choice.keeping = keeping_;
@@ -45,9 +49,11 @@ class DataChooser {
                       .begin = 0,
                       .end = input_.facts.front().units.size()}};
     double pieces = 1, busy = 0;
+    std::vector<double> needed;
     for (std::size_t i = 0; i < devices_.size(); ++i) {
-      const auto at_once = fit(i, choice);
-      const double own = std::ceil(static_cast<double>(shares_[i]) / at_once);
+      const auto& fitting = fit(i);
+      needed.push_back(fitting.needed);
+      const double own = std::ceil(static_cast<double>(shares_[i]) / fitting.at_once);
       pieces = std::max(pieces, own);
       const auto pass = pass_of(facts(i), device(i).slower, keeping_.recomputed_at_once > 0);
       const double seconds = own * pass.fixed + static_cast<double>(shares_[i]) * pass.per_sample +
@@ -56,6 +62,7 @@ class DataChooser {
       busy += seconds;
     }
     choice.micro_batches = static_cast<int>(pieces);
+    choice.take_peaks(cluster_, needed);
     communicate(pieces, choice);
     choice.bubble = 1 - busy / (choice.step_s * static_cast<double>(devices_.size()));
     return choice;
@@ -72,12 +79,7 @@ class DataChooser {
       all.push_back({.cost = balance::CostModel(pass.fixed, std::max(1e-12, pass.per_sample))});
     }
     shares_ = balance::balanced_shares(all, input_.global_batch);
-    double memory = 0;
-    for (std::size_t i = 0; i < devices_.size(); ++i) memory += device(i).memory_bytes;
-    for (std::size_t i = 0; i < devices_.size(); ++i) {
-      shards_.push_back(std::isfinite(memory) ? device(i).memory_bytes / memory
-                                              : 1.0 / static_cast<double>(devices_.size()));
-    }
+    shards_ = shards_by_memory(cluster_, devices_);
     copied_.assign(devices_.size(), 0.0);
     if (copies()) copied_ = copied_shards(shards_);
   }
@@ -97,27 +99,22 @@ class DataChooser {
 
   using FittingKey = std::tuple<std::size_t, double, std::int64_t, double, double>;
   struct Fitting {
-    double at_once = 1, peak = 0, missing = 0;
+    double at_once = 1, needed = 0;
   };
 
   /// The most samples at once that fit; 1 where even that does not. Alike devices are asked once.
-  double fit(std::size_t i, MeshChoice& choice) {
+  const Fitting& fit(std::size_t i) {
     const FittingKey key = {device(i).facts, device(i).memory_bytes, shares_[i], shards_[i],
                             copied_[i]};
     const auto [place, fresh] = fittings_.try_emplace(key);
     if (fresh) place->second = fitting_of(i);
-    const auto& fitting = place->second;
-    choice.peak_bytes.push_back(fitting.peak);
-    if (fitting.missing > choice.missing_bytes) {
-      choice.missing_bytes = fitting.missing;
-      choice.missing_on = devices_[i];
-    }
-    return fitting.at_once;
+    return place->second;
   }
 
   Fitting fitting_of(std::size_t i) const {
-    const auto limit = input_.micro_batch > 0 ? input_.micro_batch : shares_[i];
-    Fitting fitting{.at_once = static_cast<double>(std::min(limit, shares_[i]))};
+    const auto share = std::max<std::int64_t>(1, shares_[i]);
+    const auto limit = input_.micro_batch > 0 ? input_.micro_batch : share;
+    Fitting fitting{.at_once = static_cast<double>(std::min(limit, share))};
     while (true) {
       const RankLoad load{.ranks = static_cast<int>(devices_.size()),
                           .shard = shards_[i],
@@ -126,9 +123,8 @@ class DataChooser {
                           .at_once = fitting.at_once,
                           .host_is_device = true,
                           .bucket_bytes = input_.bucket_mb * double(1 << 20)};
-      fitting.peak = memory_use(facts(i), keeping_, load, 0).model();
-      fitting.missing = fitting.peak - device(i).memory_bytes;
-      if (fitting.missing <= 0 || fitting.at_once <= 1) return fitting;
+      fitting.needed = memory_use(facts(i), keeping_, load, 0).model();
+      if (fitting.needed <= device(i).memory_bytes || fitting.at_once <= 1) return fitting;
       fitting.at_once = std::max(1.0, std::floor(fitting.at_once / 2));
     }
   }
@@ -167,6 +163,7 @@ class DataChooser {
   const Cluster& cluster_;
   const std::vector<int>& devices_;
   const Keeping& keeping_;
+  const bool may_idle_;
   balance::Shares shares_;
   std::vector<double> shards_, copied_;  ///< of each rank, and of its copy of another's
   std::map<FittingKey, Fitting> fittings_;
@@ -175,9 +172,20 @@ class DataChooser {
 }  // namespace
 
 std::optional<MeshChoice> choose_data(const MeshInput& input, const Cluster& cluster,
-                                      const std::vector<int>& devices, const Keeping& keeping) {
+                                      const std::vector<int>& devices, const Keeping& keeping,
+                                      bool may_idle) {
   if (static_cast<std::int64_t>(devices.size()) > input.global_batch) return std::nullopt;
-  return DataChooser(input, cluster, devices, keeping).choose();
+  return DataChooser(input, cluster, devices, keeping, may_idle).choose();
+}
+
+std::vector<double> shards_by_memory(const Cluster& cluster, const std::vector<int>& devices) {
+  double memory = 0;
+  for (const int device : devices) memory += cluster.device(device).memory_bytes;
+  std::vector<double> shards(devices.size(), 1.0 / static_cast<double>(devices.size()));
+  for (std::size_t i = 0; i < devices.size() && std::isfinite(memory); ++i) {
+    shards[i] = cluster.device(devices[i]).memory_bytes / memory;
+  }
+  return shards;
 }
 
 double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int device,

@@ -10,9 +10,13 @@ namespace bimetal::plan {
 
 /// One device alone, or several with balanced shares; shards (levels 1 to 3) in proportion to their
 /// memory. Each computes as many samples at once as its memory has room for. Nothing where a device
-/// would get no sample.
+/// would get no sample, unless it `may_idle`.
 std::optional<MeshChoice> choose_data(const MeshInput& input, const Cluster& cluster,
-                                      const std::vector<int>& devices, const Keeping& keeping);
+                                      const std::vector<int>& devices, const Keeping& keeping,
+                                      bool may_idle = false);
+
+/// Of what is in shards, the part of each of these devices: in proportion to their memory.
+std::vector<double> shards_by_memory(const Cluster& cluster, const std::vector<int>& devices);
 
 /// Seconds for each sample of a step on this device, when so many are computed at once.
 double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int device,

@@ -167,10 +167,8 @@ std::string keys_of(const MeshChoice& choice) {
   if (const auto most = choice.most_at_once(); most > 0) {
     keys.push_back(fmt::format("train.micro_batch={}", most));
   }
-  const bool cut = choice.scheme == Scheme::Pipeline || choice.scheme == Scheme::Tensor;
-  if (!cut || choice.keeping != Keeping{}) {
-    keys.push_back(describe(choice.keeping, /*as_keys=*/true));
-  }
+  // Of a job that asks for a level, too.
+  keys.push_back(describe(choice.keeping, /*as_keys=*/true));
   return fmt::format("{}", fmt::join(keys, ", "));
 }
 

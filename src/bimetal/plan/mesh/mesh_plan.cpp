@@ -51,7 +51,7 @@ void search_parts(const MeshInput& input, const Cluster& cluster, FoundMeshes& f
   const auto order = fastest_first(input, cluster);
   const auto search = [&](const Groups& groups, const std::vector<double>& weights) {
     const TensorGroups grouped(input, cluster, groups, weights);
-    auto more = search_meshes(grouped.input(), grouped.cluster(), /*most_level=*/0);
+    auto more = search_meshes(grouped.input(), grouped.cluster(), input.level_in_parts);
     found.tried += more.tried;
     bool fits = false;
     for (auto& choice : more.choices) {
@@ -72,10 +72,12 @@ void search_parts(const MeshInput& input, const Cluster& cluster, FoundMeshes& f
   }
 }
 
-/// What is one kind of plan: of each the best is shown.
+/// What is one kind of plan: of each the best is shown. With tensors in parts, of which few are,
+/// the level is whichever is best.
 auto kind_of_plan(const MeshChoice& choice) {
   const bool even = choice.even();
-  return std::tuple(choice.scheme, choice.keeping.level, choice.stages.size(), even,
+  const int level = choice.tensor > 1 ? 0 : choice.keeping.level;
+  return std::tuple(choice.scheme, level, choice.stages.size(), even,
                     even && choice.replicas(0) > 1, choice.tensor);
 }
 
@@ -139,6 +141,25 @@ int MeshChoice::devices() const {
 
 bool MeshChoice::even() const {
   return as_many_in_each(stages, &MeshStage::devices);
+}
+
+void MeshChoice::take_peaks(const Cluster& cluster, const std::vector<double>& needed) {
+  peak_bytes.clear();
+  kept_bytes.clear();
+  missing_bytes = 0;
+  missing_on = -1;
+  for (const auto& stage : stages) {
+    for (const int index : stage.devices) {
+      const auto& device = cluster.device(index);
+      const double bytes = needed[peak_bytes.size()];
+      const double free = device.memory_bytes - bytes;
+      kept_bytes.push_back(device.keeps_freed ? kept_beside(bytes, free) : 0);
+      peak_bytes.push_back(bytes + kept_bytes.back());
+      if (-free <= missing_bytes) continue;
+      missing_bytes = -free;
+      missing_on = index;
+    }
+  }
 }
 
 std::int64_t MeshChoice::most_at_once() const {

@@ -19,10 +19,11 @@ struct MeshInput {
   std::int64_t global_batch = 0;       ///< samples
   std::int64_t micro_batch = 0;        ///< most samples that a device computes at once; 0: any
   int bucket_mb = 25;
-  bool offloads = false;  ///< states may be kept on disks
-  bool uneven = true;     ///< stages may have replicas of their own number
-  bool parts = true;      ///< tensors may be in parts, as far as the facts say how
-  std::size_t most = 6;   ///< plans to return, beside those with tensors in parts
+  bool offloads = false;   ///< states may be kept on disks
+  bool uneven = true;      ///< stages may have replicas of their own number
+  bool parts = true;       ///< tensors may be in parts, as far as the facts say how
+  int level_in_parts = 3;  ///< of ZeRO: the most that they then go with
+  std::size_t most = 6;    ///< plans to return, beside those with tensors in parts
 };
 
 /// Who is in which stage, in the order of the stages.
@@ -58,8 +59,10 @@ struct MeshChoice {
   double bubble = 0;     ///< part of all devices' time in which nothing is computed
   double sent_s = 0;     ///< gradients and parameters on their way, hidden or not
   double summed_s = 0;   ///< of compute_s: sums of activations over the devices that have parts
-  double sums_bytes_per_s = 0;          ///< of the slowest link that these go over
-  std::vector<double> peak_bytes = {};  ///< in the order of the stages' devices
+  double sums_bytes_per_s = 0;  ///< of the slowest link that these go over
+  /// In the order of the stages' devices: the model's part, and what heaps keep of freed tensors.
+  std::vector<double> peak_bytes = {};
+  std::vector<double> kept_bytes = {};  ///< of these, the latter
   double missing_bytes = 0;             ///< of the device that lacks most; 0: it fits
   int missing_on = -1;                  ///< that device
   std::string reason = {};              ///< why another is better
@@ -72,6 +75,8 @@ struct MeshChoice {
   }
   /// Whether all stages have as many replicas: is_box() of their devices.
   bool even() const;
+  /// Of its devices, in their order, what the model needs of each: peaks, and what is missing.
+  void take_peaks(const Cluster& cluster, const std::vector<double>& needed);
   /// What train.micro_batch has to be, since without stages a step whose parts do not fit cannot be
   /// made again in smaller ones; 0: what a run takes by itself.
   std::int64_t most_at_once() const;

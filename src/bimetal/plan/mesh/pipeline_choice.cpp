@@ -210,8 +210,7 @@ std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& clus
 }
 
 void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& choice) {
-  choice.peak_bytes.clear();
-  choice.missing_bytes = 0;
+  std::vector<double> needed;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
@@ -220,14 +219,10 @@ void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& cho
                            .in_flight = under_way(choice, s, r),
                            .keeping = choice.keeping};
       const auto& facts = facts_of(input, cluster, stage.devices[r]);
-      choice.peak_bytes.push_back(stage_bytes(facts, stage.begin, stage.end, load));
-      const double missing =
-          choice.peak_bytes.back() - cluster.device(stage.devices[r]).memory_bytes;
-      if (missing <= choice.missing_bytes) continue;
-      choice.missing_bytes = missing;
-      choice.missing_on = stage.devices[r];
+      needed.push_back(stage_bytes(facts, stage.begin, stage.end, load));
     }
   }
+  choice.take_peaks(cluster, needed);
 }
 
 MeshChoice simulated(const MeshInput& input, const Cluster& cluster, MeshChoice choice) {

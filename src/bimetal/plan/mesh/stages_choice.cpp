@@ -84,7 +84,8 @@ std::vector<MeshChoice> in_stages(const MeshInput& input, const Cluster& cluster
     std::optional<MeshChoice> best;
     for (const auto& layout : layouts_in(cluster, wish, stages)) {
       if (stages > 1 && !wish.pipelines) break;
-      auto choice = stages == 1 ? choose_data(input, cluster, layout.front(), wish.keeping)
+      auto choice = stages == 1 ? choose_data(input, cluster, layout.front(), wish.keeping,
+                                              /*may_idle=*/true)
                                 : pipeline_of(input, cluster, wish, layout);
       if (choice && (!best || beats(*choice, *best))) best = std::move(choice);
     }

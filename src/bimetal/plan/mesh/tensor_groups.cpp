@@ -203,7 +203,7 @@ LinkSpeed TensorGroups::between(const std::vector<int>& from, const std::vector<
 
 MeshChoice TensorGroups::expanded(MeshChoice choice) const {
   take_sums(choice);
-  take_memory(choice);
+  const auto needed = needed_by_members(choice);
   for (auto& stage : choice.stages) {
     std::vector<int> devices;
     for (const int group : stage.devices) {
@@ -215,6 +215,7 @@ MeshChoice TensorGroups::expanded(MeshChoice choice) const {
   if (choice.scheme != Scheme::Pipeline) choice.scheme = Scheme::Tensor;
   choice.tensor = static_cast<int>(weights_.size());
   choice.tensor_weights = weights_;
+  choice.take_peaks(cluster_, needed);
   return choice;
 }
 
@@ -241,8 +242,21 @@ void TensorGroups::take_sums(MeshChoice& choice) const {
   }
 }
 
+/// Those with a part keep what is in shards of it: by part, of each group of the stage.
+std::vector<std::vector<double>> TensorGroups::shards_of(const MeshStage& stage) const {
+  std::vector<std::vector<double>> shards;
+  for (std::size_t part = 0; part < weights_.size(); ++part) {
+    std::vector<int> members;
+    for (const int group : stage.devices) {
+      members.push_back(groups_[static_cast<std::size_t>(group)][part]);
+    }
+    shards.push_back(shards_by_memory(cluster_, members));
+  }
+  return shards;
+}
+
 double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::size_t replica,
-                              const ModelFacts& part) const {
+                              const ModelFacts& part, double shard) const {
   const auto replicas = static_cast<double>(choice.stages[stage].devices.size());
   const auto& of_stage = choice.stages[stage];
   const double own = at_once(choice, stage, replica);
@@ -255,7 +269,7 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
   }
   return memory_use(part, choice.keeping,
                     {.ranks = static_cast<int>(replicas),
-                     .shard = 1 / replicas,
+                     .shard = shard,
                      .samples = static_cast<double>(of_stage.samples[replica]),
                      .at_once = std::ceil(own),
                      .bucket_bytes = whole_.bucket_mb * double(1 << 20)},
@@ -263,24 +277,25 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
       .model();
 }
 
-/// Likewise: of every member of every group, in their order.
-void TensorGroups::take_memory(MeshChoice& choice) const {
-  choice.peak_bytes.clear();
-  choice.missing_bytes = 0;
-  choice.missing_on = -1;
+/// Of a choice that is not yet expanded, by member of every group, in their order. Alike ones are
+/// asked once.
+std::vector<double> TensorGroups::needed_by_members(const MeshChoice& choice) const {
+  std::vector<double> needed;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
-    for (std::size_t r = 0; r < choice.stages[s].devices.size(); ++r) {
-      const int group = choice.stages[s].devices[r];
+    const auto& stage = choice.stages[s];
+    const auto shards = shards_of(stage);
+    std::map<std::tuple<std::size_t, std::size_t, std::int64_t, double>, double> known;
+    for (std::size_t r = 0; r < stage.devices.size(); ++r) {
+      const auto kind = cluster().device(stage.devices[r]).facts;
       for (std::size_t part = 0; part < weights_.size(); ++part) {
-        const int member = groups_[static_cast<std::size_t>(group)][part];
-        choice.peak_bytes.push_back(bytes_of(choice, s, r, kind(group).parts[part]));
-        const double missing = choice.peak_bytes.back() - cluster_.device(member).memory_bytes;
-        if (missing <= choice.missing_bytes) continue;
-        choice.missing_bytes = missing;
-        choice.missing_on = member;
+        const double shard = shards[part][r];
+        const auto [place, fresh] = known.try_emplace({kind, part, stage.samples[r], shard});
+        if (fresh) place->second = bytes_of(choice, s, r, kinds_[kind].parts[part], shard);
+        needed.push_back(place->second);
       }
     }
   }
+  return needed;
 }
 
 }  // namespace bimetal::plan

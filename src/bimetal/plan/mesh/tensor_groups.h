@@ -32,8 +32,7 @@ class TensorGroups {
                std::vector<double> weights);
 
   /// The model and the cluster as groups are to be planned with: without offloading and stages of
-  /// uneven replicas, which do not go with parts. Levels of ZeRO do, but are not planned. Valid as
-  /// long as this is.
+  /// uneven replicas, which are not planned with parts. Valid as long as this is.
   const MeshInput& input() const noexcept { return grouped_; }
   const Cluster& cluster() const noexcept { return *of_groups_; }
 
@@ -52,10 +51,10 @@ class TensorGroups {
   void add_kind(const std::vector<int>& group);
   std::vector<LinkSpeed> pairs() const;
   LinkSpeed between(const std::vector<int>& from, const std::vector<int>& to) const;
-  const Kind& kind(int group) const { return kinds_[cluster().device(group).facts]; }
+  std::vector<std::vector<double>> shards_of(const MeshStage& stage) const;
   double bytes_of(const MeshChoice& choice, std::size_t stage, std::size_t replica,
-                  const ModelFacts& part) const;
-  void take_memory(MeshChoice& choice) const;
+                  const ModelFacts& part, double shard) const;
+  std::vector<double> needed_by_members(const MeshChoice& choice) const;
   void take_sums(MeshChoice& choice) const;
 
   const MeshInput& whole_;

@@ -37,17 +37,18 @@ class Dealt {
 
 UnitFacts unit_in_parts(UnitFacts unit, Dealt& dealt) {
   const auto& parts = unit.in_parts;
-  if (parts.splits.empty()) return unit;
-  double cut = 0, here = 0, own = 0, shared = 0;
+  double cut = 0, here = 0, own_cut = 0, own = 0, shared = 0;
   for (const auto& split : parts.splits) {
     const double part = dealt.of(split.pieces);
     cut += static_cast<double>(split.elements);
     here += part * static_cast<double>(split.elements);
+    own_cut += static_cast<double>(split.own);
     own += (1 - part) * static_cast<double>(split.own);
     shared += (1 - part) * static_cast<double>(split.shared);
   }
   const double part = cut > 0 ? here / cut : 1;
   const auto left = [&](double whole) { return whole + (1 - whole) * part; };
+  unit.output = scaled(unit.output, left(parts.output));
   unit.saved = scaled(unit.saved, left(parts.saved));
   unit.forward_peak = scaled(unit.forward_peak, left(parts.forward_peak));
   unit.backward_peak = scaled(unit.backward_peak, left(parts.backward_peak));
@@ -55,11 +56,14 @@ UnitFacts unit_in_parts(UnitFacts unit, Dealt& dealt) {
   unit.backward_s = scaled(unit.backward_s, left(parts.backward_s));
   const auto all = static_cast<double>(std::max<std::int64_t>(1, unit.elements()));
   const double kept = 1 - (own + shared) / all;
-  for (auto* const some : {&unit.resident, &unit.halved}) {
-    *some = std::llround(static_cast<double>(*some) * kept);
-  }
+  // At level 3 what all ranks have whole stays so.
+  const double whole = static_cast<double>(unit.parameters) - own_cut;
+  const double small = std::max(0.0, static_cast<double>(unit.resident) - whole);
+  unit.resident = std::llround(whole + (own_cut > 0 ? small * (1 - own / own_cut) : 0));
   unit.parameters -= std::llround(own);
   unit.shared -= std::llround(shared);
+  unit.halved = std::min<std::int64_t>(std::llround(static_cast<double>(unit.halved) * kept),
+                                       std::max<std::int64_t>(0, unit.parameters - unit.resident));
   return unit;
 }
 
@@ -77,6 +81,7 @@ int most_tensor_ranks(const ModelFacts& facts) {
 ModelFacts facts_in_parts(const ModelFacts& whole, std::span<const double> weights,
                           std::size_t part) {
   auto facts = whole;
+  facts.by_units = false;  // it is made whole before it is cut
   Dealt dealt(weights, part);
   for (auto& unit : facts.units) unit = unit_in_parts(std::move(unit), dealt);
   return facts;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <iterator>
 #include <map>
@@ -23,6 +22,7 @@
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/memory_measure.h"
+#include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/trained_model.h"
@@ -118,13 +118,32 @@ std::string name_of(const RankDevice& device, const std::vector<RankDevice>& all
 /// Whether the job has nothing that refuses tensors in parts on such a worker, of sizes that a plan
 /// states.
 bool may_have_parts(job::JobConfig job, const job::WorkerSpec& worker) {
-  if (job.zero.level > 0) return false;  // groups of tensor ranks are planned without shards
   job.mesh.stages = 1;
   job.mesh.stage_replicas.clear();
   job.mesh.cuts.clear();
   job.mesh.tensor = 2;
   job.mesh.tensor_parts = "equal";
   return job::is_possible(job, {&worker, 1});
+}
+
+/// The highest level of ZeRO that such parts go with.
+int level_in_parts(job::JobConfig job, const job::WorkerSpec& worker) {
+  for (job.zero.level = 3; job.zero.level > 0; --job.zero.level) {
+    if (may_have_parts(job, worker)) break;
+  }
+  return static_cast<int>(job.zero.level);
+}
+
+/// Whether units may be measured in parts, which takes a model that is whole, and for a moment its
+/// half beside it: at level 3 there may be no room for that, so that it is looked for first.
+bool can_measure_parts(const job::JobConfig& job, const TrainerOptions& options,
+                       const task::Task& task, torch::Dtype dtype, const RankRoom& room) {
+  if (job.zero.level < 3) return true;
+  constexpr double kModels = 3;
+  const double bytes =
+      kModels * size_of_model(task).elements * static_cast<double>(c10::elementSize(dtype));
+  const auto sharing = std::max(1, options.local_world_size);
+  return room.room == 0 || (bytes <= room.room && bytes * sharing <= room.pool_room);
 }
 
 /// As it is asked of ranks that have the whole model: weights of a mesh's replicas say nothing of
@@ -178,20 +197,11 @@ plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> 
     devices.push_back({.name = plan.input.workers[r].name,
                        .host = place->second,
                        .memory_bytes = std::min(rank.room, rank.pool_room / pools[rank.pool]),
-                       .facts = r});
+                       .facts = r,
+                       .keeps_freed = rank.load.keeps_freed});
   }
   network.pairs = std::move(pairs);
   return {std::move(devices), std::move(network)};
-}
-
-/// Whether all ranks may have tensors in parts, and compute in one precision, which these need.
-/// Collective.
-bool all_may_have_parts(const job::JobConfig& job, const job::WorkerSpec& worker,
-                        precision::Precision mine, comm::Group group) {
-  const auto number = may_have_parts(job, worker) ? static_cast<std::int64_t>(mine) : -1;
-  std::array<std::int64_t, 2> ends = {number, -number};
-  group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max).wait();
-  return number >= 0 && ends[0] == -ends[1];
 }
 
 void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Group group,
@@ -230,8 +240,12 @@ void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptio
                 const Measuring& here, precision::Precision precision, bool parts,
                 MeasuredPlan& plan) {
   plan.own_optimizer = here.task->has_optimizer();
-  const bool possible = all_may_have_parts(job, options.worker, precision, group);
-  plan.mesh_input.parts = parts && possible && !plan.own_optimizer;
+  const bool possible = parts && !plan.own_optimizer && may_have_parts(job, options.worker) &&
+                        can_measure_parts(job, options, *here.task, here.place.dtype, here.room);
+  plan.mesh_input.parts =
+      all_in_one_precision(group, possible ? std::optional(precision) : std::nullopt,
+                           Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+  plan.mesh_input.level_in_parts = level_in_parts(job, options.worker);
   plan.input.global_batch = data::make_sampler(*here.task->training(), job.train.seed)
                                 .mean_weight(job.train.global_batch);
   const auto whole = of_whole_model(job, group.size());

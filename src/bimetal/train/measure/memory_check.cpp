@@ -12,7 +12,7 @@
 #include "bimetal/device/host.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/net/shm/shared_memory.h"
-#include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/trained_model.h"
 
@@ -22,17 +22,8 @@ namespace {
 constexpr double kWorthALook = 1.0 / 8;
 
 double state_bytes(const job::JobConfig& job, const task::Task& task, torch::Dtype dtype) {
-  // Only its sizes are wanted.
-  const auto by_units = task.make_model_by_units([](const task::Unit& unit) {
-    for (const auto& [name, tensor] : unit.parameters) parallel::shard::hollow_out(tensor);
-  });
-  const auto model = by_units ? *by_units : task.make_model();
-  double elements = 0;
-  for (const auto& parameter : model.parameters()) {
-    elements += static_cast<double>(parameter.numel());
-  }
-  return elements * (2 * static_cast<double>(c10::elementSize(dtype)) +
-                     optimizer_state_bytes(job.train, dtype));
+  return size_of_model(task).elements * (2 * static_cast<double>(c10::elementSize(dtype)) +
+                                         optimizer_state_bytes(job.train, dtype));
 }
 
 progress::MemoryReport planned(const plan::MemoryUse& use) {

@@ -13,6 +13,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
 #include "bimetal/train/compute.h"
+#include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/recomputation.h"
 
@@ -46,8 +47,9 @@ void write(WireWriter& writer, const plan::PartFacts& parts) {
       writer.i64(number);
     }
   }
-  for (const double number : {parts.saved, parts.forward_peak, parts.backward_peak, parts.forward_s,
-                              parts.backward_s, parts.forward_sums, parts.backward_sums}) {
+  for (const double number :
+       {parts.output, parts.saved, parts.forward_peak, parts.backward_peak, parts.forward_s,
+        parts.backward_s, parts.forward_sums, parts.backward_sums}) {
     writer.f64(number);
   }
   write(writer, parts.forward_summed_bytes);
@@ -63,7 +65,7 @@ plan::PartFacts read_parts(WireReader& reader) {
     }
   }
   for (double* const number :
-       {&parts.saved, &parts.forward_peak, &parts.backward_peak, &parts.forward_s,
+       {&parts.output, &parts.saved, &parts.forward_peak, &parts.backward_peak, &parts.forward_s,
         &parts.backward_s, &parts.forward_sums, &parts.backward_sums}) {
     *number = reader.f64();
   }
@@ -243,9 +245,13 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
                                     .speed = question.worker.speed,
                                     .repeats = question.repeats,
                                     .keep_below = job.zero.keep_below,
-                                    .by_units = job.zero.level == 3,
-                                    .parts = question.parts});
+                                    .by_units = job.zero.level == 3 && !question.parts,
+                                    .parts = question.parts,
+                                    .sequences = job.mesh.sequence_parallel});
   if (facts) mine.facts = *facts;
+  if (job.zero.level == 3 && question.parts) {
+    mine.facts.by_units = size_of_model(question.task).by_units;
+  }
   mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());
   mine.program = program_of(question);
   mine.compute_s = seconds_of(mine.facts, mine.load.samples);

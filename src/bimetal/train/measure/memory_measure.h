@@ -34,8 +34,10 @@ struct MemoryQuestion {
   RankRoom room;
   std::span<const std::int64_t> shares = {};  ///< of the global batch's weight
   std::span<const double> shards = {};        ///< weights
-  int repeats = 0;     ///< of the dry run beyond the first; times are of use from one on
-  bool parts = false;  ///< also what becomes of units whose tensors are in parts
+  int repeats = 0;  ///< of the dry run beyond the first; times are of use from one on
+  /// Also what becomes of units whose tensors are in parts: with a model that is whole for it, at
+  /// level 3, too.
+  bool parts = false;
 };
 
 /// Every rank makes a dry run of its units and tells all. Ranks whose device cannot even hold that

@@ -6,10 +6,13 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "bimetal/balance/whole_parts.h"
+#include "bimetal/parallel/tensor/both_ways.h"
 #include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/tensor/sequence_ranks.h"
 #include "bimetal/parallel/tensor/tensor_task.h"
 #include "bimetal/task/tensor_ranks.h"
 
@@ -19,32 +22,66 @@ namespace {
 constexpr std::array<double, 2> kHalves = {1, 1};
 constexpr std::size_t kNumbersOfLoss = 3;  // of each token (parallel/tensor/vocabulary_loss.h)
 
-/// What a unit's ranks sum.
-struct UnitSums {
-  int forward = 0, backward = 0;
-  double forward_bytes = 0, backward_bytes = 0;
+/// What a unit's ranks sum in one direction, in all-reduces.
+struct Sums {
+  double count = 0, bytes = 0;
+
+  void add(double more, double of_bytes) {
+    count += more;
+    bytes += more * of_bytes;
+  }
 };
 
-/// The first of two ranks, whose other one is not there: what would be summed is counted.
+struct UnitSums {
+  Sums forward = {}, backward = {};
+};
+
+/// The first of two ranks, whose other one is not there: what would be summed is counted. Where
+/// sequences are in parts, the positions that are not here are taken for those that are.
 class LoneRank final : public task::TensorRanks {
  public:
-  explicit LoneRank(std::size_t units) : sums_(units) {}
+  LoneRank(std::size_t units, bool sequences) : sequences_(sequences), sums_(units) {}
 
-  void begin(std::size_t unit) const { unit_ = unit; }
+  bool sequences() const noexcept { return sequences_; }
+  /// `length`: of the sequences that it is given.
+  void begin(std::size_t unit, std::int64_t length) const {
+    unit_ = unit;
+    length_ = length;
+  }
   const std::vector<UnitSums>& sums() const noexcept { return sums_; }
 
   task::Part part(std::int64_t pieces) const override {
     return {0, balance::whole_parts(pieces, kHalves).front()};
   }
+  std::optional<task::Part> positions() const override {
+    if (!sequences_) return std::nullopt;
+    return task::Part{0, parallel::tensor::positions_by_rank(length_, kHalves).front()};
+  }
   torch::Tensor shared(const torch::Tensor& x) const override {
     auto& sums = sums_[unit_];
-    ++sums.backward;
-    sums.backward_bytes += static_cast<double>(x.nbytes());
-    return x;
+    if (!sequences_) {
+      sums.backward.add(1, static_cast<double>(x.nbytes()));
+      return x;
+    }
+    count_halves(whole_bytes(x, x.size(1)));
+    return parallel::tensor::both_ways(
+        x, [all = length_](const torch::Tensor& part) { return all_positions(part, all); },
+        [here = x.size(1)](const torch::Tensor& gradient) {
+          return first_positions(gradient, here);
+        });
   }
   torch::Tensor sum(const torch::Tensor& x) const override {
-    count_forward(static_cast<double>(x.nbytes()), 1);
-    return x.clone();
+    if (!sequences_) {
+      sums_[unit_].forward.add(1, static_cast<double>(x.nbytes()));
+      return x.clone();
+    }
+    count_halves(whole_bytes(x, length_));
+    return parallel::tensor::both_ways(
+        x,
+        [here = positions()->count](const torch::Tensor& whole) {
+          return first_positions(whole, here);
+        },
+        [all = length_](const torch::Tensor& gradient) { return all_positions(gradient, all); });
   }
   /// As much work as with the other rank: what is not here is taken for the last that is.
   torch::Tensor cross_entropy_sum(const torch::Tensor& logits, const torch::Tensor& targets,
@@ -52,20 +89,34 @@ class LoneRank final : public task::TensorRanks {
                                   std::int64_t /*ignored*/) const override {
     const auto numbers =
         logits.scalar_type() == torch::kFloat64 ? logits : logits.to(torch::kFloat);
-    count_forward(static_cast<double>(kNumbersOfLoss * numbers.element_size()) *
-                      static_cast<double>(targets.numel()),
-                  2);
+    const auto bytes = static_cast<double>(kNumbersOfLoss * numbers.element_size()) *
+                       static_cast<double>(targets.numel());
+    sums_[unit_].forward.add(2, bytes / 2);
     return torch::cross_entropy_loss(numbers, targets.clamp(0, logits.size(1) - 1), {},
                                      at::Reduction::Sum);
   }
 
  private:
-  void count_forward(double bytes, int times) const {
-    sums_[unit_].forward += times;
-    sums_[unit_].forward_bytes += bytes;
+  /// Of `x`, if all of the sequences were in it as `positions` of them are.
+  double whole_bytes(const torch::Tensor& x, std::int64_t positions) const {
+    return static_cast<double>(x.nbytes()) * static_cast<double>(length_) /
+           static_cast<double>(std::max<std::int64_t>(1, positions));
+  }
+  /// A reduce_scatter one way and an all_gather the other.
+  void count_halves(double bytes) const {
+    sums_[unit_].forward.add(0.5, bytes);
+    sums_[unit_].backward.add(0.5, bytes);
+  }
+  static torch::Tensor first_positions(const torch::Tensor& x, std::int64_t count) {
+    return x.narrow(1, 0, count).clone(at::MemoryFormat::Contiguous);
+  }
+  static torch::Tensor all_positions(const torch::Tensor& x, std::int64_t count) {
+    return torch::cat({x, x.narrow(1, 0, count - x.size(1))}, 1);
   }
 
+  const bool sequences_;
   mutable std::size_t unit_ = 0;
+  mutable std::int64_t length_ = 0;
   mutable std::vector<UnitSums> sums_;
 };
 
@@ -119,10 +170,13 @@ void take_half(task::Model& model, const std::shared_ptr<const LoneRank>& rank) 
   }
   for (std::size_t u = 0; u < model.units.size(); ++u) {
     auto& unit = model.units[u];
-    unit.forward = [rank, u, alone = std::move(unit.forward)](const task::Values& inputs) {
-      rank->begin(u);
+    unit.forward = [rank, u, alone = std::move(unit.forward)](task::Values inputs) {
+      const auto length = rank->sequences() ? parallel::tensor::take_length(inputs) : 0;
+      rank->begin(u, length);
       const task::TensorScope scope(rank);
-      return alone(inputs);
+      auto outputs = alone(inputs);
+      if (!rank->sequences()) return outputs;
+      return parallel::tensor::with_length(std::move(outputs), length);
     };
   }
 }
@@ -132,6 +186,7 @@ void complete(const UnitRun& whole, const UnitRun& half, plan::PartFacts& parts)
   const auto kept = [&](double UnitRun::*figure) {
     return kept_whole(whole.*figure, half.*figure, part);
   };
+  parts.output = kept(&UnitRun::output);
   parts.saved = kept(&UnitRun::saved);
   parts.forward_peak = kept(&UnitRun::forward_peak);
   parts.backward_peak = kept(&UnitRun::backward_peak);
@@ -149,8 +204,8 @@ std::vector<std::int64_t> key_of(const plan::UnitFacts& unit) {
 }
 
 void add(const UnitRun& run, UnitRun& to) {
-  for (const auto figure : {&UnitRun::saved, &UnitRun::forward_peak, &UnitRun::backward_peak,
-                            &UnitRun::forward_s, &UnitRun::backward_s}) {
+  for (const auto figure : {&UnitRun::output, &UnitRun::saved, &UnitRun::forward_peak,
+                            &UnitRun::backward_peak, &UnitRun::forward_s, &UnitRun::backward_s}) {
     to.*figure += run.*figure;
   }
 }
@@ -170,7 +225,8 @@ void count_splits(const task::Model& model, const Owners& owners, plan::ModelFac
 
 void measure_parts(const task::Task& task, const UnitMeasureOptions& options, std::int64_t samples,
                    const std::vector<UnitRun>& whole, plan::ModelFacts& facts) {
-  const std::shared_ptr<const LoneRank> rank = std::make_shared<LoneRank>(facts.units.size());
+  const std::shared_ptr<const LoneRank> rank =
+      std::make_shared<LoneRank>(facts.units.size(), options.sequences);
   const parallel::tensor::TensorTask half_task(task, rank);
   DryRun dry(half_task, options, [&](task::Model& model) { take_half(model, rank); });
   const auto half = dry.fastest(samples, options.repeats);
@@ -188,11 +244,11 @@ void measure_parts(const task::Task& task, const UnitMeasureOptions& options, st
     auto& parts = facts.units[u].in_parts;
     complete(together.whole, together.half, parts);
     const auto& sums = rank->sums()[u];
-    parts.forward_sums = sums.forward / runs;
-    parts.backward_sums = sums.backward / runs;
+    parts.forward_sums = sums.forward.count / runs;
+    parts.backward_sums = sums.backward.count / runs;
     const double all = runs * static_cast<double>(samples);
-    parts.forward_summed_bytes = {0, sums.forward_bytes / all};
-    parts.backward_summed_bytes = {0, sums.backward_bytes / all};
+    parts.forward_summed_bytes = {0, sums.forward.bytes / all};
+    parts.backward_summed_bytes = {0, sums.backward.bytes / all};
   }
 }
 

@@ -25,6 +25,7 @@ struct UnitMeasureOptions {
   bool by_units = false;
   /// Also what becomes of units whose tensors are in parts (part_measure.h): as long again.
   bool parts = false;
+  bool sequences = false;  ///< and sequences between them (mesh.sequence_parallel)
 };
 
 /// Runs forward and backward of a few of the first training samples, in two numbers of them, with a

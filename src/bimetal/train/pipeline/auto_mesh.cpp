@@ -10,6 +10,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/exchange.h"
+#include "bimetal/device/host_allocator.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/plan/memory/memory_plan.h"
@@ -52,6 +53,11 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   return job;
 }
 
+/// Where tensors are whole, sequences are.
+void settle_sequences(job::MeshConfig& mesh) {
+  mesh.sequence_parallel = mesh.sequence_parallel && mesh.tensor > 1;
+}
+
 /// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone.
 comm::Bytes encode(const job::JobConfig& job, const plan::MeshChoice& choice) {
   WireWriter out;
@@ -77,6 +83,7 @@ void decode(const comm::Bytes& bytes, job::JobConfig& job) {
   job.mesh.tensor = in.i64();
   if (const auto most = in.i64(); most > 0) job.train.micro_batch = most;
   job.mesh.tensor_parts = in.string();
+  settle_sequences(job.mesh);
   job.mesh.tensor_weights.clear();
   while (in.remaining() > 0) job.mesh.tensor_weights.push_back(in.f64());
 }
@@ -148,9 +155,17 @@ std::string explain(const std::string& asked, const plan::Cluster& cluster,
   return text;
 }
 
+/// All ranks are in a choice, in their order.
+void keep_as_planned(const std::vector<plan::MeshChoice>& choices, int rank) {
+  if (choices.empty()) return;
+  const double kept = choices.front().kept_bytes[static_cast<std::size_t>(rank)];
+  device::keep_at_most(static_cast<std::size_t>(kept));
+}
+
 job::JobConfig settled_alone(job::JobConfig job) {
   if (job.mesh.stages == job::kAutoStages) job.mesh.stages = 1;
   if (job.mesh.tensor == job::kAutoTensor) job.mesh.tensor = 1;
+  settle_sequences(job.mesh);
   return job;
 }
 
@@ -172,6 +187,7 @@ job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
   const auto choices =
       plan::choose_stages(measured.mesh_input, *measured.cluster, wish_of(job, measured));
   auto agreed = agree(job, group, choices, measured.mesh_input.facts.front().units.size());
+  keep_as_planned(choices, group.rank());
   observer.on_notice(explain(asked(job.mesh), *measured.cluster, choices));
   return agreed;
 }

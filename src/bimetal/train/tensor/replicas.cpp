@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/progress/worker_summary.h"
+#include "bimetal/train/choose_precision.h"
 
 namespace bimetal::train {
 
@@ -113,11 +113,7 @@ std::optional<std::string> Replicas::advice(std::span<const double> alone, doubl
 void require_one_precision(const parallel::Mesh* mesh, precision::Precision mine,
                            Deadline deadline) {
   if (mesh == nullptr || mesh->shape().tensor == 1) return;
-  const auto number = static_cast<std::int64_t>(mine);
-  std::array<std::int64_t, 2> ends = {number, -number};
-  auto group = mesh->world();
-  group.all_reduce(comm::buffer(std::span(ends)), comm::ReduceOp::max, deadline).wait();
-  if (ends[0] == -ends[1]) return;
+  if (all_in_one_precision(mesh->world(), mine, deadline)) return;
   throw Error(
       ErrorCode::Unsupported,
       "mesh.tensor: the ranks of a replica compute in different precisions, and add up what "
