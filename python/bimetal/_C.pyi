@@ -162,10 +162,13 @@ class TensorCuts:
                  weights: list[float]) -> None:
         """``splits``: a parameter, the dimension that is cut, how much of it stays together, and of how many segments it is
         made, which are cut alike."""
+
     def has(self, parameter: str) -> bool:
         """Whether it is cut."""
+
     def part(self, parameter: str, whole: torch.Tensor, rank: int) -> torch.Tensor:
         """A copy; ``whole`` itself where it is not cut."""
+
     def places(self, parameter: str, rank: int) -> tuple[int, list[tuple[int, int]]]:
         """The dimension, and (first, count) in each segment."""
 
@@ -175,10 +178,13 @@ class PartRanks:
 
     def __init__(self, backend: Any, weights: list[float]) -> None:
         """Collective."""
+
     def shared(self, x: torch.Tensor) -> torch.Tensor:
         """``x``, whose gradient is the sum of the ranks' gradients."""
+
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """Of the ranks' ``x``; its gradient is that of each of them."""
+
     def follow_first(self, tensors: list[torch.Tensor]) -> None:
         """Their values become rank 0's."""
 

@@ -54,6 +54,11 @@ class Plain(nn.Module):
 PLAN = {"blocks.*.qkv": "columns:qkv", "blocks.*.out": "rows", "*.attention.inner": "count", "*.attention.norm": "inside",
         "*.mlp.both": "columns:pair", "*.mlp.down": "rows", "*.mlp.factor": "inside"}
 
+# Of a model that has no preset, whose rows stand in other modules than the columns before them.
+BERT = {"*.attention.self.query": "columns:heads", "*.attention.self.key": "columns:heads", "*.attention.self.value": "columns:heads",
+        "*.attention.output.dense": "rows:heads", "*.self.all_head_size": "count", "*.intermediate.dense": "columns=5",
+        "*layer.?.output.dense": "rows=5"}
+
 
 def make(name, **changed):
     """Of 4 heads, or 8 on 4 of keys and values. GPT-2 has dropout where its activations are whole."""
@@ -64,22 +69,28 @@ def make(name, **changed):
     if name == "gpt2":
         config = {"n_positions": chains.LENGTH, "n_embd": WIDTH, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
                   "attn_pdrop": 0.0}
-        made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**_words(config | changed)))
-        for parameter in made.parameters():  # biases, which begin with zeros
-            nn.init.normal_(parameter, std=0.2)
-        return made.double()
+        return _drawn(transformers.GPT2LMHeadModel(transformers.GPT2Config(**_words(config | changed))))
+    if name == "bert":
+        config = {"hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": 2, "num_attention_heads": HEADS,
+                  "max_position_embeddings": 16, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.0}
+        return _drawn(transformers.BertForMaskedLM(transformers.BertConfig(**_words(config | changed))))
     config = {"hidden_size": 32, "intermediate_size": 22, "num_hidden_layers": 2, "num_attention_heads": 8,
               "num_key_value_heads": 4, "head_dim": 4, "max_position_embeddings": 16}
     own = {"attention_bias": True, "mlp_bias": True} if name == "llama" else {}
     kind = name.capitalize()
-    made = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**_words(config | own | changed)))
-    for parameter in made.parameters():
+    made = getattr(transformers, f"{kind}ForCausalLM")
+    return _drawn(made(getattr(transformers, f"{kind}Config")(**_words(config | own | changed))))
+
+
+def _drawn(model):
+    """Biases, too, which begin with zeros."""
+    for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
-    return made.double()
+    return model.double()
 
 
 def plan_of(name):
-    return {"plan": PLAN} if name == "plain" else {}
+    return {"plan": {"plain": PLAN, "bert": BERT}.get(name)}
 
 
 def batches(name):

@@ -147,7 +147,7 @@ def writing():
     prompt = torch.arange(6).view(2, 3)
     whole = make("llama").eval().generate(prompt, max_new_tokens=6, do_sample=False)
     model = make("llama").eval()
-    bimetal.tensor.parts(model, weights=[3, 1])
+    bimetal.tensor.parts(nn.ModuleDict({"inner": model}), weights=[3, 1])
     return torch.equal(model.generate(prompt, max_new_tokens=6, do_sample=False), whole)
 
 

@@ -81,7 +81,7 @@ def several(calls):
 TRAININGS = {
     2: [("gpt2", {}), ("gpt2", {"weights": [3, 1], "checkpointing": "saved tensors"}), ("llama", {"follow": 0}),
         ("llama", {"weights": [3, 1], "checkpointing": "reentrant"}), ("qwen3", {"weights": [1, 3]}), ("qwen2", {"weights": [3, 1]}),
-        ("mistral", {"weights": [3, 1]}), ("plain", {}),
+        ("mistral", {"weights": [3, 1]}), ("bert", {"weights": [3, 1]}), ("plain", {}),
         ("plain", {"weights": [3, 1]})],
     3: [("gpt2", {}), ("llama", {"weights": [1, 2, 1]}), ("plain", {"weights": [5, 2, 1]})],
 }
@@ -108,9 +108,16 @@ class Exact(unittest.TestCase):
                 self.assertLess(distance(of_rank[0][2], state), 1e-12)
                 self.assertEqual(set(of_rank[0][3]), {str(place) for place in known})
                 for place, part in known.items():
-                    self.assertLess(distance(of_rank[0][3][str(place)], part), 1e-10)
+                    self.check_state(of_rank[0][3][str(place)], part)
                 self.assertEqual([mine[2:4] for mine in of_rank[1:]], [[{}, {}]] * (world - 1))
                 self.check_sizes(name, options.get("weights", [1] * world), [mine[4] for mine in of_rank])
+
+    def check_state(self, found, reference):
+        """BERT's biases of keys have gradients of nothing but rounding."""
+        self.assertEqual(found.keys(), reference.keys())
+        for name, value in reference.items():
+            off = (torch.tensor(found[name], dtype=torch.float64) - value).abs().max()
+            self.assertLess(off, 1e-10 * value.abs().max() + 1e-16)
 
     def check_sizes(self, name, weights, here):
         every = sum(parameter.numel() for parameter in make(name).parameters())
