@@ -152,6 +152,42 @@ class LoopStage:
     def counts(self, parameter: torch.Tensor) -> bool:
         """Whether its gradient counts here for a norm over all ranks."""
 
+def whole_parts(total: int, weights: list[float]) -> list[int]:
+    """How many of ``total`` whole pieces each rank gets: at least 1, in proportion to the weights as far as that goes."""
+
+class TensorCuts:
+    """Which part of each parameter a rank has: src/bimetal/parallel/tensor/cuts.h. Keeps no tensor."""
+
+    def __init__(self, parameters: list[tuple[str, torch.Tensor]], splits: list[tuple[str, int, int, int]],
+                 weights: list[float]) -> None:
+        """``splits``: a parameter, the dimension that is cut, how much of it stays together, and of how many segments it is
+        made, which are cut alike."""
+
+    def has(self, parameter: str) -> bool:
+        """Whether it is cut."""
+
+    def part(self, parameter: str, whole: torch.Tensor, rank: int) -> torch.Tensor:
+        """A copy; ``whole`` itself where it is not cut."""
+
+    def places(self, parameter: str, rank: int) -> tuple[int, list[tuple[int, int]]]:
+        """The dimension, and (first, count) in each segment."""
+
+class PartRanks:
+    """Ranks that have a module's tensors in parts: src/bimetal/parallel/tensor/group_ranks.h. All make the same calls in the
+    same order, which let go of the interpreter's lock. Errors in backward are torch.distributed.DistBackendError."""
+
+    def __init__(self, backend: Any, weights: list[float]) -> None:
+        """Collective."""
+
+    def shared(self, x: torch.Tensor) -> torch.Tensor:
+        """``x``, whose gradient is the sum of the ranks' gradients."""
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """Of the ranks' ``x``; its gradient is that of each of them."""
+
+    def follow_first(self, tensors: list[torch.Tensor]) -> None:
+        """Their values become rank 0's."""
+
 class CoreOptimizer:
     """Adam, AdamW or LAMB of the C++ core. ``folder``: of the file with Adam's moments, "" for memory."""
 

@@ -7,12 +7,13 @@ Importing the package registers the torch.distributed backend ``"bimetal"``::
     torch.distributed.init_process_group("cuda:nccl,cpu:bimetal")
 
 ``bimetal.balance`` gives each rank as much of every batch as it finishes in the same time, ``bimetal.zero`` cuts what
-training keeps into shards, ``bimetal.pipeline`` a module into stages. docs/python.md has the whole story.
+training keeps into shards, ``bimetal.pipeline`` a module into stages, ``bimetal.tensor`` its matrices into parts.
+docs/python.md has the whole story.
 """
 
 import torch  # noqa: F401  (its libraries must be there before the extension's)
 
-from bimetal import _build, balance, pipeline, zero
+from bimetal import _build, balance, pipeline, tensor, zero
 from bimetal._core import half
 from bimetal._errors import Error
 from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook
@@ -40,6 +41,7 @@ __all__ = [
     "monitored_barrier",
     "pipeline",
     "sample_exact_hook",
+    "tensor",
     "token_exact_hook",
     "transport",
     "zero",

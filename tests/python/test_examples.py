@@ -34,6 +34,15 @@ class Examples(unittest.TestCase):
         self.assertEqual(losses[0], losses[1])
         self.assertLess(float(losses[0][1]), float(losses[0][0]))
 
+    @unittest.skipUnless(installed("transformers"), "transformers is not installed")
+    def test_tensors_in_parts(self):
+        printed = outputs("python/tensor_parts.py", "--epochs", 2, "--weights", 3, 1)
+        here = [int(re.search(r"part \d of 2: (\d+) of \d+ parameters", text)[1]) for text in printed]
+        self.assertGreater(here[0], here[1])
+        losses = [re.findall(r"epoch \d, loss ([0-9.]+)", text) for text in printed]
+        self.assertEqual(losses[0], losses[1])
+        self.assertLess(float(losses[0][1]), float(losses[0][0]))
+
     @unittest.skipUnless(installed("lightning"), "lightning is not installed")
     def test_lightning(self):
         # It starts the second rank itself.

@@ -50,12 +50,8 @@ class Batch:
         return _C.micro_batch_sizes(self.samples, count)
 
     def digest(self) -> int:
-        """Of shapes, and of where numbers that are no fractions begin: enough to tell batches of a shuffled data set apart."""
-        crc = 0
-        for name, value in _tensors("", {"args": self.args, "kwargs": self.kwargs, "targets": self.targets}):
-            begin = [] if value.is_floating_point() else value.detach().reshape(-1)[:_TOLD_APART].tolist()
-            crc = zlib.crc32(repr((name, tuple(value.shape), begin)).encode(), crc)
-        return crc
+        """By which batches can be told apart."""
+        return digest_of({"args": self.args, "kwargs": self.kwargs, "targets": self.targets})
 
     def pieces(self, count: int) -> list[tuple[tuple, dict[str, Any], Any]]:
         """Tensors with as many rows as there are samples are cut, in tuples, lists and dicts, too; everything else goes to
@@ -67,6 +63,15 @@ class Batch:
                         if tensor.dim() > 0 and len(tensor) == self.samples else tensor)
 
         return [(part(self.args, i), part(self.kwargs, i), part(self.targets, i)) for i in range(count)]
+
+
+def digest_of(given: Any) -> int:
+    """Of shapes, and of where numbers that are no fractions begin: enough to tell batches of a shuffled data set apart."""
+    crc = 0
+    for name, value in _tensors("", given):
+        begin = [] if value.is_floating_point() else value.detach().reshape(-1)[:_TOLD_APART].tolist()
+        crc = zlib.crc32(repr((name, tuple(value.shape), begin)).encode(), crc)
+    return crc
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

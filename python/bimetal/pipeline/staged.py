@@ -194,12 +194,7 @@ class Staged:
 
     def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on with it, of any stages or of one process; whole on every rank."""
-        optimizer, state = self._require_optimizer(), state_dict["state"]
-        numbers = states.numbers_in(state_dict["param_groups"], self._groups)
-        states.put_states(optimizer, self._pieces,
-                          lambda name: state[numbers[name]] if numbers.get(name) in state else None)
-        for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-            group.update({key: value for key, value in saved.items() if key != "params"})
+        states.load_whole(self._require_optimizer(), self._pieces, self._groups, state_dict)
 
     def __repr__(self) -> str:
         ranges = [(begin, (*self.begins, len(self.units))[number + 1] - 1) for number, begin in enumerate(self.begins)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
+from bimetal._alike import require_alike
 from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal.pipeline.chain import Chain
@@ -19,7 +19,6 @@ from bimetal.pipeline.measure import unit_seconds
 from bimetal.pipeline.parts import Parts, Whole
 from bimetal.pipeline.staged import Learning, Place, Staged
 from bimetal.process_group import _backend_of
-from bimetal.zero import states
 from bimetal.zero.optimizer import take_pieces
 
 
@@ -76,7 +75,7 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
     chain = Chain(module, blocks)
     backend = _backend_of(group, "cpu")
     _C.share_model(backend, list(module.named_parameters()), list(module.named_buffers()))
-    _require_same({"stages": count, "blocks": chain.path, "cuts": None if cuts is None else list(cuts),
+    require_alike("stages()", {"stages": count, "blocks": chain.path, "cuts": None if cuts is None else list(cuts),
                    "sample": "a batch" if sample is not None and cuts is None else None, "schedule": schedule,
                    "chunks": chunks, "micro_batches": micro_batches, "micro_batch": micro_batch}, group)
     learning = Learning(loss_sum or causal_loss_sum, weight or (causal_weight if loss_sum is None else None))
@@ -93,17 +92,6 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
     if optimizer is not None:
         staged.watch(optimizer, groups)
     return staged
-
-
-def _require_same(told: dict[str, Any], group: dist.ProcessGroup | None) -> None:
-    """What follows from these, where stages begin and what they send each other, is then the same, too. Collective."""
-    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    first, *others = map(json.loads, states.share_text(json.dumps(told, default=int), group))
-    for rank, other in zip(ranks[1:], others, strict=True):
-        for name, value in first.items():
-            if other[name] != value:
-                raise error(f"rank {rank} calls stages() with {name} = {other[name]}, rank {ranks[0]} with {value}: give "
-                            "all ranks the same", "call_mismatch", rank)
 
 
 def _stage_of(unit: int, begins: list[int], stages: int) -> int:

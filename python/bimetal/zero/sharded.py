@@ -186,12 +186,7 @@ class Sharded:
     def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on with it, of any number of ranks or of one process; whole on every rank. (``state_dict["state"]`` is
         asked for one parameter at a time, so that it may be read from a file meanwhile.)"""
-        optimizer, state = self._require_optimizer(), state_dict["state"]
-        numbers = states.numbers_in(state_dict["param_groups"], self._groups)
-        states.put_states(optimizer, self.pieces,
-                          lambda name: state[numbers[name]] if numbers.get(name) in state else None)
-        for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-            group.update({key: value for key, value in saved.items() if key != "params"})
+        states.load_whole(self._require_optimizer(), self.pieces, self._groups, state_dict)
 
     def gathered_gradients(self, rank: int | None = 0) -> dict[str, torch.Tensor]:
         """The step's gradients after ``finish``, whole and by name. Collective; ``rank`` as in ``state_dict``."""

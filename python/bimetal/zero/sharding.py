@@ -12,6 +12,7 @@ from torch import nn
 from bimetal import _C
 from bimetal._core import require_extension
 from bimetal._errors import error
+from bimetal._weights import rank_weights
 from bimetal.balance import BalancedBatchSampler
 from bimetal.process_group import _backend_of
 from bimetal.zero.optimizer import require_by_element, take_pieces
@@ -72,29 +73,9 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
         raise error("the module has no parameter that requires a gradient", "invalid_argument")
     backend = _backend_of(group, "cpu")
     core = _C.HookedModel(backend, [(part.name, part.parameters, part.buffers) for part in parts], level,
-                          _weights(shards, backend, first.device, group), int(bucket_mb * 2**20), offload_parameters,
-                          os.fspath(offload_path), keep_below)
+                          rank_weights("shards", shards, ("equal", "memory", "speed"), first.device, group),
+                          int(bucket_mb * 2**20), offload_parameters, os.fspath(offload_path), keep_below)
     sharded = Sharded(module, parts, core, level, group, weigh, sampler, tokens)
     if optimizer is not None:
         sharded.watch(optimizer, take_pieces(optimizer, module, sharded.pieces))
     return sharded
-
-
-def _weights(shards: str | Sequence[float], backend: object, device: torch.device,
-             group: dist.ProcessGroup | None) -> list[float]:
-    ranks = dist.get_world_size(group)
-    if shards == "equal":
-        return [1.0] * ranks
-    if shards == "memory":
-        return _C.memory_weights(backend, str(device))
-    if shards == "speed":
-        speeds = [torch.zeros(1, dtype=torch.float64) for _ in range(ranks)]
-        dist.all_gather(speeds, torch.tensor([_C.device_speed(str(device))], dtype=torch.float64), group=group)
-        known = [float(speed) for speed in speeds]
-        return known if min(known) > 0 else [1.0] * ranks
-    if isinstance(shards, str):
-        raise error(f"shards \"{shards}\": \"equal\", \"memory\", \"speed\", or a number for each rank",
-                    "invalid_argument")
-    if len(shards) != ranks:
-        raise error(f"shards has {len(shards)} numbers for {ranks} ranks: give one for each", "invalid_argument")
-    return [float(weight) for weight in shards]

@@ -58,6 +58,15 @@ def put_states(optimizer: torch.optim.Optimizer, pieces: list[Piece],
     optimizer.state.update(parts)
 
 
+def load_whole(optimizer: torch.optim.Optimizer, pieces: list[Piece], groups: list[list[str]],
+               state_dict: dict[str, Any]) -> None:
+    """Goes on with an optimizer's state_dict of whole parameters. Args: groups: names of those that each group has."""
+    state, numbers = state_dict["state"], numbers_in(state_dict["param_groups"], groups)
+    put_states(optimizer, pieces, lambda name: state[numbers[name]] if numbers.get(name) in state else None)
+    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        group.update({key: value for key, value in saved.items() if key != "params"})
+
+
 def as_torch_has_them(states: States, groups: list[list[str]], options: list[dict[str, Any]]) -> dict[str, Any]:
     """An optimizer's state_dict: parameters are numbers, counted through the groups."""
     numbers = {name: number for number, name in enumerate(name for names in groups for name in names)}

@@ -29,6 +29,9 @@ void bind_sharding(pybind11::module_& module);
 /// LoopStage, and where to cut a model into stages.
 void bind_pipeline(pybind11::module_& module);
 
+/// PartRanks, TensorCuts, and how whole pieces are dealt out.
+void bind_tensor(pybind11::module_& module);
+
 /// CoreOptimizer.
 void bind_optimizers(pybind11::module_& module);
 

@@ -26,6 +26,7 @@ PYBIND11_MODULE(_C, module) {
   bimetal::python::bind_deepspeed(module);
   bimetal::python::bind_sharding(module);
   bimetal::python::bind_pipeline(module);
+  bimetal::python::bind_tensor(module);
   bimetal::python::bind_optimizers(module);
   bimetal::python::bind_serving(module);
 }

@@ -1,0 +1,165 @@
+"""A module in parts, as a training loop has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from bimetal import _C
+from bimetal._alike import require_alike
+from bimetal._errors import error
+from bimetal._gradients import clip_over_ranks
+from bimetal.pipeline.loss import digest_of
+from bimetal.pipeline.parts import gather
+from bimetal.zero import states
+from bimetal.zero.optimizer import Piece
+
+
+class Part(Piece):
+    """What this rank keeps of one parameter, which may be all of it."""
+
+    def __init__(self, name: str, parameter: nn.Parameter, cuts: _C.TensorCuts, rank: int):
+        super().__init__(name, list(parameter.shape), 0, parameter)
+        self.is_cut = cuts.has(name)
+        self._cuts, self._rank = cuts, rank
+
+    def part_of(self, whole: torch.Tensor) -> torch.Tensor:
+        part = self._cuts.part(self.name, whole.detach(), self._rank)
+        kind = self.tensor.dtype if whole.is_floating_point() else whole.dtype
+        return part.to(device=self.tensor.device, dtype=kind, copy=True)
+
+    def cut(self) -> None:
+        """The parameter becomes this rank's part; gradients are gone."""
+        if self.is_cut:
+            self.tensor.grad = None
+            self.tensor.data = self.part_of(self.tensor)
+
+
+class Parted:
+    """What ``parts`` returns. All ranks of the group make the same calls.
+
+    Attributes: module, weights, group.
+    """
+
+    def __init__(self, module: nn.Module, pieces: list[Part], cuts: _C.TensorCuts, ranks: _C.PartRanks,
+                 shapes: dict[str, Any], weights: list[float], group: dist.ProcessGroup | None):
+        self.module, self.weights, self.group = module, weights, group
+        self._pieces, self._cuts, self._ranks, self._shapes = pieces, cuts, ranks, shapes
+        self._rank = dist.get_rank(group)
+        self._names = {id(piece.tensor): piece.name for piece in pieces}
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._groups: list[list[str]] = []
+        self._steps = 0
+        self._first_call = module.register_forward_pre_hook(self._compare_batches, with_kwargs=True)
+
+    def watch(self, optimizer: torch.optim.Optimizer, groups: list[list[str]], follow: int) -> None:
+        """``parts`` calls it. Args: groups: names of the parameters that each of the optimizer's groups had."""
+        self._optimizer, self._groups = optimizer, groups
+
+        def stepped(*_: Any) -> None:
+            self._steps += 1
+            if follow and self._steps % follow == 0:
+                self.follow_first()
+
+        optimizer.register_step_post_hook(stepped)
+
+    def follow_first(self) -> None:
+        """What is trained and whole on all ranks becomes rank 0's, as after steps of the optimizer that ``parts`` was given.
+        Collective."""
+        self._ranks.follow_first([piece.tensor.detach() for piece in self._pieces
+                                  if not piece.is_cut and piece.tensor.requires_grad])
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all parts. Collective.
+
+        Returns: the norm before clipping, a float64 scalar and the same on every rank.
+        """
+        here = [piece for piece in self._pieces if piece.tensor.grad is not None]
+        counted = [piece.tensor.grad for piece in here if piece.is_cut or self._rank == 0]
+        return clip_over_ranks([piece.tensor.grad for piece in here], counted, max_norm, self.group)
+
+    def state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """The whole module's, on the CPU. Collective.
+
+        Args:
+            rank: of the group, that gets it; the others' are empty. None: all.
+        """
+        values = self._gather({piece.name: piece.tensor for piece in self._pieces}, rank)
+        if rank is not None and self._rank != rank:
+            return {}
+        return {key: values[self._names[id(value)]] if id(value) in self._names else states.copy_of(value)
+                for key, value in self.module.state_dict(keep_vars=True).items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on with it.
+
+        Args:
+            state_dict: whole, on every rank; each reads its parts of it, so that it may be mapped from a file.
+
+        Raises:
+            bimetal.Error: ``invalid_argument`` where names or shapes are not the module's; nothing is changed then.
+        """
+        states.require_same(self._shapes, state_dict)
+        pieces = {piece.name: piece for piece in self._pieces}
+        with torch.no_grad():
+            for key, value in self.module.state_dict(keep_vars=True).items():
+                if id(value) in self._names:
+                    value.copy_(pieces[self._names[id(value)]].part_of(state_dict[key]))
+                elif isinstance(value, torch.Tensor):
+                    value.copy_(state_dict[key])
+
+    def optimizer_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """The optimizer's as torch has it for the whole module. Collective; ``rank`` as in ``state_dict``."""
+        optimizer = self._require_optimizer()
+
+        def gather_parts(parts: list[torch.Tensor | None], root: int | None) -> dict[str, torch.Tensor]:
+            return self._gather({piece.name: part.view(piece.tensor.shape)
+                                 for piece, part in zip(self._pieces, parts, strict=True) if part is not None}, root)
+
+        whole = states.gather_states(states.states_of(optimizer, self._pieces), self._pieces, gather_parts, rank, self.group)
+        if rank is not None and self._rank != rank:
+            return {}
+        return states.as_torch_has_them(whole, self._groups, optimizer.param_groups)
+
+    def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on with it, of any parts or of one process; whole on every rank."""
+        states.load_whole(self._require_optimizer(), self._pieces, self._groups, state_dict)
+
+    def __repr__(self) -> str:
+        here = sum(piece.tensor.numel() for piece in self._pieces)
+        whole = sum(piece.shape.numel() for piece in self._pieces)
+        return f"part {self._rank} of {len(self.weights)}: {here} of {whole} parameters"
+
+    def _gather(self, own: dict[str, torch.Tensor], root: int | None) -> dict[str, torch.Tensor]:
+        """Whole tensors of what the ranks have of them, on rank `root` or, with None, on all."""
+        cut = {piece.name: piece.shape for piece in self._pieces if piece.is_cut}
+        found = gather({f"{self._rank}:{name}": value for name, value in own.items() if name in cut or self._rank == 0},
+                       root, self.group)
+        whole: dict[str, torch.Tensor] = {}
+        for key in list(found):
+            rank, _, name = key.partition(":")
+            part = found.pop(key)
+            if name in cut:
+                self._put(whole.setdefault(name, torch.empty(cut[name], dtype=part.dtype)), name, int(rank), part)
+            else:
+                whole[name] = part
+        return whole
+
+    def _put(self, whole: torch.Tensor, name: str, rank: int, part: torch.Tensor) -> None:
+        dim, places = self._cuts.places(name, rank)
+        for (first, count), segment in zip(places, part.split([count for _, count in places], dim), strict=True):
+            whole.narrow(dim, first, count).copy_(segment)
+
+    def _compare_batches(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        """In the first call: loaders that shuffle by unlike seeds are found out."""
+        self._first_call.remove()
+        require_alike("the module", {"a batch of digest": digest_of({"args": args, "kwargs": kwargs})}, self.group)
+
+    def _require_optimizer(self) -> torch.optim.Optimizer:
+        if self._optimizer is None:
+            raise error("parts() was given no optimizer", "invalid_argument")
+        return self._optimizer

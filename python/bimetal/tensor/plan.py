@@ -1,0 +1,189 @@
+"""Which of a module's layers are cut, and how: what a plan comes to in the module at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+
+from bimetal._errors import error
+from bimetal.tensor.presets import NAMES, preset_of
+from bimetal.tensor.words import Word, word_of
+
+# Under which attention modules, and their configurations, keep how many heads they have: of keys and values first, since a
+# head of these stays together with all heads of queries that share it.
+_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_heads", "num_attention_heads", "n_heads", "n_head", "heads",
+          "nhead")
+
+
+@dataclasses.dataclass
+class Layer:
+    """Attributes: parent, which calls it, and its path; pieces: of each segment, that stay whole; features: along what is
+    cut."""
+
+    path: str
+    module: nn.Module
+    parent: nn.Module
+    word: Word
+    pieces: int
+    features: int
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def transposed(self) -> bool:
+        return _is_conv1d(self.module)
+
+    def splits(self) -> Iterator[tuple[str, int, int, int]]:
+        """Parameter, dimension, grain and segments, as TensorCuts takes them."""
+        grain = self.features // (self.word.segments * self.pieces)
+        columns = self.word.kind == "columns"
+        yield f"{self.path}.weight", int(columns == self.transposed), grain, self.word.segments
+        if columns and self.module.bias is not None:
+            yield f"{self.path}.bias", 0, grain, self.word.segments
+
+
+@dataclasses.dataclass
+class Count:
+    """A number that a module keeps of what is cut, as of its heads."""
+
+    module: nn.Module
+    path: str
+    attribute: str
+    pieces: int
+
+
+@dataclasses.dataclass
+class Plan:
+    """Attributes: inside: parameters by name that each rank uses for its part of what is cut."""
+
+    layers: list[Layer]
+    counts: list[Count]
+    inside: dict[str, nn.Parameter]
+
+
+def plan_for(module: nn.Module, given: Mapping[str, str] | None) -> Plan:
+    """bimetal.Error ``invalid_argument`` and ``unsupported`` for what cannot work."""
+    patterns = given if given is not None else preset_of(module)
+    if patterns is None:
+        raise error(f"how a {type(module).__name__} is cut is not known (of transformers' models {NAMES} are): give "
+                    "plan={\"blocks.*.first\": \"columns\", \"blocks.*.second\": \"rows\"} with its own names",
+                    "invalid_argument")
+    words = {pattern: word_of(pattern, text) for pattern, text in patterns.items()}
+    modules = dict(module.named_modules())
+    layers = _layers(module, modules, words)
+    counts = _counts(modules, words, layers)
+    inside = {name: parameter for pattern, word in words.items() if word.kind == "inside"
+              for name, parameter in module.named_parameters()
+              if fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name.rpartition(".")[0], pattern)}
+    _require_matches(given, words, layers, counts, inside, modules)
+    _require_untied(module, layers)
+    return Plan(layers, counts, inside)
+
+
+def _layers(root: nn.Module, modules: dict[str, nn.Module], words: dict[str, Word]) -> list[Layer]:
+    found: list[Layer] = []
+    for path, module in modules.items():
+        own = {pattern: word for pattern, word in words.items()
+               if word.kind in ("columns", "rows") and path and fnmatch.fnmatchcase(path, pattern)}
+        if not own:
+            continue
+        if len(set(own.values())) > 1:
+            raise error(f"plan: {path} is cut otherwise by {' and '.join(own)}: let one of them name it", "invalid_argument")
+        if type(module) is not nn.Linear and not _is_conv1d(module):
+            raise error(f"plan: {path} is a {type(module).__name__}: Linear and transformers' Conv1D can be cut by columns or "
+                        "rows; what they stand in is named by names of these layers", "unsupported")
+        found.append(_layer(root, modules, path, next(iter(own.values())), found))
+    return found
+
+
+def _layer(root: nn.Module, modules: dict[str, nn.Module], path: str, word: Word, before: list[Layer]) -> Layer:
+    module, parent = modules[path], modules[path.rpartition(".")[0]]
+    if isinstance(parent, nn.TransformerEncoderLayer):
+        raise error(f"plan: {path} stands in an nn.TransformerEncoderLayer, which computes past its layers in evaluations: write "
+                    "the block with layers of its own", "unsupported")
+    features = module.weight.shape[int((word.kind == "columns") == _is_conv1d(module))]
+    width = features // word.segments
+    pieces = word.pieces
+    if pieces is None and word.by_heads:
+        pieces = _heads(root, parent)
+        if pieces is None:
+            raise error(f"plan: how many heads {path} is of is not known: write \"{word.kind}:…=N\", N being those of keys and "
+                        "values", "invalid_argument")
+    if pieces is None and word.kind == "rows":
+        feeds = [layer.pieces for layer in before if layer.parent is parent and layer.word.kind == "columns"
+                 and layer.features == features * layer.word.segments]
+        pieces = feeds[-1] if feeds else None
+    pieces = pieces or width
+    if features % word.segments or width % pieces:
+        raise error(f"plan: {path} has {features} features, which are not {word.segments} times {pieces} pieces of one size",
+                    "invalid_argument")
+    return Layer(path, module, parent, word, pieces, features)
+
+
+def _heads(root: nn.Module, parent: nn.Module) -> int | None:
+    places = (parent, getattr(parent, "config", None), getattr(root, "config", None))
+    for name in _HEADS:
+        for place in places:
+            value = getattr(place, name, None)
+            if type(value) is int:
+                return value
+    return None
+
+
+def _counts(modules: dict[str, nn.Module], words: dict[str, Word], layers: list[Layer]) -> list[Count]:
+    heads = {id(layer.parent): layer.pieces for layer in layers if layer.word.by_heads}
+    found = []
+    for path, module in modules.items():
+        for attribute, value in vars(module).items():
+            name = f"{path}.{attribute}" if path else attribute
+            said = [word for pattern, word in words.items() if word.kind == "count" and fnmatch.fnmatchcase(name, pattern)]
+            if type(value) is not int or not (said or (attribute in _HEADS and id(module) in heads)):
+                continue
+            pieces = (said[0].pieces if said else None) or heads.get(id(module), value)
+            if value % pieces:
+                raise error(f"plan: {name} is {value}, which are not {pieces} pieces of one size", "invalid_argument")
+            found.append(Count(module, path, attribute, pieces))
+    return found
+
+
+def _require_matches(given: Mapping[str, str] | None, words: dict[str, Word], layers: list[Layer], counts: list[Count],
+                     inside: dict[str, nn.Parameter], modules: dict[str, nn.Module]) -> None:
+    cuttable = [path for path, module in modules.items() if type(module) is nn.Linear or _is_conv1d(module)]
+    names = {"count": [f"{count.path}.{count.attribute}".lstrip(".") for count in counts],
+             "inside": [*inside, *(name.rpartition(".")[0] for name in inside)],
+             "columns": [layer.path for layer in layers], "rows": [layer.path for layer in layers]}
+    for pattern, word in words.items() if given is not None else []:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names[word.kind]):
+            what = {"count": "no whole number that a module keeps", "inside": "no parameter"}.get(word.kind, "no layer")
+            raise error(f"plan: \"{pattern}\" names {what}; the module's matrices are {_some(cuttable)}", "invalid_argument")
+    kinds = {layer.word.kind for layer in layers}
+    if kinds != {"columns", "rows"}:
+        raise error(f"plan: {'nothing' if not kinds else 'only ' + kinds.pop()} is cut: what is cut by columns is given to a "
+                    f"layer that is cut by rows, which makes it whole; the module's matrices are {_some(cuttable)}",
+                    "invalid_argument")
+
+
+def _require_untied(root: nn.Module, layers: list[Layer]) -> None:
+    names: dict[int, list[str]] = {}
+    for name, parameter in root.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for layer in layers:
+        for parameter in layer.module.parameters():
+            if len(names[id(parameter)]) > 1:
+                raise error(f"plan: {' and '.join(names[id(parameter)])} are one tensor: leave it whole", "unsupported")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "none"
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and \
+        isinstance(module.weight, torch.Tensor)

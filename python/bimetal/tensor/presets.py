@@ -1,0 +1,41 @@
+"""How Hugging Face's models are cut."""
+
+from __future__ import annotations
+
+from torch import nn
+
+_LLAMA = {
+    "*self_attn.q_proj": "columns:heads",
+    "*self_attn.k_proj": "columns:heads",
+    "*self_attn.v_proj": "columns:heads",
+    "*self_attn.o_proj": "rows",
+    "*mlp.gate_proj": "columns",
+    "*mlp.up_proj": "columns",
+    "*mlp.down_proj": "rows",
+}
+
+# By the base class of a model's classes.
+_PRESETS = {
+    "GPT2PreTrainedModel": {
+        "*.attn.c_attn": "columns:qkv",
+        "*.attn.c_proj": "rows",
+        "*.attn.split_size": "count",
+        "*.mlp.c_fc": "columns",
+        "*.mlp.c_proj": "rows",
+    },
+    "LlamaPreTrainedModel": _LLAMA,
+    "MistralPreTrainedModel": _LLAMA,
+    "Qwen2PreTrainedModel": _LLAMA,
+    "Qwen3PreTrainedModel": {**_LLAMA, "*self_attn.q_norm": "inside", "*self_attn.k_norm": "inside"},
+}
+
+NAMES = ", ".join(sorted(name.removesuffix("PreTrainedModel") for name in _PRESETS))
+
+
+def preset_of(module: nn.Module) -> dict[str, str] | None:
+    """A plan for a module that is, or has in it, a model of transformers that is known here."""
+    for part in module.modules():
+        for kind in type(part).__mro__:
+            if kind.__name__ in _PRESETS and kind.__module__.startswith("transformers."):
+                return dict(_PRESETS[kind.__name__])
+    return None

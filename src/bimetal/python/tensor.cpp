@@ -1,0 +1,95 @@
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bimetal/balance/whole_parts.h"
+#include "bimetal/c10d/backend_error.h"
+#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/tensor/both_ways.h"
+#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/tensor/group_ranks.h"
+#include "bimetal/python/backend_group.h"
+#include "bimetal/python/bindings.h"
+#include "bimetal/python/end_without_lock.h"
+
+namespace bimetal::python {
+namespace {
+
+namespace py = pybind11;
+namespace tensor = parallel::tensor;
+constexpr std::size_t kFollowBytes = 25u << 20;
+
+/// The ranks that have a module's tensors in parts, for layers whose forward is Python's.
+class PartRanks {
+ public:
+  PartRanks(const BackendPtr& backend, std::vector<double> weights)
+      : ranks_(tensor::GroupRanks::make(group_of(backend), std::move(weights),
+                                        backend->getBackendOptions()->timeout)) {}
+
+  torch::Tensor sum(const torch::Tensor& x) const { return ranks_->sum(x); }
+
+  /// As GroupRanks::shared() has it, with errors that pass through autograd to Python.
+  torch::Tensor shared(const torch::Tensor& x) const {
+    return tensor::both_ways(
+        x, [](const torch::Tensor& given) { return given; },
+        [ranks = ranks_](const torch::Tensor& gradient) {
+          return c10d::guarded([&] { return ranks->sum(gradient); });
+        });
+  }
+
+  void follow_first(const std::vector<torch::Tensor>& tensors) const {
+    parallel::broadcast_tensors(tensors, 0, ranks_->group(), kFollowBytes, ranks_->timeout());
+  }
+
+ private:
+  std::shared_ptr<const tensor::GroupRanks> ranks_;
+};
+
+/// The parameter, and task::TensorSplit's dim, grain and segments.
+using Split = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>;
+
+tensor::Cuts make_cuts(const std::vector<std::pair<std::string, torch::Tensor>>& parameters,
+                       const std::vector<Split>& splits, std::vector<double> weights) {
+  task::Unit unit{.name = "the module", .parameters = {}, .forward = {}};
+  for (const auto& [name, parameter] : parameters) unit.parameters.push_back({name, parameter});
+  for (const auto& [name, dim, grain, segments] : splits) {
+    unit.splits.push_back({.parameter = name, .dim = dim, .grain = grain, .segments = segments});
+  }
+  return tensor::Cuts({.units = {std::move(unit)}}, std::move(weights));
+}
+
+std::pair<std::int64_t, std::vector<std::pair<std::int64_t, std::int64_t>>> places(
+    const tensor::Cuts& cuts, const std::string& parameter, int rank) {
+  const auto found = cuts.places(parameter, rank);
+  std::vector<std::pair<std::int64_t, std::int64_t>> parts;
+  for (const auto& [first, count] : found.places) parts.emplace_back(first, count);
+  return {found.dim, parts};
+}
+
+std::vector<std::int64_t> whole_parts(std::int64_t total, const std::vector<double>& weights) {
+  return balance::whole_parts(total, weights);
+}
+
+}  // namespace
+
+void bind_tensor(py::module_& module) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  module.def("whole_parts", whole_parts, py::arg("total"), py::arg("weights"));
+  py::class_<tensor::Cuts>(module, "TensorCuts")
+      .def(py::init(&make_cuts), py::arg("parameters"), py::arg("splits"), py::arg("weights"))
+      .def("has", &tensor::Cuts::has, py::arg("parameter"))
+      .def("part", &tensor::Cuts::part, py::arg("parameter"), py::arg("whole"), py::arg("rank"))
+      .def("places", places, py::arg("parameter"), py::arg("rank"));
+  py::class_<PartRanks, EndsWithoutLock<PartRanks>>(module, "PartRanks")
+      .def(py::init<const BackendPtr&, std::vector<double>>(), py::arg("backend"),
+           py::arg("weights"), no_gil)
+      .def("shared", &PartRanks::shared, py::arg("x"), no_gil)
+      .def("sum", &PartRanks::sum, py::arg("x"), no_gil)
+      .def("follow_first", &PartRanks::follow_first, py::arg("tensors"), no_gil);
+}
+
+}  // namespace bimetal::python

@@ -1,0 +1,279 @@
+"""bimetal.pipeline.stages: what goes wrong, what is measured, and what goes on elsewhere."""
+
+import copy
+import importlib.util
+import os
+import signal
+import tempfile
+import time
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+from chains import WORDS, Outside, alone, as_lists, batches, distance, loss_of, make, make_optimizer
+from torch import nn
+
+import bimetal
+from bimetal.pipeline.loss import causal_loss_sum, causal_weight
+from bimetal.pipeline.staged import Learning
+
+
+def resumed():
+    """Two batches in stages, both states into other stages, two more; then the folder of Hugging Face's."""
+    def steps(staged, optimizer, numbers):
+        for number in numbers:
+            staged.forward_backward(**batches("gpt2")[number], scale=0.5)
+        staged.clip_grad_norm_(0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model = make("gpt2")
+    optimizer = make_optimizer(model)
+    staged = bimetal.pipeline.stages(model, optimizer, cuts=[2])
+    steps(staged, optimizer, [0, 1])
+    weights, learnt = staged.state_dict(None), staged.optimizer_state_dict(None)
+    torch.manual_seed(99)
+    other = type(model)(model.config).double()
+    optimizer = make_optimizer(other)
+    staged = bimetal.pipeline.stages(other, optimizer, cuts=[3])
+    staged.load_state_dict(weights)
+    staged.load_optimizer_state_dict(learnt)
+    steps(staged, optimizer, [2, 3])
+    state = staged.state_dict()
+    if dist.get_rank() > 0:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        other.save_pretrained(folder, state_dict=state)
+        return as_lists(type(model).from_pretrained(folder, dtype=torch.float64).state_dict())
+
+
+class Slow(nn.Module):
+    """Takes four times as long on rank 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        time.sleep(0.002 * (4 if dist.get_rank() == 1 else 1))
+        return self.layer(x)
+
+
+def measured():
+    model = nn.Sequential(*[Slow() for _ in range(10)])
+    sample = (torch.ones(2, 4), torch.ones(2, 4))
+    staged = bimetal.pipeline.stages(model, sample=sample, loss_sum=lambda outputs, targets: (outputs - targets).square().sum())
+    untouched = all(parameter.grad is None for parameter in model.parameters())
+    loss = staged.forward_backward(sample[0], targets=sample[1])
+    return staged.begins, untouched, loss.isfinite().item()
+
+
+class Breaks(nn.Module):
+    """Raises for batches that say so, in forward or in backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if (x[0] == 7).all() and dist.get_rank() == 1:
+            raise ValueError("sevens are not for me")
+        if (x[0] == 8).all() and dist.get_rank() == 1:
+            x.register_hook(lambda _: 1 / 0)
+        return self.layer(x)
+
+
+def no_loss_of_nines(outputs, targets):
+    if (targets == 9).all():
+        raise ValueError("nines have no loss")
+    return outputs.sum()
+
+
+def failing():
+    """A batch fails on one stage: all are told, keep what gradients they had, and go on."""
+    torch.manual_seed(1)
+    whole = nn.Sequential(nn.Identity(), Breaks(), nn.Identity(), nn.Linear(4, 4))
+    nn.init.eye_(whole[1].layer.weight)
+    staged = bimetal.pipeline.stages(whole, cuts=[1, 2], micro_batches=4, loss_sum=no_loss_of_nines)
+    good = torch.ones(4, 4, requires_grad=True)
+    staged.forward_backward(good, targets=good)
+    before = [parameter.grad.clone() for parameter in whole.parameters() if parameter.grad is not None]
+    expected = staged.evaluate(good, targets=good)
+    for call, number, culprit, kind, text in ((staged.forward_backward, 7.0, 1, ValueError, "sevens"),
+                                              (staged.forward_backward, 8.0, 1, ZeroDivisionError, "division"),
+                                              (staged.forward_backward, 9.0, 2, ValueError, "nines"),
+                                              (staged.evaluate, 7.0, 1, ValueError, "sevens"),
+                                              (staged.evaluate, 9.0, 2, ValueError, "nines")):
+        bad = torch.full((4, 4), number, requires_grad=True)
+        if dist.get_rank() == culprit:
+            ranks.raises(kind, lambda call=call, bad=bad: call(bad, targets=bad), text)
+        else:
+            told = ranks.raises(bimetal.Error, lambda call=call, bad=bad: call(bad, targets=bad),
+                                f"stage {culprit} of 3 (rank {culprit}) has failed")
+            assert (told.code, told.rank) == ("aborted", culprit)
+        assert torch.equal(staged.evaluate(good, targets=good), expected)
+        after = [parameter.grad for parameter in whole.parameters() if parameter.grad is not None]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    return staged.forward_backward(good, targets=good).isfinite().item()
+
+
+def refusals():
+    """What cannot work ends with advice, on every rank."""
+    stages = bimetal.pipeline.stages
+
+    def refused(call, code, *fragments):
+        error = ranks.raises(bimetal.Error, call, *fragments)
+        assert error.code == code, (error.code, error)
+
+    refused(lambda: stages(make("pairs"), cuts=list(range(1, 8)), schedule="interleaved", chunks=4), "invalid_argument",
+            "6 units cannot be cut into 8 pieces: take at most 6 stages")
+    refused(lambda: stages(make("pairs"), cuts=[9]), "invalid_argument", "cuts = [9]", "1 to 5")
+    refused(lambda: stages(make("pairs"), cuts=[1, 2]), "invalid_argument", "give the 1 units")
+    refused(lambda: stages(make("pairs"), stages=3), "invalid_argument", "3 stages for 2 ranks")
+    refused(lambda: stages(make("pairs"), schedule="2f2b"), "invalid_argument", "2f2b", "zero_bubble")
+    refused(lambda: stages(make("pairs"), chunks=2), "invalid_argument", "interleaved")
+    refused(lambda: stages(make("pairs"), blocks="head"), "invalid_argument", "head is a Linear", "blocks=")
+    refused(lambda: stages(nn.Bilinear(2, 2, 2)), "invalid_argument", "Bilinear has no chain of blocks", "one after the other")
+    refused(lambda: stages(nn.Sequential(*[nn.Linear(2, 2)] * 2)), "unsupported", "a block twice")
+    other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2 + dist.get_rank()))
+    refused(lambda: stages(other), "call_mismatch", "1.weight")
+    for name, value in (("micro_batches", 0), ("micro_batch", -1)):
+        refused(lambda given={name: value}: stages(make("pairs"), cuts=[2], **given), "invalid_argument",
+                f"{name} = {value}", "at least 1")
+    unlike = {"cuts": ([2], [3]), "schedule": ("1f1b", "gpipe"), "micro_batches": (2, 3), "micro_batch": (None, 2)}
+    for name, values in unlike.items():
+        given = {"cuts": [2], name: values[dist.get_rank()]}
+        refused(lambda given=given: stages(make("pairs"), **given), "call_mismatch",
+                f"rank 1 calls stages() with {name} = {values[1]}, rank 0 with {values[0]}")
+    refused(lambda: stages(make("pairs"), cuts=[[2], None][dist.get_rank()]), "call_mismatch", "cuts = None")
+
+    batch = batches("pairs")[0]
+    staged = stages(make("pairs"), cuts=[2])
+    refused(lambda: staged.forward_backward(input_ids=batch["input_ids"]), "invalid_argument", "neither labels nor targets")
+    for other in (batches("pairs")[dist.get_rank()], batch | {"input_ids": (batch["input_ids"] + dist.get_rank()) % WORDS}):
+        refused(lambda other=other: staged.forward_backward(**other), "call_mismatch", "stage 1 of 2 (rank 1) has another batch",
+                "same seed")
+    nothing = batch | {"labels": torch.full_like(batch["labels"], -100)}
+    refused(lambda: staged.forward_backward(**nothing), "invalid_argument", "weight is 0")
+    with torch.no_grad():
+        refused(lambda: staged.forward_backward(**batch), "invalid_argument", "no_grad")
+    refused(lambda: staged.module(batch["input_ids"]), "invalid_argument", "on another stage")
+    refused(staged.optimizer_state_dict, "invalid_argument", "no optimizer")
+    staged.forward_backward(**batch)  # nothing is lost
+
+    def not_a_chain(does, culprit, code, text):
+        wrong = stages(Outside(does), cuts=[2])
+        mine = dist.get_rank() == culprit
+        refused(lambda: wrong.forward_backward(**batch), code if mine else "aborted", text if mine else f"rank {culprit}")
+
+    not_a_chain("adds", 0, "unsupported", "computes with what a block has returned")
+    not_a_chain("hides", 0, "unsupported", "use_reentrant=False")
+    not_a_chain("gives", 1, "unsupported", "otherwise than by their first argument")
+    not_a_chain("skips", 1, "not_finite", "what it has computed before them")
+    return True
+
+
+def nested():
+    """Targets in a tuple and a dict are cut, too, and told apart."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    whole = copy.deepcopy(model)
+    inputs = torch.randn(7, 3, dtype=torch.float64)
+    targets = (torch.randn(7, 2, dtype=torch.float64), {"counts": torch.arange(7), "factor": torch.tensor(2.0)})
+
+    def loss_sum(outputs, targets):
+        wanted, more = targets
+        return ((outputs - wanted).square().sum(1) * more["counts"]).sum() * more["factor"]
+
+    staged = bimetal.pipeline.stages(model, cuts=[1], micro_batches=3, loss_sum=loss_sum)
+    loss = staged.forward_backward(inputs, targets=targets)
+    torch.testing.assert_close(loss, loss_sum(whole(inputs), targets) / 7, rtol=1e-12, atol=1e-12)
+    targets[1]["counts"] += dist.get_rank()
+    error = ranks.raises(bimetal.Error, lambda: staged.forward_backward(inputs, targets=targets), "another batch")
+    assert error.code == "call_mismatch", error
+    return True
+
+
+def in_low_precision():
+    """Within autocast blocks compute in bfloat16, and backward does without."""
+    model, plain = make("llama").float(), make("llama").float()
+    staged = bimetal.pipeline.stages(model, cuts=[3])
+    kinds = set()
+    own = model.model.layers[0 if dist.get_rank() == 0 else 2]
+    own.self_attn.q_proj.register_forward_hook(lambda _, __, output: kinds.add(str(output.dtype)))
+    own.self_attn.q_proj.weight.register_hook(lambda _: kinds.add(str(torch.is_autocast_enabled("cpu"))))
+    batch = batches("llama")[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = staged.forward_backward(**batch)
+        torch.testing.assert_close(loss.float(), loss_of(plain, batch), rtol=5e-3, atol=0)
+        assert torch.is_autocast_enabled("cpu")
+    return sorted(kinds)
+
+
+def killed():
+    """A rank that is killed in the middle of a batch."""
+    batch = {"input_ids": torch.ones(8, 4), "targets": torch.ones(8, 4)}
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    staged = bimetal.pipeline.stages(model, cuts=[1, 2], micro_batches=4,
+                                     loss_sum=lambda outputs, targets: outputs.sum())
+    staged.forward_backward(batch["input_ids"], targets=batch["targets"])
+    if dist.get_rank() == 1:
+        passed = []
+
+        def end(*_):
+            passed.append(1)
+            if len(passed) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        model[1].register_forward_hook(end)
+    own = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    before = [parameter.grad.clone() for parameter in own]
+    error = ranks.raises(bimetal.Error, lambda: staged.forward_backward(batch["input_ids"], targets=batch["targets"]),
+                         "stage 1 of 3 (rank 1)")
+    assert error.code == "peer_lost" and error.rank == 1, error
+    assert own and all(torch.equal(parameter.grad, gradient) for parameter, gradient in zip(own, before, strict=True))
+    return True
+
+
+class Behaviour(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    def test_it_goes_on_in_other_stages(self):
+        found = ranks.on_ranks(2, resumed)[0]
+        self.assertLess(distance(found, alone("gpt2")[2]), 1e-12)
+
+    def test_a_slow_device_gets_fewer_units(self):
+        results = ranks.on_ranks(2, measured)
+        for begins, untouched, finite in results:
+            self.assertEqual(begins, results[0][0])
+            self.assertIn(begins[1], (7, 8, 9))
+            self.assertTrue(untouched and finite)
+
+    def test_a_batch_that_fails_on_one_stage(self):
+        self.assertEqual(ranks.on_ranks(3, failing), [True] * 3)
+
+    def test_targets_of_several_tensors(self):
+        self.assertEqual(ranks.on_ranks(2, nested), [True] * 2)
+
+    @unittest.skipUnless(importlib.util.find_spec("peft"), "peft is not installed")
+    def test_no_keys_and_values_are_kept(self):
+        batch = {"input_ids": torch.ones(2, 4), "labels": torch.ones(2, 4)}
+        for name, said in (("gpt2", {"use_cache": False}), ("lora", {"use_cache": False}), ("pairs", {})):
+            given = Learning(causal_loss_sum, causal_weight).batch(make(name), (), batch).kwargs
+            self.assertEqual({key: value for key, value in given.items() if key != "input_ids"}, said, name)
+
+    def test_refusals(self):
+        self.assertEqual(ranks.on_ranks(2, refusals), [True] * 2)
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    def test_low_precision(self):
+        self.assertEqual(ranks.on_ranks(2, in_low_precision), [["False", "torch.bfloat16"]] * 2)
+
+    def test_a_killed_rank_is_named_with_its_stage(self):
+        with ranks.start(3, killed) as job:
+            statuses = job.wait(60)
+            self.assertEqual(statuses, [0, -9, 0], job.text())
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
