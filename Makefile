@@ -41,7 +41,7 @@ test-horovod: all ## install TensorFlow and run the tests of Horovod's API, with
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^python.horovod'
 
 test-deepspeed: python ## install DeepSpeed below the build folder, and run its ZeRO on the backend
-	@scripts/test_deepspeed.sh $(BUILD)
+	@scripts/stamped.sh test-deepspeed scripts/test_deepspeed.sh $(BUILD)
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
 	@scripts/stamped.sh sanitizers scripts/sanitizers.sh

@@ -1,5 +1,5 @@
-"""What the system refuses: processes, descriptors, /proc. Each ends the job with one message that names the limit, and
-not with the system's words alone."""
+"""What the system refuses: processes, descriptors, /proc; and more threads than it has cores for. Each
+ends the job with one message that names the limit, and not with the system's words alone."""
 
 import os
 import resource
@@ -21,6 +21,14 @@ class Limits(FaultTest):
     def setUp(self):
         super().setUp()
         self.job_file = self.write_job(train__steps=3, checkpoint__dir="")
+
+    def test_threads_that_the_machine_has_no_cores_for(self):
+        most = 16 * len(os.sched_getaffinity(0))
+        if most >= 1024:
+            self.skipTest("no worker may have more in any case")
+        job = self.train(self.job_file, workers=("cpu:threads=1", f"cpu:threads={most + 1}")).wait()
+        self.assert_one_message(job, harness.INVALID_ARGUMENT, f"threads={most + 1}", "usable core")
+        self.assert_nothing_left()
 
     def test_descriptors(self):
         for most in (8, 11, 14):

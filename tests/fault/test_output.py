@@ -1,7 +1,9 @@
-"""Output that nobody reads: the job goes on. Output that nobody looks at: it is plain."""
+"""Output that nobody reads: the job goes on. Output that nobody looks at: it is plain. What nobody likes to read is
+printed all the same."""
 
 import os
 import pty
+import re
 import subprocess
 
 import harness
@@ -31,6 +33,18 @@ class Output(FaultTest):
             self.assertNotIn("\r", text.replace("\r\n", "\n"))  # that is the terminal's own
             self.assertIn("train.steps = 1000, but 1 epoch (train.epochs) is over after 16 steps", text)
             self.assertEqual(text.count(str(self.checkpoints)), 1, text)
+
+    def test_a_job_that_is_slower_than_its_fastest_worker_alone_says_so(self):
+        """The faster one waits for the half of the samples that takes the other four times as long."""
+        job_file = self.write_job(train__steps=80, train__global_batch=256, parallel__balance="equal")
+        job = self.train(job_file, workers=("cpu:threads=1", "cpu:threads=1,speed=0.25")).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        note = re.search(r"^note: slower than rank 0 alone: (\d\.\d+) × the \d+ \w+/s at which it computed.*$",
+                         job.out, re.MULTILINE)
+        self.assertTrue(note, job.out)
+        self.assertLess(float(note[1]), 1)
+        self.assertIn("waited for", note[0])
+        self.assertIn("shares were equal by the job's parallel.balance", note[0])
 
     def on_a_terminal(self, job_file, **environment):
         """All that a short job writes there."""

@@ -1,11 +1,16 @@
-// Targets of rendezvous and comm that take one message: the store's, a member's record, an abort.
+// Targets of rendezvous and comm that take one message: the store's, a member's record, an abort,
+// an offer of shared memory, announced sizes.
 
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/comm/exchange_sizes.h"
 #include "bimetal/comm/mailbox/abort_message.h"
+#include "bimetal/comm/shm/offer.h"
 #include "bimetal/rendezvous/member_record.h"
 #include "bimetal/rendezvous/store_message.h"
 #include "fuzz/targets.h"
@@ -63,6 +68,34 @@ void abort_message(Bytes bytes) {
     if (bytes.size() > comm::kMaxAbortBytes - 64) return;  // would be cut
     promise(comm::decode_abort(comm::encode(message)).failure == message.failure);
   });
+}
+
+void shm_offer(Bytes bytes) {
+  taken_or_refused([&] {
+    const auto offer = comm::decode_offer(bytes);
+    const auto sent = comm::encode_offer(offer);
+    const auto again = comm::decode_offer(sent);
+    promise(sent.size() == bytes.size() && comm::encode_offer(again) == sent);
+    promise(again.made == offer.made && again.bytes == offer.bytes &&
+            again.address.name == offer.address.name);
+  });
+}
+
+void exchange_sizes(Bytes bytes) {
+  WireReader reader(bytes);
+  std::vector<std::int64_t> sizes;
+  while (reader.remaining() >= 8) sizes.push_back(reader.i64());
+  taken_or_refused([&] {
+    const auto longest = comm::longest_said(sizes);
+    // Room for all of them is asked for next, and each is cut to its own size.
+    promise(longest <= std::size_t{comm::kMostSaid});
+    for (const auto size : sizes) promise(size >= 0 && static_cast<std::size_t>(size) <= longest);
+  });
+  for (const auto size : sizes) {
+    taken_or_refused([&] {
+      promise(comm::checked_size(size, comm::kMostSent, 0) == static_cast<std::size_t>(size));
+    });
+  }
 }
 
 }  // namespace bimetal::fuzz

@@ -16,6 +16,7 @@ using Bytes = std::span<const std::byte>;
 void abort_message(Bytes bytes);   ///< comm: payload of an Abort frame
 void agent_message(Bytes bytes);   ///< launch: what a launcher and its agents say
 void data_copy(Bytes bytes);       ///< data: what a machine says of its copy
+void exchange_sizes(Bytes bytes);  ///< comm: how many bytes each rank says it will send
 void frame(Bytes bytes);           ///< net: header of a frame, as it comes and with a good checksum
 void handshake(Bytes bytes);       ///< net: every message of the handshake
 void http_message(Bytes bytes);    ///< net/http: heads of requests and answers
@@ -25,6 +26,7 @@ void noise(Bytes bytes);           ///< net: the encryption handshake and record
 void server_message(Bytes bytes);  ///< parallel: bodies of servers and workers
 void serving_message(Bytes bytes);  ///< serving: every body of both sides
 void slurm_list(Bytes bytes);       ///< launch: Slurm's lists of nodes and tasks
+void shm_offer(Bytes bytes);        ///< comm: where a rank says that its shared memory is
 void step_record(Bytes bytes);      ///< parallel: a step as server 0's stand-in is told of it
 void store_message(Bytes bytes);    ///< rendezvous: header and body of a store's message
 

@@ -91,6 +91,29 @@ class Ssh(SshTest):
         self.assert_done(job)
         self.assertEqual(lines_of_ranks(job)[0], ["hello b c seen", str(self.folder)])
 
+    def test_the_program_that_ssh_finds_is_there_for_the_ranks(self):
+        """Though its folder is in nobody's PATH."""
+        for options in ((), ("--remote-bimetal", BIMETAL)):
+            with self.subTest(options):
+                job = self.over_ssh("127.0.0.2:1", *options, "--", "bimetal", "--version")
+                self.assert_done(job)
+                self.assertEqual(len(lines_of_ranks(job)[0]), 1, job.out)
+
+    def test_a_python_that_misses_a_module_is_told_what_hands_it_on(self):
+        (self.folder / "here").mkdir()
+        (self.folder / "here" / "module_of_this_test.py").write_text("print('found')\n")
+        command = ["--", sys.executable, "-c", "import module_of_this_test"]
+        path = {"PYTHONPATH": str(self.folder / "here")}
+        job = self.over_ssh("127.0.0.2:1", *command, environment=path).wait()
+        self.assert_one_message(job, 1, "rank 0 on 127.0.0.2", "--env PATH", "--env PYTHONPATH")
+        self.assertIn("ModuleNotFoundError", job.err)
+        job = self.over_ssh("127.0.0.2:1", "--env", "PYTHONPATH", *command, environment=path)
+        self.assert_done(job)
+        self.assertEqual(lines_of_ranks(job)[0], ["found"])
+        job = self.launch("-n", 1, *command).wait()
+        self.assertEqual(job.status, 1, job.err)
+        self.assertNotIn("--env", job.err)
+
     def test_ctrl_c_reaches_other_hosts(self):
         job = self.over_ssh("localhost:1,127.0.0.2:1",
                             script="trap 'echo interrupted; exit 0' INT; " + WAIT_FOR_SIGNALS)

@@ -2,7 +2,7 @@
 // run. It says "rank R is process P" first, and ends with a line that begins "rank R:".
 //
 // check   every collective against the plain reference, on two meshes at once and in a subgroup;
-//         messages far ahead of their receiver
+//         messages far ahead of their receiver, and from whoever sends first
 // differ  the ranks disagree about a call, and are told
 // work    reduces until it is killed
 // stop    the last rank stops itself in the middle of the work: the others must say so in time
@@ -63,6 +63,7 @@ class Check {
     calls += check_collectives(group.subgroup(backwards), tell);
     both_at_once(group, other);
     far_ahead(group);
+    from_anybody(group);
     say(fmt::format("rank {}: {} calls, {} wrong, by {}", rank_, calls, wrong_,
                     to_string(other.transport())));
     if (wrong_ > 0) std::exit(EXIT_FAILURE);
@@ -107,6 +108,35 @@ class Check {
     for (int i = 0; i < kMessages; ++i) {
       const auto& message = data[static_cast<std::size_t>(i)];
       expect(message.front() == i && message.back() == i, "a message sent far ahead");
+    }
+    group.barrier().wait();
+  }
+
+  // Of all others, before and after rank 0 asks for them, each with what its sender has put in.
+  void from_anybody(comm::Group group) {
+    constexpr int kEach = 20;
+    const int messages = rank_ == 0 ? kEach * (group.size() - 1) : kEach;
+    std::vector<comm::Work> works;
+    std::vector<std::vector<std::int32_t>> data;
+    for (int i = 0; i < messages; ++i) {
+      data.emplace_back(i % 5 == 0 ? 300'000 : 10, rank_ == 0 ? -1 : 100 * rank_ + i);
+    }
+    for (int i = 0; i < messages; ++i) {
+      const auto buffer = comm::buffer(data[static_cast<std::size_t>(i)]);
+      // A tag for each length: which message comes next is open.
+      const std::uint64_t tag = buffer.count;
+      works.push_back(rank_ == 0 ? group.recv_from_anybody(buffer, tag)
+                                 : group.send(buffer, 0, tag));
+      if (rank_ != 0 || i != messages / 2) continue;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    for (int i = 0; i < messages; ++i) {
+      const auto& work = works[static_cast<std::size_t>(i)];
+      const auto& message = data[static_cast<std::size_t>(i)];
+      work.wait();
+      if (rank_ != 0) continue;
+      expect(work.sender() > 0 && message.front() / 100 == work.sender(), "the sender's rank");
+      expect(message.front() == message.back(), "a message from anybody");
     }
     group.barrier().wait();
   }

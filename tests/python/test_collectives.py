@@ -1,11 +1,14 @@
 """Every collective of torch.distributed on backend bimetal, beside Gloo and beside what it must give."""
 
+import functools
 import itertools
 import unittest
 
 import ranks
 import torch
 import torch.distributed as dist
+
+import bimetal
 
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32,
          torch.int64, torch.uint8]
@@ -75,6 +78,29 @@ def check_reductions():
     got = values(9, torch.complex64, rank) * 1j
     dist.all_reduce(got)
     same(got, sum(everyone(9, torch.complex64)) * 1j, "all_reduce of complex")
+
+
+def check_bits():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    ops = [(dist.ReduceOp.BAND, torch.bitwise_and), (dist.ReduceOp.BOR, torch.bitwise_or), (dist.ReduceOp.BXOR, torch.bitwise_xor)]
+    types = [dtype for dtype in [*TYPES, torch.bool] if not dtype.is_floating_point]
+    for dtype, (op, method), count in itertools.product(types, ops, SIZES[:-1]):
+        expected = functools.reduce(method, everyone(count, dtype))
+        got = values(2 * count, dtype, rank).view(count, 2).t().contiguous().t()
+        dist.all_reduce(got, op)
+        same(got.contiguous(), functools.reduce(method, everyone(2 * count, dtype)).view(count, 2), f"{op} {dtype} {count}")
+        for root in (0, size - 1):
+            got = values(count, dtype, rank)
+            dist.reduce(got, root, op)
+            same(got, expected if rank == root else values(count, dtype, rank), f"reduce {op} {dtype} {count}")
+    one, parts = torch.empty(2, dtype=torch.int32), [values(2, torch.int32, rank)] * size
+    for call in (lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
+                 lambda: dist.reduce_scatter(one, parts, dist.ReduceOp.BOR)):
+        assert ranks.raises(dist.DistBackendError, call).code == "unsupported"
+    unlike = dist.ReduceOp.BAND if rank == 0 else dist.ReduceOp.BOR
+    part = dist.new_group()
+    error = ranks.raises(dist.DistBackendError, lambda: dist.all_reduce(one, unlike, group=part), "operation of bits")
+    assert error.code == "call_mismatch", error
 
 
 def check_movement():
@@ -336,9 +362,19 @@ def check_futures():
         assert future.wait()[0][0].item() == size
 
 
-CHECKS = [check_reductions, check_movement, check_unequal, check_strided, check_beside_gloo, check_coalesced,
+def check_profile():
+    """What a profile says of a call: its name, and the shapes that went in."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        dist.all_reduce(torch.ones(3, 5))
+        dist.all_gather_into_tensor(torch.empty(2 * dist.get_world_size()), torch.ones(2))
+    found = {event.name: event.input_shapes for event in profile.events() if event.name.startswith("bimetal:")}
+    shapes = {"bimetal:all_reduce": [[3, 5]], "bimetal:all_gather_into_tensor": [[2]]}
+    assert found == (shapes if bimetal.half == "extension" else {}), found
+
+
+CHECKS = [check_reductions, check_bits, check_movement, check_unequal, check_strided, check_beside_gloo, check_coalesced,
           check_messages, check_messages_from_anybody, check_sparse, check_sparse_gradients, check_objects,
-          check_futures]
+          check_futures, check_profile]
 
 
 def all_checks():

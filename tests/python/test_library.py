@@ -11,7 +11,7 @@ import unittest
 import ranks
 import torch
 import torch.distributed as dist
-from test_collectives import check_messages_from_anybody, check_sparse
+from test_collectives import check_bits, check_messages_from_anybody, check_sparse
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -129,6 +129,23 @@ def errors():
     assert error.code == "unsupported", error
 
 
+def no_time_at_all():
+    """A timeout of 0 is what a caller may have left, not the group's own."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        now = datetime.timedelta(0)
+        error = ranks.raises(bimetal.Error, lambda: bimetal.monitored_barrier(timeout=now), "1")
+        assert error.code == "timeout", error
+        options = dist.AllreduceOptions()
+        options.timeout = now
+        error = ranks.raises(bimetal.Error, lambda: dist.group.WORLD.allreduce([torch.ones(2)], options).wait())
+        assert error.code == "timeout", error
+        store.set("tried", "")
+    else:
+        store.wait(["tried"])  # it never comes to these calls
+    return "done"
+
+
 CHECKS = [short_forms, join_with_unused_parameters, power_sgd, subgroups_and_monitored_barrier, errors]
 
 
@@ -140,7 +157,8 @@ def all_checks():
     return len(CHECKS)
 
 
-def sparse_and_from_anybody():
+def bits_sparse_and_from_anybody():
+    check_bits()
     check_sparse()
     check_messages_from_anybody()
     return bimetal.half
@@ -149,12 +167,15 @@ def sparse_and_from_anybody():
 class Library(unittest.TestCase):
     def test_both_halves_in_one_group(self):
         halves = ["extension", "library", "extension"]
-        with ranks.start(3, sparse_and_from_anybody, each=lambda rank: {"BIMETAL_HALF": halves[rank]}) as job:
+        with ranks.start(3, bits_sparse_and_from_anybody, each=lambda rank: {"BIMETAL_HALF": halves[rank]}) as job:
             self.assertEqual(job.wait(150), [0] * 3, job.text())
             self.assertEqual([job.value(rank) for rank in range(3)], halves)
 
     def test_process_groups(self):
         self.assertEqual(ranks.on_ranks(3, all_checks, environment=LIBRARY), [len(CHECKS)] * 3)
+
+    def test_no_time_at_all_is_not_the_groups_timeout(self):
+        self.assertEqual(ranks.on_ranks(2, no_time_at_all, environment=LIBRARY), ["done"] * 2)
 
     @unittest.skipUnless(bimetal.half == "extension", "tests/install/test_wheels.py has it without the extension")
     def test_what_it_has_no_part_in_says_so(self):

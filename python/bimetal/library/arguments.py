@@ -44,9 +44,12 @@ def root_of(opts: Any) -> int:
 
 
 def milliseconds_of(opts: Any) -> int:
-    """0 where the group's own timeout holds."""
+    """0, the core's sign for the group's own timeout, where none is given or torch's sign for none, a negative one; no time at
+    all is what a caller may have left."""
     timeout = opts if isinstance(opts, datetime.timedelta) else getattr(opts, "timeout", None)
-    return max(0, int(timeout.total_seconds() * 1000)) if isinstance(timeout, datetime.timedelta) else 0
+    if not isinstance(timeout, datetime.timedelta) or timeout < datetime.timedelta(0):
+        return 0
+    return max(1, int(timeout.total_seconds() * 1000))
 
 
 def are_alike(tensors: Tensors) -> bool:

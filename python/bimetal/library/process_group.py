@@ -25,6 +25,7 @@ from bimetal.library.arguments import (
     root_of,
     tensors_of,
 )
+from bimetal.library.bitwise import BitwiseReduction
 from bimetal.library.interface import check, error, failure, lib, numbers, text_of
 from bimetal.library.monitored_barrier import monitored_barrier
 from bimetal.library.sparse import SparseReduction
@@ -141,6 +142,8 @@ class LibraryProcessGroup(dist.ProcessGroup):
             host.afterwards(sparse.finish)
             return sparse.begin
         reduction = Reduction(operation_of(opts), tensor.dtype)
+        if reduction.bits is not None:
+            return BitwiseReduction(host, tensor, reduction.bits, self._rank, self._size).begin
         data = host.lend(tensor, Use.UPDATE)
         reduction.prepare(data)
         address, count, kind = memory_of(data)
@@ -150,6 +153,9 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> LibraryWork:
         tensor, root, host = only(tensors), root_of(opts), HostTensors()
         reduction = Reduction(operation_of(opts if not isinstance(opts, int) else op), tensor.dtype)
+        if reduction.bits is not None:
+            by_bits = BitwiseReduction(host, tensor, reduction.bits, self._rank, self._size, root)
+            return self._start(host, [tensor], [by_bits.begin], opts)
         data = host.lend(tensor, Use.UPDATE if self._rank == root else Use.SCRATCH)
         reduction.prepare(data)
         address, count, kind = memory_of(data)
@@ -188,6 +194,8 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     @staticmethod
     def _scattering(whole: torch.Tensor, own: torch.Tensor, counts: Any, reduction: Reduction) -> _Begin:
+        if reduction.bits is not None:
+            raise error("reduce_scatter has no operations of bits; all_reduce and reduce do", "unsupported")
         address, count, kind = memory_of(own)
         source, number = whole.data_ptr(), reduction.number
         return lambda group, within, work: lib.reduce_scatter(group, source, address, count, counts, kind, number,
@@ -309,8 +317,9 @@ class LibraryProcessGroup(dist.ProcessGroup):
         """Through the store, so that a rank that does not come breaks nothing. Names all that do not."""
         del wait_all_ranks
         self._barriers += 1
+        given = timeout is not None and timeout >= datetime.timedelta(0)
         monitored_barrier(self._store, self._rank, self.members or list(range(self._size)), self._barriers,
-                          (timeout or self._timeout).total_seconds())
+                          (timeout if given else self._timeout).total_seconds())
 
     # ---- How a call begins ----
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,15 @@ _SUM, _AVG, _MIN, _MAX, _PRODUCT = range(1, 6)
 _Op = dist.ReduceOp
 _NUMBERS = {_Op.SUM: _SUM, _Op.AVG: _AVG, _Op.MIN: _MIN, _Op.MAX: _MAX, _Op.PRODUCT: _PRODUCT}
 _TRUTHS = {_Op.SUM: _MAX, _Op.MAX: _MAX, _Op.BOR: _MAX, _Op.PRODUCT: _MIN, _Op.MIN: _MIN, _Op.BAND: _MIN}
+_INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
+_IN_PLACE = {_Op.BAND: "bitwise_and_", _Op.BOR: "bitwise_or_", _Op.BXOR: "bitwise_xor_"}
+
+
+class Bits(NamedTuple):
+    """A reduction by bits: the core has none, so bitwise.py makes them."""
+
+    code: int  # torch's number of it
+    in_place: str  # the tensors' method
 
 
 class Use(enum.Enum):
@@ -132,21 +141,28 @@ def _check_alike(parts: Sequence[torch.Tensor]) -> None:
 
 
 class Reduction:
-    """A reduction of torch's for tensors of one type: what the core is to do, and what comes before it."""
+    """A reduction of torch's for tensors of one type: what the core is to do, and what comes before it.
 
-    __slots__ = ("number", "_factor")
+    Where ``bits`` are set, the core has no such reduction, and ``number`` is none of its own.
+    """
+
+    __slots__ = ("bits", "number", "_factor")
 
     def __init__(self, op: Any, dtype: torch.dtype) -> None:
         # torch hands out either kind: ReduceOp around a RedOpType, or that itself.
         kind = getattr(op, "op", op)
-        self._factor = None
+        self._factor = self.bits = None
         key = (int(kind), dtype)
         if key not in _found:  # comparing what torch calls reductions takes as long as a short call
             if kind == _Op.PREMUL_SUM:
                 self._factor, self.number = op.__getstate__()[1], _number_of(_Op.SUM, dtype)
                 return
-            _found[key] = _number_of(kind, dtype)
-        self.number = _found[key]
+            _found[key] = _bits_of(kind, dtype) or _number_of(kind, dtype)
+        found = _found[key]
+        if isinstance(found, Bits):
+            self.bits, self.number = found, 0
+        else:
+            self.number = found
 
     @property
     def averages(self) -> bool:
@@ -164,7 +180,14 @@ class Reduction:
                       else self._factor)
 
 
-_found: dict[tuple[int, torch.dtype], int] = {}  # by _number_of, so far
+_found: dict[tuple[int, torch.dtype], int | Bits] = {}  # by the two functions below, so far
+
+
+def _bits_of(kind: Any, dtype: torch.dtype) -> Bits | None:
+    """None if it is no reduction by bits. (On bool BAND and BOR are minimum and maximum.)"""
+    in_place = next((name for op, name in _IN_PLACE.items() if op == kind), None)
+    there = dtype in _INTEGERS or (dtype == torch.bool and kind == _Op.BXOR)
+    return Bits(int(kind), in_place) if in_place and there else None
 
 
 def _number_of(kind: Any, dtype: torch.dtype) -> int:

@@ -2,25 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/exchange_sizes.h"
 
 namespace bimetal::comm {
 namespace {
-
-/// What ranks say of themselves; a training state may have as many bytes as a machine has memory.
-constexpr std::int64_t kMostSaid = std::int64_t{1} << 30;
-constexpr std::int64_t kMostSent = std::int64_t{1} << 44;
-
-/// All ranks have the same numbers, and so the same error.
-std::size_t checked_size(std::int64_t size, std::int64_t most, int rank) {
-  if (size >= 0 && size <= most) return static_cast<std::size_t>(size);
-  throw Error(ErrorCode::CorruptData,
-              fmt::format("rank {} announces {} bytes, of {} at most", rank, size, most), rank);
-}
 
 Bytes room_for(std::size_t bytes) try { return Bytes(bytes); } catch (const std::exception&) {
   throw Error(ErrorCode::OutOfMemory,
@@ -39,10 +28,7 @@ std::vector<Bytes> all_gather_bytes(Group group, std::span<const std::byte> mine
   const std::vector<std::int64_t> my_size = {static_cast<std::int64_t>(mine.size())};
   std::vector<std::int64_t> sizes(ranks);
   group.all_gather(buffer(std::span(my_size)), buffer(std::span(sizes)), deadline).wait();
-  std::size_t longest = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    longest = std::max(longest, checked_size(sizes[rank], kMostSaid, static_cast<int>(rank)));
-  }
+  const auto longest = longest_said(sizes);
   Bytes padded(mine.begin(), mine.end());
   padded.resize(longest);
   Bytes all = room_for(longest * ranks);

@@ -26,6 +26,19 @@ std::optional<torch::DeviceType> accelerator_type() {
   return at::accelerator::getAccelerator();
 }
 
+/// More of them only wait for each other; far more, and the system or libtorch's pool refuses.
+constexpr int kMostThreadsPerCore = 16;
+
+void require_cores_for(const job::WorkerSpec& spec) {
+  const int cores = usable_cores();
+  if (spec.threads.value_or(1) <= kMostThreadsPerCore * cores) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("worker \"{}\": this machine has {} usable core{}, and a worker's threads "
+                          "may be {} for each: threads={} at most, and {} is usually fastest",
+                          job::to_string(spec), cores, cores == 1 ? "" : "s", kMostThreadsPerCore,
+                          kMostThreadsPerCore * cores, cores));
+}
+
 torch::Device accelerator(torch::DeviceType type, int index) {
   return torch::Device(type, static_cast<c10::DeviceIndex>(index));
 }
@@ -89,6 +102,7 @@ torch::Device select_device(const job::WorkerSpec& spec, int local_rank) {
 }
 
 void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size) {
+  require_cores_for(spec);
   const int equal_part = std::max(1, usable_cores() / std::max(1, local_world_size));
   at::set_num_threads(spec.threads.value_or(equal_part));
   if (!spec.memory_bytes) return reuse_freed_tensors();

@@ -30,9 +30,9 @@ torch::Device select_device(const job::WorkerSpec& spec, int local_rank);
 
 /// Prepares this process for one of `local_world_size` workers of this machine: CPU threads
 /// (threads=, else an equal part of the usable cores), and memory= (limit_process_memory in
-/// device/host.h) or, without such a limit, that memory of freed tensors is used
-/// again (device/host_allocator.h). Call once, before any tensor work.
-/// Error(Unsupported): memory= with another type than cpu, or on a system that can't limit it.
+/// device/host.h) or, without such a limit, that memory of freed tensors is used again
+/// (device/host_allocator.h). Call once, before any tensor work. Errors: InvalidArgument for more
+/// than 16 threads for each usable core; Unsupported for memory= where it can't be limited.
 void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size);
 
 /// Blocks until everything queued on `device` has run (no-op on the CPU).

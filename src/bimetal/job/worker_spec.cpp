@@ -19,8 +19,8 @@ constexpr std::array<std::string_view, 5> kTypes = {"auto", "cpu", "cuda", "mps"
 
 constexpr std::array<std::string_view, 4> kPrecisions = {"float32", "bfloat16", "float16", "auto"};
 
-/// More than machines have; the system cannot start any number of them, and libtorch's pool of
-/// threads does not survive that.
+/// More than machines have: on any of them a slip of the pen. What one machine takes it says itself
+/// (device::apply_worker_limits).
 constexpr int kMostThreads = 1024;
 
 struct Unit {

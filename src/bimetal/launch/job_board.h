@@ -20,7 +20,7 @@ struct JobOffer {
 };
 
 /// A view of the store; `store` must outlive it. Calls end within seconds, and once the job has
-/// failed within one, with the store's errors.
+/// failed within half of one, with the store's errors.
 class JobBoard {
  public:
   explicit JobBoard(JobStore& store) : store_(store) {}

@@ -39,6 +39,11 @@ Examples:
 Exit status: 0 if every rank ended with 0, that of the first rank that failed (128 + N if signal N
 killed it), 130 after Ctrl-C. docs/launching.md tells more.)";
 
+constexpr const char* kOtherPython =
+    "\n  Its Python there is the first in that host's own PATH, and has that host's modules: hand "
+    "on yours by --env PATH (a virtual environment that lies at the same place) or --env "
+    "PYTHONPATH";
+
 struct LaunchArguments {
   std::optional<int> ranks;
   std::optional<int> hosts_used, ranks_each;  ///< as of the deepspeed launcher
@@ -135,10 +140,11 @@ int conclude(const launch::HostsResult& result, int ranks) {
     return kInterrupted;
   }
   if (!result.failure) return kSuccess;
-  const auto& [rank, host, pid, exit] = *result.failure;
-  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}", rank, host, pid,
+  const auto& [rank, host, pid, exit, misses_module] = *result.failure;
+  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
                               launch::how_it_ended(exit),
-                              ranks > 1 ? "; the other ranks were stopped" : ""));
+                              ranks > 1 ? "; the other ranks were stopped" : "",
+                              misses_module ? kOtherPython : ""));
   return exit.signal != 0 ? 128 + exit.signal : exit.status;
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 /// How long to wait for another machine to say what went wrong there; and for a first sign that it
 /// has noticed anything, which a machine that is off or cut off never gives.
-constexpr std::chrono::seconds kForTheCause{3}, kForASign{1};
+constexpr std::chrono::milliseconds kForTheCause{3000}, kForASign{500};
 
 std::optional<Error> cause_from_elsewhere(launch::JobBoard& board, const Error& seen_here,
                                           launch::SignalWatch& signals) {

@@ -7,44 +7,10 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/wire.h"
-#include "bimetal/comm/shm/segment_address.h"
+#include "bimetal/comm/shm/offer.h"
 
 namespace bimetal::comm {
 namespace {
-
-// The first message of a rank (docs/protocol.md): what it wants and where its segment is.
-struct Offer {
-  Transport transport = Transport::automatic;
-  bool made = false;         // a segment
-  std::uint32_t island = 0;  // hash of its name; 0 for none
-  std::uint64_t bytes = 0;   // of it
-  net::SegmentAddress address;
-};
-
-std::vector<std::byte> encode(const Offer& offer) {
-  WireWriter writer;
-  writer.u8(static_cast<std::uint8_t>(offer.transport));
-  writer.u8(offer.made ? 1 : 0);
-  writer.u16(0);
-  writer.u32(offer.island);
-  writer.u64(offer.bytes);
-  write_address(writer, offer.address);
-  return std::move(writer).take();
-}
-
-Offer decode_offer(std::span<const std::byte> bytes) {
-  WireReader reader(bytes);
-  Offer offer;
-  offer.transport = static_cast<Transport>(reader.u8());
-  offer.made = reader.u8() == 1;
-  reader.u16();
-  offer.island = reader.u32();
-  offer.bytes = reader.u64();
-  offer.address = read_address(reader);
-  reader.expect_end();
-  return offer;
-}
 
 void check_agreement(const std::vector<Offer>& offers, const std::vector<int>& world_ranks) {
   for (std::size_t r = 1; r < offers.size(); ++r) {
@@ -77,7 +43,7 @@ std::uint32_t hash_of(const std::string& island) {
 
 std::vector<Offer> exchange_offers(const Exchange& exchange, const Offer& own) {
   std::vector<Offer> offers;
-  for (const auto& message : exchange(encode(own))) offers.push_back(decode_offer(message));
+  for (const auto& message : exchange(encode_offer(own))) offers.push_back(decode_offer(message));
   return offers;
 }
 

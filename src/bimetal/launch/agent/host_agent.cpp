@@ -20,6 +20,7 @@
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/port_check.h"
 #include "bimetal/launch/system/environment.h"
+#include "bimetal/launch/system/executable.h"
 #include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
@@ -181,6 +182,7 @@ class HostAgent {
   /// What nearly everybody would have to set by hand. Neither takes the place of a value that is
   /// there.
   void set_defaults() {
+    find_own_program_too();
     default_environment_variable("PYTHONUNBUFFERED",
                                  "1");  // Python keeps what it prints into a pipe to itself
     const auto cores = std::max(1u, std::thread::hardware_concurrency());
@@ -188,6 +190,15 @@ class HostAgent {
         std::max<std::size_t>(1, cores / std::max<std::size_t>(1, job_.ranks.size()));
     if (job_.ranks.size() > 1) {
       default_environment_variable("OMP_NUM_THREADS", std::to_string(threads));
+    }
+  }
+
+  /// `bimetal train` runs where only --remote-bimetal says where Bimetal is.
+  static void find_own_program_too() {
+    try {
+      add_program_folder(utf8_of_path(own_program().parent_path()));
+    } catch (const Error&) {
+      // It cannot be told without /proc; what the user has in PATH needs no such help.
     }
   }
 

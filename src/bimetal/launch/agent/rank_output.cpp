@@ -36,6 +36,7 @@ std::string LineCutter::rest() {
 
 void LineCutter::end_line(std::string& lines, bool rewritten) {
   const auto now = std::chrono::steady_clock::now();
+  misses_module_ = misses_module_ || partial_.find("ModuleNotFoundError: ") != std::string::npos;
   const bool shown = !rewritten || (!partial_.empty() && now >= next_rewritten_);
   if (shown) lines += prefix_ + partial_ + "\n";
   if (shown && rewritten) next_rewritten_ = now + kRewrittenLineEvery;
@@ -55,6 +56,11 @@ std::string RankOutput::take(int rank, OutputStream stream, std::string_view byt
 
 std::string RankOutput::rest_of(int rank, OutputStream stream) {
   return cutter(rank, stream).rest();
+}
+
+bool RankOutput::misses_module(int rank) const {
+  const auto found = cutters_.find({rank, OutputStream::errors});
+  return found != cutters_.end() && found->second.misses_module();
 }
 
 }  // namespace bimetal::launch

@@ -25,11 +25,14 @@ class LineCutter {
   /// What has come without a line end.
   std::string rest();
 
+  /// Whether a line told that Python has found no module of some name.
+  bool misses_module() const noexcept { return misses_module_; }
+
  private:
   void end_line(std::string& lines, bool rewritten);
 
   std::string prefix_, partial_;
-  bool after_return_ = false;
+  bool after_return_ = false, misses_module_ = false;
   std::chrono::steady_clock::time_point next_rewritten_{};
 };
 
@@ -44,6 +47,9 @@ class RankOutput {
 
   /// What a rank that has ended leaves without a line end.
   std::string rest_of(int rank, OutputStream stream);
+
+  /// Whether the rank's Python has said that it found no module of some name.
+  bool misses_module(int rank) const;
 
  private:
   LineCutter& cutter(int rank, OutputStream stream);

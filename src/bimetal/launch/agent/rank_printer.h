@@ -20,6 +20,9 @@ class RankPrinter {
   /// The rank has ended: what it has left without a line end is its last line.
   void end(int rank);
 
+  /// See RankOutput.
+  bool misses_module(int rank) const { return lines_.misses_module(rank); }
+
   /// Whether more may come: what has not been read yet is kept in memory.
   bool has_room() const noexcept;
   bool empty() const noexcept { return out_.empty() && errors_.empty(); }

@@ -32,6 +32,9 @@ struct ProcessExit {
 /// "was killed by signal 9 (Killed)", "ended with exit status 3".
 std::string how_it_ended(const ProcessExit& exit);
 
+/// Whether this is a signal that nobody sends to stop a program.
+bool is_fatal(int signal);
+
 struct ProcessCommand {
   std::vector<std::string> argv;  ///< argv[0] is the path of the program
   /// Added to this process's environment, or in place of what is there.

@@ -14,4 +14,9 @@ std::string how_it_ended(const ProcessExit& exit) {
   return fmt::format("ended with exit status {}", exit.status);
 }
 
+bool is_fatal(int signal) {
+  return signal == kKillSignal || signal == SIGSEGV || signal == kBusSignal || signal == SIGILL ||
+         signal == SIGFPE;
+}
+
 }  // namespace bimetal::launch

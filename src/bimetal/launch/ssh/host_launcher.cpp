@@ -35,13 +35,6 @@ struct Host {
   std::optional<Deadline::Clock::time_point> asked = {};  ///< since when without an answer
 };
 
-/// Signals that nobody sends to stop a program: the rank that got one is the cause, even if
-/// another's complaint about its loss arrived first.
-bool is_fatal(int signal) {
-  return signal == kKillSignal || signal == SIGSEGV || signal == kBusSignal || signal == SIGILL ||
-         signal == SIGFPE;
-}
-
 class HostLauncher {
  public:
   HostLauncher(const HostsPlan& plan, SignalWatch& signals)
@@ -230,9 +223,13 @@ class HostLauncher {
     const bool failed = end.exit.status != 0 || end.exit.signal != 0;
     if (!failed || result_.interrupted) return;
     const bool first = !result_.failure && !lost_;
+    // A killed one is the cause, even if another's complaint about its loss arrived first.
     const bool cause = result_.failure && !killing_ && is_fatal(end.exit.signal) &&
                        !is_fatal(result_.failure->exit.signal);
-    if (first || cause) result_.failure = RankFailure{rank, host.ranks.name, end.pid, end.exit};
+    if (first || cause) {
+      const bool misses = !host.connection->here() && printer_.misses_module(rank);
+      result_.failure = RankFailure{rank, host.ranks.name, end.pid, end.exit, misses};
+    }
     end_the_others();
   }
 

@@ -41,6 +41,7 @@ struct RankFailure {
   std::string host;
   int pid = 0;
   ProcessExit exit;
+  bool misses_module = false;  ///< on another host, whose Python has said so
 };
 
 struct HostsResult {

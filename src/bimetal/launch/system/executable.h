@@ -19,4 +19,8 @@ bool names_a_folder(const std::string& name);
 /// The folders of a variable such as PATH, in its order; ours where there is none.
 std::vector<std::string> program_folders();
 
+/// From now on programs are looked for there, too, behind these: by this process and by those that
+/// it starts. Not thread-safe, as the environment itself.
+void add_program_folder(const std::string& folder);
+
 }  // namespace bimetal::launch

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
@@ -7,6 +8,11 @@
 #include "bimetal/launch/system/executable.h"
 
 namespace bimetal::launch {
+namespace {
+
+constexpr const char* kUsualFolders = "/usr/local/bin:/usr/bin:/bin";
+
+}  // namespace
 
 bool is_executable(const std::string& path) {
   std::error_code ignored;
@@ -22,12 +28,19 @@ bool names_a_folder(const std::string& name) {
 }
 
 std::vector<std::string> program_folders() {
-  std::istringstream path(environment_variable("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+  std::istringstream path(environment_variable("PATH").value_or(kUsualFolders));
   std::vector<std::string> folders;
   for (std::string folder; std::getline(path, folder, ':');) {
     folders.push_back(folder.empty() ? "." : folder);
   }
   return folders;
+}
+
+void add_program_folder(const std::string& folder) {
+  const auto folders = program_folders();
+  if (std::ranges::find(folders, folder) != folders.end()) return;
+  const auto path = environment_variable("PATH").value_or(kUsualFolders);
+  set_environment_variable("PATH", path + ":" + folder);
 }
 
 }  // namespace bimetal::launch

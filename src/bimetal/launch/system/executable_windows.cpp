@@ -44,4 +44,11 @@ std::vector<std::string> program_folders() {
   return folders;
 }
 
+void add_program_folder(const std::string& folder) {
+  const auto folders = program_folders();
+  if (std::ranges::find(folders, folder) != folders.end()) return;
+  const auto path = environment_variable("PATH").value_or("");
+  set_environment_variable("PATH", path + ";" + folder);
+}
+
 }  // namespace bimetal::launch

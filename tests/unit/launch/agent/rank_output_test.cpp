@@ -32,6 +32,16 @@ TEST(RankOutput, ALineEndMayHaveAReturn) {
   EXPECT_EQ(output.take(0, OutputStream::out, "\n"), "[0] two\n");
 }
 
+TEST(RankOutput, NotesWhosePythonMissesAModule) {
+  RankOutput output(true);
+  output.take(0, OutputStream::errors, "Traceback (most recent call last):\nModuleNotFound");
+  output.take(0, OutputStream::errors, "Error: No module named 'x'\n");
+  output.take(1, OutputStream::out, "ModuleNotFoundError: is a word of a program's output\n");
+  EXPECT_TRUE(output.misses_module(0));
+  EXPECT_FALSE(output.misses_module(1));
+  EXPECT_FALSE(output.misses_module(2));
+}
+
 TEST(RankOutput, AProgressBarBecomesOneLineASecond) {
   RankOutput output(true);
   const auto first = output.take(0, OutputStream::errors, "\r1%\r2%\r3%\r4%");
