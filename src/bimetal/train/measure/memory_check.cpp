@@ -91,7 +91,7 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
   const auto& mine = plan_->asked().uses[static_cast<std::size_t>(group_.rank())];
   device::keep_at_most(static_cast<std::size_t>(mine.kept));
   // Micro-batches that do not fit are halved as they fail.
-  const auto least = plan::at_least(input, job_.train.recompute == "auto");
+  const auto least = plan::at_least(input, /*recompute=*/true);
   const auto least_plan = plan::plan_memory(least);
   if (!plan::clearly_fails(least, least_plan)) return;
   const auto advice = plan::memory_advice(least, least_plan);
