@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
+#include <regex>
 #include <set>
 #include <string>
 
@@ -124,6 +126,24 @@ TEST_F(SlicedResume, WorkersNeedNotOffloadAlike) {
     const auto name = "level " + std::to_string(level);
     const auto part = train(name, 3, 2, {}, workers);
     expect_same(all_of(train(name + " on", 2, 3, part, {workers[1], workers[0]})), expected, name);
+  }
+}
+
+// Levels 2 and 3 measure no steps before training. A hundredth of the speed: far more than noise.
+TEST_F(SlicedResume, ShardsFollowSpeedWhereNoStepsAreMeasured) {
+  job_.model.hidden = 400;
+  job_.zero.shards = "speed";
+  for (const std::int64_t level : {2, 3}) {
+    job_.zero.level = level;
+    const auto name = "level " + std::to_string(level);
+    train(name, 2, 1, {}, {"cpu:threads=1", "cpu:threads=1,speed=0.01"});
+    const std::regex shards(R"(of ([0-9.]+) : ([0-9.]+) MiB of parameters)");
+    const auto& notices = last_.recorders[0].notices;
+    std::smatch found;
+    ASSERT_TRUE(std::ranges::any_of(notices, [&](const std::string& notice) {
+      return std::regex_search(notice, found, shards);
+    })) << name;
+    EXPECT_GT(std::stod(found[1]), std::stod(found[2])) << name;
   }
 }
 

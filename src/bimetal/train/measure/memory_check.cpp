@@ -68,13 +68,13 @@ bool MemoryCheck::worth_a_look() {
 }
 
 void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
-                       progress::Observer& observer) {
+                       std::vector<double> speeds, progress::Observer& observer) {
   if (job_.train.check_memory == "off" || !worth_a_look()) return;
   observer.on_phase("planning memory");
-  // Before anybody's speed is known: equal shares.
-  const std::vector<double> alike(static_cast<std::size_t>(group_.size()), 1.0);
+  // Before anybody's speed at this job is known: equal shares.
+  speeds.resize(static_cast<std::size_t>(group_.size()), 1.0);
   const auto shares = balance::equal_shares(group_.size(), batch);
-  const auto shards = shard_weights(job_, group_, place_.device, alike);
+  const auto shards = shard_weights(job_, group_, place_.device, speeds);
   const auto input = measure_memory(group_, {.job = job_,
                                              .worker = options_.worker,
                                              .task = task_,
