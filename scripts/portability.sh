@@ -74,6 +74,8 @@ ready "Wine" "$here/wine.sh" "$build" start
 for system in native x86_64-windows aarch64-linux; do
   part "core and fabric_peer for $system" "$here/build_for.sh" "$build" "$system" fabric_peer
 done
+part "Adam's numbers on ARM64" qemu-aarch64-static -L /usr/aarch64-linux-gnu \
+  "$build/aarch64-linux/tests/portability/adam_numbers"
 export PYTHONDONTWRITEBYTECODE=1 WINE_FOLDER=$PWD/$build
 export FABRIC_PEER=$build/native/tests/portability/fabric_peer
 export FABRIC_PEER_WINDOWS=$build/x86_64-windows/tests/portability/fabric_peer.exe

@@ -15,10 +15,8 @@
 namespace bimetal::golden {
 namespace {
 
-using Row = std::tuple<Learnt, Ranks, int /* ZeRO's level */>;
-
-std::vector<Row> rows() {
-  std::vector<Row> all;
+std::vector<ShardRow> rows() {
+  std::vector<ShardRow> all;
   for (int level = 0; level <= 3; ++level) {
     for (const auto& who : ranks()) {
       for (const auto& what : learnt()) {
@@ -32,12 +30,7 @@ std::vector<Row> rows() {
   return all;
 }
 
-std::string name_of(const ::testing::TestParamInfo<Row>& info) {
-  const auto& [what, who, level] = info.param;
-  return what.name + "By" + who.name + (level > 0 ? "Level" + std::to_string(level) : "");
-}
-
-class Exact : public ::testing::TestWithParam<Row> {};
+class Exact : public ::testing::TestWithParam<ShardRow> {};
 
 TEST_P(Exact, TrainsAsOneDevice) {
   const auto& [what, who, level] = GetParam();
@@ -51,7 +44,7 @@ TEST_P(Exact, TrainsAsOneDevice) {
   expect_same(result, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, Exact, ::testing::ValuesIn(rows()), name_of);
+INSTANTIATE_TEST_SUITE_P(Rows, Exact, ::testing::ValuesIn(rows()), shard_row_name);
 
 // The rows must be able to fail: every training learns, and each of what makes it another one moves
 // its parameters far more than the tolerance.

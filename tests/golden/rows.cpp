@@ -90,26 +90,33 @@ const std::vector<Learnt>& learnt_in_parts() {
 
 const std::vector<Learnt>& learnt_offloaded() {
   static const std::vector<Learnt> all = {
-      {"CnnOffloadedToHost", {.optimizer = Optimizer::adam, .offload = "host"}},
-      {"CnnOffloadedToDisk", {.optimizer = Optimizer::adam, .offload = "disk"}},
+      {"CnnOffloadedToHost", {.optimizer = Optimizer::adam, .offload = {"host"}}},
+      {"CnnOffloadedToDisk", {.optimizer = Optimizer::adam, .offload = {"disk"}}},
+      {"CnnOffloadedByRank", {.optimizer = Optimizer::adam, .offload = {"none", "disk", "host"}}},
       {"Gpt2OffloadedToDisk",
        {.learns = Learns::gpt2,
         .dropout = 0.1,
         .optimizer = Optimizer::adamw,
         .update = limited(0.05),
-        .offload = "disk",
+        .offload = {"disk"},
         .form = {.keep_below = 64}}},
       {"LlamaOffloadedToDiskScaled",
        {.learns = Learns::llama,
         .optimizer = Optimizer::adamw,
         .update = scaled(),
         .recompute = "sqrt",
-        .offload = "disk",
-        .kept = Kept::OnDisk}},
+        .offload = {"disk"},
+        .kept = {Kept::OnDisk}}},
+      {"LlamaOffloadedByRank",
+       {.learns = Learns::llama,
+        .optimizer = Optimizer::adamw,
+        .update = scaled(),
+        .offload = {"disk", "none"},
+        .kept = {Kept::OnDisk, Kept::OnDevice, Kept::OnHost}}},
       {"TokensTiedKeptOnDisk",
        {.learns = Learns::tokens,
         .optimizer = Optimizer::adamw,
-        .kept = Kept::OnDisk,
+        .kept = {Kept::OnDisk},
         .form = {.keep_below = 64}}},
       {"CnnCopied", {.optimizer = Optimizer::adam, .copies = true}},
       {"ResNetBatchNormCopied", {.learns = Learns::resnet_batch_norm, .steps = 4, .copies = true}},
@@ -135,6 +142,11 @@ const std::vector<Ranks>& ranks() {
       {"FiveInMicroBatches", {{11, 6, 4, 3, 0}, {0, 1, 2, 9, 12}}, {1, 1, 0, 2, 1}, 4, false},
   };
   return all;
+}
+
+std::string shard_row_name(const ::testing::TestParamInfo<ShardRow>& info) {
+  const auto level = std::get<2>(info.param);
+  return row_name(info) + (level > 0 ? "Level" + std::to_string(level) : "");
 }
 
 const TrainingResult& alone(const Learnt& what) {

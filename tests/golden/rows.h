@@ -54,4 +54,9 @@ std::string row_name(const ::testing::TestParamInfo<Row>& info) {
   return std::get<0>(info.param).name + "By" + std::get<1>(info.param).name;
 }
 
+using ShardRow = std::tuple<Learnt, Ranks, int /* ZeRO's level */>;
+
+/// Likewise, with the level.
+std::string shard_row_name(const ::testing::TestParamInfo<ShardRow>& info);
+
 }  // namespace bimetal::golden

@@ -53,9 +53,14 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
                                              torch::optim::SGDOptions(0.02).momentum(0.9));
 }
 
+template <typename Value>
+const Value& of_rank(const std::vector<Value>& in_turn, int rank) {
+  return in_turn.at(static_cast<std::size_t>(rank) % in_turn.size());
+}
+
 /// As optim::make_shard_optimizer has it for the job file.
 std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
-    const TrainingPlan& plan, std::vector<torch::Tensor> parameters) {
+    const TrainingPlan& plan, int rank, std::vector<torch::Tensor> parameters) {
   job::JobConfig job;
   job.train.learning_rate = 1e-3;
   if (plan.optimizer == Optimizer::adam) job.train.optimizer = "adam";
@@ -64,7 +69,7 @@ std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
     job.train.weight_decay = 0.1;
     job.train.epsilon = 1e-3;
   }
-  job.zero.offload_optimizer = plan.offload;
+  job.zero.offload_optimizer = of_rank(plan.offload, rank);
   job.zero.offload_path = std::filesystem::temp_directory_path().string();
   return optim::make_shard_optimizer(job, std::move(parameters), {});
 }
@@ -205,7 +210,7 @@ class Worker {
             .level = plan_.zero_level,
             .weights = plan_.shards,
             .flat_bytes = 16 << 10,
-            .kept = plan_.kept,
+            .kept = of_rank(plan_.kept, replicas_.rank()),
             .folder = std::filesystem::temp_directory_path(),
             .form = plan_.form,
             .whole = tensor_ ? tensor_->kept_whole() : std::vector<torch::Tensor>(),
@@ -220,7 +225,7 @@ class Worker {
 
   std::unique_ptr<torch::optim::Optimizer> make_own_optimizer(const task::Model& model) const {
     const bool adam = plan_.optimizer == Optimizer::adam || plan_.optimizer == Optimizer::adamw;
-    return sharded_ && adam ? make_shard_optimizer(plan_, optimized(model))
+    return sharded_ && adam ? make_shard_optimizer(plan_, replicas_.rank(), optimized(model))
                             : make_optimizer(plan_.optimizer, optimized(model));
   }
 

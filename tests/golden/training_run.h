@@ -45,11 +45,13 @@ struct TrainingPlan {
   int zero_level = 0;
   std::vector<double> shards = {};  ///< above level 0: weights of the ranks' shards
   bool copies = false;              ///< above level 0: each shard on a second rank, too
-  std::string offload = "none";     ///< as zero.offload_optimizer; above level 0, of adam and adamw
+  /// As zero.offload_optimizer, by rank in turn; above level 0, of adam and adamw.
+  std::vector<std::string> offload = {"none"};
   std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
   parallel::tensor::Between between = parallel::tensor::Between::whole;  ///< of these ranks
-  parallel::shard::Kept kept = parallel::shard::Kept::OnDevice;          ///< parameters of level 3
-  parallel::shard::WholeForm form = {};                                  ///< likewise
+  /// Parameters of level 3, by rank in turn.
+  std::vector<parallel::shard::Kept> kept = {parallel::shard::Kept::OnDevice};
+  parallel::shard::WholeForm form = {};  ///< of level 3
   precision::Precision precision = precision::Precision::float32;
   /// Stages and replicas; where it has stages, shares are by replica, or where these are uneven the
   /// whole batch is one.

@@ -66,7 +66,7 @@ cmake -S . -B "$build" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=$torch -DBIM
   -DBIMETAL_FABRIC_PEER=ON -DBIMETAL_FABRIC_BENCH=OFF -DBIMETAL_INSTALL=OFF
 case $program in
   fabric_peer)
-    cmake --build "$build" --target fabric_peer
+    cmake --build "$build" --target fabric_peer adam_numbers
     file=$build/tests/portability/fabric_peer
     loaded=() ;;
   library)

@@ -5,9 +5,11 @@ import json
 import math
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import warnings
 
@@ -244,6 +246,51 @@ def mean_over_ranks():
     return model.factor.tolist()
 
 
+class KilledCore:
+    """``bimetal._C`` of a process that is killed "before" or "after" it moves a folder to its place, or when it writes
+    "latest"."""
+
+    def __init__(self, core, moment):
+        self._core, self._moment = core, moment
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def _reach(self, moment):
+        if moment == self._moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def TemporaryFolder(self, target):  # noqa: N802 (as it is called)
+        folder = self._core.TemporaryFolder(target)
+
+        def move_into_place():
+            self._reach("before")
+            folder.move_into_place()
+            self._reach("after")
+        return types.SimpleNamespace(path=folder.path, move_into_place=move_into_place, remove=folder.remove)
+
+    def write_file_atomically(self, path, text):
+        self._reach("latest")
+        self._core.write_file_atomically(path, text)
+
+
+def killed_while_saving(folder, moment):
+    """What there is after the second of two checkpoints of one name was not completed, and after a third."""
+    from bimetal.deepspeed import checkpoint
+    model = Line()
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
+    engine.save_checkpoint(folder, "one", {"mark": 1})
+    child = os.fork()
+    if child == 0:
+        checkpoint._C = KilledCore(checkpoint._C, moment)
+        engine.save_checkpoint(folder, "one", {"mark": 2})
+        os._exit(1)
+    killed = os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    found = engine.load_checkpoint(folder)[1]
+    engine.save_checkpoint(folder, "one", {"mark": 3})
+    return [killed, found, engine.load_checkpoint(folder)[1], sorted(os.listdir(folder))]
+
+
 needs_transformers = unittest.skipUnless(
     all(map(importlib.util.find_spec, ("transformers", "safetensors"))), "transformers or safetensors is not installed")
 
@@ -297,16 +344,21 @@ class Gpt2(unittest.TestCase):
             for parameters in ranks.on_ranks(2, own_loss, equal):
                 self.assertLess(models.difference(parameters, one), 1e-6, equal)
 
+    def run_example(self, *launcher):
+        """On ranks that this command starts."""
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([*launcher, str(EXAMPLES / "deepspeed_gpt2.py"), "--deepspeed", "--samples", "64",
+                                   "--save", folder], capture_output=True, text=True, timeout=200)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(done.stdout.count("epoch 1: loss"), 1, done.stdout)
+            self.assertEqual(pathlib.Path(folder, "latest").read_text(), "global_step4")
+
     @unittest.skipUnless("BIMETAL" in os.environ, "BIMETAL is not the program")
     def test_the_example_runs_under_the_launcher(self):
-        with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(
-                [os.environ["BIMETAL"], "launch", "--num_gpus", "2", "--", sys.executable,
-                 str(EXAMPLES / "deepspeed_gpt2.py"), "--deepspeed", "--samples", "64", "--save", folder],
-                capture_output=True, text=True, timeout=200)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertIn("epoch 1: loss", done.stdout)
-            self.assertEqual(pathlib.Path(folder, "latest").read_text(), "global_step4")
+        self.run_example(os.environ["BIMETAL"], "launch", "--num_gpus", "2", "--", sys.executable)
+
+    def test_the_example_runs_under_torchrun(self):
+        self.run_example(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 class Engine(unittest.TestCase):
@@ -414,6 +466,12 @@ class Engine(unittest.TestCase):
             self.assertEqual(engine.load_checkpoint(folder), (None, None))
             with self.assertRaisesRegex(bimetal.Error, "is no checkpoint"):
                 engine.load_checkpoint(folder, "other")
+
+    def test_a_save_that_is_killed_leaves_a_whole_checkpoint(self):
+        for moment, mark in (("before", 1), ("after", 2), ("latest", 2)):
+            with self.subTest(moment), tempfile.TemporaryDirectory() as folder:
+                self.assertEqual(killed_while_saving(folder, moment),
+                                 [True, {"mark": mark}, {"mark": 3}, ["latest", "one"]])
 
     def test_a_client_state_that_is_no_json(self):
         model = Line()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +80,7 @@ def _write(engine: DeepSpeedEngine, root: pathlib.Path, tag: str, client_state: 
     except TypeError as bad:
         raise error(f"the client state or the scheduler's cannot be written as JSON: {bad}",
                     "invalid_argument") from bad
+    _C.remove_leftovers(str(root), "")
     aside = _C.TemporaryFolder(str(root / tag))
     try:
         path = pathlib.Path(aside.path)
@@ -90,20 +90,10 @@ def _write(engine: DeepSpeedEngine, root: pathlib.Path, tag: str, client_state: 
         (path / _STATE).write_text(text)
         for name in (_MODEL, _OPTIMIZER, _GRADIENTS, _STATE):
             _C.sync_path(str(path / name))
-        _put_in_place(aside, root / tag)
+        aside.move_into_place()  # in one step, also where a checkpoint of this name is there
     finally:
         aside.remove()
     _C.write_file_atomically(str(root / _LATEST), tag)
-
-
-def _put_in_place(aside: Any, path: pathlib.Path) -> None:
-    """A checkpoint of the same name stays beside it until the new one is there."""
-    before = path.with_name(path.name + ".before")
-    if path.exists():
-        shutil.rmtree(before, ignore_errors=True)
-        path.rename(before)
-    aside.move_into_place()
-    shutil.rmtree(before, ignore_errors=True)
 
 
 def _model_state(engine: DeepSpeedEngine) -> dict[str, torch.Tensor] | None:

@@ -150,4 +150,9 @@ DeviceSpeed probe_device(const torch::Device& device, std::chrono::milliseconds 
   return speed;
 }
 
+double product_speed(const torch::Device& device) {
+  const auto speed = probe_device(device, std::chrono::milliseconds(300));
+  return speed.matmul_float32_gflops.value_or(0);
+}
+
 }  // namespace bimetal::device

@@ -26,4 +26,7 @@ struct DeviceSpeed {
 DeviceSpeed probe_device(const torch::Device& device,
                          std::chrono::milliseconds budget = std::chrono::seconds(1));
 
+/// Of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be had.
+double product_speed(const torch::Device& device);
+
 }  // namespace bimetal::device

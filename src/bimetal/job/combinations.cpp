@@ -289,6 +289,16 @@ const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker) 
   return worker.precision.empty() ? job.train.precision : worker.precision;
 }
 
+JobConfig as_worker_has_it(JobConfig job, const WorkerSpec& worker) {
+  const auto take = [](std::string& key, const std::string& own) {
+    if (!own.empty()) key = own;
+  };
+  take(job.zero.offload_optimizer, worker.offload_optimizer);
+  take(job.zero.offload_parameters, worker.offload_parameters);
+  take(job.zero.offload_path, worker.offload_path);
+  return job;
+}
+
 void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers) {
   const auto computes_in = [&](std::string_view precision) {
     if (workers.empty()) return job.train.precision == precision;
@@ -299,12 +309,16 @@ void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers)
   const bool unlike = std::ranges::any_of(workers, [&](const WorkerSpec& worker) {
     return precision_of(job, worker) != job.train.precision;
   });
-  const Asked asked{job, float16 || computes_in("bfloat16"), float16, unlike};
-  for (const auto& combination : kImpossible) {
-    if (combination.asked(asked)) {
-      throw Error(ErrorCode::Unsupported, std::string(combination.why));
+  const auto require = [&](const JobConfig& own) {
+    const Asked asked{own, float16 || computes_in("bfloat16"), float16, unlike};
+    for (const auto& combination : kImpossible) {
+      if (combination.asked(asked)) {
+        throw Error(ErrorCode::Unsupported, std::string(combination.why));
+      }
     }
-  }
+  };
+  if (workers.empty()) require(job);
+  for (const auto& worker : workers) require(as_worker_has_it(job, worker));
 }
 
 bool is_possible(const JobConfig& job, std::span<const WorkerSpec> workers) {

@@ -11,6 +11,9 @@ namespace bimetal::job {
 /// What a worker computes in: its own precision, or else the job's.
 const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker);
 
+/// The job as this worker has it: with what its spec gives for it alone of [zero].
+JobConfig as_worker_has_it(JobConfig job, const WorkerSpec& worker);
+
 /// Error(Unsupported) that names the two settings and says why they do not go together, and what
 /// does. `workers`: those that are known here; none stands for one that takes all from the job.
 void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers);

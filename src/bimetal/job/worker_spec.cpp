@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr std::array<std::string_view, 5> kTypes = {"auto", "cpu", "cuda", "mps", "xpu"};
 
 constexpr std::array<std::string_view, 4> kPrecisions = {"float32", "bfloat16", "float16", "auto"};
+constexpr std::array<std::string_view, 3> kPlaces = {"none", "host", "disk"};
 
 /// More than machines have: on any of them a slip of the pen. What one machine takes it says itself
 /// (device::apply_worker_limits).
@@ -43,7 +45,8 @@ constexpr std::array<Unit, 9> kUnits = {{{"TiB", 1ull << 40},
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("worker \"{}\": {}; write TYPE[:INDEX][,KEY=VALUE]… as in \"cuda:0\" or "
                           "\"cpu:threads=1,speed=0.25,memory=2GiB\" (types: {}; keys: threads, "
-                          "speed, memory, precision)",
+                          "speed, memory, precision, offload_optimizer, offload_parameters, "
+                          "offload_path)",
                           spec, flaw, fmt::join(kTypes, ", ")));
 }
 
@@ -70,13 +73,20 @@ std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{}B", bytes);
 }
 
+std::string known_word(std::string_view spec, std::string_view key, std::string_view value,
+                       std::span<const std::string_view> names) {
+  if (std::ranges::find(names, value) == names.end())
+    fail(spec, fmt::format("{}=\"{}\" is none of {}", key, value, fmt::join(names, ", ")));
+  return std::string(value);
+}
+
 void parse_option(std::string_view spec, std::string_view key, std::string_view value,
                   WorkerSpec& result) {
   if (key == "threads") {
     result.threads = to_int(value);
     if (!result.threads || *result.threads < 1 || *result.threads > kMostThreads)
-      fail(spec, fmt::format("threads=\"{}\" is not a whole number from 1 to {}", value,
-                             kMostThreads));
+      fail(spec,
+           fmt::format("threads=\"{}\" is not a whole number from 1 to {}", value, kMostThreads));
   } else if (key == "speed") {
     const auto speed = parse_number(value);
     if (!speed || *speed <= 0 || *speed > 1)
@@ -87,10 +97,14 @@ void parse_option(std::string_view spec, std::string_view key, std::string_view 
     if (!result.memory_bytes)
       fail(spec, fmt::format("memory=\"{}\" is not a size with a unit, such as 2GiB", value));
   } else if (key == "precision") {
-    if (std::ranges::find(kPrecisions, value) == kPrecisions.end())
-      fail(spec,
-           fmt::format("precision=\"{}\" is none of {}", value, fmt::join(kPrecisions, ", ")));
-    result.precision = value;
+    result.precision = known_word(spec, key, value, kPrecisions);
+  } else if (key == "offload_optimizer") {
+    result.offload_optimizer = known_word(spec, key, value, kPlaces);
+  } else if (key == "offload_parameters") {
+    result.offload_parameters = known_word(spec, key, value, kPlaces);
+  } else if (key == "offload_path") {
+    if (value.empty()) fail(spec, "offload_path is empty");
+    result.offload_path = value;
   } else {
     fail(spec, fmt::format("unknown key \"{}\"", key));
   }
@@ -144,7 +158,13 @@ std::string to_string(const WorkerSpec& spec) {
   if (spec.threads) items.push_back(fmt::format("threads={}", *spec.threads));
   if (spec.speed != 1.0) items.push_back(fmt::format("speed={}", spec.speed));
   if (spec.memory_bytes) items.push_back(fmt::format("memory={}", bytes_text(*spec.memory_bytes)));
-  if (!spec.precision.empty()) items.push_back(fmt::format("precision={}", spec.precision));
+  const auto add = [&](std::string_view key, const std::string& value) {
+    if (!value.empty()) items.push_back(fmt::format("{}={}", key, value));
+  };
+  add("precision", spec.precision);
+  add("offload_optimizer", spec.offload_optimizer);
+  add("offload_parameters", spec.offload_parameters);
+  add("offload_path", spec.offload_path);
   return items.empty() ? spec.type : fmt::format("{}:{}", spec.type, fmt::join(items, ","));
 }
 

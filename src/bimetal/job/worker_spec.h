@@ -6,11 +6,12 @@
 //   type   = "auto" | "cpu" | "cuda" | "mps" | "xpu"      (AMD cards are "cuda" to libtorch)
 //   item   = index | key "=" value                        (an index comes first, accelerators only;
 //                                                          a ":" may follow it in a comma's place)
-//   key    = "threads" | "speed" | "memory" | "precision" (each at most once)
+//   key    = "threads" | "speed" | "memory" | "precision"
+//          | "offload_optimizer" | "offload_parameters" | "offload_path"   (each at most once)
 //   memory = number unit, unit one of B, KB, MB, GB, TB (powers of 1000), KiB … TiB (of 1024)
 //
 // For example: cpu · cuda:1 · cuda:0:precision=float16 · cpu:threads=1,speed=0.25,memory=2GiB ·
-// cuda:0,speed=0.5
+// cuda:0,speed=0.5 · cpu:offload_optimizer=disk,offload_path=/mnt/nvme
 
 #include <cstdint>
 #include <optional>
@@ -26,6 +27,8 @@ struct WorkerSpec {
   double speed = 1.0;          ///< (0, 1]: emulates a slower device by pausing after compute
   std::optional<std::uint64_t> memory_bytes;  ///< memory=2GiB: what the worker may allocate
   std::string precision = {};  ///< as train.precision, for this worker; empty: the job's
+  /// As in [zero] of the job file, for this worker; empty: the job's.
+  std::string offload_optimizer = {}, offload_parameters = {}, offload_path = {};
 
   friend bool operator==(const WorkerSpec&, const WorkerSpec&) = default;
 };

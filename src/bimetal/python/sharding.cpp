@@ -101,8 +101,7 @@ NamedPairs gather(HookedModel& model, const std::vector<std::optional<torch::Ten
 }
 
 double device_speed(const std::string& device) {
-  const auto speed = device::probe_device(torch::Device(device), std::chrono::milliseconds(300));
-  return speed.matmul_float32_gflops.value_or(0);
+  return device::product_speed(torch::Device(device));
 }
 
 std::vector<double> memory_weights(const BackendPtr& backend, const std::string& device) {

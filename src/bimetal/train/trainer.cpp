@@ -11,6 +11,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/job/combinations.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
 #include "bimetal/predict/evaluate.h"
@@ -247,7 +248,8 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
   try {
     require_deterministic(job, group.size());
     require_meeting(job, group.size(), options);
-    const auto settled = with_mesh(job, group, options, observer);
+    const auto own = job::as_worker_has_it(job, options.worker);
+    const auto settled = with_mesh(own, group, options, observer);
     return TrainingRun(settled, group, options, observer).run();
   } catch (const progress::Interrupted&) {  // by all ranks alike
     return {.world_size = group.size(), .interrupted = true};

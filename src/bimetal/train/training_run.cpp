@@ -105,6 +105,7 @@ std::vector<double> TrainingRun::weigh_shards() {
   if (job_.zero.shards == "memory" && job_.zero.weights.empty() && !memory_.shards().empty()) {
     return memory_.shards();
   }
+  if (!products_.empty()) return products_;
   if (!mesh_) return shard_weights(job_, group_, place_.device, alone_);
   return shard_weights(job_, mesh_->replicas(), place_.device, replicas_.of_this_part(alone_));
 }
@@ -120,10 +121,16 @@ UnitProbe TrainingRun::unit_probe() const {
 balance::Balancer TrainingRun::measure_devices() {
   // Of models that are cut `bimetal plan` tells.
   const bool cut = stages_.mesh || replicas_.in_parts();
-  if (!cut) memory_.plan(precisions_.mine(), batch_weight(), observer_);
+  const bool steps = !in_pieces() && !stages_.mesh;
+  if (!steps && job_.zero.level > 0 && job_.zero.shards == "speed" && job_.zero.weights.empty()) {
+    observer_.on_phase("measuring devices");
+    products_ =
+        probe_products(mesh_ ? mesh_->replicas() : group_, place_.device, options_.worker.speed);
+  }
+  if (!cut) memory_.plan(precisions_.mine(), batch_weight(), products_, observer_);
   std::vector<balance::Device> devices(
       static_cast<std::size_t>(replicas_.in_parts() ? group_.size() : lanes_.count()));
-  if (!in_pieces() && !stages_.mesh) {
+  if (steps) {
     observer_.on_phase("measuring devices");
     devices = probe_devices(group_, job_.train, *task_, probe_options());
   }

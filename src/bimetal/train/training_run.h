@@ -97,8 +97,11 @@ class TrainingRun {
   MemoryCheck memory_;
   RankPrecisions precisions_;
   StagePlan stages_;
-  Lanes lanes_;                 ///< shares are by lane
-  std::vector<double> alone_;   ///< what each rank would do without the others, in any unit
+  Lanes lanes_;                ///< shares are by lane
+  std::vector<double> alone_;  ///< what each rank would do without the others, in any unit
+  /// Of those that have shards of the same: their speed, where shards are by that and no steps are
+  /// measured.
+  std::vector<double> products_;
   balance::Balancer balancer_;  ///< of lanes
   TrainedModel trained_;
   checkpoint::TrainingState& state_;

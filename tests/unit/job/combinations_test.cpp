@@ -51,6 +51,21 @@ TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
   EXPECT_THAT(refusal({"model.norm=batch", "model.norm_group=600"}), HasSubstr("global_batch"));
 }
 
+TEST(Combinations, WhatAWorkerOffloadsIsItsOwn) {
+  const auto job = parse_job("", "test", {"zero.offload_optimizer=disk", "zero.offload_path=/a"});
+  const auto own = as_worker_has_it(
+      job, parse_worker_spec("cpu:offload_optimizer=none,offload_parameters=host"));
+  EXPECT_EQ(own.zero.offload_optimizer, "none");
+  EXPECT_EQ(own.zero.offload_parameters, "host");
+  EXPECT_EQ(own.zero.offload_path, "/a");
+  EXPECT_EQ(as_worker_has_it(job, parse_worker_spec("cpu")).zero, job.zero);
+
+  const std::vector<std::string> level_2 = {"zero.level=2", "train.optimizer=adam"};
+  EXPECT_EQ(refusal(level_2, {"cpu:offload_optimizer=disk,offload_path=/a", "cpu"}), "");
+  EXPECT_THAT(refusal(level_2, {"cpu", "cpu:offload_optimizer=disk"}), HasSubstr("offload_path"));
+  EXPECT_THAT(refusal(level_2, {"cpu:offload_parameters=host"}), HasSubstr("zero.level = 3"));
+}
+
 TEST(Combinations, ValidationHasItsPlace) {
   EXPECT_EQ(refusal({"data.validation=0.1", "checkpoint.keep_best=true"}), "");
   EXPECT_EQ(refusal({"model.python=a:b", "data.validation=0.1"}), "");

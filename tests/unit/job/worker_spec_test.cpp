@@ -46,6 +46,16 @@ TEST(WorkerSpec, HasAPrecisionOfItsOwn) {
   EXPECT_EQ(parse_worker_spec("cpu:threads=2,precision=auto").precision, "auto");
 }
 
+TEST(WorkerSpec, OffloadsAsItLikes) {
+  const auto text =
+      "cpu:threads=2,offload_optimizer=disk,offload_parameters=none,offload_path=/a b";
+  const auto spec = parse_worker_spec(text);
+  EXPECT_EQ(spec.offload_optimizer, "disk");
+  EXPECT_EQ(spec.offload_parameters, "none");
+  EXPECT_EQ(spec.offload_path, "/a b");
+  EXPECT_EQ(to_string(spec), text);
+}
+
 TEST(WorkerSpec, SizesKnowBinaryAndDecimalUnits) {
   EXPECT_EQ(parse_worker_spec("cpu:memory=512MiB").memory_bytes, 512ull << 20);
   EXPECT_EQ(parse_worker_spec("cpu:memory=512MB").memory_bytes, 512'000'000ull);
@@ -101,6 +111,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadSpec{"cpu:memory=GiB", "memory=\"GiB\""}, BadSpec{"cpu:memory=0GiB", "memory=\"0GiB\""},
         BadSpec{"cpu:memory=-1GiB", "memory=\"-1GiB\""},
         BadSpec{"cpu:memory=99999999TiB", "memory=\"99999999TiB\""},
+        BadSpec{"cpu:offload_optimizer=nvme", "none of none, host, disk"},
+        BadSpec{"cpu:offload_path=", "offload_path is empty"},
         BadSpec{"cpu:speed=0.5,speed=0.5", "\"speed\" is given twice"}));
 
 }  // namespace

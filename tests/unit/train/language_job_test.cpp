@@ -118,6 +118,33 @@ TEST_P(LanguageJob, GoesOnWithItsTensorsInOtherParts) {
               progress::value_of(progress::last_metrics(expected), "perplexity"), 1e-9);
 }
 
+// GPT-2's embedding is its head, too.
+TEST_P(LanguageJob, GoesOnWithItsStatesAndParametersElsewhere) {
+  job_.model.name = GetParam();
+  job_.train.optimizer = "adamw";
+  job_.train.epsilon = 1e-3;
+  job_.train.learning_rate = 0.01;
+  job_.train.weight_decay = 0.1;
+  const auto whole = train("whole", 1, 0);
+  job_.zero.level = 2;
+  job_.zero.weights = {3, 1};
+  job_.zero.offload_optimizer = "disk";
+  job_.zero.offload_path = folder_.path().string();
+  const auto states = train("states on disk", 2, 3);
+  job_.zero.level = 3;
+  job_.zero.weights = {5, 2, 0};
+  job_.zero.offload_parameters = "disk";
+  const auto all = train("all on disk", 3, 6, states);
+  job_.zero.weights = {1, 2};
+  job_.zero.offload_optimizer = "host";
+  job_.zero.offload_parameters = "none";
+  const auto host = train("on the host", 2, 8, all);
+  job_.zero = {};
+  const auto rest = train("rest", 1, 0, host);
+  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
+            1e-12);
+}
+
 // Each part in shards of its replicas, in stages and without, then other parts and shards of all.
 TEST_P(LanguageJob, GoesOnWithPartsInShards) {
   job_.model.name = GetParam();

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
+#include <regex>
 #include <set>
 #include <string>
 
@@ -22,6 +24,8 @@ struct Workers {
   std::vector<double> shards;             ///< one for each, or for each replica of a stage
   std::vector<std::int64_t> cuts = {};    ///< where stages begin
   std::vector<std::int64_t> uneven = {};  ///< replicas by stage; their shards are equal
+  std::string states = "none";            ///< where they are kept
+  std::string parameters = "none";        ///< likewise, of a rank's shard
 
   std::size_t ranks() const {
     return uneven.empty() ? shards.size() * (cuts.size() + 1)
@@ -41,6 +45,7 @@ class SlicedResume : public test::CheckpointedJob {
     job_.train.learning_rate = 1e-3;
     job_.train.weight_decay = 0.1;
     job_.train.decay_on = "matrices";
+    job_.zero.offload_path = std::filesystem::temp_directory_path().string();
   }
 
   std::filesystem::path train_as(const Workers& who, const std::string& name, std::int64_t steps,
@@ -48,6 +53,8 @@ class SlicedResume : public test::CheckpointedJob {
     job_.zero.level = who.level;
     job_.zero.shards = who.uneven.empty() ? "" : "equal";
     job_.zero.weights = who.uneven.empty() ? who.shards : std::vector<double>();
+    job_.zero.offload_optimizer = who.states;
+    job_.zero.offload_parameters = who.parameters;
     job_.mesh.stage_replicas = who.uneven;
     job_.mesh.cuts = who.cuts;
     job_.mesh.stages = static_cast<std::int64_t>(who.cuts.size()) + 1;
@@ -77,18 +84,22 @@ class SlicedResume : public test::CheckpointedJob {
 };
 
 TEST_F(SlicedResume, FromEachToEach) {
-  const std::map<std::string, Workers> workers = {{"alone", {0, {1}}},
-                                                  {"level 1 of 2", {1, {3, 1}}},
-                                                  {"level 1 of 3", {1, {1, 1, 1}}},
-                                                  {"level 2", {2, {5, 2, 0}}},
-                                                  {"level 3 of 2", {3, {3, 1}}},
-                                                  {"level 3 of 3", {3, {5, 2, 0}}},
-                                                  {"two stages", {0, {1}, {1}}},
-                                                  {"two stages twice", {0, {1, 1}, {2}}},
-                                                  {"sharded stages", {1, {3, 1}, {1}}},
-                                                  {"level 2 stages", {2, {1, 2}, {1}}},
-                                                  {"uneven stages", {0, {}, {1}, {1, 2}}},
-                                                  {"uneven shards", {2, {}, {1}, {2, 1}}}};
+  const std::map<std::string, Workers> workers = {
+      {"alone", {0, {1}}},
+      {"level 1 of 2", {1, {3, 1}}},
+      {"level 1 of 3", {1, {1, 1, 1}}},
+      {"level 2", {2, {5, 2, 0}}},
+      {"level 3 of 2", {3, {3, 1}}},
+      {"level 3 of 3", {3, {5, 2, 0}}},
+      {"states on disk", {2, {3, 1}, {}, {}, "disk"}},
+      {"on the host", {2, {1, 2, 1}, {}, {}, "host"}},
+      {"all on disk", {3, {1, 2}, {}, {}, "disk", "disk"}},
+      {"two stages", {0, {1}, {1}}},
+      {"two stages twice", {0, {1, 1}, {2}}},
+      {"sharded stages", {1, {3, 1}, {1}}},
+      {"level 2 stages", {2, {1, 2}, {1}}},
+      {"uneven stages", {0, {}, {1}, {1, 2}}},
+      {"uneven shards", {2, {}, {1}, {2, 1}}}};
   const auto expected = all_of(train_as(workers.at("alone"), "expected", 3));
   EXPECT_EQ(expected.count("fc1.weight.exp_avg"), 1u);
   for (const auto& [from, first] : workers) {
@@ -98,6 +109,41 @@ TEST_F(SlicedResume, FromEachToEach) {
       expect_same(all_of(done), expected, from + " then " + to);
       EXPECT_EQ(last_.recorders[0].steps.size(), 1u);
     }
+  }
+}
+
+// By its spec each worker keeps what is its own where it likes, and shards are as each has room.
+TEST_F(SlicedResume, WorkersNeedNotOffloadAlike) {
+  const auto expected = all_of(train_as({0, {1}}, "expected", 3));
+  for (const std::int64_t level : {1, 2, 3}) {
+    job_.zero.level = level;
+    job_.zero.shards = "memory";
+    job_.zero.weights.clear();
+    const std::string all = level == 3 ? ",offload_parameters=disk" : "";
+    const std::vector<std::string> workers = {"cpu:threads=1,offload_optimizer=disk" + all,
+                                              "cpu:threads=1",
+                                              "cpu:threads=1,offload_optimizer=host"};
+    const auto name = "level " + std::to_string(level);
+    const auto part = train(name, 3, 2, {}, workers);
+    expect_same(all_of(train(name + " on", 2, 3, part, {workers[1], workers[0]})), expected, name);
+  }
+}
+
+// Levels 2 and 3 measure no steps before training. A hundredth of the speed: far more than noise.
+TEST_F(SlicedResume, ShardsFollowSpeedWhereNoStepsAreMeasured) {
+  job_.model.hidden = 400;
+  job_.zero.shards = "speed";
+  for (const std::int64_t level : {2, 3}) {
+    job_.zero.level = level;
+    const auto name = "level " + std::to_string(level);
+    train(name, 2, 1, {}, {"cpu:threads=1", "cpu:threads=1,speed=0.01"});
+    const std::regex shards(R"(of ([0-9.]+) : ([0-9.]+) MiB of parameters)");
+    const auto& notices = last_.recorders[0].notices;
+    std::smatch found;
+    ASSERT_TRUE(std::ranges::any_of(notices, [&](const std::string& notice) {
+      return std::regex_search(notice, found, shards);
+    })) << name;
+    EXPECT_GT(std::stod(found[1]), std::stod(found[2])) << name;
   }
 }
 

@@ -99,7 +99,8 @@ struct Recorder : progress::Observer {
 };
 
 struct RunOptions {
-  std::vector<double> speeds = {};  ///< emulated, one per rank; missing ones are 1
+  std::vector<double> speeds = {};        ///< emulated, one per rank; missing ones are 1
+  std::vector<std::string> workers = {};  ///< their specs likewise; missing: cpu:threads=1
   std::optional<std::filesystem::path> resume = {};
   std::function<bool(int rank)> stop_requested = {};
 };
@@ -116,7 +117,8 @@ inline Run run_job(const job::JobConfig& job, int ranks, const RunOptions& optio
   bimetal::testing::run_ranks(ranks, [&](int, comm::Group group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     TrainerOptions mine;
-    mine.worker = job::parse_worker_spec("cpu:threads=1");
+    mine.worker = job::parse_worker_spec(rank < options.workers.size() ? options.workers[rank]
+                                                                       : "cpu:threads=1");
     if (rank < options.speeds.size()) mine.worker.speed = options.speeds[rank];
     mine.local_rank = group.rank();
     mine.local_world_size = group.size();
@@ -152,11 +154,12 @@ class CheckpointedJob : public ::testing::Test {
   /// Trains so many steps (0: all) with its checkpoints in a folder `name`; returns the last of
   /// them.
   std::filesystem::path train(const std::string& name, int ranks, std::int64_t steps = 0,
-                              std::optional<std::filesystem::path> resume = {}) {
+                              std::optional<std::filesystem::path> resume = {},
+                              std::vector<std::string> workers = {}) {
     auto job = job_;
     job.train.steps = steps;
     job.checkpoint.dir = (folder_ / name).string();
-    last_ = run_job(job, ranks, {.resume = resume});
+    last_ = run_job(job, ranks, {.workers = std::move(workers), .resume = resume});
     return last_.recorders[0].checkpoints.back();
   }
 

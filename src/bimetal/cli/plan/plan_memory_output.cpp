@@ -58,8 +58,7 @@ void print_ways(Terminal& terminal, const plan::MemoryInput& input, const plan::
   std::size_t marked = 0;
   for (std::size_t i = 0; i < plan.ways.size(); ++i) {
     const auto& way = plan.ways[i];
-    const auto name =
-        way.asked ? "as the job has it: " + describe(way.keeping) : describe(way.keeping);
+    const auto name = way.asked ? "as the job has it: " + describe(way) : describe(way);
     TableRow row = {name, way.fits() ? "yes" : "lacks " + bytes_text(way.most_missing())};
     for (const auto& use : way.uses) row.push_back(bytes_text(use.model()));
     row.push_back(plan::seconds_text(way.added_s));
@@ -70,10 +69,11 @@ void print_ways(Terminal& terminal, const plan::MemoryInput& input, const plan::
 }
 
 nlohmann::json use_json(const plan::MemoryUse& use) {
-  return {
-      {"moment", use.moment},       {"program", use.program},     {"parameters", use.parameters},
-      {"gradients", use.gradients}, {"optimizer", use.optimizer}, {"activations", use.activations},
-      {"buffers", use.buffers},     {"kept", use.kept},           {"peak", use.peak()}};
+  return {{"moment", use.moment},         {"program", use.program},
+          {"parameters", use.parameters}, {"gradients", use.gradients},
+          {"optimizer", use.optimizer},   {"activations", use.activations},
+          {"buffers", use.buffers},       {"kept", use.kept},
+          {"peak", use.peak()},           {"host", use.host}};
 }
 
 std::string_view name_of(plan::Place place) {
@@ -102,20 +102,26 @@ nlohmann::json memory_json(const plan::MemoryInput& input, const plan::MemoryPla
                           {"room_bytes", nullptr},
                           {"shard", rank.load.shard},
                           {"samples", rank.load.samples},
-                          {"samples_at_once", rank.load.at_once}};
+                          {"samples_at_once", rank.load.at_once},
+                          {"offload_optimizer", name_of(rank.optimizer)},
+                          {"offload_parameters", name_of(rank.parameters)}};
     if (std::isfinite(room_of(rank))) own["room_bytes"] = room_of(rank);
     json["ranks"].push_back(std::move(own));
   }
   for (const auto& way : plan.ways) {
     nlohmann::json own = {{"asked", way.asked},
                           {"level", way.keeping.level},
-                          {"offload_optimizer", name_of(way.keeping.optimizer)},
-                          {"offload_parameters", name_of(way.keeping.parameters)},
+                          {"offload_optimizer", nullptr},
+                          {"offload_parameters", nullptr},
                           {"recomputed_at_once", way.keeping.recomputed_at_once},
                           {"fits", way.fits()},
                           {"missing_bytes", way.missing},
                           {"added_s", way.added_s},
                           {"uses", nlohmann::json::array()}};
+    if (!way.unlike) {
+      own["offload_optimizer"] = name_of(way.keeping.optimizer);
+      own["offload_parameters"] = name_of(way.keeping.parameters);
+    }
     for (const auto& use : way.uses) own["uses"].push_back(use_json(use));
     json["ways"].push_back(std::move(own));
   }

@@ -41,7 +41,7 @@ std::vector<std::string> what_would_help(const MemoryInput& input, const MemoryP
   const auto& close = nearest(plan);
   std::vector<std::string> lines = {
       fmt::format("Nothing that Bimetal can do makes it fit. Nearest comes {}: {}.",
-                  describe(close.keeping, true), short_of(input, close))};
+                  describe(close, true), short_of(input, close))};
   const auto pieces = at_least(input, false);
   const bool larger = std::ranges::any_of(
       input.ranks, [](const RankMemory& rank) { return rank.load.at_once > 1; });
@@ -49,7 +49,7 @@ std::vector<std::string> what_would_help(const MemoryInput& input, const MemoryP
     const auto other = plan_memory(pieces);
     if (other.best) {
       lines.push_back(fmt::format("With train.micro_batch=1 it would fit: {}.",
-                                  describe(other.ways[*other.best].keeping, true)));
+                                  describe(other.ways[*other.best], true)));
       return lines;
     }
   }
@@ -87,15 +87,24 @@ std::string describe(const Keeping& keeping, bool as_keys) {
   }
   parts.push_back(keeping.level == 0 ? "all on every rank"
                                      : fmt::format("level {}", keeping.level));
-  if (keeping.optimizer == Place::Disk) {
-    parts.push_back(keeping.parameters == Place::Disk ? "states and parameters on disk"
-                                                      : "states on disk");
-  } else if (keeping.optimizer == Place::Host || keeping.parameters == Place::Host) {
-    parts.push_back("states on the host");
+  const auto keeps = [&](std::string_view what, Place place) {
+    if (place == Place::Device) return;
+    parts.push_back(fmt::format("{} on {}", what, place == Place::Disk ? "disk" : "the host"));
+  };
+  if (keeping.optimizer == keeping.parameters) {
+    keeps("states and parameters", keeping.optimizer);
+  } else {
+    keeps("states", keeping.optimizer);
+    keeps("parameters", keeping.parameters);
   }
   if (keeping.copies > 1) parts.push_back("each shard twice");
   if (keeping.recomputed_at_once > 0) parts.push_back("recomputed");
   return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string describe(const KeptJob& way, bool as_keys) {
+  const auto text = describe(way.keeping, as_keys);
+  return way.unlike ? text + ", offloaded as each rank has it" : text;
 }
 
 std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan) {
@@ -112,7 +121,7 @@ std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan) {
     lines.push_back(fmt::format(
         "{}: {}.",
         asked.fits() ? "It would be faster otherwise, and fit, too" : "The cheapest that fits",
-        describe(best.keeping, true)));
+        describe(best, true)));
   } else {
     lines.push_back("It fits as the job file has it, and nothing that fits is cheaper.");
   }

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <utility>
 
-#include "bimetal/balance/ring_parts.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::plan {
@@ -18,27 +16,39 @@ std::vector<Keeping> ways_of(const MemoryInput& input) {
   std::vector<Keeping> ways;
   const int copies = input.asked.copies;
   const int most = input.shardable ? 3 : 0;
+  std::vector<Place> elsewhere = {Place::Disk};
+  const bool accelerators = std::ranges::any_of(
+      input.ranks, [](const RankMemory& rank) { return !rank.load.host_is_device; });
+  if (accelerators) elsewhere.insert(elsewhere.begin(), Place::Host);
   // Whoever asks for copies wants shards.
   for (int level = copies > 1 ? 1 : 0; level <= most; ++level) {
     for (const std::size_t at_once : {std::size_t{0}, std::size_t{1}}) {
       ways.push_back({.level = level, .copies = copies, .recomputed_at_once = at_once});
       if (level == 0 || !input.offloads || copies > 1) continue;
-      ways.push_back({.level = level, .optimizer = Place::Disk, .recomputed_at_once = at_once});
-      if (level < 3) continue;
-      ways.push_back({.level = level,
-                      .optimizer = Place::Disk,
-                      .parameters = Place::Disk,
-                      .recomputed_at_once = at_once});
+      for (const auto place : elsewhere) {
+        ways.push_back({.level = level, .optimizer = place, .recomputed_at_once = at_once});
+        if (level < 3) continue;
+        ways.push_back({.level = level,
+                        .optimizer = place,
+                        .parameters = place,
+                        .recomputed_at_once = at_once});
+      }
     }
   }
   return ways;
 }
 
-/// How a rank keeps it: what recomputation has been asked for is each one's own.
-Keeping of_rank(const Keeping& keeping, const RankMemory& rank, bool asked) {
-  Keeping own = keeping;
-  if (asked) own.recomputed_at_once = rank.units_at_once;
-  return own;
+/// What was asked for, as far as all ranks have it in common.
+void take_asked(const MemoryInput& input, KeptJob& way) {
+  const auto& first = input.ranks.front();
+  way.keeping = input.asked;
+  way.asked = true;
+  way.unlike = std::ranges::any_of(input.ranks, [&](const RankMemory& rank) {
+    return rank.optimizer != first.optimizer || rank.parameters != first.parameters;
+  });
+  if (way.unlike) return;
+  way.keeping.optimizer = first.optimizer;
+  way.keeping.parameters = first.parameters;
 }
 
 double pieces_of(const RankLoad& load) {
@@ -57,67 +67,84 @@ double sent_bytes(const ModelFacts& facts, int level, double pieces) {
   return pieces * (2 * (gathered - resident) + whole) + resident;
 }
 
+/// To read and write a shard's states and parameters where they are not on the device. A host
+/// reads states and gradients and writes states; parameters come and go.
+double seconds_elsewhere(const RankMemory& rank, const Keeping& own) {
+  const double states =
+      rank.load.shard * rank.facts.state_bytes * static_cast<double>(rank.facts.elements());
+  const double parameters = rank.load.shard * rank.facts.parameter_bytes();
+  const double gathers = 2 * pieces_of(rank.load);
+  double disk = 0, host = 0;
+  if (own.optimizer == Place::Disk) disk += 2 * states;
+  if (own.parameters == Place::Disk) disk += (gathers + 1) * parameters;
+  if (!rank.load.host_is_device) {
+    const bool stepped = own.optimizer != Place::Device || own.parameters != Place::Device;
+    if (stepped) host += parameters + 2 * (states + parameters);
+    if (own.parameters == Place::Host) host += gathers * parameters;
+  }
+  return disk / kDiskBytesPerS + host / kHostBytesPerS;
+}
+
 // Each rank receives of every gather all but its own part, and the one with the least the most: a
 // larger shard elsewhere is a longer gather.
-double seconds_of(const MemoryInput& input, const Keeping& keeping, bool asked) {
-  double compute = 0, pieces = 1, least_shard = 1, disk = 0;
-  for (const auto& rank : input.ranks) {
-    const auto own = of_rank(keeping, rank, asked);
+double seconds_of(const MemoryInput& input, const std::vector<Keeping>& keepings) {
+  double compute = 0, pieces = 1, least_shard = 1, elsewhere = 0;
+  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
+    const auto& rank = input.ranks[r];
+    const auto& own = keepings[r];
     compute =
         std::max(compute, rank.compute_s * (own.recomputed_at_once > 0 ? 1 + kRecomputed : 1));
     if (rank.load.samples > 0) pieces = std::max(pieces, pieces_of(rank.load));
     least_shard = std::min(least_shard, rank.load.shard);
-    const auto elements = static_cast<double>(rank.facts.elements());
-    const double shard = rank.load.shard;
-    double bytes = 0;
-    if (keeping.optimizer == Place::Disk) bytes += 2 * shard * rank.facts.state_bytes * elements;
-    if (keeping.parameters == Place::Disk) {
-      bytes += (2 * pieces_of(rank.load) + 1) * shard * rank.facts.parameter_bytes();
-    }
-    disk = std::max(disk, bytes / kDiskBytesPerS);
+    elsewhere = std::max(elsewhere, seconds_elsewhere(rank, own));
   }
+  const int level = keepings.front().level;
   double sent_s = 0;
   if (input.ranks.size() > 1 && input.link.bytes_per_s > 0) {
-    const double bytes = sent_bytes(input.ranks.front().facts, keeping.level, pieces);
-    sent_s =
-        bytes / input.link.bytes_per_s *
-        (1 - (keeping.level == 0 ? 1.0 / static_cast<double>(input.ranks.size()) : least_shard));
+    const double bytes = sent_bytes(input.ranks.front().facts, level, pieces);
+    sent_s = bytes / input.link.bytes_per_s *
+             (1 - (level == 0 ? 1.0 / static_cast<double>(input.ranks.size()) : least_shard));
   }
-  return compute + std::max(0.0, sent_s - compute / 2) + disk;
+  return compute + std::max(0.0, sent_s - compute / 2) + elsewhere;
+}
+
+std::map<std::string, double> needed_of_pools(const MemoryInput& input,
+                                              const std::vector<MemoryUse>& uses) {
+  std::map<std::string, double> needed;
+  for (std::size_t r = 0; r < uses.size(); ++r) {
+    needed[input.ranks[r].pool] += uses[r].model();
+    needed[input.ranks[r].host_pool] += uses[r].host;
+  }
+  return needed;
 }
 
 /// Each rank's `missing` of what it would need.
 std::vector<double> missing_bytes(const MemoryInput& input, const Keeping& keeping,
                                   const std::vector<MemoryUse>& uses) {
-  std::map<std::string, double> pools;
-  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
-    if (!input.ranks[r].pool.empty()) pools[input.ranks[r].pool] += uses[r].model();
-  }
+  const auto pools = needed_of_pools(input, uses);
+  /// Of what is too much in a pool, as large a part as the rank has of it all.
+  const auto part = [&](const std::string& pool, double room, double own) {
+    if (pool.empty() || own <= 0) return 0.0;
+    const double all = pools.at(pool);
+    return all > room ? (all - room) * own / all : 0.0;
+  };
   std::vector<double> missing;
   for (std::size_t r = 0; r < input.ranks.size(); ++r) {
     const auto& rank = input.ranks[r];
     // Buckets lie in memory that ranks share, which counts against no process's own limit.
     const double elsewhere = keeping.level == 0 && rank.load.host_is_device ? uses[r].buffers : 0;
-    double bytes = std::max(0.0, uses[r].model() - elsewhere - rank.room);
-    if (!rank.pool.empty()) {
-      const double all = pools[rank.pool];
-      // Of what is too much on a host, as large a part as the rank has of it all.
-      if (all > rank.pool_room) {
-        bytes = std::max(bytes, (all - rank.pool_room) * uses[r].model() / all);
-      }
-    }
-    missing.push_back(bytes);
+    missing.push_back(std::max({0.0, uses[r].model() - elsewhere - rank.room,
+                                part(rank.pool, rank.pool_room, uses[r].model()),
+                                part(rank.host_pool, rank.host_room, uses[r].host)}));
   }
   return missing;
 }
 
 /// Where there is room; on a host the ranks share that.
 void keep_freed(const MemoryInput& input, std::vector<MemoryUse>& uses) {
-  std::map<std::string, double> needed, sharing;
-  for (std::size_t r = 0; r < uses.size(); ++r) {
-    needed[input.ranks[r].pool] += uses[r].model();
-    sharing[input.ranks[r].pool] += 1;
-  }
+  auto needed = needed_of_pools(input, uses);
+  std::map<std::string, double> sharing;
+  for (const auto& rank : input.ranks) sharing[rank.pool] += 1;
   for (std::size_t r = 0; r < uses.size(); ++r) {
     const auto& rank = input.ranks[r];
     if (!rank.load.keeps_freed) continue;
@@ -129,10 +156,8 @@ void keep_freed(const MemoryInput& input, std::vector<MemoryUse>& uses) {
   }
 }
 
-KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
-  KeptJob way;
-  way.keeping = keeping;
-  way.asked = asked;
+/// `way` with its figures, where each rank keeps the job in its own way.
+KeptJob kept(const MemoryInput& input, KeptJob way, const std::vector<Keeping>& keepings) {
   std::vector<double> shards;
   for (const auto& rank : input.ranks) shards.push_back(rank.load.shard);
   const auto copied = copied_shards(shards);
@@ -140,56 +165,35 @@ KeptJob keep(const MemoryInput& input, const Keeping& keeping, bool asked) {
     const auto& rank = input.ranks[r];
     auto load = rank.load;
     load.copied = copied[r];
-    way.uses.push_back(memory_use(rank.facts, of_rank(keeping, rank, asked), load, rank.program));
+    way.uses.push_back(memory_use(rank.facts, keepings[r], load, rank.program));
   }
-  way.missing = missing_bytes(input, keeping, way.uses);
+  way.missing = missing_bytes(input, way.keeping, way.uses);
   keep_freed(input, way.uses);
-  way.added_s = seconds_of(input, keeping, asked);
+  way.added_s = seconds_of(input, keepings);
   return way;
 }
 
-/// Of a rank whose needs grow with its shard: the largest one that needs no more than `bytes`; with
-/// copies its own and the copied one together, which need no more than if both were its own.
-double largest_shard(const MemoryInput& input, const RankMemory& rank, double bytes) {
-  const auto needs = [&](double shard) {
-    auto load = rank.load;
-    load.shard = shard;
-    load.copied = 0;
-    const auto own = of_rank(input.asked, rank, /*asked=*/true);
-    return memory_use(rank.facts, own, load, rank.program).model();
-  };
-  double least = 0, most = input.asked.copies;
-  if (needs(most) <= bytes) return most;
-  for (int halving = 0; halving < 24; ++halving) {
-    const double middle = (least + most) / 2;
-    (needs(middle) <= bytes ? least : most) = middle;
-  }
-  return least;
+KeptJob kept_alike(const MemoryInput& input, const Keeping& keeping) {
+  return kept(input, {.keeping = keeping}, std::vector(input.ranks.size(), keeping));
 }
 
-/// By rank, if each uses `part` of its room.
-std::vector<double> largest_shards(const MemoryInput& input, const std::vector<double>& rooms,
-                                   double part) {
-  std::vector<double> shards;
-  for (std::size_t r = 0; r < rooms.size(); ++r) {
-    shards.push_back(largest_shard(input, input.ranks[r], part * rooms[r]));
-  }
-  return input.asked.copies > 1 ? balance::ring_parts(shards) : shards;
-}
-
-/// Ranks that share a pool have equal parts of it.
-std::vector<double> rooms_of(const MemoryInput& input) {
-  std::map<std::string, int> pools;
-  for (const auto& rank : input.ranks) ++pools[rank.pool];
-  std::vector<double> rooms;
-  for (const auto& rank : input.ranks) {
-    const double shared = rank.pool.empty() ? rank.room : rank.pool_room / pools[rank.pool];
-    rooms.push_back(std::min(rank.room, shared));
-  }
-  return rooms;
+KeptJob kept_as_asked(const MemoryInput& input) {
+  KeptJob way;
+  take_asked(input, way);
+  std::vector<Keeping> keepings;
+  for (const auto& rank : input.ranks) keepings.push_back(asked_of(input, rank));
+  return kept(input, std::move(way), keepings);
 }
 
 }  // namespace
+
+Keeping asked_of(const MemoryInput& input, const RankMemory& rank) {
+  auto own = input.asked;
+  own.optimizer = rank.optimizer;
+  own.parameters = rank.parameters;
+  own.recomputed_at_once = rank.units_at_once;
+  return own;
+}
 
 std::vector<double> copied_shards(const std::vector<double>& shards) {
   std::vector<std::size_t> ring;
@@ -204,46 +208,15 @@ std::vector<double> copied_shards(const std::vector<double>& shards) {
   return copied;
 }
 
-std::vector<double> shards_by_room(const MemoryInput& input) {
-  const auto rooms = rooms_of(input);
-  const bool known = std::ranges::none_of(rooms, [](double room) { return std::isinf(room); }) &&
-                     std::ranges::none_of(input.ranks, [](const RankMemory& rank) {
-                       return rank.facts.units.empty();
-                     });
-  if (!known || input.asked.level == 0) return {};
-  const auto sum = [](const std::vector<double>& shards) {
-    return std::accumulate(shards.begin(), shards.end(), 0.0);
-  };
-  double too_little = 0, enough = 1;
-  while (sum(largest_shards(input, rooms, enough)) < 1) {
-    too_little = std::exchange(enough, 2 * enough);
-    if (enough > 1e6) return {};  // rooms of nothing
-  }
-  for (int halving = 0; halving < 24; ++halving) {
-    const double middle = (too_little + enough) / 2;
-    (sum(largest_shards(input, rooms, middle)) < 1 ? too_little : enough) = middle;
-  }
-  // In thousandths of an equal shard: what is free differs a little from moment to moment, and
-  // equal devices should have equal shards.
-  const double steps = 1000.0 * static_cast<double>(rooms.size());
-  auto shards = largest_shards(input, rooms, enough);
-  for (auto& shard : shards) {
-    if (shard > 0) shard = std::max(input.asked.copies > 1 ? 1.0 : 0.0, std::round(shard * steps));
-  }
-  const double all = sum(shards);
-  for (auto& shard : shards) shard /= all;
-  return shards;
-}
-
 double KeptJob::most_missing() const {
   return missing.empty() ? 0 : *std::ranges::max_element(missing);
 }
 
-MemoryInput at_least(MemoryInput input, bool may_recompute) {
+MemoryInput at_least(MemoryInput input, bool recompute) {
   for (auto& rank : input.ranks) {
     rank.load.at_once = std::min(1.0, rank.load.at_once);
     rank.load.rehearsed = 0;  // step_probe.h gets by with what there is
-    if (may_recompute) rank.units_at_once = 1;
+    if (recompute && rank.may_recompute) rank.units_at_once = 1;
   }
   return input;
 }
@@ -262,8 +235,8 @@ MemoryPlan plan_memory(const MemoryInput& input) {
     throw Error(ErrorCode::InvalidArgument, "a plan of memory needs at least one rank");
   }
   MemoryPlan plan;
-  plan.ways.push_back(keep(input, input.asked, true));
-  for (const auto& keeping : ways_of(input)) plan.ways.push_back(keep(input, keeping, false));
+  plan.ways.push_back(kept_as_asked(input));
+  for (const auto& keeping : ways_of(input)) plan.ways.push_back(kept_alike(input, keeping));
   for (std::size_t i = 0; i < plan.ways.size(); ++i) {
     if (!plan.ways[i].fits()) continue;
     // What was asked for is first: another must be cheaper to be taken.

@@ -19,27 +19,38 @@ struct RankMemory {
   ModelFacts facts = {};  ///< as it computes: of its device and precision
   RankLoad load = {};
   std::size_t units_at_once = 0;  ///< that it recomputes together as configured; 0: none
+  bool may_recompute = false;     ///< each unit, where memory fails: train.recompute = "auto"
   double program = 0;             ///< bytes that its process has without a model
   double compute_s = 0;           ///< of its share, without recomputation
+  /// As configured: of the optimizer's state, and of its shard of the parameters.
+  Place optimizer = Place::Device, parameters = Place::Device;
   /// Bytes that it may have beside the program: its own limit ("memory=", an accelerator's memory).
   double room = std::numeric_limits<double>::infinity();
   /// Ranks with the same pool share its room: what is free on their host. Empty: none of that.
   std::string pool = {};
   double pool_room = std::numeric_limits<double>::infinity();
+  /// The same of what an accelerator keeps in its host's memory: the pool of that host's CPUs.
+  std::string host_pool = {};
+  double host_room = std::numeric_limits<double>::infinity();
 };
 
 struct MemoryInput {
   std::vector<RankMemory> ranks = {};
   LinkSpeed link = {};    ///< ignored where there is one rank
-  Keeping asked = {};     ///< as the job file has it; recomputed_at_once is each rank's own
+  Keeping asked = {};     ///< level and copies; the rest is each rank's own: asked_of()
   bool shardable = true;  ///< false: the job has something that refuses levels
   bool offloads = true;   ///< its optimizer can be kept on a disk
 };
+
+/// How this rank of it keeps the job as configured.
+Keeping asked_of(const MemoryInput& input, const RankMemory& rank);
 
 /// One way to keep a job.
 struct KeptJob {
   Keeping keeping = {};
   bool asked = false;
+  /// What is offloaded differs by rank, and `keeping` leaves it out.
+  bool unlike = false;
   std::vector<MemoryUse> uses = {};  ///< by rank
   std::vector<double> missing = {};  ///< by rank: bytes; 0: it fits
   double added_s = 0;                ///< to a step, as it costs more than the plainest way
@@ -67,10 +78,10 @@ std::vector<double> copied_shards(const std::vector<double>& shards);
 /// ring, or for none (balance::ring_parts).
 std::vector<double> shards_by_room(const MemoryInput& input);
 
-/// The same job at its least: micro-batches of one sample and, of ranks that `may_recompute`, each
-/// unit computed again, without the steps that are measured before training, which get by with what
-/// there is. What training comes to by itself where memory fails.
-MemoryInput at_least(MemoryInput input, bool may_recompute);
+/// The same job at its least: micro-batches of one sample and, if it may be (`recompute`) of ranks
+/// that may, each unit computed again, without the steps that are measured before training, which
+/// get by with what there is. What training comes to by itself where memory fails.
+MemoryInput at_least(MemoryInput input, bool recompute);
 
 /// Whether what was asked for fails by more than a plan may be wrong: a tenth of what there is.
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan);
@@ -78,6 +89,7 @@ bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan);
 /// "ZeRO level 3, recomputing each unit, optimizer state on disk", as keys of the job file with
 /// `as_keys`: "zero.level=3, train.recompute=\"all\"".
 std::string describe(const Keeping& keeping, bool as_keys = false);
+std::string describe(const KeptJob& way, bool as_keys = false);
 
 /// Whether what was asked for fits; where it does not, by how much and what would help. Lines.
 std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan);

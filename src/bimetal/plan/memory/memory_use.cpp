@@ -56,6 +56,7 @@ class StepWalk {
   void consider(std::string_view moment, MemoryUse use) {
     use.program = most_.program;
     use.moment = moment;
+    use.host = on_host();
     use.parameters += facts_.frozen_bytes;
     if (use.model() > most_.model()) most_ = use;
   }
@@ -116,11 +117,26 @@ class StepWalk {
     return sent;
   }
 
-  double states() const {
-    const bool elsewhere = keeping_.optimizer == Place::Host && !load_.host_is_device;
+  /// Beside parameters that are not on the device its state is not, either.
+  Place place_of_states() const {
+    const bool beside = keeping_.level == 3 && keeping_.parameters != Place::Device;
+    return beside && keeping_.optimizer == Place::Device ? Place::Host : keeping_.optimizer;
+  }
+  /// Wherever: of what is on a disk, its window.
+  double all_states() const {
     const double bytes = with_copy() * facts_.state_bytes * static_cast<double>(facts_.elements());
-    if (elsewhere) return 0;
     return keeping_.optimizer == Place::Disk ? std::min(bytes, kDiskWindow) : bytes;
+  }
+  bool states_on_host() const {
+    return !load_.host_is_device && place_of_states() != Place::Device;
+  }
+  double states() const { return states_on_host() ? 0 : all_states(); }
+
+  /// Of an accelerator's states and parameters what is in the host's memory.
+  double on_host() const {
+    const bool parameters =
+        !load_.host_is_device && keeping_.level == 3 && keeping_.parameters == Place::Host;
+    return (states_on_host() ? all_states() : 0) + (parameters ? with_copy() * whole_ : 0);
   }
 
   double kept_parameters() const {

@@ -12,6 +12,8 @@ namespace bimetal::plan {
 
 /// Assumed of a disk that states are kept on.
 inline constexpr double kDiskBytesPerS = 1e9;
+/// Assumed of a host that steps what an accelerator keeps there, and of the way to it.
+inline constexpr double kHostBytesPerS = 1e10;
 
 enum class Place { Device, Host, Disk };
 
@@ -52,6 +54,9 @@ struct MemoryUse {
   double buffers = 0;  ///< of what is being sent
   /// Memory of freed tensors that is not given back: what there is room for, as plan_memory says.
   double kept = 0;
+  /// Of the host's memory, where the device has its own: what is kept there throughout. Not among
+  /// the rest.
+  double host = 0;
   std::string_view moment = "";
 
   double model() const { return parameters + gradients + optimizer + activations + buffers; }
@@ -69,7 +74,7 @@ constexpr double kept_beside(double most, double free) {
   return std::clamp(free / 2, 0.0, spare_for(most));
 }
 
-/// `program`: bytes. The figures of an accelerator do not include what lies in the host's memory.
+/// `program`: bytes.
 MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,
                      double program);
 

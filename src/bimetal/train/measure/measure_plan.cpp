@@ -178,7 +178,10 @@ bool can_rehearse(const MeasuredPlan& plan, int rank) {
   if (!plan.memory) return true;  // then steps are found not to fit as they are made
   auto alone = plan.memory_input;
   alone.asked = {};
-  for (auto& other : alone.ranks) other.load.ranks = 1;
+  for (auto& other : alone.ranks) {
+    other.load.ranks = 1;
+    other.optimizer = other.parameters = plan::Place::Device;
+  }
   const auto uses = plan::plan_memory(alone);
   return uses.asked().missing[static_cast<std::size_t>(rank)] <= 0;
 }
@@ -263,8 +266,9 @@ void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptio
 
 }  // namespace
 
-MeasuredPlan measure_meshes(const job::JobConfig& job, comm::Group group,
+MeasuredPlan measure_meshes(const job::JobConfig& of_all, comm::Group group,
                             const TrainerOptions& options, progress::Observer& observer) {
+  const auto job = job::as_worker_has_it(of_all, options.worker);
   const Measuring here(job, group, options, observer);
   MeasuredPlan result;
   observer.on_phase("measuring units");
@@ -281,8 +285,9 @@ MeasuredPlan measure_meshes(const job::JobConfig& job, comm::Group group,
   return result;
 }
 
-MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
+MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
                           const TrainerOptions& options, progress::Observer& observer) {
+  const auto job = job::as_worker_has_it(of_all, options.worker);
   const Measuring here(job, group, options, observer);
   MeasuredPlan result;
   observer.on_phase("measuring devices");

@@ -59,13 +59,13 @@ bool MemoryCheck::worth_a_look() {
 }
 
 void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
-                       progress::Observer& observer) {
+                       std::vector<double> speeds, progress::Observer& observer) {
   if (job_.train.check_memory == "off" || !worth_a_look()) return;
   observer.on_phase("planning memory");
-  // Before anybody's speed is known: equal shares.
-  const std::vector<double> alike(static_cast<std::size_t>(group_.size()), 1.0);
+  // Before anybody's speed at this job is known: equal shares.
+  speeds.resize(static_cast<std::size_t>(group_.size()), 1.0);
   const auto shares = balance::equal_shares(group_.size(), batch);
-  const auto shards = shard_weights(job_, group_, place_.device, alike);
+  const auto shards = shard_weights(job_, group_, place_.device, speeds);
   const auto input = measure_memory(group_, {.job = job_,
                                              .worker = options_.worker,
                                              .task = task_,
@@ -82,7 +82,7 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
   const auto& mine = plan_->asked().uses[static_cast<std::size_t>(group_.rank())];
   device::keep_at_most(static_cast<std::size_t>(mine.kept));
   // Micro-batches that do not fit are halved as they fail.
-  const auto least = plan::at_least(input, job_.train.recompute == "auto");
+  const auto least = plan::at_least(input, /*recompute=*/true);
   const auto least_plan = plan::plan_memory(least);
   if (!plan::clearly_fails(least, least_plan)) return;
   const auto advice = plan::memory_advice(least, least_plan);

@@ -23,9 +23,11 @@ class MemoryCheck {
   /// states take more than an eighth of what some rank has free). Where it clearly will not fit,
   /// not even in the smallest micro-batches: Error(OutOfMemory) on every rank, with the plan's
   /// advice, or a notice ("warn"). Where it plans, memory of freed tensors is kept as far as there
-  /// is room for it. `batch`: weight of a global batch. Collective. Draws from torch's default
+  /// is room for it. `batch`: weight of a global batch. `speeds`: of the ranks, where shards are by
+  /// these and they are known. Collective. Draws from torch's default
   /// generator: seed it afterwards.
-  void plan(precision::Precision precision, std::int64_t batch, progress::Observer& observer);
+  void plan(precision::Precision precision, std::int64_t batch, std::vector<double> speeds,
+            progress::Observer& observer);
 
   /// By rank, how much of what is in shards was planned. Empty: nothing was.
   const std::vector<double>& shards() const noexcept { return shards_; }

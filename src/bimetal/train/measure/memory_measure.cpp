@@ -122,11 +122,17 @@ comm::Bytes encode(const plan::RankMemory& rank) {
   for (const double number :
        {rank.load.shard, rank.load.samples, rank.load.at_once, rank.load.host_is_device ? 1.0 : 0.0,
         rank.load.keeps_freed ? 1.0 : 0.0, rank.load.bucket_bytes, rank.load.rehearsed,
-        rank.load.rehearsed_at_once, rank.program, rank.compute_s, rank.room, rank.pool_room}) {
+        rank.load.rehearsed_at_once, rank.program, rank.compute_s, rank.room, rank.pool_room,
+        rank.host_room}) {
     writer.f64(number);
   }
   writer.string(rank.pool);
+  writer.string(rank.host_pool);
   writer.u64(rank.units_at_once);
+  writer.u8(rank.may_recompute ? 1 : 0);
+  for (const auto place : {rank.optimizer, rank.parameters}) {
+    writer.u8(static_cast<std::uint8_t>(place));
+  }
   return std::move(writer).take();
 }
 
@@ -143,11 +149,16 @@ plan::RankMemory decode(const comm::Bytes& bytes, int ranks) {
   rank.load.keeps_freed = reader.f64() > 0;
   for (double* number :
        {&rank.load.bucket_bytes, &rank.load.rehearsed, &rank.load.rehearsed_at_once, &rank.program,
-        &rank.compute_s, &rank.room, &rank.pool_room}) {
+        &rank.compute_s, &rank.room, &rank.pool_room, &rank.host_room}) {
     *number = reader.f64();
   }
   rank.pool = reader.string();
+  rank.host_pool = reader.string();
   rank.units_at_once = reader.u64();
+  rank.may_recompute = reader.u8() != 0;
+  for (auto* place : {&rank.optimizer, &rank.parameters}) {
+    *place = static_cast<plan::Place>(reader.u8());
+  }
   reader.expect_end();
   return rank;
 }
@@ -217,14 +228,16 @@ double seconds_of(const plan::ModelFacts& facts, double samples) {
 RankRoom measure_room(const device::Place& place, const TrainerOptions& options) {
   RankRoom room;
   room.pool = fmt::format("{} {}", options.host_name, place.device.str());
+  const auto memory = device::host_memory();
   if (place.device.is_cpu()) {
-    const auto memory = device::host_memory();
     room.program = static_cast<double>(device::process_memory().resident_bytes);
     room.room = static_cast<double>(memory.free_bytes);
     room.pool_room = static_cast<double>(memory.shared_free_bytes);
     room.pool += " " + memory.shared_by;
     return room;
   }
+  room.host_room = static_cast<double>(std::min(memory.free_bytes, memory.shared_free_bytes));
+  room.host_pool = fmt::format("{} cpu {}", options.host_name, memory.shared_by);
   for (const auto& info : device::enumerate_devices()) {
     if (info.device != place.device) continue;
     room.room = room.pool_room = static_cast<double>(info.memory_free_bytes);
@@ -253,6 +266,9 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
     mine.facts.by_units = size_of_model(question.task).by_units;
   }
   mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());
+  mine.may_recompute = job.train.recompute == "auto";
+  mine.optimizer = place_named(job.zero.offload_optimizer);
+  mine.parameters = place_named(job.zero.offload_parameters);
   mine.program = program_of(question);
   mine.compute_s = seconds_of(mine.facts, mine.load.samples);
   // Where it cannot be had, nothing is known to be too little.
@@ -260,6 +276,8 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   mine.room = question.room.room > 0 ? question.room.room : kUnknown;
   mine.pool = question.room.pool;
   mine.pool_room = question.room.pool_room > 0 ? question.room.pool_room : kUnknown;
+  mine.host_pool = question.room.host_pool;
+  mine.host_room = question.room.host_room > 0 ? question.room.host_room : kUnknown;
 
   plan::MemoryInput input;
   const auto deadline = Deadline::after(milliseconds_of(job.parallel.timeout_s));
@@ -269,8 +287,6 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   }
   gather_in_one_type(input.ranks);
   input.asked = {.level = static_cast<int>(job.zero.level),
-                 .optimizer = place_named(job.zero.offload_optimizer),
-                 .parameters = place_named(job.zero.offload_parameters),
                  .copies = static_cast<int>(job.zero.copies)};
   const auto& optimizer = job.train.optimizer;
   input.offloads = optimizer == "adam" || optimizer == "adamw";

@@ -20,6 +20,8 @@ struct RankRoom {
   double room = 0;     ///< that it may have beside them
   std::string pool;    ///< who shares what follows
   double pool_room = 0;
+  std::string host_pool;  ///< of an accelerator: the same of its host's memory
+  double host_room = 0;
 };
 
 RankRoom measure_room(const device::Place& place, const TrainerOptions& options);

@@ -7,6 +7,7 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
+#include "bimetal/device/probe.h"
 #include "bimetal/train/measure/rehearsal.h"
 #include "bimetal/train/out_of_memory.h"
 
@@ -104,6 +105,15 @@ std::vector<balance::Device> probe_devices(comm::Group group, const job::TrainCo
                                             : balance::CostModel()});
   }
   return devices;
+}
+
+std::vector<double> probe_products(comm::Group group, const torch::Device& device, double speed) {
+  group.barrier().wait();
+  const std::array<double, 1> mine = {speed * device::product_speed(device)};
+  std::vector<double> all(static_cast<std::size_t>(group.size()));
+  group.all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all))).wait();
+  if (std::ranges::find(all, 0.0) != all.end()) return std::vector<double>(all.size(), 1.0);
+  return all;
 }
 
 }  // namespace bimetal::train

@@ -38,4 +38,8 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
 std::vector<balance::Device> probe_devices(comm::Group group, const job::TrainConfig& job,
                                            const task::Task& task, const ProbeOptions& options);
 
+/// Where no steps are measured: what each rank's device does of float32 products, times the
+/// `speed` that is emulated here; in any unit. Ones where somebody cannot tell. Collective.
+std::vector<double> probe_products(comm::Group group, const torch::Device& device, double speed);
+
 }  // namespace bimetal::train

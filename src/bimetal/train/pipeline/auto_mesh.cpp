@@ -18,7 +18,6 @@
 #include "bimetal/plan/mesh/stages_choice.h"
 #include "bimetal/plan/plan_advice.h"
 #include "bimetal/train/measure/measure_plan.h"
-#include "bimetal/train/recomputation.h"
 
 namespace bimetal::train {
 namespace {
@@ -126,9 +125,6 @@ bool may_have_stages(job::JobConfig job) {
 }
 
 plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured) {
-  const auto units = measured.mesh_input.facts.front().units.size();
-  auto keeping = measured.memory_input.asked;
-  keeping.recomputed_at_once = recomputed_at_once(job.train.recompute, units);
   return {.stages = static_cast<int>(job.mesh.stages),
           .replicas = static_cast<int>(job.mesh.replicas),
           .tensor = static_cast<int>(job.mesh.tensor),
@@ -136,7 +132,7 @@ plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured
           .parts_by_speed = job.mesh.tensor_parts == "speed",
           .schedule = parallel::schedule::kind_named(job.mesh.schedule),
           .micro_batches = static_cast<int>(job.mesh.micro_batches),
-          .keeping = keeping,
+          .keeping = plan::asked_of(measured.memory_input, measured.memory_input.ranks.front()),
           .pipelines = !measured.own_optimizer && may_have_stages(job),
           .uneven = job.parallel.balance == balance::Policy::Auto};
 }
