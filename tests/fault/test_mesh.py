@@ -21,9 +21,10 @@ class Mesh(TextJob):
         self.run_to(self.write_text_job("mesh"), 5, *folder, ranks=1)
         self.run_to(self.write_text_job("mesh", mesh__schedule="zero_bubble", mesh__tensor_weights="speed", **both), 7, *folder, ranks=4)
         self.run_to(self.write_text_job("mesh", mesh__tensor=3), 9, *folder, ranks=3)
-        self.run_to(self.write_text_job("mesh", mesh__schedule="gpipe", train__recompute="all", **both), 11, *folder, ranks=8)
-        self.run_to(self.write_text_job("mesh", mesh__stages=2, mesh__replicas=[2, 1], zero__level=1), 12, *folder, ranks=3)
-        self.run_to(self.write_text_job("mesh", mesh__stages=3, zero__level=2, zero__shards=[1, 2]), 13, *folder, ranks=6)
+        self.run_to(self.write_text_job("mesh", mesh__schedule="gpipe", train__recompute="all", **both), 10, *folder, ranks=8)
+        self.run_to(self.write_text_job("mesh", mesh__stages=2, mesh__replicas=[2, 1], zero__level=1), 11, *folder, ranks=3)
+        self.run_to(self.write_text_job("mesh", mesh__stages=3, zero__level=2, zero__shards=[1, 2]), 12, *folder, ranks=6)
+        self.run_to(self.write_text_job("mesh", zero__level=3, zero__shards=[1, 2], **both), 13, *folder, ranks=8)
         self.run_to(self.write_text_job("mesh", zero__level=1, zero__shards=[3, 1], **both), 14, *folder, ranks=8)
         _, report = self.run_to(self.write_text_job("mesh", **both), 15, *folder, ranks=4)
         self.assert_same_end("mesh", 15)
@@ -109,7 +110,6 @@ class Mesh(TextJob):
                 (both, 6, harness.INVALID_ARGUMENT, "4 or 8 would do"),
                 ({**both, "model__heads": 1}, 4, harness.INVALID_ARGUMENT, "take mesh.tensor = 1 or less"),
                 ({**both, "mesh__tensor_weights": [1, 2, 3]}, 4, harness.INVALID_ARGUMENT, "has 3 weights"),
-                ({**both, "zero__level": 3}, 4, harness.UNSUPPORTED, "goes with zero.level 0 to 2"),
                 ({**both, "zero__level": 1, "zero__shards": [2, 1, 1]}, 8, harness.INVALID_ARGUMENT,
                  "has 3 weights for 2 replicas of a mesh"),
                 ({**both, "zero__level": 2, "mesh__schedule": "interleaved"}, 4, harness.UNSUPPORTED, "take \"1f1b\""),

@@ -35,9 +35,10 @@ class Pipeline(SameEnds):
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__cuts=[1], zero__level=1), 12, *folder, ranks=4)
         uneven = self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__replicas=[1, 2], zero__level=2), 16, *folder, ranks=3)
         self.assertIn("stage 1  [rank 1] [rank 2]", uneven.out)
+        self.run_to(self.write_exact_job("stages", mesh__stages=2, zero__level=3, zero__shards=[3, 1]), 18, *folder, ranks=4)
         report = self.folder / "stages.json"
-        self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__schedule="gpipe"), 20, *folder,
-                    "--report", report, ranks=2)
+        self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__schedule="gpipe", mesh__replicas=[2, 1], zero__level=3), 20,
+                    *folder, "--report", report, ranks=3)
         self.assert_same_end("stages", 20)
         ends = [json.loads(path.read_text())["evaluations"][-1] for path in (self.folder / "alone.json", report)]
         self.assertEqual(ends[0]["test_accuracy"], ends[1]["test_accuracy"])
@@ -67,27 +68,27 @@ class Pipeline(SameEnds):
         self.wait_for_checkpoint(job)
         wait_until(lambda: max(self.saved_steps(), default=0) > 20 or job.process.poll() is not None, "a second checkpoint", job)
 
-    def test_a_killed_stage_ends_all_and_fewer_stages_go_on(self):
-        job_file = self.write_job(mesh__stages=3)
+    def assert_two_go_on_without(self, rank, place, then, **settings):
+        """Of three workers."""
+        job_file = self.write_job(**settings)
         job = self.train(job_file, workers=("cpu:threads=1",) * 3)
         self.wait_for_a_checkpoint_that_is_told_of(job)
-        os.kill(self.ranks_of(job)[1], signal.SIGKILL)
+        os.kill(self.ranks_of(job)[rank], signal.SIGKILL)
         job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "rank 1 (stage 1 of 3, cpu:threads=1", "signal 9", "--resume")
+        self.assert_one_message(job, harness.PEER_LOST, f"rank {rank} ({place}, cpu:threads=1", "signal 9", "--resume")
         self.assert_nothing_left()
-        again = self.train(job_file, "--resume", self.checkpoints, "--set", "mesh.stages=2", "--set", "train.steps=1")
+        again = self.train(job_file, "--resume", self.checkpoints, "--set", then, "--set", "train.steps=1")
         self.assertEqual(again.wait().status, 0, again.err)
 
+    def test_a_killed_stage_ends_all_and_fewer_stages_go_on(self):
+        self.assert_two_go_on_without(1, "stage 1 of 3", "mesh.stages=2", mesh__stages=3)
+
     def test_a_killed_replica_of_an_uneven_stage_is_named_and_others_go_on(self):
-        job_file = self.write_job(mesh__stages=2, mesh__replicas=[1, 2])
-        job = self.train(job_file, workers=("cpu:threads=1",) * 3)
-        self.wait_for_a_checkpoint_that_is_told_of(job)
-        os.kill(self.ranks_of(job)[2], signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "rank 2 (stage 1 of 2, replica 1, cpu:threads=1", "signal 9", "--resume")
-        self.assert_nothing_left()
-        again = self.train(job_file, "--resume", self.checkpoints, "--set", "mesh.replicas=1", "--set", "train.steps=1")
-        self.assertEqual(again.wait().status, 0, again.err)
+        self.assert_two_go_on_without(2, "stage 1 of 2, replica 1", "mesh.replicas=1", mesh__stages=2, mesh__replicas=[1, 2])
+
+    def test_a_killed_replica_of_a_stage_in_shards_is_named_and_others_go_on(self):
+        self.assert_two_go_on_without(2, "stage 1 of 2, replica 1", "mesh.replicas=1", mesh__stages=2, mesh__replicas=[1, 2],
+                                      zero__level=3)
 
     def test_a_stuck_stage_is_named(self):
         job = self.train(self.write_job(mesh__stages=2, parallel__timeout_s=3))
@@ -111,7 +112,7 @@ class Pipeline(SameEnds):
                 ({"mesh__stages": 2, "mesh__schedule": "interleaved", "mesh__chunks": 1, "mesh__micro_batches": 3}, 2, 2,
                  "2 or 4 would"),
                 ({"mesh__stages": "auto", "mesh__replicas": 3}, 2, 2, "leave mesh.replicas out"),
-                ({"mesh__stages": 2, "zero__level": 3}, 2, 3, "zero.level 0 to 2"),
+                ({"mesh__stages": 2, "zero__level": 3, "mesh__schedule": "interleaved"}, 2, 3, "or zero.level = 1"),
                 ({"mesh__stages": 2, "compression__gradients": "int8"}, 2, 3, "compression.gradients")):
             with self.subTest(part):
                 job = self.train(self.write_job(**settings), workers=("cpu:threads=1",) * ranks).wait()

@@ -115,6 +115,21 @@ TEST_P(Lowered, GathersInHalfWhatAutocastWouldCopy) {
   EXPECT_EQ(train(recomputed).losses, copied.losses);
 }
 
+// Nor where stages hold them for a whole step.
+TEST_P(Lowered, GathersInHalfForStages) {
+  const auto in_stages = [&](std::optional<torch::ScalarType> half) {
+    auto plan = in_shards(half);
+    plan.mesh = {.stages = 2, .replicas = 2};
+    plan.cuts = {1};
+    return train(plan);
+  };
+  const auto copied = in_stages(std::nullopt), gathered = in_stages(torch::kBFloat16);
+  EXPECT_EQ(gathered.losses, copied.losses);
+  for (std::size_t i = 0; i < copied.parameters.size(); ++i) {
+    EXPECT_TRUE(gathered.parameters[i].equal(copied.parameters[i])) << "parameter " << i;
+  }
+}
+
 // Beside whole models only the order of sums is another.
 TEST_P(Lowered, LearnsAsPlainDataParallelism) {
   const auto whole = train(plan_), gathered = train(in_shards(torch::kBFloat16));

@@ -47,6 +47,8 @@ const std::vector<Shape>& shapes() {
       {"Level1Interleaved", 2, {1, 1}, Kind::interleaved, {{17, 7}}, 4, 2, 1, {1, 2}},
       {"Level2", 2, {1, 2}, Kind::one_f_one_b, {{17, 7}, {0, 24}}, 4, 1, 2, {1, 3}},
       {"Level2ZeroBubble", 2, {2, 1}, Kind::zero_bubble, {{5, 19}}, 4, 1, 2, {2, 1}},
+      {"Level3", 2, {1, 2}, Kind::one_f_one_b, {{17, 7}, {0, 24}}, 4, 1, 3, {1, 3}},
+      {"Level3ZeroBubble", 2, {2, 1}, Kind::zero_bubble, {{5, 19}}, 4, 1, 3, {2, 1}},
   };
   return all;
 }

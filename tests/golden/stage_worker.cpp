@@ -4,24 +4,34 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <optional>
 
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/mesh/model_part.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/parallel/tensor/tensor_task.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::golden {
 
 using namespace std::chrono_literals;
 
 std::vector<torch::Tensor> StageWorker::among(const task::Model& whole) const {
+  auto own = parameters, values = parameters;
+  if (std::ranges::any_of(parameters, parallel::shard::is_hollow)) {
+    own = task::tensors_of(sharded->trained());
+    values = task::tensors_of(sharded->gather([](const auto& piece) { return piece.tensor; },
+                                              parallel::shard::ShardedModel::kEveryRank));
+  }
   auto all = whole.parameters();
   for (auto& parameter : all) {
-    const bool ours = std::ranges::any_of(
-        parameters, [&](const torch::Tensor& own) { return own.is_same(parameter); });
-    if (!ours) parameter = torch::Tensor();
+    const auto ours = std::ranges::find_if(
+        own, [&](const torch::Tensor& tensor) { return tensor.is_same(parameter); });
+    parameter = ours == own.end() ? torch::Tensor()
+                                  : values.at(static_cast<std::size_t>(ours - own.begin()));
   }
   return all;
 }
@@ -58,14 +68,19 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
             .level = plan.zero_level,
             .weights = shards,
             .flat_bytes = 16 << 10,
-            .folder = {},
+            .kept = plan.kept,
+            .folder = std::filesystem::temp_directory_path(),
+            .form = plan.form,
+            .whole = tensor ? tensor->kept_whole() : std::vector<torch::Tensor>(),
             .stage = parallel::pipeline::passes_of_stage(*mesh, stage.tied)});
+    stage = parallel::pipeline::with_units(std::move(stage), made.sharded->model());
   }
   if (tensor) own = std::make_shared<parallel::tensor::TensorStore>(own, tensor);
   made.store = std::make_shared<parallel::pipeline::StageStore>(mesh, own, stage.tied, 60s);
   made.compute =
       std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), made.store,
-                                            train::StageOptions{.recompute = plan.recompute,
+                                            train::StageOptions{.precision = plan.precision,
+                                                                .recompute = plan.recompute,
                                                                 .schedule = plan.schedule,
                                                                 .chunks = plan.chunks,
                                                                 .micro_batches = plan.micro_batches,

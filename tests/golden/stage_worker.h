@@ -17,9 +17,9 @@ struct StageWorker {
   std::shared_ptr<parallel::pipeline::StageStore> store;
   std::shared_ptr<train::StageCompute> compute;
   std::vector<torch::Tensor> parameters;                   ///< of the stage, each once
-  std::shared_ptr<parallel::shard::ShardedModel> sharded;  ///< levels 1 and 2
+  std::shared_ptr<parallel::shard::ShardedModel> sharded;  ///< above level 0
 
-  /// The whole model's, undefined where another stage has them.
+  /// The whole model's, undefined where another stage has them. Collective.
   std::vector<torch::Tensor> among(const task::Model& whole) const;
 };
 

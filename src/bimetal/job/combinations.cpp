@@ -229,15 +229,12 @@ constexpr Combination kImpossible[] = {
      },
      "mesh.stages does not go with compression.gradients: what was not sent would have to be "
      "remembered for other cuts; leave one of them out"},
-    {[](const Asked& asked) { return asked.job.mesh.stages > 1 && asked.job.zero.level > 2; },
-     "mesh.stages goes with zero.level 0 to 2: a stage computes forward and backward of several "
-     "micro-batches by turns, which parameters that come and go do not follow; take level 2 or "
-     "less"},
     {[](const Asked& asked) {
-       return asked.job.mesh.stages > 1 && asked.job.zero.level == 2 &&
+       return asked.job.mesh.stages > 1 && asked.job.zero.level > 1 &&
               asked.job.mesh.schedule == "interleaved";
      },
-     "mesh.schedule = \"interleaved\" does not go with zero.level = 2: each of a stage's chunks "
+     "mesh.schedule = \"interleaved\" does not go with zero.level 2 and 3: each of a stage's "
+     "chunks "
      "would send gradients of all of them; take \"1f1b\", or zero.level = 1"},
     {[](const Asked& asked) {
        return asked.job.mesh.stages > 1 && asked.job.train.recompute == "auto";

@@ -54,6 +54,10 @@ class ParameterStore {
   /// After the last of them, where something is waited for before finish_step(): ranks with fewer
   /// passes take part in those of others. finish_step() does so where it has not been done.
   virtual void finish_passes() {}
+  /// Around forward passes outside of a step that somebody else runs, as stages of pipelines do:
+  /// the parameters are there. Collective.
+  virtual void begin_forwards() {}
+  virtual void end_forwards() {}
   /// What begin_step() makes of a loss of part 1: scale / W.
   virtual double loss_factor() const = 0;
 

@@ -79,8 +79,9 @@ StartingModel make_starting_model(const job::JobConfig& job,
                                   const std::shared_ptr<const task::Task>& task,
                                   const device::Place& place) {
   const auto seed = job.train.seed;
-  const bool in_parts = job.mesh.tensor > 1;  // which are cut from a whole model
-  if (job.zero.level < 3 || in_parts) return {make_seeded_model(*task, seed, place)};
+  // Stages and parts of tensors are cut from a whole model.
+  const bool in_mesh = job.mesh.stages > 1 || job.mesh.tensor > 1;
+  if (job.zero.level < 3 || in_mesh) return {make_seeded_model(*task, seed, place)};
   const auto by_units = [=](const task::UnitMade& made) {
     return make_seeded(seed, [&] {
       return task->make_model_by_units([&](const task::Unit& unit) {

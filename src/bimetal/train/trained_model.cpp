@@ -216,6 +216,7 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
           .copies = job_.zero.copies > 1,
           .stage = stages});
   store_ = sharded_;
+  if (stages) stage_ = parallel::pipeline::with_units(std::move(stage_), sharded_->model());
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));
   optimizer_ = std::move(of_pieces);

@@ -27,6 +27,19 @@ TEST(StageMemory, ReplicasShareWhatTheirLevelCuts) {
   EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 2)), 1000 * (4 + 4 / 2 + 8 / 2));
 }
 
+// In a step all are whole, and a shard lies in the whole; or, of what comes in half or stays,
+// beside it. Autocast then makes no copies.
+TEST(StageMemory, ParametersAreWholeInAStepAtLevel3) {
+  auto facts = two_units();
+  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 3)), unit_bytes(facts, 1, of_replicas(2, 2)));
+  facts.units[1].halved = 700;
+  facts.units[1].resident = 100;
+  facts.units[1].saved = {.fixed = 700 * 2 + 50};
+  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 2)), 1000 * (4 + 4 / 2 + 8 / 2) + 700 * 2 + 50);
+  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 3)),
+            300 * 4 + 700 * 2 + (700 + 100) * 4 / 2 + 1000 * (4 / 2 + 8 / 2) + 50);
+}
+
 // Other stages add to its gradient behind the last micro-batch.
 TEST(StageMemory, WhatStagesHaveInCommonIsWholeAtLevel2) {
   const auto facts = two_units();

@@ -99,7 +99,8 @@ TEST_F(SlicedResume, FromEachToEach) {
       {"sharded stages", {1, {3, 1}, {1}}},
       {"level 2 stages", {2, {1, 2}, {1}}},
       {"uneven stages", {0, {}, {1}, {1, 2}}},
-      {"uneven shards", {2, {}, {1}, {2, 1}}}};
+      {"uneven shards", {2, {}, {1}, {2, 1}}},
+      {"level 3 stages", {3, {2, 1}, {2}}}};
   const auto expected = all_of(train_as(workers.at("alone"), "expected", 3));
   EXPECT_EQ(expected.count("fc1.weight.exp_avg"), 1u);
   for (const auto& [from, first] : workers) {

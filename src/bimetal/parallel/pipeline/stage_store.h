@@ -31,6 +31,8 @@ class StageStore final : public ParameterStore {
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
   void run_pass(const std::function<void()>& backward, bool last) override;
   void expect_passes(int count) override { own_->expect_passes(count); }
+  void begin_forwards() override { own_->begin_forwards(); }
+  void end_forwards() override { own_->end_forwards(); }
   double loss_factor() const override { return own_->loss_factor(); }
   void finish_step() override;
   void after_update() override { own_->after_update(); }

@@ -35,7 +35,9 @@ void hollow_out(const torch::Tensor& tensor) {
 }
 
 bool is_hollow(const torch::Tensor& tensor) {
-  return tensor.numel() > 0 && tensor.storage().data() == nullptr;
+  // Without the look that may be refused.
+  auto* const storage = tensor.storage().unsafeGetStorageImpl();
+  return tensor.numel() > 0 && storage->_mutable_data_ptr_no_checks().get() == nullptr;
 }
 
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
@@ -114,9 +116,29 @@ void FlatParameters::take_memory() {
 
 void FlatParameters::drop_memory() {
   if (!held_) return;
+  if (kept_in_whole_) keep_by_itself();
   hollow_out(whole_);
   refuse_looks(*whole_.storage().unsafeGetStorageImpl(), true);
   held_ = false;
+}
+
+// Likewise only pointers: an optimizer's pieces are views of what is kept. That the whole outlives
+// what lies in it nobody sees to but drop_memory().
+void FlatParameters::keep_in_whole() {
+  const bool alike = own_.scalar_type() == whole_.scalar_type() && own_.device() == whole_.device();
+  if (!held_ || !alike || own_.numel() == 0 || in_file_.tensor().defined()) return;
+  const auto part = whole_.narrow(0, begin_, own_.numel());
+  own_.storage().unsafeGetStorageImpl()->set_data_ptr(
+      at::DataPtr(part.mutable_data_ptr(), own_.device()));
+  kept_in_whole_ = true;
+}
+
+void FlatParameters::keep_by_itself() {
+  const torch::NoGradGuard no_grad;
+  const auto apart = own_.clone();
+  own_.storage().unsafeGetStorageImpl()->set_data_ptr(
+      apart.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, own_.device())));
+  kept_in_whole_ = false;
 }
 
 }  // namespace bimetal::parallel::shard

@@ -56,13 +56,21 @@ class FlatParameters {
   void take_memory();
   void drop_memory();
 
+  /// While the whole is there, and has its values: what is kept becomes a part of its memory, and
+  /// gets memory of its own again before that goes. Nothing where it is of another type, on another
+  /// device or in a file.
+  void keep_in_whole();
+
  private:
+  void keep_by_itself();
+
   FlatPlan plan_;
   std::vector<torch::Tensor> parameters_;
   std::int64_t begin_;  ///< of the rank's part
   torch::Tensor whole_, own_;
   optim::FileTensor in_file_;
   bool held_ = true;
+  bool kept_in_whole_ = false;
 };
 
 }  // namespace bimetal::parallel::shard

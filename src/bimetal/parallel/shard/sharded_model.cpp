@@ -66,7 +66,7 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
                     options.stage ? options.stage->patience : GradientShards::kPatience);
   if (options.level < 3) return;
   gathers.emplace(needs(), plans, flats, gathering, span, options.timeout);
-  model = fenced();
+  model = in_stage() ? waiting() : fenced();
 }
 
 void ShardedModel::Impl::make_flats() {
@@ -76,6 +76,8 @@ void ShardedModel::Impl::make_flats() {
     const auto& tensor = trained[i].tensor;
     auto& place = places[i];
     place.late = options.stage && is_among(tensor, options.stage->late);
+    // Gradients that ranks add up are of one type, and not all units use it for products alone.
+    if (place.late) place.gathered.reset();
     if (!gathers_units || !is_among(tensor, options.whole)) continue;
     place.resident = true;
     place.shared = false;
@@ -242,7 +244,7 @@ const std::vector<task::NamedTensor>& ShardedModel::trained() const noexcept {
 }
 
 void ShardedModel::end_passes() {
-  if (impl_->gathers) impl_->take_part_in_others();
+  if (impl_->gathers && !impl_->in_stage()) impl_->take_part_in_others();
 }
 
 void ShardedModel::let_go_of_kept() const noexcept {
@@ -270,6 +272,7 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
   impl_->joined_others = false;
   impl_->wait_before =
       impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
+  if (impl_->in_stage()) impl_->hold_parameters(/*wide=*/false);
 }
 
 void ShardedModel::backward(const torch::Tensor& loss, std::int64_t part) {

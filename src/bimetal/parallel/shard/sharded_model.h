@@ -52,7 +52,7 @@ struct ShardedModelOptions {
   /// Each shard is kept by a second rank, too (shard_copies.h), among pieces(): stepped by the same
   /// gradients it stays the same. The same on every rank; with Kept::OnDevice.
   bool copies = false;
-  /// Levels 1 and 2; without it run_pass() is for level 1.
+  /// Without it run_pass() is for level 1.
   std::optional<StagePasses> stage = {};
 };
 
@@ -69,7 +69,7 @@ struct Piece {
 /// Level 1 sums gradients with the step's last micro-batch alone. Levels 2 and 3 sum those of each
 /// micro-batch, so that no rank ever holds all of them: as often as the rank with the most pieces
 /// needs, which the ranks agree on piece by piece; of stages' passes once for a step. Level 3
-/// gathers parameters by unit.
+/// gathers parameters by unit; those of a stage once for a step, from its begin to its last pass.
 ///
 /// Use from one thread.
 class ShardedModel final : public ParameterStore {
@@ -84,7 +84,8 @@ class ShardedModel final : public ParameterStore {
   ShardedModel& operator=(const ShardedModel&) = delete;
 
   /// What to compute with: the same units, whose parameters are there when they run. Outside of a
-  /// step, at level 3, a pass over it has no backward, and end_passes() is due after the last one.
+  /// step, at level 3, a pass over it has no backward, and end_passes() is due after the last one;
+  /// a stage's are between begin_forwards() and end_forwards().
   const task::Model& model() const noexcept;
 
   /// The parameters that are cut up, whole, in the same order on every rank. At level 3 their
@@ -114,11 +115,12 @@ class ShardedModel final : public ParameterStore {
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
-  /// Error(Unsupported) where passes are more than backward: at level 3, and at level 2 but for
-  /// stages.
+  /// Error(Unsupported) at levels 2 and 3 but for stages.
   void run_pass(const std::function<void()>& backward, bool last) override;
   void expect_passes(int count) override;
   void finish_passes() override;
+  void begin_forwards() override;
+  void end_forwards() override;
   double loss_factor() const override;
   void finish_step() override;
   /// Of pieces(), by an optimizer that tells of each: their way to all ranks may begin while it

@@ -35,14 +35,18 @@ struct ShardedModel::Impl {
   const torch::Tensor& kept_of_flat(std::size_t flat, bool copy) const;
   std::vector<std::vector<std::size_t>> needs() const;
   task::Model fenced();
+  /// Of a stage: units that wait for their parameters, and no more.
+  task::Model waiting();
   void agree(std::vector<std::int32_t>& numbers);
   /// Whether any rank begins a pass; `here`: this one does, with a backward if in_step.
   bool any_rank(bool here);
   void begin_pass();
   void reduce_during(const std::function<void()>& backward);
   void end_pass();
-  /// Of passes that are sent one by one, as stages' at level 2.
-  bool in_stage() const { return options.stage && options.level == 2; }
+  /// Of passes that are sent one by one, as stages' from level 2 on.
+  bool in_stage() const { return options.stage && options.level >= 2; }
+  void hold_parameters(bool wide);
+  void let_go_of_parameters();
   void run_stage_pass(const std::function<void()>& backward);
   void expect_stage_passes(int count);
   void join_other_passes();

@@ -3,7 +3,9 @@
 // Stages must not wait for each other in the middle of their schedules but for what these say: the
 // replicas of a stage may come to their passes at unlike places of a step, and have unlike numbers
 // of them. So sums are begun, in the order of passes, and waited for at the step's end; how many
-// there are the ranks agree on beside the first of them, and whoever has fewer adds zeros.
+// there are the ranks agree on beside the first of them, and whoever has fewer adds zeros. Nor may
+// parameters come and go with the passes at level 3: they are all sent for when a step begins, and
+// let go behind its last pass.
 
 #include <span>
 #include <utility>
@@ -18,14 +20,42 @@ namespace bimetal::parallel::shard {
 void ShardedModel::run_pass(const std::function<void()>& backward, bool last) {
   if (impl_->options.level > 1 && !impl_->in_stage()) {
     throw Error(ErrorCode::Unsupported,
-                "passes that somebody else runs do not say when parameters are used, as level 3 "
-                "must know, nor, unless they are a stage's, how many there are, as level 2 must: "
-                "take zero.level 0 or 1");
+                "passes that somebody else runs, unless they are a stage's, do not say when "
+                "parameters are used, as level 3 must know, nor how many there are, as level 2 "
+                "must: take zero.level 0 or 1");
   }
   impl_->passes.add(last);
   if (impl_->in_stage()) return impl_->run_stage_pass(backward);
   if (!last) return backward();
   impl_->reduce_during(backward ? backward : [] {});
+}
+
+void ShardedModel::begin_forwards() {
+  if (impl_->in_stage()) impl_->hold_parameters(/*wide=*/true);
+}
+
+void ShardedModel::end_forwards() {
+  if (impl_->in_stage()) impl_->let_go_of_parameters();
+}
+
+task::Model ShardedModel::Impl::waiting() {
+  task::Model waits = model;
+  for (std::size_t unit = 0; unit < waits.units.size(); ++unit) {
+    auto& forward = waits.units[unit].forward;
+    forward = [this, unit, then = std::move(forward)](const task::Values& inputs) {
+      gathers->before_forward(unit);
+      return then(inputs);
+    };
+  }
+  return waits;
+}
+
+void ShardedModel::Impl::hold_parameters(bool wide) {
+  if (gathers) gathers->begin_holding(wide);
+}
+
+void ShardedModel::Impl::let_go_of_parameters() {
+  if (gathers) gathers->end_pass();
 }
 
 void ShardedModel::expect_passes(int count) {
@@ -58,6 +88,7 @@ void ShardedModel::Impl::join_other_passes() {
   if (std::exchange(joined_others, true)) return;
   if (in_pass) gradients->end_pass();
   in_pass = false;
+  let_go_of_parameters();
   if (!stage_agreement) expect_stage_passes(0);
   const Stopwatch waiting;
   std::exchange(stage_agreement, {})->wait();

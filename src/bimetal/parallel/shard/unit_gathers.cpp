@@ -56,9 +56,19 @@ void UnitGathers::plan_script() {
 }
 
 void UnitGathers::begin_pass(bool with_backward) {
+  begin(!with_backward, with_backward ? script_.size() : forward_size_);
+}
+
+void UnitGathers::begin_holding(bool wide) {
+  begin(wide, forward_size_);
+  holding_ = true;
+  while (sent_ < size_) send_next();
+}
+
+void UnitGathers::begin(bool wide, std::size_t size) {
   in_pass_ = true;
-  for (auto& flat : flats_) flat.set_wide(!with_backward);
-  size_ = with_backward ? script_.size() : forward_size_;
+  for (auto& flat : flats_) flat.set_wide(wide);
+  size_ = size;
   sent_ = arrived_ = 0;
   exchanges_.clear();
   exchanges_.resize(script_.size());
@@ -75,7 +85,7 @@ void UnitGathers::end_pass(const std::function<void(std::size_t flat)>& passed) 
     if (!kept_[flat]) flats_[flat].drop_memory();
   }
   drop_all();
-  in_pass_ = false;
+  in_pass_ = holding_ = false;
 }
 
 void UnitGathers::let_go(std::size_t unit) {
@@ -110,7 +120,10 @@ void UnitGathers::wait_next() {
   const Stopwatch waiting;
   exchanges_[arrived_].wait();
   wait_seconds_ += waiting.seconds();
-  flats_[script_[arrived_]].let_go_of_own();
+  auto& flat = flats_[script_[arrived_]];
+  flat.let_go_of_own();
+  // For long: two of the same would be too many.
+  if (holding_) flat.keep_in_whole();
   ++arrived_;
 }
 

@@ -30,6 +30,11 @@ class UnitGathers {
 
   /// `with_backward`: the script has both ways. Nothing is sent yet.
   void begin_pass(bool with_backward);
+  /// Instead of a pass any number of them, by turns, and not the same on every rank: all is sent
+  /// for at once, so that nobody waits for another's turn, and stays from before_forward() to
+  /// end_pass(), without any other call. `wide`: in the type that ranks keep, where none of them
+  /// has a backward.
+  void begin_holding(bool wide);
   bool in_pass() const noexcept { return in_pass_; }
   /// The rest of the script, for the ranks that still need it, and then nothing is held any more.
   /// `passed` is told of each flat tensor of the way back once it is there.
@@ -45,6 +50,7 @@ class UnitGathers {
 
  private:
   void plan_script();
+  void begin(bool wide, std::size_t size);
   void reach(std::size_t end);
   void send_next();
   void wait_next();
@@ -65,6 +71,7 @@ class UnitGathers {
   std::size_t forward_size_ = 0;
 
   bool in_pass_ = false;
+  bool holding_ = false;                ///< all of it to the end
   std::size_t size_ = 0;                ///< of this pass's script
   std::size_t sent_ = 0, arrived_ = 0;  ///< of the script
   std::vector<Exchange> exchanges_;     ///< of the script's flat tensors

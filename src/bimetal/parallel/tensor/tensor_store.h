@@ -24,6 +24,8 @@ class TensorStore final : public ParameterStore {
   void run_pass(const std::function<void()>& backward, bool last) override;
   void expect_passes(int count) override { replicas_->expect_passes(count); }
   void finish_passes() override { replicas_->finish_passes(); }
+  void begin_forwards() override { replicas_->begin_forwards(); }
+  void end_forwards() override { replicas_->end_forwards(); }
   double loss_factor() const override { return replicas_->loss_factor(); }
   /// Sums over the tensor ranks, too, where each has the gradients of its positions of what is
   /// kept whole.

@@ -30,8 +30,8 @@ std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cl
   return slowest;
 }
 
-/// What replicas send, in terms of one sum of the gradients on all of them. Level 2 sends half as
-/// much, to who keeps them, for each micro-batch, and then the parameters.
+/// What replicas send, in terms of one sum of the gradients on all of them. From level 2 on it is
+/// half as much, to who keeps them, for each micro-batch, and once the parameters.
 double times_reduced(const MeshChoice& choice, const MeshStage& stage) {
   if (choice.keeping.level < 2) return 1;
   const double of_replica = choice.even() ? 1 : 1 / static_cast<double>(stage.devices.size());

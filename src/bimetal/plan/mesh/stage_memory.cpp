@@ -8,16 +8,36 @@ namespace {
 /// Flat tensors of gradients that are being filled or on their way to whoever keeps their sums.
 constexpr double kGradientsPassing = 4;
 
+/// Bytes of a figure without the copies of parameters in it that autocast would have made, where
+/// these come in half.
+double own_bytes(const ModelFacts& facts, const UnitFacts& unit, const StageLoad& load,
+                 const Linear& figure) {
+  const double copies =
+      load.keeping.level < 3 ? 0 : static_cast<double>(unit.halved) * facts.half_bytes;
+  return std::max(0.0, figure.at(load.at_once) - copies);
+}
+
 /// Of one unit, beyond what it keeps for every micro-batch in flight.
 double passing_of(const ModelFacts& facts, const UnitFacts& unit, const StageLoad& load) {
-  const double most =
-      std::max(unit.backward_peak.at(load.at_once), unit.forward_peak.at(load.at_once));
+  const double most = std::max(own_bytes(facts, unit, load, unit.backward_peak),
+                               own_bytes(facts, unit, load, unit.forward_peak));
   const double activations = load.keeping.recomputed_at_once > 0
                                  ? most
-                                 : std::max(0.0, most - unit.saved.at(load.at_once));
+                                 : std::max(0.0, most - own_bytes(facts, unit, load, unit.saved));
   if (load.keeping.level < 2) return activations;
   return activations +
          kGradientsPassing * static_cast<double>(unit.parameters) * facts.element_bytes;
+}
+
+/// What a unit alone uses, whole as in a step. At level 3 a shard lies apart but where it is a part
+/// of that (shard/flat_parameters.h).
+double whole_bytes(const ModelFacts& facts, const UnitFacts& unit, const StageLoad& load) {
+  const double whole = static_cast<double>(unit.parameters) * facts.element_bytes;
+  if (load.keeping.level < 3) return whole;
+  const double apart = static_cast<double>(unit.halved + unit.resident) * facts.element_bytes /
+                       std::max(1.0, load.replicas);
+  return whole - static_cast<double>(unit.halved) * (facts.element_bytes - facts.half_bytes) +
+         apart;
 }
 
 /// What a parameter takes beside itself. The gradient of one that another stage has, too, is whole
@@ -45,11 +65,12 @@ double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& lo
   const auto& own = facts.units[unit];
   // A shared tensor is in the stages of both of its ends; which these are is not known here.
   const double bytes =
-      static_cast<double>(own.parameters) * (facts.element_bytes + beside(facts, load, false)) +
+      whole_bytes(facts, own, load) +
+      static_cast<double>(own.parameters) * beside(facts, load, false) +
       static_cast<double>(own.shared) * (facts.element_bytes + beside(facts, load, true));
   const double each = load.keeping.recomputed_at_once > 0
                           ? (unit > 0 ? facts.units[unit - 1].output.at(load.at_once) : 0)
-                          : own.saved.at(load.at_once);
+                          : own_bytes(facts, own, load, own.saved);
   return bytes + load.in_flight * each;
 }
 

@@ -13,7 +13,7 @@ struct StageLoad {
   double replicas = 1;
   double at_once = 1;    ///< samples of a micro-batch that this device computes
   double in_flight = 1;  ///< micro-batches whose activations it has at a time
-  Keeping keeping = {};  ///< level 0 to 2 over the replicas, in equal shards
+  Keeping keeping = {};  ///< level over the replicas, in equal shards
 };
 
 /// Most micro-batches whose activations a stage has (schedule.h).
@@ -24,8 +24,8 @@ double in_flight(parallel::schedule::Kind kind, std::size_t stage, std::size_t s
 /// wait), states, buckets of replicas, and activations of all micro-batches in flight.
 double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& load);
 
-/// The most that one unit of the model needs for the time of its own forward or backward: at level
-/// 2 with gradients that are on their way.
+/// The most that one unit of the model needs for the time of its own forward or backward: from
+/// level 2 on with gradients that are on their way.
 double passing_bytes(const ModelFacts& facts, const StageLoad& load);
 
 /// Of the units [begin, end) together, at their peak.

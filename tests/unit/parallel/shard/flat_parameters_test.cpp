@@ -63,6 +63,21 @@ TEST_F(Flat, WhatARankKeepsOutlivesTheWhole) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+// An optimizer's piece is a view of what is kept, wherever that is.
+TEST_F(Flat, WhatARankKeepsMayBeAPartOfTheWholeMeanwhile) {
+  FlatParameters flat(plan_, {a_, b_}, 1);
+  flat.set_apart();
+  const auto piece = flat.own().narrow(0, 1, 3);
+  flat.keep_in_whole();
+  flat.whole().add_(10);
+  EXPECT_EQ(piece.data_ptr(), flat.whole().narrow(0, 3, 3).data_ptr());
+  EXPECT_TRUE(piece.equal(torch::tensor({13., 14., 15.}, torch::kFloat64)));
+  flat.drop_memory();
+  EXPECT_TRUE(flat.own().equal(torch::arange(12, 20, torch::kFloat64)));
+  flat.keep_in_whole();  // there is none
+  EXPECT_TRUE(piece.equal(torch::tensor({13., 14., 15.}, torch::kFloat64)));
+}
+
 // Gathered in half, kept in float32: what autograd accumulates gradients with outlives a pass in
 // which they are wide.
 TEST(HalvedFlat, IsWideForPassesWithoutABackward) {

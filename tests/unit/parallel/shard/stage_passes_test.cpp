@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "support/thread_ranks.h"
 
@@ -55,11 +57,17 @@ void expect_sums(const ShardedModel& sharded, double sum) {
   }
 }
 
-TEST(StagePasses, RanksMayHaveUnlikeNumbersOfThem) {
+/// At levels 2 and 3.
+class StagePassesAt : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Levels, StagePassesAt, ::testing::Values(2, 3),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+TEST_P(StagePassesAt, RanksMayHaveUnlikeNumbersOfThem) {
   std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     const auto& model = models[static_cast<std::size_t>(rank)];
-    ShardedModel sharded(model, group, stage_options(model));
+    ShardedModel sharded(model, group, stage_options(model, GetParam()));
     for (int step = 0; step < 4; ++step) {
       sharded.begin_step(2);
       if (step == 3 && rank == 1) {
@@ -98,11 +106,11 @@ TEST(StagePasses, GradientsAreGoneBehindAPassButThoseThatOthersAddTo) {
   });
 }
 
-TEST(StagePasses, WhatStopsInTheMiddleOfOneHangsNobody) {
+TEST_P(StagePassesAt, WhatStopsInTheMiddleOfOneHangsNobody) {
   std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     const auto& model = models[static_cast<std::size_t>(rank)];
-    ShardedModel sharded(model, group, stage_options(model));
+    ShardedModel sharded(model, group, stage_options(model, GetParam()));
     sharded.begin_step(1);
     sharded.expect_passes(3);
     pass(sharded, 1);
@@ -121,6 +129,77 @@ TEST(StagePasses, WhatStopsInTheMiddleOfOneHangsNobody) {
     sharded.run_pass({}, true);
     sharded.finish_step();
     expect_sums(sharded, 2);
+  });
+}
+
+TEST(StagePasses, OthersAddToAGradientThatIsWholeAtLevel3WhereItsParameterIsNot) {
+  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    ShardedModel sharded(model, group, stage_options(model, 3));
+    const auto tied = model.units[0].parameters[0].tensor;
+    sharded.begin_step(1);
+    sharded.expect_passes(1);
+    pass(sharded, 1, true);
+    sharded.finish_passes();
+    EXPECT_TRUE(is_hollow(tied));
+    tied.mutable_grad().add_(5);
+    sharded.finish_step();
+    for (const auto& piece : sharded.pieces()) {
+      if (piece.parameter != "weight0") continue;
+      EXPECT_TRUE(piece.tensor.grad().equal(torch::full_like(piece.tensor, 22.0)));
+    }
+  });
+}
+
+bool all_hollow(const task::Model& model) {
+  return std::ranges::all_of(model.parameters(), is_hollow);
+}
+
+// Forwards and backwards by turns, the first forward's backward last.
+TEST(StagePasses, AtLevel3ParametersAreThereForTheWholeStepAndNoLonger) {
+  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    ShardedModel sharded(model, group, stage_options(model, 3));
+    const auto input = torch::ones({4}, torch::kFloat64);
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_TRUE(all_hollow(model));
+      sharded.begin_step(2);
+      sharded.expect_passes(2);
+      const auto first = task::run_units(sharded.model(), {input}).front().sum();
+      const auto second = task::run_units(sharded.model(), {input}).front().sum();
+      sharded.run_pass([&] { (second * sharded.loss_factor()).backward(); }, false);
+      EXPECT_FALSE(all_hollow(model));
+      sharded.run_pass([&] { (first * sharded.loss_factor()).backward(); }, true);
+      sharded.finish_step();
+      EXPECT_TRUE(all_hollow(model));
+      expect_sums(sharded, 2);
+    }
+  });
+}
+
+// What the optimizer makes of a piece the next passes see, those without a backward, too, of which
+// a rank may have none.
+TEST(StagePasses, AtLevel3PiecesAreGatheredForForwardsAlone) {
+  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto& model = models[static_cast<std::size_t>(rank)];
+    ShardedModel sharded(model, group, stage_options(model, 3));
+    const torch::NoGradGuard no_grad;
+    for (const int expected : {4 * 6 * 8, 4 * 6 * 64}) {
+      for (const auto& piece : sharded.pieces()) torch::Tensor(piece.tensor).mul_(2);
+      sharded.after_update();
+      sharded.begin_forwards();
+      for (int i = 0; rank == 0 && i < 3; ++i) {
+        const auto input = torch::ones({4}, torch::kFloat64);
+        const auto output = task::run_units(sharded.model(), {input}).front();
+        EXPECT_EQ(output.sum().item<double>(), expected);
+      }
+      sharded.end_forwards();
+      sharded.end_passes();
+      EXPECT_TRUE(all_hollow(model));
+    }
   });
 }
 
