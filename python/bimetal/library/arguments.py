@@ -46,7 +46,9 @@ def root_of(opts: Any) -> int:
 def milliseconds_of(opts: Any) -> int:
     """0 where the group's own timeout holds."""
     timeout = opts if isinstance(opts, datetime.timedelta) else getattr(opts, "timeout", None)
-    return max(0, int(timeout.total_seconds() * 1000)) if isinstance(timeout, datetime.timedelta) else 0
+    if not isinstance(timeout, datetime.timedelta) or timeout.days < 0:  # torch's own is of -1 ms
+        return 0
+    return int(timeout.total_seconds() * 1000)
 
 
 def are_alike(tensors: Tensors) -> bool:
