@@ -34,13 +34,14 @@ def trained(folder, weights, micro_batch, accumulation):
     trainer.args.max_steps, trainer.args.save_strategy, trainer.args.save_steps = 5, "steps", 3
     # Adam's steps are of one length however small the gradient: of those that are 0 it would show the rounding.
     trainer.args.optim, trainer.args.learning_rate = "sgd", 0.5
+    trainer.args.include_num_input_tokens_seen = "non_padding"
     trainer.train()
     trainer.save_model()
     if dist.is_initialized():
         dist.barrier()
     found = {name: p.flatten().tolist() for name, p in trainer.model.named_parameters() if p.requires_grad}
     position = json.loads(pathlib.Path(folder, "checkpoint-3", "bimetal_sampler.json").read_text())
-    return [found, trainer.sampler.shares, position]
+    return [found, trainer.sampler.shares, position, trainer.state.num_input_tokens_seen]
 
 
 def tuned(folder, weights, micro_batch, accumulation, **more):
@@ -97,6 +98,25 @@ class Sft(unittest.TestCase):
                 self.assertGreater(max(abs(a) for name in reference if "lora_B" in name for a in reference[name]), 1e-4)
 
 
+class Micro(unittest.TestCase):
+    def test_micro_batches_are_padded_one_by_one(self):
+        from bimetal.hf.pieces import InPieces
+
+        def pad(samples):
+            longest = max(len(sample["input_ids"]) for sample in samples)
+            rows = [[*sample["input_ids"], *[0] * (longest - len(sample["input_ids"]))] for sample in samples]
+            return {"input_ids": torch.tensor(rows), "attention_mask": (torch.tensor(rows) != 0).long()}
+
+        lengths = [2, 9, 3, 1, 8, 2, 3, 9, 1]
+        batch = InPieces(pad, 4)([{"input_ids": [length] * length} for length in lengths])
+        self.assertEqual([list(part["input_ids"].shape) for part in batch.parts], [[3, 9], [3, 3], [3, 2]])
+        self.assertEqual(sorted(row[0].item() for part in batch.parts for row in part["input_ids"]), sorted(lengths))
+        self.assertEqual(batch["attention_mask"].sum(), sum(lengths))
+        self.assertEqual(len(InPieces(pad, 4)([{"input_ids": [1]}] * 8).parts), 2)
+        texts = InPieces(lambda samples: {"texts": samples}, 2)(["bb", "a", "ccc"])  # of no length that it knows
+        self.assertEqual([part["texts"] for part in texts.parts], [["bb"], ["a", "ccc"]])
+
+
 @unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "transformers, accelerate or peft is not installed")
 class HuggingFace(unittest.TestCase):
     def test_an_adapter_of_unequal_ranks(self):
@@ -104,9 +124,10 @@ class HuggingFace(unittest.TestCase):
             alone = os.path.join(folder, "alone")
             together = os.path.join(folder, "together")
             torch.set_num_threads(1)
-            reference, _, place = trained(alone, [1], 16, 1)  # in a process that has no group
-            for found, shares, position in ranks.on_ranks(2, trained, together, [3, 1], 4, 2):
+            reference, _, place, tokens = trained(alone, [1], 16, 1)  # in a process that has no group
+            for found, shares, position, seen in ranks.on_ranks(2, trained, together, [3, 1], 4, 2):
                 self.assertEqual(position, place)
+                self.assertEqual(seen, tokens)
                 self.assertGreater(shares[0], 2 * shares[1])
                 self.assertEqual(set(found), set(reference))
                 for name, values in found.items():

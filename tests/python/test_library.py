@@ -2,11 +2,15 @@
 calls, DDP that joins, futures in order, other back ends beside it; and the two halves' sampler and balancer."""
 
 import datetime
+import gc
 import os
 import random
 import subprocess
 import sys
+import threading
+import time
 import unittest
+import weakref
 
 import ranks
 import torch
@@ -146,6 +150,24 @@ def no_time_at_all():
     return "done"
 
 
+def futures_of_calls_that_are_over():
+    """Are done from the start: without a thread, and without leaving anything for the collection of garbage."""
+    gc.disable()
+    for number in range(5):
+        if dist.get_rank() == 0:
+            time.sleep(0.02)  # the other's call is not over when it begins
+        work = dist.all_reduce(torch.full((8,), 1.0), async_op=True)
+        dist.barrier()
+        future = work.get_future()
+        assert future.done(), number
+        assert future.wait()[0][0] == dist.get_world_size()
+        left = weakref.ref(work), weakref.ref(future)
+        del work, future
+        assert [thing() for thing in left] == [None, None], number
+    gc.enable()
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("bimetal")]
+
+
 CHECKS = [short_forms, join_with_unused_parameters, power_sgd, subgroups_and_monitored_barrier, errors]
 
 
@@ -170,6 +192,9 @@ class Library(unittest.TestCase):
         with ranks.start(3, bits_sparse_and_from_anybody, each=lambda rank: {"BIMETAL_HALF": halves[rank]}) as job:
             self.assertEqual(job.wait(150), [0] * 3, job.text())
             self.assertEqual([job.value(rank) for rank in range(3)], halves)
+
+    def test_futures_of_calls_that_are_over(self):
+        self.assertEqual(ranks.on_ranks(2, futures_of_calls_that_are_over, environment=LIBRARY), [[], []])
 
     def test_process_groups(self):
         self.assertEqual(ranks.on_ranks(3, all_checks, environment=LIBRARY), [len(CHECKS)] * 3)

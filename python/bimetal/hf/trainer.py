@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from bimetal.balance import BalancedBatchSampler, token_exact_hook
+from bimetal.hf.pieces import InPieces, Pieces
 
 _POSITION = "bimetal_sampler.json"
 
@@ -23,8 +24,8 @@ class Balanced:
 
     A step has as many samples as the Trainer's would have (``per_device_train_batch_size`` times ranks times
     ``gradient_accumulation_steps``), dealt out by the ranks' speed. Each rank computes its part in micro-batches of at
-    most ``per_device_train_batch_size`` samples, and the gradient is that of the mean over all ranks' tokens. Evaluation,
-    logging and saving are the Trainer's; checkpoints also hold where the sampler is.
+    most ``per_device_train_batch_size`` samples, of like lengths, each collated by itself, and the gradient is that of the
+    mean over all ranks' tokens. Evaluation, logging and saving are the Trainer's; checkpoints also hold where the sampler is.
 
     The loss must be one that is divided by ``num_items_in_batch``: that of Hugging Face's causal models, or a
     ``compute_loss_func``. Models are trained by DDP, or by one process alone.
@@ -61,12 +62,21 @@ class Balanced:
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
             collate = self._get_collator_with_removed_columns(collate, description="training")
-        return DataLoader(dataset, batch_sampler=self.sampler, collate_fn=collate, num_workers=workers)
+        pieces = InPieces(collate, self._micro_batch, getattr(self.model, "main_input_name", "input_ids"))
+        return DataLoader(dataset, batch_sampler=self.sampler, collate_fn=pieces, num_workers=workers)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Pieces], num_batches: int, *device: Any) -> tuple[list[Pieces], Any]:
+        """The one batch of a step, and what all of its micro-batches' losses are divided by."""
+        batch = next(epoch_iterator, None)
+        if batch is None:
+            return super().get_batch_samples(iter(()), num_batches, *device)
+        _, items = super().get_batch_samples(iter(batch.parts), len(batch.parts), *device)
+        return [batch], items
 
     def get_total_train_batch_size(self, args: Any) -> int:
         return self._global_batch
 
-    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any],
+    def training_step(self, model: torch.nn.Module, inputs: Pieces,
                       num_items_in_batch: Any = None) -> torch.Tensor:
         """Of the rank's whole part. The loss that it gives is the mean over the rank's tokens, for the log."""
         if num_items_in_batch is None:
@@ -81,9 +91,8 @@ class Balanced:
             self.sampler.set_tokens(int(num_items_in_batch))
         divisor = torch.as_tensor(num_items_in_batch).clamp(min=1)
         losses = []
-        pieces = list(self._pieces(inputs))
-        for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
+        for number, piece in enumerate(inputs.parts):
+            last = number == len(inputs.parts) - 1
             with contextlib.nullcontext() if last or not distributed else model.no_sync(), self._by_itself():
                 losses.append(super().training_step(model, piece, divisor))
         if not distributed:
@@ -101,12 +110,6 @@ class Balanced:
         finally:
             for name in own:
                 del vars(self.accelerator)[name]
-
-    def _pieces(self, inputs: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        rows = len(inputs["labels"])
-        for at in range(0, rows, self._micro_batch):
-            yield {name: value[at:at + self._micro_batch] if _has_rows(value, rows) else value
-                   for name, value in inputs.items()}
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -129,7 +132,3 @@ class Balanced:
                 raise ValueError(f"{resume_from_checkpoint} has no {_POSITION}: it was not made by a balanced Trainer")
             self._position = json.loads(path.read_text())
         return super().train(resume_from_checkpoint, *arguments, **options)
-
-
-def _has_rows(value: Any, rows: int) -> bool:
-    return isinstance(value, (torch.Tensor, list)) and len(value) == rows

@@ -47,7 +47,7 @@ def milliseconds_of(opts: Any) -> int:
     """0, the core's sign for the group's own timeout, where none is given or torch's sign for none, a negative one; no time at
     all is what a caller may have left."""
     timeout = opts if isinstance(opts, datetime.timedelta) else getattr(opts, "timeout", None)
-    if not isinstance(timeout, datetime.timedelta) or timeout < datetime.timedelta(0):
+    if not isinstance(timeout, datetime.timedelta) or timeout.days < 0:
         return 0
     return max(1, int(timeout.total_seconds() * 1000))
 

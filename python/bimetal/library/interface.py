@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import pathlib
 import sys
+from collections.abc import Iterable
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from typing import Any
 
@@ -76,15 +77,21 @@ def _load() -> Any:
     if found != ABI_VERSION:
         raise ImportError(f"{PATH} has version {found} of the C interface, and this package needs {ABI_VERSION}: its "
                           f"files are of different versions; install bimetal anew")
+    return _typed(library, _FUNCTIONS)
+
+
+def _typed(library: ctypes.CDLL, names: Iterable[str]) -> Any:
     functions = type("Library", (), {})()
-    for name, (result, arguments) in _FUNCTIONS.items():
+    for name in names:
         function = getattr(library, f"bimetal_{name}")
-        function.restype, function.argtypes = result, arguments
+        function.restype, function.argtypes = _FUNCTIONS[name]
         setattr(functions, name, function)
     return functions
 
 
 lib = _load()
+# These never wait. They keep Python's lock, which costs more to give away and to get back than they take.
+at_once = _typed(ctypes.PyDLL(str(PATH)), ("work_test", "work_free"))
 _error_class: Any = RuntimeError
 
 

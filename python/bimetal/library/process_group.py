@@ -30,7 +30,7 @@ from bimetal.library.interface import check, error, failure, lib, numbers, text_
 from bimetal.library.monitored_barrier import monitored_barrier
 from bimetal.library.sparse import SparseReduction
 from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of
-from bimetal.library.works import LibraryWork, Pending
+from bimetal.library.works import LibraryWork, look_at
 
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
@@ -60,12 +60,13 @@ class LibraryProcessGroup(dist.ProcessGroup):
         self._rank, self._size = rank, size
         self._sequence = 0
         self._coalescing: list[LibraryWork] | None = None
-        self._pending = Pending()
+        self._pending: dict[int, LibraryWork] = {}
 
     def __del__(self) -> None:
         # A forked child has the group without its threads: to end it would wait for them.
         if lib is not None and getattr(self, "_handle", 0) and os.getpid() == self._process:
             lib.group_free(self._handle)
+            self._pending.clear()  # with the group they are over
 
     # ---- What torch asks of a group ----
 
@@ -326,13 +327,16 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def _start(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any,
                message: bool = False) -> LibraryWork:
         within = milliseconds_of(opts)
-        work = self._pending.begin(host, outputs)
+        if self._pending:
+            look_at(self._pending)
+        work = LibraryWork(host, outputs, self._pending)
         for call in calls:
             place = c_void_p()
             status = call(self._handle, within, ctypes.byref(place))
             if status:
                 raise work.abandon(failure(status))
             work.add(place.value or 0)
+        work.begun()
         if not message:
             self._sequence += 1
         if self._coalescing is not None:
@@ -366,10 +370,12 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
 
 class _Several(LibraryWork):
-    """Works that were made as one."""
+    """Works that were made as one, whose calls it uses."""
+
+    _owns = False
 
     def __init__(self, works: list[LibraryWork]) -> None:
-        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], lambda _: None)
+        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {})
         self._works = works
         self._calls = [call for work in works for call in work.calls()]
 

@@ -14,14 +14,13 @@ import itertools
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from bimetal.library.interface import OK, PENDING, check, error, failure, lib, made
+from bimetal.library.interface import OK, PENDING, at_once, check, error, failure, lib, made
 from bimetal.library.tensors import HostTensors
 
 _SLICE_MS = 500  # of a wait, between which Python handles signals
@@ -30,43 +29,46 @@ _SLICE_MS = 500  # of a wait, between which Python handles signals
 _ONLY_COMPUTE = {"torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "bimetal.balance.hook"}
 
 
-class Call:
-    """One of the core's works."""
-
-    __slots__ = ("__weakref__", "handle")
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __del__(self) -> None:
-        if lib is not None:  # the interpreter may be ending
-            lib.work_free(self.handle)
-
-
 class LibraryWork(dist.Work):
-    """A call of a process group: one or several of the core's, and the memory that they use."""
+    """A call of a process group: one or several of the core's, and the memory that they use.
 
-    def __init__(self, host: HostTensors, outputs: list[torch.Tensor], forget: Callable[[int], None]) -> None:
+    ``pending`` are the works of the group that are under way, which it leaves by itself.
+    """
+
+    _owns = True
+
+    def __init__(self, host: HostTensors, outputs: list[torch.Tensor], pending: dict[int, LibraryWork]) -> None:
         super().__init__()
-        self._calls: list[Call] = []
+        self._calls: list[int] = []  # works of the core
         self._host: HostTensors | None = host
         self._outputs = outputs
-        self._forget = forget
+        self._pending = pending
         self._lock = threading.RLock()  # callbacks may ask the work that they belong to
         self._ending = False
         self._ended = False
         self._error: Exception | None = None
         self._future: LibraryFuture | None = None
 
-    def add(self, handle: int) -> None:
-        self._calls.append(Call(handle))
+    def __del__(self) -> None:
+        if self._owns and at_once is not None:  # the interpreter may be ending
+            for call in self._calls:
+                at_once.work_free(call)
+
+    def add(self, call: int) -> None:
+        self._calls.append(call)
+
+    def begun(self) -> None:
+        """It is kept alive until it is done: the core uses its memory, whether anybody still wants it or not."""
+        if not self.is_completed():  # short calls are
+            self._pending[id(self)] = self
 
     def abandon(self, problem: Exception) -> Exception:
         """It could not begin, or only in part, which keeps its memory until it is done. Nobody gets its results."""
         self._error = problem
+        self.begun()
         return problem
 
-    def calls(self) -> Sequence[Call]:
+    def calls(self) -> Sequence[int]:
         return self._calls
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
@@ -83,7 +85,7 @@ class LibraryWork(dist.Work):
         for call in self._calls:
             while not self._ended:
                 left = _SLICE_MS if until is None else min(_SLICE_MS, max(0, int((until - time.monotonic()) * 1000)))
-                status = lib.work_wait(call.handle, left)
+                status = lib.work_wait(call, left)
                 if status != PENDING:
                     self._note(status)
                     break
@@ -96,7 +98,7 @@ class LibraryWork(dist.Work):
         if self._ended:
             return True
         for call in self._calls:
-            status = lib.work_test(call.handle)
+            status = at_once.work_test(call)
             if status == PENDING:
                 return False
             self._note(status)
@@ -117,7 +119,7 @@ class LibraryWork(dist.Work):
 
     def _source_rank(self) -> int:
         """Of a receive from anybody that is done: its sender's rank in the group."""
-        sender = lib.work_sender(self._calls[0].handle) if len(self._calls) == 1 and self.is_success() else -1
+        sender = lib.work_sender(self._calls[0]) if len(self._calls) == 1 and self.is_success() else -1
         if sender < 0:
             raise error("only a receive from any rank that is done knows its sender", "invalid_argument")
         return sender
@@ -130,7 +132,7 @@ class LibraryWork(dist.Work):
                 self._future = LibraryFuture(self, [t.device for t in self._outputs if t.device.type != "cpu"])
                 if self._ending:
                     self._settle(self._future)
-                else:
+                elif not self.is_completed():  # which settles it
                     _completion.watch(self)
             return self._future
 
@@ -152,13 +154,14 @@ class LibraryWork(dist.Work):
             if self._future is not None:
                 self._settle(self._future)
             self._ended = True  # whoever sees that finds the future done
-        self._forget(id(self))
+        self._pending.pop(id(self), None)
 
     def _settle(self, future: LibraryFuture) -> None:
         if self._error is not None:
             future.set_exception(self._error)
         else:
             future.set_result(self._outputs)
+        future.settled()
 
 
 class LibraryFuture(torch.futures.Future):
@@ -166,14 +169,18 @@ class LibraryFuture(torch.futures.Future):
 
     def __init__(self, work: LibraryWork, devices: list[torch.device]) -> None:
         super().__init__(devices=devices)
-        self._work = work
+        self._work: LibraryWork | None = work
+
+    def settled(self) -> None:
+        self._work = None  # else both would be there until the next collection of garbage
 
     def wait(self) -> Any:
-        self._work.finish()
+        self._finish()
         return super().wait()
 
     def done(self) -> bool:
-        return self._work.is_completed() and super().done()
+        work = self._work
+        return (work is None or work.is_completed()) and super().done()
 
     def then(self, callback: Callable[[Any], Any]) -> Any:
         self._before(callback)
@@ -185,7 +192,12 @@ class LibraryFuture(torch.futures.Future):
 
     def _before(self, callback: Callable[[Any], Any]) -> None:
         if getattr(callback, "__module__", None) not in _ONLY_COMPUTE:
-            self._work.finish()
+            self._finish()
+
+    def _finish(self) -> None:
+        work = self._work
+        if work is not None:
+            work.finish()
 
 
 class _Completion:
@@ -212,7 +224,7 @@ class _Completion:
             key = next(self._keys)
             self._works[key] = work
         for call in work.calls():
-            check(lib.queue_watch(self._queue, call.handle, key))
+            check(lib.queue_watch(self._queue, call, key))
 
     def stop(self) -> None:
         """The thread must not come back from the core while the interpreter ends."""
@@ -237,20 +249,7 @@ _completion = _Completion()
 stop_completing = _completion.stop
 
 
-class Pending:
-    """Keeps works alive until they are done: the core uses their memory, whether anybody still wants them or not."""
-
-    def __init__(self) -> None:
-        self._works: dict[int, LibraryWork] = {}
-        self._looks = weakref.WeakMethod(self._drop)
-
-    def begin(self, host: HostTensors, outputs: list[torch.Tensor]) -> LibraryWork:
-        for old in list(itertools.islice(self._works.values(), 4)):
-            old.is_completed()  # nobody may have asked
-        drop = self._looks
-        work = LibraryWork(host, outputs, lambda key: (drop() or (lambda _: None))(key))
-        self._works[id(work)] = work
-        return work
-
-    def _drop(self, key: int) -> None:
-        self._works.pop(key, None)
+def look_at(pending: dict[int, LibraryWork]) -> None:
+    """Lets some of them go that are done: nobody may have asked."""
+    for work in list(itertools.islice(pending.values(), 4)):
+        work.is_completed()
