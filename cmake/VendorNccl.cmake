@@ -48,8 +48,8 @@ function(bimetal_find_vendor_nccl)
       #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
       int rank(const c10d::ProcessGroupNCCL& group) { return group.getRank(); }" BIMETAL_VENDOR_NCCL_COMPILES)
     if(NOT BIMETAL_VENDOR_NCCL_COMPILES)
-      message(STATUS "torch is for ${BIMETAL_TORCH_VENDOR}, but the headers of its toolkit and of NCCL are not all "
-        "here: built without islands of cards (docs/islands.md). Once they are installed: cmake --fresh")
+      message(STATUS "torch is for ${BIMETAL_TORCH_VENDOR}, but not all headers that NCCL needs are here: built "
+        "without islands of cards. docs/islands.md says what brings them; then: cmake --fresh")
     endif()
   endif()
   set(BIMETAL_VENDOR_NCCL "${BIMETAL_VENDOR_NCCL_COMPILES}" PARENT_SCOPE)
