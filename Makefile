@@ -5,10 +5,10 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels test-wheel-versions program-wheel test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:           ## install what is missing and create .venv with torch
 	@scripts/setup.sh
@@ -64,6 +64,9 @@ test-wheels: setup ## build the wheels; install the Linux one and use it; the ot
 
 test-wheel-versions: ## use the Linux wheel of dist/ with torch 2.4 to 2.15, or VERSIONS="2.4.1 …": downloads gigabytes
 	@scripts/test_wheel_versions.sh $(VERSIONS)
+
+test-extension-versions: ## build and use the package with torch 2.14 and 2.15, or VERSIONS="2.15.0 …": downloads gigabytes
+	@scripts/test_extension_versions.sh $(VERSIONS)
 
 program-wheel: build ## the program as a wheel for Linux that fits the torch of .venv (dist/)
 	@scripts/program_wheel.sh $(BUILD)/bimetal

@@ -18,4 +18,4 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/BimetalConfig.cmake.in
   ${PROJECT_BINARY_DIR}/BimetalConfig.cmake INSTALL_DESTINATION ${BIMETAL_CMAKE_DIR})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/BimetalConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/BimetalConfig.cmake ${PROJECT_BINARY_DIR}/BimetalConfigVersion.cmake
-  DESTINATION ${BIMETAL_CMAKE_DIR})
+  ${CMAKE_CURRENT_LIST_DIR}/BimetalTorch.cmake DESTINATION ${BIMETAL_CMAKE_DIR})

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# test_wheel_versions.sh [VERSION…]: the Linux wheel of dist/ (make wheels) with releases of torch as people install them: each by pip into
-# an environment of its own, which is removed afterwards (a CUDA build takes up to 8 GB), the wheel used there by several ranks; one that
-# is too old is refused. Without a version, those with which docs/install.md says that it has been run. Ends with a line that counts the tests.
+# test_wheel_versions.sh [VERSION…]: the Linux wheel of dist/ (make wheels) with releases of torch as people install them, used
+# there by several ranks; one that is too old is refused. Without a version, those with which docs/install.md says that it has been
+# run. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
 . scripts/unittest_suite.sh
-base=${PYTHON:-python3}
-places=build-wheel-versions
+. scripts/torch_versions.sh
 versions=("$@")
 if [ $# -eq 0 ]; then versions=(2.3.1 2.4.1 2.13.0 2.14.1 2.15.0); fi
+beside_torch=()
 
 wheels=(dist/bimetal-*-py3-none-manylinux2014_"$(uname -m)".whl)
 if [ ! -e "${wheels[0]}" ] || [ ${#wheels[@]} -ne 1 ]; then
@@ -20,16 +20,11 @@ rm -rf "$places"
 mkdir "$places"
 python3 -m zipfile -e "${wheels[0]}" "$places/wheel"
 
-install() {
-  local version=$1 place=$2
-  "$base" -m venv "$place" || return
-  # An exact release is asked for: a constraint of the environment is not meant. Nothing is kept in pip's cache.
-  PIP_CONSTRAINT=/dev/null "$place/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir \
-    "torch==$version" numpy ${BIMETAL_TORCH_INDEX:+--extra-index-url "$BIMETAL_TORCH_INDEX"}
-}
-
 # What the wheel has, by tests that the extension passes, too: those in which torch takes part.
 use() {
+  case $1 in
+    1.* | 2.[0-3].*) unittest_file 600 tests/install/test_wheels.py TooOld; return ;;
+  esac
   unittest_file 600 tests/install/test_wheels.py Installed
   export PYTHONPATH=$PWD/$places/wheel OMP_NUM_THREADS=1
   unittest_file 300 tests/python/test_collectives.py Collectives.test_two_ranks
@@ -40,25 +35,4 @@ use() {
   unset PYTHONPATH OMP_NUM_THREADS
 }
 
-table=()
-for version in "${versions[@]}"; do
-  printf '\n==== torch %s\n' "$version"
-  place=$places/$version
-  before=("$passed" "$failed" "$skipped")
-  if install "$version" "$place"; then
-    PYTHON=$place/bin/python
-    case $version in
-      1.* | 2.[0-3].*) unittest_file 600 tests/install/test_wheels.py TooOld ;;
-      *) use ;;
-    esac
-  else
-    echo "failed: torch $version could not be installed for $("$base" --version)"
-    failed=$((failed + 1))
-  fi
-  rm -rf "$place"
-  table+=("torch $version: $((passed - before[0])) passed, $((failed - before[1])) failed, $((skipped - before[2])) skipped")
-done
-rm -rf "$places"
-printf '\n'
-printf '%s\n' "${table[@]}"
-closing_line "${BIMETAL_COUNTS:+wheel versions}" "$passed" "$failed" "$skipped"
+with_torches "wheel versions" use "${versions[@]}"

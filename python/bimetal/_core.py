@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import types
+import warnings
 from typing import Any
 
 from bimetal import _torch_check
@@ -34,6 +35,8 @@ def _choose() -> tuple[str, Any]:
         return "extension", importlib.import_module("bimetal._C")
     if not asked and _torch_check.has_extension() and not _torch_check.has_library():
         _torch_check.check()  # which says how to mend it
+    if not asked and _torch_check.has_extension():
+        warnings.warn(f"{_torch_check.misfit()} Until then the back end and the sampler work without the extension.", stacklevel=2)
     if not _torch_check.fits():
         sys.modules["bimetal._C"] = _NoExtension("bimetal._C")
     return "library", importlib.import_module("bimetal.library")

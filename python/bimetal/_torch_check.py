@@ -47,15 +47,19 @@ def check_oldest(installed: str = str(torch.__version__)) -> None:
                           f"pip install --upgrade torch")
 
 
+def misfit(installed: str = str(torch.__version__)) -> str:
+    """Why the extension is of no use with this torch, and what to do."""
+    return (
+        f"bimetal {_build.VERSION} was built against torch {series(_build.TORCH)}, but torch {installed} is "
+        f"installed: libtorch's C++ interface differs between the two. Either install torch "
+        f"{series(_build.TORCH)}.*, or build bimetal anew against this one from a clone of its sources: "
+        f"pip install --no-build-isolation --force-reinstall --no-deps .")
+
+
 def check(installed: str = str(torch.__version__)) -> None:
     """Raises ImportError if ``installed`` is not of the series that the extension was built against."""
     if not _build.TORCH:
         raise ImportError(f"this bimetal {_build.VERSION} was installed without the extension, which is built from its "
                           f"sources: docs/install.md")
-    if series(installed) == series(_build.TORCH):
-        return
-    raise ImportError(
-        f"bimetal {_build.VERSION} was built against torch {series(_build.TORCH)}, but torch {installed} is "
-        f"installed: libtorch's C++ interface differs between the two. Either install torch "
-        f"{series(_build.TORCH)}.*, or build bimetal anew against this one from a clone of its sources: "
-        f"pip install --no-build-isolation --force-reinstall --no-deps .")
+    if series(installed) != series(_build.TORCH):
+        raise ImportError(misfit(installed))

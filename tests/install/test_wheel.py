@@ -98,6 +98,7 @@ class Wheel(unittest.TestCase):
         self.assertNotEqual(built.read_text(), text)
         done = self.run_python("-c", "import bimetal; print(bimetal.half); from bimetal import _C; _C.make_backend")
         self.assertEqual((done.stdout, done.returncode), ("library\n", 1), done.stderr)
+        self.assertIn("UserWarning: bimetal", done.stderr)
         self.assertIn("ImportError: bimetal", done.stderr)
         self.assertIn("pip install", done.stderr)
 

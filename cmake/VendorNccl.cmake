@@ -1,0 +1,58 @@
+# Whether what joins NCCL or RCCL (c10d/vendor_nccl.cpp) can be compiled. torch's headers for that include
+# those of CUDA and NCCL, which a toolkit has; of the packages that pip brings along with torch some have
+# them, too. Without them no islands are formed (docs/islands.md), and nothing else is missing.
+#
+# bimetal_find_vendor_nccl() sets in the caller:
+#   BIMETAL_VENDOR_NCCL              whether it compiles
+#   BIMETAL_VENDOR_NCCL_INCLUDES     the folders of headers that it needs beside torch's
+#   BIMETAL_VENDOR_NCCL_DEFINITIONS  as of a compilation's options
+
+include(CheckCXXSourceCompiles)
+
+# bimetal_cuda_includes(<variable>): of the packages beside torch, and of a toolkit of the same major
+# version, with which CUDA's structures change.
+function(bimetal_cuda_includes variable)
+  file(GLOB includes LIST_DIRECTORIES true "${BIMETAL_TORCH_ROOT}/../nvidia/*/include")
+  set(cuda "")
+  if(EXISTS "${BIMETAL_TORCH_ROOT}/version.py")
+    file(STRINGS "${BIMETAL_TORCH_ROOT}/version.py" line REGEX "^cuda.*= '[0-9]+" LIMIT_COUNT 1)
+    string(REGEX MATCH "'[0-9]+" cuda "${line}")
+    string(REPLACE "'" "" cuda "${cuda}")
+  endif()
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_FOUND AND (NOT cuda OR CUDAToolkit_VERSION_MAJOR EQUAL cuda))
+    list(APPEND includes ${CUDAToolkit_INCLUDE_DIRS})
+  endif()
+  set(${variable} "${includes}" PARENT_SCOPE)
+endfunction()
+
+function(bimetal_find_vendor_nccl)
+  set(includes "")
+  set(definitions USE_C10D_NCCL)
+  if(BIMETAL_TORCH_VENDOR STREQUAL cuda)
+    bimetal_cuda_includes(includes)
+  elseif(BIMETAL_TORCH_VENDOR STREQUAL hip)
+    find_path(BIMETAL_HIP_INCLUDE hip/hip_runtime.h HINTS ENV ROCM_PATH PATHS /opt/rocm PATH_SUFFIXES include)
+    set(includes ${BIMETAL_HIP_INCLUDE})
+    list(APPEND definitions USE_ROCM __HIP_PLATFORM_AMD__=1)
+  endif()
+  if(BIMETAL_TORCH_VENDOR)
+    set(CMAKE_REQUIRED_LIBRARIES bimetal_torch)
+    set(CMAKE_REQUIRED_INCLUDES ${includes})
+    list(TRANSFORM definitions PREPEND -D OUTPUT_VARIABLE CMAKE_REQUIRED_DEFINITIONS)
+    set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+    set(CMAKE_CXX_STANDARD 20)
+    check_cxx_source_compiles("
+      #include <ATen/cuda/CUDAContext.h>
+      #include <c10/cuda/CUDAFunctions.h>
+      #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+      int rank(const c10d::ProcessGroupNCCL& group) { return group.getRank(); }" BIMETAL_VENDOR_NCCL_COMPILES)
+    if(NOT BIMETAL_VENDOR_NCCL_COMPILES)
+      message(STATUS "torch is for ${BIMETAL_TORCH_VENDOR}, but not all headers that NCCL needs are here: built "
+        "without islands of cards. docs/islands.md says what brings them; then: cmake --fresh")
+    endif()
+  endif()
+  set(BIMETAL_VENDOR_NCCL "${BIMETAL_VENDOR_NCCL_COMPILES}" PARENT_SCOPE)
+  set(BIMETAL_VENDOR_NCCL_INCLUDES "${includes}" PARENT_SCOPE)
+  set(BIMETAL_VENDOR_NCCL_DEFINITIONS "${definitions}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,60 @@
+# cmake -DTORCH_DIR=… -DCXX=… -DSCRATCH=… -P torch_folder_test.cmake: a torch that was built for CUDA, on a machine without a toolkit.
+# Its TorchConfig.cmake would end the configuration; its headers and libraries are this build's, and its half for CUDA one that nobody calls.
+
+set(real ${TORCH_DIR}/../../..)
+set(torch ${SCRATCH}/torch)
+set(project ${CMAKE_CURRENT_LIST_DIR}/torch_folder)
+
+# configure(version): sets status and output.
+function(configure version)
+  file(WRITE ${torch}/share/cmake/Torch/TorchConfigVersion.cmake "set(PACKAGE_VERSION \"${version}\")\n")
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${project} -B ${SCRATCH}/build -G Ninja -DCMAKE_CXX_COMPILER=${CXX}
+    -DTorch_DIR=${torch}/share/cmake/Torch RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " output "${output}")
+  set(status ${status} PARENT_SCOPE)
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+# run(command…): which must end well.
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${ARGN} ended with ${status}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+file(MAKE_DIRECTORY ${torch}/lib)
+file(WRITE ${torch}/share/cmake/Torch/TorchConfig.cmake "message(FATAL_ERROR \"no CUDA toolkit\")\n")
+file(CREATE_LINK ${real}/share/cmake/Caffe2 ${torch}/share/cmake/Caffe2 SYMBOLIC)
+file(CREATE_LINK ${real}/include ${torch}/include SYMBOLIC)
+file(GLOB libraries ${real}/lib/*)
+foreach(library ${libraries})
+  get_filename_component(name ${library} NAME)
+  file(CREATE_LINK ${library} ${torch}/lib/${name} SYMBOLIC)
+endforeach()
+if(NOT EXISTS ${torch}/lib/libtorch_cuda.so)
+  file(WRITE ${SCRATCH}/cuda.cpp "int bimetal_test_cuda() { return 0; }\n")
+  run(${CXX} -shared -fPIC -Wl,-soname,libtorch_cuda.so -o ${torch}/lib/libtorch_cuda.so ${SCRATCH}/cuda.cpp)
+endif()
+
+configure(2.10.9)
+if(status EQUAL 0 OR NOT output MATCHES "torch 2.10.9 .* is older than 2.11.*upgrade it")
+  message(FATAL_ERROR "torch 2.10 was not refused:\n${output}")
+endif()
+
+configure(2.99.0)
+if(NOT status EQUAL 0 OR NOT output MATCHES "torch 2.99.0 for 'cuda'")
+  message(FATAL_ERROR "a torch for CUDA was not taken:\n${output}")
+endif()
+run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
+run(${SCRATCH}/build/sum)
+if(NOT output STREQUAL "sum 6\n")
+  message(FATAL_ERROR "the program says: ${output}")
+endif()
+run(readelf -d ${SCRATCH}/build/sum)
+if(NOT output MATCHES "\\[libtorch.so\\]" OR output MATCHES "libtorch_cuda")
+  message(FATAL_ERROR "libtorch.so is needed, and what is for CUDA alone is not:\n${output}")
+endif()
+file(REMOVE_RECURSE ${SCRATCH})
