@@ -11,6 +11,8 @@ namespace bimetal::plan {
 
 /// Assumed of a disk that states are kept on.
 inline constexpr double kDiskBytesPerS = 1e9;
+/// Of states on a disk so much is in memory (optim/offload).
+inline constexpr double kDiskWindow = 3.0 * (8 << 20);
 
 enum class Place { Device, Host, Disk };
 

@@ -12,8 +12,8 @@
 #include "bimetal/device/host.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/net/shm/shared_memory.h"
-#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/train/measure/unit_measure.h"
+#include "bimetal/train/setup.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
@@ -22,13 +22,8 @@ namespace {
 constexpr double kWorthALook = 1.0 / 8;
 
 double state_bytes(const job::JobConfig& job, const task::Task& task, torch::Dtype dtype) {
-  // Only its sizes are wanted.
-  const auto by_units = task.make_model_by_units([](const task::Unit& unit) {
-    for (const auto& [name, tensor] : unit.parameters) parallel::shard::hollow_out(tensor);
-  });
-  const auto model = by_units ? *by_units : task.make_model();
   double elements = 0;
-  for (const auto& parameter : model.parameters()) {
+  for (const auto& parameter : make_model_of_sizes(task).parameters()) {
     elements += static_cast<double>(parameter.numel());
   }
   return elements * (2 * static_cast<double>(c10::elementSize(dtype)) +
@@ -67,37 +62,58 @@ bool MemoryCheck::worth_a_look() {
   return std::ranges::find(all, "yes") != all.end();
 }
 
-void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
-                       progress::Observer& observer) {
-  if (job_.train.check_memory == "off" || !worth_a_look()) return;
+std::optional<plan::MemoryInput> MemoryCheck::measure(precision::Precision precision,
+                                                      std::int64_t batch,
+                                                      progress::Observer& observer) {
+  if (job_.train.check_memory == "off" || !worth_a_look()) return std::nullopt;
   observer.on_phase("planning memory");
-  // Before anybody's speed is known: equal shares.
+  // Before anybody's speed is known: equal shares. Shards of stages are those of their replicas.
   const std::vector<double> alike(static_cast<std::size_t>(group_.size()), 1.0);
   const auto shares = balance::equal_shares(group_.size(), batch);
-  const auto shards = shard_weights(job_, group_, place_.device, alike);
-  const auto input = measure_memory(group_, {.job = job_,
-                                             .worker = options_.worker,
-                                             .task = task_,
-                                             .place = place_,
-                                             .precision = precision,
-                                             .room = room_,
-                                             .shares = shares,
-                                             .shards = shards});
+  const bool stages = job_.mesh.stages > 1;
+  const auto shards = stages ? alike : shard_weights(job_, group_, place_.device, alike);
+  auto input = measure_memory(group_, {.job = job_,
+                                       .worker = options_.worker,
+                                       .task = task_,
+                                       .place = place_,
+                                       .precision = precision,
+                                       .room = room_,
+                                       .shares = shares,
+                                       .shards = shards,
+                                       .by_units = stages || job_.zero.level == 3});
   const bool known = std::ranges::none_of(
       input.ranks, [](const plan::RankMemory& rank) { return rank.facts.units.empty(); });
-  if (!known) return;  // not even a dry run fits: the steps themselves will tell
-  plan_ = plan::plan_memory(input);
-  for (const auto& rank : input.ranks) shards_.push_back(rank.load.shard);
-  const auto& mine = plan_->asked().uses[static_cast<std::size_t>(group_.rank())];
-  device::keep_at_most(static_cast<std::size_t>(mine.kept));
+  if (!known) return std::nullopt;  // not even a dry run fits: the steps themselves will tell
+  return input;
+}
+
+void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
+                       progress::Observer& observer) {
+  const auto input = measure(precision, batch, observer);
+  if (!input) return;
+  const auto plan = plan::plan_memory(*input);
+  for (const auto& rank : input->ranks) shards_.push_back(rank.load.shard);
+  std::vector<progress::MemoryReport> uses;
+  for (const auto& use : plan.asked().uses) uses.push_back(planned(use));
+  take_plan(std::move(uses));
   // Micro-batches that do not fit are halved as they fail.
-  const auto least = plan::at_least(input, job_.train.recompute == "auto");
+  const auto least = plan::at_least(*input, job_.train.recompute == "auto");
   const auto least_plan = plan::plan_memory(least);
   if (!plan::clearly_fails(least, least_plan)) return;
   const auto advice = plan::memory_advice(least, least_plan);
+  refuse(advice, observer);
+}
+
+void MemoryCheck::refuse(const std::string& advice, progress::Observer& observer) const {
   if (job_.train.check_memory == "warn") return observer.on_notice(advice);
   throw Error(ErrorCode::OutOfMemory,
               advice + "\nTo try it all the same: train.check_memory=\"warn\".");
+}
+
+void MemoryCheck::take_plan(std::vector<progress::MemoryReport> by_rank) {
+  plan_ = std::move(by_rank);
+  const auto& mine = plan_[static_cast<std::size_t>(group_.rank())];
+  device::keep_at_most(static_cast<std::size_t>(mine.kept));
 }
 
 // What is borrowed is there from the first sum on: a peak from before it was noted then.
@@ -116,7 +132,7 @@ void MemoryCheck::report(progress::Report& report) {
       .wait();
   for (auto& worker : report.workers) {
     const auto rank = static_cast<std::size_t>(worker.rank);
-    if (plan_) worker.memory = planned(plan_->asked().uses[rank]);
+    if (!plan_.empty()) worker.memory = plan_[rank];
     worker.memory.peak = peaks[rank];
   }
 }

@@ -1,5 +1,6 @@
 #include "bimetal/train/measure/memory_measure.h"
 
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/recomputation.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 namespace {
@@ -202,6 +204,16 @@ double program_of(const MemoryQuestion& question) {
   return std::max(now, question.room.program);
 }
 
+/// Whether the parameters and what a dry run needs beside them may be too much to have at a time.
+bool is_large(const MemoryQuestion& question) {
+  double bytes = 0;
+  for (const auto& parameter : make_model_of_sizes(question.task).parameters()) {
+    bytes += static_cast<double>(parameter.numel()) *
+             static_cast<double>(c10::elementSize(question.place.dtype));
+  }
+  return question.room.room > 0 && bytes > question.room.room / 2;
+}
+
 double seconds_of(const plan::ModelFacts& facts, double samples) {
   double seconds = 0;
   for (const auto& unit : facts.units) {
@@ -243,7 +255,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
                                     .speed = question.worker.speed,
                                     .repeats = question.repeats,
                                     .keep_below = job.zero.keep_below,
-                                    .by_units = job.zero.level == 3,
+                                    .by_units = question.by_units || is_large(question),
                                     .parts = question.parts});
   if (facts) mine.facts = *facts;
   mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());

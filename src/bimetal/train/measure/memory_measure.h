@@ -35,7 +35,8 @@ struct MemoryQuestion {
   std::span<const std::int64_t> shares = {};  ///< of the global batch's weight
   std::span<const double> shards = {};        ///< weights
   int repeats = 0;     ///< of the dry run beyond the first; times are of use from one on
-  bool parts = false;  ///< also what becomes of units whose tensors are in parts
+  bool by_units = false;  ///< as UnitMeasureOptions has it; where there is little room, in any case
+  bool parts = false;     ///< also what becomes of units whose tensors are in parts
 };
 
 /// Every rank makes a dry run of its units and tells all. Ranks whose device cannot even hold that
