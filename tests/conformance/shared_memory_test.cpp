@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "conformance/reference.h"
@@ -46,6 +48,74 @@ TEST_P(Allocated, IsReducedWhereItIs) {
         // Short, and long ones that differ in their place from rank to rank.
         for (const std::size_t count : {0, 1, 7, 20011}) {
           check(group, memory.bytes().data() + 64 * rank, count, dtype, op);
+        }
+      }
+    }
+  });
+}
+
+/// Parts of unequal length, none for some.
+std::vector<std::size_t> unequal_parts(int size, std::size_t unit) {
+  std::vector<std::size_t> counts;
+  for (int r = 0; r < size; ++r) counts.push_back(static_cast<std::size_t>(r) * 3 % 5 * unit);
+  counts.back() += 5;
+  return counts;
+}
+
+TEST_P(Allocated, PartsAreReducedFromWhereTheyAre) {
+  on_ranks([&](int rank, Group group) {
+    const GroupMemory memory = group.allocate(std::size_t{2} << 20);
+    std::byte* const place = memory.bytes().data() + 64 * rank;
+    for (const DType dtype : tested_types()) {
+      for (const ReduceOp op : tested_ops()) {
+        for (const std::size_t unit : {3, 9001}) {
+          const auto counts = unequal_parts(group.size(), unit);
+          const auto own = counts.begin() + rank;
+          const auto first = std::accumulate(counts.begin(), own, std::size_t{0});
+          const auto total = std::accumulate(own, counts.end(), first);
+          const Array data = contributions(rank, total, dtype, op);
+          for (const bool within : {false, true}) {
+            std::memcpy(place, data.bytes().data(), data.bytes().size());
+            Array result(*own, dtype);
+            Buffer output = result.buffer();
+            if (within) output.data = place + first * comm::size_of(dtype);
+            group.reduce_scatter(Buffer{place, total, dtype}, output, counts, op).wait();
+            if (*own > 0) std::memmove(result.buffer().data, output.data, result.bytes().size());
+            ASSERT_EQ(wrong_in_reduced(result, first, group.size(), op), "")
+                << to_string(op) << " of " << total << " " << to_string(dtype);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Allocated, PartsAreGatheredFromWhereTheyAre) {
+  on_ranks([&](int rank, Group group) {
+    const GroupMemory memory = group.allocate(std::size_t{2} << 20);
+    std::byte* const place = memory.bytes().data() + 64 * rank;
+    for (const DType dtype : tested_types()) {
+      for (const std::size_t unit : {3, 9001}) {
+        const auto counts = unequal_parts(group.size(), unit);
+        const auto own = counts.begin() + rank;
+        const auto first = std::accumulate(counts.begin(), own, std::size_t{0});
+        const auto total = std::accumulate(own, counts.end(), first);
+        const Array part = payloads(rank, 0, *own, dtype);
+        // All into the memory itself; or into another, and where one rank's part is elsewhere.
+        for (const int elsewhere : {-2, -1, 0}) {
+          Array result(total, dtype);
+          const auto output = elsewhere == -2 ? Buffer{place, total, dtype} : result.buffer();
+          std::byte* input = place + first * comm::size_of(dtype);
+          Array copy = part;
+          if (elsewhere == rank) input = static_cast<std::byte*>(copy.buffer().data);
+          if (*own > 0) std::memmove(input, part.bytes().data(), part.bytes().size());
+          group.all_gather({input, *own, dtype}, output, counts).wait();
+          std::memmove(result.buffer().data, output.data, result.bytes().size());
+          std::size_t begin = 0;
+          for (int r = 0; r < group.size(); begin += counts[static_cast<std::size_t>(r++)]) {
+            const auto count = counts[static_cast<std::size_t>(r)];
+            ASSERT_EQ(wrong_in_given(result, begin, r, 0, count), "") << "of rank " << r;
+          }
         }
       }
     }

@@ -121,7 +121,7 @@ torch::Tensor CpuAdamOf<Base, State, Options>::step(LossClosure closure) {
   } else {
     for (const auto& one : stepped) {
       step_in_memory(one);
-      after_parameter_();
+      after_parameter_(one.parameter);
     }
   }
   return loss;
@@ -149,7 +149,7 @@ void CpuAdamOf<Base, State, Options>::step_on_disk(const std::vector<std::size_t
                              const torch::Tensor& mean, const torch::Tensor& square) {
     const auto& one = *by_index.at(index);
     update_part(one.parameter, one.gradient, offset, count, mean, square, one.numbers);
-    if (offset + count == one.parameter.numel()) after_parameter_();
+    if (offset + count == one.parameter.numel()) after_parameter_(one.parameter);
   });
 }
 

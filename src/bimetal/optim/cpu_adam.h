@@ -33,7 +33,7 @@ class CpuAdamOf final : public Base, public MergedUpdate {
 
   void set_gradient_factor(double factor) override { gradient_factor_ = factor; }
 
-  void set_after_parameter(std::function<void()> then) override {
+  void set_after_parameter(std::function<void(const torch::Tensor& parameter)> then) override {
     after_parameter_ = std::move(then);
   }
 
@@ -56,7 +56,7 @@ class CpuAdamOf final : public Base, public MergedUpdate {
 
   std::unique_ptr<DiskMoments> disk_;
   double gradient_factor_ = 1;
-  std::function<void()> after_parameter_ = [] {};
+  std::function<void(const torch::Tensor&)> after_parameter_ = [](const torch::Tensor&) {};
 };
 
 using CpuAdam =

@@ -36,10 +36,4 @@ comm::Buffer tensor_buffer(const torch::Tensor& tensor) {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype};
 }
 
-torch::Tensor tensor_in(const comm::GroupMemory& memory, std::size_t offset, std::int64_t count,
-                        torch::ScalarType dtype) {
-  return torch::from_blob(
-      memory.bytes().data() + offset, {count}, [memory](void*) {}, torch::dtype(dtype));
-}
-
 }  // namespace bimetal::parallel

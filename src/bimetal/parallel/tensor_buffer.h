@@ -21,9 +21,4 @@ comm::DType comm_dtype_of(const torch::Tensor& tensor);
 /// Error(InvalidArgument) for another layout or device, Error(Unsupported) for another type.
 comm::Buffer tensor_buffer(const torch::Tensor& tensor);
 
-/// `count` elements from byte `offset` of `memory`, which they keep alive. `offset` is a multiple
-/// of the type's size.
-torch::Tensor tensor_in(const comm::GroupMemory& memory, std::size_t offset, std::int64_t count,
-                        torch::ScalarType dtype);
-
 }  // namespace bimetal::parallel

@@ -221,7 +221,8 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
                                                dimensions_of(sharded_->pieces()));
   optimizer_ = std::move(of_pieces);
   if (auto* const merged = dynamic_cast<optim::MergedUpdate*>(optimizer_.get())) {
-    merged->set_after_parameter([sharded = sharded_] { sharded->let_go_of_kept(); });
+    merged->set_after_parameter(
+        [sharded = sharded_](const torch::Tensor& piece) { sharded->updated(piece); });
   }
   observer.on_notice(describe(static_cast<int>(job_.zero.level), sharded_->shard_bytes()));
   if (job_.zero.copies > 1 && !sharded_->keeps_copies()) {

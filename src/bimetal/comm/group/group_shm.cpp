@@ -13,6 +13,7 @@
 #include "bimetal/comm/group/group_impl.h"
 #include "bimetal/comm/shm/channel_guard.h"
 #include "bimetal/comm/shm/connect.h"
+#include "bimetal/comm/shm/direct.h"
 #include "bimetal/comm/shm/pipeline.h"
 #include "bimetal/comm/shm/short_call.h"
 #include "bimetal/comm/wait_for_all.h"
@@ -137,7 +138,7 @@ Group::Impl::Body Group::Impl::in_shared_memory(const Call& call, const Operands
   in_place.possible = !arenas_.empty();
   for (const auto& known : arenas_) {
     const auto arena = known.lock();
-    if (arena && arena->holds(operands.output)) in_place.arena = arena;
+    if (arena && arena->holds(reached_by_others(call, operands))) in_place.arena = arena;
   }
   return [team, operands, in_place](Channel& channel) {
     channel.note_algorithm("shared memory, pipelined");

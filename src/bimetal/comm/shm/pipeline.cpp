@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/reduce/reduce_across.h"
@@ -18,28 +17,6 @@ using Step = ShmTeam::Step;
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
-
-// Where each rank's part of a whole lies.
-struct Parts {
-  std::vector<Range> ranges;
-  std::size_t longest = 0;
-
-  Parts(const std::vector<std::size_t>& counts, std::size_t element) {
-    std::size_t begin = 0;
-    for (const std::size_t count : counts) {
-      ranges.push_back({begin, count * element});
-      begin += count * element;
-      longest = std::max(longest, count * element);
-    }
-  }
-
-  /// What chunk k has of rank r's part, as a range of the whole.
-  Range of_chunk(const Chunks& chunks, std::size_t k, std::size_t r) const {
-    const Range& part = ranges[r];
-    const std::size_t begin = std::min(chunks.begin(k), part.bytes);
-    return {part.begin + begin, std::min(chunks.length, part.bytes - begin)};
-  }
-};
 
 // Remembers the slot and the step of the chunks under way.
 struct InFlight {
@@ -86,11 +63,6 @@ class Pipeline {
       last_slot = slot;
       last_step = step;
     }
-  }
-
-  Parts parts() const {
-    const std::vector<std::size_t> alike(static_cast<std::size_t>(size_), call_.count);
-    return {call_.part_counts.empty() ? alike : call_.part_counts, size_of(call_.dtype)};
   }
 
   ShmTeam& team_;
@@ -153,7 +125,7 @@ void Pipeline::all_reduce(bool wanted_here) {
 void Pipeline::reduce_scatter() {
   const auto n = static_cast<std::size_t>(size_);
   const auto own = static_cast<std::size_t>(rank_);
-  const Parts whole = parts();
+  const Parts whole(call_, size_);
   const Chunks chunks(whole.longest, ShmTeam::slot_bytes() / n);
   stream(
       chunks.number,
@@ -179,7 +151,7 @@ void Pipeline::reduce_scatter() {
 }
 
 void Pipeline::all_gather(bool wanted_here) {
-  const Parts whole = parts();
+  const Parts whole(call_, size_);
   const Chunks chunks(whole.longest, ShmTeam::slot_bytes());
   const Range mine = whole.ranges[static_cast<std::size_t>(rank_)];
   std::byte* const output = operands_.output.data();
@@ -288,8 +260,8 @@ void Pipeline::all_to_all() {
 void run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
                    const InPlace& in_place, WaitGuard& guard) {
   team.begin(call, guard);
-  if (call.operation == Operation::all_reduce && in_place.possible &&
-      all_reduce_in_place(team, call, operands, in_place.arena, guard)) {
+  if (in_place.possible && others_reach(call.operation) &&
+      run_in_place(team, call, operands, in_place.arena, guard)) {
     return;
   }
   Pipeline pipeline(team, call, operands, guard);

@@ -14,14 +14,14 @@ namespace bimetal::comm {
 /// What this rank knows of the memory that it is called on.
 struct InPlace {
   bool possible = false;               ///< some arena has been made, which all ranks know alike
-  std::shared_ptr<const Arena> arena;  ///< that holds all of this rank's data
+  std::shared_ptr<const Arena> arena;  ///< that holds what others reach of this rank's (direct.h)
 };
 
 /// Runs `call` on this rank. All-reduce and reduce: every rank reduces its piece of each chunk, so
 /// that the arithmetic and the bytes read are spread evenly (reduce-scatter and all-gather within
 /// the chunk). Per rank and byte of an all-reduce over n ranks: (n-1)/n copied in, 1 read for the
 /// reduction, 2/n written, (n-1)/n copied out.
-/// Where all ranks' data lie in one arena none of that is copied (direct.h).
+/// Where what others reach of all ranks' data lies in one arena they do so there (direct.h).
 void run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
                    const InPlace& in_place, WaitGuard& guard);
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <map>
 #include <numeric>
 #include <string>
@@ -22,24 +21,11 @@ std::string bucket_name(std::size_t index) {
   return fmt::format("bucket {}", index);
 }
 
-double seconds(Deadline::Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
-
-// Written by the group's thread. Shared with it, since it may report an end after wait() returned.
-struct BucketExchange::Ends {
-  std::atomic<int> running = 0;
-  std::atomic<Clock::rep> last = 0;
-};
 
 BucketExchange::BucketExchange(comm::Group group, std::chrono::milliseconds timeout,
                                std::shared_ptr<c10d::Island> island)
-    : group_(std::move(group)),
-      timeout_(timeout),
-      island_(std::move(island)),
-      ends_(std::make_shared<Ends>()) {}
+    : group_(std::move(group)), timeout_(timeout), island_(std::move(island)) {}
 
 void BucketExchange::compress(comm::CompressedAllReduceOptions options,
                               std::vector<std::vector<comm::Matrix>> matrices) {
@@ -84,7 +70,7 @@ void BucketExchange::begin(std::size_t bucket_count) {
   transfers_ = std::vector<Transfer>(bucket_count);
   sent_ = 0;
   send_error_ = nullptr;
-  ends_ = std::make_shared<Ends>();
+  span_.begin();
   wait_seconds_ = 0;
 }
 
@@ -117,12 +103,6 @@ void BucketExchange::wait(std::size_t index) {
   wait_seconds_ += blocked.seconds();
 }
 
-double BucketExchange::communicate_seconds() const noexcept {
-  if (sent_ == 0) return 0;
-  if (ends_->running > 0) return seconds(Clock::now() - first_sent_);
-  return seconds(Clock::duration(ends_->last) - first_sent_.time_since_epoch());
-}
-
 comm::Work BucketExchange::sum(std::size_t index, const torch::Tensor& flat) {
   const auto deadline = Deadline::after(timeout_);
   if (island_) return island_->all_reduce(flat, comm_dtype_of(flat), deadline);
@@ -138,13 +118,9 @@ comm::Work BucketExchange::sum(std::size_t index, const torch::Tensor& flat) {
 }
 
 void BucketExchange::send(Transfer& transfer) try {
-  if (sent_ == 0) first_sent_ = Clock::now();
   transfer.work = sum(sent_, transfer.flat);
-  ++ends_->running;
-  transfer.work.on_done([ends = ends_, keep = transfer.flat](const std::exception_ptr&) {
-    ends->last = Clock::now().time_since_epoch().count();
-    --ends->running;
-  });
+  transfer.work.on_done([keep = transfer.flat](const std::exception_ptr&) {});
+  span_.watch(transfer.work);
 } catch (...) {
   // Thrown through backward it would look like a failure of this rank's model.
   send_error_ = std::current_exception();

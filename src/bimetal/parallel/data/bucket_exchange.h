@@ -16,6 +16,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/comm/work.h"
 #include "bimetal/device/staging.h"
+#include "bimetal/parallel/exchange_span.h"
 
 namespace bimetal::parallel {
 
@@ -57,16 +58,14 @@ class BucketExchange {
   /// Seconds spent in wait() in this step.
   double wait_seconds() const noexcept { return wait_seconds_; }
   /// Seconds between the sending of this step's first bucket and the end of the last one so far.
-  double communicate_seconds() const noexcept;
+  double communicate_seconds() const noexcept { return span_.seconds(); }
 
  private:
-  using Clock = Deadline::Clock;
   struct Transfer {
     torch::Tensor flat;  ///< undefined until offered
     device::CopyMark copied;
     comm::Work work;
   };
-  struct Ends;
 
   void send(Transfer& transfer);
   std::size_t compressed_count(std::size_t index) const;
@@ -81,8 +80,7 @@ class BucketExchange {
   std::vector<Transfer> transfers_;
   std::size_t sent_ = 0;  ///< transfers_ before this one are under way or done
   std::exception_ptr send_error_;
-  Clock::time_point first_sent_;
-  std::shared_ptr<Ends> ends_;
+  ExchangeSpan span_;
   double wait_seconds_ = 0;
 };
 

@@ -9,7 +9,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/data/bucket_plan.h"
-#include "bimetal/parallel/tensor_buffer.h"
+#include "bimetal/parallel/group_room.h"
 
 namespace bimetal::parallel {
 
@@ -73,22 +73,17 @@ void GradientReducer::make_buckets(comm::Group group) {
 std::vector<torch::Tensor> GradientReducer::make_memory(const std::vector<BucketPlan>& plans,
                                                         comm::Group group) {
   if (options_.island) return make_device_memory(plans);
-  constexpr std::size_t kCacheLine = 64;
   const bool shared = options_.compression.compression.scheme == comm::Scheme::none;
-  std::vector<std::size_t> offsets;
-  std::size_t end = 0;
+  std::vector<std::size_t> bytes;
   for (const auto& plan : plans) {
-    offsets.push_back(end);
-    const std::size_t bytes = Bucket::elements(plan) * c10::elementSize(plan.dtype);
-    end += (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+    bytes.push_back(Bucket::elements(plan) * c10::elementSize(plan.dtype));
   }
-  const auto memory = shared && !plans.empty() ? group.allocate(end) : comm::GroupMemory();
+  const auto room = shared ? GroupRoom(group, GroupRoom::bytes_for(bytes)) : GroupRoom();
   std::vector<torch::Tensor> flats;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const auto count = Bucket::elements(plans[i]);
-    flats.push_back(device_.is_cpu() && shared
-                        ? tensor_in(memory, offsets[i], count, plans[i].dtype)
-                        : device::host_buffer(count, plans[i].dtype, device_));
+  for (const auto& plan : plans) {
+    const auto count = Bucket::elements(plan);
+    flats.push_back(device_.is_cpu() && shared ? room.take(count, plan.dtype)
+                                               : device::host_buffer(count, plan.dtype, device_));
   }
   return flats;
 }

@@ -39,13 +39,15 @@ bool is_hollow(const torch::Tensor& tensor) {
 }
 
 FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters,
-                               int rank, bool hollow)
+                               int rank, bool hollow, torch::Tensor memory)
     : plan_(plan), parameters_(parameters), begin_(plan.begin_of(rank)) {
   const torch::NoGradGuard no_grad;
   const auto options = torch::dtype(plan.dtype).device(parameters.front().device());
   const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
   const bool halved = plan.gathered != plan.dtype;
-  whole_ = torch::empty({plan.count}, hollow ? options.dtype(plan.gathered) : options);
+  whole_ = memory.defined()
+               ? std::move(memory)
+               : torch::empty({plan.count}, hollow ? options.dtype(plan.gathered) : options);
   if (hollow) {
     drop_memory();
     own_ = halved ? torch::empty({count}, options) : whole_.narrow(0, begin_, count);

@@ -26,9 +26,9 @@ class FlatParameters {
  public:
   /// `parameters`: those of the plan's slots, in their order, on one device. Their values stay,
   /// unless they are `hollow`: then there is no memory yet, and what set_apart() gives has any
-  /// values.
+  /// values. What has values lies in `memory`, where that is given, which has the plan's type.
   FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters, int rank,
-                 bool hollow = false);
+                 bool hollow = false, torch::Tensor memory = {});
 
   /// The part that the rank keeps gets memory of its own, so that the whole may go: the device's,
   /// the host's, or a file's. While there is the whole, or before it has ever been.

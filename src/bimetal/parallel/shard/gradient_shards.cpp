@@ -19,21 +19,39 @@ constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 /// Sums under way at once: enough to keep a link busy, few enough that their memory does not count.
 constexpr std::size_t kMostInFlight = 3;
 
+/// For the flat tensors under way and the one that is being filled, wherever backward has come to.
+std::size_t room_for(const std::vector<FlatPlan>& plans) {
+  std::size_t most = 0;
+  for (std::size_t first = 0; first < plans.size(); ++first) {
+    std::vector<std::size_t> bytes;
+    for (std::size_t flat = first; flat < std::min(plans.size(), first + kMostInFlight + 1);
+         ++flat) {
+      bytes.push_back(static_cast<std::size_t>(plans[flat].count) *
+                      c10::elementSize(plans[flat].dtype));
+    }
+    most = std::max(most, GroupRoom::bytes_for(bytes));
+  }
+  return most;
+}
+
 }  // namespace
 
 GradientShards::GradientShards(std::vector<torch::Tensor> parameters,
                                const std::vector<FlatPlan>& plans, comm::Group group,
-                               std::chrono::milliseconds timeout,
+                               ExchangeSpan& span, std::chrono::milliseconds timeout,
                                std::chrono::milliseconds patience)
     : parameters_(std::move(parameters)),
       plans_(plans),
       group_(std::move(group)),
+      span_(span),
       timeout_(timeout),
       patience_(patience),
       late_(static_cast<std::size_t>(std::ranges::count(plans, true, &FlatPlan::late))),
       places_(parameters_.size(), Place{kNowhere, 0}),
+      room_(group_, room_for(plans)),
       filling_(plans.size()),
       sums_(plans.size()),
+      summed_(plans.size()),
       used_(parameters_.size()),
       hooks_(parameters_, [this](std::size_t i) { on_gradient(i); }) {
   for (std::size_t flat = 0; flat < plans_.size(); ++flat) {
@@ -48,6 +66,7 @@ GradientShards::GradientShards(std::vector<torch::Tensor> parameters,
 void GradientShards::begin() {
   for (auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
   for (auto& sum : sums_) sum = torch::Tensor();
+  summed_.assign(plans_.size(), false);
   used_.assign(parameters_.size(), false);
   expect_anew();
 }
@@ -138,7 +157,9 @@ void GradientShards::take(std::size_t parameter) {
   const auto& plan = plans_[index];
   auto& tensor = parameters_[parameter];
   if (!filling.flat.defined()) {
-    filling.flat = torch::empty({plan.count}, torch::dtype(plan.dtype).device(tensor.device()));
+    filling.flat = tensor.is_cpu() ? room_.take(plan.count, plan.dtype)
+                                   : torch::empty({plan.count},
+                                                  torch::dtype(plan.dtype).device(tensor.device()));
   }
   const auto view =
       filling.flat.narrow(0, plan.slots[slot].offset, plan.slots[slot].count).view(tensor.sizes());
@@ -161,12 +182,15 @@ void GradientShards::send_ready() {
     const auto index = --left_;
     const auto& plan = plans_[index];
     auto memory = std::exchange(filling_[index].flat, {});
-    const auto own =
-        memory.narrow(0, plan.begin_of(rank),
-                      static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]));
+    const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
     make_room();
+    const bool first = !summed_[index];
+    summed_[index] = true;
+    auto own = first ? torch::empty({count}, memory.options())
+                     : memory.narrow(0, plan.begin_of(rank), count);
     auto exchange = reduce_parts(group_, memory, own, plan.counts, Deadline::after(timeout_));
-    in_flight_.push_back({index, std::move(memory), own, std::move(exchange)});
+    span_.watch(exchange.work());
+    in_flight_.push_back({index, std::move(memory), std::move(own), first, std::move(exchange)});
   }
 }
 
@@ -189,10 +213,10 @@ void GradientShards::arrive() {
   wait_seconds_ += waiting.seconds();
   const torch::NoGradGuard no_grad;
   auto& sum = sums_[oldest.flat];
-  if (sum.defined()) {
-    sum.add_(oldest.own);
+  if (oldest.first) {
+    sum = std::move(oldest.own);
   } else {
-    sum = oldest.own.clone();
+    sum.add_(oldest.own);
   }
 }
 

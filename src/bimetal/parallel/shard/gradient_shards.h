@@ -14,6 +14,8 @@
 
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/data/gradient_hooks.h"
+#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/parallel/shard/part_exchange.h"
 
@@ -32,9 +34,10 @@ class GradientShards {
   /// after a while the memory is the smaller evil.
   static constexpr std::chrono::milliseconds kPatience{200};
 
-  /// `parameters`: those that the plans' slots name. `plans` must outlive it.
+  /// `parameters`: those that the plans' slots name. `plans` and `span` must outlive it.
+  /// Collective.
   GradientShards(std::vector<torch::Tensor> parameters, const std::vector<FlatPlan>& plans,
-                 comm::Group group, std::chrono::milliseconds timeout,
+                 comm::Group group, ExchangeSpan& span, std::chrono::milliseconds timeout,
                  std::chrono::milliseconds patience = kPatience);
 
   /// Drops all gradients.
@@ -81,7 +84,8 @@ class GradientShards {
   };
   struct InFlight {
     std::size_t flat;
-    torch::Tensor memory, own;
+    torch::Tensor memory, own;  ///< own: in `memory`, or the first sum of this flat tensor
+    bool first;
     Exchange exchange;
   };
 
@@ -97,9 +101,11 @@ class GradientShards {
   std::vector<torch::Tensor> parameters_;
   const std::vector<FlatPlan>& plans_;
   comm::Group group_;
+  ExchangeSpan& span_;
   std::chrono::milliseconds timeout_, patience_;
   std::size_t late_;           ///< of the flat tensors the first so many are
   std::vector<Place> places_;  ///< of each parameter; none in a plan: has no elements
+  GroupRoom room_;             ///< for what is filled and sent
 
   bool reducing_ = false;  ///< written only while no backward runs
   std::mutex mutex_;       ///< guards what follows against several threads of one backward
@@ -107,6 +113,7 @@ class GradientShards {
   std::size_t left_ = 0;  ///< flat tensors not sent yet in this pass: the last goes first
   std::deque<InFlight> in_flight_;
   std::vector<torch::Tensor> sums_;
+  std::vector<bool> summed_;  ///< the first sum of each is under way, or there
   std::vector<bool> used_;
   double wait_seconds_ = 0;
 

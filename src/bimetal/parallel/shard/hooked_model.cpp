@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/c10d/backend_error.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/shard/fences.h"
@@ -139,9 +138,8 @@ void HookedModel::finish() {
 }
 
 void HookedModel::after_update() {
-  const Stopwatch waiting;
   sharded_.after_update();
-  sharded_.impl_->own_wait += waiting.seconds();
+  sharded_.impl_->own_wait += std::exchange(sharded_.impl_->renewal_wait, 0);
 }
 
 void HookedModel::end_passes() {

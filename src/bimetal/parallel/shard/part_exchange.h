@@ -21,6 +21,7 @@ class Exchange {
       : work_(std::move(work)), host_(std::move(host)), target_(std::move(target)) {}
   /// Rethrows the fabric's errors.
   void wait();
+  const comm::Work& work() const noexcept { return work_; }
   /// Whether it has arrived, for which it is waited at most until then.
   bool arrives_by(Deadline deadline) const { return work_.wait_until(deadline); }
 

@@ -61,10 +61,11 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
   summing = of_its_own(group);
   make_flats();
   make_pieces();
-  gradients.emplace(task::tensors_of(trained), plans, summing, options.timeout,
+  make_renewal();
+  gradients.emplace(task::tensors_of(trained), plans, summing, span, options.timeout,
                     options.stage ? options.stage->patience : GradientShards::kPatience);
   if (options.level < 3) return;
-  gathers.emplace(needs(), plans, flats, gathering, options.timeout);
+  gathers.emplace(needs(), plans, flats, gathering, span, options.timeout);
   model = fenced();
 }
 
@@ -81,12 +82,25 @@ void ShardedModel::Impl::make_flats() {
     place.gathered.reset();
   }
   plans = plan_flats(places, options.weights, gathers_units ? 0 : options.flat_bytes);
+  const auto room = room_of_whole();
   for (const auto& plan : plans) {
     std::vector<torch::Tensor> parameters;
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
-    flats.emplace_back(plan, parameters, group.rank(), options.hollow);
+    const bool there = !gathers_units && parameters.front().is_cpu();
+    flats.emplace_back(plan, parameters, group.rank(), options.hollow,
+                       there ? room.take(plan.count, plan.dtype) : torch::Tensor());
   }
   if (options.level == 3) keep_apart(flats, options.kept, options.folder);
+}
+
+/// Of levels 1 and 2, whose parameters are whole all the time: updated parts are read from there.
+GroupRoom ShardedModel::Impl::room_of_whole() {
+  if (options.level == 3) return {};
+  std::vector<std::size_t> bytes;
+  for (const auto& plan : plans) {
+    bytes.push_back(static_cast<std::size_t>(plan.count) * c10::elementSize(plan.dtype));
+  }
+  return {gathering, GroupRoom::bytes_for(bytes)};
 }
 
 std::vector<std::vector<std::size_t>> ShardedModel::Impl::needs() const {
@@ -199,17 +213,19 @@ void ShardedModel::Impl::take_part_in_one() {
   end_pass();
 }
 
-void ShardedModel::Impl::renew_whole() {
-  const torch::NoGradGuard no_grad;
-  std::vector<Exchange> exchanges;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    if (gathers && !plans[i].resident) continue;
-    flats[i].take_memory();
-    exchanges.push_back(gather_parts(gathering, flats[i].own(), flats[i].whole(), plans[i].counts,
-                                     Deadline::after(options.timeout)));
+/// Of what is whole between steps, too.
+void ShardedModel::Impl::make_renewal() {
+  std::vector<WholeRenewal::Flat> renewed;
+  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
+    if (options.level == 3 && !plans[flat].resident) continue;
+    renewed.push_back({.index = flat, .pieces = 0});
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (flat_of[i] != flat || pieces[i].copy) continue;
+      ++renewed.back().pieces;
+      updated[pieces[i].tensor.unsafeGetTensorImpl()] = flat;
+    }
   }
-  for (auto& exchange : exchanges) exchange.wait();
-  for (const auto& flat : flats) flat.let_go_of_own();
+  renewal.emplace(std::move(renewed), plans, flats, gathering, options.timeout);
 }
 
 ShardedModel::ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options)
@@ -248,7 +264,8 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
   impl_->in_step = true;
   for (auto& piece : impl_->pieces) piece.tensor.mutable_grad() = torch::Tensor();
   impl_->gradients->begin();
-  impl_->own_wait = 0;
+  impl_->own_wait = std::exchange(impl_->renewal_wait, 0);
+  impl_->span.begin();
   impl_->stage_passes = 0;
   impl_->joined_others = false;
   impl_->wait_before =
@@ -285,8 +302,19 @@ void ShardedModel::finish_step() {
   impl_->agree_on_used();
 }
 
+void ShardedModel::updated(const torch::Tensor& piece) {
+  let_go_of_kept();
+  // Where a rank may be lost in the midst the others update without it (copies).
+  if (impl_->copies) return;
+  const auto found = impl_->updated.find(piece.unsafeGetTensorImpl());
+  if (found != impl_->updated.end()) impl_->renewal->updated(found->second);
+}
+
 void ShardedModel::after_update() {
-  impl_->renew_whole();
+  const auto before = impl_->renewal->wait_seconds();
+  impl_->renewal->complete();
+  impl_->renewal_wait += impl_->renewal->wait_seconds() - before;
+  let_go_of_kept();
 }
 
 void ShardedModel::whole_changed() {
@@ -309,7 +337,7 @@ double ShardedModel::wait_seconds() const noexcept {
 }
 
 double ShardedModel::communicate_seconds() const noexcept {
-  return wait_seconds();
+  return impl_->span.seconds();
 }
 
 const comm::Group& ShardedModel::group() const noexcept {

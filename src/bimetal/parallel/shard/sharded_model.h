@@ -121,6 +121,9 @@ class ShardedModel final : public ParameterStore {
   void finish_passes() override;
   double loss_factor() const override;
   void finish_step() override;
+  /// Of pieces(), by an optimizer that tells of each: their way to all ranks may begin while it
+  /// goes on. after_update() is due all the same.
+  void updated(const torch::Tensor& piece);
   void after_update() override;
   void whole_changed() override;
   bool in_shards() const noexcept override { return true; }

@@ -5,16 +5,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/gradient_shards.h"
 #include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/shard/unit_gathers.h"
+#include "bimetal/parallel/shard/whole_renewal.h"
 #include "bimetal/parallel/step_passes.h"
 #include "bimetal/task/unit.h"
 
@@ -24,6 +28,7 @@ struct ShardedModel::Impl {
   Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
 
   void make_flats();
+  GroupRoom room_of_whole();
   void make_pieces();
   void make_copied();
   void add_pieces(int rank, bool copy);
@@ -45,8 +50,7 @@ struct ShardedModel::Impl {
   void take_part_in_others();
   void take_part_in_one();
   void agree_on_used();
-  /// Gathers what is whole between steps, too.
-  void renew_whole();
+  void make_renewal();
 
   comm::Group group;
   ShardedModelOptions options;
@@ -63,12 +67,16 @@ struct ShardedModel::Impl {
   std::optional<ShardCopies> copies;
   std::vector<torch::Tensor> copied;  ///< by flat tensor: what the rank that is copied here keeps
   std::set<const void*> copied_pieces;
-  std::optional<UnitGathers> gathers;  ///< level 3
+  std::optional<WholeRenewal> renewal;
+  std::map<const void*, std::size_t> updated;  ///< of this rank's own pieces: their flat tensors
+  std::optional<UnitGathers> gathers;          ///< level 3
   std::optional<GradientShards> gradients;
   StepPasses passes;
   bool in_step = false, in_pass = false, in_backward = false;
   bool hooked = false;  ///< a HookedModel's
   double wait_before = 0, own_wait = 0;
+  double renewal_wait = 0;  ///< in after_update(), for the next step to count
+  ExchangeSpan span;
   std::optional<comm::Work> stage_agreement;               ///< under way, on what comes next
   std::shared_ptr<std::vector<std::int32_t>> most_passes;  ///< of any rank in this step
   int stage_passes = 0;                                    ///< of this one, so far

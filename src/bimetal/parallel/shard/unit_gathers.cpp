@@ -10,11 +10,12 @@ namespace bimetal::parallel::shard {
 
 UnitGathers::UnitGathers(std::vector<std::vector<std::size_t>> needs,
                          const std::vector<FlatPlan>& plans, std::vector<FlatParameters>& flats,
-                         comm::Group group, std::chrono::milliseconds timeout)
+                         comm::Group group, ExchangeSpan& span, std::chrono::milliseconds timeout)
     : needs_(std::move(needs)),
       plans_(plans),
       flats_(flats),
       group_(std::move(group)),
+      span_(span),
       timeout_(timeout) {
   plan_script();
   drop_all();
@@ -100,6 +101,7 @@ void UnitGathers::send_next() {
   flats_[flat].take_memory();
   exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), flats_[flat].whole(),
                                    plans_[flat].counts, Deadline::after(timeout_));
+  span_.watch(exchanges_[sent_].work());
   ++sent_;
   if (sent_ < size_) flats_[script_[sent_]].bring_own();
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/part_exchange.h"
 
@@ -22,9 +23,9 @@ namespace bimetal::parallel::shard {
 class UnitGathers {
  public:
   /// needs[u]: the flat tensors that unit u uses. All that are not resident are let go. `flats`
-  /// must outlive it.
+  /// and `span` must outlive it.
   UnitGathers(std::vector<std::vector<std::size_t>> needs, const std::vector<FlatPlan>& plans,
-              std::vector<FlatParameters>& flats, comm::Group group,
+              std::vector<FlatParameters>& flats, comm::Group group, ExchangeSpan& span,
               std::chrono::milliseconds timeout);
 
   /// `with_backward`: the script has both ways. Nothing is sent yet.
@@ -54,6 +55,7 @@ class UnitGathers {
   const std::vector<FlatPlan>& plans_;
   std::vector<FlatParameters>& flats_;
   comm::Group group_;
+  ExchangeSpan& span_;
   std::chrono::milliseconds timeout_;
 
   std::vector<bool> kept_;                 ///< of each flat tensor: from forward to backward

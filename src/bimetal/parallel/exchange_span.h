@@ -1,0 +1,31 @@
+#pragma once
+// How long a step's exchanges took together, while something else was computed.
+
+#include <memory>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/work.h"
+
+namespace bimetal::parallel {
+
+/// From the sending of a step's first exchange to the end of its last one. Use from one thread at a
+/// time; the exchanges may end on others.
+class ExchangeSpan {
+ public:
+  ExchangeSpan();
+
+  /// A step begins: nothing has been sent.
+  void begin();
+  /// `work` has just been sent.
+  void watch(const comm::Work& work);
+
+  /// So far in this step.
+  double seconds() const noexcept;
+
+ private:
+  struct Ends;
+  Deadline::Clock::time_point first_sent_;
+  std::shared_ptr<Ends> ends_;
+};
+
+}  // namespace bimetal::parallel

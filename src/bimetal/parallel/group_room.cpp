@@ -1,0 +1,75 @@
+#include "bimetal/parallel/group_room.h"
+
+#include <torch/torch.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "bimetal/comm/group_memory.h"
+
+namespace bimetal::parallel {
+namespace {
+
+constexpr std::size_t kCacheLine = 64;
+
+std::size_t whole_lines(std::size_t bytes) {
+  return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+}
+
+}  // namespace
+
+/// What is in use, and where.
+class GroupRoom::Places {
+ public:
+  explicit Places(comm::GroupMemory memory) : memory_(std::move(memory)) {}
+
+  /// The first gap that is large enough.
+  std::optional<std::size_t> take(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    std::size_t begin = 0;
+    for (const auto& [taken, end] : ends_) {
+      if (begin + bytes <= taken) break;
+      begin = end;
+    }
+    if (begin + bytes > memory_.bytes().size()) return std::nullopt;
+    ends_.emplace(begin, begin + bytes);
+    return begin;
+  }
+
+  void give_back(std::size_t begin) noexcept {
+    const std::lock_guard lock(mutex_);
+    ends_.erase(begin);
+  }
+
+  std::byte* at(std::size_t begin) const { return memory_.bytes().data() + begin; }
+
+ private:
+  comm::GroupMemory memory_;
+  std::mutex mutex_;
+  std::map<std::size_t, std::size_t> ends_;  ///< of what is in use, by its beginning
+};
+
+GroupRoom::GroupRoom(comm::Group& group, std::size_t bytes) {
+  if (bytes == 0 || group.size() == 1 || group.transport() != comm::Transport::shm) return;
+  auto memory = group.allocate(bytes);
+  if (memory.shared()) places_ = std::make_shared<Places>(std::move(memory));
+}
+
+std::size_t GroupRoom::bytes_for(std::span<const std::size_t> tensors) {
+  std::size_t sum = 0;
+  for (const auto bytes : tensors) sum += whole_lines(bytes);
+  return sum;
+}
+
+torch::Tensor GroupRoom::take(std::int64_t count, torch::ScalarType dtype) const {
+  const auto bytes = whole_lines(static_cast<std::size_t>(count) * c10::elementSize(dtype));
+  const auto place = places_ && bytes > 0 ? places_->take(bytes) : std::nullopt;
+  if (!place) return torch::empty({count}, torch::dtype(dtype));
+  return torch::from_blob(
+      places_->at(*place), {count},
+      [places = places_, begin = *place](void*) { places->give_back(begin); }, torch::dtype(dtype));
+}
+
+}  // namespace bimetal::parallel

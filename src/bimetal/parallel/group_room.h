@@ -1,0 +1,37 @@
+#pragma once
+// Tensors in memory that all ranks of a host see.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "bimetal/comm/group.h"
+
+namespace bimetal::parallel {
+
+/// Memory of one Group::allocate(), out of which CPU tensors come and into which they go back: what
+/// collectives read of them they read where it is. A handle; the memory lives as long as any of
+/// these or of their tensors. Thread-safe.
+class GroupRoom {
+ public:
+  /// None: all tensors are ordinary ones.
+  GroupRoom() = default;
+  /// Collective, with the same number of bytes on all ranks; none where they share no memory.
+  /// Errors: those of Group::allocate().
+  GroupRoom(comm::Group& group, std::size_t bytes);
+
+  /// What tensors of so many bytes each take in it, all at once.
+  static std::size_t bytes_for(std::span<const std::size_t> tensors);
+
+  /// Whatever is in it. Of ordinary memory where there is no room left.
+  torch::Tensor take(std::int64_t count, torch::ScalarType dtype) const;
+
+ private:
+  class Places;
+  std::shared_ptr<Places> places_;
+};
+
+}  // namespace bimetal::parallel

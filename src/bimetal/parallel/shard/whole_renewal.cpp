@@ -1,0 +1,52 @@
+#include "bimetal/parallel/shard/whole_renewal.h"
+
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/stopwatch.h"
+
+namespace bimetal::parallel::shard {
+
+WholeRenewal::WholeRenewal(std::vector<Flat> renewed, const std::vector<FlatPlan>& plans,
+                           std::vector<FlatParameters>& flats, comm::Group group,
+                           std::chrono::milliseconds timeout)
+    : renewed_(std::move(renewed)),
+      plans_(plans),
+      flats_(flats),
+      group_(std::move(group)),
+      timeout_(timeout) {
+  expect_anew();
+}
+
+void WholeRenewal::expect_anew() {
+  exchanges_.clear();
+  left_.assign(plans_.size(), 0);
+  for (const auto& flat : renewed_) left_[flat.index] = flat.pieces;
+}
+
+void WholeRenewal::updated(std::size_t index) {
+  if (left_[index] > 0) --left_[index];
+  while (exchanges_.size() < renewed_.size() && left_[renewed_[exchanges_.size()].index] == 0) {
+    send_next();
+  }
+}
+
+void WholeRenewal::send_next() {
+  const torch::NoGradGuard no_grad;
+  const auto index = renewed_[exchanges_.size()].index;
+  flats_[index].take_memory();
+  exchanges_.push_back(gather_parts(group_, flats_[index].own(), flats_[index].whole(),
+                                    plans_[index].counts, Deadline::after(timeout_)));
+}
+
+void WholeRenewal::complete() {
+  while (exchanges_.size() < renewed_.size()) send_next();
+  const Stopwatch waiting;
+  for (auto& exchange : exchanges_) exchange.wait();
+  wait_seconds_ += waiting.seconds();
+  expect_anew();
+}
+
+}  // namespace bimetal::parallel::shard

@@ -1,0 +1,50 @@
+#pragma once
+// Updated parameters on their way to all ranks, where they are whole between steps, too.
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/parallel/shard/flat_plan.h"
+#include "bimetal/parallel/shard/part_exchange.h"
+
+namespace bimetal::parallel::shard {
+
+/// Each flat tensor is gathered once this rank's part of it is updated, while the optimizer goes on
+/// with the next: in their order, which is the same on every rank. Use from one thread.
+class WholeRenewal {
+ public:
+  /// `renewed`: which flat tensors, and of how many pieces this rank's part of each consists. All
+  /// others must outlive it.
+  struct Flat {
+    std::size_t index, pieces;
+  };
+  WholeRenewal(std::vector<Flat> renewed, const std::vector<FlatPlan>& plans,
+               std::vector<FlatParameters>& flats, comm::Group group,
+               std::chrono::milliseconds timeout);
+
+  /// One more piece of flat tensor `index` is updated.
+  void updated(std::size_t index);
+  /// All are: sends what is left, and waits. Collective, with or without the former. Rethrows the
+  /// fabric's errors.
+  void complete();
+
+  double wait_seconds() const noexcept { return wait_seconds_; }  ///< in complete(), so far
+
+ private:
+  void expect_anew();
+  void send_next();
+
+  std::vector<Flat> renewed_;
+  const std::vector<FlatPlan>& plans_;
+  std::vector<FlatParameters>& flats_;
+  comm::Group group_;
+  std::chrono::milliseconds timeout_;
+  std::vector<std::size_t> left_;    ///< pieces to be updated, by flat tensor
+  std::vector<Exchange> exchanges_;  ///< of the first of renewed_
+  double wait_seconds_ = 0;
+};
+
+}  // namespace bimetal::parallel::shard
