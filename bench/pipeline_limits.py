@@ -25,7 +25,7 @@ from made_tokens import made_tokens
 from zero_limits import run_limited, show
 
 WAYS = {
-    "alone": ("pipeline, SGD", {"optimizer": "sgd", "learning_rate": 0.1}, {}),
+    "alone": ("pipeline, SGD", {"optimizer": "sgd", "momentum": 0, "learning_rate": 0.1, "recompute": "all"}, {}),
     "shards": ("with ZeRO-1 and recomputation, AdamW", {"optimizer": "adamw", "learning_rate": 1e-4, "recompute": "all"},
                {"level": 1, "offload_optimizer": "disk"}),
     "refused": ("pipeline, AdamW", {"optimizer": "adamw", "learning_rate": 1e-4}, {}),
@@ -101,7 +101,7 @@ def measure(args, folder, way):
         if not report:
             continue
         losses[case] = [point["loss"] for point in report["history"]]
-        if report["mesh"]:
+        if "mesh" in report:
             print(f"{'':34} stages begin with units {report['mesh']['begins']}, {report['samples_per_s']:.1f} tokens/s", flush=True)
     return losses
 

@@ -5,8 +5,11 @@
 namespace bimetal::plan {
 namespace {
 
-/// Flat tensors of gradients that are being filled or on their way to whoever keeps their sums.
-constexpr double kGradientsPassing = 4;
+/// Flat tensors of gradients that are being filled or on their way to whoever keeps their sums. At
+/// level 1, whose gradients wait whole, the one that is being filled is there twice.
+double gradients_passing(int level) {
+  return level < 1 ? 0 : level == 1 ? 1 : 4;
+}
 
 /// What autocast copies of a unit's parameters, once for all micro-batches of a step.
 double copies_of(const ModelFacts& facts, const UnitFacts& unit) {
@@ -34,9 +37,16 @@ double passing_of(const ModelFacts& facts, const UnitFacts& unit, double behind,
   const double activations = load.keeping.recomputed_at_once > 0
                                  ? most
                                  : std::max(0.0, most - own_bytes(unit.saved, copies, load));
-  if (load.keeping.level < 2) return activations;
-  return activations +
-         kGradientsPassing * static_cast<double>(unit.parameters) * facts.element_bytes;
+  return activations + gradients_passing(load.keeping.level) *
+                           static_cast<double>(unit.parameters) * facts.element_bytes;
+}
+
+/// Of the same size as these copies are their gradients, which are cast to the parameters' type one
+/// by one in the first micro-batch that uses a copy. In later ones autograd, which goes by the age
+/// of what it has noted, leaves all of them to the end. A unit that is computed again makes its
+/// own.
+double with_gradients(double copies, const StageLoad& load) {
+  return load.keeping.recomputed_at_once > 0 ? copies : 2 * copies;
 }
 
 /// What is in memory of states that are on a disk.
@@ -72,7 +82,7 @@ double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& lo
   const double bytes =
       static_cast<double>(own.parameters) * (facts.element_bytes + beside(facts, load, false)) +
       static_cast<double>(own.shared) * (facts.element_bytes + beside(facts, load, true)) +
-      copies_of(facts, own);
+      with_gradients(copies_of(facts, own), load);
   const double each = load.keeping.recomputed_at_once > 0
                           ? (unit > 0 ? facts.units[unit - 1].output.at(load.at_once) : 0)
                           : own_bytes(own.saved, copies_of(facts, own), load);

@@ -49,9 +49,10 @@ TEST(StageNeeds, AStageIsNoLargerThanItsWorkersRoom) {
 TEST(StageNeeds, TheReplicaWithTheLeastRoomCounts) {
   job::JobConfig job;
   job.zero.level = 1;
-  const auto needs = needs_of({99 * kUnit, 99 * kUnit, 99 * kUnit, 3 * kUnit}, job);
-  EXPECT_EQ(cut_of(needs, {.stages = 2, .replicas = 2}), 6u) << "four units of 12,000 bytes";
-  const auto uneven = needs_of({99 * kUnit, 99 * kUnit, 3 * kUnit}, job, {1, 2});
+  const double four = 4 * 12000 + 4000;  // and gradients on their way
+  const auto needs = needs_of({99 * kUnit, 99 * kUnit, 99 * kUnit, four}, job);
+  EXPECT_EQ(cut_of(needs, {.stages = 2, .replicas = 2}), 6u);
+  const auto uneven = needs_of({99 * kUnit, 99 * kUnit, four}, job, {1, 2});
   EXPECT_EQ(cut_of(uneven, {.stages = 2, .replicas = 0, .uneven = {1, 2}}), 6u);
 }
 
