@@ -8,6 +8,7 @@ import signal
 import harness
 from harness import wait_until
 from same_ends import SameEnds
+from text_job import TextJob
 
 
 class Pipeline(SameEnds):
@@ -117,6 +118,41 @@ class Pipeline(SameEnds):
             with self.subTest(part):
                 job = self.train(self.write_job(**settings), workers=("cpu:threads=1",) * ranks).wait()
                 self.assert_one_message(job, status, part)
+
+
+class Room(TextJob):
+    """A model of 227 MB on two workers, of which the second has less than that."""
+
+    WORKERS = ("cpu:threads=1,memory=520MB", "cpu:threads=1,memory=190MB")
+
+    def write_large_job(self, name, **settings):
+        return self.write_text_job(name, **{
+            "model__layers": 8, "model__width": 768, "model__heads": 12, "model__dropout": 0, "train__dtype": "float32",
+            "train__optimizer": "sgd", "train__momentum": 0, "train__clip_norm": 0, "train__steps": 2, "train__micro_batch": 3, "train__evaluate": False,
+            "checkpoint__dir": "", **settings})
+
+    def losses(self, job_file, workers):
+        report = self.folder / "report.json"
+        job = self.train(job_file, "--report", report, workers=workers).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        told = json.loads(report.read_text())
+        return [point["loss"] for point in told["history"]], told
+
+    def test_stages_are_as_large_as_memory_allows(self):
+        stages, report = self.losses(self.write_large_job("stages", mesh__stages=2), self.WORKERS)
+        self.assertGreaterEqual(report["mesh"]["begins"][1], 6, "of ten units, equally fast")
+        for worker in report["workers"]:
+            self.assertGreater(worker["memory"]["planned_bytes"], 0)
+        alone, _ = self.losses(self.write_large_job("alone"), ("cpu:threads=1",))
+        for one, other in zip(alone, stages):
+            self.assertAlmostEqual(one / other, 1, delta=1e-5)
+
+    def test_cuts_that_do_not_fit_are_refused(self):
+        job = self.train(self.write_large_job("equal", mesh__stages=2, mesh__cuts=[5]), workers=self.WORKERS).wait()
+        self.assertNotEqual(job.status, 0)
+        for part in ("rank 1 (cpu:threads=1,memory=190MB), stage 1 of 2", "leave mesh.cuts out", "train.check_memory"):
+            self.assertIn(part, job.err)
+        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

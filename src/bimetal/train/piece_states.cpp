@@ -212,4 +212,19 @@ void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
   });
 }
 
+void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
+                const task::Model& part) {
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, torch::Tensor> own;
+  for (const auto& [name, tensor] : part.named_parameters()) own.emplace(name, tensor);
+  values([&](const task::Unit& unit) {
+    for (const auto& [name, tensor] : unit.parameters) {
+      const auto place = own.find(name);
+      if (parallel::shard::is_hollow(tensor)) continue;  // a tied one, whose values have been taken
+      if (place != own.end()) place->second.copy_(tensor);
+      parallel::shard::hollow_out(tensor);
+    }
+  });
+}
+
 }  // namespace bimetal::train

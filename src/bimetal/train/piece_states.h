@@ -60,5 +60,8 @@ void take_pieces(
 /// Gives the pieces the values that `values` makes.
 void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
                 const parallel::shard::ShardedModel& sharded);
+/// Gives a part of the model its parameters' values, under their names in the whole.
+void take_drawn(const std::function<void(const task::UnitMade& made)>& values,
+                const task::Model& part);
 
 }  // namespace bimetal::train

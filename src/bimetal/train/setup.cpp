@@ -75,13 +75,20 @@ task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,
   return model;
 }
 
+task::Model make_model_of_sizes(const task::Task& task) {
+  auto by_units = task.make_model_by_units([](const task::Unit& unit) {
+    for (const auto& [name, tensor] : unit.parameters) parallel::shard::hollow_out(tensor);
+  });
+  return by_units ? std::move(*by_units) : task.make_model();
+}
+
 StartingModel make_starting_model(const job::JobConfig& job,
                                   const std::shared_ptr<const task::Task>& task,
                                   const device::Place& place) {
   const auto seed = job.train.seed;
-  // Stages and parts of tensors are cut from a whole model.
-  const bool in_mesh = job.mesh.stages > 1 || job.mesh.tensor > 1;
-  if (job.zero.level < 3 || in_mesh) return {make_seeded_model(*task, seed, place)};
+  const bool in_parts = job.mesh.tensor > 1;  // which are cut from a whole model
+  const bool whole = job.zero.level < 3 && job.mesh.stages == 1;
+  if (whole || in_parts) return {make_seeded_model(*task, seed, place)};
   const auto by_units = [=](const task::UnitMade& made) {
     return make_seeded(seed, [&] {
       return task->make_model_by_units([&](const task::Unit& unit) {

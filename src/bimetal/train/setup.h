@@ -29,7 +29,12 @@ struct StartingModel {
   std::function<void(const task::UnitMade& made)> values = {};
 };
 
-/// As make_seeded_model() makes it; hollow at level 3, if the task makes models by units.
+/// A model of which only names and sizes are wanted: hollow where the task makes models by units.
+/// Draws from torch's default generator.
+task::Model make_model_of_sizes(const task::Task& task);
+
+/// As make_seeded_model() makes it; hollow at level 3 and in stages, whose ranks keep a part of it,
+/// if the task makes models by units and their tensors are whole.
 StartingModel make_starting_model(const job::JobConfig& job,
                                   const std::shared_ptr<const task::Task>& task,
                                   const device::Place& place);

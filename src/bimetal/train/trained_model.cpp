@@ -116,7 +116,7 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
       optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
       mesh_(std::move(mesh)) {
   if (mesh_) {
-    begin_in_mesh(cuts, resume, shards, options, observer);
+    begin_in_mesh(start, cuts, resume, shards, options, observer);
   } else if (job_.zero.level > 0) {
     begin_in_shards(start, resume, shards, observer);
   } else {
@@ -155,7 +155,7 @@ void TrainedModel::begin_in_shards(const StartingModel& start,
 }
 
 /// Each rank reads its own part of a checkpoint, and no more.
-void TrainedModel::begin_in_mesh(const ChosenCuts& cuts,
+void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& cuts,
                                  const std::optional<std::filesystem::path>& resume,
                                  const std::vector<double>& shards,
                                  const parallel::ReplicatedModelOptions& options,
@@ -164,14 +164,15 @@ void TrainedModel::begin_in_mesh(const ChosenCuts& cuts,
   begin_at(saved, observer);
   if (saved.found()) {
     require_known_states(saved, whole_.named_parameters());
-  } else {
+  } else if (!start.values) {
     const task::ModelState all(whole_);
     for (const auto* tensors : {&all.parameters, &all.buffers}) {
       parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, options.bucket_bytes,
                                   options.timeout);
     }
   }
-  take_part(cuts, observer, options.timeout);
+  take_part(cuts, static_cast<bool>(start.values), observer, options.timeout);
+  if (start.values && !saved.found()) take_drawn(start.values, whole_);
   if (job_.zero.level > 0) {
     cut(mesh_->replicas(), shards, /*hollow=*/false, observer);
   } else {
@@ -239,15 +240,17 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
 }
 
 /// From here on this rank has no more of the model than its stage, and of that its part.
-void TrainedModel::take_part(const ChosenCuts& cuts, progress::Observer& observer,
+void TrainedModel::take_part(const ChosenCuts& cuts, bool hollow, progress::Observer& observer,
                              std::chrono::milliseconds timeout) {
   const auto& shape = mesh_->shape();
   std::optional<parallel::tensor::Cuts> tensors;
   if (shape.tensor > 1) tensors.emplace(whole_, cuts.parts);
   observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh, tensors));
-  auto part = parallel::take_part(*mesh_, whole_, cuts.begins, tensors, timeout,
-                                  job_.mesh.sequence_parallel ? parallel::tensor::Between::parts
-                                                              : parallel::tensor::Between::whole);
+  using parallel::tensor::Between;
+  auto part =
+      hollow ? parallel::take_hollow_part(*mesh_, whole_, cuts.begins, tensors, timeout)
+             : parallel::take_part(*mesh_, whole_, cuts.begins, tensors, timeout,
+                                   job_.mesh.sequence_parallel ? Between::parts : Between::whole);
   stage_ = std::move(part.stage);
   tensor_ = std::move(part.tensor);
   whole_ = stage_.model;

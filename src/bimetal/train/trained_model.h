@@ -49,11 +49,11 @@ struct StagePlan {
 class TrainedModel {
  public:
   /// A model of `task` with the values of rank 0's checkpoint `resume`, or its own; every rank's
-  /// become those. Hollow ones are for level 3. `shards`: as shard_weights() has them. Collective.
-  /// Errors: those of checkpoint::starting_point, and of the store's constructor; Unsupported for
-  /// shards of a task with an optimizer of its own. `mesh`: as make_mesh() has it; with one, each
-  /// rank keeps its part alone, as `cuts` has them. `half`: as RankPrecisions::half_of_all() has
-  /// it.
+  /// become those. Hollow ones are for level 3 and stages. `shards`: as shard_weights() has them.
+  /// Collective. Errors: those of checkpoint::starting_point, and of the store's constructor;
+  /// Unsupported for shards of a task with an optimizer of its own. `mesh`: as make_mesh() has it;
+  /// with one, each rank keeps its part alone, as `cuts` has them. `half`: as
+  /// RankPrecisions::half_of_all() has it.
   TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
                const StartingModel& start, const std::optional<std::filesystem::path>& resume,
                progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
@@ -99,11 +99,12 @@ class TrainedModel {
                        const std::vector<double>& weights, progress::Observer& observer);
   void cut(comm::Group group, const std::vector<double>& weights, bool hollow,
            progress::Observer& observer);
-  void begin_in_mesh(const ChosenCuts& cuts, const std::optional<std::filesystem::path>& resume,
+  void begin_in_mesh(const StartingModel& start, const ChosenCuts& cuts,
+                     const std::optional<std::filesystem::path>& resume,
                      const std::vector<double>& shards,
                      const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
   void begin_at(checkpoint::SharedReader& saved, progress::Observer& observer);
-  void take_part(const ChosenCuts& cuts, progress::Observer& observer,
+  void take_part(const ChosenCuts& cuts, bool hollow, progress::Observer& observer,
                  std::chrono::milliseconds timeout);
   KeptPieces kept_pieces() const;
   task::ModelState kept_whole() const;

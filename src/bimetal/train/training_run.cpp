@@ -32,7 +32,7 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
                                   std::max<std::int64_t>(1, job::sample_group(job_)))),
       memory_(group_, job_, options_, place_, *task_),
       precisions_(group_, job_, options_.worker, place_, *task_, observer_),
-      stages_(plan_stages(job_, mesh_, *task_, unit_probe(), observer_)),
+      stages_(plan_stages(job_, mesh_, *task_, unit_probe(), batch_weight(), memory_, observer_)),
       lanes_(stages_.mesh ? Lanes(stages_.mesh->shape(), group_.rank())
                           : Lanes(replicas_.group().size(), replicas_.group().rank())),
       balancer_(measure_devices()),
@@ -119,7 +119,7 @@ UnitProbe TrainingRun::unit_probe() const {
 
 /// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
 balance::Balancer TrainingRun::measure_devices() {
-  // Of models that are cut `bimetal plan` tells.
+  // Of stages their cuts have been planned, of parts `bimetal plan` tells.
   const bool cut = stages_.mesh || replicas_.in_parts();
   const bool steps = !in_pieces() && !stages_.mesh;
   if (!steps && job_.zero.level > 0 && job_.zero.shards == "speed" && job_.zero.weights.empty()) {

@@ -49,10 +49,37 @@ TEST(StageMemory, WhatStagesHaveInCommonIsWholeAtLevel2) {
   EXPECT_EQ(last, 1000 * (4 + 1 + 2) + 400 * (4 + 4 + 2) + passing);
 }
 
-TEST(StageMemory, GradientsOnTheirWayCountAtLevel2) {
+TEST(StageMemory, GradientsOnTheirWayCountFromLevel1On) {
   const auto facts = two_units();
-  EXPECT_EQ(passing_bytes(facts, of_replicas(2, 1)), 0);
+  EXPECT_EQ(passing_bytes(facts, of_replicas(2, 0)), 0);
+  EXPECT_EQ(passing_bytes(facts, of_replicas(2, 1)), 1000 * 4);
   EXPECT_EQ(passing_bytes(facts, of_replicas(2, 2)), 4 * 1000 * 4);
+}
+
+// However many micro-batches are in flight, whatever units behind have left in what was measured.
+TEST(StageMemory, CopiesOfParametersCountOnceAndWithTheirUnit) {
+  ModelFacts facts;
+  const UnitFacts block{.parameters = 1000,
+                        .halved = 900,
+                        .saved = {.fixed = 1800 + 50},
+                        .forward_peak = {.fixed = 1800 + 60},
+                        .backward_peak = {.fixed = 1800 + 70}};
+  facts.units = {block, block};
+  facts.units[0].backward_peak.fixed = 2 * 1800 + 70;
+  const StageLoad load{.in_flight = 3};
+  EXPECT_EQ(unit_bytes(facts, 0, load), 1000 * (4 + 4) + 900 * (2 + 2) + 3 * 50);
+  EXPECT_EQ(passing_bytes(facts, load), 70 - 50);
+  EXPECT_EQ(stage_bytes(facts, 0, 1, load), 1000 * (4 + 4) + 900 * (2 + 2) + 3 * 50 + 20);
+  const StageLoad again{.keeping = {.recomputed_at_once = 1}};
+  EXPECT_EQ(unit_bytes(facts, 0, again), 1000 * (4 + 4) + 900 * 2);
+}
+
+TEST(StageMemory, OfStatesOnADiskAWindowIsInMemory) {
+  const auto facts = two_units();
+  StageLoad load = of_replicas(1, 1);
+  load.keeping.optimizer = Place::Disk;
+  EXPECT_EQ(unit_bytes(facts, 1, load), 1000 * (4 + 4));
+  EXPECT_EQ(stage_bytes(facts, 1, 2, load), 1000 * (4 + 4 + 4) + 400 * (4 + 4) + kDiskWindow);
 }
 
 }  // namespace

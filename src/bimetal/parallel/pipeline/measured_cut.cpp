@@ -8,8 +8,11 @@
 namespace bimetal::parallel::pipeline {
 
 std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
-                                      std::size_t pieces, int micro_batches) {
+                                      std::size_t pieces, int micro_batches,
+                                      const PieceMemory& memory) {
   return schedule::cut({.seconds = piece_seconds(measured, shape, pieces),
+                        .bytes = memory.bytes,
+                        .memory = memory.room,
                         .micro_batches = std::max(4 * shape.pipeline_ranks(), micro_batches)})
       .begins;
 }

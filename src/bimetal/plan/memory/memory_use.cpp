@@ -8,8 +8,6 @@ namespace bimetal::plan {
 namespace {
 
 constexpr std::size_t kFlatsInFlight = 3;  // beside those being filled (gradient_shards.h)
-constexpr double kDiskWindow =
-    3.0 * (8 << 20);  // states of that much are in memory (optim/offload)
 
 /// Walks through a step as a rank makes it, and keeps the moment with the largest sum.
 class StepWalk {

@@ -14,6 +14,8 @@ namespace bimetal::plan {
 inline constexpr double kDiskBytesPerS = 1e9;
 /// Assumed of a host that steps what an accelerator keeps there, and of the way to it.
 inline constexpr double kHostBytesPerS = 1e10;
+/// Of states on a disk so much is in memory (optim/offload).
+inline constexpr double kDiskWindow = 3.0 * (8 << 20);
 
 enum class Place { Device, Host, Disk };
 

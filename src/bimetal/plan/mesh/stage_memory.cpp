@@ -5,28 +5,54 @@
 namespace bimetal::plan {
 namespace {
 
-/// Flat tensors of gradients that are being filled or on their way to whoever keeps their sums.
-constexpr double kGradientsPassing = 4;
+/// Flat tensors of gradients that are being filled or on their way to whoever keeps their sums. At
+/// level 1, whose gradients wait whole, the one that is being filled is there twice.
+double gradients_passing(int level) {
+  return level < 1 ? 0 : level == 1 ? 1 : 4;
+}
 
-/// Bytes of a figure without the copies of parameters in it that autocast would have made, where
-/// these come in half.
-double own_bytes(const ModelFacts& facts, const UnitFacts& unit, const StageLoad& load,
-                 const Linear& figure) {
-  const double copies =
-      load.keeping.level < 3 ? 0 : static_cast<double>(unit.halved) * facts.half_bytes;
+/// What autocast copies of a unit's parameters, once for all micro-batches of a step.
+double copies_of(const ModelFacts& facts, const UnitFacts& unit) {
+  return static_cast<double>(unit.halved) * facts.half_bytes;
+}
+
+/// A figure without the copies that are in it.
+double own_bytes(const Linear& figure, double copies, const StageLoad& load) {
   return std::max(0.0, figure.at(load.at_once) - copies);
 }
 
-/// Of one unit, beyond what it keeps for every micro-batch in flight.
-double passing_of(const ModelFacts& facts, const UnitFacts& unit, const StageLoad& load) {
-  const double most = std::max(own_bytes(facts, unit, load, unit.backward_peak),
-                               own_bytes(facts, unit, load, unit.forward_peak));
+double copies_from(const ModelFacts& facts, std::size_t begin) {
+  double bytes = 0;
+  for (auto u = begin; u < facts.units.size(); ++u) bytes += copies_of(facts, facts.units[u]);
+  return bytes;
+}
+
+/// Of one unit, beyond what it keeps for every micro-batch in flight. `behind`: copies for it and
+/// those behind it.
+double passing_of(const ModelFacts& facts, const UnitFacts& unit, double behind,
+                  const StageLoad& load) {
+  const double copies = copies_of(facts, unit);
+  const double most = std::max(own_bytes(unit.backward_peak, behind, load),
+                               own_bytes(unit.forward_peak, copies, load));
   const double activations = load.keeping.recomputed_at_once > 0
                                  ? most
-                                 : std::max(0.0, most - own_bytes(facts, unit, load, unit.saved));
-  if (load.keeping.level < 2) return activations;
-  return activations +
-         kGradientsPassing * static_cast<double>(unit.parameters) * facts.element_bytes;
+                                 : std::max(0.0, most - own_bytes(unit.saved, copies, load));
+  return activations + gradients_passing(load.keeping.level) *
+                           static_cast<double>(unit.parameters) * facts.element_bytes;
+}
+
+/// Of the same size as these copies are their gradients, which are cast to the parameters' type one
+/// by one in the first micro-batch that uses a copy. In later ones autograd, which goes by the age
+/// of what it has noted, leaves all of them to the end. A unit that is computed again makes its
+/// own. Where parameters come in half there are none.
+double autocast_bytes(double copies, const StageLoad& load) {
+  if (load.keeping.level > 2) return 0;
+  return load.keeping.recomputed_at_once > 0 ? copies : 2 * copies;
+}
+
+/// What is in memory of states that are on a disk.
+double window(const StageLoad& load) {
+  return load.keeping.optimizer == Place::Disk ? kDiskWindow : 0;
 }
 
 /// What a unit alone uses, whole as in a step. At level 3 a shard lies apart but where it is a part
@@ -44,7 +70,8 @@ double whole_bytes(const ModelFacts& facts, const UnitFacts& unit, const StageLo
 /// to the end of a step.
 double beside(const ModelFacts& facts, const StageLoad& load, bool shared) {
   const double shards = std::max(1.0, load.replicas);
-  const double states = facts.state_bytes / (load.keeping.level > 0 ? shards : 1);
+  const bool on_disk = load.keeping.optimizer == Place::Disk;
+  const double states = on_disk ? 0 : facts.state_bytes / (load.keeping.level > 0 ? shards : 1);
   const double gradient = facts.element_bytes / (load.keeping.level > 1 && !shared ? shards : 1);
   const double bucket = load.replicas > 1 && load.keeping.level == 0 ? facts.element_bytes : 0;
   return gradient + states + bucket;
@@ -67,33 +94,39 @@ double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& lo
   const double bytes =
       whole_bytes(facts, own, load) +
       static_cast<double>(own.parameters) * beside(facts, load, false) +
-      static_cast<double>(own.shared) * (facts.element_bytes + beside(facts, load, true));
+      static_cast<double>(own.shared) * (facts.element_bytes + beside(facts, load, true)) +
+      autocast_bytes(copies_of(facts, own), load);
   const double each = load.keeping.recomputed_at_once > 0
                           ? (unit > 0 ? facts.units[unit - 1].output.at(load.at_once) : 0)
-                          : own_bytes(facts, own, load, own.saved);
+                          : own_bytes(own.saved, copies_of(facts, own), load);
   return bytes + load.in_flight * each;
 }
 
 double passing_bytes(const ModelFacts& facts, const StageLoad& load) {
-  double most = 0;
-  for (const auto& unit : facts.units) most = std::max(most, passing_of(facts, unit, load));
-  return most;
+  double most = 0, behind = copies_from(facts, 0);
+  for (const auto& unit : facts.units) {
+    most = std::max(most, passing_of(facts, unit, behind, load));
+    behind -= copies_of(facts, unit);
+  }
+  return most + window(load);
+}
+
+double tied_bytes(const ModelFacts& facts, std::size_t begin, const StageLoad& load) {
+  double shared = 0;
+  for (std::size_t u = 0; u < begin; ++u) shared += static_cast<double>(facts.units[u].shared);
+  return shared * (facts.element_bytes + beside(facts, load, true));
 }
 
 double stage_bytes(const ModelFacts& facts, std::size_t begin, std::size_t end,
                    const StageLoad& load) {
-  double sum = 0, passing = 0;
+  double sum = 0, passing = 0, behind = copies_from(facts, begin);
   for (std::size_t u = begin; u < end; ++u) {
     sum += unit_bytes(facts, u, load);
-    passing = std::max(passing, passing_of(facts, facts.units[u], load));
+    passing = std::max(passing, passing_of(facts, facts.units[u], behind, load));
+    behind -= copies_of(facts, facts.units[u]);
   }
-  if (end == facts.units.size() && begin > 0) {
-    // The last stage has a copy of what the head shares with the embedding.
-    double shared = 0;
-    for (std::size_t u = 0; u < begin; ++u) shared += static_cast<double>(facts.units[u].shared);
-    sum += shared * (facts.element_bytes + beside(facts, load, true));
-  }
-  return sum + passing;
+  if (end == facts.units.size()) sum += tied_bytes(facts, begin, load);
+  return sum + passing + window(load);
 }
 
 }  // namespace bimetal::plan

@@ -20,13 +20,18 @@ struct StageLoad {
 double in_flight(parallel::schedule::Kind kind, std::size_t stage, std::size_t stages,
                  int micro_batches);
 
-/// What a unit adds to a stage that has it: parameters, gradients (those of earlier micro-batches
+/// What a unit adds to a stage that has it: parameters, what autocast copies of them and, unless
+/// units are computed again, the copies' gradients; gradients (those of earlier micro-batches
 /// wait), states, buckets of replicas, and activations of all micro-batches in flight.
 double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& load);
 
 /// The most that one unit of the model needs for the time of its own forward or backward: from
-/// level 2 on with gradients that are on their way.
+/// level 1 on with gradients that are on their way.
 double passing_bytes(const ModelFacts& facts, const StageLoad& load);
+
+/// What the last stage, from unit `begin` on, has of tensors that units before it use, too: GPT-2's
+/// head of the embedding.
+double tied_bytes(const ModelFacts& facts, std::size_t begin, const StageLoad& load);
 
 /// Of the units [begin, end) together, at their peak.
 double stage_bytes(const ModelFacts& facts, std::size_t begin, std::size_t end,

@@ -95,7 +95,9 @@ std::int64_t DryRun::take_peak() {
 
 void DryRun::change_held(const std::function<void()>& change) {
   note_peak();
+  const Stopwatch filling;
   change();
+  filled_s_ += filling.seconds();
   watch_.take_peak();
 }
 
@@ -129,12 +131,17 @@ void DryRun::begin_unit() {
   device::synchronize(options_.device);
   before_ = above_start(now());
   take_peak();
+  start_clock();
+}
+
+void DryRun::start_clock() {
+  filled_s_ = 0;
   clock_ = Stopwatch();
 }
 
 void DryRun::end_unit(UnitRun& unit) {
   device::synchronize(options_.device);
-  unit.forward_s = clock_.seconds();
+  unit.forward_s = seconds();
   unit.saved = above_start(now()) - before_;
   unit.forward_peak = above_start(take_peak()) - before_;
 }
@@ -142,7 +149,7 @@ void DryRun::end_unit(UnitRun& unit) {
 void DryRun::backward(const torch::Tensor& loss_sum, double part) {
   std::size_t unit = model_.units.size() - 1;
   take_peak();
-  clock_ = Stopwatch();
+  start_clock();
   // Gradients of a unit come before those of the units in front of it (the last of a tensor that
   // several have with the first of them).
   const auto note = [&](std::size_t of) {
@@ -150,8 +157,8 @@ void DryRun::backward(const torch::Tensor& loss_sum, double part) {
     unit = std::min(unit, of);
     auto& run = runs_[unit];
     run.backward_peak = std::max(run.backward_peak, above_start(take_peak()));
-    run.backward_s += clock_.seconds();
-    clock_ = Stopwatch();
+    run.backward_s += seconds();
+    start_clock();
   };
   {
     const parallel::GradientHooks hooks(owners_.tensors, [&](std::size_t parameter) {

@@ -63,6 +63,9 @@ class DryRun {
   void hold_while_used(std::size_t unit);
 
   torch::Tensor forward(const task::Values& batch);
+  // Without what it took to fill memory, which training has filled.
+  void start_clock();
+  double seconds() const { return clock_.seconds() - filled_s_; }
   void begin_unit();
   void end_unit(UnitRun& unit);
   void backward(const torch::Tensor& loss_sum, double part);
@@ -76,7 +79,7 @@ class DryRun {
   Owners owners_;
   std::vector<UnitRun> runs_;
   std::int64_t start_ = 0, peak_ = 0;
-  double before_ = 0;
+  double before_ = 0, filled_s_ = 0;
   Stopwatch clock_;
 };
 

@@ -94,7 +94,7 @@ std::vector<RankDevice> gather(comm::Group group, const RankDevice& mine, Deadli
 std::vector<std::uint64_t> bucket_bytes(const job::JobConfig& job, const task::Task& task,
                                         torch::Dtype dtype) {
   std::vector<parallel::ParameterSize> sizes;
-  for (const auto& parameter : task.make_model().parameters()) {
+  for (const auto& parameter : make_model_of_sizes(task).parameters()) {
     sizes.push_back({dtype, parameter.numel()});
   }
   const auto later = static_cast<std::size_t>(job.parallel.bucket_mb * (1 << 20));
@@ -165,6 +165,7 @@ plan::MemoryInput memory_of(const job::JobConfig& job, const comm::Group& group,
   full.shares = shares;
   full.shards = shards;
   full.repeats = 1;
+  full.by_units = job.zero.level == 3;
   return measure_memory(group, full);
 }
 

@@ -58,37 +58,61 @@ bool MemoryCheck::worth_a_look() {
   return std::ranges::find(all, "yes") != all.end();
 }
 
-void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
-                       std::vector<double> speeds, progress::Observer& observer) {
-  if (job_.train.check_memory == "off" || !worth_a_look()) return;
+std::optional<plan::MemoryInput> MemoryCheck::measure(precision::Precision precision,
+                                                      std::int64_t batch,
+                                                      progress::Observer& observer,
+                                                      std::vector<double> speeds) {
+  if (job_.train.check_memory == "off" || !worth_a_look()) return std::nullopt;
   observer.on_phase("planning memory");
-  // Before anybody's speed at this job is known: equal shares.
+  // Before anybody's speed at this job is known: equal shares. Shards of stages are those of their
+  // replicas.
   speeds.resize(static_cast<std::size_t>(group_.size()), 1.0);
   const auto shares = balance::equal_shares(group_.size(), batch);
-  const auto shards = shard_weights(job_, group_, place_.device, speeds);
-  const auto input = measure_memory(group_, {.job = job_,
-                                             .worker = options_.worker,
-                                             .task = task_,
-                                             .place = place_,
-                                             .precision = precision,
-                                             .room = room_,
-                                             .shares = shares,
-                                             .shards = shards});
+  const bool stages = job_.mesh.stages > 1;
+  const auto shards =
+      stages ? std::vector(speeds.size(), 1.0) : shard_weights(job_, group_, place_.device, speeds);
+  auto input = measure_memory(group_, {.job = job_,
+                                       .worker = options_.worker,
+                                       .task = task_,
+                                       .place = place_,
+                                       .precision = precision,
+                                       .room = room_,
+                                       .shares = shares,
+                                       .shards = shards,
+                                       .by_units = stages || job_.zero.level == 3});
   const bool known = std::ranges::none_of(
       input.ranks, [](const plan::RankMemory& rank) { return rank.facts.units.empty(); });
-  if (!known) return;  // not even a dry run fits: the steps themselves will tell
-  plan_ = plan::plan_memory(input);
-  for (const auto& rank : input.ranks) shards_.push_back(rank.load.shard);
-  const auto& mine = plan_->asked().uses[static_cast<std::size_t>(group_.rank())];
-  device::keep_at_most(static_cast<std::size_t>(mine.kept));
+  if (!known) return std::nullopt;  // not even a dry run fits: the steps themselves will tell
+  return input;
+}
+
+void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
+                       std::vector<double> speeds, progress::Observer& observer) {
+  const auto input = measure(precision, batch, observer, std::move(speeds));
+  if (!input) return;
+  const auto plan = plan::plan_memory(*input);
+  for (const auto& rank : input->ranks) shards_.push_back(rank.load.shard);
+  std::vector<progress::MemoryReport> uses;
+  for (const auto& use : plan.asked().uses) uses.push_back(planned(use));
+  take_plan(std::move(uses));
   // Micro-batches that do not fit are halved as they fail.
-  const auto least = plan::at_least(input, /*recompute=*/true);
+  const auto least = plan::at_least(*input, /*recompute=*/true);
   const auto least_plan = plan::plan_memory(least);
   if (!plan::clearly_fails(least, least_plan)) return;
   const auto advice = plan::memory_advice(least, least_plan);
+  refuse(advice, observer);
+}
+
+void MemoryCheck::refuse(const std::string& advice, progress::Observer& observer) const {
   if (job_.train.check_memory == "warn") return observer.on_notice(advice);
   throw Error(ErrorCode::OutOfMemory,
               advice + "\nTo try it all the same: train.check_memory=\"warn\".");
+}
+
+void MemoryCheck::take_plan(std::vector<progress::MemoryReport> by_rank) {
+  plan_ = std::move(by_rank);
+  const auto& mine = plan_[static_cast<std::size_t>(group_.rank())];
+  device::keep_at_most(static_cast<std::size_t>(mine.kept));
 }
 
 // What is borrowed is there from the first sum on: a peak from before it was noted then.
@@ -107,7 +131,7 @@ void MemoryCheck::report(progress::Report& report) {
       .wait();
   for (auto& worker : report.workers) {
     const auto rank = static_cast<std::size_t>(worker.rank);
-    if (plan_) worker.memory = planned(plan_->asked().uses[rank]);
+    if (!plan_.empty()) worker.memory = plan_[rank];
     worker.memory.peak = peaks[rank];
   }
 }

@@ -2,6 +2,8 @@
 // Whether a run fits into its devices' memory, before it begins, and what it took.
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/progress/observer.h"
@@ -29,6 +31,17 @@ class MemoryCheck {
   void plan(precision::Precision precision, std::int64_t batch, std::vector<double> speeds,
             progress::Observer& observer);
 
+  /// What plan() plans with; nothing where it would not plan, or not even a dry run fits. For
+  /// models that are cut into stages, of which no rank has all. Collective, and draws likewise.
+  std::optional<plan::MemoryInput> measure(precision::Precision precision, std::int64_t batch,
+                                           progress::Observer& observer,
+                                           std::vector<double> speeds = {});
+  /// A plan of others, by rank, of all of them; what it says is kept of freed memory counts from
+  /// now on.
+  void take_plan(std::vector<progress::MemoryReport> by_rank);
+  /// What train.check_memory makes of a job that will not fit: Error(OutOfMemory), or a notice.
+  void refuse(const std::string& advice, progress::Observer& observer) const;
+
   /// By rank, how much of what is in shards was planned. Empty: nothing was.
   const std::vector<double>& shards() const noexcept { return shards_; }
 
@@ -49,7 +62,7 @@ class MemoryCheck {
   const device::Place& place_;
   const task::Task& task_;
   RankRoom room_;
-  std::optional<plan::MemoryPlan> plan_;
+  std::vector<progress::MemoryReport> plan_;  ///< by rank; empty: there is none
   std::vector<double> shards_;
   double peak_ = 0;
 };

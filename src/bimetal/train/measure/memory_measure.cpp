@@ -1,5 +1,6 @@
 #include "bimetal/train/measure/memory_measure.h"
 
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -215,6 +216,13 @@ double program_of(const MemoryQuestion& question) {
   return std::max(now, question.room.program);
 }
 
+/// Whether the parameters and what a dry run needs beside them may be too much to have at a time.
+bool is_large(const MemoryQuestion& question) {
+  const double bytes = size_of_model(question.task).elements *
+                       static_cast<double>(c10::elementSize(question.place.dtype));
+  return question.room.room > 0 && bytes > question.room.room / 2;
+}
+
 double seconds_of(const plan::ModelFacts& facts, double samples) {
   double seconds = 0;
   for (const auto& unit : facts.units) {
@@ -251,16 +259,18 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   plan::RankMemory mine;
   mine.name = fmt::format("rank {} ({})", rank, job::to_string(question.worker));
   mine.load = load_of(question, rank, group.size());
-  const auto facts = measure_units(job.train, question.task,
-                                   {.device = question.place.device,
-                                    .dtype = question.place.dtype,
-                                    .precision = question.precision,
-                                    .speed = question.worker.speed,
-                                    .repeats = question.repeats,
-                                    .keep_below = job.zero.keep_below,
-                                    .by_units = job.zero.level == 3 && !question.parts,
-                                    .parts = question.parts,
-                                    .sequences = job.mesh.sequence_parallel});
+  const auto facts =
+      measure_units(job.train, question.task,
+                    {.device = question.place.device,
+                     .dtype = question.place.dtype,
+                     .precision = question.precision,
+                     .speed = question.worker.speed,
+                     .repeats = question.repeats,
+                     .keep_below = job.zero.keep_below,
+                     .by_units = !question.parts &&
+                                 (question.by_units || job.zero.level == 3 || is_large(question)),
+                     .parts = question.parts,
+                     .sequences = job.mesh.sequence_parallel});
   if (facts) mine.facts = *facts;
   if (job.zero.level == 3 && question.parts) {
     mine.facts.by_units = size_of_model(question.task).by_units;

@@ -21,7 +21,7 @@ struct UnitMeasureOptions {
   int repeats = 1;              ///< of which the fastest counts; memory is that of the last
   std::int64_t keep_below = 0;  ///< as zero.keep_below
   /// One unit's parameters are in memory at a time, where the task makes models by units: for those
-  /// that this rank never has whole. Times have the filling of that memory in them.
+  /// that this rank has no room for, or never has whole.
   bool by_units = false;
   /// Also what becomes of units whose tensors are in parts (part_measure.h): as long again.
   bool parts = false;

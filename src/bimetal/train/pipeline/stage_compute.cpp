@@ -17,14 +17,6 @@
 namespace bimetal::train {
 namespace {
 
-/// Of all ranks: the stages of a lane must agree, and it does no harm that lanes do.
-std::int64_t agreed_limit(const parallel::Mesh& mesh, const task::Task& task,
-                          const StageOptions& options) {
-  const auto data = task.training();
-  const MicroBatch own(options.micro_batch, options.device, data ? task::typical_weight(*data) : 1);
-  return least_limit(mesh.world(), own, Deadline::after(options.timeout));
-}
-
 const char* word_for(parallel::schedule::What what) {
   using parallel::schedule::What;
   switch (what) {
@@ -95,6 +87,21 @@ bool any_recomputed(const std::vector<task::Segments>& segments) {
 
 }  // namespace
 
+// The stages of a lane must agree, and it does no harm that lanes do.
+MicroBatch agreed_limit(const parallel::Mesh& mesh, const task::Task& task,
+                        const StageOptions& options) {
+  const auto data = task.training();
+  const MicroBatch own(options.micro_batch, options.device, data ? task::typical_weight(*data) : 1);
+  return {least_limit(mesh.world(), own, Deadline::after(options.timeout)), options.device};
+}
+
+int micro_batches_of(const StageOptions& options, const parallel::MeshShape& shape,
+                     const MicroBatch& limit, std::int64_t samples) {
+  if (options.micro_batches > 0) return static_cast<int>(options.micro_batches);
+  return parallel::schedule::usual_micro_batches(options.schedule, shape.pipeline_ranks(), samples,
+                                                 limit.pieces(samples));
+}
+
 StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const parallel::Mesh> mesh,
                            parallel::pipeline::StageModel stage,
                            std::shared_ptr<parallel::pipeline::StageStore> store,
@@ -105,7 +112,7 @@ StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const paralle
       stage_(std::move(stage)),
       store_(std::move(store)),
       options_(std::move(options)),
-      limit_(agreed_limit(*mesh_, task_, options_), options_.device),
+      limit_(agreed_limit(*mesh_, task_, options_)),
       dealer_(mesh_, options_.speeds, options_.learns_speeds),
       segments_(segments_of(stage_, options_.recompute)),
       runner_(*mesh_, runner_options(options_, any_recomputed(segments_))) {
@@ -117,11 +124,7 @@ StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const paralle
 }
 
 int StageCompute::micro_batches(std::int64_t samples) const {
-  const int stages = mesh_->shape().pipeline_ranks();
-  if (options_.micro_batches > 0) return static_cast<int>(options_.micro_batches) * finer_;
-  return parallel::schedule::usual_micro_batches(options_.schedule, stages, samples,
-                                                 limit_.pieces(samples)) *
-         finer_;
+  return micro_batches_of(options_, mesh_->shape(), limit_, samples) * finer_;
 }
 
 Compute::Outcome StageCompute::try_run(std::int64_t samples,

@@ -49,6 +49,14 @@ struct StageOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
 
+/// The most samples that any rank of the mesh would compute at once. Collective.
+MicroBatch agreed_limit(const parallel::Mesh& mesh, const task::Task& task,
+                        const StageOptions& options);
+
+/// In how many micro-batches a pipeline has so many samples, until memory wants more.
+int micro_batches_of(const StageOptions& options, const parallel::MeshShape& shape,
+                     const MicroBatch& limit, std::int64_t samples);
+
 /// Use from one thread. All ranks of a replica make the same calls.
 class StageCompute {
  public:

@@ -9,16 +9,20 @@
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/measure/memory_check.h"
 #include "bimetal/train/pipeline/stage_compute.h"
 #include "bimetal/train/pipeline/unit_costs.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
 
-/// The stages of `mesh` (as make_mesh() has it) and their cuts; nothing of a job with one stage.
-/// Collective. Errors: those of choose_cuts(), the same on every rank.
+/// The stages of `mesh` (as make_mesh() has it) and their cuts, which of large models memory has a
+/// say in; nothing of a job with one stage. `batch`: weight of a global batch; what is planned
+/// becomes the plan of `memory`. Collective. Errors: those of choose_cuts() and
+/// MemoryCheck::refuse(), the same on every rank.
 StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
-                      const task::Task& task, const UnitProbe& probe, progress::Observer& observer);
+                      const task::Task& task, UnitProbe probe, std::int64_t batch,
+                      MemoryCheck& memory, progress::Observer& observer);
 
 /// For the run's report; nothing of a job with one stage.
 std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh);

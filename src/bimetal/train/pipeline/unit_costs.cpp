@@ -5,16 +5,21 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/host_allocator.h"
 #include "bimetal/parallel/pipeline/measured_cut.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
+#include "bimetal/train/measure/unit_memory.h"
 #include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/setup.h"
 #include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
@@ -22,9 +27,10 @@ namespace {
 
 class Measurement {
  public:
-  Measurement(const task::Task& task, const UnitProbe& probe)
-      : task_(task), probe_(probe), model_(task.make_model()) {
-    model_.to(probe.device, probe.dtype);
+  Measurement(const task::Task& task, const UnitProbe& probe) : task_(task), probe_(probe) {
+    if (probe.by_units) memory_ = UnitMemory::make(task, probe.device, probe.dtype);
+    model_ = memory_ ? memory_->model() : task.make_model();
+    if (!memory_) model_.to(probe.device, probe.dtype);
     const auto data = task.training();
     const auto samples = std::min(probe.samples, data->size());
     batch_ = task::to_device(task::batch_of(*data, 0, samples), probe.device);
@@ -55,33 +61,43 @@ class Measurement {
     seconds_[unit] += watch.seconds();
   }
 
+  // Backward of a unit follows its forward at once: what the gradient of its outputs is changes
+  // nothing in its time.
   void pass() {
-    const precision::CastCache cache;
     const task::DrawScope scope(draws_);
-    std::vector<task::Values> inputs, outputs;
+    auto inputs = task_.inputs(batch_);
     for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
-      inputs.push_back(unit == 0 ? task_.inputs(batch_) : leaves_of(outputs.back()));
-      timed(unit, [&] {
-        const precision::Autocast cast(probe_.device.type(), probe_.precision);
-        outputs.push_back(model_.units[unit].forward(inputs.back()));
-        if (unit + 1 == model_.units.size()) {
-          outputs.back() = {task_.loss_sum(outputs.back(), batch_)};
-        }
-      });
+      const precision::CastCache cache;
+      if (memory_) memory_->hold(unit);
+      const auto outputs = forward(unit, inputs);
+      backward(unit, outputs);
+      inputs = leaves_of(outputs);
+      if (memory_) memory_->drop(unit);
     }
-    for (auto unit = model_.units.size(); unit-- > 0;) {
-      task::Values from, gradients;
-      for (std::size_t i = 0; i < outputs[unit].size(); ++i) {
-        if (!outputs[unit][i].requires_grad()) continue;
-        from.push_back(outputs[unit][i]);
-        const bool last = unit + 1 == model_.units.size();
-        gradients.push_back(last ? torch::ones_like(from.back()) : inputs[unit + 1][i].grad());
-        if (!gradients.back().defined()) gradients.back() = torch::zeros_like(from.back());
-      }
-      if (from.empty()) continue;
-      timed(unit, [&] { torch::autograd::backward(from, gradients); });
+    if (memory_) memory_->drop_all();
+  }
+
+  task::Values forward(std::size_t unit, const task::Values& inputs) {
+    task::Values outputs;
+    timed(unit, [&] {
+      const precision::Autocast cast(probe_.device.type(), probe_.precision);
+      outputs = model_.units[unit].forward(inputs);
+      if (unit + 1 == model_.units.size()) outputs = {task_.loss_sum(outputs, batch_)};
+    });
+    return outputs;
+  }
+
+  void backward(std::size_t unit, const task::Values& outputs) {
+    task::Values from, gradients;
+    for (const auto& output : outputs) {
+      if (!output.requires_grad()) continue;
+      from.push_back(output);
+      gradients.push_back(torch::ones_like(output));
     }
-    for (auto& parameter : model_.parameters()) parameter.mutable_grad() = torch::Tensor();
+    if (!from.empty()) timed(unit, [&] { torch::autograd::backward(from, gradients); });
+    for (const auto& [name, parameter] : model_.units[unit].parameters) {
+      parameter.mutable_grad() = torch::Tensor();
+    }
   }
 
   static task::Values leaves_of(const task::Values& outputs) {
@@ -94,6 +110,7 @@ class Measurement {
 
   const task::Task& task_;
   const UnitProbe& probe_;
+  std::optional<UnitMemory> memory_;  ///< where parameters come by units
   task::Model model_;
   task::Values batch_;
   task::Draws draws_;
@@ -102,7 +119,7 @@ class Measurement {
 
 std::vector<double> by_elements(const task::Task& task) {
   std::vector<double> elements;
-  for (const auto& unit : task.make_model().units) {
+  for (const auto& unit : make_model_of_sizes(task).units) {
     double sum = 1;
     for (const auto& parameter : unit.parameters) {
       sum += static_cast<double>(parameter.tensor.numel());
@@ -161,12 +178,30 @@ std::vector<double> dealt_by(const job::ParallelConfig& parallel,
   return parallel.weights.size() == ranks ? parallel.weights : std::vector<double>();
 }
 
+/// As measured_cut(): where something is known of memory, with some of it to spare, or none, or
+/// lacking as much as a plan may be wrong by; where that does not do, as if nothing were known.
+std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& measured,
+                                     const parallel::MeshShape& shape, std::size_t pieces,
+                                     int micro_batches, const StageNeeds* needs) {
+  using parallel::pipeline::measured_cut;
+  constexpr double kParts[] = {1 - StageNeeds::kDoubt, 1.0, 1 + StageNeeds::kDoubt};
+  for (const double part : needs ? std::span<const double>(kParts) : std::span<const double>()) {
+    try {
+      return measured_cut(measured, shape, pieces, micro_batches, needs->within(part, pieces));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::OutOfMemory) throw;
+    }
+  }
+  return measured_cut(measured, shape, pieces, micro_batches);
+}
+
 }  // namespace
 
 std::vector<double> unit_seconds(const task::Task& task, const UnitProbe& probe) {
   std::vector<double> seconds;
   const auto error =
       without_memory_for(probe.device, [&] { seconds = Measurement(task, probe).run(); });
+  device::give_back_freed_memory();
   return error ? std::vector<double>() : seconds;
 }
 
@@ -176,7 +211,8 @@ int chunks_of(const job::MeshConfig& mesh) {
 
 ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
                        const parallel::MeshShape& shape, const task::Task& task,
-                       const UnitProbe& probe, progress::Observer& observer) {
+                       const UnitProbe& probe, const StageNeeds* needs,
+                       progress::Observer& observer) {
   using parallel::pipeline::begins_of;
   const auto elements = by_elements(task);
   const auto units = elements.size();
@@ -209,9 +245,8 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
         "the whole model does not fit into the memory of every worker, so that its units were not "
         "measured: stages have about as many parameters each; mesh.cuts sets others");
   }
-  return chosen(parallel::pipeline::measured_cut({all, units, parts, dealt_by(job.parallel, shape)},
-                                                 shape, pieces,
-                                                 static_cast<int>(job.mesh.micro_batches)));
+  return chosen(fitting_cut({all, units, parts, dealt_by(job.parallel, shape)}, shape, pieces,
+                            static_cast<int>(job.mesh.micro_batches), needs));
 }
 
 }  // namespace bimetal::train

@@ -1,0 +1,60 @@
+#pragma once
+// What each rank of a pipeline needs in memory of a model that is cut into stages, before it is.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/measured_cut.h"
+#include "bimetal/plan/memory/memory_plan.h"
+#include "bimetal/plan/mesh/stage_memory.h"
+#include "bimetal/progress/report.h"
+
+namespace bimetal::train {
+
+/// Samples of a step that go through one pipeline, if all replicas get as many.
+std::int64_t samples_of_pipeline(const parallel::MeshShape& shape, std::int64_t global_batch);
+
+/// By the planner's formulas (plan/mesh/stage_memory.h), of what every rank has measured.
+class StageNeeds {
+ public:
+  /// `measured`: of all ranks of `shape`, as MemoryCheck::measure() has it. A replica computes a
+  /// step of `job` in `micro_batches`. Tensors are whole.
+  StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
+             const parallel::MeshShape& shape, int micro_batches);
+
+  /// For a cut into `pieces` that takes no more than this part of each rank's room.
+  parallel::pipeline::PieceMemory within(double part, std::size_t pieces) const;
+
+  /// By rank, of a model whose pieces begin with these units.
+  std::vector<progress::MemoryReport> planned(const std::vector<std::size_t>& begins) const;
+
+  /// Who lacks more of what that takes than a plan may be wrong by, and what would help.
+  std::optional<std::string> lacking(const std::vector<std::size_t>& begins) const;
+
+  /// Of what there is, by which a plan may be wrong.
+  static constexpr double kDoubt = 0.1;
+
+ private:
+  int ranks() const { return shape_.ranks(); }
+  const plan::RankMemory& rank(int number) const;
+  double room_of(int number) const;
+  plan::StageLoad load_of(int number) const;
+  double bytes_of(int number, const std::vector<std::size_t>& begins) const;
+  double elements_of(int number, const std::vector<std::size_t>& begins) const;
+  template <typename Visit>
+  void visit_pieces(int number, const std::vector<std::size_t>& begins, Visit visit) const;
+
+  plan::MemoryInput measured_;
+  parallel::MeshShape shape_;
+  parallel::schedule::Kind kind_;
+  int micro_batches_;
+  bool cuts_given_;
+  double at_once_;  ///< samples of a micro-batch
+};
+
+}  // namespace bimetal::train
