@@ -32,11 +32,12 @@ constexpr int kMostThreadsPerCore = 16;
 void require_cores_for(const job::WorkerSpec& spec) {
   const int cores = usable_cores();
   if (spec.threads.value_or(1) <= kMostThreadsPerCore * cores) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("worker \"{}\": this machine has {} usable core{}, and a worker's threads "
-                          "may be {} for each: threads={} at most, and {} is usually fastest",
-                          job::to_string(spec), cores, cores == 1 ? "" : "s", kMostThreadsPerCore,
-                          kMostThreadsPerCore * cores, cores));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("worker \"{}\": this machine has {} usable core{}, and a worker's threads "
+                  "may be {} for each: threads={} at most, and {} is usually fastest",
+                  job::to_string(spec), cores, cores == 1 ? "" : "s", kMostThreadsPerCore,
+                  kMostThreadsPerCore * cores, cores));
 }
 
 torch::Device accelerator(torch::DeviceType type, int index) {

@@ -141,10 +141,9 @@ int conclude(const launch::HostsResult& result, int ranks) {
   }
   if (!result.failure) return kSuccess;
   const auto& [rank, host, pid, exit, misses_module] = *result.failure;
-  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
-                              launch::how_it_ended(exit),
-                              ranks > 1 ? "; the other ranks were stopped" : "",
-                              misses_module ? kOtherPython : ""));
+  print_to_errors(fmt::format(
+      "bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid, launch::how_it_ended(exit),
+      ranks > 1 ? "; the other ranks were stopped" : "", misses_module ? kOtherPython : ""));
   return exit.signal != 0 ? 128 + exit.signal : exit.status;
 }
 

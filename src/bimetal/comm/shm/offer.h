@@ -23,7 +23,8 @@ struct Offer {
 
 std::vector<std::byte> encode_offer(const Offer& offer);
 
-/// Error(CorruptData) for less or more than an offer. Its transport is as it came: ranks compare it.
+/// Error(CorruptData) for less or more than an offer. Its transport is as it came: ranks compare
+/// it.
 Offer decode_offer(std::span<const std::byte> bytes);
 
 }  // namespace bimetal::comm
