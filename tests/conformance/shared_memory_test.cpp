@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -150,6 +151,45 @@ TEST_P(Allocated, MayBeGivenBackAndOutlivesItsGroup) {
 }
 
 class AllocatedShared : public Allocated {};
+
+int times_in_place(const Group& group) {
+  const auto record = group.flight_recorder();
+  int times = 0;
+  for (auto at = record.find("in place"); at != std::string::npos;
+       at = record.find("in place", at + 1)) {
+    ++times;
+  }
+  return times;
+}
+
+// Numbers alone would be the same through slots.
+TEST_P(AllocatedShared, LongCallsAreDoneInPlace) {
+  on_ranks([&](int rank, Group group) {
+    constexpr std::size_t kPart = 50000;
+    const auto own = static_cast<std::size_t>(rank);
+    const auto size = static_cast<std::size_t>(group.size());
+    const GroupMemory memory = group.allocate(size * kPart * 4);
+    std::byte* const place = memory.bytes().data();
+    const Buffer whole{place, size * kPart, DType::float32};
+    std::vector<std::size_t> counts(size, kPart);
+    counts.front() = 0;  // that rank gives nothing to an all-gather, and gets nothing of a sum
+    counts.back() = 2 * kPart;
+    std::vector<float> part(counts[own]);
+    const Buffer elsewhere{part.data(), part.size(), DType::float32};
+
+    group.all_reduce(whole).wait();
+    EXPECT_EQ(times_in_place(group), 1);
+    group.reduce_scatter(whole, elsewhere, counts).wait();
+    EXPECT_EQ(times_in_place(group), 2);
+    const auto begin = std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
+    const Buffer within{place + begin * 4, counts[own], DType::float32};
+    group.all_gather(rank == 0 ? Buffer{nullptr, 0, DType::float32} : within, whole, counts).wait();
+    EXPECT_EQ(times_in_place(group), 3);
+    // From elsewhere through slots.
+    group.all_gather(elsewhere, whole, counts).wait();
+    EXPECT_EQ(times_in_place(group), 3);
+  });
+}
 
 TEST_P(AllocatedShared, DifferentSizesAreAnError) {
   on_ranks([&](int rank, Group group) {

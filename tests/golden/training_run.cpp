@@ -14,6 +14,7 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
+#include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
@@ -51,11 +52,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind,
   }
   return std::make_unique<torch::optim::SGD>(parameters,
                                              torch::optim::SGDOptions(0.02).momentum(0.9));
-}
-
-template <typename Value>
-const Value& of_rank(const std::vector<Value>& in_turn, int rank) {
-  return in_turn.at(static_cast<std::size_t>(rank) % in_turn.size());
 }
 
 /// As optim::make_shard_optimizer has it for the job file.
@@ -225,8 +221,11 @@ class Worker {
 
   std::unique_ptr<torch::optim::Optimizer> make_own_optimizer(const task::Model& model) const {
     const bool adam = plan_.optimizer == Optimizer::adam || plan_.optimizer == Optimizer::adamw;
-    return sharded_ && adam ? make_shard_optimizer(plan_, replicas_.rank(), optimized(model))
-                            : make_optimizer(plan_.optimizer, optimized(model));
+    if (!sharded_ || !adam) return make_optimizer(plan_.optimizer, optimized(model));
+    auto made = make_shard_optimizer(plan_, replicas_.rank(), optimized(model));
+    dynamic_cast<optim::MergedUpdate&>(*made).set_after_parameter(
+        [sharded = sharded_](const torch::Tensor& piece) { sharded->updated(piece); });
+    return made;
   }
 
   std::vector<torch::Tensor> optimized(const task::Model& model) const {

@@ -66,6 +66,12 @@ struct TrainingPlan {
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };
 
+/// What `rank` has of what ranks have in turn.
+template <typename Value>
+const Value& of_rank(const std::vector<Value>& in_turn, int rank) {
+  return in_turn.at(static_cast<std::size_t>(rank) % in_turn.size());
+}
+
 /// Trains ImageTask, TokenTask or LanguageTask by train::TrainingStep, reshuffled each epoch, for
 /// plan.steps steps. Data and start are the same in every call; ranks but the first start from
 /// elsewhere and have to be brought there.

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "bimetal/comm/group_memory.h"
@@ -51,8 +52,11 @@ class GroupRoom::Places {
   std::map<std::size_t, std::size_t> ends_;  ///< of what is in use, by its beginning
 };
 
-GroupRoom::GroupRoom(comm::Group& group, std::size_t bytes) {
+GroupRoom::GroupRoom(comm::Group& group, std::size_t bytes, bool here) {
   if (bytes == 0 || group.size() == 1 || group.transport() != comm::Transport::shm) return;
+  std::int32_t everywhere[] = {here ? 1 : 0};
+  group.all_reduce(comm::buffer(std::span(everywhere)), comm::ReduceOp::min).wait();
+  if (everywhere[0] == 0) return;
   auto memory = group.allocate(bytes);
   if (memory.shared()) places_ = std::make_shared<Places>(std::move(memory));
 }

@@ -19,9 +19,9 @@ class GroupRoom {
  public:
   /// None: all tensors are ordinary ones.
   GroupRoom() = default;
-  /// Collective, with the same number of bytes on all ranks; none where they share no memory.
-  /// Errors: those of Group::allocate().
-  GroupRoom(comm::Group& group, std::size_t bytes);
+  /// Collective, with the same number of bytes on all ranks; none where they share no memory, or
+  /// where some have no tensors for it to be `here`. Errors: those of Group::allocate().
+  GroupRoom(comm::Group& group, std::size_t bytes, bool here = true);
 
   /// What tensors of so many bytes each take in it, all at once.
   static std::size_t bytes_for(std::span<const std::size_t> tensors);

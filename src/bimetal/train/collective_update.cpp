@@ -96,12 +96,22 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
   result.skipped = !update(step, result.figures, optimizer);
-  if (!result.skipped) {
-    store_.after_update();
-    if (!copies) parallel::merge_over_ranks(statistics_, store_.group(), timeout_);
-  }
-  update_seconds_ = inspect_seconds + updating.seconds();
+  const double waited = result.skipped ? 0 : spread_update(copies);
+  update_seconds_ = inspect_seconds + updating.seconds() - waited;
+  result.wait_seconds += waited;
+  result.communicate_seconds += waited;
+  wait_seconds_ += waited;
+  communicate_seconds_ += waited;
   return result;
+}
+
+/// How long this rank has waited for others to have updated theirs.
+double CollectiveUpdate::spread_update(bool copies) {
+  const double before = store_.wait_seconds();
+  store_.after_update();
+  const double waited = store_.wait_seconds() - before;
+  if (!copies) parallel::merge_over_ranks(statistics_, store_.group(), timeout_);
+  return waited;
 }
 
 /// What this rank does by itself; false: the step is skipped.

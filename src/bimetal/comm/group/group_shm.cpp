@@ -136,14 +136,19 @@ Group::Impl::Body Group::Impl::in_shared_memory(const Call& call, const Operands
   }
   InPlace in_place;
   in_place.possible = !arenas_.empty();
+  // Of a rank that has nothing to give nothing need be anywhere: it goes with what it gets.
+  const auto reached = reached_by_others(call, operands);
+  const std::span<const std::byte> asked = reached.empty() ? operands.output : reached;
   for (const auto& known : arenas_) {
     const auto arena = known.lock();
-    if (arena && arena->holds(reached_by_others(call, operands))) in_place.arena = arena;
+    if (arena && arena->holds(asked)) in_place.arena = arena;
   }
   return [team, operands, in_place](Channel& channel) {
     channel.note_algorithm("shared memory, pipelined");
     ChannelGuard guard(channel);
-    run_pipelined(*team, channel.call(), operands, in_place, guard);
+    if (run_pipelined(*team, channel.call(), operands, in_place, guard)) {
+      channel.note_algorithm("shared memory, in place");
+    }
   };
 }
 

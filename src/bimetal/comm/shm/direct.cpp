@@ -119,7 +119,8 @@ bool run_in_place(ShmTeam& team, const Call& call, const Operands& operands,
                   const std::shared_ptr<const Arena>& arena, WaitGuard& guard) {
   std::optional<ShmTeam::Place> own;
   if (arena) {
-    const auto offset = reached_by_others(call, operands).data() - arena->own().data();
+    const auto reached = reached_by_others(call, operands);
+    const auto offset = reached.empty() ? 0 : reached.data() - arena->own().data();
     own = ShmTeam::Place{arena->number(), static_cast<std::uint64_t>(offset)};
   }
   team.post_place(own);

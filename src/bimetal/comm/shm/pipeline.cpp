@@ -255,15 +255,8 @@ void Pipeline::all_to_all() {
       });
 }
 
-}  // namespace
-
-void run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
-                   const InPlace& in_place, WaitGuard& guard) {
-  team.begin(call, guard);
-  if (in_place.possible && others_reach(call.operation) &&
-      run_in_place(team, call, operands, in_place.arena, guard)) {
-    return;
-  }
+void run_through_slots(ShmTeam& team, const Call& call, const Operands& operands,
+                       WaitGuard& guard) {
   Pipeline pipeline(team, call, operands, guard);
   const bool at_root = team.rank() == call.root;
   switch (call.operation) {
@@ -280,6 +273,19 @@ void run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
     case Operation::send_recv: break;
   }
   throw Error(ErrorCode::Internal, "an operation without an algorithm in shared memory");
+}
+
+}  // namespace
+
+bool run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
+                   const InPlace& in_place, WaitGuard& guard) {
+  team.begin(call, guard);
+  if (in_place.possible && others_reach(call.operation) &&
+      run_in_place(team, call, operands, in_place.arena, guard)) {
+    return true;
+  }
+  run_through_slots(team, call, operands, guard);
+  return false;
 }
 
 }  // namespace bimetal::comm

@@ -21,8 +21,8 @@ struct InPlace {
 /// that the arithmetic and the bytes read are spread evenly (reduce-scatter and all-gather within
 /// the chunk). Per rank and byte of an all-reduce over n ranks: (n-1)/n copied in, 1 read for the
 /// reduction, 2/n written, (n-1)/n copied out.
-/// Where what others reach of all ranks' data lies in one arena they do so there (direct.h).
-void run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
+/// Where what others reach of all ranks' data lies in one arena they do so there (direct.h): true.
+bool run_pipelined(ShmTeam& team, const Call& call, const Operands& operands,
                    const InPlace& in_place, WaitGuard& guard);
 
 }  // namespace bimetal::comm

@@ -78,7 +78,8 @@ std::vector<torch::Tensor> GradientReducer::make_memory(const std::vector<Bucket
   for (const auto& plan : plans) {
     bytes.push_back(Bucket::elements(plan) * c10::elementSize(plan.dtype));
   }
-  const auto room = shared ? GroupRoom(group, GroupRoom::bytes_for(bytes)) : GroupRoom();
+  const auto room =
+      shared ? GroupRoom(group, GroupRoom::bytes_for(bytes), device_.is_cpu()) : GroupRoom();
   std::vector<torch::Tensor> flats;
   for (const auto& plan : plans) {
     const auto count = Bucket::elements(plan);

@@ -77,7 +77,6 @@ class GradientShards {
     torch::Tensor flat;  ///< undefined: nothing has come yet
     std::vector<bool> filled;
     std::size_t missing = 0;
-    bool sent = false;
   };
   struct Place {
     std::size_t flat = 0, slot = 0;

@@ -139,7 +139,6 @@ void HookedModel::finish() {
 
 void HookedModel::after_update() {
   sharded_.after_update();
-  sharded_.impl_->own_wait += std::exchange(sharded_.impl_->renewal_wait, 0);
 }
 
 void HookedModel::end_passes() {

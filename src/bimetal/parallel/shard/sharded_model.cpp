@@ -102,7 +102,8 @@ GroupRoom ShardedModel::Impl::room_of_whole() {
   for (const auto& plan : plans) {
     bytes.push_back(static_cast<std::size_t>(plan.count) * c10::elementSize(plan.dtype));
   }
-  return {gathering, GroupRoom::bytes_for(bytes)};
+  const bool here = trained.empty() || trained.front().tensor.is_cpu();
+  return {gathering, GroupRoom::bytes_for(bytes), here};
 }
 
 std::vector<std::vector<std::size_t>> ShardedModel::Impl::needs() const {
@@ -266,7 +267,7 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
   impl_->in_step = true;
   for (auto& piece : impl_->pieces) piece.tensor.mutable_grad() = torch::Tensor();
   impl_->gradients->begin();
-  impl_->own_wait = std::exchange(impl_->renewal_wait, 0);
+  impl_->own_wait = 0;
   impl_->span.begin();
   impl_->stage_passes = 0;
   impl_->joined_others = false;
@@ -316,7 +317,7 @@ void ShardedModel::updated(const torch::Tensor& piece) {
 void ShardedModel::after_update() {
   const auto before = impl_->renewal->wait_seconds();
   impl_->renewal->complete();
-  impl_->renewal_wait += impl_->renewal->wait_seconds() - before;
+  impl_->own_wait += impl_->renewal->wait_seconds() - before;
   let_go_of_kept();
 }
 

@@ -39,7 +39,7 @@ struct ShardedModelOptions {
   std::vector<double> weights;         ///< of each rank's shard; the same on every rank
   std::size_t flat_bytes = 25u << 20;  ///< levels 1 and 2: about so much travels at once
   Kept kept = Kept::OnDevice;
-  std::filesystem::path folder;  ///< OnDisk: of the file, which goes with this process
+  std::filesystem::path folder = {};  ///< OnDisk: of the file, which goes with this process
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
   /// Level 3: the parameters to be cut up are hollow (hollow_out), and the pieces have any values,
   /// for the caller to fill; after_update() is due then.

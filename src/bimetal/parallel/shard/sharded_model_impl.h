@@ -79,7 +79,6 @@ struct ShardedModel::Impl {
   bool in_step = false, in_pass = false, in_backward = false;
   bool hooked = false;  ///< a HookedModel's
   double wait_before = 0, own_wait = 0;
-  double renewal_wait = 0;  ///< in after_update(), for the next step to count
   ExchangeSpan span;
   std::optional<comm::Work> stage_agreement;               ///< under way, on what comes next
   std::shared_ptr<std::vector<std::int32_t>> most_passes;  ///< of any rank in this step

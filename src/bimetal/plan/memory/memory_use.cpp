@@ -211,7 +211,9 @@ class StepWalk {
     MemoryUse use;
     use.parameters = whole_ + (keeping_.level == 3 ? with_copy() * whole_ : 0);
     if (keeping_.level == 3 && facts_.by_units) use.parameters = kept_parameters() + largest;
-    use.buffers = in_shards() ? largest : 0;
+    // In memory that all see the parameters have a place of their own, set aside at once.
+    const bool beside = room_ > 0 && keeping_.level < 3;
+    use.buffers = beside ? whole_ : in_shards() ? largest : 0;
     consider("the start, when the model is made", use);
   }
 

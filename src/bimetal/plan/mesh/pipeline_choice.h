@@ -12,7 +12,7 @@ namespace bimetal::plan {
 struct PipelineOptions {
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int micro_batches = 1;
-  Keeping keeping = {};  ///< level 0 or 1, recomputation of each unit or none
+  Keeping keeping = {};  ///< level 0 to 3, recomputation of each unit or none
 };
 
 /// Cuts the model for these stages (schedule/cut.h) and predicts the step by plain_bound and the

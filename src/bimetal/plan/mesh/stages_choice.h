@@ -18,7 +18,7 @@ struct StagesWish {
   bool parts_by_speed = false;
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int micro_batches = 0;  ///< 0: as many as a run takes by itself
-  Keeping keeping = {};   ///< level (pipelines: 0 to 2 of each stage's replicas), recomputation
+  Keeping keeping = {};   ///< level (pipelines: 0 to 3 of each stage's replicas), recomputation
   bool pipelines = true;  ///< the job has nothing that refuses them
   bool uneven = true;     ///< nor stages with replicas of their own number
 };

@@ -124,6 +124,16 @@ bool may_have_stages(job::JobConfig job) {
   return job::is_possible(job);
 }
 
+/// What all ranks keep elsewhere: a mesh is to fit any of them.
+plan::Keeping kept_by_all(const plan::MemoryInput& input) {
+  auto keeping = plan::asked_of(input, input.ranks.front());
+  for (const auto& rank : input.ranks) {
+    if (rank.optimizer == plan::Place::Device) keeping.optimizer = plan::Place::Device;
+    if (rank.parameters == plan::Place::Device) keeping.parameters = plan::Place::Device;
+  }
+  return keeping;
+}
+
 plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured) {
   return {.stages = static_cast<int>(job.mesh.stages),
           .replicas = static_cast<int>(job.mesh.replicas),
@@ -132,7 +142,7 @@ plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured
           .parts_by_speed = job.mesh.tensor_parts == "speed",
           .schedule = parallel::schedule::kind_named(job.mesh.schedule),
           .micro_batches = static_cast<int>(job.mesh.micro_batches),
-          .keeping = plan::asked_of(measured.memory_input, measured.memory_input.ranks.front()),
+          .keeping = kept_by_all(measured.memory_input),
           .pipelines = !measured.own_optimizer && may_have_stages(job),
           .uneven = job.parallel.balance == balance::Policy::Auto};
 }

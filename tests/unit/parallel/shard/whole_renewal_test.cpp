@@ -1,0 +1,99 @@
+// Updated parts on their way to all ranks.
+
+#include "bimetal/parallel/shard/whole_renewal.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <vector>
+
+#include "support/thread_ranks.h"
+
+namespace bimetal::parallel::shard {
+namespace {
+
+/// Three flat tensors of one parameter of six elements each, of which rank 0 keeps four, and of the
+/// second all.
+std::vector<FlatPlan> three_plans() {
+  std::vector<FlatPlan> plans(3);
+  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
+    plans[flat].slots = {{.parameter = flat, .offset = 0, .count = 6}};
+    plans[flat].count = 6;
+    plans[flat].counts = {4, 2};
+  }
+  plans[1].counts = {6, 0};
+  return plans;
+}
+
+/// Parts that each rank has set to a number of its own, told of in the order given.
+void update(WholeRenewal& renewal, std::vector<FlatParameters>& flats, double value,
+            const std::vector<std::size_t>& order) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& flat : flats) torch::Tensor(flat.own()).fill_(value);
+  for (const auto flat : order) renewal.updated(flat);
+}
+
+void expect_whole(const std::vector<FlatParameters>& flats, double value) {
+  for (std::size_t flat = 0; flat < flats.size(); ++flat) {
+    const auto first = flat == 1 ? 6 : 4;
+    const auto& whole = flats[flat].whole();
+    EXPECT_TRUE(whole.narrow(0, 0, first).eq(value).all().item<bool>()) << flat << whole;
+    EXPECT_TRUE(whole.narrow(0, first, 6 - first).eq(value + 1).all().item<bool>())
+        << flat << whole;
+  }
+}
+
+TEST(WholeRenewal, RanksMayUpdateInUnlikeOrdersAndLeavePiecesOut) {
+  testing::run_ranks(2, [](int rank, comm::Group group) {
+    const auto plans = three_plans();
+    std::vector<torch::Tensor> parameters;
+    std::vector<FlatParameters> flats;
+    for (const auto& plan : plans) {
+      parameters.push_back(torch::zeros({6}));
+      flats.emplace_back(plan, std::vector{parameters.back()}, rank);
+    }
+    // The second has no piece on rank 1, and the third two on rank 0.
+    const std::vector<WholeRenewal::Flat> renewed = {
+        {0, 1}, {1, rank == 0 ? std::size_t{1} : std::size_t{0}}, {2, rank == 0 ? 2U : 1U}};
+    WholeRenewal renewal(renewed, plans, flats, group, std::chrono::seconds(20));
+
+    update(renewal, flats, 10 + rank,
+           rank == 0 ? std::vector<std::size_t>{2, 1, 0, 2} : std::vector<std::size_t>{0, 2});
+    renewal.complete();
+    expect_whole(flats, 10);
+    EXPECT_EQ(parameters[0][5].item<float>(), 11);
+
+    // A piece without a gradient; all without one; and one told of too often.
+    update(renewal, flats, 20 + rank,
+           rank == 0 ? std::vector<std::size_t>{0, 1} : std::vector<std::size_t>{0, 2, 2});
+    renewal.complete();
+    expect_whole(flats, 20);
+    update(renewal, flats, 30 + rank, {});
+    renewal.complete();
+    expect_whole(flats, 30);
+    EXPECT_GE(renewal.wait_seconds(), 0);
+  });
+}
+
+// What is on its way is there while the optimizer still goes on: the first need not wait for all.
+TEST(WholeRenewal, BeginsWithWhatIsThrough) {
+  testing::run_ranks(2, [](int rank, comm::Group group) {
+    const auto plans = three_plans();
+    std::vector<FlatParameters> flats;
+    for (const auto& plan : plans) flats.emplace_back(plan, std::vector{torch::zeros({6})}, rank);
+    WholeRenewal renewal({{0, 1}, {2, 1}}, plans, flats, group, std::chrono::seconds(20));
+    update(renewal, flats, 5 + rank, {0});
+    const auto& other = flats[0].whole()[rank == 0 ? 5 : 0];
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (other.item<float>() == 0 && std::chrono::steady_clock::now() < end) {
+    }
+    EXPECT_EQ(other.item<float>(), rank == 0 ? 6 : 5);
+    EXPECT_EQ(flats[2].whole()[rank == 0 ? 5 : 0].item<float>(), 0);
+    renewal.complete();
+    EXPECT_EQ(flats[2].whole()[rank == 0 ? 5 : 0].item<float>(), rank == 0 ? 6 : 5);
+  });
+}
+
+}  // namespace
+}  // namespace bimetal::parallel::shard
