@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 versions=("$@")
 if [ $# -eq 0 ]; then versions=(2.14.1 2.15.0); fi
 beside_torch=("scikit-build-core>=0.11")
-topics=(package collectives training zero tokens balance futures failures pipeline)
+topics=(package collectives training zero tokens balance futures failures pipeline pipeline_behaviour tensor_behaviour tensor_parts)
 
 # pip builds with the compiler and CMake that are there. A toolkit that this machine may have is not looked for.
 build() {

@@ -147,6 +147,15 @@ class Room(TextJob):
         for one, other in zip(alone, stages):
             self.assertAlmostEqual(one / other, 1, delta=1e-5)
 
+    def test_stages_with_states_on_a_disk_need_no_room_for_them(self):
+        folder = self.folder / "offload"
+        folder.mkdir()
+        job = self.write_large_job("disk", mesh__stages=2, train__optimizer="adam", zero__level=1, zero__offload_optimizer="disk",
+                                   zero__offload_path=str(folder))
+        _, report = self.losses(job, ("cpu:threads=1,memory=520MB", "cpu:threads=1,memory=230MB"))
+        self.assertGreaterEqual(report["mesh"]["begins"][1], 6, "of ten units, equally fast")
+        self.assertEqual(list(folder.iterdir()), [])
+
     def test_cuts_that_do_not_fit_are_refused(self):
         job = self.train(self.write_large_job("equal", mesh__stages=2, mesh__cuts=[5]), workers=self.WORKERS).wait()
         self.assertNotEqual(job.status, 0)

@@ -176,7 +176,7 @@ constexpr Combination kImpossible[] = {
        return asked.in_parts() && asked.job.mesh.stages == 1 && asked.job.zero.level > 1 &&
               asked.job.mesh.tensor_parts == "speed";
      },
-     "mesh.tensor_weights = \"speed\" does not go with zero.level 2 and 3, at which nothing is "
+     "mesh.tensor_weights = \"speed\" does not go with zero.level 2 and 3, at which no steps are "
      "measured before training; take \"equal\" or numbers, or zero.level = 1"},
     {[](const Asked& asked) {
        const auto& optimizer = asked.job.train.optimizer;

@@ -27,6 +27,15 @@ TEST(StageMemory, ReplicasShareWhatTheirLevelCuts) {
   EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 2)), 1000 * (4 + 4 / 2 + 8 / 2));
 }
 
+TEST(StageMemory, ShardsMayBeUnequal) {
+  const auto facts = two_units();
+  auto load = of_replicas(2, 2);
+  load.shard = 0.75;
+  EXPECT_EQ(unit_bytes(facts, 1, load), 1000 * (4 + 4 * 0.75 + 8 * 0.75));
+  load.keeping.level = 0;
+  EXPECT_EQ(unit_bytes(facts, 1, load), unit_bytes(facts, 1, of_replicas(2, 0)));
+}
+
 // In a step all are whole, and a shard lies in the whole; or, of what comes in half or stays,
 // beside it. Autocast then makes no copies.
 TEST(StageMemory, ParametersAreWholeInAStepAtLevel3) {
@@ -75,11 +84,14 @@ TEST(StageMemory, CopiesOfParametersCountOnceAndWithTheirUnit) {
 }
 
 TEST(StageMemory, OfStatesOnADiskAWindowIsInMemory) {
-  const auto facts = two_units();
+  auto facts = two_units();
   StageLoad load = of_replicas(1, 1);
   load.keeping.optimizer = Place::Disk;
   EXPECT_EQ(unit_bytes(facts, 1, load), 1000 * (4 + 4));
-  EXPECT_EQ(stage_bytes(facts, 1, 2, load), 1000 * (4 + 4 + 4) + 400 * (4 + 4) + kDiskWindow);
+  EXPECT_EQ(stage_bytes(facts, 1, 2, load), 1000 * (4 + 4 + 4) + 400 * (4 + 4) + 1400 * 8)
+      << "smaller than a window";
+  facts.units[1].parameters = 4'000'000;
+  EXPECT_EQ(stage_bytes(facts, 1, 2, load), 4e6 * (4 + 4 + 4) + 400 * (4 + 4) + kDiskWindow);
 }
 
 }  // namespace

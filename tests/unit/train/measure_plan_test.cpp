@@ -2,13 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/plan/link_probe.h"
+#include "support/forked_child.h"
 #include "support/thread_ranks.h"
+#include "unit/data/text/token_files.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal::train {
@@ -93,6 +96,49 @@ TEST(MeasurePlan, PartsAreForWhoMayHaveThem) {
   job.zero = {};
   job.mesh.sequence_parallel = true;
   EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.level_in_parts, 0);
+}
+
+/// Eight blocks of 12.6 MB, which are made one by one.
+job::JobConfig job_of_eight_blocks(const std::filesystem::path& folder) {
+  for (const char* name : {"train.tokens", "test.tokens"}) {
+    const auto bytes = data::test::token_bytes(data::test::counted(200));
+    std::ofstream(folder / name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+  job::JobConfig job;
+  job.model.name = "gpt2";
+  job.model.layers = 8;
+  job.model.width = 512;
+  job.model.heads = 8;
+  job.model.context = 16;
+  job.data.name = "tokens";
+  job.data.path = folder.string();
+  job.train.global_batch = 4;
+  job.train.dtype = "float32";
+  job.mesh.tensor = job::kAutoTensor;
+  job.mesh.tensor_parts = "speed";
+  return job;
+}
+
+// Two models would be needed to measure parts, of which there is room for less.
+TEST(MeasurePlan, WhatIsTooLargeForPartsIsMeasuredUnitByUnit) {
+  const test::TemporaryFolder folder;
+  const auto job = job_of_eight_blocks(folder.path());
+  bimetal::test::ForkedChild child([&] {
+    int result = 1;
+    bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
+      TrainerOptions options;
+      options.worker = job::parse_worker_spec("cpu:threads=1,memory=160MiB");
+      options.host_name = "host";
+      progress::Observer observer;
+      const auto plan = measure_meshes(job, group, options, observer);
+      const auto& facts = plan.memory_input.ranks.front().facts;
+      result = plan.mesh_input.parts ? 2 : facts.units.empty() ? 3 : facts.by_units ? 0 : 4;
+    });
+    return result;
+  });
+  EXPECT_EQ(child.wait(), 0);
 }
 
 TEST(MeasurePlan, WeightsOfAMeshsReplicasAreNotThoseOfItsRanks) {

@@ -222,7 +222,6 @@ MemoryInput at_least(MemoryInput input, bool recompute) {
 }
 
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan) {
-  constexpr double kDoubt = 0.1;
   for (std::size_t r = 0; r < input.ranks.size(); ++r) {
     const double room = std::min(input.ranks[r].room, input.ranks[r].pool_room);
     if (plan.asked().missing[r] > kDoubt * room) return true;

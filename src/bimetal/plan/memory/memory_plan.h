@@ -83,7 +83,10 @@ std::vector<double> shards_by_room(const MemoryInput& input);
 /// get by with what there is. What training comes to by itself where memory fails.
 MemoryInput at_least(MemoryInput input, bool recompute);
 
-/// Whether what was asked for fails by more than a plan may be wrong: a tenth of what there is.
+/// Of what there is, by which a plan may be wrong.
+inline constexpr double kDoubt = 0.1;
+
+/// Whether what was asked for fails by more than that.
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan);
 
 /// "ZeRO level 3, recomputing each unit, optimizer state on disk", as keys of the job file with

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/schedule/cut.h"
+#include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/dealt.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
 #include "bimetal/plan/mesh/stage_memory.h"
@@ -129,34 +129,54 @@ class Chooser {
     for (std::size_t s = 0; s < layout_.size(); ++s) {
       auto& seconds = problem.seconds.emplace_back(units, 0.0);
       auto& bytes = problem.bytes.emplace_back(units, 0.0);
-      double memory = std::numeric_limits<double>::infinity();
+      const auto loads = loads_of(s);
+      const auto rooms = rooms_of(s, loads);
+      const double least = std::ranges::min(rooms);
       std::vector<std::vector<double>> each(units);
       for (std::size_t r = 0; r < layout_[s].size(); ++r) {
         const int device = layout_[s][r];
-        const auto load = load_of(s, r);
+        const auto& load = loads[r];
+        const double scale = scale_to(least, rooms[r]);
         for (std::size_t u = 0; u < units; ++u) {
           const auto unit =
               passes_of(input_, cluster_, device, u, u + 1, load.at_once, recomputed());
           each[u].push_back(unit.forward + unit.backward);
-          bytes[u] = std::max(bytes[u], unit_bytes(facts_of(input_, cluster_, device), u, load));
+          bytes[u] =
+              std::max(bytes[u], scale * unit_bytes(facts_of(input_, cluster_, device), u, load));
         }
-        memory = std::min(memory, cluster_.device(device).memory_bytes -
-                                      passing_bytes(facts_of(input_, cluster_, device), load));
       }
       for (std::size_t u = 0; u < units; ++u) {
         seconds[u] = choice_.even() ? std::ranges::max(each[u]) : shared_seconds(each[u]);
       }
-      problem.memory.push_back(std::max(0.0, memory));
+      problem.memory.push_back(least);
     }
     problem.send = sends(units);
     return problem;
   }
 
-  StageLoad load_of(std::size_t stage, std::size_t replica) const {
-    return {.replicas = static_cast<double>(layout_[stage].size()),
-            .at_once = at_once(choice_, stage, replica),
-            .in_flight = under_way(choice_, stage, replica),
-            .keeping = options_.keeping};
+  std::vector<StageLoad> loads_of(std::size_t stage) const {
+    const auto& devices = layout_[stage];
+    const auto shards = shards_by_memory(cluster_, devices);
+    std::vector<StageLoad> loads;
+    for (std::size_t r = 0; r < devices.size(); ++r) {
+      loads.push_back({.replicas = static_cast<double>(devices.size()),
+                       .shard = shards[r],
+                       .at_once = at_once(choice_, stage, r),
+                       .in_flight = under_way(choice_, stage, r),
+                       .keeping = options_.keeping});
+    }
+    return loads;
+  }
+
+  /// What each replica of the stage has for its units.
+  std::vector<double> rooms_of(std::size_t stage, const std::vector<StageLoad>& loads) const {
+    std::vector<double> rooms;
+    for (std::size_t r = 0; r < loads.size(); ++r) {
+      const int device = layout_[stage][r];
+      const double passing = passing_bytes(facts_of(input_, cluster_, device), loads[r]);
+      rooms.push_back(std::max(0.0, cluster_.device(device).memory_bytes - passing));
+    }
+    return rooms;
   }
 
   /// Which stages a cut lies between is not known yet: the slowest link counts.
@@ -213,8 +233,10 @@ void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& cho
   std::vector<double> needed;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
+    const auto shards = shards_by_memory(cluster, stage.devices);
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
       const StageLoad load{.replicas = static_cast<double>(stage.devices.size()),
+                           .shard = shards[r],
                            .at_once = at_once(choice, s, r),
                            .in_flight = under_way(choice, s, r),
                            .keeping = choice.keeping};

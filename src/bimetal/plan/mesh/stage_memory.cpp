@@ -1,6 +1,7 @@
 #include "bimetal/plan/mesh/stage_memory.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace bimetal::plan {
 namespace {
@@ -50,9 +51,15 @@ double autocast_bytes(double copies, const StageLoad& load) {
   return load.keeping.recomputed_at_once > 0 ? copies : 2 * copies;
 }
 
-/// What is in memory of states that are on a disk.
-double window(const StageLoad& load) {
-  return load.keeping.optimizer == Place::Disk ? kDiskWindow : 0;
+/// Of all states of its stage those that this device keeps.
+double shard_of_states(const StageLoad& load) {
+  return load.keeping.level > 0 ? load.shard : 1;
+}
+
+/// What is in memory of states that are on a disk, of so many elements.
+double window(const ModelFacts& facts, double elements, const StageLoad& load) {
+  if (load.keeping.optimizer != Place::Disk) return 0;
+  return std::min(kDiskWindow, shard_of_states(load) * facts.state_bytes * elements);
 }
 
 /// What a unit alone uses, whole as in a step. At level 3 a shard lies apart but where it is a part
@@ -60,8 +67,8 @@ double window(const StageLoad& load) {
 double whole_bytes(const ModelFacts& facts, const UnitFacts& unit, const StageLoad& load) {
   const double whole = static_cast<double>(unit.parameters) * facts.element_bytes;
   if (load.keeping.level < 3) return whole;
-  const double apart = static_cast<double>(unit.halved + unit.resident) * facts.element_bytes /
-                       std::max(1.0, load.replicas);
+  const double apart =
+      static_cast<double>(unit.halved + unit.resident) * facts.element_bytes * load.shard;
   return whole - static_cast<double>(unit.halved) * (facts.element_bytes - facts.half_bytes) +
          apart;
 }
@@ -69,12 +76,18 @@ double whole_bytes(const ModelFacts& facts, const UnitFacts& unit, const StageLo
 /// What a parameter takes beside itself. The gradient of one that another stage has, too, is whole
 /// to the end of a step.
 double beside(const ModelFacts& facts, const StageLoad& load, bool shared) {
-  const double shards = std::max(1.0, load.replicas);
   const bool on_disk = load.keeping.optimizer == Place::Disk;
-  const double states = on_disk ? 0 : facts.state_bytes / (load.keeping.level > 0 ? shards : 1);
-  const double gradient = facts.element_bytes / (load.keeping.level > 1 && !shared ? shards : 1);
+  const double states = on_disk ? 0 : facts.state_bytes * shard_of_states(load);
+  const double gradient =
+      facts.element_bytes * (load.keeping.level > 1 && !shared ? load.shard : 1);
   const double bucket = load.replicas > 1 && load.keeping.level == 0 ? facts.element_bytes : 0;
   return gradient + states + bucket;
+}
+
+double tied_elements(const ModelFacts& facts, std::size_t begin) {
+  double shared = 0;
+  for (std::size_t u = 0; u < begin; ++u) shared += static_cast<double>(facts.units[u].shared);
+  return shared;
 }
 
 }  // namespace
@@ -108,25 +121,40 @@ double passing_bytes(const ModelFacts& facts, const StageLoad& load) {
     most = std::max(most, passing_of(facts, unit, behind, load));
     behind -= copies_of(facts, unit);
   }
-  return most + window(load);
+  return most + window(facts, static_cast<double>(facts.elements()), load);
 }
 
 double tied_bytes(const ModelFacts& facts, std::size_t begin, const StageLoad& load) {
-  double shared = 0;
-  for (std::size_t u = 0; u < begin; ++u) shared += static_cast<double>(facts.units[u].shared);
-  return shared * (facts.element_bytes + beside(facts, load, true));
+  return tied_elements(facts, begin) * (facts.element_bytes + beside(facts, load, true));
 }
 
 double stage_bytes(const ModelFacts& facts, std::size_t begin, std::size_t end,
                    const StageLoad& load) {
-  double sum = 0, passing = 0, behind = copies_from(facts, begin);
-  for (std::size_t u = begin; u < end; ++u) {
-    sum += unit_bytes(facts, u, load);
-    passing = std::max(passing, passing_of(facts, facts.units[u], behind, load));
-    behind -= copies_of(facts, facts.units[u]);
+  const UnitRange all{begin, end};
+  return stage_bytes(facts, std::span(&all, 1), load);
+}
+
+double stage_bytes(const ModelFacts& facts, std::span<const UnitRange> pieces,
+                   const StageLoad& load) {
+  double sum = 0, passing = 0, elements = 0;
+  for (const auto& [begin, end] : pieces) {
+    double behind = copies_from(facts, begin);
+    for (auto u = begin; u < end; ++u) {
+      const auto& unit = facts.units[u];
+      sum += unit_bytes(facts, u, load);
+      passing = std::max(passing, passing_of(facts, unit, behind, load));
+      behind -= copies_of(facts, unit);
+      elements += static_cast<double>(unit.elements());
+    }
+    if (end < facts.units.size()) continue;
+    sum += tied_bytes(facts, begin, load);
+    elements += tied_elements(facts, begin);
   }
-  if (end == facts.units.size()) sum += tied_bytes(facts, begin, load);
-  return sum + passing + window(load);
+  return sum + passing + window(facts, elements, load);
+}
+
+double scale_to(double least, double room) {
+  return least > 0 && std::isfinite(least) ? least / room : 1;
 }
 
 }  // namespace bimetal::plan

@@ -2,6 +2,7 @@
 // What a device of a pipeline's stage needs in memory.
 
 #include <cstddef>
+#include <span>
 
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/plan/memory/memory_use.h"
@@ -11,9 +12,15 @@ namespace bimetal::plan {
 
 struct StageLoad {
   double replicas = 1;
-  double at_once = 1;    ///< samples of a micro-batch that this device computes
-  double in_flight = 1;  ///< micro-batches whose activations it has at a time
-  Keeping keeping = {};  ///< level over the replicas, in equal shards
+  double shard = 1 / replicas;  ///< its part of what they have in shards, 0…1
+  double at_once = 1;           ///< samples of a micro-batch that this device computes
+  double in_flight = 1;         ///< micro-batches whose activations it has at a time
+  Keeping keeping = {};         ///< level over the replicas
+};
+
+/// Units [begin, end).
+struct UnitRange {
+  std::size_t begin = 0, end = 0;
 };
 
 /// Most micro-batches whose activations a stage has (schedule.h).
@@ -36,5 +43,12 @@ double tied_bytes(const ModelFacts& facts, std::size_t begin, const StageLoad& l
 /// Of the units [begin, end) together, at their peak.
 double stage_bytes(const ModelFacts& facts, std::size_t begin, std::size_t end,
                    const StageLoad& load);
+/// Of several pieces of the model that one device has.
+double stage_bytes(const ModelFacts& facts, std::span<const UnitRange> pieces,
+                   const StageLoad& load);
+
+/// What to multiply a replica's bytes by, which has `room` for them, where all of its stage are
+/// held to the `least` room that one of them has.
+double scale_to(double least, double room);
 
 }  // namespace bimetal::plan

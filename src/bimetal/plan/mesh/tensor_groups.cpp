@@ -263,6 +263,7 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
   if (choice.scheme == Scheme::Pipeline) {
     return stage_bytes(part, of_stage.begin, of_stage.end,
                        {.replicas = replicas,
+                        .shard = shard,
                         .at_once = own,
                         .in_flight = under_way(choice, stage, replica),
                         .keeping = choice.keeping});

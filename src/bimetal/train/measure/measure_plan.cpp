@@ -135,13 +135,13 @@ int level_in_parts(job::JobConfig job, const job::WorkerSpec& worker) {
 }
 
 /// Whether units may be measured in parts, which takes a model that is whole, and for a moment its
-/// half beside it: at level 3 there may be no room for that, so that it is looked for first.
+/// half beside it: there may be no room for that, at level 3, whose plan needs no whole model, even
+/// less, so that it is looked for first. Else large models are measured unit by unit.
 bool can_measure_parts(const job::JobConfig& job, const TrainerOptions& options,
                        const task::Task& task, torch::Dtype dtype, const RankRoom& room) {
-  if (job.zero.level < 3) return true;
-  constexpr double kModels = 3;
+  const double models = job.zero.level < 3 ? 2 : 3;
   const double bytes =
-      kModels * size_of_model(task).elements * static_cast<double>(c10::elementSize(dtype));
+      models * size_of_model(task).elements * static_cast<double>(c10::elementSize(dtype));
   const auto sharing = std::max(1, options.local_world_size);
   return room.room == 0 || (bytes <= room.room && bytes * sharing <= room.pool_room);
 }
@@ -165,7 +165,6 @@ plan::MemoryInput memory_of(const job::JobConfig& job, const comm::Group& group,
   full.shares = shares;
   full.shards = shards;
   full.repeats = 1;
-  full.by_units = job.zero.level == 3;
   return measure_memory(group, full);
 }
 

@@ -79,7 +79,7 @@ std::optional<plan::MemoryInput> MemoryCheck::measure(precision::Precision preci
                                        .room = room_,
                                        .shares = shares,
                                        .shards = shards,
-                                       .by_units = stages || job_.zero.level == 3});
+                                       .by_units = stages});
   const bool known = std::ranges::none_of(
       input.ranks, [](const plan::RankMemory& rank) { return rank.facts.units.empty(); });
   if (!known) return std::nullopt;  // not even a dry run fits: the steps themselves will tell

@@ -217,9 +217,8 @@ double program_of(const MemoryQuestion& question) {
 }
 
 /// Whether the parameters and what a dry run needs beside them may be too much to have at a time.
-bool is_large(const MemoryQuestion& question) {
-  const double bytes = size_of_model(question.task).elements *
-                       static_cast<double>(c10::elementSize(question.place.dtype));
+bool is_large(const MemoryQuestion& question, const ModelSize& size) {
+  const double bytes = size.elements * static_cast<double>(c10::elementSize(question.place.dtype));
   return question.room.room > 0 && bytes > question.room.room / 2;
 }
 
@@ -259,6 +258,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   plan::RankMemory mine;
   mine.name = fmt::format("rank {} ({})", rank, job::to_string(question.worker));
   mine.load = load_of(question, rank, group.size());
+  const auto size = size_of_model(question.task);
   const auto facts =
       measure_units(job.train, question.task,
                     {.device = question.place.device,
@@ -267,14 +267,12 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
                      .speed = question.worker.speed,
                      .repeats = question.repeats,
                      .keep_below = job.zero.keep_below,
-                     .by_units = !question.parts &&
-                                 (question.by_units || job.zero.level == 3 || is_large(question)),
+                     .by_units = !question.parts && (question.by_units || job.zero.level == 3 ||
+                                                     is_large(question, size)),
                      .parts = question.parts,
                      .sequences = job.mesh.sequence_parallel});
   if (facts) mine.facts = *facts;
-  if (job.zero.level == 3 && question.parts) {
-    mine.facts.by_units = size_of_model(question.task).by_units;
-  }
+  mine.facts.by_units = size.by_units;  // as it trains at level 3, however it was measured
   mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());
   mine.may_recompute = job.train.recompute == "auto";
   mine.optimizer = place_named(job.zero.offload_optimizer);
@@ -295,7 +293,8 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
     input.ranks.push_back(decode(bytes, group.size()));
     input.ranks.back().load.one_host = group.transport() == comm::Transport::shm;
   }
-  gather_in_one_type(input.ranks);
+  // Only level 3 gathers; without stages that is planned in any case.
+  if (job.mesh.stages == 1 || job.zero.level == 3) gather_in_one_type(input.ranks);
   input.asked = {.level = static_cast<int>(job.zero.level),
                  .copies = static_cast<int>(job.zero.copies)};
   const auto& optimizer = job.train.optimizer;

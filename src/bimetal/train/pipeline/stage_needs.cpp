@@ -30,11 +30,11 @@ StageNeeds::StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
     : measured_(std::move(measured)),
       shape_(shape),
       kind_(parallel::schedule::kind_named(job.mesh.schedule)),
+      samples_(samples_of_pipeline(shape, job.train.global_batch)),
       micro_batches_(micro_batches),
-      cuts_given_(!job.mesh.cuts.empty()) {
-  const auto samples = samples_of_pipeline(shape, job.train.global_batch);
-  at_once_ = static_cast<double>((samples + micro_batches - 1) / micro_batches);
-}
+      cuts_given_(!job.mesh.cuts.empty()),
+      at_once_(static_cast<double>((samples_ + micro_batches - 1) / micro_batches)),
+      shards_(shards_of(job.zero)) {}
 
 const plan::RankMemory& StageNeeds::rank(int number) const {
   return measured_.ranks[static_cast<std::size_t>(number)];
@@ -47,17 +47,46 @@ double StageNeeds::room_of(int number) const {
   return std::min(own.room, own.pool_room / static_cast<double>(sharing));
 }
 
+/// As the run weighs them: by given weights, or by memory; else, and where that is not known, all
+/// alike.
+std::vector<double> StageNeeds::shards_of(const job::ZeroConfig& zero) const {
+  const bool by_memory = zero.shards == "memory" && zero.weights.empty();
+  std::vector<double> shards, sums(static_cast<std::size_t>(shape_.stages));
+  for (int number = 0; number < ranks(); ++number) {
+    const auto place = parallel::place_of(shape_, number);
+    const auto replica = static_cast<std::size_t>(place.replica);
+    const double otherwise = by_memory ? room_of(number) : 1;
+    shards.push_back(replica < zero.weights.size() ? zero.weights[replica] : otherwise);
+    sums[static_cast<std::size_t>(place.stage)] += shards.back();
+  }
+  for (int number = 0; number < ranks(); ++number) {
+    const int stage = parallel::place_of(shape_, number).stage;
+    const double sum = sums[static_cast<std::size_t>(stage)];
+    auto& shard = shards[static_cast<std::size_t>(number)];
+    shard = sum > 0 && std::isfinite(sum) ? shard / sum : 1.0 / shape_.replicas_of(stage);
+  }
+  return shards;
+}
+
 plan::StageLoad StageNeeds::load_of(int number) const {
   const int stage = parallel::place_of(shape_, number).stage;
-  auto keeping = measured_.asked;
-  keeping.recomputed_at_once = rank(number).units_at_once;
   return {.replicas = static_cast<double>(shape_.replicas_of(stage)),
+          .shard = shards_[static_cast<std::size_t>(number)],
           .at_once = at_once_,
           .in_flight = shape_.even() ? plan::in_flight(kind_, static_cast<std::size_t>(stage),
                                                        static_cast<std::size_t>(shape_.stages),
                                                        micro_batches_)
                                      : under_way(shape_, stage, micro_batches_),
-          .keeping = keeping};
+          .keeping = plan::asked_of(measured_, rank(number))};
+}
+
+/// For the units of one of the `pieces`, the `last` of the model or not.
+double StageNeeds::room_for(int number, bool last, double part, std::size_t pieces) const {
+  const auto& facts = rank(number).facts;
+  const auto load = load_of(number);
+  const double room = part * room_of(number) - plan::passing_bytes(facts, load);
+  const double tied = last ? plan::tied_bytes(facts, facts.units.size() - 1, load) : 0;
+  return std::max(0.0, room * shape_.stages / static_cast<double>(pieces) - tied);
 }
 
 parallel::pipeline::PieceMemory StageNeeds::within(double part, std::size_t pieces) const {
@@ -66,52 +95,52 @@ parallel::pipeline::PieceMemory StageNeeds::within(double part, std::size_t piec
   parallel::pipeline::PieceMemory memory{
       .bytes = std::vector(pieces, std::vector<double>(units)),
       .room = std::vector<double>(pieces, std::numeric_limits<double>::infinity())};
-  for (int number = 0; number < ranks(); ++number) {
-    const auto& facts = rank(number).facts;
-    const auto load = load_of(number);
-    const double room = part * room_of(number) - plan::passing_bytes(facts, load);
-    const auto stage = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
-    for (auto piece = stage; piece < pieces; piece += stages) {
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    std::vector<int> replicas;
+    for (int number = 0; number < ranks(); ++number) {
+      const auto stage = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
+      if (stage == piece % stages) replicas.push_back(number);
+    }
+    const bool last = piece + 1 == pieces;
+    auto& least = memory.room[piece];
+    for (const int number : replicas) {
+      least = std::min(least, room_for(number, last, part, pieces));
+    }
+    for (const int number : replicas) {
+      const double scale = plan::scale_to(least, room_for(number, last, part, pieces));
+      const auto load = load_of(number);
       for (std::size_t unit = 0; unit < units; ++unit) {
         auto& most = memory.bytes[piece][unit];
-        most = std::max(most, plan::unit_bytes(facts, unit, load));
+        most = std::max(most, scale * plan::unit_bytes(rank(number).facts, unit, load));
       }
-      const bool last = piece + 1 == pieces;
-      const double tied = last ? plan::tied_bytes(facts, units - 1, load) : 0;
-      const double of_piece = room * static_cast<double>(stages) / static_cast<double>(pieces);
-      memory.room[piece] = std::min(memory.room[piece], std::max(0.0, of_piece - tied));
     }
   }
   return memory;
 }
 
-/// Calls `visit(begin, end)` for the units of each piece that the rank has.
-template <typename Visit>
-void StageNeeds::visit_pieces(int number, const std::vector<std::size_t>& begins,
-                              Visit visit) const {
+std::vector<plan::UnitRange> StageNeeds::pieces_of(int number,
+                                                   const std::vector<std::size_t>& begins) const {
   const auto units = rank(number).facts.units.size();
+  std::vector<plan::UnitRange> own;
   auto piece = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
   for (; piece < begins.size(); piece += static_cast<std::size_t>(shape_.stages)) {
-    visit(begins[piece], piece + 1 < begins.size() ? begins[piece + 1] : units);
+    own.push_back({begins[piece], piece + 1 < begins.size() ? begins[piece + 1] : units});
   }
+  return own;
 }
 
 double StageNeeds::bytes_of(int number, const std::vector<std::size_t>& begins) const {
-  double bytes = 0;
-  visit_pieces(number, begins, [&](std::size_t begin, std::size_t end) {
-    bytes += plan::stage_bytes(rank(number).facts, begin, end, load_of(number));
-  });
-  return bytes;
+  return plan::stage_bytes(rank(number).facts, pieces_of(number, begins), load_of(number));
 }
 
 double StageNeeds::elements_of(int number, const std::vector<std::size_t>& begins) const {
   double elements = 0;
-  visit_pieces(number, begins, [&](std::size_t begin, std::size_t end) {
+  for (const auto& [begin, end] : pieces_of(number, begins)) {
     const auto& units = rank(number).facts.units;
     for (auto unit = begin; unit < end; ++unit) {
       elements += static_cast<double>(units[unit].elements());
     }
-  });
+  }
   return elements;
 }
 
@@ -124,18 +153,17 @@ std::vector<progress::MemoryReport> StageNeeds::planned(
     const double bytes = bytes_of(number, begins), elements = elements_of(number, begins);
     const double whole = elements * own.facts.element_bytes;
     const bool on_disk = load.keeping.optimizer == plan::Place::Disk;
+    const double states =
+        elements * own.facts.state_bytes * (load.keeping.level > 0 ? load.shard : 1);
     progress::MemoryReport use{.program = own.program,
                                .parameters = whole,
-                               .gradients = load.keeping.level > 1 ? whole / load.replicas : whole,
-                               .optimizer = on_disk
-                                                ? plan::kDiskWindow
-                                                : elements * own.facts.state_bytes /
-                                                      (load.keeping.level > 0 ? load.replicas : 1),
+                               .gradients = load.keeping.level > 1 ? whole * load.shard : whole,
+                               .optimizer = on_disk ? std::min(states, plan::kDiskWindow) : states,
                                .buffers = load.keeping.level == 0 && load.replicas > 1 ? whole : 0};
     use.activations =
         std::max(0.0, bytes - use.parameters - use.gradients - use.optimizer - use.buffers);
     if (own.load.keeps_freed) {
-      use.kept = std::clamp((room_of(number) - bytes) / 2, 0.0, plan::spare_for(bytes));
+      use.kept = plan::kept_beside(bytes, room_of(number) - bytes);
     }
     use.planned = use.program + bytes + use.kept;
     all.push_back(use);
@@ -143,15 +171,23 @@ std::vector<progress::MemoryReport> StageNeeds::planned(
   return all;
 }
 
+StageNeeds StageNeeds::at_least() const {
+  auto least = *this;
+  least.at_once_ = std::min(1.0, at_once_);
+  least.micro_batches_ = static_cast<int>(std::max<std::int64_t>(micro_batches_, samples_));
+  return least;
+}
+
 std::optional<std::string> StageNeeds::lacking(const std::vector<std::size_t>& begins) const {
+  const auto least = at_least();
   for (int number = 0; number < ranks(); ++number) {
-    const double bytes = bytes_of(number, begins), room = room_of(number);
-    if (bytes <= (1 + kDoubt) * room) continue;
+    const double bytes = least.bytes_of(number, begins), room = room_of(number);
+    if (bytes <= (1 + plan::kDoubt) * room) continue;
     const char* const remedy =
         cuts_given_ ? "leave mesh.cuts out, so that stages are as large as memory allows, or " : "";
     return fmt::format(
-        "{}: {}, {}, needs {} for its units, and there is {}; {}take more stages, smaller "
-        "micro-batches, train.recompute = \"all\", or zero.level = 1 with "
+        "{}: {}, {}, needs {} for its units, even in micro-batches of one sample, and there is {}; "
+        "{}take more stages, train.recompute = \"all\", or zero.level = 1 with "
         "zero.offload_optimizer = \"disk\"",
         cuts_given_ ? "mesh.cuts does not fit" : "no cut into these stages fits", rank(number).name,
         parallel::name_of(shape_, number), plan::bytes_text(bytes), plan::bytes_text(room), remedy);

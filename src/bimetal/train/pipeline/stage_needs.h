@@ -33,28 +33,31 @@ class StageNeeds {
   /// By rank, of a model whose pieces begin with these units.
   std::vector<progress::MemoryReport> planned(const std::vector<std::size_t>& begins) const;
 
-  /// Who lacks more of what that takes than a plan may be wrong by, and what would help.
-  std::optional<std::string> lacking(const std::vector<std::size_t>& begins) const;
+  /// The same in micro-batches of one sample, which training comes to by itself where memory fails.
+  StageNeeds at_least() const;
 
-  /// Of what there is, by which a plan may be wrong.
-  static constexpr double kDoubt = 0.1;
+  /// Who lacks, even so, more of what that takes than a plan may be wrong by, and what would help.
+  std::optional<std::string> lacking(const std::vector<std::size_t>& begins) const;
 
  private:
   int ranks() const { return shape_.ranks(); }
   const plan::RankMemory& rank(int number) const;
   double room_of(int number) const;
+  std::vector<double> shards_of(const job::ZeroConfig& zero) const;
+  double room_for(int number, bool last, double part, std::size_t pieces) const;
   plan::StageLoad load_of(int number) const;
   double bytes_of(int number, const std::vector<std::size_t>& begins) const;
   double elements_of(int number, const std::vector<std::size_t>& begins) const;
-  template <typename Visit>
-  void visit_pieces(int number, const std::vector<std::size_t>& begins, Visit visit) const;
+  std::vector<plan::UnitRange> pieces_of(int number, const std::vector<std::size_t>& begins) const;
 
   plan::MemoryInput measured_;
   parallel::MeshShape shape_;
   parallel::schedule::Kind kind_;
+  std::int64_t samples_;  ///< of a step that go through a pipeline
   int micro_batches_;
   bool cuts_given_;
-  double at_once_;  ///< samples of a micro-batch
+  double at_once_;              ///< samples of a micro-batch
+  std::vector<double> shards_;  ///< by rank, of what its stage's replicas have in shards
 };
 
 }  // namespace bimetal::train

@@ -179,15 +179,22 @@ std::vector<double> dealt_by(const job::ParallelConfig& parallel,
 }
 
 /// As measured_cut(): where something is known of memory, with some of it to spare, or none, or
-/// lacking as much as a plan may be wrong by; where that does not do, as if nothing were known.
+/// lacking as much as a plan may be wrong by, or that in micro-batches of one sample; where that
+/// does not do, as if nothing were known.
 std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& measured,
                                      const parallel::MeshShape& shape, std::size_t pieces,
                                      int micro_batches, const StageNeeds* needs) {
   using parallel::pipeline::measured_cut;
-  constexpr double kParts[] = {1 - StageNeeds::kDoubt, 1.0, 1 + StageNeeds::kDoubt};
-  for (const double part : needs ? std::span<const double>(kParts) : std::span<const double>()) {
+  std::vector<parallel::pipeline::PieceMemory> rooms;
+  if (needs) {
+    for (const double part : {1 - plan::kDoubt, 1.0, 1 + plan::kDoubt}) {
+      rooms.push_back(needs->within(part, pieces));
+    }
+    rooms.push_back(needs->at_least().within(1 + plan::kDoubt, pieces));
+  }
+  for (const auto& room : rooms) {
     try {
-      return measured_cut(measured, shape, pieces, micro_batches, needs->within(part, pieces));
+      return measured_cut(measured, shape, pieces, micro_batches, room);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::OutOfMemory) throw;
     }

@@ -10,9 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Two stages of a model of ten units of 1,000 parameters, on ranks with these rooms.
-StageNeeds needs_of(const std::vector<double>& rooms, const job::JobConfig& job,
-                    const std::vector<int>& uneven = {}) {
+/// Of a model of ten units of 1,000 parameters, on ranks with these rooms.
+plan::MemoryInput measured_of(const std::vector<double>& rooms, const job::JobConfig& job) {
   plan::MemoryInput measured;
   for (std::size_t r = 0; r < rooms.size(); ++r) {
     plan::RankMemory rank;
@@ -25,6 +24,13 @@ StageNeeds needs_of(const std::vector<double>& rooms, const job::JobConfig& job,
     measured.ranks.push_back(rank);
   }
   measured.asked.level = static_cast<int>(job.zero.level);
+  return measured;
+}
+
+/// Of two stages of it.
+StageNeeds needs_of(const std::vector<double>& rooms, const job::JobConfig& job,
+                    const std::vector<int>& uneven = {}) {
+  const auto measured = measured_of(rooms, job);
   const int replicas = uneven.empty() ? static_cast<int>(rooms.size()) / 2 : 0;
   return StageNeeds(measured, job, {.stages = 2, .replicas = replicas, .uneven = uneven}, 4);
 }
@@ -45,15 +51,74 @@ TEST(StageNeeds, AStageIsNoLargerThanItsWorkersRoom) {
   EXPECT_EQ(cut_of(needs_of({3.5 * kUnit, 8 * kUnit}, {}), two), 3u);
 }
 
+/// For four units with half of their states at level 1, and gradients on their way.
+constexpr double kRoomForFour = 4 * 12000 + 4000;
+
 // Half of their states is each replica's; there are no buckets at level 1.
 TEST(StageNeeds, TheReplicaWithTheLeastRoomCounts) {
   job::JobConfig job;
   job.zero.level = 1;
-  const double four = 4 * 12000 + 4000;  // and gradients on their way
-  const auto needs = needs_of({99 * kUnit, 99 * kUnit, 99 * kUnit, four}, job);
+  job.zero.shards = "equal";
+  const auto needs = needs_of({99 * kUnit, 99 * kUnit, 99 * kUnit, kRoomForFour}, job);
   EXPECT_EQ(cut_of(needs, {.stages = 2, .replicas = 2}), 6u);
-  const auto uneven = needs_of({99 * kUnit, 99 * kUnit, four}, job, {1, 2});
+  const auto uneven = needs_of({99 * kUnit, 99 * kUnit, kRoomForFour}, job, {1, 2});
   EXPECT_EQ(cut_of(uneven, {.stages = 2, .replicas = 0, .uneven = {1, 2}}), 6u);
+}
+
+// Who has much room keeps nearly all, or what weights say.
+TEST(StageNeeds, ReplicasHaveShardsByMemoryOrByWeights) {
+  job::JobConfig job;
+  job.zero.level = 1;
+  const std::vector<double> rooms = {99 * kUnit, 99 * kUnit, 99 * kUnit, kRoomForFour};
+  const parallel::MeshShape four{.stages = 2, .replicas = 2};
+  EXPECT_EQ(cut_of(needs_of(rooms, job), four), 5u) << "the fastest";
+  job.zero.weights = {0, 1};
+  EXPECT_EQ(cut_of(needs_of(rooms, job), four), 7u);
+  EXPECT_EQ(needs_of(rooms, job).planned({0, 7})[2].optimizer, 0);
+  EXPECT_EQ(needs_of(rooms, job).planned({0, 7})[3].optimizer, 3 * 8000);
+}
+
+TEST(StageNeeds, OfStatesOnADiskAWindowIsPlanned) {
+  job::JobConfig job;
+  job.zero.level = 1;
+  auto measured = measured_of({270e6, 140e6}, job);
+  for (auto& rank : measured.ranks) {
+    for (auto& unit : rank.facts.units) unit.parameters = 4'000'000;
+  }
+  const parallel::MeshShape two{.stages = 2};
+  EXPECT_TRUE(StageNeeds(measured, job, two, 4).lacking({0, 7}));
+  for (auto& rank : measured.ranks) rank.optimizer = plan::Place::Disk;
+  const StageNeeds needs(measured, job, two, 4);
+  EXPECT_EQ(cut_of(needs, two), 7u);
+  EXPECT_FALSE(needs.lacking({0, 7}));
+  for (const auto& rank : needs.planned({0, 7})) EXPECT_EQ(rank.optimizer, plan::kDiskWindow);
+}
+
+// What a unit needs for a moment no other piece of the rank needs at the same time.
+TEST(StageNeeds, WhatPassesCountsOnceForAllPiecesOfARank) {
+  job::JobConfig job;
+  job.zero.level = 1;
+  job.mesh.schedule = "interleaved";
+  const auto needs = needs_of({99 * kUnit, 99 * kUnit}, job);
+  EXPECT_EQ(needs.planned({0, 2, 4, 7})[0].planned, 500 + 5 * kUnit + 4000);
+}
+
+// Four samples of 1,000 bytes a unit, of two micro-batches, at first; then one.
+TEST(StageNeeds, NobodyLacksWhatSmallerMicroBatchesSave) {
+  job::JobConfig job;
+  job.train.global_batch = 16;
+  const auto needs_in = [&](double room) {
+    auto measured = measured_of({room, room}, job);
+    for (auto& rank : measured.ranks) {
+      rank.facts.state_bytes = 0;
+      for (auto& unit : rank.facts.units) unit.saved.per_sample = 1000;
+    }
+    return StageNeeds(measured, job, {.stages = 2}, 4);
+  };
+  EXPECT_EQ(needs_in(60000).planned({0, 5})[0].planned, 500 + 5 * (8000 + 2 * 4 * 1000));
+  EXPECT_FALSE(needs_in(60000).lacking({0, 5}));
+  ASSERT_TRUE(needs_in(40000).lacking({0, 5}));
+  EXPECT_THAT(*needs_in(40000).lacking({0, 5}), HasSubstr("micro-batches of one sample"));
 }
 
 TEST(StageNeeds, RanksOfAHostShareItsMemory) {
