@@ -49,6 +49,13 @@ def start(*nodes, object_store_mb=80):
     return cluster, made
 
 
+def cluster_nodes():
+    """Ids of living nodes."""
+    import ray
+
+    return [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+
+
 def stop(cluster):
     """Ends the cluster and removes what it has written."""
     import ray

@@ -53,11 +53,19 @@ def label_matches(value: str | None, rule: str) -> bool:
     return (value in values) is wanted
 
 
+def leaving_nodes() -> set[str]:
+    """Ids of nodes that are being ended, and take no more work (Ray's drain)."""
+    from ray._private.state import state
+
+    return set(state.get_draining_nodes())
+
+
 def living_nodes(without: Collection[str] = ()) -> list[Node]:
-    """The nodes that Ray holds for alive, but those of the given ids."""
+    """The nodes that Ray holds for alive and that are not being ended, but those of the given ids."""
     nodes = []
+    leaving = leaving_nodes()
     for node in ray.nodes():
-        if node["Alive"] and node["NodeID"] not in without:
+        if node["Alive"] and node["NodeID"] not in without and node["NodeID"] not in leaving:
             offered = {name: amount for name, amount in node["Resources"].items()
                        if name == HEAD
                        or name not in _OF_NO_INTEREST and not name.startswith(("node:", "accelerator_type:"))}
