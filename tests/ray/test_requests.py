@@ -101,6 +101,9 @@ class Requests(unittest.TestCase):
         self.assertEqual(what_is_missing(requests[:3], nodes), "")
         self.assertIn("2 × 'cuda' are asked for in all, of 1", what_is_missing(requests, nodes))
         self.assertIn("no node offers all of that at once", what_is_missing([parse({"cuda": 1, "mps": 1})], nodes))
+        twins = [Node(f"{digit}" * 56, "pc", "10.0.0.1", {"CPU": 4.0}, {}) for digit in "ab"]
+        missing = what_is_missing([parse("xpu")], [*twins, nodes[1]])
+        self.assertIn("\n  10.0.0.1 (pc, aaaaaa): CPU 4\n  10.0.0.1 (pc, bbbbbb): CPU 4\n  10.0.0.1 (mac): ", missing)
         self.assertIn("the others take up its place", what_is_missing([parse({"num_cpus": 5}), parse({"num_cpus": 5})],
                                                                       nodes))
 

@@ -39,9 +39,13 @@ class Node:
     def matches(self, request: WorkerRequest) -> bool:
         return all(label_matches(self.labels.get(key), rule) for key, rule in request.labels.items())
 
-    def __str__(self) -> str:
-        offered = ", ".join(f"{name} {amount:g}" for name, amount in sorted(self.resources.items()) if name != HEAD)
-        return f"{self.address} ({self.name}): {offered or 'nothing'}"
+    @property
+    def place(self) -> str:
+        return f"{self.address} ({self.name})"
+
+    @property
+    def offer(self) -> str:
+        return ", ".join(f"{name} {amount:g}" for name, amount in sorted(self.resources.items()) if name != HEAD) or "nothing"
 
 
 def label_matches(value: str | None, rule: str) -> bool:
@@ -85,8 +89,9 @@ def with_gpus(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> list[
     return [completed(request) for request in requests]
 
 
-def connect(address: str = "auto", log_to_driver: bool = True) -> None:
-    """Connects to a cluster, unless that has been done: RAY_ADDRESS says to which, else the one of this machine.
+def connect(address: str = "auto") -> None:
+    """Connects to a cluster, unless that has been done: RAY_ADDRESS says to which, else the one of this machine. What
+    workers print comes by their mailboxes, and not by Ray among its own lines.
 
     Raises:
         bimetal.Error: ``system`` if there is none.
@@ -94,7 +99,7 @@ def connect(address: str = "auto", log_to_driver: bool = True) -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address=address, log_to_driver=log_to_driver)
+        ray.init(address=address, log_to_driver=False)
     except ConnectionError as nobody:
         raise error(f"no Ray cluster answers: {nobody}. Start one with `python -m bimetal.ray up`, or name one in "
                     "RAY_ADDRESS", "system") from nobody
@@ -130,8 +135,16 @@ def what_is_missing(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) ->
     for text, count in Counter(_reason(request, requests, nodes) for request in left).items():
         reasons.append(text if count == 1 else f"{text} ({count} workers)")
     return ("the cluster cannot hold the workers asked for:\n  " + "\n  ".join(reasons) + "\nIt offers:\n  "
-            + "\n  ".join(map(str, nodes or ["nothing: no node is alive"]))
+            + "\n  ".join(_listed(nodes) or ["nothing: no node is alive"])
             + "\nStart nodes that have it with `python -m bimetal.ray join HEAD`, or ask for what there is.")
+
+
+def _listed(nodes: Sequence[Node]) -> list[str]:
+    """Each with what it offers; nodes of one machine by the beginning of their ids, too, by which Ray's own lists name
+    them."""
+    places = Counter(node.place for node in nodes)
+    return [f"{node.place[:-1]}, {node.id[:6]}): {node.offer}" if places[node.place] > 1 else f"{node.place}: {node.offer}"
+            for node in nodes]
 
 
 def _reason(request: WorkerRequest, requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> str:
