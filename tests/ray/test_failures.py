@@ -128,22 +128,9 @@ class Failures(unittest.TestCase):
         self.assertTrue(result.metrics["interrupted"])
         self.assertTrue((result.checkpoint / "state.json").is_file())
 
-    def joined(self, tag):
-        """A node as a user starts it, with that tag; ended after the test."""
-        before = len(clusters.cluster_nodes())
-        node = subprocess.Popen(
-            [sys.executable, "-m", "bimetal.ray", "join", self.cluster.address, "--token-file",
-             os.environ["RAY_AUTH_TOKEN_PATH"], "--num-cpus", "1", "--object-store-mb", "80", "--resources",
-             json.dumps({tag: 1})], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
-        self.addCleanup(node.wait)
-        self.addCleanup(node.kill)
-        clusters.until(lambda: node.poll() is not None or len(clusters.cluster_nodes()) > before, what="the node")
-        self.assertIsNone(node.poll())
-        return node
-
     def end_in_order(self, target, ready, **options):
         """Runs ``target`` on a node that gets SIGTERM at the first event that is ``ready``, and on another."""
-        node = self.joined("d")
+        node = clusters.joined(self, self.cluster, "d")
         events, ended = [], []
 
         def wait():
