@@ -86,7 +86,7 @@ class LoopRun:
             if key == "threads":
                 torch.set_num_threads(int(value))
                 return
-        torch.set_num_threads(max(1, _cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 _running: LoopRun | None = None
@@ -163,7 +163,8 @@ def _describe(failure: BaseException) -> dict[str, Any]:
             "own": True}
 
 
-def _cores() -> int:
+def cores() -> int:
+    """That this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
