@@ -139,8 +139,8 @@ class Attempt:
     def watch(self, stoppable: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         """What the ranks say, as (rank, event), until all have ended; may be called again where it was left.
 
-        A worker that parameter servers do without is an event of kind ``given_up``, one whose node is being ended one of
-        kind ``leaving``.
+        A worker that parameter servers do without is an event of kind ``given_up``, a rank whose node is being ended
+        one of kind ``leaving``.
 
         Args:
             stoppable: whether ``stop`` lets the ranks save; else the next checkpoint is waited for where a node leaves.

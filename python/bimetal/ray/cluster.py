@@ -45,7 +45,8 @@ class Node:
 
     @property
     def offer(self) -> str:
-        return ", ".join(f"{name} {amount:g}" for name, amount in sorted(self.resources.items()) if name != HEAD) or "nothing"
+        offered = ", ".join(f"{name} {amount:g}" for name, amount in sorted(self.resources.items()) if name != HEAD)
+        return offered or "nothing"
 
 
 def label_matches(value: str | None, rule: str) -> bool:
@@ -143,7 +144,7 @@ def _listed(nodes: Sequence[Node]) -> list[str]:
     """Each with what it offers; nodes of one machine by the beginning of their ids, too, by which Ray's own lists name
     them."""
     places = Counter(node.place for node in nodes)
-    return [f"{node.place[:-1]}, {node.id[:6]}): {node.offer}" if places[node.place] > 1 else f"{node.place}: {node.offer}"
+    return [(f"{node.place[:-1]}, {node.id[:6]})" if places[node.place] > 1 else node.place) + f": {node.offer}"
             for node in nodes]
 
 

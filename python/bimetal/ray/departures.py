@@ -1,4 +1,4 @@
-"""Nodes that are ended in good order while ranks of a job run there: `ray.nodes()` says nothing of them, Ray's drain does."""
+"""Nodes that are ended in good order while ranks of a job run there, by Ray's drain."""
 
 from __future__ import annotations
 
