@@ -4,10 +4,12 @@ Import this before anything of Ray: it decides on tokens and reports when it is 
 """
 
 import importlib.util
+import json
 import os
 import pathlib
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,6 +49,27 @@ def start(*nodes, object_store_mb=80):
         cluster.shutdown()
         raise
     return cluster, made
+
+
+def cluster_nodes():
+    """Ids of living nodes."""
+    import ray
+
+    return [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+
+
+def joined(test, cluster, tag):
+    """A node as a user starts it, with that tag; ended after the test."""
+    before = len(cluster_nodes())
+    node = subprocess.Popen(
+        [sys.executable, "-m", "bimetal.ray", "join", cluster.address, "--token-file", str(TEMPORARY / "token"),
+         "--num-cpus", "1", "--object-store-mb", "80", "--resources", json.dumps({tag: 1})],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    test.addCleanup(node.wait)
+    test.addCleanup(node.kill)
+    until(lambda: node.poll() is not None or len(cluster_nodes()) > before, what="the node")
+    test.assertIsNone(node.poll())
+    return node
 
 
 def stop(cluster):

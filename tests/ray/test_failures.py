@@ -22,7 +22,7 @@ if not clusters.WHY_NOT:
 
 
 def counting_loop(config):
-    """Counts to ten; rank 1 kills its own process at five, the first time."""
+    """Counts, to ten unless told otherwise; rank 1 kills its own process at ``die_at``, the first time."""
     import torch.distributed as dist
 
     count = 0
@@ -31,7 +31,8 @@ def counting_loop(config):
     bimetal.ray.report({"begins_with": count})
     folder = pathlib.Path(config["folder"], str(dist.get_rank()))
     folder.mkdir(parents=True, exist_ok=True)
-    while count < 10:
+    while count < config.get("until", 10):
+        time.sleep(config.get("pause", 0))
         one = torch.ones(1)
         dist.all_reduce(one)
         assert one.item() == dist.get_world_size()
@@ -126,6 +127,54 @@ class Failures(unittest.TestCase):
             signal.signal(signal.SIGINT, before)
         self.assertTrue(result.metrics["interrupted"])
         self.assertTrue((result.checkpoint / "state.json").is_file())
+
+    def end_in_order(self, target, ready, **options):
+        """Runs ``target`` on a node that gets SIGTERM at the first event that is ``ready``, and on another."""
+        node = clusters.joined(self, self.cluster, "d")
+        events, ended = [], []
+
+        def wait():
+            began = time.monotonic()
+            node.wait()
+            ended.append(time.monotonic() - began)
+
+        waiting = threading.Thread(target=wait)
+
+        def end_when_ready(event):
+            events.append(event)
+            if ready(event) and waiting.ident is None:
+                node.send_signal(signal.SIGTERM)
+                waiting.start()
+
+        workers = [{"d": 1, "worker": "cpu:threads=1,speed=0.2"}, {"b": 1, "worker": "cpu:threads=1,speed=0.2"}]
+        result = bimetal.ray.Trainer(target, workers, min_workers=1, max_failures=0, storage_shared=False,
+                                     on_event=end_when_ready, **options).fit()
+        waiting.join(30)
+        self.assertEqual((len(ended), node.returncode), (1, 0))
+        print(f"the node has ended after {ended[0]:.1f} s", file=sys.stderr)
+        self.assertEqual([restart.workers for restart in result.restarts], [1])
+        self.assertRegex(result.restarts[0].cause, r"rank 0 \(.*\) has left: its node was ended")
+        self.assertTrue(any("its node is being ended" in event.text for event in events))
+        return result, events
+
+    def test_4b_a_node_is_ended_in_good_order(self):
+        """Not a step is computed twice though the job saves none by itself before its end, and no failure is counted."""
+        job = clusters.job("order.toml", steps=150)
+        result, events = self.end_in_order(job, lambda event: event.kind == "progress" and event.metrics["step"] >= 10,
+                                           storage=clusters.TEMPORARY / "order")
+        self.assertEqual((result.metrics["steps"], result.metrics["world_size"]), (150, 1))
+        steps = [event.metrics["step"] for event in events if event.kind == "progress"]
+        self.assertEqual(steps, sorted(set(steps)))
+        self.assertRegex(result.restarts[0].checkpoint.name, "^step-[0-9]*[1-9][0-9]*$")
+
+    def test_4c_a_train_loop_leaves_a_node_at_its_next_checkpoint(self):
+        config = {"folder": str(clusters.TEMPORARY / "loop_left"), "die_at": 0, "until": 60, "pause": 0.2}
+        result, _ = self.end_in_order(counting_loop, lambda event: event.metrics.get("count", 0) >= 5, config=config,
+                                      storage=clusters.TEMPORARY / "loops_left")
+        self.assertEqual(result.metrics, {"count": 60})
+        begins = [metrics["begins_with"] for metrics in result.history if "begins_with" in metrics]
+        self.assertEqual(len(begins), 2)
+        self.assertGreaterEqual(begins[1], 5)
 
     def test_5_a_node_is_killed_and_the_rest_goes_on(self):
         """The last, since it leaves a node fewer. Files go through Ray, as between machines without a share."""

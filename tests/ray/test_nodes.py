@@ -102,6 +102,7 @@ class OnLoopback(Commands):
         token = (self.home / ".ray" / "auth_token").read_text().strip()
         self.assertEqual((self.home / ".ray" / "auth_token").stat().st_mode & 0o077, 0)
         self.assertNotIn(token, said)
+        self.assertIn("a plain `ray start` that is to join it: export RAY_AUTH_MODE=token first", said)
 
         import psutil
 

@@ -101,8 +101,22 @@ class Requests(unittest.TestCase):
         self.assertEqual(what_is_missing(requests[:3], nodes), "")
         self.assertIn("2 × 'cuda' are asked for in all, of 1", what_is_missing(requests, nodes))
         self.assertIn("no node offers all of that at once", what_is_missing([parse({"cuda": 1, "mps": 1})], nodes))
+        twins = [Node(f"{digit}" * 56, "pc", "10.0.0.1", {"CPU": 4.0}, {}) for digit in "ab"]
+        missing = what_is_missing([parse("xpu")], [*twins, nodes[1]])
+        self.assertIn("\n  10.0.0.1 (pc, aaaaaa): CPU 4\n  10.0.0.1 (pc, bbbbbb): CPU 4\n  10.0.0.1 (mac): ", missing)
         self.assertIn("the others take up its place", what_is_missing([parse({"num_cpus": 5}), parse({"num_cpus": 5})],
                                                                       nodes))
+
+    def test_ranks_of_one_machine_at_several_addresses_share_its_cores(self):
+        from bimetal.ray.worker import Place
+
+        place = Place(1, 2, 1, 2, ("cpu", "cpu:speed=0.5"), "10.0.0.1", 7, "10.0.0.2")
+        told = place.apart(8)
+        self.assertEqual((told.rank, told.local_rank, told.local_world_size, told.workers),
+                         (1, 0, 1, ("cpu:speed=0.5,threads=4",)))
+        for other in (Place(1, 2, 1, 2, ("cpu", "cpu"), "127.0.0.1", 7, None),
+                      Place(1, 3, 1, 2, ("cpu", "cpu"), "10.0.0.1", 7, "10.0.0.2")):
+            self.assertIs(other.apart(8), other)
 
     def test_labels(self):
         for value, rule, fits in (("Linux", "Linux", True), ("Linux", "!Linux", False), (None, "!Linux", True),

@@ -124,6 +124,24 @@ class Servers(unittest.TestCase):
                                      [{"a": 1, "worker": SLOW}, {"b": 1, "worker": SLOW}], on_event=kill_one).fit()
         self.assert_went_on(result, events, 300)
 
+    def test_5b_a_node_that_is_ended_takes_its_worker_along_alone(self):
+        node = clusters.joined(self, self.cluster, "d")
+        events = []
+
+        def end_when_training(event):
+            events.append(event)
+            if event.kind == "progress" and event.metrics["step"] >= 10 and not any(
+                    event.text.startswith("bimetal.ray: rank 1") for event in events):
+                node.send_signal(signal.SIGTERM)
+
+        result = bimetal.ray.Trainer(self.job("left.toml", steps=250), [{"a": 1, "worker": SLOW}, {"d": 1, "worker": SLOW}],
+                                     servers=["c"], max_failures=0, on_event=end_when_training).fit()
+        self.assertEqual(node.wait(30), 0)
+        self.assertEqual((result.metrics["steps"], result.restarts), (250, []))
+        self.assertEqual(sum(worker["samples"] for worker in result.workers), 250 * 64)
+        notices = [event.text for event in events if event.kind == "notice"]
+        self.assertRegex(" | ".join(notices), r"^bimetal.ray: rank 1 \(.*\): its node is being ended$")
+
     def test_6_a_killed_node_costs_its_step_only(self):
         """The last of the jobs, since it leaves a node fewer."""
         events, killers = [], []

@@ -4,6 +4,10 @@ import json
 import os
 import pathlib
 import re
+import signal
+import subprocess
+import sys
+import threading
 import time
 import unittest
 
@@ -12,6 +16,7 @@ import clusters
 if not clusters.WHY_NOT:
     import ray
     import torch
+    from ray.util.placement_group import placement_group_table
 
     import bimetal
     import bimetal.ray
@@ -42,6 +47,13 @@ def balanced_loop(config):
     bimetal.ray.report({"weight": model.module.weight.detach().double().norm(), "samples": len(batch),
                         "backend": dist.get_backend(), "ranks": dist.get_world_size(),
                         "threads": torch.get_num_threads()})
+
+
+def printing_loop():
+    rank = torch.distributed.get_rank()
+    print(f"hello from {rank}")
+    print("10 %\r20 %", file=sys.stderr)
+    print("unfinished", end="")
 
 
 def wrong_loop():
@@ -132,6 +144,20 @@ class OnACluster(unittest.TestCase):
         self.assertAlmostEqual(result.metrics["weight"], alone.metrics["weight"], delta=1e-12)
         self.assertEqual([event.rank for event in events if event.kind == "report" and event.rank == 0], [0])
 
+    def test_what_a_train_loop_prints_comes_as_lines(self):
+        _, events = self.fit(printing_loop, [{"fast": 1}, {"slow": 1}])
+        for rank in (0, 1):
+            said = [event.text for event in events if event.kind == "line" and event.rank == rank]
+            self.assertEqual(sorted(said), sorted([f"hello from {rank}", "20 %", "unfinished"]))
+
+    def test_a_driver_shows_rank_0s_lines_and_none_of_rays(self):
+        program = ("import bimetal.ray; bimetal.ray.Trainer(lambda: print('hello'), "
+                   "[{'fast': 1}, {'slow': 1}]).fit()")
+        shown = subprocess.run([sys.executable, "-c", program], env={**os.environ, "RAY_ADDRESS": self.cluster.address},
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=True)
+        self.assertEqual(re.findall(".*hello.*", shown.stdout), ["hello"], shown.stdout)
+        self.assertNotRegex(shown.stdout, r"pid=|\(raylet\)")
+
     def test_resources_that_no_node_offers(self):
         began = time.monotonic()
         for workers, word in (([{"mps": 1}], "no node offers 'mps'"),
@@ -161,16 +187,63 @@ class OnACluster(unittest.TestCase):
         finally:
             ray.kill(holder)
 
+    def test_ctrl_c_while_resources_are_waited_for_keeps_none(self):
+        @ray.remote(num_cpus=0, resources={"fast": 1})
+        class Holder:
+            def ready(self):
+                return True
+
+        def interrupt_soon(event):
+            self.assertIn("waiting up to", event.text)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+        holder = Holder.remote()
+        ray.get(holder.ready.remote(), timeout=clusters.PATIENCE_S)
+        self.addCleanup(ray.kill, holder)
+        self.interrupted(interrupt_soon, [SLOW, FAST])
+
+    def test_ctrl_c_twice_keeps_no_resources(self):
+        seen = []
+
+        def interrupt(event):
+            if event.text.startswith("bimetal.ray: stopping") or event.kind == "progress" and not seen:
+                seen.append(event)
+                signal.raise_signal(signal.SIGINT)
+
+        self.interrupted(interrupt, [FAST, SLOW])
+        self.assertEqual(len(seen), 2)
+
+    def interrupted(self, on_event, workers):
+        """Ctrl-C ends this job, and leaves no placement group."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                bimetal.ray.Trainer(clusters.job("interrupted.toml", steps=1_000_000), workers, resource_timeout=30,
+                                    on_event=on_event).fit()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        clusters.until(lambda: {group["state"] for group in placement_group_table().values()} <= {"REMOVED"}, 20,
+                       "the end of all placement groups")
+
+    def test_a_wrong_key_is_said_once_and_before_anything_starts(self):
+        from ray._private.state import actors
+
+        before = len(actors())
+        for settings, word in (({"train.epochs": "many"}, "expected a whole number"), ({"train.epoch": 1}, "train.epoch")):
+            events = []
+            with self.assertRaises(bimetal.Error) as failed:
+                bimetal.ray.Trainer(clusters.job(), [FAST], settings=settings, on_event=events.append).fit()
+            self.assertEqual(failed.exception.code, "invalid_argument")
+            self.assertEqual(str(failed.exception).count(word), 1, str(failed.exception))
+            self.assertEqual(events, [])
+        self.assertEqual(len(actors()), before)
+
     def test_errors_of_the_program_are_not_tried_again(self):
         with self.assertRaises(bimetal.Error) as failed:
             self.fit(wrong_loop, [{"fast": 1}, {"slow": 1}])
         self.assertEqual(failed.exception.rank, 1)
         self.assertRegex(str(failed.exception), r"rank 1 .*ValueError: the answer is not 42")
         self.assertIn("in wrong_loop", str(failed.exception))
-        with self.assertRaises(bimetal.Error) as failed:
-            self.fit(clusters.job(), [FAST], settings={"train.epochs": "many"})
-        self.assertEqual(failed.exception.code, "invalid_argument")
-        self.assertIn("expected a whole number", str(failed.exception))
         with self.assertRaises(bimetal.Error) as failed:
             self.fit(clusters.job(), [{**FAST, "worker": "cuda:0"}])
         self.assertEqual(failed.exception.code, "unsupported")

@@ -179,6 +179,7 @@ def _say_how_to_connect(address: str, token: pathlib.Path | None) -> None:
         _say(f"for programs that use it: export RAY_ADDRESS={address} RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={token}")
     else:
         _say("programs on this machine find it by themselves")
+    _say("a plain `ray start` that is to join it: export RAY_AUTH_MODE=token first; it says nothing of that, and fails")
     if sys.platform in ("darwin", "win32") and not address.startswith("127."):
         _say(f"Ray holds clusters with macOS and Windows for experimental and asks to opt in: this node does; for "
              f"programs on this machine: export {run_node.CLUSTER_VARIABLE}=1")

@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from bimetal import _build
 from bimetal._errors import Error
 from bimetal.ray import cluster
+from bimetal.ray.departures import Departures
 from bimetal.ray.failure import AttemptFailed, Failure, error, root_cause
 from bimetal.ray.losses import Losses
 from bimetal.ray.worker import Place, Worker
@@ -53,6 +54,8 @@ class Attempt:
         self.actors: list[Any] = []
         self._watched: _Watched | None = None
         self._losses = Losses(self.workers, len(servers))
+        self._departures = Departures([])
+        self._stopped = False  # by the user
         self._served_until: float | None = None  # since when the parameter servers have had the result
 
     @property
@@ -70,6 +73,7 @@ class Attempt:
             self._group = cluster.set_aside(self.requests, self._without, self._resource_timeout, self._tell)
             self._make_actors(self._group)
             self.facts = self._ask_who()
+            self._departures = Departures([fact["node"] for fact in self.facts])
         except BaseException:
             self._end()
             raise
@@ -125,16 +129,24 @@ class Attempt:
 
     def stop(self) -> None:
         """Asks the ranks of a job file to save and end; does not wait. Parameter servers see to their workers."""
+        self._stopped = True
+        self._save_and_end()
+
+    def _save_and_end(self) -> None:
         for actor in self.actors[self.lead:]:
             actor.stop.remote()
 
-    def watch(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def watch(self, stoppable: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         """What the ranks say, as (rank, event), until all have ended; may be called again where it was left.
 
-        A worker that parameter servers do without is an event of kind ``given_up``.
+        A worker that parameter servers do without is an event of kind ``given_up``, a rank whose node is being ended
+        one of kind ``leaving``.
+
+        Args:
+            stoppable: whether ``stop`` lets the ranks save; else the next checkpoint is waited for where a node leaves.
 
         Raises:
-            AttemptFailed: as soon as it is clear which rank has failed.
+            AttemptFailed: as soon as it is clear which rank has failed; ``in_order`` if all is saved and a node leaves.
         """
         watched = self._watched = self._watched or _Watched(self.actors)
         while watched.open and not self._losses.decided() and not self._served_out():
@@ -146,12 +158,46 @@ class Attempt:
                     self._served_until = time.monotonic()
                     yield from self._given_up(at_the_end=True)
                 yield rank, said
+                self._after_departure(rank, said, stoppable)
             for rank in watched.silent(_SILENCE_SECONDS + _POLL_SECONDS):
                 self._losses.add(self._gone(rank, None))
             if self._served_until is None:
                 yield from self._given_up()
+            yield from self._departing(stoppable)
         if self._served_until is None and self._losses.fatal():
             raise self._failed(self._losses.open)
+
+    def _departing(self, stoppable: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Lets ranks save and end whose nodes are being ended: the workers alone where servers go on, else all."""
+        if new := self._departures.notice():
+            for rank in new:
+                yield rank, {"kind": "leaving", "text": f"{self._name(rank)}: its node is being ended"}
+            if not self._goes_on():
+                self._save_and_end()
+            else:
+                for rank in new:
+                    self.actors[rank].stop.remote()
+        if not stoppable and self._departures.overdue():
+            raise self._departed()
+
+    def _goes_on(self) -> bool:
+        """Whether the job can do without those that leave."""
+        leaving = self._departures.ranks
+        return bool(self.servers) and len(leaving) < self.workers and not leaving.intersection(self.servers)
+
+    def _after_departure(self, rank: int, said: dict[str, Any], stoppable: bool) -> None:
+        """AttemptFailed if that was the last word that is waited for before the job leaves a node."""
+        if not self._departures.ranks or self._stopped:
+            return
+        if self._goes_on():
+            if rank in self._departures.ranks and said["kind"] == "ended":
+                self._losses.leave(rank)
+        elif rank == self.lead and (said["kind"] == "ended" and said["interrupted"]
+                                    or said["kind"] == "checkpoint" and not stoppable):
+            raise self._departed()
+
+    def _departed(self) -> AttemptFailed:
+        return self._departures.end_of_try(self._name(min(self._departures.ranks)))
 
     def _given_up(self, at_the_end: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
         for failure in self._losses.survived(at_the_end):

@@ -39,9 +39,14 @@ class Node:
     def matches(self, request: WorkerRequest) -> bool:
         return all(label_matches(self.labels.get(key), rule) for key, rule in request.labels.items())
 
-    def __str__(self) -> str:
+    @property
+    def place(self) -> str:
+        return f"{self.address} ({self.name})"
+
+    @property
+    def offer(self) -> str:
         offered = ", ".join(f"{name} {amount:g}" for name, amount in sorted(self.resources.items()) if name != HEAD)
-        return f"{self.address} ({self.name}): {offered or 'nothing'}"
+        return offered or "nothing"
 
 
 def label_matches(value: str | None, rule: str) -> bool:
@@ -53,11 +58,19 @@ def label_matches(value: str | None, rule: str) -> bool:
     return (value in values) is wanted
 
 
+def leaving_nodes() -> set[str]:
+    """Ids of nodes that are being ended, and take no more work (Ray's drain)."""
+    from ray._private.state import state
+
+    return set(state.get_draining_nodes())
+
+
 def living_nodes(without: Collection[str] = ()) -> list[Node]:
-    """The nodes that Ray holds for alive, but those of the given ids."""
+    """The nodes that Ray holds for alive and that are not being ended, but those of the given ids."""
     nodes = []
+    leaving = leaving_nodes()
     for node in ray.nodes():
-        if node["Alive"] and node["NodeID"] not in without:
+        if node["Alive"] and node["NodeID"] not in without and node["NodeID"] not in leaving:
             offered = {name: amount for name, amount in node["Resources"].items()
                        if name == HEAD
                        or name not in _OF_NO_INTEREST and not name.startswith(("node:", "accelerator_type:"))}
@@ -77,8 +90,9 @@ def with_gpus(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> list[
     return [completed(request) for request in requests]
 
 
-def connect(address: str = "auto", log_to_driver: bool = True) -> None:
-    """Connects to a cluster, unless that has been done: RAY_ADDRESS says to which, else the one of this machine.
+def connect(address: str = "auto") -> None:
+    """Connects to a cluster, unless that has been done: RAY_ADDRESS says to which, else the one of this machine. What
+    workers print comes by their mailboxes, and not by Ray among its own lines.
 
     Raises:
         bimetal.Error: ``system`` if there is none.
@@ -86,7 +100,7 @@ def connect(address: str = "auto", log_to_driver: bool = True) -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address=address, log_to_driver=log_to_driver)
+        ray.init(address=address, log_to_driver=False)
     except ConnectionError as nobody:
         raise error(f"no Ray cluster answers: {nobody}. Start one with `python -m bimetal.ray up`, or name one in "
                     "RAY_ADDRESS", "system") from nobody
@@ -122,8 +136,16 @@ def what_is_missing(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) ->
     for text, count in Counter(_reason(request, requests, nodes) for request in left).items():
         reasons.append(text if count == 1 else f"{text} ({count} workers)")
     return ("the cluster cannot hold the workers asked for:\n  " + "\n  ".join(reasons) + "\nIt offers:\n  "
-            + "\n  ".join(map(str, nodes or ["nothing: no node is alive"]))
+            + "\n  ".join(_listed(nodes) or ["nothing: no node is alive"])
             + "\nStart nodes that have it with `python -m bimetal.ray join HEAD`, or ask for what there is.")
+
+
+def _listed(nodes: Sequence[Node]) -> list[str]:
+    """Each with what it offers; nodes of one machine by the beginning of their ids, too, by which Ray's own lists name
+    them."""
+    places = Counter(node.place for node in nodes)
+    return [(f"{node.place[:-1]}, {node.id[:6]})" if places[node.place] > 1 else node.place) + f": {node.offer}"
+            for node in nodes]
 
 
 def _reason(request: WorkerRequest, requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> str:

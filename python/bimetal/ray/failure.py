@@ -39,10 +39,11 @@ class Failure:
 class AttemptFailed(Exception):
     """One try has failed."""
 
-    def __init__(self, cause: Failure, lost_nodes: frozenset[str] = frozenset()):
+    def __init__(self, cause: Failure, lost_nodes: frozenset[str] = frozenset(), in_order: bool = False):
         super().__init__(cause.text)
         self.cause = cause
         self.lost_nodes = lost_nodes  # where ranks were of which nothing was heard any more
+        self.in_order = in_order  # nothing is lost: a node was ended, and the job has saved and left it
 
     @property
     def worth_another_try(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bimetal.ray import printed
 from bimetal.ray.failure import code_in, error
 from bimetal.ray.store import RayStore
 from bimetal.runs import folders, saved
@@ -60,19 +61,23 @@ class LoopRun:
 
     def _run(self) -> None:
         try:
-            self._set_threads()
-            dist.init_process_group("bimetal", store=self.store, rank=self.rank, world_size=self.world_size,
-                                    timeout=self.timeout)
-            parameters = inspect.signature(self.function).parameters
-            self.function(dict(self.config)) if parameters else self.function()
-            if dist.is_initialized():
-                dist.barrier()  # nobody takes down what others still use, rank 0's store first of all
-                dist.destroy_process_group()
+            with printed.passed_on(self.mailbox):
+                self._call()
             self.mailbox.put("ended", interrupted=False, report=None)
         except BaseException as failure:  # of any kind: a loop may call sys.exit(), and the driver waits for a word
             self.mailbox.put("failed", died=False, **_describe(failure))
         finally:
             self.finished = True
+
+    def _call(self) -> None:
+        self._set_threads()
+        dist.init_process_group("bimetal", store=self.store, rank=self.rank, world_size=self.world_size,
+                                timeout=self.timeout)
+        parameters = inspect.signature(self.function).parameters
+        self.function(dict(self.config)) if parameters else self.function()
+        if dist.is_initialized():
+            dist.barrier()  # nobody takes down what others still use, rank 0's store first of all
+            dist.destroy_process_group()
 
     def _set_threads(self) -> None:
         # Ray sets OMP_NUM_THREADS to 1 where no CPU was asked for, which suits no training.
@@ -81,7 +86,7 @@ class LoopRun:
             if key == "threads":
                 torch.set_num_threads(int(value))
                 return
-        torch.set_num_threads(max(1, _cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 _running: LoopRun | None = None
@@ -158,7 +163,8 @@ def _describe(failure: BaseException) -> dict[str, Any]:
             "own": True}
 
 
-def _cores() -> int:
+def cores() -> int:
+    """That this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

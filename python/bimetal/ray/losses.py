@@ -56,5 +56,9 @@ class Losses:
             self._told.add(failure.rank)
         return over
 
+    def leave(self, rank: int) -> None:
+        """A worker has gone in good order, and the job goes on without it."""
+        self._told.add(rank)
+
     def _age(self) -> float:
         return time.monotonic() - min(self._since[rank] for rank in self.open)

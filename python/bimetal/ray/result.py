@@ -12,7 +12,7 @@ class Event:
     """Something that happened in the job.
 
     Attributes:
-        kind: ``"line"`` (a line of output of a job file's rank), ``"progress"`` and ``"evaluated"`` (of a job
+        kind: ``"line"`` (a line that a rank has printed), ``"progress"`` and ``"evaluated"`` (of a job
             file), ``"report"`` (a train loop's ``bimetal.ray.report``), ``"checkpoint"``, or ``"notice"``
             (of the Trainer itself: waiting, restarts, workers that the job goes on without).
         rank: whose; None for notices, and for what the first parameter server says.

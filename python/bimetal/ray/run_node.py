@@ -25,11 +25,13 @@ from bimetal.ray.failure import error
 # By its path: as a part of the package it would import torch, which no node needs before it has work.
 _RUN_NODE = f"import runpy; runpy.run_path({str(pathlib.Path(__file__).with_name('node.py'))!r}, run_name='__main__')"
 _START_SECONDS = 90.0
+_SAVE_SECONDS = 15  # for jobs to save and leave; a node without any ends at once
 _STOP_SECONDS = 20.0
 _STARTED = "Ray runtime started"
 _OTHER_SYSTEMS = ("darwin", "win32")
 _BIND_HERE = pathlib.Path(bimetal.__file__).parent / "ray" / "_bind_here.so"
 RESERVED = ("cpu", "cuda", "mps", "xpu", "CPU", "GPU")  # what a node offers by itself
+_DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -79,7 +81,7 @@ def require_own(host: str, port: int) -> None:
 def environment(address: str, token: pathlib.Path | None) -> dict[str, str]:
     """Of the node's processes: token authentication on, no reports to Ray's makers, this package in reach, and nothing
     listening but on that address."""
-    variables = {**os.environ, token_file.MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = {_DRAIN: str(_SAVE_SECONDS), **os.environ, token_file.MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
     if token is not None:
         variables[token_file.PATH] = str(token)
     package = str(pathlib.Path(bimetal.__file__).parents[1])

@@ -16,6 +16,8 @@ from bimetal.ray.failure import error
 from bimetal.ray.result import Event
 from bimetal.ray.worker import Place
 from bimetal.ray.worker_request import WorkerRequest
+from bimetal.runs import program
+from bimetal.runs.job import Job
 
 _LONGEST_TIMEOUT_S = 24 * 3600.0
 _CLOSING_CHECKPOINT = re.compile(r"checkpoint \S+(; go on with --resume \S+)?$")  # of the program, at its end
@@ -44,15 +46,18 @@ class JobFile:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], settings: Mapping[str, Any]) -> JobFile:
-        """Raises bimetal.Error: ``invalid_argument`` for a file that can't be read or is no TOML."""
+        """Raises bimetal.Error: ``invalid_argument`` for a file that can't be read or is no TOML; where the program is
+        at hand also for its keys and values, which the ranks would find out otherwise."""
         file = pathlib.Path(path)
         try:
             text = file.read_text()
             table = _parse(text)
         except (OSError, ValueError) as bad:
             raise error(f"cannot read the job file {file}: {bad}", "invalid_argument") from bad
-        return cls(file.name, text, [f"{key}={_toml(value)}" for key, value in settings.items()], pathlib.Path.cwd(),
-                   table)
+        changes = [f"{key}={_toml(value)}" for key, value in settings.items()]
+        if program.is_here():
+            Job(file, changes)
+        return cls(file.name, text, changes, pathlib.Path.cwd(), table)
 
     def storage(self) -> pathlib.Path | None:
         """The job's own folder for checkpoints, if it has one."""
@@ -170,6 +175,8 @@ class TrainLoop:
             for actor, place in zip(attempt.actors, places)])
 
     def event(self, rank: int, said: Mapping[str, Any]) -> Event | None:
+        if said["kind"] == "line":
+            return Event("line", rank, said["text"])
         if said["kind"] != "report":
             return None
         metrics = said["metrics"]

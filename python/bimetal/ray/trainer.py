@@ -101,7 +101,7 @@ class Trainer:
         cause: str | None = None  # of the failure that is to be survived just now
         while True:
             try:
-                requests = self._choose(suspects, first=failures == 0)
+                requests = self._choose(suspects, first=cause is None)
                 with Attempt(requests, self._servers, suspects, self._resource_timeout, self._notice) as attempt:
                     checkpoints.begin_attempt(attempt)
                     self._target.start(attempt, attempt.places(), attempt.make_token(), checkpoints)
@@ -115,7 +115,7 @@ class Trainer:
                 now = time.monotonic()
                 failed_at = failed_at if cause is not None else now  # another try may have failed to start
                 cause = self._after(failed, failures, checkpoints)
-                failures += 1
+                failures += not failed.in_order
                 suspects.update(dict.fromkeys(failed.lost_nodes, now + _SUSPECT_SECONDS))
 
     def _after(self, failed: AttemptFailed, survived: int, checkpoints: Checkpoints) -> str:
@@ -124,7 +124,7 @@ class Trainer:
         where = f"\n  Last checkpoint: {checkpoints.newest}; go on with resume=" if checkpoints.newest else ""
         if not failed.worth_another_try:
             raise error(cause.text + where, cause.code, cause.rank) from None
-        if survived >= self._max_failures:
+        if survived >= self._max_failures and not failed.in_order:
             raise error(f"{cause.text}{where}\n  The job has survived {survived} failures, as many as max_failures= "
                         "allows", cause.code, cause.rank) from None
         begin = f"from {checkpoints.newest}" if checkpoints.newest else "from the beginning: there is no checkpoint yet"
@@ -168,8 +168,10 @@ class Trainer:
             self._pass_on(attempt, checkpoints, time.monotonic() + _STOP_SECONDS)
 
     def _pass_on(self, attempt: Attempt, checkpoints: Checkpoints, until: float = float("inf")) -> None:
-        for rank, said in attempt.watch():
-            if said["kind"] == "checkpoint":
+        for rank, said in attempt.watch(stoppable=isinstance(self._target, JobFile)):
+            if said["kind"] == "leaving":
+                self._notice(said["text"])
+            elif said["kind"] == "checkpoint":
                 kept = checkpoints.take(attempt, rank, said["path"])
                 if kept:
                     self._on_event(Event("checkpoint", rank, f"checkpoint {kept}", checkpoint=kept))

@@ -9,14 +9,14 @@ import platform
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 import torch
 
 from bimetal import _build
-from bimetal.ray.loop import LoopRun
+from bimetal.ray.loop import LoopRun, cores
 from bimetal.ray.store import RayStore, Shelf, at_hand, through_ray
 from bimetal.runs import folders, program
 from bimetal.runs.job_process import JobProcess
@@ -62,6 +62,18 @@ class Place:
             named["BIMETAL_INTERFACE"] = os.environ.get("BIMETAL_INTERFACE") or self.own_address
         return {name: str(value) for name, value in named.items()}
 
+    def apart(self, cores: int) -> Place:
+        """The same for a rank that may not take the others for neighbours: told that all are on one machine, ranks meet
+        on loopback, which nodes of one machine with addresses of their own (containers, namespaces) do not share. What
+        it may use of the machine's cores is said in its worker then."""
+        if self.own_address is None or self.local_world_size != self.world_size:
+            return self
+        worker = self.workers[-1]
+        if worker.partition(":")[0] == "cpu" and "threads=" not in worker:
+            threads = f"threads={max(1, cores // self.local_world_size)}"
+            worker = f"{worker},{threads}" if ":" in worker else f"{worker}:{threads}"
+        return replace(self, local_rank=0, local_world_size=1, workers=(worker,))
+
 
 class Worker:
     """Methods are called by the driver, on several threads at once; none waits for long but ``events``."""
@@ -104,6 +116,7 @@ class Worker:
             settings: of the form ``section.key=value``.
             resume: what to go on from, for who reads it.
         """
+        place = place.apart(cores())
         file = self._scratch / name
         file.write_text(text)
         report = self._scratch / "report.json"
@@ -121,6 +134,7 @@ class Worker:
     def start_loop(self, place: Place, token: str, function: Callable[..., Any], config: dict[str, Any],
                    timeout_s: float, first: Any, resume: str | None, outbox: str | None, number: int) -> None:
         """Starts a train loop. ``first`` is rank 0's actor; None: this is it."""
+        place = place.apart(cores())
         for name in ("BIMETAL_TOKEN_FILE", "BIMETAL_ADDRESS"):
             os.environ.pop(name, None)
         os.environ.update(place.variables(token), BIMETAL_WORKER=place.workers[-1])

@@ -51,7 +51,7 @@ class RayHost:
 
     def __init__(self, workers: Sequence[str], address: str | None, tell: Callable[[str], None]):
         asked = [parse(_request(worker)) for worker in workers]
-        cluster.connect(driver.with_port(*driver.split_port(address)) if address else "auto", log_to_driver=False)
+        cluster.connect(driver.with_port(*driver.split_port(address)) if address else "auto")
         nodes = cluster.living_nodes()
         requests = cluster.with_gpus(asked or _all_of(nodes), nodes)
         if not requests:

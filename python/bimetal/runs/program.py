@@ -6,7 +6,7 @@ import os
 import pathlib
 import shutil
 
-from bimetal._errors import error
+from bimetal._errors import Error, error
 
 VARIABLE = "BIMETAL_PROGRAM"
 
@@ -30,3 +30,12 @@ def find() -> str:
         raise error(f"a job file is trained by the program `bimetal`, which is neither on PATH nor at {built}: run "
                     f"`make build` on this machine, or set {VARIABLE} to where it is", "unsupported")
     return found
+
+
+def is_here() -> bool:
+    """Whether ``find`` finds it."""
+    try:
+        find()
+    except Error:
+        return False
+    return True
