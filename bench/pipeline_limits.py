@@ -98,6 +98,8 @@ def measure(args, folder, way):
             continue
         failure, report, seconds = run(args, folder, way, mesh, limits, check)
         show(f"{way}: {title}", failure, report, seconds)
+        if case == "limits" and bool(report) == (way == "refused"):
+            sys.exit(f"{way}: {'it trained, and had to be refused' if report else 'it had to train'}")
         if not report:
             continue
         losses[case] = [point["loss"] for point in report["history"]]

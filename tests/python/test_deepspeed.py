@@ -1,15 +1,12 @@
 """bimetal.deepspeed: scripts for DeepSpeed on unequal ranks, compared with a plain loop of one process."""
 
 import importlib.util
-import json
 import math
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
-import types
 import unittest
 import warnings
 
@@ -69,23 +66,6 @@ def by_engine(epochs, weights):
     engine, _, loader, _ = start_engine(example.make_model().double(), example.make_data(SAMPLES), weights=weights)
     run_epochs(engine, loader, logits_loss, epochs)
     return parameters_of(engine.module)
-
-
-def resumed(folder):
-    """An epoch, a checkpoint in the midst of a step, and the next epoch by another engine."""
-    import deepspeed_gpt2 as example
-    data = example.make_data(SAMPLES)
-    engine, _, loader, _ = start_engine(example.make_model().double(), data)
-    run_epochs(engine, loader, logits_loss, 1)
-    engine.save_checkpoint(folder, "one", {"mark": 7})
-    engine.save_checkpoint(folder, "one", {"mark": 8})
-    torch.manual_seed(99)
-    other, _, loader, _ = start_engine(type(engine.module)(engine.module.config).double(), data)
-    path, state = other.load_checkpoint(folder)
-    assert path.endswith("/one") and state == {"mark": 8}, (path, state)
-    assert other.global_steps == engine.global_steps and other.get_lr() == engine.get_lr()
-    run_epochs(other, loader, logits_loss, 1)
-    return parameters_of(other.module)
 
 
 def plain(epochs):
@@ -148,28 +128,6 @@ def by_stage(stage, weights, shards, offload):
     engine, _, loader, _ = start_engine(example.make_model().double(), example.make_data(SAMPLES),
                                         {"zero_optimization": zero}, weights, shards=shards)
     run_epochs(engine, loader, logits_loss, 2)
-    return whole_parameters(engine)
-
-
-def first_epoch(folder, stage):
-    """It ends in the midst of a step."""
-    import deepspeed_gpt2 as example
-    engine, _, loader, _ = start_engine(example.make_model().double(), example.make_data(SAMPLES),
-                                        {"zero_optimization": {"stage": stage}}, shards=[1, 2])
-    run_epochs(engine, loader, logits_loss, 1)
-    engine.save_checkpoint(folder, client_state={"stage": stage})
-
-
-def second_epoch(folder, stage, weights, shards, offload=""):
-    import deepspeed_gpt2 as example
-    model = example.make_model().double()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter)
-    zero = {"stage": stage, **({"offload_optimizer": {"device": "nvme", "nvme_path": offload}} if offload else {})}
-    engine, _, loader, _ = start_engine(model, example.make_data(SAMPLES), {"zero_optimization": zero}, weights,
-                                        shards=shards)
-    engine.load_checkpoint(folder)
-    run_epochs(engine, loader, logits_loss, 1)
     return whole_parameters(engine)
 
 
@@ -246,51 +204,6 @@ def mean_over_ranks():
     return model.factor.tolist()
 
 
-class KilledCore:
-    """``bimetal._C`` of a process that is killed "before" or "after" it moves a folder to its place, or when it writes
-    "latest"."""
-
-    def __init__(self, core, moment):
-        self._core, self._moment = core, moment
-
-    def __getattr__(self, name):
-        return getattr(self._core, name)
-
-    def _reach(self, moment):
-        if moment == self._moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def TemporaryFolder(self, target):  # noqa: N802 (as it is called)
-        folder = self._core.TemporaryFolder(target)
-
-        def move_into_place():
-            self._reach("before")
-            folder.move_into_place()
-            self._reach("after")
-        return types.SimpleNamespace(path=folder.path, move_into_place=move_into_place, remove=folder.remove)
-
-    def write_file_atomically(self, path, text):
-        self._reach("latest")
-        self._core.write_file_atomically(path, text)
-
-
-def killed_while_saving(folder, moment):
-    """What there is after the second of two checkpoints of one name was not completed, and after a third."""
-    from bimetal.deepspeed import checkpoint
-    model = Line()
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
-    engine.save_checkpoint(folder, "one", {"mark": 1})
-    child = os.fork()
-    if child == 0:
-        checkpoint._C = KilledCore(checkpoint._C, moment)
-        engine.save_checkpoint(folder, "one", {"mark": 2})
-        os._exit(1)
-    killed = os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    found = engine.load_checkpoint(folder)[1]
-    engine.save_checkpoint(folder, "one", {"mark": 3})
-    return [killed, found, engine.load_checkpoint(folder)[1], sorted(os.listdir(folder))]
-
-
 needs_transformers = unittest.skipUnless(
     all(map(importlib.util.find_spec, ("transformers", "safetensors"))), "transformers or safetensors is not installed")
 
@@ -306,15 +219,6 @@ class Gpt2(unittest.TestCase):
             for parameters in ranks.on_ranks(world, by_engine, 2, weights):
                 self.assertLess(models.difference(parameters, self.reference), 1e-12, weights)
 
-    def test_a_resumed_training_is_the_same(self):
-        for world in (1, 2):
-            with tempfile.TemporaryDirectory() as folder:
-                for parameters in ranks.on_ranks(world, resumed, folder):
-                    self.assertLess(models.difference(parameters, self.reference), 1e-12, world)
-                self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
-                self.assertEqual(sorted(os.listdir(f"{folder}/one")),
-                                 ["gradients.safetensors", "model.safetensors", "optimizer.safetensors", "state.json"])
-
     def test_stages_of_zero_train_the_same(self):
         with tempfile.TemporaryDirectory() as folder:
             cases = [(1, [3, 1], [1, 2], ""), (2, [1, 0], [1, 0], ""), (3, [3, 1], [1, 3], ""),
@@ -325,17 +229,6 @@ class Gpt2(unittest.TestCase):
             for case, parameters in zip(cases, of_rank[:-1], strict=True):
                 self.assertLess(models.difference(parameters, self.reference), 1e-12, case)
             self.assertEqual(of_rank[-1], [3])
-
-    def test_a_checkpoint_goes_on_at_any_stage_on_any_ranks(self):
-        with tempfile.TemporaryDirectory() as root:
-            ranks.on_ranks(2, several, [("first_epoch", f"{root}/{stage}", stage) for stage in (0, 1, 3)])
-            self.assertEqual(*(sorted(os.listdir(f"{root}/{stage}/global_step4")) for stage in (0, 3)))
-            calls = [("second_epoch", f"{root}/3", 0, [1, 2, 1], "equal"),
-                     ("second_epoch", f"{root}/1", 3, [1, 2, 1], [5, 2, 0]),
-                     ("second_epoch", f"{root}/0", 2, [0, 2, 1], [1, 0, 1], root)]
-            for of_rank in ranks.on_ranks(3, several, calls, timeout=300):
-                for call, parameters in zip(calls, of_rank, strict=True):
-                    self.assertLess(models.difference(parameters, self.reference), 1e-12, call)
 
     def test_its_own_loss_counts_tokens(self):
         """Transformers computes it in float32, whatever the model's type."""
@@ -458,28 +351,6 @@ class Engine(unittest.TestCase):
         engine, *_ = deepspeed.initialize(config={**CONFIG, **sizes}, **options)
         self.assertEqual((engine.train_batch_size(), engine.train_micro_batch_size_per_gpu(),
                           engine.gradient_accumulation_steps()), (24, 4, 6))
-
-    def test_a_checkpoint_that_is_not_there(self):
-        model = Line()
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
-        with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(engine.load_checkpoint(folder), (None, None))
-            with self.assertRaisesRegex(bimetal.Error, "is no checkpoint"):
-                engine.load_checkpoint(folder, "other")
-
-    def test_a_save_that_is_killed_leaves_a_whole_checkpoint(self):
-        for moment, mark in (("before", 1), ("after", 2), ("latest", 2)):
-            with self.subTest(moment), tempfile.TemporaryDirectory() as folder:
-                self.assertEqual(killed_while_saving(folder, moment),
-                                 [True, {"mark": mark}, {"mark": 3}, ["latest", "one"]])
-
-    def test_a_client_state_that_is_no_json(self):
-        model = Line()
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
-        with tempfile.TemporaryDirectory() as folder:
-            with self.assertRaisesRegex(bimetal.Error, "JSON"):
-                engine.save_checkpoint(folder, client_state={"function": json.dumps})
-            self.assertEqual(os.listdir(folder), [])
 
 
 if __name__ == "__main__":

@@ -113,6 +113,14 @@ class Micro(unittest.TestCase):
         self.assertEqual(sorted(row[0].item() for part in batch.parts for row in part["input_ids"]), sorted(lengths))
         self.assertEqual(batch["attention_mask"].sum(), sum(lengths))
         self.assertEqual(len(InPieces(pad, 4)([{"input_ids": [1]}] * 8).parts), 2)
+
+        def pad_what_needs_it(samples):
+            padded = pad(samples)
+            return padded if (padded["input_ids"] == 0).any() else {"input_ids": padded["input_ids"]}
+
+        batch = InPieces(pad_what_needs_it, 2)([{"input_ids": [length] * length} for length in (3, 3, 2, 1)])
+        self.assertEqual(["attention_mask" in part for part in batch.parts], [False, True])
+        self.assertEqual(batch["attention_mask"].tolist(), [1] * 6 + [1, 1, 1, 0])
         texts = InPieces(lambda samples: {"texts": samples}, 2)(["bb", "a", "ccc"])  # of no length that it knows
         self.assertEqual([part["texts"] for part in texts.parts], [["bb"], ["a", "ccc"]])
 

@@ -5,6 +5,7 @@ import datetime
 import gc
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import bimetal
+from bimetal.library.tensors import HostTensors
 
 LIBRARY = {"BIMETAL_HALF": "library"}
 
@@ -168,6 +170,49 @@ def futures_of_calls_that_are_over():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("bimetal")]
 
 
+def a_call_that_is_interrupted_keeps_its_memory():
+    """Ctrl-C after the core has begun: what it still writes into must stay."""
+    rank, group, store = dist.get_rank(), dist.group.WORLD, dist.distributed_c10d._get_default_store()
+
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGINT)
+
+    data = torch.ones(100_000)
+    if rank == 0:
+        host, left = HostTensors(), weakref.ref(data)
+        calls = [group._reducing(host, data, None), interrupted]
+        ranks.raises(KeyboardInterrupt, lambda: group._start(host, [data], calls, None))
+        del host, calls, data
+        gc.collect()
+        assert left() is not None
+        store.set("interrupted", "")
+    else:
+        store.wait(["interrupted"])
+        dist.all_reduce(data)
+    dist.barrier()
+    return "done"
+
+
+def several_that_cannot_be_handed_back():
+    """Works that were made as one raise what one of them does."""
+    group, cpu, store = dist.group.WORLD, torch.device("cpu"), dist.distributed_c10d._get_default_store()
+    column, other = torch.zeros(6, 2)[:, 1], torch.ones(3)
+    if dist.get_rank() == 1:
+        store.wait(["begun"])
+    group._start_coalescing(cpu)
+    for tensor in (column, other):
+        group.allreduce(tensor)
+    several = group._end_coalescing(cpu)
+    if dist.get_rank() == 0:
+        column.data = torch.zeros(4)  # which the result does not fit
+        store.set("begun", "")
+        ranks.raises(RuntimeError, several.wait, "size")
+    else:
+        several.wait()
+    assert other[0] == 2
+    return "done"
+
+
 CHECKS = [short_forms, join_with_unused_parameters, power_sgd, subgroups_and_monitored_barrier, errors]
 
 
@@ -199,12 +244,17 @@ class Library(unittest.TestCase):
     def test_process_groups(self):
         self.assertEqual(ranks.on_ranks(3, all_checks, environment=LIBRARY), [len(CHECKS)] * 3)
 
+    def test_calls_that_end_badly(self):
+        for body in (a_call_that_is_interrupted_keeps_its_memory, several_that_cannot_be_handed_back):
+            with self.subTest(body.__name__):
+                self.assertEqual(ranks.on_ranks(2, body, environment=LIBRARY), ["done"] * 2)
+
     def test_no_time_at_all_is_not_the_groups_timeout(self):
         self.assertEqual(ranks.on_ranks(2, no_time_at_all, environment=LIBRARY), ["done"] * 2)
 
     @unittest.skipUnless(bimetal.half == "extension", "tests/install/test_wheels.py has it without the extension")
     def test_what_it_has_no_part_in_says_so(self):
-        for call in ("pipeline.stages", "zero.shard"):
+        for call in ("pipeline.stages", "tensor.parts", "zero.shard"):
             program = (f"import torch, bimetal\ntry: bimetal.{call}(torch.nn.Linear(2, 2))\n"
                        "except ImportError as error: print(error)")
             said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120,

@@ -15,7 +15,7 @@ import bimetal
 from bimetal import _build, _C, _torch_check
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "cmake"))
+sys.path[:0] = [str(ROOT / "cmake"), str(ROOT / "scripts")]
 import torch_tag  # noqa: E402
 
 
@@ -47,6 +47,20 @@ class Package(unittest.TestCase):
                            "import bimetal; assert bimetal.transport(); dist.destroy_process_group()"):
                 subprocess.run([sys.executable, "-c", script], check=True, timeout=120,
                                env={**os.environ, "PYTHONPATH": path})
+
+    @unittest.skipIf(sys.version_info < (3, 11), "scripts/wheel_file.py reads TOML by the library of Python 3.11")
+    def test_a_wheel_without_the_extension_has_all_that_it_imports(self):
+        import make_wheel
+        library, = pathlib.Path(bimetal.__file__).parent.glob("libbimetal_core.*")
+        with tempfile.TemporaryDirectory() as folder:
+            for path, data in make_wheel.files_of(library, []):
+                file = pathlib.Path(folder, path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(data)
+            script = "import bimetal, bimetal.command.__main__, bimetal.hf; print(bimetal.__file__, bimetal.half)"
+            said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=folder,
+                                  env={**os.environ, "PYTHONPATH": folder})
+            self.assertEqual(said.stdout.split(), [str(pathlib.Path(folder, "bimetal", "__init__.py")), "library"], said.stderr)
 
     def test_typed_and_documented(self):
         self.assertTrue((pathlib.Path(bimetal.__file__).parent / "py.typed").exists())

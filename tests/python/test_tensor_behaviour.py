@@ -12,8 +12,10 @@ import torch.distributed as dist
 from chains import as_lists, distance, learnt, loss_of, make_optimizer
 from parted_models import PLAN, Plain, batches, make, plan_of
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import bimetal
+from bimetal.tensor.plan import plan_for
 
 TRANSFORMERS = unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
 
@@ -93,17 +95,57 @@ def dropping():
     return found[0]
 
 
+class Keeps(nn.Module):
+    """Its mask of dropout, too."""
+
+    checkpointed = False
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.dropout, self.down = nn.Linear(4, 128), nn.Dropout(0.5), nn.Linear(128, 4)
+
+    def forward(self, x):
+        self.kept = checkpoint(self.first_half, x, use_reentrant=False) if self.checkpointed else self.first_half(x)
+        return self.down(self.kept)
+
+    def first_half(self, x):
+        return self.dropout(self.up(x))
+
+
+def half_checkpointed():
+    """Backward computes a half of what is between two cut matrices again: draws of later steps are others still, and the
+    ranks' alike, as without it."""
+    found = []
+    for checkpointed in (False, True):
+        torch.manual_seed(5)
+        model = Keeps()
+        model.checkpointed = checkpointed
+        bimetal.tensor.parts(model, plan={"up": "columns", "down": "rows"})
+        found.append([])
+        for _ in range(3):
+            model(torch.ones(1, 4)).sum().backward()
+            found[-1].append([float(torch.rand(())), (model.kept != 0).int().flatten().tolist()])
+    assert found[0] == found[1], found
+    return found[1]
+
+
+def drawing_otherwise():
+    """As on a CPU for which torch takes another library's numbers."""
+    if dist.get_rank() == 1:
+        own = nn.functional.dropout
+        nn.functional.dropout = lambda x, p: own(x.repeat(2), p)[len(x):]
+    before = torch.get_rng_state()
+    error = ranks.raises(bimetal.Error, lambda: bimetal.tensor.parts(Keeps(), plan={"up": "columns", "down": "rows"}),
+                         "dropout drops, for which the ranks' devices (cpu, cpu) draw unlike numbers")
+    quiet = Keeps()
+    quiet.dropout.p = 0.0
+    torch.set_rng_state(before)
+    bimetal.tensor.parts(quiet, plan={"up": "columns", "down": "rows"})
+    return error.code
+
+
 def own_heads_draw_their_own():
     """The masks of two heads that are alike, and of two layers, are not."""
-    class Keeps(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.up, self.dropout, self.down = nn.Linear(4, 128), nn.Dropout(0.5), nn.Linear(128, 4)
-
-        def forward(self, x):
-            self.kept = self.dropout(self.up(x))
-            return self.down(self.kept)
-
     model = nn.Sequential(Keeps(), Keeps())
     for layer in model:
         nn.init.ones_(layer.up.weight)
@@ -207,6 +249,12 @@ def refusals():
     with_plan({}, "follow = -1", follow=-1)
     with_plan({}, "rank 1 calls parts() with weights = [1.0, 2.0], rank 0 with [1.0, 1.0]", code="call_mismatch",
               weights=[1, 1 + dist.get_rank()])
+    both = ["columns=10", "columns:pair=10"][dist.get_rank()]
+    with_plan({"*.mlp.both": both}, "rank 1 calls parts() with plan", code="call_mismatch")
+    inside = {"*.mlp.factor": None if dist.get_rank() else "inside"}
+    with_plan(inside, "rank 1 calls parts() with inside", code="call_mismatch")
+    with_plan({"*.inner": "count"} if dist.get_rank() else {"*.attention.inner": "count=8"}, "rank 1 calls parts() with counts",
+              code="call_mismatch")
     tied = Plain()
     tied.blocks[0]["mlp"].down.weight = tied.blocks[1]["mlp"].down.weight
     refused(lambda: parts(tied, plan=PLAN), "unsupported", "are one tensor: leave it whole")
@@ -258,6 +306,26 @@ class Behaviour(unittest.TestCase):
     def test_masks_are_not_alike(self):
         masks = [mask for rank in ranks.on_ranks(2, own_heads_draw_their_own) for mask in rank]
         self.assertEqual(len({tuple(mask) for mask in masks}), 8)
+
+    def test_a_half_that_is_checkpointed_draws_others_in_each_step(self):
+        first, second = ranks.on_ranks(2, half_checkpointed)
+        self.assertEqual([step[0] for step in first], [step[0] for step in second])
+        self.assertEqual(len({step[0] for step in first}), 3)
+        self.assertEqual(len({tuple(step[1]) for step in first + second}), 6)
+
+    def test_ranks_that_draw_otherwise(self):
+        self.assertEqual(ranks.on_ranks(2, drawing_otherwise), ["unsupported"] * 2)
+
+    @TRANSFORMERS
+    def test_known_models_beside_others_of_like_names(self):
+        import transformers
+        vision = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(
+            hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=4, patch_size=2))
+        self.assertTrue(any("self_attn.q_proj" in name for name, _ in vision.named_modules()))
+        model = nn.ModuleDict({"vision": vision, "text": make("llama"), "other": make("gpt2")})
+        found = {layer.path.partition(".")[0] for layer in plan_for(model, None).layers}
+        self.assertEqual(found, {"text", "other"})
+        self.assertEqual(len(plan_for(model, None).layers), sum(len(plan_for(model[name], None).layers) for name in found))
 
     @TRANSFORMERS
     def test_sums_of_a_block(self):

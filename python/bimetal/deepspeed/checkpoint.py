@@ -80,7 +80,6 @@ def _write(engine: DeepSpeedEngine, root: pathlib.Path, tag: str, client_state: 
     except TypeError as bad:
         raise error(f"the client state or the scheduler's cannot be written as JSON: {bad}",
                     "invalid_argument") from bad
-    _C.remove_leftovers(str(root), "")
     aside = _C.TemporaryFolder(str(root / tag))
     try:
         path = pathlib.Path(aside.path)
@@ -90,10 +89,11 @@ def _write(engine: DeepSpeedEngine, root: pathlib.Path, tag: str, client_state: 
         (path / _STATE).write_text(text)
         for name in (_MODEL, _OPTIMIZER, _GRADIENTS, _STATE):
             _C.sync_path(str(path / name))
-        aside.move_into_place()  # in one step, also where a checkpoint of this name is there
+        aside.move_into_place()  # also where one of this name is there: in one step where the file system swaps names
     finally:
         aside.remove()
     _C.write_file_atomically(str(root / _LATEST), tag)
+    _C.remove_leftovers(str(root), "")  # only now: without such a swap one of them may be the only whole copy
 
 
 def _model_state(engine: DeepSpeedEngine) -> dict[str, torch.Tensor] | None:

@@ -18,10 +18,16 @@ class Pieces(dict[str, torch.Tensor]):
     """
 
     def __init__(self, parts: list[dict[str, Any]], tokens: str) -> None:
-        flat = {name: [part[name].flatten() for part in parts] for name in (tokens, _MASK)
-                if all(isinstance(part.get(name), torch.Tensor) for part in parts)}
-        super().__init__({name: torch.cat(values) for name, values in flat.items()})
+        found = {name: [part.get(name) for part in parts] for name in (tokens, _MASK)}
+        if _are_tensors(found[tokens]) and any(mask is not None for mask in found[_MASK]):  # a part without one is all tokens
+            found[_MASK] = [torch.ones_like(part) if mask is None else mask for part, mask in zip(*found.values(), strict=True)]
+        super().__init__({name: torch.cat([value.flatten() for value in values]) for name, values in found.items()
+                          if _are_tensors(values)})
         self.parts = parts
+
+
+def _are_tensors(values: list[Any]) -> bool:
+    return all(isinstance(value, torch.Tensor) for value in values)
 
 
 class InPieces:

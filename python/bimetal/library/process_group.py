@@ -330,13 +330,20 @@ class LibraryProcessGroup(dist.ProcessGroup):
         if self._pending:
             look_at(self._pending)
         work = LibraryWork(host, outputs, self._pending)
-        for call in calls:
-            place = c_void_p()
-            status = call(self._handle, within, ctypes.byref(place))
-            if status:
-                raise work.abandon(failure(status))
-            work.add(place.value or 0)
-        work.begun()
+        place = c_void_p()
+        try:
+            for call in calls:
+                place = c_void_p()
+                status = call(self._handle, within, ctypes.byref(place))
+                if status:
+                    raise failure(status)
+                work.add(place.value or 0)
+            work.begun()
+        except BaseException as problem:  # a signal's, too, which may come before the core's work is added
+            if place.value and place.value not in work.calls():
+                work.add(place.value)
+            work.abandon(problem)
+            raise
         if not message:
             self._sequence += 1
         if self._coalescing is not None:
@@ -382,6 +389,7 @@ class _Several(LibraryWork):
     def _end(self) -> None:
         for work in self._works:
             work.finish()
+            self._error = self._error or work.exception()
         super()._end()
 
 

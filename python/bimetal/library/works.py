@@ -46,7 +46,7 @@ class LibraryWork(dist.Work):
         self._lock = threading.RLock()  # callbacks may ask the work that they belong to
         self._ending = False
         self._ended = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._future: LibraryFuture | None = None
 
     def __del__(self) -> None:
@@ -62,11 +62,10 @@ class LibraryWork(dist.Work):
         if not self.is_completed():  # short calls are
             self._pending[id(self)] = self
 
-    def abandon(self, problem: Exception) -> Exception:
+    def abandon(self, problem: BaseException) -> None:
         """It could not begin, or only in part, which keeps its memory until it is done. Nobody gets its results."""
         self._error = problem
         self.begun()
-        return problem
 
     def calls(self) -> Sequence[int]:
         return self._calls
@@ -108,7 +107,7 @@ class LibraryWork(dist.Work):
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
 
-    def exception(self) -> Exception | None:
+    def exception(self) -> BaseException | None:
         return self._error
 
     def result(self) -> list[torch.Tensor]:
@@ -243,6 +242,7 @@ class _Completion:
             work = self._works.get(key.value)
             if work is not None and work.is_completed():
                 self._works.pop(key.value, None)
+            work = None  # else its tensors would stay until the next is done
 
 
 _completion = _Completion()

@@ -7,6 +7,7 @@ otherwise than they, and leave the generators where the others do.
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import torch
@@ -45,22 +46,33 @@ class Draws:
         if drawn:
             _draw()  # else what is entered next would draw the same
 
+    def forget(self) -> None:
+        """An entrance that nobody left. The generators stay: checkpointing has put them back where they were."""
+        self._outside = []
+
 
 def follow_first(module: nn.Module, device: torch.device, group: dist.ProcessGroup | None) -> None:
     """The generators stand where those of the group's first rank do. Collective.
 
     Raises:
-        bimetal.Error: ``unsupported`` where that is no help, since devices of unlike kinds draw unlike numbers, and the module
-            drops.
+        bimetal.Error: ``unsupported`` where that is no help, since devices of unlike kinds draw unlike numbers (also CPUs: with
+            MKL torch draws otherwise on Intel's), and the module drops.
     """
-    kinds = states.share_text(device.type, group)
-    drops = next((name for name, part in module.named_modules()
-                  if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0), None)
-    if drops is not None and len(set(kinds)) > 1:
-        raise error(f"{drops} drops, for which {' and '.join(sorted(set(kinds)))} draw unlike numbers, while all ranks must drop "
-                    "the same: set every p to 0", "unsupported")
     state = torch.get_rng_state()
     dist.broadcast(state, group=group, group_src=0)
+    _begin_with(state, device)
+    drawn = nn.functional.dropout(torch.ones(64, device=device, dtype=torch.float32), 0.5) != 0
+    _begin_with(state, device)
+    everyone = states.share_text(f"{device.type} {zlib.crc32(bytes(drawn.tolist()))}", group)
+    drops = next((name for name, part in module.named_modules()
+                  if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0), None)
+    if drops is not None and len(set(everyone)) > 1:
+        kinds = ", ".join(told.partition(" ")[0] for told in everyone)
+        raise error(f"{drops} drops, for which the ranks' devices ({kinds}) draw unlike numbers, while all ranks must drop the "
+                    "same: set every p to 0", "unsupported")
+
+
+def _begin_with(state: torch.Tensor, device: torch.device) -> None:
     torch.set_rng_state(state)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(_draw())

@@ -70,12 +70,12 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
         require_by_element(optimizer)
     found = plan_for(module, plan)
     device = found.layers[0].module.weight.device
+    _require_current(device)
     backend, rank = _backend_of(group, "cpu"), dist.get_rank(group)
     _C.share_model(backend, list(module.named_parameters()), list(module.named_buffers()))
     shares = rank_weights("weights", weights, ("equal", "speed"), device, group)
     _require_pieces(found, shares)
-    require_alike("parts()", {"plan": [[layer.path, layer.word.kind, layer.pieces] for layer in found.layers],
-                              "weights": shares, "follow": follow}, group)
+    require_alike("parts()", {**_told_of(found), "weights": shares, "follow": follow}, group)
     draws.follow_first(module, device, group)
     splits = [split for layer in found.layers for split in layer.splits()]
     cuts = _C.TensorCuts(list(module.named_parameters()), splits, shares)
@@ -91,6 +91,19 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
     if optimizer is not None:
         parted.watch(optimizer, groups, follow)
     return parted
+
+
+def _told_of(plan: Plan) -> dict[str, list]:
+    return {"plan": [[layer.path, layer.word.kind, layer.word.segments, layer.pieces] for layer in plan.layers],
+            "inside": sorted(plan.inside), "counts": [[count.path, count.attribute, count.pieces] for count in plan.counts]}
+
+
+def _require_current(device: torch.device) -> None:
+    """Random numbers are those of the current device."""
+    if device.type in ("cpu", "mps", "meta") or device.index is None:
+        return
+    if device.index != torch.get_device_module(device).current_device():
+        raise error(f"the module is on {device}, which is not the current device: call set_device first", "invalid_argument")
 
 
 def _require_pieces(plan: Plan, weights: list[float]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+
 from torch import nn
 
 _LLAMA = {
@@ -33,9 +35,18 @@ NAMES = ", ".join(sorted(name.removesuffix("PreTrainedModel") for name in _PRESE
 
 
 def preset_of(module: nn.Module) -> dict[str, str] | None:
-    """A plan for a module that is, or has in it, a model of transformers that is known here."""
-    for part in module.modules():
-        for kind in type(part).__mro__:
-            if kind.__name__ in _PRESETS and kind.__module__.startswith("transformers."):
-                return dict(_PRESETS[kind.__name__])
-    return None
+    """A plan for a module that is, or has in it, models of transformers that are known here, and for nothing beside them:
+    others' layers may have the same names, as those of a picture's encoder."""
+    plan: dict[str, str] = {}
+    known: list[str] = []
+    for path, part in module.named_modules():
+        name = None if any(path.startswith(outer) for outer in known) else _known_class(part)
+        if name is not None:
+            known.append(f"{path}." if path else "")
+            plan.update({glob.escape(known[-1]) + pattern: word for pattern, word in _PRESETS[name].items()})
+    return plan or None
+
+
+def _known_class(module: nn.Module) -> str | None:
+    return next((kind.__name__ for kind in type(module).__mro__
+                 if kind.__name__ in _PRESETS and kind.__module__.startswith("transformers.")), None)

@@ -13,6 +13,9 @@ class Region:
     """Of one module, whose forward enters with the first layer that is cut by columns, and leaves with one that is cut by rows
     or with its end. From one thread.
 
+    Where only some of the module's layers are checkpointed, backward enters once more without leaving: the next forward
+    begins anew.
+
     What several layers are given, as those of queries, keys and values, is shared once: its gradient is summed once over the
     ranks, not for each of them.
     """
@@ -21,6 +24,7 @@ class Region:
         self._ranks, self._parent, self._draws = ranks, parent, Draws(rank)
         self._inside = False
         self._given: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+        parent.register_forward_pre_hook(self._parent_begins)
         parent.register_forward_hook(self._parent_ends, always_call=True)
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
@@ -48,6 +52,11 @@ class Region:
             self._inside = False
             self._given.clear()
             self._draws.leave()
+
+    def _parent_begins(self, *_: object) -> None:
+        self._inside = False
+        self._given.clear()
+        self._draws.forget()
 
     def _parent_ends(self, *_: object) -> None:
         self._end()

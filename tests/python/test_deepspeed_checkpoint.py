@@ -1,0 +1,208 @@
+"""bimetal.deepspeed's checkpoints: another engine goes on with them, at any stage and on any ranks; what a killed save leaves."""
+
+import json
+import os
+import pathlib
+import signal
+import tempfile
+import types
+import unittest
+
+import models
+import ranks
+import torch
+from test_deepspeed import (
+    CONFIG,
+    SAMPLES,
+    Line,
+    logits_loss,
+    needs_transformers,
+    parameters_of,
+    plain,
+    run_epochs,
+    start_engine,
+    whole_parameters,
+)
+from torch import nn
+
+import bimetal
+from bimetal import _C, deepspeed
+from bimetal.deepspeed import checkpoint
+
+
+def several(calls):
+    """Bodies one after the other in the same processes, whose start takes longer than they do."""
+    return [globals()[name](*arguments) for name, *arguments in calls]
+
+
+def resumed(folder):
+    """An epoch, a checkpoint in the midst of a step, and the next epoch by another engine."""
+    import deepspeed_gpt2 as example
+    data = example.make_data(SAMPLES)
+    engine, _, loader, _ = start_engine(example.make_model().double(), data)
+    run_epochs(engine, loader, logits_loss, 1)
+    engine.save_checkpoint(folder, "one", {"mark": 7})
+    engine.save_checkpoint(folder, "one", {"mark": 8})
+    torch.manual_seed(99)
+    other, _, loader, _ = start_engine(type(engine.module)(engine.module.config).double(), data)
+    path, state = other.load_checkpoint(folder)
+    assert path.endswith("/one") and state == {"mark": 8}, (path, state)
+    assert other.global_steps == engine.global_steps and other.get_lr() == engine.get_lr()
+    run_epochs(other, loader, logits_loss, 1)
+    return parameters_of(other.module)
+
+
+def first_epoch(folder, stage):
+    """It ends in the midst of a step."""
+    import deepspeed_gpt2 as example
+    engine, _, loader, _ = start_engine(example.make_model().double(), example.make_data(SAMPLES),
+                                        {"zero_optimization": {"stage": stage}}, shards=[1, 2])
+    run_epochs(engine, loader, logits_loss, 1)
+    engine.save_checkpoint(folder, client_state={"stage": stage})
+
+
+def second_epoch(folder, stage, weights, shards, offload=""):
+    import deepspeed_gpt2 as example
+    model = example.make_model().double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    zero = {"stage": stage, **({"offload_optimizer": {"device": "nvme", "nvme_path": offload}} if offload else {})}
+    engine, _, loader, _ = start_engine(model, example.make_data(SAMPLES), {"zero_optimization": zero}, weights,
+                                        shards=shards)
+    engine.load_checkpoint(folder)
+    run_epochs(engine, loader, logits_loss, 1)
+    return whole_parameters(engine)
+
+
+class KilledCore:
+    """``bimetal._C`` of a process that is killed "before" or "after" it moves a folder to its place, or when it writes
+    "latest"."""
+
+    def __init__(self, core, moment):
+        self._core, self._moment = core, moment
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def _reach(self, moment):
+        if moment == self._moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def TemporaryFolder(self, target):  # noqa: N802 (as it is called)
+        folder = self._core.TemporaryFolder(target)
+
+        def move_into_place():
+            self._reach("before")
+            folder.move_into_place()
+            self._reach("after")
+        return types.SimpleNamespace(path=folder.path, move_into_place=move_into_place, remove=folder.remove)
+
+    def write_file_atomically(self, path, text):
+        self._reach("latest")
+        self._core.write_file_atomically(path, text)
+
+
+def is_killed(body):
+    """Whether a child of this process is, that runs it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            body()
+        finally:
+            os._exit(1)  # it is not to go on as this process
+    return os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def save_until(engine, folder, moment):
+    checkpoint._C = KilledCore(_C, moment)
+    engine.save_checkpoint(folder, "one", {"mark": 2})
+
+
+def killed_while_saving(folder, moment):
+    """What there is after the second of two checkpoints of one name was not completed, and after a third."""
+    engine = line_engine()
+    engine.save_checkpoint(folder, "one", {"mark": 1})
+    killed = is_killed(lambda: save_until(engine, folder, moment))
+    found = engine.load_checkpoint(folder)[1]
+    engine.save_checkpoint(folder, "one", {"mark": 3})
+    return [killed, found, engine.load_checkpoint(folder)[1], sorted(os.listdir(folder))]
+
+
+def killed_between_two_steps(folder):
+    """As where names cannot be swapped: the old one is aside, the new one not yet in its place. The next save is killed, too.
+    The marks of what there is then, and what a third leaves."""
+    engine = line_engine()
+    engine.save_checkpoint(folder, "one", {"mark": 1})
+
+    def first_step():
+        aside = _C.TemporaryFolder(f"{folder}/one")
+        os.rename(f"{folder}/one", aside.path)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = [is_killed(first_step), is_killed(lambda: save_until(engine, folder, "before"))]
+    states = pathlib.Path(folder).glob("*/state.json")
+    marks = sorted(json.loads(state.read_text())["client_state"]["mark"] for state in states)
+    engine.save_checkpoint(folder, "one", {"mark": 3})
+    return [killed, marks, engine.load_checkpoint(folder)[1], sorted(os.listdir(folder))]
+
+
+def line_engine():
+    model = Line()
+    return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)[0]
+
+
+@needs_transformers
+class Gpt2(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.reference = [parameter.detach() for parameter in plain(2)]
+
+    def test_a_resumed_training_is_the_same(self):
+        for world in (1, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                for parameters in ranks.on_ranks(world, resumed, folder):
+                    self.assertLess(models.difference(parameters, self.reference), 1e-12, world)
+                self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
+                self.assertEqual(sorted(os.listdir(f"{folder}/one")),
+                                 ["gradients.safetensors", "model.safetensors", "optimizer.safetensors", "state.json"])
+
+    def test_a_checkpoint_goes_on_at_any_stage_on_any_ranks(self):
+        with tempfile.TemporaryDirectory() as root:
+            ranks.on_ranks(2, several, [("first_epoch", f"{root}/{stage}", stage) for stage in (0, 1, 3)])
+            self.assertEqual(*(sorted(os.listdir(f"{root}/{stage}/global_step4")) for stage in (0, 3)))
+            calls = [("second_epoch", f"{root}/3", 0, [1, 2, 1], "equal"),
+                     ("second_epoch", f"{root}/1", 3, [1, 2, 1], [5, 2, 0]),
+                     ("second_epoch", f"{root}/0", 2, [0, 2, 1], [1, 0, 1], root)]
+            for of_rank in ranks.on_ranks(3, several, calls, timeout=300):
+                for call, parameters in zip(calls, of_rank, strict=True):
+                    self.assertLess(models.difference(parameters, self.reference), 1e-12, call)
+
+
+class Engine(unittest.TestCase):
+    def test_a_checkpoint_that_is_not_there(self):
+        engine = line_engine()
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(engine.load_checkpoint(folder), (None, None))
+            with self.assertRaisesRegex(bimetal.Error, "is no checkpoint"):
+                engine.load_checkpoint(folder, "other")
+
+    def test_a_save_that_is_killed_leaves_a_whole_checkpoint(self):
+        for moment, mark in (("before", 1), ("after", 2), ("latest", 2)):
+            with self.subTest(moment), tempfile.TemporaryDirectory() as folder:
+                self.assertEqual(killed_while_saving(folder, moment),
+                                 [True, {"mark": mark}, {"mark": 3}, ["latest", "one"]])
+
+    def test_a_save_removes_no_whole_copy_before_there_is_another(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(killed_between_two_steps(folder), [[True, True], [1, 2], {"mark": 3}, ["latest", "one"]])
+
+    def test_a_client_state_that_is_no_json(self):
+        engine = line_engine()
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(bimetal.Error, "JSON"):
+                engine.save_checkpoint(folder, client_state={"function": json.dumps})
+            self.assertEqual(os.listdir(folder), [])
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
