@@ -44,7 +44,8 @@ TEST(StageMemory, ParametersAreWholeInAStepAtLevel3) {
   facts.units[1].halved = 700;
   facts.units[1].resident = 100;
   facts.units[1].saved = {.fixed = 700 * 2 + 50};
-  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 2)), 1000 * (4 + 4 / 2 + 8 / 2) + 700 * 2 + 50);
+  // Below it autocast copies what is used in half, and these copies have gradients.
+  EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 2)), 1000 * (4 + 4 / 2 + 8 / 2) + 2 * 700 * 2 + 50);
   EXPECT_EQ(unit_bytes(facts, 1, of_replicas(2, 3)),
             300 * 4 + 700 * 2 + (700 + 100) * 4 / 2 + 1000 * (4 / 2 + 8 / 2) + 50);
 }
