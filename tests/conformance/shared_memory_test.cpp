@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -55,12 +56,27 @@ TEST_P(Allocated, IsReducedWhereItIs) {
   });
 }
 
-/// Parts of unequal length, none for some.
-std::vector<std::size_t> unequal_parts(int size, std::size_t unit) {
+/// How a whole is cut among ranks, and where one of them has its own part.
+struct Parts {
   std::vector<std::size_t> counts;
-  for (int r = 0; r < size; ++r) counts.push_back(static_cast<std::size_t>(r) * 3 % 5 * unit);
+  std::size_t own = 0, first = 0, total = 0;
+
+  Parts(std::vector<std::size_t> all, int rank) : counts(std::move(all)) {
+    const auto mine = counts.begin() + rank;
+    own = *mine;
+    first = std::accumulate(counts.begin(), mine, std::size_t{0});
+    total = std::accumulate(mine, counts.end(), first);
+  }
+};
+
+/// Parts of unequal length, none for some.
+Parts unequal_parts(const Group& group, std::size_t unit) {
+  std::vector<std::size_t> counts;
+  for (int r = 0; r < group.size(); ++r) {
+    counts.push_back(static_cast<std::size_t>(r) * 3 % 5 * unit);
+  }
   counts.back() += 5;
-  return counts;
+  return {std::move(counts), group.rank()};
 }
 
 TEST_P(Allocated, PartsAreReducedFromWhereTheyAre) {
@@ -70,18 +86,15 @@ TEST_P(Allocated, PartsAreReducedFromWhereTheyAre) {
     for (const DType dtype : tested_types()) {
       for (const ReduceOp op : tested_ops()) {
         for (const std::size_t unit : {3, 9001}) {
-          const auto counts = unequal_parts(group.size(), unit);
-          const auto own = counts.begin() + rank;
-          const auto first = std::accumulate(counts.begin(), own, std::size_t{0});
-          const auto total = std::accumulate(own, counts.end(), first);
+          const auto [counts, own, first, total] = unequal_parts(group, unit);
           const Array data = contributions(rank, total, dtype, op);
           for (const bool within : {false, true}) {
             std::memcpy(place, data.bytes().data(), data.bytes().size());
-            Array result(*own, dtype);
+            Array result(own, dtype);
             Buffer output = result.buffer();
             if (within) output.data = place + first * comm::size_of(dtype);
             group.reduce_scatter(Buffer{place, total, dtype}, output, counts, op).wait();
-            if (*own > 0) std::memmove(result.buffer().data, output.data, result.bytes().size());
+            if (own > 0) std::memmove(result.buffer().data, output.data, result.bytes().size());
             ASSERT_EQ(wrong_in_reduced(result, first, group.size(), op), "")
                 << to_string(op) << " of " << total << " " << to_string(dtype);
           }
@@ -97,11 +110,8 @@ TEST_P(Allocated, PartsAreGatheredFromWhereTheyAre) {
     std::byte* const place = memory.bytes().data() + 64 * rank;
     for (const DType dtype : tested_types()) {
       for (const std::size_t unit : {3, 9001}) {
-        const auto counts = unequal_parts(group.size(), unit);
-        const auto own = counts.begin() + rank;
-        const auto first = std::accumulate(counts.begin(), own, std::size_t{0});
-        const auto total = std::accumulate(own, counts.end(), first);
-        const Array part = payloads(rank, 0, *own, dtype);
+        const auto [counts, own, first, total] = unequal_parts(group, unit);
+        const Array part = payloads(rank, 0, own, dtype);
         // All into the memory itself; or into another, and where one rank's part is elsewhere.
         for (const int elsewhere : {-2, -1, 0}) {
           Array result(total, dtype);
@@ -109,8 +119,8 @@ TEST_P(Allocated, PartsAreGatheredFromWhereTheyAre) {
           std::byte* input = place + first * comm::size_of(dtype);
           Array copy = part;
           if (elsewhere == rank) input = static_cast<std::byte*>(copy.buffer().data);
-          if (*own > 0) std::memmove(input, part.bytes().data(), part.bytes().size());
-          group.all_gather({input, *own, dtype}, output, counts).wait();
+          if (own > 0) std::memmove(input, part.bytes().data(), part.bytes().size());
+          group.all_gather({input, own, dtype}, output, counts).wait();
           std::memmove(result.buffer().data, output.data, result.bytes().size());
           std::size_t begin = 0;
           for (int r = 0; r < group.size(); begin += counts[static_cast<std::size_t>(r++)]) {
@@ -166,7 +176,6 @@ int times_in_place(const Group& group) {
 TEST_P(AllocatedShared, LongCallsAreDoneInPlace) {
   on_ranks([&](int rank, Group group) {
     constexpr std::size_t kPart = 50000;
-    const auto own = static_cast<std::size_t>(rank);
     const auto size = static_cast<std::size_t>(group.size());
     const GroupMemory memory = group.allocate(size * kPart * 4);
     std::byte* const place = memory.bytes().data();
@@ -174,15 +183,15 @@ TEST_P(AllocatedShared, LongCallsAreDoneInPlace) {
     std::vector<std::size_t> counts(size, kPart);
     counts.front() = 0;  // that rank gives nothing to an all-gather, and gets nothing of a sum
     counts.back() = 2 * kPart;
-    std::vector<float> part(counts[own]);
+    const auto first = Parts(counts, rank).first;
+    std::vector<float> part(counts[static_cast<std::size_t>(rank)]);
     const Buffer elsewhere{part.data(), part.size(), DType::float32};
 
     group.all_reduce(whole).wait();
     EXPECT_EQ(times_in_place(group), 1);
     group.reduce_scatter(whole, elsewhere, counts).wait();
     EXPECT_EQ(times_in_place(group), 2);
-    const auto begin = std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
-    const Buffer within{place + begin * 4, counts[own], DType::float32};
+    const Buffer within{place + first * 4, part.size(), DType::float32};
     group.all_gather(rank == 0 ? Buffer{nullptr, 0, DType::float32} : within, whole, counts).wait();
     EXPECT_EQ(times_in_place(group), 3);
     // From elsewhere through slots.
