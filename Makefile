@@ -5,7 +5,7 @@ BUILD  ?= build
 JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ test-extension-versions: ## build and use the package with torch 2.14 and 2.15, 
 
 program-wheel: build ## the program as a wheel for Linux that fits the torch of .venv (dist/)
 	@scripts/program_wheel.sh $(BUILD)/bimetal
+
+program-wheel-macos: setup ## the same for Macs with Apple silicon, cross-built
+	@scripts/portability.sh program
 
 test-program-wheel: build ## build that wheel and the package's; install both and train with them
 	@scripts/test_program_wheel.sh $(BUILD)

@@ -5,6 +5,11 @@
   equal      the same number of blocks per stage, 1F1B
 
 and the bound (m - 1) * max t + sum t, t being what each stage computes for a micro-batch by the run's own report.
+Zero-bubble's step beside 1F1B's is printed beside what its formula says (ZB-H1 of Qi et al., ICLR 2024, table 2: where forward and both
+parts of backward take a third each, (m + (p - 1) / 3) / (m + p - 1) with p stages): few micro-batches and stages alike show it best, as by
+
+    bench/pipeline.py --case alike --micro-batches 3 --batch 6
+
 A GPT on random tokens, float32. Prints the median step of each, beside one another, and the ratios.
 """
 
@@ -19,7 +24,7 @@ import machine
 import ranks
 from made_tokens import made_tokens
 
-CASES = {"1 : 1/3": [1.0, 1 / 3], "1 : 1/2 : 1/4": [1.0, 0.5, 0.25]}
+CASES = {"1 : 1/3": [1.0, 1 / 3], "1 : 1/2 : 1/4": [1.0, 0.5, 0.25], "alike": [0.6, 0.6, 0.6]}
 
 
 def arguments():
@@ -92,7 +97,7 @@ def main():
         folder = pathlib.Path(name)
         made_tokens(ranks.BIMETAL, folder, 400_000)
         job = write_job(folder, args)
-        for case in args.case or CASES:
+        for case in args.case or ("1 : 1/3", "1 : 1/2 : 1/4"):
             passes = [measure(job, folder, CASES[case], args) for _ in range(args.passes)]
             steps = {what: statistics.median(one[what] for one in passes) for what in passes[0]}
 
@@ -103,6 +108,8 @@ def main():
                       "equal cut / balanced": ratio("equal cut, 1f1b", "balanced, 1f1b")}
             if "balanced, zero_bubble" in steps:
                 ratios["zero_bubble / 1f1b"] = ratio("balanced, zero_bubble", "balanced, 1f1b")
+                m, others = args.micro_batches, len(CASES[case]) - 1
+                ratios["  by its formula"] = (m + others / 3) / (m + others)
             figures["cases"][case] = {"seconds": steps, "ratios": ratios}
             print(case)
             for what, value in {**steps, **ratios}.items():

