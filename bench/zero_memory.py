@@ -34,6 +34,7 @@ def arguments():
     parser.add_argument("--shards", default="2,1", help="weights of the ranks' shards; as many ranks")
     parser.add_argument("--levels", default="0,1,2,3")
     parser.add_argument("--offload", default="none", help="what is on disk, above level 0: none, state, or both, the parameters of level 3, too")
+    parser.add_argument("--update", default="step", help="zero.update of level 3: step, backward, or step,backward")
     parser.add_argument("--folder", default="", help="for the files; default: the system's temporary one")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
@@ -65,8 +66,8 @@ def children(pid):
         return []
 
 
-def write_job(args, folder, data, level, offload, model, settings, more_steps=0, more_train=""):
-    """Its file. args.shards: numbers, or a word in quotes; settings: lines of [model]; more_train: of [train]."""
+def write_job(args, folder, data, level, offload, model, settings, more_steps=0, more_train="", more_zero=""):
+    """Its file. args.shards: numbers, or a word in quotes; settings: lines of [model]; more_train: of [train], more_zero: of [zero]."""
     job = folder / "job.toml"
     shards = args.shards if args.shards.startswith('"') else f"[{args.shards}]"
     job.write_text(f"""
@@ -98,6 +99,7 @@ shards = {shards}
 offload_optimizer = "{"none" if offload == "none" else "disk"}"
 offload_parameters = "{"disk" if offload == "both" else "none"}"
 offload_path = "{args.folder or folder}"
+{more_zero}
 """)
     return job
 
@@ -119,11 +121,11 @@ def planned(args, job, report):
     return [peak / 2**20 for peak in peaks]
 
 
-def run(args, folder, data, level, offload, model, settings, more_steps=0):
-    """Each rank's peak in MiB and the report; more_steps: of a job that goes on from the last one's checkpoint."""
+def run(args, folder, data, level, offload, model, settings, more_steps=0, update="step"):
+    """Each rank's peak in MiB and the report; more_steps: of a job that goes on from the last one's checkpoint; update: zero.update."""
     report = folder / "report.json"
     job = write_job(args, folder, data, level, offload, model, settings, more_steps,
-                    more_train=f'precision = "{args.precision}"')
+                    more_train=f'precision = "{args.precision}"', more_zero=f'update = "{update}"')
     command = [args.program, "train", job, "--report", report, *workers_of(args)]
     if more_steps:
         command += ["--resume", folder / "checkpoints"]
@@ -169,12 +171,13 @@ def main():
         settings = "\n".join(f"{key} = {value}" for key, value in
                              ({"vocabulary": 50257, "context": args.block} | chosen).items())
         print(f"{args.model}, shards {args.shards}; MiB above the {max(base):.0f} of a rank without a model")
-        for level, offload in itertools.product(map(int, args.levels.split(",")), args.offload.split(",")):
-            if offload != "none" and level < (3 if offload == "both" else 1):
+        for level, offload, update in itertools.product(map(int, args.levels.split(",")), args.offload.split(","), args.update.split(",")):
+            if (offload != "none" and level < (3 if offload == "both" else 1)) or (update == "backward" and level < 3):
                 continue
             case = f"level {level}" + {"none": "", "state": ", state on disk", "both": ", state and parameters on disk"}[offload]
+            case += ", updated in backward" if update == "backward" else ""
             for more_steps in (0, 1) if args.save else (0,):
-                peaks, report = run(args, folder, data, level, offload, args.model, settings, more_steps)
+                peaks, report = run(args, folder, data, level, offload, args.model, settings, more_steps, update)
                 plans = planned(args, folder / "job.toml", report) if peaks else []
                 show(case + (", going on" if more_steps else ""), peaks, plans, report, base)
             sys.stdout.flush()

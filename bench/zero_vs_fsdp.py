@@ -32,7 +32,7 @@ def arguments():
     parser.add_argument("--torchrun", default=str(pathlib.Path(sys.executable).with_name("torchrun")))
     parser.add_argument("--model", default="gpt2", choices=list(SIZES))
     parser.add_argument("--shards", default="1,1", help="weights of Bimetal's shards; as many ranks")
-    parser.add_argument("--levels", default="0,1,2,3")
+    parser.add_argument("--levels", default="0,1,2,3,3b", help="of ZeRO; 3b: 3 with zero.update = \"backward\"")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over all ranks")
     parser.add_argument("--block", type=int, default=128)
@@ -148,8 +148,9 @@ def main():
         if args.deepspeed:
             run_peer("DeepSpeed", [args.deepspeed, "-m", "torch.distributed.run"], deepspeed_command(args), ranks)
         for level in args.levels.split(","):
-            peaks, report = zero_memory.run(args, folder, data, int(level), "none", args.model,
-                                            f"vocabulary = 50257\ncontext = {args.block}")
+            peaks, report = zero_memory.run(args, folder, data, int(level[0]), "none", args.model,
+                                            f"vocabulary = 50257\ncontext = {args.block}",
+                                            update="backward" if level.endswith("b") else "step")
             if peaks is None:
                 print(f"level {level}: {report}")
                 continue

@@ -114,12 +114,58 @@ class Zero(ExactJob):
         self.assert_can_resume(alone, workers=("cpu:threads=1",))
         self.assert_nothing_left()
 
+    def update_in_backward(self, name, **settings):
+        return self.write_exact_job(name, **{"zero__level": 3, "zero__shards": [2, 1], "zero__update": "backward",
+                                             "train__clip_norm": 0, **settings})
+
+    def test_updates_in_backward_go_on_as_others_and_those_as_they_do(self):
+        self.run_to(self.write_exact_job("alone", train__clip_norm=0), 30, ranks=1)
+        folder = ("--resume", self.folder / "shards")
+        self.run_to(self.update_in_backward("shards", zero__shards=[5, 2, 0]), 10, ranks=3)
+        self.run_to(self.write_exact_job("shards", train__clip_norm=0, zero__level=2), 20, *folder, ranks=2)
+        self.run_to(self.update_in_backward("shards", zero__offload_parameters="disk", **self.offloaded("disk")), 30,
+                    *folder, ranks=2)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            self.assert_same(self.last("shards", 30, file), self.last("alone", 30, file))
+        self.assert_nothing_offloaded_left()
+
+    def test_of_a_step_that_backward_has_begun_to_apply_nothing_is_saved(self):
+        # Whichever part of a step the others are in when it is killed.
+        job = self.train(self.update_in_backward("checkpoints", checkpoint__every_steps=1, checkpoint__keep=2),
+                         "--set", "train.steps=5000")
+        self.wait_for_checkpoint(job)
+        os.kill(self.ranks_of(job)[0], signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 0", "signal 9", "--resume")
+        saved = self.saved_steps()[-1]
+        self.run_to(self.write_exact_job("alone", train__clip_norm=0), saved, ranks=1)
+        self.assert_same(self.last("checkpoints", saved), self.last("alone", saved))
+        self.assert_nothing_left()
+
+    def test_a_loss_that_is_no_number_saves_nothing_of_what_backward_has_updated(self):
+        good = self.write_job(zero__level=3, zero__update="backward", train__steps=20)
+        self.assertEqual(self.train(good).wait().status, 0)
+        step = self.saved_steps()[-1]
+        diverging = self.write_job("diverging.toml", zero__level=3, zero__update="backward", train__learning_rate=1e30)
+        job = self.train(diverging, "--resume", self.checkpoints).wait()
+        self.assert_one_message(job, harness.NOT_FINITE, "step", "rank", "checkpoint", "dropped (zero.update)")
+        self.assertEqual(self.saved_steps()[-1], step)
+        self.assert_can_resume(good)
+
     def test_a_worker_without_memory_takes_smaller_pieces(self):
         job = self.train(self.write_job(model__name="cnn", train__steps=4, train__global_batch=4096,
                                         train__micro_batch=4096, zero__level=3, zero__shards="equal"),
                          workers=("cpu:threads=1,memory=170MB", "cpu:threads=1")).wait()
         self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
         self.assertIn("rank 0 ran out of memory", job.out)
+        self.assert_nothing_left()
+
+    def test_a_worker_without_memory_ends_a_job_that_updates_in_backward(self):
+        job = self.train(self.write_job(model__name="cnn", train__steps=4, train__global_batch=4096,
+                                        train__micro_batch=4096, zero__level=3, zero__shards="equal", zero__update="backward"),
+                         workers=("cpu:threads=1,memory=170MB", "cpu:threads=1")).wait()
+        self.assert_one_message(job, harness.OUT_OF_MEMORY, "rank 0", "ran out of memory")
+        self.assertEqual(self.saved_steps(), [])
         self.assert_nothing_left()
 
     def test_what_cannot_be(self):

@@ -25,6 +25,9 @@ std::vector<ShardRow> rows() {
       for (const auto& what : learnt_offloaded()) {
         if (level > 0 && who.in_shards) all.emplace_back(what, who, level);
       }
+      for (const auto& what : learnt_updated_in_backward()) {
+        if (level == 3 && who.in_shards) all.emplace_back(what, who, level);
+      }
     }
   }
   return all;

@@ -131,6 +131,35 @@ const std::vector<Learnt>& learnt_offloaded() {
   return all;
 }
 
+const std::vector<Learnt>& learnt_updated_in_backward() {
+  static const auto all = [] {
+    std::vector<Learnt> rows = {
+        {"CnnAdamInBackward", {.optimizer = Optimizer::adam}},
+        {"ResNetBatchNormInBackward", {.learns = Learns::resnet_batch_norm, .steps = 4}},
+        {"TokensTiedInBackward",
+         {.learns = Learns::tokens, .optimizer = Optimizer::adamw, .form = {.keep_below = 64}}},
+        {"Gpt2DropoutMomentumInBackward", language(Learns::gpt2, 0.1)},
+        {"Gpt2OffloadedToDiskInBackward",
+         {.learns = Learns::gpt2,
+          .dropout = 0.1,
+          .optimizer = Optimizer::adamw,
+          .recompute = "all",
+          .offload = {"disk"},
+          .kept = {Kept::OnDisk},
+          .form = {.keep_below = 64}}},
+        {"LlamaOffloadedByRankInBackward",
+         {.learns = Learns::llama,
+          .optimizer = Optimizer::adamw,
+          .recompute = "sqrt",
+          .offload = {"disk", "none", "host"},
+          .kept = {Kept::OnHost, Kept::OnDisk, Kept::OnDevice}}},
+    };
+    for (auto& row : rows) row.plan.update_in_backward = true;
+    return rows;
+  }();
+  return all;
+}
+
 // A share of 0 never sits still, so that each rank also comes back from one.
 const std::vector<Ranks>& ranks() {
   static const std::vector<Ranks> all = {

@@ -40,6 +40,8 @@ const std::vector<Learnt>& learnt();
 const std::vector<Learnt>& learnt_in_parts();
 /// Those whose states or parameters are kept elsewhere, or twice: of shards alone.
 const std::vector<Learnt>& learnt_offloaded();
+/// Those of level 3 whose updates are a part of backward.
+const std::vector<Learnt>& learnt_updated_in_backward();
 const std::vector<Ranks>& ranks();
 
 /// What one device makes of it, computed once for each name.

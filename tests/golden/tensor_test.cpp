@@ -118,6 +118,26 @@ TEST_P(InShardsOfParts, TrainsAsOneDevice) {
   expect_same(train(plan), expected);
 }
 
+TEST(InShardsOfParts, AreUpdatedInBackward) {
+  for (const auto& who : sharded()) {
+    if (who.level < 3) continue;
+    const Learnt what{"Gpt2DropoutAdamW",
+                      {.learns = Learns::gpt2,
+                       .dropout = 0.1,
+                       .optimizer = Optimizer::adamw,
+                       .steps = 6,
+                       .recompute = "all"}};
+    auto plan = what.plan;
+    plan.shares = who.shares;
+    plan.tensor = who.tensor;
+    plan.zero_level = who.level;
+    plan.shards = who.shards;
+    plan.micro_batch = who.micro_batch;
+    plan.update_in_backward = true;
+    expect_same(train(plan), alone(what));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Rows, InShardsOfParts,
                          ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
                                             ::testing::ValuesIn(sharded())),

@@ -238,6 +238,12 @@ class Worker {
 
   std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model) {
     auto options = step_options(plan_, replicas_);
+    if (plan_.update_in_backward) {
+      sharded_->update_in_backward([this] {
+        ++updates_in_backward_;
+        optimizer_->step();
+      });
+    }
     if (staged_) {
       options.stage = staged_->compute;
       return std::make_unique<train::TrainingStep>(task, model, *optimizer_, staged_->store,
@@ -264,8 +270,12 @@ class Worker {
   double step(int number, const data::EpochSampler::Step& plan) {
     const int lane = staged_ ? staged_->compute->lanes().mine() : replicas_.rank();
     const auto fetch = [&] { return data_->batch(plan.of_rank(lane)); };
+    const int before = updates_in_backward_;
     const auto result = step_->run(number, plan, fetch, false);
     EXPECT_TRUE(result.applied);
+    if (plan_.update_in_backward && !sharded_->pieces().empty()) {
+      EXPECT_GT(updates_in_backward_, before + 1) << "of several flat tensors";
+    }
     double loss = 0;
     for (const auto& rank : result.figures) loss += rank.loss_sum;
     return loss / static_cast<double>(plan.weight());
@@ -281,6 +291,7 @@ class Worker {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   parallel::tensor::TensorTask tensor_task_;
   std::unique_ptr<train::TrainingStep> step_;
+  int updates_in_backward_ = 0;
 };
 
 }  // namespace

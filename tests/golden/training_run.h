@@ -45,6 +45,7 @@ struct TrainingPlan {
   int zero_level = 0;
   std::vector<double> shards = {};  ///< above level 0: weights of the ranks' shards
   bool copies = false;              ///< above level 0: each shard on a second rank, too
+  bool update_in_backward = false;  ///< as zero.update; of level 3
   /// As zero.offload_optimizer, by rank in turn; above level 0, of adam and adamw.
   std::vector<std::string> offload = {"none"};
   std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts

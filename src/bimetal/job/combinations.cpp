@@ -27,6 +27,7 @@ struct Asked {
     return !replicas.empty() && std::ranges::min(replicas) != std::ranges::max(replicas);
   }
   bool servers() const { return job.parallel.mode == "server"; }
+  bool updates_in_backward() const { return job.zero.update == "backward"; }
   /// Anything, to one place or the other.
   bool offloads(std::string_view place, std::string_view other) const {
     const auto is = [&](std::string_view to) { return to == place || to == other; };
@@ -162,6 +163,32 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.job.zero.copies > 1 && asked.in_parts(); },
      "zero.copies = 2 does not go with mesh.tensor: parts of tensors are not saved from copies "
      "yet; leave one of them out"},
+    {[](const Asked& asked) { return asked.updates_in_backward() && asked.job.zero.level < 3; },
+     "zero.update = \"backward\" needs zero.level = 3: below it ranks compute with the very memory "
+     "that an update changes, and backward still wants the old values"},
+    {[](const Asked& asked) {
+       return asked.updates_in_backward() &&
+              asked.job.train.clip_norm + asked.job.train.clip_value > 0;
+     },
+     "zero.update = \"backward\" does not go with train.clip_norm and clip_value: gradients are "
+     "clipped once all of a step's are there, and by then those of the last units have been used "
+     "and dropped; take zero.update = \"step\""},
+    {[](const Asked& asked) { return asked.updates_in_backward() && asked.float16; },
+     "zero.update = \"backward\" does not go with train.precision = \"float16\": a step whose "
+     "gradients overflow is skipped, which is known only behind the last of them; take "
+     "\"bfloat16\", or zero.update = \"step\""},
+    {[](const Asked& asked) { return asked.updates_in_backward() && asked.job.zero.copies > 1; },
+     "zero.update = \"backward\" does not go with zero.copies = 2: a rank that is lost in the "
+     "middle of backward would leave copies of two steps; leave one of them out"},
+    {[](const Asked& asked) { return asked.updates_in_backward() && asked.stages(); },
+     "zero.update = \"backward\" does not go with mesh.stages: micro-batches are under way in "
+     "several stages at once, and need the parameters of one step; leave one of them out"},
+    {[](const Asked& asked) {
+       return asked.updates_in_backward() && asked.job.train.recompute == "auto";
+     },
+     "zero.update = \"backward\" does not go with train.recompute = \"auto\", which repeats a step "
+     "that has run out of memory: a part of it may have been applied; take \"all\", \"sqrt\" or "
+     "\"none\""},
     {[](const Asked& asked) { return asked.stages() && asked.servers(); },
      "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
      "compute "

@@ -120,6 +120,7 @@ struct ZeroConfig {
   std::string offload_path;                 ///< folder for "disk"
   std::int64_t copies = 1;                  ///< 2: of each shard, on another rank
   std::int64_t keep_below = 0;              ///< level 3: smaller parameters stay whole; elements
+  std::string update = "step";              ///< level 3: of all at its end, or in "backward"
   bool operator==(const ZeroConfig&) const = default;
 };
 

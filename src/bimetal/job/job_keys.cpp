@@ -94,6 +94,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"zero", "offload_path", kMayDiffer, text(zero.offload_path)},
       {"zero", "copies", kAlike, whole(zero.copies, 1, 2)},
       {"zero", "keep_below", kAlike, whole(zero.keep_below, 0)},
+      {"zero", "update", kAlike, one_of(zero.update, {"step", "backward"})},
       {"mesh", "stages", kAlike, count_or_auto(mesh.stages, kAutoStages)},
       {"mesh", "replicas", kAlike, count_or_counts(mesh.replicas, mesh.stage_replicas)},
       {"mesh", "tensor", kAlike, count_or_auto(mesh.tensor, kAutoTensor)},

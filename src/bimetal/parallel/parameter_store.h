@@ -48,8 +48,8 @@ class ParameterStore {
   /// multiplied by loss_factor(). In the place of backward(), or with `last` of backward_last().
   /// An empty one, with `last`, says that no more come.
   virtual void run_pass(const std::function<void()>& backward, bool last) = 0;
-  /// Before the first of a step's run_pass(): at most so many come with a backward. Ranks may
-  /// differ; who has none need not say so.
+  /// Before the first of a step's run_pass(), or of its forward passes: at most so many come with a
+  /// backward. Ranks may differ; who has none need not say so.
   virtual void expect_passes(int /*count*/) {}
   /// After the last of them, where something is waited for before finish_step(): ranks with fewer
   /// passes take part in those of others. finish_step() does so where it has not been done.
@@ -96,6 +96,10 @@ class ParameterStore {
 
   /// Whether the others can go on with a step in whose passes this rank stops.
   virtual bool can_repeat() const noexcept { return true; }
+
+  /// Whether parameters change while backward still runs, so that a step that fails may have been
+  /// applied in part.
+  virtual bool updates_in_backward() const noexcept { return false; }
 
   /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
   /// when the model has none.

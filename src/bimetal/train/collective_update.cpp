@@ -18,7 +18,8 @@ namespace bimetal::train {
 namespace {
 
 // Every rank sees the same figures, so every rank throws the same error at the same step.
-void require_finite(std::span<const progress::RankFigures> figures, std::int64_t step) {
+void require_finite(std::span<const progress::RankFigures> figures, std::int64_t step,
+                    bool updated) {
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < figures.size(); ++rank) {
     if (!std::isfinite(figures[rank].loss_sum)) ranks.push_back(static_cast<int>(rank));
@@ -26,10 +27,11 @@ void require_finite(std::span<const progress::RankFigures> figures, std::int64_t
   if (ranks.empty()) return;
   throw Error(
       ErrorCode::NotFinite,
-      fmt::format("step {}: the loss of rank {} is not finite (NaN or infinity), so nothing "
-                  "was updated; a lower learning rate or a look at the data may help. The "
-                  "last checkpoint is kept",
-                  step, fmt::join(ranks, ", ")),
+      fmt::format("step {}: the loss of rank {} is not finite (NaN or infinity), so {}; a lower "
+                  "learning rate or a look at the data may help. The last checkpoint is kept",
+                  step, fmt::join(ranks, ", "),
+                  updated ? "what backward has updated by it is dropped (zero.update)"
+                          : "nothing was updated"),
       ranks.front());
 }
 
@@ -92,7 +94,7 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
     return result;
   }
 
-  require_finite(result.figures, step);
+  require_finite(result.figures, step, store_.updates_in_backward());
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
   result.skipped = !update(step, result.figures, optimizer);

@@ -116,6 +116,9 @@ class Compute {
   /// Errors: those of Pieces::add, and whatever the model, the task and `backward` throw.
   double run(const task::Values& share, const Backward& backward, const task::Draws& draws = {});
 
+  /// In how many pieces a share of so many samples is computed, as things are.
+  std::int64_t pieces(std::int64_t samples) const { return micro_batch_.pieces(samples); }
+
   struct Outcome {
     progress::Fit fit = progress::Fit::fits;
     double loss_sum = 0;            ///< 0 unless it fits

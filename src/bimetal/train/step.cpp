@@ -77,6 +77,7 @@ Compute::Outcome TrainingStep::compute_share(std::int64_t samples,
                                              const std::function<task::Values()>& fetch,
                                              const task::Draws& draws) {
   if (options_.stage) return options_.stage->try_run(samples, fetch, draws);
+  if (samples > 0) store_->expect_passes(static_cast<int>(compute_.pieces(samples)));
   return compute_.try_run(samples, fetch, backward_into(*store_), draws);
 }
 

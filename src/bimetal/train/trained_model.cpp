@@ -225,6 +225,9 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
     merged->set_after_parameter(
         [sharded = sharded_](const torch::Tensor& piece) { sharded->updated(piece); });
   }
+  if (job_.zero.update == "backward") {
+    sharded_->update_in_backward([optimizer = optimizer_.get()] { optimizer->step(); });
+  }
   observer.on_notice(describe(static_cast<int>(job_.zero.level), sharded_->shard_bytes()));
   if (job_.zero.copies > 1 && !sharded_->keeps_copies()) {
     observer.on_notice(

@@ -166,6 +166,24 @@ TEST(Combinations, CopiesAreOfShardsInMemory) {
               HasSubstr("mesh.stages"));
 }
 
+TEST(Combinations, UpdatesInBackwardNeedNothingOfTheWholeStep) {
+  const auto with = [](std::vector<std::string> settings) {
+    settings.push_back("zero.update=backward");
+    return refusal(settings);
+  };
+  EXPECT_EQ(with({"zero.level=3", "train.precision=bfloat16", "train.recompute=all"}), "");
+  EXPECT_EQ(with({"zero.level=3", "mesh.tensor=2", "train.optimizer=adam",
+                  "zero.offload_parameters=disk", "zero.offload_path=/fast"}),
+            "");
+  EXPECT_THAT(with({"zero.level=2"}), HasSubstr("zero.level = 3"));
+  EXPECT_THAT(with({"zero.level=3", "train.clip_norm=1"}), HasSubstr("clip_norm"));
+  EXPECT_THAT(with({"zero.level=3", "train.clip_value=1"}), HasSubstr("clip_value"));
+  EXPECT_THAT(with({"zero.level=3", "train.precision=float16"}), HasSubstr("float16"));
+  EXPECT_THAT(with({"zero.level=3", "zero.copies=2", "checkpoint.dir=a"}), HasSubstr("copies"));
+  EXPECT_THAT(with({"zero.level=3", "mesh.stages=2"}), HasSubstr("mesh.stages"));
+  EXPECT_THAT(with({"zero.level=3", "train.recompute=auto"}), HasSubstr("recompute"));
+}
+
 TEST(Combinations, OffloadIsOfShardsAndOfAdam) {
   const std::vector<std::string> adam = {"zero.level=1", "train.optimizer=adamw",
                                          "zero.offload_optimizer=host"};

@@ -299,6 +299,41 @@ TEST(ShardsByRoom, WhatARankNeedsInAnyCaseIsTakenOffFirst) {
   EXPECT_NEAR(used(0), used(1), 0.01);
 }
 
+TEST(MemoryUse, UpdatesInBackwardHaveTheGradientsOfAFewUnits) {
+  auto facts = four_units();
+  for (int more = 0; more < 8; ++more) facts.units.push_back(facts.units.front());
+  const auto needed = [&](bool in_backward, double at_once) {
+    return memory_use(facts,
+                      {.level = 3, .update_in_backward = in_backward, .recomputed_at_once = 1},
+                      load_of(2.0 / 3, 4, at_once), 0);
+  };
+  const auto at_the_end = needed(false, 4), in_backward = needed(true, 4);
+  const double unit = 2.0 / 3 * 4 * kMiB;
+  EXPECT_LE(in_backward.gradients, 4 * kMiB + 3 * unit);
+  EXPECT_LT(in_backward.model(), at_the_end.model() - 7 * unit);
+  // Where micro-batches add up there is a shard of their gradients all the same.
+  EXPECT_GE(needed(true, 1).gradients, 12 * unit);
+}
+
+TEST(MemoryPlan, WhatFitsOnlyIfUpdatedInBackwardIsUpdatedThere) {
+  auto input = two_ranks(0);
+  for (auto& rank : input.ranks) {
+    for (int more = 0; more < 8; ++more) rank.facts.units.push_back(rank.facts.units.front());
+    rank.units_at_once = 1;
+    const auto least =
+        memory_use(rank.facts, {.level = 3, .update_in_backward = true, .recomputed_at_once = 1},
+                   rank.load, 0);
+    rank.room = least.model();
+  }
+  input.offloads = false;
+  EXPECT_FALSE(plan_memory(input).best);
+  input.in_backward = true;
+  const auto plan = plan_memory(input);
+  ASSERT_TRUE(plan.best);
+  EXPECT_EQ(describe(plan.ways[*plan.best].keeping, true),
+            "zero.level=3, zero.update=\"backward\", train.recompute=\"all\"");
+}
+
 TEST(ShardsByRoom, ARankWithoutRoomKeepsNothing) {
   auto input = two_ranks(200 * kMiB);
   input.asked.level = 3;

@@ -114,6 +114,7 @@ nlohmann::json memory_json(const plan::MemoryInput& input, const plan::MemoryPla
                           {"offload_optimizer", nullptr},
                           {"offload_parameters", nullptr},
                           {"recomputed_at_once", way.keeping.recomputed_at_once},
+                          {"update", way.keeping.update_in_backward ? "backward" : "step"},
                           {"fits", way.fits()},
                           {"missing_bytes", way.missing},
                           {"added_s", way.added_s},

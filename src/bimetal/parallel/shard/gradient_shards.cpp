@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -71,6 +72,7 @@ void GradientShards::begin() {
   for (auto& sum : sums_) sum = torch::Tensor();
   summed_.assign(plans_.size(), false);
   used_.assign(parameters_.size(), false);
+  take_ = nullptr;
   expect_anew();
 }
 
@@ -194,8 +196,21 @@ void GradientShards::send_ready() {
                      : memory.narrow(0, plan.begin_of(rank), count);
     auto exchange = reduce_parts(group_, memory, own, plan.counts, Deadline::after(timeout_));
     span_.watch(exchange.work());
-    in_flight_.push_back({index, std::move(memory), std::move(own), first, std::move(exchange)});
+    in_flight_.push_back(
+        {index, std::move(memory), std::move(own), first, std::move(exchange), nullptr, {}});
+    if (take_) agree_on_used(in_flight_.back());
   }
+}
+
+/// Others may have had gradients where this rank has none.
+void GradientShards::agree_on_used(InFlight& sent) {
+  sent.used = std::make_shared<std::vector<std::int32_t>>();
+  for (const auto& slot : plans_[sent.flat].slots) sent.used->push_back(used_[slot.parameter]);
+  // Behind the sum, so that it is not waited for here.
+  sent.agreement = group_.all_reduce(comm::buffer(std::span(*sent.used)), comm::ReduceOp::max,
+                                     Deadline::after(timeout_));
+  // Whoever unwinds in the middle of a step leaves it under way.
+  sent.agreement.on_done([kept = sent.used](const std::exception_ptr&) {});
 }
 
 /// Their memory is free for what comes next.
@@ -219,6 +234,7 @@ void GradientShards::arrive() {
   in_flight_.pop_front();
   const Stopwatch waiting;
   oldest.exchange.wait();
+  oldest.agreement.wait();
   wait_seconds_ += waiting.seconds();
   const torch::NoGradGuard no_grad;
   auto& sum = sums_[oldest.flat];
@@ -227,6 +243,18 @@ void GradientShards::arrive() {
   } else {
     sum.add_(oldest.own);
   }
+  if (oldest.used) give_away(oldest);
+}
+
+/// The sum's memory goes with it.
+void GradientShards::give_away(InFlight& arrived) {
+  arrived.memory = arrived.own = torch::Tensor();
+  const auto& slots = plans_[arrived.flat].slots;
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+    used_[slots[slot].parameter] = (*arrived.used)[slot] != 0;
+  }
+  const auto sum = std::exchange(sums_[arrived.flat], {});
+  take_(arrived.flat, sum);
 }
 
 }  // namespace bimetal::parallel::shard

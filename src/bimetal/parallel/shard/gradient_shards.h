@@ -7,9 +7,12 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -42,6 +45,12 @@ class GradientShards {
 
   /// Drops all gradients.
   void begin();
+
+  /// The pass that begins is the step's last with complete(): each sum goes to `take` as soon as
+  /// it is there, from whatever call sees to that, and is gone then. used() is what any rank has
+  /// had of that flat tensor by then.
+  using Take = std::function<void(std::size_t flat, const torch::Tensor& sum)>;
+  void hand_over(Take take) { take_ = std::move(take); }
 
   /// Runs `backward`, and sends each flat tensor's gradients as soon as they are there; the
   /// parameters' own are gone then.
@@ -86,6 +95,8 @@ class GradientShards {
     torch::Tensor memory, own;  ///< own: in `memory`, or the first sum of this flat tensor
     bool first;
     Exchange exchange;
+    std::shared_ptr<std::vector<std::int32_t>> used;  ///< of its slots; where it is handed over
+    comm::Work agreement;                             ///< of all ranks on these
   };
 
   void expect_anew();
@@ -97,6 +108,8 @@ class GradientShards {
   void take_arrived();
   void make_room();
   void arrive();
+  void agree_on_used(InFlight& sent);
+  void give_away(InFlight& arrived);
 
   std::vector<torch::Tensor> parameters_;
   const std::vector<FlatPlan>& plans_;
@@ -116,6 +129,7 @@ class GradientShards {
   std::vector<bool> summed_;  ///< the first sum of each is under way, or there
   std::vector<bool> used_;
   double wait_seconds_ = 0;
+  Take take_;  ///< of this step; none: sums stay
 
   GradientHooks hooks_;  ///< last: its callbacks use all of the above
 };

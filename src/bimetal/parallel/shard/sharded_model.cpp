@@ -161,7 +161,8 @@ void ShardedModel::Impl::agree(std::vector<std::int32_t>& numbers) {
 }
 
 bool ShardedModel::Impl::any_rank(bool here) {
-  std::vector<std::int32_t> passes_of = {here && !in_step ? 1 : 0, here && in_step ? 1 : 0};
+  std::vector<std::int32_t> passes_of = {here && !in_step ? 1 : 0, here && in_step ? 1 : 0,
+                                         passes_to_come(here)};
   agree(passes_of);
   const bool forward = passes_of[0] != 0, both = passes_of[1] != 0;
   if (forward && both) {
@@ -170,6 +171,7 @@ bool ShardedModel::Impl::any_rank(bool here) {
                 "all ranks evaluate at the same place of the program, and as often as each other");
   }
   if (hooked && !here) in_step = both;
+  if (update && both) count_pass(passes_of[2]);
   return forward || both;
 }
 
@@ -271,6 +273,8 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
   impl_->span.begin();
   impl_->stage_passes = 0;
   impl_->joined_others = false;
+  impl_->expected = 0;
+  impl_->in_last_pass = false;
   impl_->wait_before =
       impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
   if (impl_->in_stage()) impl_->hold_parameters(/*wide=*/false);
@@ -303,10 +307,12 @@ void ShardedModel::finish_step() {
     impl_->take_part_in_others();
   }
   impl_->in_step = false;
-  impl_->agree_on_used();
+  if (!impl_->in_last_pass) impl_->agree_on_used();
 }
 
 void ShardedModel::updated(const torch::Tensor& piece) {
+  // In backward others still gather.
+  if (impl_->in_step) return;
   let_go_of_kept();
   // Where a rank may be lost in the midst the others update without it (copies).
   if (impl_->copies) return;

@@ -112,6 +112,15 @@ class ShardedModel final : public ParameterStore {
   /// Bytes of parameters that each rank keeps.
   std::vector<std::int64_t> shard_bytes() const;
 
+  /// Level 3, before the first step and on all ranks alike: what a rank keeps of a flat tensor is
+  /// updated as soon as its gradients are summed in a step's last pass, and these go, so that
+  /// nobody ever has the gradients of all that it keeps. `update` steps the pieces that have
+  /// gradients: those of one flat tensor, each once in a step. It is called within the last
+  /// backward. Expects expect_passes(); a step without it has its gradients with finish_step(), as
+  /// ever. Steps cannot be repeated then. Error(Unsupported) at other levels, with copies and for
+  /// stages.
+  void update_in_backward(std::function<void()> update);
+
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
@@ -133,6 +142,8 @@ class ShardedModel final : public ParameterStore {
   /// Not the copy of another rank's.
   bool counts(const torch::Tensor& parameter) const override;
   bool keeps_copies() const noexcept override;
+  bool can_repeat() const noexcept override { return !updates_in_backward(); }
+  bool updates_in_backward() const noexcept override;
   /// The rank of which a copy is here; -1: none.
   int copy_of() const noexcept;
   void broadcast_buffers(int root) override;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -54,6 +55,13 @@ struct ShardedModel::Impl {
   void take_part_in_others();
   void take_part_in_one();
   void agree_on_used();
+  void set_gradient(std::size_t piece, const torch::Tensor& sum);
+  /// What this rank says when a pass begins, with a backward of its own (`here`) or without: how
+  /// many of them it has yet to end.
+  std::int32_t passes_to_come(bool here) const;
+  /// One that begins; `to_come`: the most that any rank has said.
+  void count_pass(std::int32_t to_come);
+  void update_flat(std::size_t flat, const torch::Tensor& sum);
   void make_renewal();
 
   comm::Group group;
@@ -83,6 +91,9 @@ struct ShardedModel::Impl {
   std::optional<comm::Work> stage_agreement;               ///< under way, on what comes next
   std::shared_ptr<std::vector<std::int32_t>> most_passes;  ///< of any rank in this step
   int stage_passes = 0;                                    ///< of this one, so far
+  std::function<void()> update;  ///< of what has gradients, in backward; none: the caller does
+  std::int32_t expected = 0;     ///< passes of this rank that are to come in this step; 0: unknown
+  bool in_last_pass = false;     ///< of the step, or behind it: what has gradients is updated
   bool joined_others = false;
 };
 

@@ -68,17 +68,21 @@ void ShardedModel::Impl::agree_on_used() {
   const auto copied_sums =
       copies ? copies->exchange(gradients->sums()) : std::vector<torch::Tensor>();
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    auto& piece = pieces[i];
-    const auto flat = flat_of[i];
-    const auto& sum = piece.copy ? copied_sums[flat] : gradients->sums()[flat];
-    if (used[parameter_of[i]] == 0 || !sum.defined()) {
-      piece.tensor.mutable_grad() = torch::Tensor();
-      continue;
-    }
-    const auto place =
-        piece.tensor.storage_offset() - kept_of_flat(flat, piece.copy).storage_offset();
-    piece.tensor.mutable_grad() = sum.narrow(0, place, piece.range.count).detach();
+    const auto& sum = pieces[i].copy ? copied_sums[flat_of[i]] : gradients->sums()[flat_of[i]];
+    set_gradient(i, used[parameter_of[i]] != 0 ? sum : torch::Tensor());
   }
+}
+
+/// `sum`: of its flat tensor's gradients; undefined: it has none.
+void ShardedModel::Impl::set_gradient(std::size_t index, const torch::Tensor& sum) {
+  auto& piece = pieces[index];
+  if (!sum.defined()) {
+    piece.tensor.mutable_grad() = torch::Tensor();
+    return;
+  }
+  const auto& kept = kept_of_flat(flat_of[index], piece.copy);
+  const auto place = piece.tensor.storage_offset() - kept.storage_offset();
+  piece.tensor.mutable_grad() = sum.narrow(0, place, piece.range.count).detach();
 }
 
 const std::vector<Piece>& ShardedModel::pieces() const noexcept {

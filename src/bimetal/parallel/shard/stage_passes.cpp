@@ -59,7 +59,8 @@ void ShardedModel::Impl::let_go_of_parameters() {
 }
 
 void ShardedModel::expect_passes(int count) {
-  if (impl_->in_stage()) impl_->expect_stage_passes(count);
+  if (impl_->in_stage()) return impl_->expect_stage_passes(count);
+  impl_->expected = count;
 }
 
 void ShardedModel::Impl::expect_stage_passes(int count) {

@@ -43,6 +43,7 @@ class TensorStore final : public ParameterStore {
   progress::RankFigures as_one(const progress::RankFigures& mine) override;
   /// A rank that stopped in a pass leaves the others waiting for its part.
   bool can_repeat() const noexcept override { return false; }
+  bool updates_in_backward() const noexcept override { return replicas_->updates_in_backward(); }
 
   void broadcast_buffers(int root) override;
   std::vector<comm::NamedValues> error_feedback() override;

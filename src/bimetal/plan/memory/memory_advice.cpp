@@ -79,6 +79,7 @@ std::string describe(const Keeping& keeping, bool as_keys) {
     if (keeping.parameters != Place::Device) {
       parts.push_back(fmt::format("zero.offload_parameters=\"{}\"", name_of(keeping.parameters)));
     }
+    if (keeping.update_in_backward) parts.push_back("zero.update=\"backward\"");
     if (keeping.recomputed_at_once == 1) parts.push_back("train.recompute=\"all\"");
     if (keeping.recomputed_at_once > 1) {
       parts.push_back(fmt::format("train.recompute={}", keeping.recomputed_at_once));
@@ -98,6 +99,7 @@ std::string describe(const Keeping& keeping, bool as_keys) {
     keeps("parameters", keeping.parameters);
   }
   if (keeping.copies > 1) parts.push_back("each shard twice");
+  if (keeping.update_in_backward) parts.push_back("updated in backward");
   if (keeping.recomputed_at_once > 0) parts.push_back("recomputed");
   return fmt::format("{}", fmt::join(parts, ", "));
 }

@@ -24,6 +24,9 @@ std::vector<Keeping> ways_of(const MemoryInput& input) {
   for (int level = copies > 1 ? 1 : 0; level <= most; ++level) {
     for (const std::size_t at_once : {std::size_t{0}, std::size_t{1}}) {
       ways.push_back({.level = level, .copies = copies, .recomputed_at_once = at_once});
+      if (level == 3 && input.in_backward && copies == 1) {
+        ways.push_back({.level = level, .update_in_backward = true, .recomputed_at_once = at_once});
+      }
       if (level == 0 || !input.offloads || copies > 1) continue;
       for (const auto place : elsewhere) {
         ways.push_back({.level = level, .optimizer = place, .recomputed_at_once = at_once});

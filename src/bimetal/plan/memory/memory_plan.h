@@ -36,10 +36,11 @@ struct RankMemory {
 
 struct MemoryInput {
   std::vector<RankMemory> ranks = {};
-  LinkSpeed link = {};    ///< ignored where there is one rank
-  Keeping asked = {};     ///< level and copies; the rest is each rank's own: asked_of()
-  bool shardable = true;  ///< false: the job has something that refuses levels
-  bool offloads = true;   ///< its optimizer can be kept on a disk
+  LinkSpeed link = {};       ///< ignored where there is one rank
+  Keeping asked = {};        ///< level, copies, update; the rest is each rank's own: asked_of()
+  bool shardable = true;     ///< false: the job has something that refuses levels
+  bool offloads = true;      ///< its optimizer can be kept on a disk
+  bool in_backward = false;  ///< level 3 may update in backward: zero.update
 };
 
 /// How this rank of it keeps the job as configured.

@@ -37,6 +37,8 @@ class StepWalk {
  private:
   bool in_shards() const { return keeping_.level > 0; }
   bool accumulates() const { return load_.at_once < load_.samples; }
+  /// Where micro-batches add up that is the last one's, which finds the others' gradients there.
+  bool updates_in_backward() const { return keeping_.level == 3 && keeping_.update_in_backward; }
   double bytes_of(const UnitFacts& unit) const {
     return static_cast<double>(unit.elements()) * facts_.element_bytes;
   }
@@ -95,7 +97,7 @@ class StepWalk {
   /// and of those before them, of which this rank has its part of the sum. A shared tensor's
   /// gradient comes when all else of its first unit's has gone.
   struct Sent {
-    double in_memory = 0, summed = 0;
+    double in_memory = 0, summed = 0, arriving = 0;
   };
   Sent sent(std::size_t unit) const {
     Sent sent;
@@ -109,10 +111,20 @@ class StepWalk {
     }
     // The sum has a place of its own from the beginning.
     for (std::size_t i = 0; i < through.size(); ++i) {
-      if (i + kFlatsInFlight >= through.size()) sent.in_memory += through[i];
+      if (i + kFlatsInFlight >= through.size()) sent.arriving += through[i];
       sent.summed += through[i];
     }
+    sent.in_memory += sent.arriving;
     return sent;
+  }
+
+  /// Bytes of the flat tensors whose sums arrive behind backward.
+  double last_sent() const {
+    double bytes = 0;
+    for (std::size_t i = 0; i < std::min(kFlatsInFlight, flats_.size()); ++i) {
+      bytes += flats_[i].bytes;
+    }
+    return bytes;
   }
 
   /// Beside parameters that are not on the device its state is not, either.
@@ -268,8 +280,10 @@ class StepWalk {
     use.gradients = gradients_left(unit) + group_gradients(unit);
     use.buffers = set_aside();
     if (in_shards()) {
-      const auto [in_memory, summed] = sent(unit);
-      if (keeping_.level == 1 || !accumulates()) use.gradients += shard() * summed;
+      const auto [in_memory, summed, arriving] = sent(unit);
+      if (keeping_.level == 1 || !accumulates()) {
+        use.gradients += shard() * (updates_in_backward() ? arriving : summed);
+      }
       // In memory that all see a sum is there by the time that its place is wanted.
       use.buffers = (room_ > 0 ? room_ : in_memory) + (keeping_.level == 3 ? resident_ : 0);
     } else if (load_.ranks == 1 && !accumulates()) {
@@ -282,6 +296,7 @@ class StepWalk {
     MemoryUse use;
     use.parameters = kept_parameters();
     use.gradients = in_shards() ? with_copy() * whole_ : load_.ranks == 1 ? whole_ : 0;
+    if (updates_in_backward()) use.gradients = shard() * last_sent();
     use.optimizer = states();
     use.activations = batches();
     use.buffers = set_aside();

@@ -25,6 +25,7 @@ struct Keeping {
   Place optimizer = Place::Device;     ///< of its state
   Place parameters = Place::Device;    ///< of a rank's shard of them; level 3
   int copies = 1;                      ///< of each shard: zero.copies
+  bool update_in_backward = false;     ///< zero.update; level 3
   std::size_t recomputed_at_once = 0;  ///< units that are computed again together; 0: none are
   friend bool operator==(const Keeping&, const Keeping&) = default;
 };

@@ -13,6 +13,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
+#include "bimetal/job/combinations.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/unit_measure.h"
@@ -230,6 +231,13 @@ double seconds_of(const plan::ModelFacts& facts, double samples) {
   return seconds;
 }
 
+bool may_update_in_backward(job::JobConfig job) {
+  job.zero.level = 3;
+  job.zero.update = "backward";
+  job.train.recompute = "none";  // each way says by itself
+  return job::is_possible(job);
+}
+
 }  // namespace
 
 RankRoom measure_room(const device::Place& place, const TrainerOptions& options) {
@@ -296,11 +304,13 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   // Only level 3 gathers; without stages that is planned in any case.
   if (job.mesh.stages == 1 || job.zero.level == 3) gather_in_one_type(input.ranks);
   input.asked = {.level = static_cast<int>(job.zero.level),
-                 .copies = static_cast<int>(job.zero.copies)};
+                 .copies = static_cast<int>(job.zero.copies),
+                 .update_in_backward = job.zero.update == "backward"};
   const auto& optimizer = job.train.optimizer;
   input.offloads = optimizer == "adam" || optimizer == "adamw";
   input.shardable = optimizer != "lars" && optimizer != "lamb" && job.parallel.mode != "server" &&
                     job.compression.gradients == "none" && group.size() > 1;
+  input.in_backward = input.shardable && may_update_in_backward(job);
   if (job.zero.shards == "memory" && job.zero.weights.empty()) {
     const auto shards = plan::shards_by_room(input);
     for (std::size_t at = 0; at < shards.size(); ++at) input.ranks[at].load.shard = shards[at];
