@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/marked_wait.h"
 
 namespace bimetal::parallel::shard {
 namespace {
@@ -198,6 +198,10 @@ void GradientShards::send_ready() {
   }
 }
 
+std::string GradientShards::name_of(const InFlight& sum) const {
+  return fmt::format("gradients of unit {}", plans_[sum.flat].unit);
+}
+
 /// Their memory is free for what comes next.
 void GradientShards::take_arrived() {
   while (!in_flight_.empty() && in_flight_.front().exchange.work().done()) arrive();
@@ -205,9 +209,10 @@ void GradientShards::take_arrived() {
 
 void GradientShards::make_room() {
   while (in_flight_.size() >= kMostInFlight) {
-    const Stopwatch waiting;
-    const bool arrived = in_flight_.front().exchange.arrives_by(Deadline::after(patience_));
-    wait_seconds_ += waiting.seconds();
+    const auto& oldest = in_flight_.front();
+    const bool arrived = marked_wait(
+        wait_seconds_, [&] { return name_of(oldest); },
+        [&] { return oldest.exchange.arrives_by(Deadline::after(patience_)); });
     if (!arrived) return;
     arrive();
   }
@@ -217,9 +222,8 @@ void GradientShards::make_room() {
 void GradientShards::arrive() {
   auto oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const Stopwatch waiting;
-  oldest.exchange.wait();
-  wait_seconds_ += waiting.seconds();
+  marked_wait(
+      wait_seconds_, [&] { return name_of(oldest); }, [&] { oldest.exchange.wait(); });
   const torch::NoGradGuard no_grad;
   auto& sum = sums_[oldest.flat];
   if (oldest.first) {

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -94,6 +95,7 @@ class GradientShards {
   void take(std::size_t parameter);
   void take_missing(std::size_t first);
   void send_ready();
+  std::string name_of(const InFlight& sum) const;
   void take_arrived();
   void make_room();
   void arrive();

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
 #include "bimetal/parallel/data/trained_parameters.h"
+#include "bimetal/parallel/marked_wait.h"
 #include "bimetal/parallel/shard/fences.h"
 #include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/parallel/shard/part_exchange.h"
@@ -152,12 +152,14 @@ task::Model ShardedModel::Impl::fenced() {
 
 /// Of each number the largest of any rank.
 void ShardedModel::Impl::agree(std::vector<std::int32_t>& numbers) {
-  const Stopwatch waiting;
-  agreements
-      .all_reduce(comm::buffer(std::span(numbers)), comm::ReduceOp::max,
-                  Deadline::after(options.timeout))
-      .wait();
-  own_wait += waiting.seconds();
+  marked_wait(
+      own_wait, [] { return "what the other ranks do next"; },
+      [&] {
+        agreements
+            .all_reduce(comm::buffer(std::span(numbers)), comm::ReduceOp::max,
+                        Deadline::after(options.timeout))
+            .wait();
+      });
 }
 
 bool ShardedModel::Impl::any_rank(bool here) {

@@ -1,10 +1,12 @@
 #include "bimetal/parallel/shard/unit_gathers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/marked_wait.h"
 
 namespace bimetal::parallel::shard {
 
@@ -117,10 +119,11 @@ void UnitGathers::send_next() {
 }
 
 void UnitGathers::wait_next() {
-  const Stopwatch waiting;
-  exchanges_[arrived_].wait();
-  wait_seconds_ += waiting.seconds();
-  auto& flat = flats_[script_[arrived_]];
+  const auto next = script_[arrived_];
+  marked_wait(
+      wait_seconds_, [&] { return fmt::format("parameters of unit {}", plans_[next].unit); },
+      [&] { exchanges_[arrived_].wait(); });
+  auto& flat = flats_[next];
   flat.let_go_of_own();
   // For long: two of the same would be too many.
   if (holding_) flat.keep_in_whole();
