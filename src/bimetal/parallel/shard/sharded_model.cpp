@@ -92,7 +92,7 @@ void ShardedModel::Impl::make_flats() {
     flats.emplace_back(plan, parameters, group.rank(), options.hollow,
                        there ? room.take(plan.count, plan.dtype) : torch::Tensor());
   }
-  if (options.level == 3) keep_apart(flats, options.kept, options.folder);
+  if (options.level == 3) kept_file = keep_apart(flats, options.kept, options.folder);
 }
 
 /// Of levels 1 and 2, whose parameters are whole all the time: updated parts are read from there.
@@ -310,6 +310,7 @@ void ShardedModel::finish_step() {
 
 void ShardedModel::updated(const torch::Tensor& piece) {
   let_go_of_kept();
+  impl_->stepped_bytes += piece.nbytes();
   // Where a rank may be lost in the midst the others update without it (copies).
   if (impl_->copies) return;
   const auto found = impl_->updated.find(piece.unsafeGetTensorImpl());

@@ -111,11 +111,20 @@ void UnitGathers::reach(std::size_t end) {
 void UnitGathers::send_next() {
   const auto flat = script_[sent_];
   flats_[flat].take_memory();
+  wait_for_disk(flat);
   exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), flats_[flat].whole(),
                                    plans_[flat].counts, Deadline::after(timeout_));
   span_.watch(exchanges_[sent_].work());
   ++sent_;
   if (sent_ < size_) flats_[script_[sent_]].bring_own();
+}
+
+void UnitGathers::wait_for_disk(std::size_t flat) {
+  if (!flats_[flat].own_on_disk()) return;
+  marked_wait(
+      disk_wait_seconds_,
+      [&] { return fmt::format("the disk, parameters of unit {}", plans_[flat].unit); },
+      [&] { flats_[flat].wait_for_own(); });
 }
 
 void UnitGathers::wait_next() {

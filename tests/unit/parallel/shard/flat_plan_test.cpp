@@ -106,9 +106,9 @@ TEST(FlatPlan, LargeOnesAreCutWhereLinesOfCachesBegin) {
       std::size_t begin = 0;
       for (std::size_t rank = 0; rank < weights.size(); ++rank) {
         const auto exact = static_cast<double>(count) * weights[rank] / sum;
-        if (weights[rank] == 0) EXPECT_EQ(counts[rank], 0U) << count;
+        EXPECT_EQ(counts[rank] == 0, weights[rank] == 0) << count << ", rank " << rank;
         EXPECT_NEAR(static_cast<double>(counts[rank]), exact, 17) << count;
-        if (counts[rank] > 0) EXPECT_EQ(begin % 16, 0U) << count << ", rank " << rank;
+        EXPECT_TRUE(counts[rank] == 0 || begin % 16 == 0) << count << ", rank " << rank;
         begin += counts[rank];
       }
       EXPECT_EQ(begin, static_cast<std::size_t>(count));
