@@ -45,6 +45,35 @@ class Profile(FaultTest):
                                         event["ts"] + event["dur"] <= s["ts"] + s["dur"] + 1 for s in steps))
         self.assert_clocks_agree(spans)
 
+    def waits(self, level):
+        """Of each rank in a profile of three steps, with shards of that level: its waits, and the steps."""
+        trace = self.folder / f"level{level}.json"
+        self.profiled("4:6", "--profile-trace", trace, zero__level=level,
+                      checkpoint__dir=str(self.folder / f"level{level}"))
+        events = json.loads(trace.read_text())["traceEvents"]
+        rows = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["args"]["name"] == "waits"}
+        self.assertEqual(len(rows), 2, "one a rank")
+        spans = [event for event in events if event["ph"] == "X"]
+        for rank in (0, 1):
+            mine = [event for event in spans if event["pid"] == rank]
+            waits = [event for event in mine if event["cat"] == "wait"]
+            self.assertTrue(all((rank, event["tid"]) in rows for event in waits))
+            yield waits, [event for event in mine if event["name"].startswith("step ")]
+
+    def test_waits_of_shards_have_a_row(self):
+        for level, expected in ((1, ("gradients", "updated parameters")), (2, ("gradients", "updated parameters")),
+                                (3, ("parameters", "gradients"))):
+            for waits, steps in self.waits(level):
+                for what in expected:
+                    mine = [wait for wait in waits if wait["name"].startswith(f"waiting for {what} of unit ")]
+                    for step in steps:
+                        inside = [wait for wait in mine if step["ts"] <= wait["ts"] and
+                                  wait["ts"] + wait["dur"] <= step["ts"] + step["dur"] + 1]
+                        self.assertTrue(inside, f"level {level}: no wait for {what} in {step['name']}")
+                if level == 3:
+                    units = {wait["name"] for wait in waits if wait["name"].startswith("waiting for parameters")}
+                    self.assertGreater(len(units), 1, units)
+
     def assert_clocks_agree(self, spans):
         """An all-reduce ends nowhere before it has begun everywhere."""
         calls = [sorted((e for e in spans if e["pid"] == rank and e["name"] == "all_reduce"),

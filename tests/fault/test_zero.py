@@ -54,6 +54,31 @@ class Zero(ExactJob):
             self.assert_same(self.last("shards", 30, file), self.last("alone", 30, file))
         self.assert_nothing_offloaded_left()
 
+    def test_the_report_sets_a_disk_beside_a_plain_copy(self):
+        report, steps = self.folder / "run.json", 4
+        job_file = self.write_exact_job("disk", zero__level=3, zero__shards=[2, 1], zero__offload_parameters="disk",
+                                        train__steps=steps, train__evaluate=False, **self.offloaded("disk"))
+        job = self.train(job_file, "--report", report, workers=(
+            "cpu:threads=1", "cpu:threads=1,offload_optimizer=none,offload_parameters=none")).wait()
+        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        self.assertIn("a plain copy there: read at ", job.out)
+        first, second = json.loads(report.read_text())["workers"]
+        self.assertNotIn("offload", second)
+        offload = first["offload"]
+        states, parameters, copy = offload["states"], offload["parameters"], offload["copy"]
+        own = sum(map(len, self.last("disk", steps).values())) * 2 / 3
+        self.assertAlmostEqual(parameters["written_bytes"] / (steps * 8 * own), 1, delta=0.01)
+        self.assertGreaterEqual(parameters["read_bytes"], parameters["written_bytes"])  # a gather a step, or more
+        for moved in ("read_bytes", "written_bytes"):
+            self.assertEqual(states[moved], 2 * parameters["written_bytes"])  # two moments
+        for figure in (states["read_bytes_per_s"], states["written_bytes_per_s"], states["wait_s"],
+                       parameters["read_bytes_per_s"], parameters["wait_s"],
+                       copy["bytes"], copy["read_bytes_per_s"], copy["written_bytes_per_s"]):
+            self.assertGreater(figure, 0)
+        self.assertIsNone(parameters["write_s"])
+        self.assertLessEqual(copy["bytes"], states["kept_bytes"] + parameters["kept_bytes"])
+        self.assert_nothing_offloaded_left()
+
     def test_a_killed_worker_leaves_no_offloaded_state(self):
         job = self.train(self.write_job(zero__level=2, train__optimizer="adamw", **self.offloaded("disk")))
         self.wait_for_checkpoint(job)

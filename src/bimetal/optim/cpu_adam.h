@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,7 @@ namespace bimetal::optim {
 /// and their gradients come here and go back piece by piece. States are made here; those that a
 /// checkpoint brings are moved here with the next step. Without amsgrad. Use from one thread.
 template <typename Base, typename State, typename Options>
-class CpuAdamOf final : public Base, public MergedUpdate {
+class CpuAdamOf final : public Base, public MergedUpdate, public KeepsOnDisk {
  public:
   using Base::Base;
   using typename Base::LossClosure;
@@ -30,6 +31,10 @@ class CpuAdamOf final : public Base, public MergedUpdate {
   /// From now on moments live in a file in `folder`, and states are tensors over it. Errors:
   /// StateFile's.
   void keep_on_disk(const std::filesystem::path& folder);
+
+  std::optional<DiskTraffic> disk_traffic() const override {
+    return disk_ ? std::optional(disk_->traffic()) : std::nullopt;
+  }
 
   void set_gradient_factor(double factor) override { gradient_factor_ = factor; }
 

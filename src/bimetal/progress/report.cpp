@@ -27,6 +27,33 @@ static void to_json(Json& json, const MemoryReport& memory) {
                      {"kept", memory.kept}};
 }
 
+static Json known_rate(double bytes, double seconds) {
+  return seconds > 0 ? Json(bytes / seconds) : Json();
+}
+
+static void to_json(Json& json, const DiskReport& disk) {
+  json = {{"kept_bytes", disk.kept_bytes},
+          {"read_bytes", disk.read_bytes},
+          {"read_s", disk.read_s},
+          {"read_bytes_per_s", known_rate(disk.read_bytes, disk.read_s)},
+          {"written_bytes", disk.written_bytes},
+          {"write_s", disk.write_s > 0 ? Json(disk.write_s) : Json()},
+          {"written_bytes_per_s", known_rate(disk.written_bytes, disk.write_s)},
+          {"wait_s", disk.wait_s}};
+}
+
+static void to_json(Json& json, const OffloadReport& offload) {
+  json = {{"folder", offload.folder}};
+  if (offload.states) json["states"] = *offload.states;
+  if (offload.parameters) json["parameters"] = *offload.parameters;
+  json["copy"] = nullptr;
+  if (!offload.copy) return;
+  const auto& copy = *offload.copy;
+  json["copy"] = {{"bytes", copy.written_bytes},
+                  {"read_bytes_per_s", known_rate(copy.read_bytes, copy.read_s)},
+                  {"written_bytes_per_s", known_rate(copy.written_bytes, copy.write_s)}};
+}
+
 static void to_json(Json& json, const WorkerReport& worker) {
   json = {{"rank", worker.rank},
           {"host", worker.host},
@@ -39,6 +66,7 @@ static void to_json(Json& json, const WorkerReport& worker) {
           {"samples_per_s_alone", worker.samples_per_s_alone}};
   if (worker.memory.peak > 0 || worker.memory.planned > 0) json["memory"] = worker.memory;
   if (!worker.precision.empty()) json["precision"] = worker.precision;
+  if (worker.offload) json["offload"] = *worker.offload;
 }
 
 static void to_json(Json& json, const LossScaleReport& report) {

@@ -20,6 +20,21 @@ struct MemoryReport {
   double kept = 0;  ///< of freed tensors
 };
 
+/// What went to a disk and back.
+struct DiskReport {
+  double kept_bytes = 0;  ///< the file's
+  double read_bytes = 0, read_s = 0;
+  double written_bytes = 0, write_s = 0;  ///< 0 s: not known
+  double wait_s = 0;                      ///< in which nothing else was done
+};
+
+/// Of a worker that keeps states or parameters on a disk (docs/zero.md).
+struct OffloadReport {
+  std::string folder = {};
+  std::optional<DiskReport> states = {}, parameters = {};
+  std::optional<DiskReport> copy = {};  ///< a plain file's, at the start; none: no room for it
+};
+
 struct WorkerReport {
   int rank = 0;
   std::string host = {};
@@ -30,6 +45,7 @@ struct WorkerReport {
   double compute_s = 0, communicate_s = 0, wait_s = 0;
   double samples_per_s_alone = 0;
   MemoryReport memory = {};
+  std::optional<OffloadReport> offload = {};
 };
 
 /// A run by way of parameter servers (docs/parameter_server.md).

@@ -67,6 +67,8 @@ class TrainedModel {
     return tensor_ ? tensor_->ranks() : nullptr;
   }
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }
+  /// nullptr: nothing is in shards.
+  const parallel::shard::ShardedModel* sharded() const noexcept { return sharded_.get(); }
   const std::shared_ptr<parallel::ParameterStore>& store() const noexcept { return store_; }
   checkpoint::TrainingState& state() noexcept { return state_; }
 

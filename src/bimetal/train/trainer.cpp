@@ -42,6 +42,7 @@ progress::Report TrainingRun::run_steps() {
   idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
   apart_.begin(state_.step);
   feed_.draw(balancer_.shares());
+  offload_.start();
   journal_.start_clock();
   while (!interrupted_ && next_step()) {
   }
@@ -63,7 +64,10 @@ progress::Report TrainingRun::run_steps() {
   precisions_.report(report, step_.stages().scaler());
   report.mesh = report_of(stages_, job_.mesh);
   report.best = best_.best();
-  if (!replicas_.in_parts()) memory_.report(report);
+  if (!replicas_.in_parts()) {
+    memory_.report(report);
+    offload_.report(group_, report, milliseconds_of(job_.parallel.timeout_s));
+  }
   return report;
 }
 

@@ -23,6 +23,7 @@
 #include "bimetal/train/deterministic.h"
 #include "bimetal/train/idle_ranks.h"
 #include "bimetal/train/measure/memory_check.h"
+#include "bimetal/train/measure/offload_rates.h"
 #include "bimetal/train/measure/shadow_batch.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/pipeline/stage_run.h"
@@ -104,6 +105,7 @@ class TrainingRun {
   std::vector<double> products_;
   balance::Balancer balancer_;  ///< of lanes
   TrainedModel trained_;
+  OffloadRates offload_;
   checkpoint::TrainingState& state_;
   std::int64_t planned_steps_;
   parallel::tensor::TensorTask computed_;  ///< the task as this rank's replica computes it

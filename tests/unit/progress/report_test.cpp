@@ -54,6 +54,29 @@ TEST(Report, HoldsEveryFieldUnderItsName) {
   EXPECT_EQ(json, expected);  // ordered: the order of the keys counts, too
 }
 
+TEST(Report, SetsADiskBesideAPlainCopy) {
+  auto report = example();
+  report.workers[1].offload = {
+      .folder = "/mnt/nvme",
+      .states = DiskReport{4096, 3000, 2, 3000, 1.5, 0.25},
+      .parameters = DiskReport{2048, 500, 0.5, 800, 0, 0.125},
+      .copy = DiskReport{1000, 1000, 0.25, 1000, 0.5, 0}};
+  const auto workers = Json::parse(to_json(report)).at("workers");
+  EXPECT_FALSE(workers[0].contains("offload"));
+  EXPECT_EQ(workers[1].at("offload"), Json::parse(R"json({
+    "folder": "/mnt/nvme",
+    "states": {"kept_bytes": 4096.0, "read_bytes": 3000.0, "read_s": 2.0,
+               "read_bytes_per_s": 1500.0, "written_bytes": 3000.0, "write_s": 1.5,
+               "written_bytes_per_s": 2000.0, "wait_s": 0.25},
+    "parameters": {"kept_bytes": 2048.0, "read_bytes": 500.0, "read_s": 0.5,
+                   "read_bytes_per_s": 1000.0, "written_bytes": 800.0, "write_s": null,
+                   "written_bytes_per_s": null, "wait_s": 0.125},
+    "copy": {"bytes": 1000.0, "read_bytes_per_s": 4000.0, "written_bytes_per_s": 2000.0}
+  })json"));
+  report.workers[1].offload->copy.reset();
+  EXPECT_TRUE(Json::parse(to_json(report)).at("workers")[1].at("offload").at("copy").is_null());
+}
+
 TEST(Report, TellsValidationFromTest) {
   auto report = example();
   report.evaluations.insert(report.evaluations.begin(),

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -110,6 +111,30 @@ TEST(RankTrace, IsWhatChromeReads) {
   }
   EXPECT_EQ(linears, 3);
   EXPECT_THAT(fabric_rows, ::testing::ElementsAre(1000, 1001, 1000)) << "none hides another";
+}
+
+TEST(RankTrace, WaitsHaveARowOfTheirOwn) {
+  RankTrace rank{.events = some_events()};
+  const auto wait = [&](const char* name, std::uint64_t thread) {
+    rank.events.push_back(
+        {.kind = Kind::mark, .name = name, .begin_ns = 20'000, .end_ns = 30'000, .thread = thread});
+  };
+  wait("waiting for parameters of unit 1", 1);
+  wait("waiting for gradients of unit 3", 2);
+  const auto trace = nlohmann::json::parse(trace_file({trace_events(rank)}));
+  std::map<std::string, int> rows;
+  std::string name;
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("name") == "thread_name" && event.at("tid") == 900) {
+      name = event.at("args").at("name");
+    }
+    if (event.at("ph") == "X" && event.at("cat") == "wait") {
+      rows[event.at("name")] = event.at("tid");
+    }
+  }
+  EXPECT_EQ(name, "waits");
+  EXPECT_EQ(rows, (std::map<std::string, int>{{"waiting for parameters of unit 1", 900},
+                                              {"waiting for gradients of unit 3", 900}}));
 }
 
 TEST(ClockOffsets, FindClocksThatAreHoursApart) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <string>
+
 #include "bimetal/cli/progress.h"
 #include "bimetal/progress/fastest_alone.h"
 
@@ -20,6 +23,34 @@ void print_workers(Terminal& terminal, const progress::Report& report) {
                     worker.rank, where, 100 * worker.share, worker.samples_per_s_alone,
                     worker.compute_s, worker.communicate_s, worker.wait_s));
   }
+}
+
+/// Nothing where it is not known.
+std::string rate_text(double bytes, double seconds) {
+  return seconds > 0 ? fmt::format(" at {:.0f} MB/s", bytes / seconds / 1e6) : "";
+}
+
+void add_disk(std::string& line, const char* what,
+              const std::optional<progress::DiskReport>& disk) {
+  if (!disk) return;
+  line += fmt::format("; {}: {:.0f} MB read{}, {:.0f} MB written{}, {:.1f} s waited for", what,
+                      disk->read_bytes / 1e6, rate_text(disk->read_bytes, disk->read_s),
+                      disk->written_bytes / 1e6, rate_text(disk->written_bytes, disk->write_s),
+                      disk->wait_s);
+}
+
+/// What a disk makes of a job beside what it does for a plain copy.
+void print_offload(Terminal& terminal, const progress::WorkerReport& worker) {
+  if (!worker.offload) return;
+  auto line = fmt::format("rank {} offloads to {}", worker.rank, worker.offload->folder);
+  add_disk(line, "states", worker.offload->states);
+  add_disk(line, "parameters", worker.offload->parameters);
+  if (const auto& copy = worker.offload->copy) {
+    line += fmt::format("; a plain copy there: read{}, written{}",
+                        rate_text(copy->read_bytes, copy->read_s),
+                        rate_text(copy->written_bytes, copy->write_s));
+  }
+  terminal.print(line);
 }
 
 /// The contract is: never worse than the best device alone without saying so.
@@ -51,6 +82,7 @@ void print_summary(Terminal& terminal, const progress::Report& report) {
   }
   terminal.print(terminal.coloured(Colour::bold, line));
   if (report.world_size > 1) print_workers(terminal, report);
+  for (const auto& worker : report.workers) print_offload(terminal, worker);
   print_if_slower(terminal, report);
 }
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <future>
 #include <span>
 
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/optim/offload/file_tensor.h"
 
 namespace bimetal::optim {
@@ -29,10 +29,6 @@ std::uint64_t bytes_of(std::int64_t count, torch::ScalarType dtype) {
 template <typename Function>
 std::future<void> beside(Function function) {
   return std::async(std::launch::async, std::move(function));
-}
-
-void wait_for(std::future<void>& work) {
-  if (work.valid()) work.get();
 }
 
 }  // namespace
@@ -109,12 +105,31 @@ void DiskMoments::transfer(const Chunk& chunk, std::byte* buffer, const Transfer
   }
 }
 
-void DiskMoments::read(const Chunk& chunk, std::byte* buffer) const {
-  transfer(chunk, buffer, [this](auto bytes, auto offset) { file_->read(bytes, offset); });
+std::uint64_t DiskMoments::moved_bytes(const Chunk& chunk) const {
+  std::uint64_t bytes = 0;
+  for (const auto& segment : chunk) {
+    bytes += 2 * bytes_of(segment.count, places_[segment.parameter].dtype);
+  }
+  return bytes;
 }
 
-void DiskMoments::write(const Chunk& chunk, std::byte* buffer) const {
-  transfer(chunk, buffer, [this](auto bytes, auto offset) { file_->write(bytes, offset); });
+void DiskMoments::read(const Chunk& chunk, std::byte* buffer) {
+  read_.during(moved_bytes(chunk), [&] {
+    transfer(chunk, buffer, [this](auto bytes, auto offset) { file_->read(bytes, offset); });
+  });
+}
+
+void DiskMoments::write(const Chunk& chunk, std::byte* buffer) {
+  written_.during(moved_bytes(chunk), [&] {
+    transfer(chunk, buffer, [this](auto bytes, auto offset) { file_->write(bytes, offset); });
+  });
+}
+
+void DiskMoments::wait_for(std::future<void>& work) {
+  if (!work.valid()) return;
+  const Stopwatch waiting;
+  work.get();
+  wait_seconds_ += waiting.seconds();
 }
 
 void DiskMoments::step_all(const Chunk& chunk, std::byte* buffer, const Step& step) const {
@@ -154,6 +169,13 @@ void DiskMoments::update(const std::vector<std::size_t>& parameters, const Step&
   }
   for (auto& work : writing) wait_for(work);
   file_->let_go_of_mapped(0, file_->bytes());
+}
+
+DiskTraffic DiskMoments::traffic() const {
+  return {.kept_bytes = file_->bytes(),
+          .read = read_.total(),
+          .written = written_.total(),
+          .wait_seconds = wait_seconds_};
 }
 
 }  // namespace bimetal::optim

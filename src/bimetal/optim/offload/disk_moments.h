@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <vector>
 
+#include "bimetal/optim/offload/disk_traffic.h"
 #include "bimetal/optim/offload/state_file.h"
 
 namespace bimetal::optim {
@@ -38,6 +40,9 @@ class DiskMoments {
   /// The memory of three chunks is held meanwhile. Rethrows `step`'s errors; StateFile's.
   void update(const std::vector<std::size_t>& parameters, const Step& step);
 
+  /// Of updates.
+  DiskTraffic traffic() const;
+
  private:
   struct Place {
     std::uint64_t mean_at, square_at;
@@ -54,12 +59,16 @@ class DiskMoments {
   std::vector<Chunk> chunks_of(const std::vector<std::size_t>& parameters) const;
   template <typename Transfer>
   void transfer(const Chunk& chunk, std::byte* buffer, const Transfer& transfer) const;
-  void read(const Chunk& chunk, std::byte* buffer) const;
-  void write(const Chunk& chunk, std::byte* buffer) const;
+  std::uint64_t moved_bytes(const Chunk& chunk) const;
+  void read(const Chunk& chunk, std::byte* buffer);
+  void write(const Chunk& chunk, std::byte* buffer);
+  void wait_for(std::future<void>& work);
   void step_all(const Chunk& chunk, std::byte* buffer, const Step& step) const;
 
   std::vector<Place> places_;
   std::shared_ptr<StateFile> file_;
+  TransferMeter read_, written_;
+  double wait_seconds_ = 0;
 };
 
 }  // namespace bimetal::optim

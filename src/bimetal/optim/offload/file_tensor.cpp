@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <exception>
 #include <utility>
 
 namespace bimetal::optim {
@@ -13,8 +14,22 @@ FileTensor::FileTensor(std::shared_ptr<StateFile> file, std::uint64_t offset, st
       tensor_(torch::from_blob(
           file_->mapped() + offset, {count}, [file = file_](void*) {}, torch::dtype(dtype))) {}
 
-void FileTensor::bring() const noexcept {
-  if (file_) file_->bring_mapped(offset_, tensor_.nbytes());
+void FileTensor::bring() noexcept {
+  if (!file_ || tensor_.numel() == 0 || coming_.valid()) return;
+  try {
+    coming_ = std::async(std::launch::async,
+                         [file = file_, offset = offset_, bytes = tensor_.nbytes()] {
+                           file->bring_mapped(offset, bytes);
+                         });
+  } catch (const std::exception&) {
+    // No thread to be had: it is read when it is due.
+  }
+}
+
+void FileTensor::arrive() noexcept {
+  if (!file_) return;
+  if (coming_.valid()) return std::exchange(coming_, {}).wait();
+  file_->bring_mapped(offset_, tensor_.nbytes());
 }
 
 void FileTensor::let_go() const noexcept {

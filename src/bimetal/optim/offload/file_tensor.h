@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
+#include <future>
 #include <memory>
 
 #include "bimetal/optim/offload/state_file.h"
@@ -13,7 +14,7 @@ namespace bimetal::optim {
 /// Where the next tensor begins: what any disk's block and any system's page is a part of.
 constexpr std::uint64_t kFileTensorAlignment = 64 << 10;
 
-/// Safe from any threads, its contents from one.
+/// Use from one thread.
 class FileTensor {
  public:
   FileTensor() = default;
@@ -24,8 +25,10 @@ class FileTensor {
 
   /// Flat, on the CPU; it keeps the file. Undefined of one made without arguments.
   const torch::Tensor& tensor() const noexcept { return tensor_; }
-  /// Starts to read what is not in memory, without waiting.
-  void bring() const noexcept;
+  /// Starts to read what is not in memory, without waiting; a thread does it.
+  void bring() noexcept;
+  /// Returns once it has been read, beside whatever else since bring(), or now.
+  void arrive() noexcept;
   /// Gives its memory back; what was written is in the file.
   void let_go() const noexcept;
 
@@ -33,6 +36,7 @@ class FileTensor {
   std::shared_ptr<StateFile> file_;
   std::uint64_t offset_ = 0;
   torch::Tensor tensor_;
+  std::shared_future<void> coming_;  ///< valid from bring() to arrive()
 };
 
 }  // namespace bimetal::optim

@@ -18,6 +18,9 @@
 namespace bimetal::optim {
 namespace {
 
+/// Of any system.
+constexpr std::uint64_t kLeastPage = 4096;
+
 std::string mebibytes(std::uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
@@ -124,7 +127,32 @@ void StateFile::let_go_of_mapped(std::uint64_t offset, std::uint64_t bytes) cons
 }
 
 void StateFile::bring_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept {
-  if (bytes > 0) madvise(mapped_ + offset, bytes, MADV_WILLNEED);
+  if (bytes == 0) return;
+  auto* const from = mapped_ + offset;
+  brought_.during(bytes, [&] {
+    madvise(from, bytes, MADV_WILLNEED);  // all of it at once, and no more than asked for
+#ifdef MADV_POPULATE_READ
+    if (madvise(from, bytes, MADV_POPULATE_READ) == 0) return;
+#endif
+    // Older systems: a look at each page waits for it.
+    const volatile std::byte* const pages = from;
+    for (std::uint64_t at = 0; at < bytes; at += kLeastPage) static_cast<void>(pages[at]);
+  });
+}
+
+void StateFile::sync() const {
+#ifdef __linux__
+  const int failed = fdatasync(descriptor_);
+#else
+  const int failed = fsync(descriptor_);
+#endif
+  if (failed != 0) throw system_error("cannot write to a file in " + folder_.string(), errno);
+}
+
+void StateFile::forget_cached() const noexcept {
+#ifdef POSIX_FADV_DONTNEED
+  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
+#endif
 }
 
 }  // namespace bimetal::optim

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <span>
 
+#include "bimetal/optim/offload/disk_traffic.h"
+
 namespace bimetal::optim {
 
 /// Has no name once it is open, so that the system removes it however the process ends. All its
@@ -28,8 +30,15 @@ class StateFile {
   /// Of whole pages from `offset` on, which begins one: gives back the memory of what has been
   /// looked at; what was written stays written.
   void let_go_of_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept;
-  /// Starts to read them, without waiting.
+  /// Reads those that are not in memory; some may be gone again where it is short of room.
   void bring_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+  /// Of bring_mapped().
+  Transferred brought() const { return brought_.total(); }
+
+  /// What was written is on the disk.
+  void sync() const;
+  /// What is on the disk is nowhere else, so that it is read from there (Linux).
+  void forget_cached() const noexcept;
 
   std::uint64_t bytes() const noexcept { return bytes_; }
 
@@ -41,6 +50,7 @@ class StateFile {
   std::uint64_t bytes_;
   int descriptor_ = -1;
   std::byte* mapped_ = nullptr;
+  mutable TransferMeter brought_;
 };
 
 }  // namespace bimetal::optim

@@ -126,7 +126,7 @@ void FlatParameters::drop_memory() {
 // what lies in it nobody sees to but drop_memory().
 void FlatParameters::keep_in_whole() {
   const bool alike = own_.scalar_type() == whole_.scalar_type() && own_.device() == whole_.device();
-  if (!held_ || !alike || own_.numel() == 0 || in_file_.tensor().defined()) return;
+  if (!held_ || !alike || own_.numel() == 0 || own_on_disk()) return;
   const auto part = whole_.narrow(0, begin_, own_.numel());
   own_.storage().unsafeGetStorageImpl()->set_data_ptr(
       at::DataPtr(part.mutable_data_ptr(), own_.device()));

@@ -43,8 +43,11 @@ class FlatParameters {
   /// What this rank keeps; a view of the whole unless it lies apart.
   const torch::Tensor& own() const noexcept { return own_; }
 
-  /// Of the memory of a file, nothing where it is not: what is kept will be read, or has been used.
-  void bring_own() const noexcept { in_file_.bring(); }
+  /// Whether the memory is a file's; and of that, nothing where it is not: what is kept will be
+  /// read, is to be there now, or has been used.
+  bool own_on_disk() const noexcept { return in_file_.tensor().defined(); }
+  void bring_own() noexcept { in_file_.bring(); }
+  void wait_for_own() noexcept { in_file_.arrive(); }
   void let_go_of_own() const noexcept { in_file_.let_go(); }
 
   /// Whether the whole has the type of what is kept, instead of the plan's for gathering: for

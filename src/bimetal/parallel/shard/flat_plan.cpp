@@ -14,6 +14,11 @@
 namespace bimetal::parallel::shard {
 namespace {
 
+/// A line of caches, and all that vectors are loaded by.
+constexpr std::size_t kAlignedBytes = 64;
+/// Elements a rank, on average: with fewer, what the weights say counts for more.
+constexpr std::size_t kAlignedFrom = 1024;
+
 /// Whole numbers, since ranks must agree to the last element.
 std::vector<std::uint32_t> whole_weights(std::span<const double> weights) {
   const double most = weights.empty() ? 0 : *std::ranges::max_element(weights);
@@ -84,6 +89,32 @@ class Layout {
   std::vector<std::size_t> open_;  ///< may still grow, at most one of a kind
 };
 
+/// In the type that is kept, and in that of the whole.
+std::size_t aligned_elements(const FlatPlan& flat) {
+  return kAlignedBytes / std::min(c10::elementSize(flat.dtype), c10::elementSize(flat.gathered));
+}
+
+/// The same cuts, each at the nearest multiple of `step`. Who has nothing gets nothing.
+std::vector<std::size_t> align(std::vector<std::size_t> counts, std::size_t step) {
+  const auto all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  std::size_t end = 0, begin = 0;
+  for (auto& count : counts) {
+    end += count;
+    const auto cut = end == all ? all : std::min(all, (end + step / 2) / step * step);
+    count = cut - begin;
+    begin = cut;
+  }
+  return counts;
+}
+
+std::vector<std::size_t> cut(const FlatPlan& flat, const std::vector<std::uint32_t>& weights) {
+  const auto count = static_cast<std::size_t>(flat.count);
+  auto counts = comm::counts_for(weights, count);
+  const auto ranks = static_cast<std::size_t>(
+      std::ranges::count_if(weights, [](std::uint32_t weight) { return weight > 0; }));
+  return count < kAlignedFrom * ranks ? counts : align(std::move(counts), aligned_elements(flat));
+}
+
 }  // namespace
 
 std::int64_t FlatPlan::begin_of(int rank) const {
@@ -104,9 +135,7 @@ std::vector<FlatPlan> plan_flats(std::span<const ParameterPlace> parameters,
   add([](const ParameterPlace& place) { return !place.late && place.resident; });
   add([](const ParameterPlace& place) { return !place.late && !place.resident; });
   auto flats = std::move(layout).take();
-  for (auto& flat : flats) {
-    flat.counts = comm::counts_for(whole, static_cast<std::size_t>(flat.count));
-  }
+  for (auto& flat : flats) flat.counts = cut(flat, whole);
   return flats;
 }
 

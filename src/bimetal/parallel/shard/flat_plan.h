@@ -50,8 +50,9 @@ struct FlatPlan {
 /// Parameters of one type are taken in their order; a flat tensor ends where a unit ends, once it
 /// holds `least_bytes` (0: with every unit), and a shared parameter has one of its own. Late ones,
 /// each in one of its own, are the first, before those that resident ones of all units share, whose
-/// gradients are complete behind all others. Each is cut by `weights`,
-/// one per rank, without padding: a weight of 0 gets nothing. Error(InvalidArgument)
+/// gradients are complete behind all others. Each is cut by `weights`, one per rank, without
+/// padding: a weight of 0 gets nothing. Where ranks get 1024 elements or more on average, cuts lie
+/// at the multiples of 64 bytes that are nearest to what the weights say. Error(InvalidArgument)
 /// for weights that are negative or all 0.
 std::vector<FlatPlan> plan_flats(std::span<const ParameterPlace> parameters,
                                  std::span<const double> weights, std::size_t least_bytes);

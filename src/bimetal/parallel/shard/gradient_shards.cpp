@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/marked_wait.h"
 
 namespace bimetal::parallel::shard {
 namespace {
@@ -213,6 +213,10 @@ void GradientShards::agree_on_used(InFlight& sent) {
   sent.agreement.on_done([kept = sent.used](const std::exception_ptr&) {});
 }
 
+std::string GradientShards::name_of(const InFlight& sum) const {
+  return fmt::format("gradients of unit {}", plans_[sum.flat].unit);
+}
+
 /// Their memory is free for what comes next.
 void GradientShards::take_arrived() {
   while (!in_flight_.empty() && in_flight_.front().exchange.work().done()) arrive();
@@ -220,9 +224,10 @@ void GradientShards::take_arrived() {
 
 void GradientShards::make_room() {
   while (in_flight_.size() >= kMostInFlight) {
-    const Stopwatch waiting;
-    const bool arrived = in_flight_.front().exchange.arrives_by(Deadline::after(patience_));
-    wait_seconds_ += waiting.seconds();
+    const auto& oldest = in_flight_.front();
+    const bool arrived = marked_wait(
+        wait_seconds_, [&] { return name_of(oldest); },
+        [&] { return oldest.exchange.arrives_by(Deadline::after(patience_)); });
     if (!arrived) return;
     arrive();
   }
@@ -232,10 +237,12 @@ void GradientShards::make_room() {
 void GradientShards::arrive() {
   auto oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const Stopwatch waiting;
-  oldest.exchange.wait();
-  oldest.agreement.wait();
-  wait_seconds_ += waiting.seconds();
+  marked_wait(
+      wait_seconds_, [&] { return name_of(oldest); },
+      [&] {
+        oldest.exchange.wait();
+        oldest.agreement.wait();
+      });
   const torch::NoGradGuard no_grad;
   auto& sum = sums_[oldest.flat];
   if (oldest.first) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -105,6 +106,7 @@ class GradientShards {
   void take(std::size_t parameter);
   void take_missing(std::size_t first);
   void send_ready();
+  std::string name_of(const InFlight& sum) const;
   void take_arrived();
   void make_room();
   void arrive();

@@ -8,7 +8,8 @@
 namespace bimetal::parallel::shard {
 namespace {
 
-void keep_on_disk(std::vector<FlatParameters>& flats, const std::filesystem::path& folder) {
+std::shared_ptr<const optim::StateFile> keep_on_disk(std::vector<FlatParameters>& flats,
+                                                     const std::filesystem::path& folder) {
   constexpr auto kStride = optim::kFileTensorAlignment;
   std::vector<std::uint64_t> places;
   std::uint64_t end = 0;
@@ -21,14 +22,16 @@ void keep_on_disk(std::vector<FlatParameters>& flats, const std::filesystem::pat
     const auto own = flats[i].own();
     flats[i].set_apart_in({file, places[i], own.numel(), own.scalar_type()});
   }
+  return file;
 }
 
 }  // namespace
 
-void keep_apart(std::vector<FlatParameters>& flats, Kept kept,
-                const std::filesystem::path& folder) {
+std::shared_ptr<const optim::StateFile> keep_apart(std::vector<FlatParameters>& flats, Kept kept,
+                                                   const std::filesystem::path& folder) {
   if (kept == Kept::OnDisk) return keep_on_disk(flats, folder);
   for (auto& flat : flats) kept == Kept::OnHost ? flat.set_apart_on_host() : flat.set_apart();
+  return nullptr;
 }
 
 }  // namespace bimetal::parallel::shard

@@ -2,6 +2,7 @@
 // Where what a rank keeps of the parameters lives while they are gathered and let go (level 3).
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "bimetal/parallel/shard/flat_parameters.h"
@@ -14,8 +15,9 @@ enum class Kept {
   OnDisk,  ///< in a file, of which the system holds in memory what was used last
 };
 
-/// Gives what the rank keeps of each flat tensor memory of its own. `folder`: of the file.
-/// Errors: StateFile's.
-void keep_apart(std::vector<FlatParameters>& flats, Kept kept, const std::filesystem::path& folder);
+/// Gives what the rank keeps of each flat tensor memory of its own. `folder`: of the file, which is
+/// returned, where there is one. Errors: StateFile's.
+std::shared_ptr<const optim::StateFile> keep_apart(std::vector<FlatParameters>& flats, Kept kept,
+                                                   const std::filesystem::path& folder);
 
 }  // namespace bimetal::parallel::shard

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
 #include "bimetal/parallel/data/trained_parameters.h"
+#include "bimetal/parallel/marked_wait.h"
 #include "bimetal/parallel/shard/fences.h"
 #include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/parallel/shard/part_exchange.h"
@@ -92,7 +92,7 @@ void ShardedModel::Impl::make_flats() {
     flats.emplace_back(plan, parameters, group.rank(), options.hollow,
                        there ? room.take(plan.count, plan.dtype) : torch::Tensor());
   }
-  if (options.level == 3) keep_apart(flats, options.kept, options.folder);
+  if (options.level == 3) kept_file = keep_apart(flats, options.kept, options.folder);
 }
 
 /// Of levels 1 and 2, whose parameters are whole all the time: updated parts are read from there.
@@ -152,12 +152,14 @@ task::Model ShardedModel::Impl::fenced() {
 
 /// Of each number the largest of any rank.
 void ShardedModel::Impl::agree(std::vector<std::int32_t>& numbers) {
-  const Stopwatch waiting;
-  agreements
-      .all_reduce(comm::buffer(std::span(numbers)), comm::ReduceOp::max,
-                  Deadline::after(options.timeout))
-      .wait();
-  own_wait += waiting.seconds();
+  marked_wait(
+      own_wait, [] { return "what the other ranks do next"; },
+      [&] {
+        agreements
+            .all_reduce(comm::buffer(std::span(numbers)), comm::ReduceOp::max,
+                        Deadline::after(options.timeout))
+            .wait();
+      });
 }
 
 bool ShardedModel::Impl::any_rank(bool here) {
@@ -314,6 +316,7 @@ void ShardedModel::updated(const torch::Tensor& piece) {
   // In backward others still gather.
   if (impl_->in_step) return;
   let_go_of_kept();
+  impl_->stepped_bytes += piece.nbytes();
   // Where a rank may be lost in the midst the others update without it (copies).
   if (impl_->copies) return;
   const auto found = impl_->updated.find(piece.unsafeGetTensorImpl());

@@ -109,6 +109,11 @@ class ShardedModel final : public ParameterStore {
   /// Kept::OnDisk: gives back the memory of those that have been looked at.
   void let_go_of_kept() const noexcept;
 
+  /// Kept::OnDisk: of what is kept. Read are those bytes that passes have gathered; written those
+  /// that the optimizer has told of by updated(), which the system brings to the disk by itself: of
+  /// that there are no seconds.
+  std::optional<optim::DiskTraffic> disk_traffic() const;
+
   /// Bytes of parameters that each rank keeps.
   std::vector<std::int64_t> shard_bytes() const;
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -73,6 +74,8 @@ struct ShardedModel::Impl {
   comm::Group agreements, gathering, summing;
   std::vector<FlatPlan> plans;
   std::vector<FlatParameters> flats;
+  std::shared_ptr<const optim::StateFile> kept_file;  ///< Kept::OnDisk
+  std::uint64_t stepped_bytes = 0;                    ///< of it, in all updates
   std::vector<std::size_t> parameter_of;  ///< of each piece: its place in `trained`
   std::vector<std::size_t> flat_of;       ///< of each piece
   std::vector<Piece> pieces;

@@ -109,6 +109,15 @@ int ShardedModel::copy_of() const noexcept {
   return impl_->copies ? impl_->copies->of() : -1;
 }
 
+std::optional<optim::DiskTraffic> ShardedModel::disk_traffic() const {
+  if (!impl_->kept_file) return std::nullopt;
+  return optim::DiskTraffic{
+      .kept_bytes = impl_->kept_file->bytes(),
+      .read = impl_->kept_file->brought(),
+      .written = {.bytes = impl_->stepped_bytes, .seconds = 0},
+      .wait_seconds = impl_->gathers ? impl_->gathers->disk_wait_seconds() : 0};
+}
+
 std::vector<task::NamedTensor> ShardedModel::gather(
     const std::function<torch::Tensor(const Piece& piece)>& part, int root) const {
   const torch::NoGradGuard no_grad;

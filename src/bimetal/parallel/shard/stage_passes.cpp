@@ -12,7 +12,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/marked_wait.h"
 #include "bimetal/parallel/shard/sharded_model_impl.h"
 
 namespace bimetal::parallel::shard {
@@ -91,9 +91,9 @@ void ShardedModel::Impl::join_other_passes() {
   in_pass = false;
   let_go_of_parameters();
   if (!stage_agreement) expect_stage_passes(0);
-  const Stopwatch waiting;
-  std::exchange(stage_agreement, {})->wait();
-  own_wait += waiting.seconds();
+  marked_wait(
+      own_wait, [] { return "what the other ranks do next"; },
+      [&] { std::exchange(stage_agreement, {})->wait(); });
   gradients->end_others(most_passes->front() - stage_passes);
 }
 

@@ -1,10 +1,12 @@
 #include "bimetal/parallel/shard/unit_gathers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/marked_wait.h"
 
 namespace bimetal::parallel::shard {
 
@@ -109,6 +111,7 @@ void UnitGathers::reach(std::size_t end) {
 void UnitGathers::send_next() {
   const auto flat = script_[sent_];
   flats_[flat].take_memory();
+  wait_for_disk(flat);
   exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), flats_[flat].whole(),
                                    plans_[flat].counts, Deadline::after(timeout_));
   span_.watch(exchanges_[sent_].work());
@@ -116,11 +119,20 @@ void UnitGathers::send_next() {
   if (sent_ < size_) flats_[script_[sent_]].bring_own();
 }
 
+void UnitGathers::wait_for_disk(std::size_t flat) {
+  if (!flats_[flat].own_on_disk()) return;
+  marked_wait(
+      disk_wait_seconds_,
+      [&] { return fmt::format("the disk, parameters of unit {}", plans_[flat].unit); },
+      [&] { flats_[flat].wait_for_own(); });
+}
+
 void UnitGathers::wait_next() {
-  const Stopwatch waiting;
-  exchanges_[arrived_].wait();
-  wait_seconds_ += waiting.seconds();
-  auto& flat = flats_[script_[arrived_]];
+  const auto next = script_[arrived_];
+  marked_wait(
+      wait_seconds_, [&] { return fmt::format("parameters of unit {}", plans_[next].unit); },
+      [&] { exchanges_[arrived_].wait(); });
+  auto& flat = flats_[next];
   flat.let_go_of_own();
   // For long: two of the same would be too many.
   if (holding_) flat.keep_in_whole();

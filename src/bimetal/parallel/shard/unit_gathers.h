@@ -47,12 +47,15 @@ class UnitGathers {
   void let_go(std::size_t unit);
 
   double wait_seconds() const noexcept { return wait_seconds_; }
+  /// For what is kept to come from a disk, which nobody else is waited for.
+  double disk_wait_seconds() const noexcept { return disk_wait_seconds_; }
 
  private:
   void plan_script();
   void begin(bool wide, std::size_t size);
   void reach(std::size_t end);
   void send_next();
+  void wait_for_disk(std::size_t flat);
   void wait_next();
   void drop_all();
   bool on_its_way(std::size_t flat) const;
@@ -76,6 +79,7 @@ class UnitGathers {
   std::size_t sent_ = 0, arrived_ = 0;  ///< of the script
   std::vector<Exchange> exchanges_;     ///< of the script's flat tensors
   double wait_seconds_ = 0;             ///< of all passes so far
+  double disk_wait_seconds_ = 0;
 };
 
 }  // namespace bimetal::parallel::shard

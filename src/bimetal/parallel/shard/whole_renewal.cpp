@@ -1,11 +1,12 @@
 #include "bimetal/parallel/shard/whole_renewal.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/parallel/marked_wait.h"
 
 namespace bimetal::parallel::shard {
 
@@ -43,9 +44,14 @@ void WholeRenewal::send_next() {
 
 void WholeRenewal::complete() {
   while (exchanges_.size() < renewed_.size()) send_next();
-  const Stopwatch waiting;
-  for (auto& exchange : exchanges_) exchange.wait();
-  wait_seconds_ += waiting.seconds();
+  for (std::size_t i = 0; i < exchanges_.size(); ++i) {
+    marked_wait(
+        wait_seconds_,
+        [&] {
+          return fmt::format("updated parameters of unit {}", plans_[renewed_[i].index].unit);
+        },
+        [&] { exchanges_[i].wait(); });
+  }
   expect_anew();
 }
 

@@ -8,6 +8,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/marked_wait.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/predict/mesh/through_stages.h"
 #include "bimetal/train/out_of_memory.h"
@@ -35,8 +36,9 @@ void marked(const char* phase, const parallel::schedule::Action& action, int chu
   const Phase around(phase);
   const Phase mark([&] {
     const auto chunk = chunks > 1 ? fmt::format(" in chunk {}", action.chunk) : std::string();
-    return fmt::format("{}{} of micro-batch {}{}", phase == Phase::kBubble ? "waiting for " : "",
-                       word_for(action.what), action.micro_batch, chunk);
+    return fmt::format("{}{} of micro-batch {}{}",
+                       phase == Phase::kBubble ? parallel::kWaitingFor : "", word_for(action.what),
+                       action.micro_batch, chunk);
   });
   work();
 }

@@ -10,14 +10,15 @@
 #include <utility>
 
 #include "bimetal/base/json_string.h"
+#include "bimetal/parallel/marked_wait.h"
 
 namespace bimetal::train {
 namespace {
 
 using Kind = ProfiledEvent::Kind;
 
-/// Rows of the fabric's calls and of kernels lie below those of threads.
-constexpr int kFabricRow = 1000, kDeviceRow = 2000;
+/// Rows of waits, of the fabric's calls and of kernels lie below those of threads.
+constexpr int kWaitRow = 900, kFabricRow = 1000, kDeviceRow = 2000;
 
 class Writer {
  public:
@@ -54,20 +55,31 @@ class Writer {
   std::string text_;
 };
 
-const char* category_of(Kind kind) {
-  return kind == Kind::kernel ? "kernel" : kind == Kind::mark ? "phase" : "operation";
+bool is_wait(const ProfiledEvent& event) {
+  return event.kind == Kind::mark && event.name.starts_with(parallel::kWaitingFor);
+}
+
+const char* category_of(const ProfiledEvent& event) {
+  if (is_wait(event)) return "wait";
+  if (event.kind == Kind::kernel) return "kernel";
+  return event.kind == Kind::mark ? "phase" : "operation";
 }
 
 void write_events(const RankTrace& rank, Writer& writer) {
   std::map<std::uint64_t, int> rows;
+  bool waits = false;
   for (const auto& event : rank.events) {
     if (event.kind == Kind::memory) continue;
     int row = kDeviceRow;
-    if (event.kind != Kind::kernel) {
+    if (is_wait(event)) {
+      row = kWaitRow;
+      waits = true;
+    } else if (event.kind != Kind::kernel) {
       row = rows.emplace(event.thread, static_cast<int>(rows.size())).first->second;
     }
-    writer.event(event.name, category_of(event.kind), row, {event.begin_ns, event.end_ns});
+    writer.event(event.name, category_of(event), row, {event.begin_ns, event.end_ns});
   }
+  if (waits) writer.name_row(kWaitRow, "waits");
   for (const auto& [thread, row] : rows) writer.name_row(row, fmt::format("thread {}", row));
 }
 

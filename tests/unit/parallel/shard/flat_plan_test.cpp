@@ -93,6 +93,45 @@ TEST(FlatPlan, EveryElementOfAParameterIsKeptOnce) {
   }
 }
 
+/// Of a flat tensor of that many elements, by rank.
+std::vector<std::size_t> cut(ParameterPlace whole, const Weights& weights) {
+  return plan_flats(PlaceList{whole}, weights, 0).front().counts;
+}
+
+TEST(FlatPlan, LargeOnesAreCutWhereLinesOfCachesBegin) {
+  for (const std::int64_t count : {4096, 5003, 1'000'003}) {
+    for (const auto& weights : {Weights{5, 2, 0, 1}, Weights{1, 1, 1}, Weights{0, 0.3, 0.7, 0}}) {
+      const auto counts = cut(place(count, 0), weights);
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      std::size_t begin = 0;
+      for (std::size_t rank = 0; rank < weights.size(); ++rank) {
+        const auto exact = static_cast<double>(count) * weights[rank] / sum;
+        EXPECT_EQ(counts[rank] == 0, weights[rank] == 0) << count << ", rank " << rank;
+        EXPECT_NEAR(static_cast<double>(counts[rank]), exact, 17) << count;
+        EXPECT_TRUE(counts[rank] == 0 || begin % 16 == 0) << count << ", rank " << rank;
+        begin += counts[rank];
+      }
+      EXPECT_EQ(begin, static_cast<std::size_t>(count));
+    }
+  }
+}
+
+TEST(FlatPlan, ALineHasMoreElementsOfASmallerType) {
+  auto halved = place(5003, 0);
+  EXPECT_EQ(cut(halved, {2, 1}), (std::vector<std::size_t>{3328, 1675}));
+  halved.gathered = torch::kBFloat16;
+  EXPECT_EQ(cut(halved, {2, 1}), (std::vector<std::size_t>{3328, 1675}));
+  EXPECT_EQ(cut(halved, {3, 1}), (std::vector<std::size_t>{3744, 1259}));
+  EXPECT_EQ(cut(place(5003, 0), {3, 1}), (std::vector<std::size_t>{3760, 1243}));
+  EXPECT_EQ(cut(place(5003, 0, false, torch::kFloat64), {3, 1}),
+            (std::vector<std::size_t>{3752, 1251}));
+}
+
+TEST(FlatPlan, SmallOnesAreCutAnywhere) {
+  EXPECT_EQ(cut(place(2047, 0), {1, 1}), (std::vector<std::size_t>{1023, 1024}));
+  EXPECT_EQ(cut(place(2062, 0), {1, 1}), (std::vector<std::size_t>{1024, 1038}));
+}
+
 TEST(FlatPlan, WithoutElementsThereIsNothingToKeep) {
   EXPECT_TRUE(plan_flats(PlaceList{place(0, 0)}, Weights{1}, 0).empty());
 }

@@ -1,0 +1,114 @@
+#include "bimetal/train/measure/offload_rates.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/comm/exchange.h"
+
+namespace bimetal::train {
+namespace {
+
+constexpr std::uint64_t kMostCopied = 256u << 20;
+constexpr std::chrono::milliseconds kPatience{500};  // for each way
+
+using Traffic = std::optional<optim::DiskTraffic>;
+
+std::optional<progress::DiskReport> since(const Traffic& start, const Traffic& now) {
+  if (!now) return std::nullopt;
+  const auto before = start.value_or(optim::DiskTraffic{});
+  return progress::DiskReport{
+      .kept_bytes = static_cast<double>(now->kept_bytes),
+      .read_bytes = static_cast<double>(now->read.bytes - before.read.bytes),
+      .read_s = now->read.seconds - before.read.seconds,
+      .written_bytes = static_cast<double>(now->written.bytes - before.written.bytes),
+      .write_s = now->written.seconds - before.written.seconds,
+      .wait_s = now->wait_seconds - before.wait_seconds};
+}
+
+void write_disk(WireWriter& writer, const std::optional<progress::DiskReport>& disk) {
+  writer.u8(disk ? 1 : 0);
+  if (!disk) return;
+  for (const double figure : {disk->kept_bytes, disk->read_bytes, disk->read_s, disk->written_bytes,
+                              disk->write_s, disk->wait_s}) {
+    writer.f64(figure);
+  }
+}
+
+std::optional<progress::DiskReport> read_disk(WireReader& reader) {
+  if (reader.u8() == 0) return std::nullopt;
+  progress::DiskReport disk;
+  for (auto* const figure : {&disk.kept_bytes, &disk.read_bytes, &disk.read_s, &disk.written_bytes,
+                             &disk.write_s, &disk.wait_s}) {
+    *figure = reader.f64();
+  }
+  return disk;
+}
+
+comm::Bytes encode_offload(const progress::OffloadReport& offload) {
+  WireWriter writer;
+  writer.string(offload.folder);
+  write_disk(writer, offload.states);
+  write_disk(writer, offload.parameters);
+  write_disk(writer, offload.copy);
+  return std::move(writer).take();
+}
+
+progress::OffloadReport decode_offload(const comm::Bytes& bytes) {
+  WireReader reader(bytes);
+  progress::OffloadReport offload;
+  offload.folder = reader.string();
+  offload.states = read_disk(reader);
+  offload.parameters = read_disk(reader);
+  offload.copy = read_disk(reader);
+  reader.expect_end();
+  return offload;
+}
+
+}  // namespace
+
+OffloadRates::OffloadRates(const job::JobConfig& job, TrainedModel& trained,
+                           progress::Observer& observer)
+    : job_(job), trained_(trained) {
+  std::uint64_t kept = 0;
+  for (const auto& disk : {states(), parameters()}) kept += disk ? disk->kept_bytes : 0;
+  if (kept == 0) return;
+  observer.on_phase("measuring the disk");
+  copy_ = optim::copy_plainly(job_.zero.offload_path, std::min(kept, kMostCopied), kPatience);
+}
+
+void OffloadRates::start() {
+  states_before_ = states();
+  parameters_before_ = parameters();
+}
+
+std::optional<optim::DiskTraffic> OffloadRates::states() const {
+  const auto* const kept = dynamic_cast<const optim::KeepsOnDisk*>(&trained_.optimizer());
+  return kept != nullptr ? kept->disk_traffic() : std::nullopt;
+}
+
+std::optional<optim::DiskTraffic> OffloadRates::parameters() const {
+  const auto* const sharded = trained_.sharded();
+  return sharded != nullptr ? sharded->disk_traffic() : std::nullopt;
+}
+
+void OffloadRates::report(comm::Group group, progress::Report& report,
+                          std::chrono::milliseconds timeout) const {
+  progress::OffloadReport mine{.states = since(states_before_, states()),
+                               .parameters = since(parameters_before_, parameters())};
+  if (mine.states || mine.parameters) mine.folder = job_.zero.offload_path;
+  if (copy_.read.bytes > 0) {
+    mine.copy = since({}, optim::DiskTraffic{.kept_bytes = copy_.written.bytes,
+                                             .read = copy_.read,
+                                             .written = copy_.written});
+  }
+  const auto all = comm::all_gather_bytes(group, encode_offload(mine), Deadline::after(timeout));
+  for (auto& worker : report.workers) {
+    auto offload = decode_offload(all[static_cast<std::size_t>(worker.rank)]);
+    if (offload.states || offload.parameters) worker.offload = std::move(offload);
+  }
+}
+
+}  // namespace bimetal::train
