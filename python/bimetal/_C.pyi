@@ -86,11 +86,40 @@ def sync_path(path: str) -> None:
 def write_file_atomically(path: str, contents: str) -> None:
     """The old contents or the new, never a part; on the disk when it returns."""
 
+def save_slices(backend: Any, target: str, model: list[tuple[str, list[int], list[int], list[int], torch.Tensor]],
+                optimizer: list[tuple[str, list[int], list[int], list[int], torch.Tensor]], kind: str, groups: str,
+                at: dict[str, int], loop: str) -> str:
+    """Saves what all ranks keep as the checkpoint `target`, which is rank 0's, and so are the last four. Of a slice: the
+    tensor's name and shape, the slice's offset and size, its values. src/bimetal/checkpoint/slices/save_slices.h. Collective."""
+
+class SavedSlices:
+    """A checkpoint of any kind, of which each rank reads what it wants. Collective."""
+
+    def __init__(self, backend: Any, path: str) -> None:
+        """`path`: rank 0's, which verifies it; where that fails it says why, and the others that it does."""
+
+    loop: str
+    model: dict[str, list[int]]
+    """The shape of each tensor; likewise the next."""
+    optimizer: dict[str, list[int]]
+    def each_takes(self, take: Callable[[], None]) -> None:
+        """Calls it; within, read() gives slices. Collective."""
+
+    def read(self, part: str, name: str, offset: list[int], size: list[int]) -> torch.Tensor:
+        """Of the "model"'s or the "optimizer"'s tensor, in the slice's shape: a box, or with one number each a range of
+        its elements."""
+
 def device_speed(device: str) -> float:
     """Of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be had."""
 
 def memory_weights(backend: Any, device: str) -> list[float]:
     """Free bytes of each rank's device, or ones if somebody cannot tell. Collective."""
+
+def close_off(tensor: torch.Tensor) -> None:
+    """Takes the memory from below a tensor, and from whatever shares it; a look at the values is an error (torch 2.13)."""
+
+def give_memory(tensor: torch.Tensor) -> None:
+    """The way back: memory, with any values."""
 
 class HookedModel:
     """A model in shards whose forward and backward run elsewhere: src/bimetal/parallel/shard/hooked_model.h. Methods of
@@ -98,8 +127,9 @@ class HookedModel:
 
     def __init__(self, backend: Any, units: list[tuple[str, list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]]],
                  level: int, weights: list[float], flat_bytes: int, parameters_on: str, folder: str,
-                 keep_below: int) -> None:
-        """``units``: name, trained parameters and buffers of each. ``parameters_on``: none, host or disk. Collective."""
+                 keep_below: int, hollow: bool) -> None:
+        """``units``: name, trained parameters and buffers of each. ``parameters_on``: none, host or disk. ``hollow``, at
+        level 3: the parameters have no memory, and the pieces any values, to be filled before after_update(). Collective."""
 
     pieces: list[tuple[str, list[int], int, torch.Tensor]]
     """Of each: the parameter's name and shape, its first element in it, and what this rank keeps, a leaf."""

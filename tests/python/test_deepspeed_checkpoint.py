@@ -1,16 +1,18 @@
-"""bimetal.deepspeed's checkpoints: another engine goes on with them, at any stage and on any ranks; what a killed save leaves."""
+"""bimetal.deepspeed's checkpoints: another engine goes on with them, at any stage and on any ranks; what saves that
+fail leave."""
 
 import json
 import os
 import pathlib
+import resource
 import signal
 import tempfile
-import types
 import unittest
 
 import models
 import ranks
 import torch
+import torch.distributed as dist
 from test_deepspeed import (
     CONFIG,
     SAMPLES,
@@ -27,7 +29,6 @@ from torch import nn
 
 import bimetal
 from bimetal import _C, deepspeed
-from bimetal.deepspeed import checkpoint
 
 
 def several(calls):
@@ -74,76 +75,77 @@ def second_epoch(folder, stage, weights, shards, offload=""):
     return whole_parameters(engine)
 
 
-class KilledCore:
-    """``bimetal._C`` of a process that is killed "before" or "after" it moves a folder to its place, or when it writes
-    "latest"."""
-
-    def __init__(self, core, moment):
-        self._core, self._moment = core, moment
-
-    def __getattr__(self, name):
-        return getattr(self._core, name)
-
-    def _reach(self, moment):
-        if moment == self._moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def TemporaryFolder(self, target):  # noqa: N802 (as it is called)
-        folder = self._core.TemporaryFolder(target)
-
-        def move_into_place():
-            self._reach("before")
-            folder.move_into_place()
-            self._reach("after")
-        return types.SimpleNamespace(path=folder.path, move_into_place=move_into_place, remove=folder.remove)
-
-    def write_file_atomically(self, path, text):
-        self._reach("latest")
-        self._core.write_file_atomically(path, text)
-
-
-def is_killed(body):
-    """Whether a child of this process is, that runs it."""
+def killed_between_two_steps(folder):
+    """As where names cannot be swapped: the old one is aside, the new one not yet in its place. What a next save that fails
+    leaves of it, and one that does not."""
+    engine = line_engine()
+    engine.save_checkpoint(folder, "one", {"mark": 1})
     child = os.fork()
     if child == 0:
-        try:
-            body()
-        finally:
-            os._exit(1)  # it is not to go on as this process
-    return os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-
-
-def save_until(engine, folder, moment):
-    checkpoint._C = KilledCore(_C, moment)
-    engine.save_checkpoint(folder, "one", {"mark": 2})
-
-
-def killed_while_saving(folder, moment):
-    """What there is after the second of two checkpoints of one name was not completed, and after a third."""
-    engine = line_engine()
-    engine.save_checkpoint(folder, "one", {"mark": 1})
-    killed = is_killed(lambda: save_until(engine, folder, moment))
-    found = engine.load_checkpoint(folder)[1]
-    engine.save_checkpoint(folder, "one", {"mark": 3})
-    return [killed, found, engine.load_checkpoint(folder)[1], sorted(os.listdir(folder))]
-
-
-def killed_between_two_steps(folder):
-    """As where names cannot be swapped: the old one is aside, the new one not yet in its place. The next save is killed, too.
-    The marks of what there is then, and what a third leaves."""
-    engine = line_engine()
-    engine.save_checkpoint(folder, "one", {"mark": 1})
-
-    def first_step():
         aside = _C.TemporaryFolder(f"{folder}/one")
         os.rename(f"{folder}/one", aside.path)
         os.kill(os.getpid(), signal.SIGKILL)
-
-    killed = [is_killed(first_step), is_killed(lambda: save_until(engine, folder, "before"))]
-    states = pathlib.Path(folder).glob("*/state.json")
-    marks = sorted(json.loads(state.read_text())["client_state"]["mark"] for state in states)
+    os.waitpid(child, 0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    ranks.raises(bimetal.Error, lambda: engine.save_checkpoint(folder, "one", {"mark": 2}), "cannot write")
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    left = [json.loads(json.loads(state.read_text())["loop"])["loop"]["client_state"]
+            for state in pathlib.Path(folder).glob("*/state.json")]
     engine.save_checkpoint(folder, "one", {"mark": 3})
-    return [killed, marks, engine.load_checkpoint(folder)[1], sorted(os.listdir(folder))]
+    return [left, engine.load_checkpoint(folder)[1], sorted(os.listdir(folder))]
+
+
+def save_as_before(engine, folder):
+    """As rank 0 wrote checkpoints before they were in slices."""
+    import safetensors.torch
+    shards = engine.shards
+    state = engine.module.state_dict() if shards is None else shards.sharded.state_dict()
+    learnt = engine.optimizer.state_dict() if shards is None else shards.sharded.optimizer_state_dict()
+    if dist.is_initialized() and dist.get_rank() > 0:
+        return
+    path = pathlib.Path(folder, "old")
+    path.mkdir(parents=True)
+    own = dict(state)
+    own.pop("lm_head.weight")  # tied
+    safetensors.torch.save_file({name: value.clone() for name, value in own.items()}, path / "model.safetensors",
+                                metadata={"lm_head.weight": "transformer.wte.weight"})
+    tensors = {f"{number}/{name}": value for number, values in learnt["state"].items() for name, value in values.items()}
+    safetensors.torch.save_file(tensors, path / "optimizer.safetensors")
+    safetensors.torch.save_file({}, path / "gradients.safetensors")
+    counts = {name: getattr(engine, name) for name in ("global_steps", "micro_steps", "skipped_steps")}
+    (path / "state.json").write_text(json.dumps({
+        "counts": counts, "loss_scale": engine.config.core.loss_scale_state,
+        "optimizer": {"groups": learnt["param_groups"], "values": {}}, "scheduler": engine.lr_scheduler.state_dict(),
+        "sampler": engine.sampler.state_dict(), "client_state": {"mark": 5}}))
+    pathlib.Path(folder, "latest").write_text("old")
+
+
+def earlier(folder, stage, then):
+    """Steps, a checkpoint as releases before wrote it, and what two engines have after the next steps: the same, and another
+    that has read it."""
+    import deepspeed_gpt2 as example
+    data = example.make_data(SAMPLES)
+    engine, _, loader, _ = start_engine(example.make_model().double(), data, {"zero_optimization": {"stage": stage}})
+    batches = iter(loader)
+    for _ in range(4):
+        engine.backward(logits_loss(engine, next(batches)))
+        engine.step()
+    save_as_before(engine, folder)
+    for _ in range(4):
+        engine.backward(logits_loss(engine, next(batches)))
+        engine.step()
+    torch.manual_seed(99)
+    other, _, loader, _ = start_engine(type(engine.module)(engine.module.config).double(), data,
+                                       {"zero_optimization": {"stage": then}})
+    dist.barrier()
+    assert other.load_checkpoint(folder)[1] == {"mark": 5}
+    batches = iter(loader)
+    for _ in range(4):
+        other.backward(logits_loss(other, next(batches)))
+        other.step()
+    return [whole_parameters(engine), whole_parameters(other)]
 
 
 def line_engine():
@@ -163,19 +165,28 @@ class Gpt2(unittest.TestCase):
                 for parameters in ranks.on_ranks(world, resumed, folder):
                     self.assertLess(models.difference(parameters, self.reference), 1e-12, world)
                 self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
-                self.assertEqual(sorted(os.listdir(f"{folder}/one")),
-                                 ["gradients.safetensors", "model.safetensors", "optimizer.safetensors", "state.json"])
+                files = [f"{what}-0000{rank}-of-0000{world}.safetensors" for what in ("model", "optimizer")
+                         for rank in range(world)]
+                self.assertEqual(sorted(os.listdir(f"{folder}/one")), [*files, "state.json"])
 
     def test_a_checkpoint_goes_on_at_any_stage_on_any_ranks(self):
         with tempfile.TemporaryDirectory() as root:
             ranks.on_ranks(2, several, [("first_epoch", f"{root}/{stage}", stage) for stage in (0, 1, 3)])
-            self.assertEqual(*(sorted(os.listdir(f"{root}/{stage}/global_step4")) for stage in (0, 3)))
             calls = [("second_epoch", f"{root}/3", 0, [1, 2, 1], "equal"),
                      ("second_epoch", f"{root}/1", 3, [1, 2, 1], [5, 2, 0]),
-                     ("second_epoch", f"{root}/0", 2, [0, 2, 1], [1, 0, 1], root)]
+                     ("second_epoch", f"{root}/0", 2, [0, 2, 1], [1, 0, 1], root),
+                     ("second_epoch", f"{root}/0", 3, [1, 1, 1], [1, 2, 1])]
             for of_rank in ranks.on_ranks(3, several, calls, timeout=300):
                 for call, parameters in zip(calls, of_rank, strict=True):
                     self.assertLess(models.difference(parameters, self.reference), 1e-12, call)
+
+
+    def test_checkpoints_of_earlier_releases_load(self):
+        for stage, then in ((0, 3), (3, 0), (2, 3)):
+            with tempfile.TemporaryDirectory() as folder:
+                for own, other in ranks.on_ranks(2, earlier, folder, stage, then):
+                    self.assertLess(models.difference(other, [torch.tensor(value, dtype=torch.float64) for value in own]),
+                                    1e-12, (stage, then))
 
 
 class Engine(unittest.TestCase):
@@ -186,15 +197,9 @@ class Engine(unittest.TestCase):
             with self.assertRaisesRegex(bimetal.Error, "is no checkpoint"):
                 engine.load_checkpoint(folder, "other")
 
-    def test_a_save_that_is_killed_leaves_a_whole_checkpoint(self):
-        for moment, mark in (("before", 1), ("after", 2), ("latest", 2)):
-            with self.subTest(moment), tempfile.TemporaryDirectory() as folder:
-                self.assertEqual(killed_while_saving(folder, moment),
-                                 [True, {"mark": mark}, {"mark": 3}, ["latest", "one"]])
-
     def test_a_save_removes_no_whole_copy_before_there_is_another(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(killed_between_two_steps(folder), [[True, True], [1, 2], {"mark": 3}, ["latest", "one"]])
+            self.assertEqual(killed_between_two_steps(folder), [[{"mark": 1}], {"mark": 3}, ["latest", "one"]])
 
     def test_a_client_state_that_is_no_json(self):
         engine = line_engine()

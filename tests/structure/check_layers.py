@@ -50,7 +50,7 @@ ALLOWED = {
     "api": [*CORE, "job", "progress", "device", "task", "data", "data/transfer", "optim", "precision", "parallel",
             "checkpoint", "predict", "train", "launch"],
     "python": [*CORE, "serving", "job", "device", "c10d", "task", "data", "optim", "precision", "parallel",
-               "parallel/schedule", "launch"],
+               "parallel/schedule", "checkpoint", "launch"],
     "cli": [*CORE, "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer",
             "parallel", "parallel/schedule", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch",
             "fabric_bench"],

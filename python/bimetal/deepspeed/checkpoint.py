@@ -1,10 +1,9 @@
-"""An engine's state on disk: safetensors and JSON, so that loading executes nothing."""
+"""An engine's state on disk: a checkpoint in slices (docs/checkpoints.md), and which is the latest."""
 
 from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,196 +11,131 @@ import torch.distributed as dist
 
 from bimetal import _C
 from bimetal._errors import error
+from bimetal.deepspeed import earlier_checkpoint
+from bimetal.process_group import BACKEND
+from bimetal.zero import checkpoint
+from bimetal.zero.checkpoint import Place, Wanted
+from bimetal.zero.optimizer import Piece
+from bimetal.zero.slices import Kept
+from bimetal.zero.states import share_text
 
 if TYPE_CHECKING:
     from bimetal.deepspeed.engine import DeepSpeedEngine
 
-_MODEL, _OPTIMIZER, _STATE, _LATEST = "model.safetensors", "optimizer.safetensors", "state.json", "latest"
-_GRADIENTS = "gradients.safetensors"  # of a step that is not complete
+_STATE, _LATEST = "state.json", "latest"
+_COUNTS = ("global_steps", "micro_steps", "skipped_steps")
 
 
 def save(engine: DeepSpeedEngine, folder: str, tag: str, client_state: dict[str, Any]) -> bool:
-    """Collective; rank 0 writes. Raises bimetal.Error on every rank if that fails."""
-    failure = None
-    gradients, model, optimizer = engine.summed_gradients(), _model_state(engine), _optimizer_state(engine)
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        try:
-            _write(engine, pathlib.Path(folder), tag, client_state, gradients, model, optimizer)
-        except Exception as bad:  # the others must learn of whatever it is
-            failure = bad
-    if dist.is_initialized():
-        failed = torch.tensor([int(failure is not None)])
-        dist.all_reduce(failed)
-        if int(failed) and failure is None:
-            raise error(f"rank 0 could not write the checkpoint {folder}/{tag}", "aborted", 0)
-    if failure is not None:
-        raise failure
+    """Collective. Raises bimetal.Error on every rank where one cannot write its part."""
+    root, together = pathlib.Path(folder), _together(engine)
+    kept = _kept(engine)
+    if together is None:  # torch's groups, at stage 0: rank 0 has everything
+        ranks = Place(None, share_text, dist.get_rank() == 0)
+        alone = Place.alone() if ranks.first else None
+        ranks.on_first(lambda: _write(engine, kept, alone, root, tag, client_state), f"cannot save {root / tag}")
+    else:
+        _write(engine, kept, together, root, tag, client_state)
     return True
 
 
 def load(engine: DeepSpeedEngine, folder: str, tag: str | None, strict: bool,
          parts: dict[str, bool]) -> tuple[str | None, dict[str, Any] | None]:
-    root = pathlib.Path(folder)
+    place = _together(engine) or Place.alone()
+    kind, path = json.loads(place.on_first(lambda: json.dumps(_find(pathlib.Path(folder), tag)), "no checkpoint"))
+    if kind == "none":
+        return None, None
+    if kind == "earlier":
+        state = earlier_checkpoint.load(engine, pathlib.Path(path), strict, parts)
+    else:
+        kept = _kept(engine, reading=True)
+        gradients = parts["loop"] and (engine.shards is not None or place.first)
+        state = checkpoint.load(kept, place, path, Wanted(strict, parts["optimizer"], gradients))
+        if engine.shards is not None:
+            engine.shards.sharded.parameters_changed()
+        if state is None:
+            raise error(f"{path} was saved by no engine, which alone knows where a loop has come to; its weights load with "
+                        "bimetal.zero, or after `bimetal export`", "invalid_argument")
+        if parts["loop"]:
+            engine.take_gradients(kept.pieces, kept.gradients)
+    _go_on(engine, state, parts)
+    return path, state["client_state"]
+
+
+def _together(engine: DeepSpeedEngine) -> Place | None:
+    """None: the ranks are of another backend's group, which the core has no use for."""
+    if not dist.is_initialized():
+        return Place.alone()
+    if engine.shards is None and dist.get_backend() != BACKEND:
+        return None
+    return Place.of(None)
+
+
+def _find(root: pathlib.Path, tag: str | None) -> tuple[str, str]:
+    """What kind of checkpoint is meant, and where it is."""
     if tag is None:
         if not (root / _LATEST).exists():
-            return None, None
+            return "none", ""
         tag = (root / _LATEST).read_text().strip()
-    path = root / tag
+    path = (root / tag).absolute()
     if not (path / _STATE).exists():
-        raise error(f"{path} is no checkpoint of bimetal.deepspeed: it has no {_STATE}", "invalid_argument")
-    _load_model(engine, path / _MODEL, strict)
-    state = json.loads((path / _STATE).read_text())
-    if parts["optimizer"]:
-        _load_optimizer(engine, path, state["optimizer"])
+        raise error(f"{path} is no checkpoint: it has no {_STATE}", "invalid_argument")
+    return "earlier" if earlier_checkpoint.is_one(path / _STATE) else "slices", str(path)
+
+
+def _write(engine: DeepSpeedEngine, kept: Kept, place: Place, root: pathlib.Path, tag: str,
+           client_state: dict[str, Any]) -> None:
+    loop = {"counts": {name: getattr(engine, name) for name in _COUNTS},
+            "loss_scale": engine.config.core.loss_scale_state,
+            "scheduler": engine.lr_scheduler.state_dict() if engine.lr_scheduler is not None else None,
+            "sampler": engine.sampler.state_dict() if engine.sampler is not None else None,
+            "client_state": client_state}
+    at = {"step": engine.global_steps, "global_batch": engine.config.step_batch, **(loop["sampler"] or {})}
+    checkpoint.save(kept, place, root / tag, loop, at)
+    place.on_first(lambda: _C.write_file_atomically(str(root / _LATEST), tag), f"cannot name {tag} the latest")
+    checkpoint.remove_leftovers(place, root)
+
+
+def _go_on(engine: DeepSpeedEngine, state: dict[str, Any], parts: dict[str, bool]) -> None:
     if parts["scheduler"] and state["scheduler"] is not None and engine.lr_scheduler is not None:
         engine.lr_scheduler.load_state_dict(state["scheduler"])
     if parts["loop"]:
         for name, count in state["counts"].items():
             setattr(engine, name, count)
-        engine.take_gradients(_safetensors().load_file(str(path / _GRADIENTS)))
         engine.config.core.restore_loss_scale(tuple(state["loss_scale"]))
         if engine.sampler is not None and state["sampler"] is not None:
             engine.sampler.load_state_dict(state["sampler"])
-    return str(path), state["client_state"]
 
 
-def _write(engine: DeepSpeedEngine, root: pathlib.Path, tag: str, client_state: dict[str, Any],
-           gradients: dict[str, torch.Tensor], model: dict[str, torch.Tensor] | None,
-           learnt: dict[str, Any]) -> None:
-    root.mkdir(parents=True, exist_ok=True)
-    tensors, optimizer = _split(learnt)
-    state = {"counts": {name: getattr(engine, name) for name in ("global_steps", "micro_steps", "skipped_steps")},
-             "loss_scale": engine.config.core.loss_scale_state, "optimizer": optimizer,
-             "scheduler": engine.lr_scheduler.state_dict() if engine.lr_scheduler is not None else None,
-             "sampler": engine.sampler.state_dict() if engine.sampler is not None else None,
-             "client_state": client_state}
-    try:
-        text = json.dumps(state)
-    except TypeError as bad:
-        raise error(f"the client state or the scheduler's cannot be written as JSON: {bad}",
-                    "invalid_argument") from bad
-    aside = _C.TemporaryFolder(str(root / tag))
-    try:
-        path = pathlib.Path(aside.path)
-        _write_model(engine, model, str(path / _MODEL))
-        _safetensors().save_file(tensors, str(path / _OPTIMIZER))
-        _safetensors().save_file(gradients, str(path / _GRADIENTS))
-        (path / _STATE).write_text(text)
-        for name in (_MODEL, _OPTIMIZER, _GRADIENTS, _STATE):
-            _C.sync_path(str(path / name))
-        aside.move_into_place()  # also where one of this name is there: in one step where the file system swaps names
-    finally:
-        aside.remove()
-    _C.write_file_atomically(str(root / _LATEST), tag)
-    _C.remove_leftovers(str(root), "")  # only now: without such a swap one of them may be the only whole copy
+def _kept(engine: DeepSpeedEngine, reading: bool = False) -> Kept:
+    """Args: reading: gradients are to come, so that none are summed."""
+    if engine.shards is not None:
+        gradients = [] if reading else engine.shards.carried()
+        return engine.shards.sharded.kept(gradients or None)
+    module = engine.module
+    pieces = [Piece(name, list(parameter.shape), 0, parameter) for name, parameter in module.named_parameters()]
+    names = {id(piece.tensor): piece.name for piece in pieces}
+    groups = [[_name_of(names, parameter) for parameter in group["params"]]
+              for group in engine.optimizer.param_groups]
+    gradients = {} if reading else engine.summed_gradients()
+    givers, rank = _givers(pieces, engine), dist.get_rank() if dist.is_initialized() else 0
+    return Kept(module.state_dict(keep_vars=True), names, pieces, lambda piece: givers[piece.name] == rank, rank == 0,
+                engine.optimizer, groups, [gradients.get(piece.name) for piece in pieces])
 
 
-def _model_state(engine: DeepSpeedEngine) -> dict[str, torch.Tensor] | None:
-    """At stages 1 to 3 whole, on rank 0; None: the module has it."""
-    return None if engine.shards is None else engine.shards.sharded.state_dict()
+def _givers(pieces: list[Piece], engine: DeepSpeedEngine) -> dict[str, int]:
+    """At stage 0, where all ranks have everything: who writes which parameter, about as many bytes each."""
+    ranks = dist.get_world_size() if dist.is_initialized() and _together(engine) is not None else 1
+    total = max(1, sum(piece.tensor.nbytes for piece in pieces))
+    givers, before = {}, 0
+    for piece in pieces:
+        givers[piece.name] = before * ranks // total
+        before += piece.tensor.nbytes
+    return givers
 
 
-def _optimizer_state(engine: DeepSpeedEngine) -> dict[str, Any]:
-    """As torch has it, whole; at stages 1 to 3 on rank 0 alone."""
-    return engine.optimizer.state_dict() if engine.shards is None else engine.shards.sharded.optimizer_state_dict()
-
-
-def _write_model(engine: DeepSpeedEngine, state: dict[str, torch.Tensor] | None, path: str) -> None:
-    """Tied tensors once, as safetensors' save_model has them."""
-    if state is None:
-        _safetensors().save_model(engine.module, path)
-        return
-    kept: dict[int, str] = {}
-    others = {}
-    for name, tensor in sorted(state.items()):
-        if kept.setdefault(id(tensor), name) != name:
-            others[name] = kept[id(tensor)]
-    _safetensors().save_file({name: state[name].contiguous() for name in kept.values()}, path, metadata=others)
-
-
-def _load_model(engine: DeepSpeedEngine, path: pathlib.Path, strict: bool) -> None:
-    if engine.shards is None:
-        _safetensors().load_model(engine.module, str(path), strict=strict, device=str(engine.device))
-        return
-    if not strict:
-        raise error("load_module_strict=False is possible at stage 0 alone", "unsupported")
-    sharded = engine.shards.sharded
-    with _open(path) as file:
-        sharded.load_state_dict(_SavedModel(file, sharded.kept_state()))
-
-
-class _SavedModel(Mapping):
-    """A file's tensors by all names that the module has for them, read when they are asked for."""
-
-    def __init__(self, file: Any, kept: dict[str, Any]):
-        stored = set(file.keys())
-        names: dict[int, str] = {id(value): name for name, value in kept.items() if name in stored}
-        self._file = file
-        self._stored = {name: names[id(value)] for name, value in kept.items() if id(value) in names}
-        self._stored.update({name: name for name in stored if name not in self._stored})
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._file.get_tensor(self._stored[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
-
-
-class _SavedStates(Mapping):
-    """What an optimizer knew of each parameter, by its number, read when it is asked for."""
-
-    def __init__(self, file: Any, values: dict[str, Any]):
-        self._file, self._values = file, values
-        self._fields: dict[int, list[str]] = {}
-        for key in [*file.keys(), *values]:
-            number, field = key.split("/", 1)
-            self._fields.setdefault(int(number), []).append(field)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        keys = {field: f"{number}/{field}" for field in self._fields[number]}
-        return {field: self._values[key] if key in self._values else self._file.get_tensor(key)
-                for field, key in keys.items()}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
-
-
-def _split(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors by "parameter's number/name", and the rest, which goes through JSON."""
-    tensors, others = {}, {}
-    for number, values in state["state"].items():
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"{number}/{name}"] = value.contiguous()
-            else:
-                others[f"{number}/{name}"] = value
-    return tensors, {"groups": state["param_groups"], "values": others}
-
-
-def _load_optimizer(engine: DeepSpeedEngine, path: pathlib.Path, saved: dict[str, Any]) -> None:
-    with _open(path / _OPTIMIZER) as file:
-        states = _SavedStates(file, saved["values"])
-        if engine.shards is None:
-            engine.optimizer.load_state_dict({"state": dict(states), "param_groups": saved["groups"]})
-        else:
-            engine.shards.sharded.load_optimizer_state_dict({"state": states, "param_groups": saved["groups"]})
-
-
-def _open(path: pathlib.Path) -> Any:
-    _safetensors()
-    import safetensors
-    return safetensors.safe_open(str(path), framework="pt")
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as bad:
-        raise error("checkpoints are safetensors: pip install safetensors", "unsupported") from bad
-    return safetensors.torch
+def _name_of(names: dict[int, str], parameter: torch.Tensor) -> str:
+    if id(parameter) in names:
+        return names[id(parameter)]
+    raise error(f"the optimizer has a parameter of shape {list(parameter.shape)} that the module has not: checkpoints know "
+                "parameters by their names in the module", "unsupported")

@@ -18,6 +18,7 @@ from bimetal.deepspeed import checkpoint
 from bimetal.deepspeed.config import Config
 from bimetal.deepspeed.shards import EngineShards
 from bimetal.device import device
+from bimetal.zero.optimizer import Piece
 
 _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -109,12 +110,10 @@ class DeepSpeedEngine(nn.Module):
         return (self.micro_steps + 1) % self.config.accumulation == 0
 
     def summed_gradients(self) -> dict[str, torch.Tensor]:
-        """For checkpoints: what the step under way has of all ranks, by the parameter's name; empty between steps.
-        Collective."""
+        """For checkpoints, at stage 0: what the step under way has of all ranks, by the parameter's name; empty between
+        steps. Collective."""
         if self.micro_steps % self.config.accumulation == 0:
             return {}
-        if self.shards is not None:
-            return self.shards.gathered_gradients()
         gradients = {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
                      for name, parameter in self.module.named_parameters() if parameter.requires_grad}
         if self._ranks > 1:
@@ -122,12 +121,23 @@ class DeepSpeedEngine(nn.Module):
                 dist.all_reduce(gradient)
         return gradients
 
-    def take_gradients(self, gradients: dict[str, torch.Tensor]) -> None:
-        """The other way round: rank 0 goes on with them, or each rank with its part."""
-        self.zero_grad()
-        if self.shards is not None:
-            self.shards.take_gradients(gradients.get)
+    def take_gradients(self, pieces: list[Piece], gradients: list[torch.Tensor | None]) -> None:
+        """The other way round, of what this rank keeps: at stage 0 rank 0 goes on with them, later each with its part."""
+        if self.shards is None:
+            self.take_whole_gradients({piece.name: gradient for piece, gradient in zip(pieces, gradients, strict=True)
+                                       if gradient is not None})
             return
+        self.zero_grad()
+        self.shards.take_up(gradients)
+
+    def take_whole_gradients(self, gradients: dict[str, torch.Tensor]) -> None:
+        """The same of all of them, by name."""
+        if self.shards is not None:
+            self.take_gradients(self.shards.sharded.pieces, [
+                piece.part_of(gradients[piece.name]) if piece.name in gradients else None
+                for piece in self.shards.sharded.pieces])
+            return
+        self.zero_grad()
         if not gradients or (self._ranks > 1 and dist.get_rank() != 0):
             return
         for name, parameter in self.module.named_parameters():
@@ -142,7 +152,7 @@ class DeepSpeedEngine(nn.Module):
 
     def save_checkpoint(self, save_dir: str, tag: str | None = None,
                         client_state: dict[str, Any] | None = None) -> bool:
-        """Writes SAVE_DIR/TAG on rank 0, and its name into SAVE_DIR/latest. Collective.
+        """Writes SAVE_DIR/TAG, each rank its part, and then its name into SAVE_DIR/latest. Collective.
 
         Args:
             tag: None is "global_stepN".
@@ -153,8 +163,8 @@ class DeepSpeedEngine(nn.Module):
     def load_checkpoint(self, load_dir: str, tag: str | None = None, load_module_strict: bool = True,
                         load_optimizer_states: bool = True, load_lr_scheduler_states: bool = True,
                         load_module_only: bool = False) -> tuple[str | None, dict[str, Any] | None]:
-        """Goes on from LOAD_DIR/TAG (None: the latest), which every rank must see; the ranks may be others than those
-        that wrote it. Returns its path and the client state, or (None, None) if there is none."""
+        """Goes on from LOAD_DIR/TAG (None: the latest) of rank 0, each rank with its part; the ranks and the stage may be
+        others than those that wrote it. Returns its path and the client state, or (None, None) if there is none."""
         parts = {"optimizer": load_optimizer_states and not load_module_only,
                  "scheduler": load_lr_scheduler_states and not load_module_only, "loop": not load_module_only}
         return checkpoint.load(self, load_dir, tag, load_module_strict, parts)

@@ -18,6 +18,7 @@ from bimetal.deepspeed.config import Config
 from bimetal.deepspeed.engine import DeepSpeedEngine
 from bimetal.deepspeed.schedule import Schedule
 from bimetal.zero import CoreOptimizer
+from bimetal.zero.parts import make_whole
 
 _DEFAULT_RATE = 1e-3  # DeepSpeed's
 
@@ -77,6 +78,8 @@ def initialize(args: argparse.Namespace | None = None, model: nn.Module | None =
     settings = Config(_source(args, config, config_params), ranks, rate, first, total_steps)
     if settings.level > 0 and not dist.is_initialized():  # shards are a group's, be it of one
         dist.init_process_group("bimetal", store=dist.HashStore(), rank=0, world_size=1)
+    if settings.level < 3:
+        make_whole(model.parameters())  # what zero.Init has split
     engine = DeepSpeedEngine(model, settings)
     if settings.core.optimizer and made:
         raise error("an optimizer is given, and the configuration has one, too: leave one of them out",

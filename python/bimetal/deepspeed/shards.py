@@ -59,21 +59,15 @@ class EngineShards:
         dist.all_reduce(square)
         return math.sqrt(square) if square.isfinite() else math.nan
 
-    def gathered_gradients(self) -> dict[str, torch.Tensor]:
-        """For checkpoints: what the step under way has so far, by name, on rank 0; the step goes on. Collective."""
-        self.finish()
-        gathered = self.sharded.gathered_gradients()
-        for piece in self.sharded.pieces:
-            piece.tensor.grad = None
-        return gathered
+    def carried(self) -> list[torch.Tensor | None]:
+        """For checkpoints: what the step under way has so far, of each piece; the step goes on. Collective."""
+        self._take_up()
+        return [self._carried.get(_key(piece)) for piece in self.sharded.pieces]
 
-    def take_gradients(self, gradients: Callable[[str], torch.Tensor | None]) -> None:
-        """The step goes on with these, whole and by name."""
-        self._carried = {}
-        for piece in self.sharded.pieces:
-            whole = gradients(piece.name)
-            if whole is not None:
-                self._carried[_key(piece)] = piece.part_of(whole)
+    def take_up(self, gradients: list[torch.Tensor | None]) -> None:
+        """The step goes on with these, of each piece."""
+        self._carried = {_key(piece): gradient for piece, gradient in zip(self.sharded.pieces, gradients, strict=True)
+                         if gradient is not None}
 
     def forget(self) -> None:
         self._carried = {}

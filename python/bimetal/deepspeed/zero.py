@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
+from bimetal import zero
 from bimetal._errors import error
+from bimetal.deepspeed.initialize import init_distributed
+from bimetal.zero.parts import part_of
 from bimetal.zero.sharded import Sharded
 
 
-@contextlib.contextmanager
-def Init(*_: Any, enabled: bool = True, **__: Any) -> Iterator[None]:  # noqa: N802  (DeepSpeed's name)
-    """A model made within is whole until ``initialize`` cuts it: every rank needs room for its parameters till then."""
-    if enabled:
-        warnings.warn("deepspeed.zero.Init has no effect: a model is made whole on each rank, and cut by initialize()",
-                      stacklevel=3)
-    yield
+def Init(module: nn.Module | None = None, data_parallel_group: dist.ProcessGroup | None = None,  # noqa: N802
+         *_: Any, enabled: bool = True, shards: str | Sequence[float] = "equal",
+         **__: Any) -> contextlib.AbstractContextManager[None]:
+    """To be entered. A model made within is split among the ranks parameter by parameter, as
+    ``bimetal.zero.made_in_shards`` does: each keeps its part, and ``initialize`` at stage 3 takes these. Collective.
+
+    Args:
+        module: one that is there already is not taken: split what is made within.
+        data_parallel_group: None is the default group, which is made where a launcher has started this process.
+        enabled: False: nothing happens.
+        shards: what each rank keeps, as ``initialize``'s; they need not be the same.
+
+    DeepSpeed's other arguments (``config_dict_or_path``, ``remote_device``, ``dtype`` …) have no effect. Below stage 3
+    ``initialize`` makes the model whole again.
+
+    Raises:
+        bimetal.Error: ``invalid_argument`` without a process group, ``unsupported`` for a module.
+    """
+    if module is not None:
+        raise error("zero.Init(module=…) has come too late: make the module within `with zero.Init():`", "unsupported")
+    if not enabled:
+        return contextlib.nullcontext()
+    init_distributed()
+    return zero.made_in_shards(shards, data_parallel_group)
 
 
 @contextlib.contextmanager
 def GatheredParameters(params: torch.Tensor | Iterable[torch.Tensor],  # noqa: N802
                        modifier_rank: int | None = None, fwd_module: Any = None,
                        enabled: bool = True) -> Iterator[None]:
-    """These parameters of an engine are there within. Collective.
+    """These parameters of an engine, or made within ``Init``, are there within. Collective.
 
     Args:
         params: one or several, of one model. Those that are not in shards are there anyway.
@@ -37,11 +58,16 @@ def GatheredParameters(params: torch.Tensor | Iterable[torch.Tensor],  # noqa: N
     del fwd_module
     listed = [params] if isinstance(params, torch.Tensor) else list(params)
     owners = {id(owner): owner for owner in map(Sharded.of, listed) if owner is not None}
-    if not enabled or not owners:
+    split = [parameter for parameter in listed if part_of(parameter) is not None]
+    if not enabled or not (owners or split):
         yield
         return
-    if len(owners) > 1:
+    if len(owners) + bool(split) > 1:
         raise error("GatheredParameters of several models: take one block for each", "invalid_argument")
+    if split:
+        with zero.gathered(split, modifier_rank):
+            yield
+        return
     (owner,) = owners.values()
     names = dict.fromkeys(owner.name_of(parameter) for parameter in listed if Sharded.of(parameter) is owner)
     with owner.whole(modifier_rank, list(names)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +17,10 @@ from bimetal import _C
 from bimetal._errors import error
 from bimetal._gradients import clip_over_ranks
 from bimetal.balance import BalancedBatchSampler
-from bimetal.zero import states
+from bimetal.zero import checkpoint, states
 from bimetal.zero.optimizer import Piece
 from bimetal.zero.passes import Passes
+from bimetal.zero.slices import Kept
 from bimetal.zero.units import Unit
 
 
@@ -171,7 +172,7 @@ class Sharded:
                     value.copy_(state_dict[key])
             for piece in self.pieces:
                 piece.tensor.copy_(piece.part_of(state_dict[keys[piece.name]]))
-        self._core.after_update()
+        self.parameters_changed()
 
     def optimizer_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
         """The optimizer's as torch has it for whole parameters, whose numbers are those that it had before ``shard``.
@@ -188,12 +189,40 @@ class Sharded:
         asked for one parameter at a time, so that it may be read from a file meanwhile.)"""
         states.load_whole(self._require_optimizer(), self.pieces, self._groups, state_dict)
 
-    def gathered_gradients(self, rank: int | None = 0) -> dict[str, torch.Tensor]:
-        """The step's gradients after ``finish``, whole and by name. Collective; ``rank`` as in ``state_dict``."""
-        have = [piece.name for piece in self.pieces if piece.tensor.grad is not None]
-        everywhere = {name for text in states.share_text(json.dumps(have), self.group) for name in json.loads(text)}
-        values = self._gather([piece.tensor.grad for piece in self.pieces], rank)
-        return {name: value for name, value in values.items() if name in everywhere}
+    def save_checkpoint(self, path: str | os.PathLike, loop: Any = None) -> None:
+        """Writes the module and the optimizer, each rank what it keeps, as the folder ``path`` of rank 0, which appears
+        whole, also in place of an older one. Between steps. Collective.
+
+        Args:
+            loop: what ``load_checkpoint`` is to return (a sampler's state_dict, say); rank 0's, through JSON.
+
+        Raises:
+            bimetal.Error: on every rank, where one cannot write its part.
+        """
+        place = checkpoint.Place.of(self.group)
+        checkpoint.save(self.kept(), place, path, loop, {})
+        checkpoint.remove_leftovers(place, os.path.dirname(os.path.abspath(path)))
+
+    def load_checkpoint(self, path: str | os.PathLike) -> Any:
+        """Goes on with one, of any level, shards and number of ranks; each rank reads what it keeps. Returns what
+        ``save_checkpoint`` was given. Collective.
+
+        Raises:
+            bimetal.Error: ``invalid_argument`` where it does not fit, ``corrupt_data`` where it is damaged; nothing is
+                changed then.
+        """
+        loop = checkpoint.load(self.kept(), checkpoint.Place.of(self.group), os.path.abspath(path), checkpoint.Wanted())
+        self.parameters_changed()
+        return loop
+
+    def kept(self, gradients: list[torch.Tensor | None] | None = None) -> Kept:
+        """What this rank gives to a checkpoint, and takes. Args: gradients: of each piece, of a step under way."""
+        return Kept(self.kept_state(), self._names, self.pieces, lambda _: True, dist.get_rank(self.group) == 0,
+                    self._optimizer, self._groups, gradients or [None] * len(self.pieces))
+
+    def parameters_changed(self) -> None:
+        """The pieces have got other values: those who have them whole get these, too. Collective."""
+        self._core.after_update()
 
     @property
     def wait_seconds(self) -> float:

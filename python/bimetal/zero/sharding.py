@@ -16,8 +16,9 @@ from bimetal._weights import rank_weights
 from bimetal.balance import BalancedBatchSampler
 from bimetal.process_group import _backend_of
 from bimetal.zero.optimizer import require_by_element, take_pieces
+from bimetal.zero.parts import forget, make_whole, part_of, split
 from bimetal.zero.sharded import Sharded
-from bimetal.zero.units import units_of
+from bimetal.zero.units import Unit, units_of
 
 
 def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, level: int = 1, *,
@@ -32,7 +33,8 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
     0's parameters and buffers. Afterwards the optimizer's parameters are this rank's pieces of the module's.
 
     Args:
-        module: where it is to be computed: it must not be moved any more. At level 3 its parameters are there only
+        module: where it is to be computed: it must not be moved any more. It may have been ``made_in_shards``: at level 3
+            it then is never whole, below it becomes so. At level 3 its parameters are there only
             while it is called, each unit's within the unit's call.
         optimizer: of ``torch.optim``, one that works element by element (Adam, AdamW, SGD and others), with or without
             states; None: none yet.
@@ -72,10 +74,40 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
     if first is None:
         raise error("the module has no parameter that requires a gradient", "invalid_argument")
     backend = _backend_of(group, "cpu")
+    weights = rank_weights("shards", shards, ("equal", "memory", "speed"), first.device, group)
+    in_parts = _in_parts(module, level, weights, group)
     core = _C.HookedModel(backend, [(part.name, part.parameters, part.buffers) for part in parts], level,
-                          rank_weights("shards", shards, ("equal", "memory", "speed"), first.device, group),
-                          int(bucket_mb * 2**20), offload_parameters, os.fspath(offload_path), keep_below)
+                          weights, int(bucket_mb * 2**20), offload_parameters, os.fspath(offload_path), keep_below,
+                          in_parts)
     sharded = Sharded(module, parts, core, level, group, weigh, sampler, tokens)
+    if in_parts:
+        _move_parts(parts, sharded)
     if optimizer is not None:
         sharded.watch(optimizer, take_pieces(optimizer, module, sharded.pieces))
     return sharded
+
+
+def _in_parts(module: nn.Module, level: int, weights: list[float], group: dist.ProcessGroup | None) -> bool:
+    """Whether the module's parameters are split already; then all that are trained are, and no others. Collective."""
+    parameters = list(module.parameters())
+    if all(part_of(parameter) is None for parameter in parameters):
+        return False
+    make_whole(parameter for parameter in parameters if level < 3 or not parameter.requires_grad)
+    if level < 3:
+        return False
+    for parameter in parameters:
+        if parameter.requires_grad:
+            split(parameter, weights, group, parameter.device)
+    return True
+
+
+def _move_parts(units: list[Unit], sharded: Sharded) -> None:
+    """Gives the pieces their values, one parameter after the other. Collective."""
+    trained = {name: parameter for unit in units for name, parameter in unit.parameters}
+    for name, parameter in trained.items():
+        part = getattr(parameter, "_bimetal_part", None)
+        if part is not None:
+            with torch.no_grad():
+                part.move_to(piece for piece in sharded.pieces if piece.name == name)
+            forget(parameter)
+    sharded.parameters_changed()

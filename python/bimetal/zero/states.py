@@ -43,14 +43,8 @@ def gather_states(states: list[dict[str, Any]], pieces: list[Piece], gather: Gat
     return {name: state for name, state in whole.items() if state}
 
 
-def put_states(optimizer: torch.optim.Optimizer, pieces: list[Piece],
-               state_of: Callable[[str], dict[str, Any] | None]) -> None:
-    """The pieces' parts of the states that ``state_of`` has of parameters; what the optimizer has otherwise is gone."""
-    parts = {}
-    for piece in pieces:
-        state = state_of(piece.name)
-        if state:
-            parts[piece.tensor] = part_of_state(piece, state)
+def put_states(optimizer: torch.optim.Optimizer, parts: dict[torch.Tensor, dict[str, Any]]) -> None:
+    """The states of its parameters; what it has otherwise is gone."""
     if hasattr(optimizer, "put_states"):
         optimizer.put_states(parts)
         return
@@ -62,9 +56,21 @@ def load_whole(optimizer: torch.optim.Optimizer, pieces: list[Piece], groups: li
                state_dict: dict[str, Any]) -> None:
     """Goes on with an optimizer's state_dict of whole parameters. Args: groups: names of those that each group has."""
     state, numbers = state_dict["state"], numbers_in(state_dict["param_groups"], groups)
-    put_states(optimizer, pieces, lambda name: state[numbers[name]] if numbers.get(name) in state else None)
-    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        group.update({key: value for key, value in saved.items() if key != "params"})
+    parts = {}
+    for piece in pieces:
+        whole = state[numbers[piece.name]] if numbers.get(piece.name) in state else None
+        if whole:
+            parts[piece.tensor] = part_of_state(piece, whole)
+    put_states(optimizer, parts)
+    put_options(optimizer, state_dict["param_groups"])
+
+
+def put_options(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
+    """The options of each group, which may have been through JSON, that has no tuples."""
+    for group, options in zip(optimizer.param_groups, saved, strict=True):
+        for key, value in options.items():
+            if key != "params":
+                group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
 
 
 def as_torch_has_them(states: States, groups: list[list[str]], options: list[dict[str, Any]]) -> dict[str, Any]:

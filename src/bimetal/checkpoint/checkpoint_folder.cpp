@@ -64,12 +64,17 @@ std::vector<fs::path> checkpoints_in(const fs::path& dir) {
   return found;
 }
 
-/// Where checkpoints of `dir` may be made.
-fs::path made_folder(const fs::path& dir, std::int64_t keep) {
-  if (keep < 1) throw Error(ErrorCode::InvalidArgument, "at least one checkpoint must be kept");
+fs::path made_folder(const fs::path& dir) {
   std::error_code error;
   fs::create_directories(dir, error);
   if (error) throw system_error("cannot make the checkpoint folder " + dir.string(), error.value());
+  return dir;
+}
+
+/// Where checkpoints of `dir` may be made, of which so many stay.
+fs::path folder_of_steps(const fs::path& dir, std::int64_t keep) {
+  if (keep < 1) throw Error(ErrorCode::InvalidArgument, "at least one checkpoint must be kept");
+  made_folder(dir);
   remove_leftovers(dir, kPrefix);
   return dir;
 }
@@ -126,9 +131,14 @@ void prune_checkpoints(const fs::path& dir, std::int64_t keep) noexcept try {
 }
 
 NewCheckpoint::NewCheckpoint(const fs::path& dir, std::int64_t step, std::int64_t keep)
-    : dir_(made_folder(dir, keep)),
+    : dir_(folder_of_steps(dir, keep)),
       keep_(keep),
       folder_(checkpoint_path(dir, step), TemporaryPath::Kind::folder) {}
+
+NewCheckpoint::NewCheckpoint(const fs::path& target)
+    : dir_(made_folder(target.parent_path())),
+      keep_(0),
+      folder_(target, TemporaryPath::Kind::folder) {}
 
 void NewCheckpoint::commit(Manifest manifest, const AdmitSave& admit) {
   {
@@ -139,7 +149,7 @@ void NewCheckpoint::commit(Manifest manifest, const AdmitSave& admit) {
     write_file_atomically(folder() / kStateFile, manifest_text(manifest));
     folder_.move_into_place();
   }
-  prune_checkpoints(dir_, keep_);
+  if (keep_ > 0) prune_checkpoints(dir_, keep_);
 }
 
 Error NewCheckpoint::explained(const Error& error) const {

@@ -43,11 +43,15 @@ class NewCheckpoint {
   /// Error(InvalidArgument) unless keep > 0.
   NewCheckpoint(const std::filesystem::path& dir, std::int64_t step, std::int64_t keep);
 
+  /// Of that very name, whatever it is. One of the same name is replaced, and nothing else is
+  /// removed: what killed processes left neither, since the only whole copy may be among it.
+  explicit NewCheckpoint(const std::filesystem::path& target);
+
   const std::filesystem::path& folder() const noexcept { return folder_.path(); }
   const std::filesystem::path& target() const noexcept { return folder_.target(); }
 
   /// Writes state.json with the next sequence of `dir`, moves all into place and removes older
-  /// checkpoints. The other files must be there, and on the disk. One process at a time does so in
+  /// checkpoints (of the first constructor's). The other files must be there, and on the disk. One process at a time does so in
   /// `dir`, where its file system has locks: `admit` sees the very save that this one follows.
   /// Error(Timeout) if another process does not get on with it.
   void commit(Manifest manifest, const AdmitSave& admit = {});
@@ -57,7 +61,7 @@ class NewCheckpoint {
 
  private:
   std::filesystem::path dir_;
-  std::int64_t keep_;
+  std::int64_t keep_;  ///< 0: all
   TemporaryPath folder_;
 };
 

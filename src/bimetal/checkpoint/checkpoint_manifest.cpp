@@ -202,6 +202,7 @@ Manifest parse_manifest(const Json& json, const fs::path& path) {
   manifest.optimizer = json.at("optimizer").at("kind").get<std::string>();
   manifest.optimizer_groups = json.at("optimizer").at("groups");
   manifest.files = parse_files(json.at("files"));
+  manifest.loop = json.value("loop", "");
   if (json.contains("slices")) {
     manifest.slices = parse_slices(json.at("slices"), path.string());
   } else {
@@ -243,6 +244,7 @@ std::string manifest_text(const Manifest& manifest) {
   put_state(json, manifest.state);
   json["optimizer"] = {{"kind", manifest.optimizer}, {"groups", manifest.optimizer_groups}};
   json["files"] = files_json(manifest.files);
+  if (!manifest.loop.empty()) json["loop"] = manifest.loop;
   if (manifest.slices) json["slices"] = slices_json(*manifest.slices);
   json[kChecksum] = sha256_of(json.dump());
   return json.dump(2) + "\n";

@@ -41,6 +41,8 @@ struct Manifest {
   nlohmann::ordered_json optimizer_groups;  ///< hyper-parameters, see optimizer_settings
   FileRecords files;
   std::optional<SliceIndex> slices = {};  ///< none: whole tensors, in kModelFile and kOptimizerFile
+  /// What a training loop of the user's keeps beside, in its own words; empty for a job's.
+  std::string loop = {};
 };
 
 /// JSON that ends with a checksum of itself.

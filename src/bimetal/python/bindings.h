@@ -20,6 +20,9 @@ void bind_balance(pybind11::module_& module);
 /// TemporaryFolder, and what else files need to survive whatever ends a process or a machine.
 void bind_files(pybind11::module_& module);
 
+/// Checkpoints in slices: save_slices, SavedSlices.
+void bind_checkpoints(pybind11::module_& module);
+
 /// DeepSpeedConfig.
 void bind_deepspeed(pybind11::module_& module);
 

@@ -23,6 +23,7 @@ PYBIND11_MODULE(_C, module) {
   bimetal::python::bind_process_groups(module);
   bimetal::python::bind_balance(module);
   bimetal::python::bind_files(module);
+  bimetal::python::bind_checkpoints(module);
   bimetal::python::bind_deepspeed(module);
   bimetal::python::bind_sharding(module);
   bimetal::python::bind_pipeline(module);

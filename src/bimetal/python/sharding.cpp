@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/device/probe.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/hooked_model.h"
 #include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/python/backend_group.h"
@@ -60,7 +61,7 @@ std::chrono::milliseconds timeout_of(const BackendPtr& backend) {
 
 Holder make_hooked(const BackendPtr& backend, const std::vector<UnitParts>& units, int level,
                    std::vector<double> weights, std::size_t flat_bytes, const std::string& kept,
-                   const std::string& folder, std::int64_t keep_below) {
+                   const std::string& folder, std::int64_t keep_below, bool hollow) {
   const auto& group = group_of(backend);
   const py::gil_scoped_release unlocked;
   return Holder(new HookedModel(model_of(units), group,
@@ -70,6 +71,7 @@ Holder make_hooked(const BackendPtr& backend, const std::vector<UnitParts>& unit
                                  .kept = kept_named(kept),
                                  .folder = folder,
                                  .timeout = timeout_of(backend),
+                                 .hollow = hollow,
                                  .form = {.keep_below = keep_below}}));
 }
 
@@ -115,10 +117,12 @@ void bind_sharding(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   module.def("device_speed", device_speed, py::arg("device"), no_gil);
   module.def("memory_weights", memory_weights, py::arg("backend"), py::arg("device"), no_gil);
+  module.def("close_off", parallel::shard::close_off, py::arg("tensor"));
+  module.def("give_memory", parallel::shard::give_memory, py::arg("tensor"));
   py::class_<HookedModel, Holder>(module, "HookedModel")
       .def(py::init(&make_hooked), py::arg("backend"), py::arg("units"), py::arg("level"),
            py::arg("weights"), py::arg("flat_bytes"), py::arg("parameters_on"), py::arg("folder"),
-           py::arg("keep_below"))
+           py::arg("keep_below"), py::arg("hollow"))
       .def_property_readonly("pieces", pieces_of)
       .def_property_readonly("shard_bytes",
                              [](HookedModel& model) { return model.sharded().shard_bytes(); })

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <exception>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -59,31 +60,35 @@ Outcome parse_outcome(const std::string& text) {
           .optimizer = parse_index(json.at("optimizer"), kOutcomes)};
 }
 
+/// Makes the new checkpoint, on rank 0.
+using Begin = std::function<void(std::optional<NewCheckpoint>& fresh)>;
+
 class SlicedSave {
  public:
   SlicedSave(comm::Group group, const OwnSlices& own) : group_(std::move(group)), own_(own) {}
 
-  fs::path run(const job::CheckpointConfig& config, const OptimizerFacts& optimizer,
-               const TrainingState& state) {
-    open(config, state.step);
+  fs::path run(const fs::path& target, const Begin& begin, const Manifest& facts) {
+    open(target, begin);
     write_own();
     for (int rank = 1; rank < group_.size() && group_.rank() == 0; ++rank) {
       if (seeing_[static_cast<std::size_t>(rank)] == 0) take_over(rank);
     }
-    commit(agree(), optimizer, state);
+    const auto parts = agree();
+    outcome_ = {};
+    if (fresh_) attempt([&] { commit(parts, facts); });
+    agree();
     return target_;
   }
 
  private:
-  void open(const job::CheckpointConfig& config, std::int64_t step);
+  void open(const fs::path& target, const Begin& begin);
   void write_own();
   void write_here();
   void send_away();
   void take_over(int rank);
   bool receive(RelayIn& from, const std::string& name);
   std::vector<Outcome> agree();
-  void commit(const std::vector<Outcome>& parts, const OptimizerFacts& optimizer,
-              const TrainingState& state);
+  void commit(const std::vector<Outcome>& parts, const Manifest& facts);
 
   const std::vector<OwnSlice>& part(std::size_t i) const {
     return i == 0 ? own_.model : own_.optimizer;
@@ -116,11 +121,10 @@ class SlicedSave {
 
 /// The folder's name is random: a rank that finds one of that name sees the same folder. Files are
 /// made before the ranks tell each other, so that nobody makes any in a folder that rank 0 removes.
-void SlicedSave::open(const job::CheckpointConfig& config, std::int64_t step) {
-  if (group_.rank() == 0) {
-    fresh_.emplace(config.dir, step, config.keep);
+void SlicedSave::open(const fs::path& target, const Begin& begin) {
+  target_ = target;
+  if (group_.rank() == 0 && attempt([&] { begin(fresh_); })) {
     folder_ = fs::absolute(fresh_->folder());
-    target_ = fresh_->target();
   }
   const auto from_rank_0 = [&](const fs::path& path) {
     const auto text = path.string();
@@ -130,6 +134,7 @@ void SlicedSave::open(const job::CheckpointConfig& config, std::int64_t step) {
   };
   folder_ = from_rank_0(folder_);
   target_ = from_rank_0(target_);
+  if (folder_.empty()) agree();  // on what rank 0 says of it
   std::error_code none;
   std::vector<std::uint8_t> sees = {fs::is_directory(folder_, none) ? std::uint8_t{1}
                                                                     : std::uint8_t{0}};
@@ -227,37 +232,40 @@ std::vector<Outcome> SlicedSave::agree() {
   return all;
 }
 
-void SlicedSave::commit(const std::vector<Outcome>& parts, const OptimizerFacts& optimizer,
-                        const TrainingState& state) {
-  if (fresh_) {
-    SliceIndex index;
-    index.ranks = group_.size();
-    Manifest manifest;
-    manifest.state = state;
-    manifest.optimizer = optimizer.kind;
-    manifest.optimizer_groups = optimizer.groups;
-    for (const auto& part : parts) {
-      merge_into(index.model, part.model);
-      merge_into(index.optimizer, part.optimizer);
-      manifest.files.insert(part.files.begin(), part.files.end());
-    }
-    try {
-      require_complete(index.model, kOutcomes);
-      require_complete(index.optimizer, kOutcomes);
-      manifest.slices = std::move(index);
-      fresh_->commit(std::move(manifest));
-    } catch (const Error& error) {
-      throw fresh_->explained(error);
-    }
+void SlicedSave::commit(const std::vector<Outcome>& parts, const Manifest& facts) {
+  auto manifest = facts;
+  SliceIndex index;
+  index.ranks = group_.size();
+  for (const auto& part : parts) {
+    merge_into(index.model, part.model);
+    merge_into(index.optimizer, part.optimizer);
+    manifest.files.insert(part.files.begin(), part.files.end());
   }
-  group_.barrier(by_now()).wait();
+  require_complete(index.model, kOutcomes);
+  require_complete(index.optimizer, kOutcomes);
+  manifest.slices = std::move(index);
+  fresh_->commit(std::move(manifest));
 }
 
 }  // namespace
 
 fs::path save_slices(comm::Group group, const job::CheckpointConfig& config, const OwnSlices& own,
                      const OptimizerFacts& optimizer, const TrainingState& state) {
-  return SlicedSave(std::move(group), own).run(config, optimizer, state);
+  Manifest facts;
+  facts.state = state;
+  facts.optimizer = optimizer.kind;
+  facts.optimizer_groups = optimizer.groups;
+  const auto begin = [&](std::optional<NewCheckpoint>& fresh) {
+    fresh.emplace(config.dir, state.step, config.keep);
+  };
+  return SlicedSave(std::move(group), own)
+      .run(checkpoint_path(config.dir, state.step), begin, facts);
+}
+
+fs::path save_slices_as(comm::Group group, const fs::path& target, const OwnSlices& own,
+                        const Manifest& facts) {
+  const auto begin = [&](std::optional<NewCheckpoint>& fresh) { fresh.emplace(target); };
+  return SlicedSave(std::move(group), own).run(target, begin, facts);
 }
 
 }  // namespace bimetal::checkpoint

@@ -26,12 +26,16 @@ struct OwnSlices {
 /// machine or file system, write into it themselves, and send their parts to rank 0 otherwise, in
 /// pieces of a few MiB. state.json comes last, and all of it into place then, so that the older
 /// checkpoint is whole whatever rank is killed when. Returns on every rank once it is there; the
-/// path is rank 0's. Collective. Errors: where a rank cannot write its part, the same Error(System)
-/// on all of them, which names the rank and the file, once nothing is left of the attempt; those of
-/// the folder, on rank 0 alone, which must then end the group. Internal if the slices do not make
-/// whole tensors.
+/// path is rank 0's. Collective. Errors: where a rank cannot write its part, or rank 0 what all
+/// have in common, the same on all of them, which names the rank and the file, once nothing is left
+/// of the attempt; Internal if the slices do not make whole tensors.
 std::filesystem::path save_slices(comm::Group group, const job::CheckpointConfig& config,
                                   const OwnSlices& own, const OptimizerFacts& optimizer,
                                   const TrainingState& state);
+
+/// The same as a folder of any name, an absolute path, which is replaced if it is there; nothing
+/// else is removed. `facts`: rank 0's state, optimizer and loop.
+std::filesystem::path save_slices_as(comm::Group group, const std::filesystem::path& target,
+                                     const OwnSlices& own, const Manifest& facts);
 
 }  // namespace bimetal::checkpoint

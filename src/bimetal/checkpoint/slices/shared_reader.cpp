@@ -109,6 +109,7 @@ SharedReader::SharedReader(comm::Group group, const std::optional<fs::path>& pat
   const auto mark = text_from_rank_0(group_, leads ? mark_of(place) : "");
   const auto text = text_from_rank_0(group_, leads ? state_text(here_->manifest().state) : "");
   const auto index = text_from_rank_0(group_, leads ? index_text(here_->index()) : "");
+  loop_ = text_from_rank_0(group_, leads ? here_->manifest().loop : "");
   state_ = leads ? here_->manifest().state : parse_state_text(text, kSent);
   index_ = leads ? here_->index() : parse_index_text(index, kSent);
   if (leads) {

@@ -30,6 +30,8 @@ class SharedReader {
   /// Compressed gradients' error feedback is rank 0's alone.
   const TrainingState& state() const noexcept { return state_; }
   const SliceIndex& index() const noexcept { return *index_; }
+  /// Manifest::loop.
+  const std::string& loop() const noexcept { return loop_; }
   /// On rank 0; nothing elsewhere.
   OpenCheckpoint* opened() noexcept;
 
@@ -52,6 +54,7 @@ class SharedReader {
   comm::Group group_;
   std::optional<OpenCheckpoint> here_;  ///< where this rank sees it
   TrainingState state_;
+  std::string loop_;
   std::optional<SliceIndex> index_;
   std::vector<std::uint8_t> seeing_;  ///< of each rank
 };

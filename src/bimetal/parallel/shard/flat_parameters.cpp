@@ -8,15 +8,14 @@
 namespace bimetal::parallel::shard {
 namespace {
 
-/// Whether looking at the memory is an error, instead of the end of the process; where libtorch has
-/// that (2.13).
+/// Whether looking at the memory is an error.
 template <typename Storage>
 void refuse_looks(Storage& storage, bool refuse) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
     if (refuse) {
       storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
           "a parameter in shards is used while its values are not there: at level 3 they are only "
-          "within a call of the whole model, where its unit runs");
+          "within a call of the whole model, where its unit runs, and where they are gathered");
     } else {
       storage.clear_data_ptr_access_error_msg_();
     }
@@ -32,6 +31,17 @@ torch::Tensor view_of(const torch::Tensor& whole, const FlatPlan::Slot& slot,
 
 void hollow_out(const torch::Tensor& tensor) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor.device()));
+}
+
+void close_off(const torch::Tensor& tensor) {
+  hollow_out(tensor);
+  refuse_looks(*tensor.storage().unsafeGetStorageImpl(), true);
+}
+
+void give_memory(const torch::Tensor& tensor) {
+  auto* const storage = tensor.storage().unsafeGetStorageImpl();
+  refuse_looks(*storage, false);
+  storage->set_data_ptr(c10::GetAllocator(tensor.device().type())->allocate(storage->nbytes()));
 }
 
 bool is_hollow(const torch::Tensor& tensor) {
@@ -108,17 +118,14 @@ void FlatParameters::take_own_from_whole() {
 // Only the pointer: the storage is what parameters, and what autograd has saved of them, share.
 void FlatParameters::take_memory() {
   if (held_) return;
-  auto* const storage = whole_.storage().unsafeGetStorageImpl();
-  refuse_looks(*storage, false);
-  storage->set_data_ptr(c10::GetAllocator(whole_.device().type())->allocate(storage->nbytes()));
+  give_memory(whole_);
   held_ = true;
 }
 
 void FlatParameters::drop_memory() {
   if (!held_) return;
   if (kept_in_whole_) keep_by_itself();
-  hollow_out(whole_);
-  refuse_looks(*whole_.storage().unsafeGetStorageImpl(), true);
+  close_off(whole_);
   held_ = false;
 }
 

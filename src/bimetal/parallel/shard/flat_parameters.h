@@ -14,6 +14,11 @@ namespace bimetal::parallel::shard {
 /// Takes the memory from below a tensor, and from whatever shares it: hollow tensors have shapes
 /// and no values.
 void hollow_out(const torch::Tensor& tensor);
+/// The same, so that looking at the values is an error instead of the end of the process, where
+/// libtorch has that (2.13).
+void close_off(const torch::Tensor& tensor);
+/// The way back from both: memory, with any values.
+void give_memory(const torch::Tensor& tensor);
 /// Whether it has elements and no memory for them.
 bool is_hollow(const torch::Tensor& tensor);
 

@@ -256,6 +256,33 @@ TEST(SaveSlices, AFullDiskOfOneRankLeavesTheOlderOneAlone) {
   EXPECT_EQ(child.wait(), 0);
 }
 
+TEST(SaveSlices, WhatRank0CannotMakeAllRanksHearOf) {
+  const test::TemporaryFolder folder;
+  test::put_contents(folder / "file", "no folder");
+  const auto said = trouble_of(folder / "file", Parted(), {1, 1}, 2, [](int) {});
+  EXPECT_THAT(said, HasSubstr("rank 0: cannot make the checkpoint folder"));
+}
+
+TEST(SaveSlices, AFolderOfAnyNameIsReplacedAndNothingElseRemoved) {
+  const test::TemporaryFolder folder;
+  const Parted model;
+  for (const std::int64_t step : {1, 2, 3}) {
+    const auto target = folder / (step == 1 ? "first" : "second");
+    testing::run_ranks(2, [&](int rank, comm::Group group) {
+      Manifest facts;
+      facts.state.step = step;
+      facts.optimizer = "adam";
+      facts.optimizer_groups = kAdam.groups;
+      facts.loop = fmt::format("[{}, NaN]", step);  // its own words, whatever they are
+      save_slices_as(group, target, model.of_rank(rank, {3, 1}, step), facts);
+      SharedReader saved(group, rank == 0 ? std::optional(target) : std::nullopt);
+      EXPECT_EQ(saved.loop(), facts.loop);
+    });
+    EXPECT_TRUE(holds_its_step(target, model));
+  }
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"first", "second"}));
+}
+
 #ifdef __linux__
 TEST(SaveSlices, AFullDiskOfRank0EndsWhatIsSentToIt) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can take a thread's rights";

@@ -1,0 +1,193 @@
+"""Modules made within bimetal.zero.made_in_shards, or deepspeed.zero.Init: nowhere whole, and trained as one process trains."""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+from test_zero import BATCH, as_lists, distance, loss_of, make_data, make_optimizer
+from torch import nn
+from torch.utils.data import DataLoader
+
+import bimetal
+from bimetal import deepspeed
+
+HIDDEN, LAYERS = 1600, 40  # 40 x 10.2 MB in float32
+
+
+class Net(nn.Module):
+    """Nested modules, a parameter of its own, tied weights, a buffer, a frozen layer, what it does to its parts at its end."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = nn.Embedding(10, 6)
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 6)) for _ in range(3)])
+        self.scale = nn.Parameter(torch.rand(6))
+        self.after = nn.Linear(6, 10, bias=False)
+        self.after.weight = self.before.weight
+        self.frozen = nn.Linear(6, 6)
+        self.frozen.requires_grad_(False)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        for layer in self.layers:  # they are in parts already
+            nn.init.normal_(layer[0].weight, std=0.2)
+            layer[0].bias.data.uniform_(-0.1, 0.1)
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.before(x).mean(1)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.after(self.frozen(x) * self.scale)
+
+
+def make(name):
+    torch.manual_seed(3)
+    if name == "net":
+        return Net().double()
+    from transformers import AutoModelForCausalLM, GPT2Config
+    config = GPT2Config(vocab_size=24, n_positions=8, n_embd=16, n_layer=3, n_head=2, bos_token_id=None,
+                        eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    return AutoModelForCausalLM.from_config(config).double()
+
+
+def train(name, level, making=None, shards="equal"):
+    """A loop's module state in the end; level 0: of one process."""
+    with contextlib.nullcontext() if making is None else bimetal.zero.made_in_shards(making):
+        model = make(name)
+    data = make_data("gpt2" if name == "gpt2" else "mlp")
+    optimizer = make_optimizer("adamw", model)
+    sampler = bimetal.BalancedBatchSampler(data, BATCH, **({"balance": "fixed", "weights": [1, 2]} if level else {}))
+    tokens = name == "gpt2"
+    sharded = bimetal.zero.shard(model, optimizer, level, shards=shards, sampler=sampler, tokens=tokens) if level else None
+    for inputs, targets in DataLoader(data, batch_sampler=sampler):
+        if tokens:
+            sampler.count_tokens(targets, shifted=True)
+        loss_of(model, inputs, targets).backward()
+        if sharded is None:
+            sampler.finish_step()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.state_dict() if sharded is None else as_lists(sharded.state_dict(None))
+
+
+def several(calls):
+    return [globals()[name](*arguments) for name, *arguments in calls]
+
+
+def resident(name="VmRSS"):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def memory(shards):
+    """What making a model of 410 MB takes at most, what of it stays, and what shard() adds at most."""
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(*(nn.Linear(HIDDEN, HIDDEN) for _ in range(LAYERS)))
+
+    with deepspeed.zero.Init(shards=shards):
+        nn.Linear(2, 2)  # torch imports what it has not needed so far
+    before = resident()
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    with deepspeed.zero.Init(shards=shards):
+        model = Deep()
+    peak, kept = resident("VmHWM") - before, resident() - before
+    sharded = bimetal.zero.shard(model, None, 3, shards=shards)
+    return [peak, kept, resident("VmHWM") - before, sum(piece.tensor.nbytes for piece in sharded.pieces)]
+
+
+def misuse():
+    model = nn.Linear(4, 4)
+    ranks.raises(bimetal.Error, lambda: deepspeed.zero.Init(module=model), "within")
+    with deepspeed.zero.Init():
+        model = nn.Linear(4, 4)
+    for look in (lambda: model(torch.zeros(1, 4)), lambda: model.weight.sum().item(), lambda: model.state_dict()["bias"] + 1):
+        ranks.raises(RuntimeError, look, "its values are not there")
+    with deepspeed.zero.GatheredParameters(model.weight, modifier_rank=1), torch.no_grad():
+        model.weight.fill_(dist.get_rank() + 5)
+    with deepspeed.zero.GatheredParameters(list(model.parameters())), torch.no_grad():
+        found = sorted(set(model.weight.flatten().tolist()))
+        model.weight.fill_(9)  # lost: no rank is said to modify
+    with deepspeed.zero.GatheredParameters(model.weight):
+        found += sorted(set(model.weight.flatten().tolist()))
+    with deepspeed.zero.Init(enabled=False):
+        whole = nn.Linear(4, 4)
+    return [found, bool(whole.weight.isfinite().all()), nn.Linear.__init__.__qualname__]
+
+
+def by_engine(stage):
+    """A step of an engine whose model was made within Init."""
+    torch.manual_seed(3)
+    with deepspeed.zero.Init(shards=[1, 3]):
+        model = Net().double()
+    engine = deepspeed.initialize(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), shards=[3, 1],
+                                  config={"train_batch_size": 4, "zero_optimization": {"stage": stage}})[0]
+    inputs, targets = next(iter(DataLoader(make_data("mlp"), batch_size=2 * dist.get_world_size())))
+    rank = dist.get_rank()
+    engine.backward(loss_of(engine, inputs[2 * rank:2 * rank + 2], targets[2 * rank:2 * rank + 2]))
+    engine.step()
+    state = engine.module.state_dict() if engine.shards is None else engine.shards.sharded.state_dict(None)
+    return as_lists(state)
+
+
+def plain_step():
+    model = make("net")
+    inputs, targets = next(iter(DataLoader(make_data("mlp"), batch_size=4)))
+    loss_of(model, inputs, targets).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 0.1 * parameter.grad
+    return model.state_dict()
+
+
+class Making(unittest.TestCase):
+    def compare(self, name, calls):
+        reference = train(name, 0)
+        results = ranks.on_ranks(2, several, [("train", name, *call) for call in calls], timeout=300)
+        for of_rank in results:
+            for call, state in zip(calls, of_rank, strict=True):
+                with self.subTest(call):
+                    self.assertLess(distance(state, reference), 1e-12)
+
+    def test_trained_as_by_one_process(self):
+        self.compare("net", [(3, "equal", "equal"), (3, [3, 1], [1, 2]), (3, [0, 1], [1, 0]), (2, "equal", "equal")])
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    def test_a_model_of_hugging_faces(self):
+        self.compare("gpt2", [(3, "equal", "equal"), (3, [3, 1], [3, 1])])
+
+    def test_an_engine_takes_it_at_any_stage(self):
+        reference = plain_step()
+        for of_rank in ranks.on_ranks(2, several, [("by_engine", stage) for stage in (0, 1, 3)]):
+            for stage, state in zip((0, 1, 3), of_rank, strict=True):
+                with self.subTest(stage=stage):
+                    self.assertLess(distance(state, reference), 1e-12)
+
+    @unittest.skipUnless(os.path.exists("/proc/self/clear_refs"), "Linux")
+    def test_no_rank_needs_room_for_the_whole(self):
+        whole = LAYERS * HIDDEN * HIDDEN * 4
+        for shards, parts in (([1, 1], [0.5, 0.5]), ([3, 1], [0.75, 0.25])):
+            for part, (peak, kept, with_pieces, pieces) in zip(parts, ranks.on_ranks(2, memory, shards), strict=True):
+                with self.subTest(shards=shards, part=part):
+                    self.assertLess(peak, part * whole + 0.15 * whole)
+                    self.assertLess(kept, part * whole + 0.1 * whole)
+                    self.assertLess(with_pieces, part * whole + 0.2 * whole)
+                    self.assertAlmostEqual(pieces / whole, part, delta=0.01)
+
+    def test_misuse(self):
+        for found, whole, name in ranks.on_ranks(2, misuse):
+            self.assertEqual([found, whole, name], [[6.0, 6.0], True, "Linear.__init__"])
+        with self.assertRaisesRegex(bimetal.Error, "init_process_group"):
+            with deepspeed.zero.Init():
+                pass
+        self.assertFalse(dist.is_initialized())
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
