@@ -114,9 +114,13 @@ class HostTensors:
         self._held.append(flat)
         return flat
 
+    def has_results(self) -> bool:
+        """Whether hand_back() has something to do."""
+        return bool(self._last or self._results)
+
     def hand_back(self) -> None:
         """After the call: copies results to where the caller wants them, and waits until they are there."""
-        if not (self._last or self._results):
+        if not self.has_results():
             return
         with torch.no_grad():
             for action in self._last:
