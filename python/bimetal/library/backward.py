@@ -21,9 +21,9 @@ _present_node = getattr(torch._C, "_current_autograd_node", None)
 class _AtEnd:
     """Runs `action` when the engine calls it, or `instead` when the engine lets go of it since the backward has failed."""
 
-    def __init__(self, action: Callable[[], object], instead: Callable[[], None]) -> None:
+    def __init__(self, action: Callable[[], object], instead: Callable[[], object]) -> None:
         self._action = action
-        self._instead: Callable[[], None] | None = instead
+        self._instead: Callable[[], object] | None = instead
 
     def __call__(self) -> None:
         self._action()
@@ -34,7 +34,7 @@ class _AtEnd:
             self._instead()
 
 
-def run_at_end(caller: FrameType | None, action: Callable[[], object], instead: Callable[[], None]) -> bool:
+def run_at_end(caller: FrameType | None, action: Callable[[], object], instead: Callable[[], object]) -> bool:
     """Has `action` run at the end of the present backward, or `instead` where that does not come to its end.
 
     False, and nothing will run, unless the engine itself has come to `caller`, the frame that asked, as it does by the

@@ -39,6 +39,10 @@ class LibraryWork(dist.Work):
     """
 
     _owns = True
+    _ending = False
+    _ended = False
+    _error: BaseException | None = None
+    _future: LibraryFuture | None = None
 
     def __init__(self, host: HostTensors, outputs: list[torch.Tensor], pending: dict[int, LibraryWork]) -> None:
         super().__init__()
@@ -47,10 +51,6 @@ class LibraryWork(dist.Work):
         self._outputs = outputs
         self._pending = pending
         self._lock = threading.RLock()  # callbacks may ask the work that they belong to
-        self._ending = False
-        self._ended = False
-        self._error: BaseException | None = None
-        self._future: LibraryFuture | None = None
 
     def __del__(self) -> None:
         if self._owns and at_once is not None:  # the interpreter may be ending
@@ -131,7 +131,7 @@ class LibraryWork(dist.Work):
     def get_future(self) -> LibraryFuture:
         with self._lock:
             if self._future is None:
-                self._future = LibraryFuture(self, [t.device for t in self._outputs if t.device.type != "cpu"])
+                self._future = LibraryFuture(self, [t.device for t in self._outputs if not t.is_cpu])
                 if self._ending:
                     self._settle(self._future)
                 over = self.is_completed()  # which settles it, too
