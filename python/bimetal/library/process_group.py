@@ -30,7 +30,7 @@ from bimetal.library.interface import check, error, failure, lib, numbers, text_
 from bimetal.library.monitored_barrier import monitored_barrier
 from bimetal.library.sparse import SparseReduction
 from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of, reduction_of
-from bimetal.library.works import LibraryWork, look_at
+from bimetal.library.works import LibraryWork, SeveralWorks, look_at
 
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
@@ -96,7 +96,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> LibraryWork:
         del device
         works, self._coalescing = self._coalescing or [], None
-        return _Several(works)
+        return SeveralWorks(works)
 
     def abort(self) -> None:
         """Ends what is in flight, here and on the other ranks."""
@@ -374,23 +374,6 @@ class LibraryProcessGroup(dist.ProcessGroup):
                         f"needed, and together all rows", "invalid_argument")
         per_row = whole // have if have else 0
         return [count * per_row for count in rows]
-
-
-class _Several(LibraryWork):
-    """Works that were made as one, whose calls it uses."""
-
-    _owns = False
-
-    def __init__(self, works: list[LibraryWork]) -> None:
-        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {})
-        self._works = works
-        self._calls = [call for work in works for call in work.calls()]
-
-    def _end(self) -> None:
-        for work in self._works:
-            work.finish()
-            self._error = self._error or work.exception()
-        super()._end()
 
 
 def _gathering(own: torch.Tensor, joined: torch.Tensor, counts: Any) -> _Begin:

@@ -188,6 +188,23 @@ class _Failed:
         self.tell()
 
 
+class SeveralWorks(LibraryWork):
+    """Works that were made as one, whose calls it uses."""
+
+    _owns = False
+
+    def __init__(self, works: list[LibraryWork]) -> None:
+        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {})
+        self._works = works
+        self._calls = [call for work in works for call in work.calls()]
+
+    def _end(self) -> None:
+        for work in self._works:
+            work.finish()
+            self._error = self._error or work.exception()
+        super()._end()
+
+
 class LibraryFuture(torch.futures.Future):
     """Of a work. Chains of callbacks have the order of the calls, since none is left for later that makes some."""
 
