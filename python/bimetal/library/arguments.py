@@ -22,7 +22,8 @@ def tensors_of(tensors: Any) -> list[torch.Tensor]:
 
 def only(tensors: Any) -> torch.Tensor:
     """The one tensor of a list: torch passes lists for devices per process that are long gone."""
-    tensors = tensors_of(tensors)
+    if isinstance(tensors, torch.Tensor):
+        return tensors
     if len(tensors) != 1:
         raise error("one tensor is needed where a list of several was given", "invalid_argument")
     return tensors[0]

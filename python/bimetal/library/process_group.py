@@ -29,8 +29,8 @@ from bimetal.library.bitwise import BitwiseReduction
 from bimetal.library.interface import check, error, failure, lib, numbers, text_of
 from bimetal.library.monitored_barrier import monitored_barrier
 from bimetal.library.sparse import SparseReduction
-from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of
-from bimetal.library.works import LibraryWork, look_at
+from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of, reduction_of
+from bimetal.library.works import LibraryWork, SeveralWorks, look_at
 
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
@@ -96,7 +96,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> LibraryWork:
         del device
         works, self._coalescing = self._coalescing or [], None
-        return _Several(works)
+        return SeveralWorks(works)
 
     def abort(self) -> None:
         """Ends what is in flight, here and on the other ranks."""
@@ -142,7 +142,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
             sparse = SparseReduction(tensor, operation_of(opts), self._size)
             host.afterwards(sparse.finish)
             return sparse.begin
-        reduction = Reduction(operation_of(opts), tensor.dtype)
+        reduction = reduction_of(operation_of(opts), tensor.dtype)
         if reduction.bits is not None:
             return BitwiseReduction(host, tensor, reduction.bits, self._rank, self._size).begin
         data = host.lend(tensor, Use.UPDATE)
@@ -153,7 +153,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> LibraryWork:
         tensor, root, host = only(tensors), root_of(opts), HostTensors()
-        reduction = Reduction(operation_of(opts if not isinstance(opts, int) else op), tensor.dtype)
+        reduction = reduction_of(operation_of(opts if not isinstance(opts, int) else op), tensor.dtype)
         if reduction.bits is not None:
             by_bits = BitwiseReduction(host, tensor, reduction.bits, self._rank, self._size, root)
             return self._start(host, [tensor], [by_bits.begin], opts)
@@ -166,7 +166,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         output, parts, host = only(outputs), first(inputs), HostTensors()
         self._check_list(parts, "inputs")
-        reduction = Reduction(operation_of(opts), output.dtype)
+        reduction = reduction_of(operation_of(opts), output.dtype)
         whole = host.join(parts)
         reduction.prepare(whole)
         own = host.lend(output, Use.WRITE)
@@ -179,7 +179,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         host, calls = HostTensors(), []
         for output, given in zip(outputs, inputs, strict=True):
-            reduction = Reduction(operation_of(opts), output.dtype)
+            reduction = reduction_of(operation_of(opts), output.dtype)
             whole = host.lend(given, Use.SCRATCH)
             reduction.prepare(whole)
             own = host.lend(output, Use.WRITE)
@@ -330,7 +330,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         if self._pending:
             look_at(self._pending)
         work = LibraryWork(host, outputs, self._pending)
-        place = c_void_p()
+        place = None
         try:
             for call in calls:
                 place = c_void_p()
@@ -340,7 +340,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
                 work.add(place.value or 0)
             work.begun()
         except BaseException as problem:  # a signal's, too, which may come before the core's work is added
-            if place.value and place.value not in work.calls():
+            if place is not None and place.value and place.value not in work.calls():
                 work.add(place.value)
             work.abandon(problem)
             raise
@@ -374,23 +374,6 @@ class LibraryProcessGroup(dist.ProcessGroup):
                         f"needed, and together all rows", "invalid_argument")
         per_row = whole // have if have else 0
         return [count * per_row for count in rows]
-
-
-class _Several(LibraryWork):
-    """Works that were made as one, whose calls it uses."""
-
-    _owns = False
-
-    def __init__(self, works: list[LibraryWork]) -> None:
-        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {})
-        self._works = works
-        self._calls = [call for work in works for call in work.calls()]
-
-    def _end(self) -> None:
-        for work in self._works:
-            work.finish()
-            self._error = self._error or work.exception()
-        super()._end()
 
 
 def _gathering(own: torch.Tensor, joined: torch.Tensor, counts: Any) -> _Begin:

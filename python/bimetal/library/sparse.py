@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from bimetal.library.interface import check, error, lib
-from bimetal.library.tensors import Reduction, element_of
+from bimetal.library.tensors import Reduction, element_of, reduction_of
 
 
 class SparseReduction:
     """Every rank gathers what the others have and adds it up in the order of the ranks."""
 
     def __init__(self, tensor: torch.Tensor, op: Any, ranks: int) -> None:
-        reduction = Reduction(op, tensor.dtype)
+        reduction = reduction_of(op, tensor.dtype)
         if not reduction.adds:
             raise error("sparse tensors can be summed and averaged alone", "unsupported")
         self._average = reduction.averages

@@ -78,11 +78,11 @@ class HostTensors:
 
     def lend(self, tensor: torch.Tensor, use: Use) -> torch.Tensor:
         """A contiguous CPU tensor of the same shape and type."""
-        _check_layout(tensor)
-        if use is not Use.SCRATCH and tensor.is_cpu and tensor.is_contiguous() and not (
-                tensor.is_conj() or tensor.is_neg()):
+        if use is not Use.SCRATCH and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and not (
+                tensor.is_quantized or tensor.is_conj() or tensor.is_neg()):
             self._held.append(tensor)
             return tensor
+        _check_layout(tensor)
         with torch.no_grad():
             host = torch.empty(tensor.shape, dtype=tensor.dtype)
             if use is Use.WRITE:
@@ -114,9 +114,13 @@ class HostTensors:
         self._held.append(flat)
         return flat
 
+    def has_results(self) -> bool:
+        """Whether hand_back() has something to do."""
+        return bool(self._last or self._results)
+
     def hand_back(self) -> None:
         """After the call: copies results to where the caller wants them, and waits until they are there."""
-        if not (self._last or self._results):
+        if not self.has_results():
             return
         with torch.no_grad():
             for action in self._last:
@@ -141,28 +145,15 @@ def _check_alike(parts: Sequence[torch.Tensor]) -> None:
 
 
 class Reduction:
-    """A reduction of torch's for tensors of one type: what the core is to do, and what comes before it.
+    """A reduction for tensors of one type: what the core is to do, and what comes before it.
 
     Where ``bits`` are set, the core has no such reduction, and ``number`` is none of its own.
     """
 
     __slots__ = ("bits", "number", "_factor")
 
-    def __init__(self, op: Any, dtype: torch.dtype) -> None:
-        # torch hands out either kind: ReduceOp around a RedOpType, or that itself.
-        kind = getattr(op, "op", op)
-        self._factor = self.bits = None
-        key = (int(kind), dtype)
-        if key not in _found:  # comparing what torch calls reductions takes as long as a short call
-            if kind == _Op.PREMUL_SUM:
-                self._factor, self.number = op.__getstate__()[1], _number_of(_Op.SUM, dtype)
-                return
-            _found[key] = _bits_of(kind, dtype) or _number_of(kind, dtype)
-        found = _found[key]
-        if isinstance(found, Bits):
-            self.bits, self.number = found, 0
-        else:
-            self.number = found
+    def __init__(self, number: int, bits: Bits | None = None, factor: Any = None) -> None:
+        self.number, self.bits, self._factor = number, bits, factor
 
     @property
     def averages(self) -> bool:
@@ -180,7 +171,21 @@ class Reduction:
                       else self._factor)
 
 
-_found: dict[tuple[int, torch.dtype], int | Bits] = {}  # by the two functions below, so far
+_known: dict[tuple[int, torch.dtype], Reduction] = {}
+
+
+def reduction_of(op: Any, dtype: torch.dtype) -> Reduction:
+    """torch's. Error(unsupported) if there is none for tensors of that type."""
+    # torch hands out either kind: ReduceOp around a RedOpType, or that itself.
+    kind = getattr(op, "op", op)
+    key = (int(kind), dtype)
+    known = _known.get(key)
+    if known is not None:  # comparing what torch calls reductions takes as long as a short call
+        return known
+    if kind == _Op.PREMUL_SUM:
+        return Reduction(_number_of(_Op.SUM, dtype), factor=op.__getstate__()[1])
+    bits = _bits_of(kind, dtype)
+    return _known.setdefault(key, Reduction(0, bits) if bits else Reduction(_number_of(kind, dtype)))
 
 
 def _bits_of(kind: Any, dtype: torch.dtype) -> Bits | None:

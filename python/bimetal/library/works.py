@@ -2,8 +2,8 @@
 
 A future's callbacks may make calls of their own, and calls must come in one order on all ranks. So whoever attaches a
 callback waits for the call first, unless the callback is known to make none: the callback then runs at once, in the
-caller's thread, as it does where futures are done from the start. A thread of this process completes the futures that
-nobody waits for.
+caller's thread, as it does where futures are done from the start. The futures that nobody waits for are completed at the
+end of the backward in which the reducer of DDP has asked for them, all others by a thread of this process.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import ctypes
 import datetime
 import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from bimetal.library.backward import run_at_end
 from bimetal.library.interface import OK, PENDING, at_once, check, error, failure, lib, made
 from bimetal.library.tensors import HostTensors
 
@@ -36,6 +39,10 @@ class LibraryWork(dist.Work):
     """
 
     _owns = True
+    _ending = False
+    _ended = False
+    _error: BaseException | None = None
+    _future: LibraryFuture | None = None
 
     def __init__(self, host: HostTensors, outputs: list[torch.Tensor], pending: dict[int, LibraryWork]) -> None:
         super().__init__()
@@ -44,10 +51,6 @@ class LibraryWork(dist.Work):
         self._outputs = outputs
         self._pending = pending
         self._lock = threading.RLock()  # callbacks may ask the work that they belong to
-        self._ending = False
-        self._ended = False
-        self._error: BaseException | None = None
-        self._future: LibraryFuture | None = None
 
     def __del__(self) -> None:
         if self._owns and at_once is not None:  # the interpreter may be ending
@@ -73,7 +76,7 @@ class LibraryWork(dist.Work):
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         """True once it is done; raises what it failed with. Its future is done then, too."""
         limit = timeout.total_seconds() if timeout is not None else 0.0
-        if not self._ended and not self.finish(time.monotonic() + limit if limit > 0 else None):
+        if not self.is_completed() and not self.finish(time.monotonic() + limit if limit > 0 else None):
             raise error(f"waited in vain for {limit} s; the call itself goes on", "timeout")
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -128,12 +131,20 @@ class LibraryWork(dist.Work):
     def get_future(self) -> LibraryFuture:
         with self._lock:
             if self._future is None:
-                self._future = LibraryFuture(self, [t.device for t in self._outputs if t.device.type != "cpu"])
+                self._future = LibraryFuture(self, [t.device for t in self._outputs if not t.is_cpu])
                 if self._ending:
                     self._settle(self._future)
-                elif not self.is_completed():  # which settles it
+                over = self.is_completed()  # which settles it, too
+                at_end = (not over or self._error is not None) and self._ends_with_backward(sys._getframe().f_back)
+                if not over and not at_end:
                     _completion.watch(self)
             return self._future
+
+    def _ends_with_backward(self, caller: FrameType | None) -> bool:
+        """Its error is then the backward's. Copies to be made are not put off: they go on beside the backward."""
+        if self._host is not None and self._host.has_results():
+            return False
+        return run_at_end(caller, self.wait, lambda: self._ended or _completion.watch(self))
 
     def _note(self, status: int) -> None:
         if status != OK and self._error is None:
@@ -157,10 +168,41 @@ class LibraryWork(dist.Work):
 
     def _settle(self, future: LibraryFuture) -> None:
         if self._error is not None:
-            future.set_exception(self._error)
+            future.fail(self._error)
         else:
             future.set_result(self._outputs)
         future.settled()
+
+
+class _Failed:
+    """What a future has in the place of results that failed to come. Of such futures torch tells Python alone. Its reducer, in
+    C++, looks for tensors in what it finds, by pickling that, and takes the first one unseen: it is told here."""
+
+    def __init__(self, problem: BaseException) -> None:
+        self._problem = problem
+
+    def tell(self) -> Any:
+        raise self._problem.with_traceback(None)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.tell()
+
+
+class SeveralWorks(LibraryWork):
+    """Works that were made as one, whose calls it uses."""
+
+    _owns = False
+
+    def __init__(self, works: list[LibraryWork]) -> None:
+        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {})
+        self._works = works
+        self._calls = [call for work in works for call in work.calls()]
+
+    def _end(self) -> None:
+        for work in self._works:
+            work.finish()
+            self._error = self._error or work.exception()
+        super()._end()
 
 
 class LibraryFuture(torch.futures.Future):
@@ -169,6 +211,10 @@ class LibraryFuture(torch.futures.Future):
     def __init__(self, work: LibraryWork, devices: list[torch.device]) -> None:
         super().__init__(devices=devices)
         self._work: LibraryWork | None = work
+
+    def fail(self, problem: BaseException) -> None:
+        self._set_unwrap_func(_Failed.tell)  # which torch's set_exception() is made of, too
+        self.set_result(_Failed(problem))
 
     def settled(self) -> None:
         self._work = None  # else both would be there until the next collection of garbage
