@@ -31,10 +31,22 @@ def sum_of_ranks():
             hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()]
 
 
+def sums_of_sets():
+    """Who meets after all have met: process sets, and the ranks once more."""
+    hvd.init()
+    sums = []
+    for _ in range(2):
+        mine = next(one for one in [hvd.add_process_set([0]), hvd.add_process_set([1, 2])] if one.included())
+        sums.append(hvd.allreduce(torch.tensor(float(hvd.rank())), op=hvd.Sum, process_set=mine).item())
+        hvd.shutdown()
+        hvd.init()
+    return sums
+
+
 class Launchers(unittest.TestCase):
-    def under(self, variables, count=2):
+    def under(self, variables, count=2, body=sum_of_ranks):
         """A job whose ranks see these variables of a launcher alone; {rank} stands for the number."""
-        with ranks.start(count, sum_of_ranks, backend=None, unset=["MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES],
+        with ranks.start(count, body, backend=None, unset=["MASTER_ADDR", "MASTER_PORT", *ranks.VARIABLES],
                          each=lambda rank: {name: value.format(rank=rank) for name, value in variables.items()}) as job:
             statuses = job.wait(150)
             self.assertEqual(statuses, [0] * count, job.text())
@@ -50,6 +62,13 @@ class Launchers(unittest.TestCase):
                                      "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "17"}), local)
         self.assertEqual(self.under({"HOROVOD_RANK": "{rank}", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "{rank}",
                                      "HOROVOD_LOCAL_SIZE": "2"}), local)
+
+    def test_those_who_met_by_a_file_meet_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            sums = self.under({"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "3", "TMPDIR": folder,
+                               "OMPI_COMM_WORLD_LOCAL_RANK": "{rank}", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3, sums_of_sets)
+            self.assertEqual(sums, [[0.0, 0.0], [3.0, 3.0], [3.0, 3.0]])
+            self.assertEqual([str(file) for file in pathlib.Path(folder).rglob("horovod-*")], [])
 
     def test_mpirun(self):
         """Both kinds, for real; they run this file, which then sees nothing but what they set."""

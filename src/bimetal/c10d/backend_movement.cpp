@@ -88,6 +88,7 @@ BimetalBackend::WorkPtr BimetalBackend::broadcast(std::vector<at::Tensor>& tenso
   const auto root = static_cast<int>(opts.rootRank);
   return start(OpType::BROADCAST, "bimetal:broadcast", opts.timeout, tensors, [&](Issue& issue) {
     const auto host = issue.tensors.lend(tensor, rank_ == root ? Use::read : Use::write);
+    if (rank_ != root) issue.tensors.show(tensor);
     issue.calls.push_back([data = buffer_of(host), root](comm::Group& group, Deadline by) {
       return group.broadcast(data, root, by);
     });
@@ -237,6 +238,7 @@ BimetalBackend::WorkPtr BimetalBackend::recv(std::vector<at::Tensor>& tensors, i
   const at::Tensor& tensor = only(tensors);
   return start(OpType::RECV, "bimetal:recv", ::c10d::kUnsetTimeout, tensors, [&](Issue& issue) {
     const auto host = issue.tensors.lend(tensor, Use::write);
+    issue.tensors.show(tensor);
     issue.calls.push_back([data = buffer_of(host), from, tag](comm::Group& group, Deadline by) {
       return group.recv(data, from, static_cast<std::uint64_t>(tag), by);
     });
@@ -245,13 +247,15 @@ BimetalBackend::WorkPtr BimetalBackend::recv(std::vector<at::Tensor>& tensors, i
 
 BimetalBackend::WorkPtr BimetalBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   const at::Tensor& tensor = only(tensors);
-  return start(
-      OpType::RECVANYSOURCE, "bimetal:recv", ::c10d::kUnsetTimeout, tensors, [&](Issue& issue) {
-        const auto host = issue.tensors.lend(tensor, Use::write);
-        issue.calls.push_back([data = buffer_of(host), tag](comm::Group& group, Deadline by) {
-          return group.recv_from_anybody(data, static_cast<std::uint64_t>(tag), by);
-        });
-      });
+  return start(OpType::RECVANYSOURCE, "bimetal:recvAnySource", ::c10d::kUnsetTimeout, tensors,
+               [&](Issue& issue) {
+                 const auto host = issue.tensors.lend(tensor, Use::write);
+                 issue.tensors.show(tensor);
+                 issue.calls.push_back(
+                     [data = buffer_of(host), tag](comm::Group& group, Deadline by) {
+                       return group.recv_from_anybody(data, static_cast<std::uint64_t>(tag), by);
+                     });
+               });
 }
 
 }  // namespace bimetal::c10d

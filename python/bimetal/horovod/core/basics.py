@@ -6,6 +6,7 @@ from typing import Any
 
 from bimetal._errors import Error
 from bimetal.horovod.core import membership, world
+from bimetal.horovod.core.objects import broadcast_object
 from bimetal.horovod.core.process_sets import add_those_of_init
 from bimetal.horovod.core.recording import start_as_the_environment_says
 from bimetal.horovod.core.world import is_initialized, shutdown
@@ -36,12 +37,19 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if world.meet():
         place = world.first_place()
         world.enter(world.meeting().store, place.rank, place.size, world.next_generation())
-        world.meeting().all_have_met()
+        _leave_the_meeting_place()
         add_those_of_init(process_sets)
     else:
         membership.come_later()
     world.end_with_the_process()
     start_as_the_environment_says()
+
+
+def _leave_the_meeting_place() -> None:
+    """A file by which the ranks have met goes away: the same launcher may start others. Collective."""
+    meeting, here = world.meeting(), world.current()
+    if meeting.file is not None:
+        meeting.go_on_in(broadcast_object(meeting.name_for_later(), name="meeting"), here.rank, here.size)
 
 
 def rank() -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import hashlib
 import os
 import pathlib
 import re
+import secrets
 import socket
 import tempfile
 import time
@@ -24,16 +26,27 @@ _JOB_IDS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_
 
 @dataclass
 class Meeting:
-    """A store that all ranks share. ``outlives_ranks``: somebody else than a rank keeps it."""
+    """A store that all ranks share. ``outlives_ranks``: somebody else than a rank keeps it. ``file``: what it is kept
+    in, where ranks that are started alike would find it again."""
 
     store: dist.Store
     outlives_ranks: bool
     file: pathlib.Path | None = None
 
-    def all_have_met(self) -> None:
-        """Removes what served only to meet. Called once every rank has its connections."""
-        if self.file is not None:
-            self.file.unlink(missing_ok=True)
+    def name_for_later(self) -> str:
+        """A file's that no other job has: one that a killed job leaves behind misleads nobody."""
+        return f"horovod-{secrets.token_hex(12)}"
+
+    def go_on_in(self, name: str, rank: int, size: int) -> None:
+        """Leaves the file where the ranks met for one of that name, which later worlds and process sets meet in.
+        Called once every rank has its connections."""
+        assert self.file is not None
+        before, self.file = self.file, None
+        later = before.with_name(name)
+        self.store = dist.FileStore(str(later), size)
+        if rank == 0:
+            before.unlink(missing_ok=True)
+            _remove_at_exit(later)
 
 
 def open_meeting(place: Place, timeout: float, environment: Mapping[str, str] = os.environ) -> Meeting:
@@ -52,8 +65,7 @@ def open_meeting(place: Place, timeout: float, environment: Mapping[str, str] = 
         return Meeting(_tcp_store(address, place, serve, timeout), outlives_ranks=kept)
     if place.local_size == place.size:
         file = _private_file(environment)
-        return Meeting(dist.FileStore(str(file), place.size), outlives_ranks=False,
-                       file=file if place.rank == 0 else None)
+        return Meeting(dist.FileStore(str(file), place.size), outlives_ranks=False, file=file)
     raise Error(f"{place.launcher} has started ranks that may be on several machines, and nothing says where they "
                 f"meet: set MASTER_ADDR to the address of rank 0's machine and MASTER_PORT to a free port there, on "
                 f"all ranks (Open MPI: mpirun -x MASTER_ADDR=… -x MASTER_PORT=29500; MPICH: mpiexec -genv …)",
@@ -142,6 +154,15 @@ def _listen(host: str, port: int) -> socket.socket:
         raise Error(f"rank 0 cannot serve the store at MASTER_ADDR={host}, MASTER_PORT={port}: {error.strerror}. "
                     f"MASTER_ADDR must be an address of the machine of rank 0, and the port free", "system",
                     0) from None
+
+
+def _remove_at_exit(file: pathlib.Path) -> None:
+    own = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == own:  # and not a forked child
+            file.unlink(missing_ok=True)
+    atexit.register(remove)
 
 
 def _private_file(environment: Mapping[str, str]) -> pathlib.Path:

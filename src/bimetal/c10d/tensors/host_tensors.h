@@ -38,7 +38,11 @@ class HostTensors {
   /// their devices.
   void hand_back();
 
-  /// Those whose values go out, as the caller has them.
+  /// Counts a tensor that is only written to among the inputs, as other back ends' profiles do with
+  /// what a call has no other tensor than.
+  void show(const at::Tensor& tensor) { inputs_.push_back(tensor); }
+
+  /// For profiles: those whose values go out, as the caller has them, and those shown.
   const std::vector<at::Tensor>& inputs() const noexcept { return inputs_; }
 
  private:

@@ -1,0 +1,37 @@
+"""What a profile of torch's says of this back end's calls: their names, and the shapes that went in or were asked for."""
+
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+
+import bimetal
+
+
+def shapes_by_name():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        dist.all_reduce(torch.ones(3, 5))
+        dist.all_gather_into_tensor(torch.empty(2 * size), torch.ones(2))
+        dist.broadcast(torch.ones(4), 0)
+        if rank == 0:
+            dist.send(torch.ones(7), 1)
+            dist.send(torch.ones(7), 1)
+        else:
+            dist.recv(torch.empty(7), 0)
+            dist.recv(torch.empty(7))
+    return [bimetal.half, {event.name: event.input_shapes for event in profile.events()
+                           if event.name.startswith("bimetal:")}]
+
+
+class Profile(unittest.TestCase):
+    def test_names_and_shapes(self):
+        of_all = {"bimetal:all_reduce": [[3, 5]], "bimetal:all_gather_into_tensor": [[2]], "bimetal:broadcast": [[4]]}
+        of_each = [{"bimetal:send": [[7]]}, {"bimetal:recv": [[7]], "bimetal:recvAnySource": [[7]]}]
+        for (half, found), own in zip(ranks.on_ranks(2, shapes_by_name), of_each, strict=True):
+            self.assertEqual(found, of_all | own if half == "extension" else {})
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
