@@ -7,10 +7,13 @@ of WINE_FOLDER), FABRIC_PEER_ARM64 (run by qemu). What is not there is skipped b
 scripts/portability.sh.
 """
 
+import json
 import os
+import pathlib
 import re
 import signal
 import sys
+import tempfile
 import unittest
 
 from peers import ARM64, LINUX, WINDOWS, PeerTest, have_ipv6
@@ -51,6 +54,26 @@ class MixedWorlds(PeerTest):
 
     def test_two_linux_and_windows_with_a_token(self):
         self.check(LINUX, WINDOWS, LINUX, environment=TOKEN)
+
+    def folder(self, name):
+        parent = tempfile.TemporaryDirectory()
+        self.addCleanup(parent.cleanup)
+        folder = pathlib.Path(parent.name, name)
+        folder.mkdir()
+        return folder
+
+    def test_a_token_file_of_windows_in_a_folder_of_any_name(self):
+        folder = self.folder("Schlüssel, 日本")
+        (folder / "bimetal token.txt").write_bytes(f"{TOKEN['BIMETAL_TOKEN']}\r\n".encode())
+        in_file = {"BIMETAL_TOKEN_FILE": f"Z:{folder}/bimetal token.txt", "LC_ALL": "C.UTF-8"}
+        self.check(LINUX, WINDOWS, of_each=[TOKEN, in_file])
+
+    def test_a_dump_of_windows_in_a_folder_of_any_name(self):
+        folder = self.folder("Flüge, 日本")
+        self.check(WINDOWS, WINDOWS, environment={"BIMETAL_FLIGHT_RECORDER": f"Z:{folder}", "LC_ALL": "C.UTF-8"})
+        for rank in range(2):
+            dump = json.loads((folder / f"flight_rank_{rank}.json").read_text(encoding="utf-8"))
+            self.assertIn("shared memory", json.dumps(dump))
 
     def test_windows_serves_two_linux(self):
         self.check(WINDOWS, LINUX, LINUX, environment=TOKEN)
