@@ -5,7 +5,9 @@
 //
 // fabric_peer store HOST:PORT: serves the store to such ranks instead, prints where, and ends when
 // its standard input does. fabric_peer linger: as a rank, but after its checks waits in a barrier
-// for a rank that never comes: rank 0 then shows how it learns of the others' end.
+// for a rank that never comes: rank 0 then shows how it learns of the others' end. fabric_peer
+// pace: as a rank that measures all-reduces instead. fabric_peer memory hold, and memory find
+// WHERE: two processes that are no ranks, with one segment of shared memory.
 //
 // FABRIC_PEER_LOG=1 prints the library's log to standard error; FABRIC_PEER_JOIN_S says how long to
 // wait for the others.
@@ -26,6 +28,8 @@
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/store.h"
 #include "portability/fabric_checks.h"
+#include "portability/fabric_pace.h"
+#include "portability/memory_checks.h"
 
 namespace bimetal::testing {
 namespace {
@@ -62,7 +66,7 @@ comm::Group join(const launch::RankEnvironment& env,
   return group;
 }
 
-int run_rank(bool linger) {
+int run_rank(std::string_view command) {
   const auto env = launch::rank_from_environment();
   if (!env) {
     throw Error(ErrorCode::InvalidArgument, "fabric_peer needs RANK and its like: see its source");
@@ -70,6 +74,10 @@ int run_rank(bool linger) {
   std::optional<rendezvous::StoreServer> server;
   const Stopwatch clock;
   auto group = join(*env, server);
+  if (command == "pace") {
+    measure_pace(group, say);
+    return EXIT_SUCCESS;
+  }
   int wrong = 0;
   const auto tell = [&](const std::string& what) {
     ++wrong;
@@ -78,14 +86,15 @@ int run_rank(bool linger) {
   int calls = check_collectives(group, tell);
   calls += check_compression(group, tell);
   calls += check_shares(group, tell);
-  if (linger) {
+  if (command == "linger") {
     say(fmt::format("rank {} lingers", env->rank));
     if (env->rank != 0) group.recv({}, 0, 1).wait();
     group.barrier().wait();
   }
   calls += check_mismatch(group, tell);
-  say(fmt::format("rank {} of {} on {}: {} calls, {} wrong, {:.1f} s", env->rank, env->world_size,
-                  FABRIC_PEER_SYSTEM, calls, wrong, clock.seconds()));
+  say(fmt::format("rank {} of {} on {}: {} calls, {} wrong, by {}, {:.1f} s", env->rank,
+                  env->world_size, FABRIC_PEER_SYSTEM, calls, wrong, to_string(group.transport()),
+                  clock.seconds()));
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -101,7 +110,10 @@ int main(int argc, char** argv) {
   try {
     const std::string_view command = argc > 1 ? argv[1] : "";
     if (command == "store" && argc > 2) return testing::serve_store(argv[2]);
-    return testing::run_rank(command == "linger");
+    if (command == "memory") {
+      return argc > 3 ? testing::find_memory(argv[3]) : testing::hold_memory();
+    }
+    return testing::run_rank(command);
   } catch (const Error& error) {
     testing::say(fmt::format("error: {}: {}", to_string(error.code()), error.what()));
     return EXIT_FAILURE;

@@ -133,9 +133,9 @@ class PeerTest(unittest.TestCase):
             self.addCleanup(peer.kill)
         return peers
 
-    def lose(self, *kinds):
+    def lose(self, *kinds, **options):
         """Rank 1 is killed while all wait; rank 0 must name it soon."""
-        peers = self.start(kinds, "linger")
+        peers = self.start(kinds, "linger", **options)
         for peer in peers:
             peer.expect("lingers")
         os.killpg(peers[1].process.pid, signal.SIGKILL)

@@ -17,6 +17,7 @@ from peers import Kind, PeerTest, free_port
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOKEN = {"BIMETAL_TOKEN": "a token for these tests"}
 ENCRYPTED = {**TOKEN, "BIMETAL_ENCRYPTION": "on"}
+BY_MEMORY = {"BIMETAL_TRANSPORT": "shm"}  # an error where ranks have none in common
 
 LINUX = Kind("Linux", "CAPI_PEER")
 WINDOWS = Kind("Windows", "CAPI_PEER_WINDOWS",
@@ -100,8 +101,14 @@ class LibraryPeers(PeerTest):
     def test_windows_serves_encrypted(self):
         self.check(WINDOWS, LINUX, environment=ENCRYPTED)
 
+    def test_windows_by_memory_alone(self):
+        self.check(WINDOWS, WINDOWS, environment=BY_MEMORY)
+
     def test_a_lost_windows_rank_is_named(self):
         self.lose(LINUX, WINDOWS)
+
+    def test_a_lost_windows_rank_is_named_by_one_that_shares_its_memory(self):
+        self.lose(WINDOWS, WINDOWS, environment=BY_MEMORY)
 
     def test_python_with_all_systems(self):
         self.check(PYTHON, WINDOWS, ARM64, LINUX, mode=["brief"])

@@ -7,9 +7,13 @@ of WINE_FOLDER), FABRIC_PEER_ARM64 (run by qemu). What is not there is skipped b
 scripts/portability.sh.
 """
 
+import json
+import os
+import pathlib
 import re
 import signal
 import sys
+import tempfile
 import unittest
 
 from peers import ARM64, LINUX, WINDOWS, PeerTest, have_ipv6
@@ -18,27 +22,58 @@ TOKEN = {"BIMETAL_TOKEN": "a token for these tests"}
 
 
 class MixedWorlds(PeerTest):
-    def check(self, *kinds, **options):
+    def check(self, *kinds, by=None, **options):
         peers = self.start(kinds, **options)
         for rank, (kind, peer) in enumerate(zip(kinds, peers)):
             with self.subTest(rank=rank, system=kind.name):
                 status = peer.wait()
                 self.assertEqual(status, 0, peer.output())
-                result = re.search(r"rank (\d+) of (\d+) on (.*): (\d+) calls, 0 wrong", peer.output())
+                result = re.search(r"rank (\d+) of (\d+) on (.*): (\d+) calls, 0 wrong, by (\w+)", peer.output())
                 self.assertIsNotNone(result, peer.output())
                 self.assertEqual((int(result[1]), int(result[2])), (rank, len(kinds)))
                 self.assertGreater(int(result[4]), 500)
                 system = kind.name.split()[-1]
                 self.assertTrue(result[3].startswith(system), result[3])
+                if by:
+                    self.assertEqual(result[5], by)
 
     def test_linux_alone(self):
         self.check(LINUX, LINUX)
 
     def test_linux_and_windows(self):
-        self.check(LINUX, WINDOWS)
+        self.check(LINUX, WINDOWS, by="tcp")
+
+    def test_two_windows_share_memory(self):
+        self.check(WINDOWS, WINDOWS, by="shm")
+
+    def test_three_windows_share_memory(self):
+        self.check(WINDOWS, WINDOWS, WINDOWS, by="shm", environment=TOKEN)
+
+    def test_two_windows_on_islands_of_their_own(self):
+        self.check(WINDOWS, WINDOWS, by="tcp", of_each=[{"BIMETAL_ISLAND": "a"}, {"BIMETAL_ISLAND": "b"}])
 
     def test_two_linux_and_windows_with_a_token(self):
         self.check(LINUX, WINDOWS, LINUX, environment=TOKEN)
+
+    def folder(self, name):
+        parent = tempfile.TemporaryDirectory()
+        self.addCleanup(parent.cleanup)
+        folder = pathlib.Path(parent.name, name)
+        folder.mkdir()
+        return folder
+
+    def test_a_token_file_of_windows_in_a_folder_of_any_name(self):
+        folder = self.folder("Schlüssel, 日本")
+        (folder / "bimetal token.txt").write_bytes(f"{TOKEN['BIMETAL_TOKEN']}\r\n".encode())
+        in_file = {"BIMETAL_TOKEN_FILE": f"Z:{folder}/bimetal token.txt", "LC_ALL": "C.UTF-8"}
+        self.check(LINUX, WINDOWS, of_each=[TOKEN, in_file])
+
+    def test_a_dump_of_windows_in_a_folder_of_any_name(self):
+        folder = self.folder("Flüge, 日本")
+        self.check(WINDOWS, WINDOWS, environment={"BIMETAL_FLIGHT_RECORDER": f"Z:{folder}", "LC_ALL": "C.UTF-8"})
+        for rank in range(2):
+            dump = json.loads((folder / f"flight_rank_{rank}.json").read_text(encoding="utf-8"))
+            self.assertIn("shared memory", json.dumps(dump))
 
     def test_windows_serves_two_linux(self):
         self.check(WINDOWS, LINUX, LINUX, environment=TOKEN)
@@ -66,8 +101,52 @@ class MixedWorlds(PeerTest):
     def test_a_lost_windows_rank_is_named(self):
         self.lose(LINUX, WINDOWS)
 
+    def test_a_lost_windows_rank_is_named_by_one_that_shares_its_memory(self):
+        self.lose(WINDOWS, WINDOWS, environment={"BIMETAL_TRANSPORT": "shm"})
+
     def test_a_lost_arm64_linux_rank_is_named(self):
         self.lose(LINUX, ARM64)
+
+    def find(self, kind, where):
+        [finder] = self.start([kind], "memory", "find", where)
+        self.assertEqual(finder.wait(), 0, finder.output())
+        return finder.output()
+
+    def hold(self, kind, stranger):
+        """A segment is found by its own system alone, wakes who sleeps on it, and is gone with its maker."""
+        [holder] = self.start([kind], "memory", "hold")
+        holder.expect("memory at ")
+        where = re.search(r"memory at (\w+)\n", holder.output())[1]
+        self.assertIn("unsupported", self.find(stranger, where))
+        self.assertEqual(self.find(kind, where), "found\n")
+        holder.expect("woken by 1, 42 written\nforgotten\n")
+        self.assertIn("unsupported", self.find(kind, where))
+        [holder] = self.start([kind], "memory", "hold")
+        holder.expect("memory at ")
+        where = re.search(r"memory at (\w+)\n", holder.output())[1]
+        os.killpg(holder.process.pid, signal.SIGKILL)
+        holder.wait()
+        self.assertIn("unsupported", self.find(kind, where))
+
+    def test_memory_of_windows(self):
+        self.hold(WINDOWS, LINUX)
+
+    def test_memory_of_linux(self):
+        self.hold(LINUX, WINDOWS)
+
+    def pace(self, transport):
+        """Median microseconds of an all-reduce between two Windows ranks, by its bytes."""
+        peers = self.start([WINDOWS, WINDOWS], "pace", environment={"BIMETAL_TRANSPORT": transport})
+        for peer in peers:
+            self.assertEqual(peer.wait(), 0, peer.output())
+        return {int(size): float(took) for size, took in re.findall(r"pace (\d+): ([\d.]+)", peers[0].output())}
+
+    def test_memory_of_windows_is_faster_than_its_loopback(self):
+        memory, loopback = self.pace("shm"), self.pace("tcp")
+        self.assertEqual(len(memory), 3)
+        ratios = {size: loopback[size] / memory[size] for size in memory}
+        print("loopback / memory:", {size: round(ratio, 1) for size, ratio in ratios.items()}, memory, loopback)
+        self.assertGreater(min(ratios.values()), 1)
 
     def refuse(self, *kinds):
         """Rank 1 has another token: it is told so, and rank 0 goes on waiting for the true one."""

@@ -5,6 +5,8 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/unicode/open_file.h"
+#include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal {
 namespace fs = std::filesystem;
@@ -17,7 +19,8 @@ fs::path real_target(const fs::path& target) {
   const auto status = fs::status(target, error);
   if (status.type() == fs::file_type::not_found || error) return target;
   if (!fs::is_regular_file(status)) {
-    throw Error(ErrorCode::System, "cannot write " + target.string() + ": it is no regular file");
+    throw Error(ErrorCode::System,
+                "cannot write " + utf8_of_path(target) + ": it is no regular file");
   }
   return fs::is_symlink(target, error) ? fs::canonical(target, error) : target;
 }
@@ -26,15 +29,15 @@ fs::path real_target(const fs::path& target) {
 
 AtomicFile::AtomicFile(const fs::path& target)
     : temporary_(real_target(target), TemporaryPath::Kind::file),
-      file_(std::fopen(temporary_.path().string().c_str(), "wb")) {
-  if (!file_) throw system_error("cannot write " + target.string(), errno);
-  remove_leftovers(temporary_.target().parent_path(), temporary_.target().filename().string());
+      file_(open_file(temporary_.path(), "wb")) {
+  if (!file_) throw system_error("cannot write " + utf8_of_path(target), errno);
+  remove_leftovers(temporary_.target().parent_path(), utf8_of_path(temporary_.target().filename()));
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;  // its pointer may be null
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) {
-    throw system_error("cannot write " + temporary_.target().string(), errno);
+    throw system_error("cannot write " + utf8_of_path(temporary_.target()), errno);
   }
 }
 

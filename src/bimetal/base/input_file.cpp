@@ -5,18 +5,16 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/unicode/open_file.h"
+#include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::FILE* open_to_read(const fs::path& path) {
-  return std::fopen(path.string().c_str(), "rb");
-}
-
 [[noreturn]] void fail(const fs::path& path, int cause) {
-  throw system_error("cannot read " + path.string(), cause);
+  throw system_error("cannot read " + utf8_of_path(path), cause);
 }
 
 }  // namespace
@@ -27,12 +25,12 @@ bool is_missing(const std::error_code& error) noexcept {
 
 InputFile::InputFile(fs::path path, std::FILE* file) : path_(std::move(path)), file_(file) {}
 
-InputFile::InputFile(const fs::path& path) : InputFile(path, open_to_read(path)) {
+InputFile::InputFile(const fs::path& path) : InputFile(path, open_file(path, "rb")) {
   if (!file_) fail(path, errno);
 }
 
 std::optional<InputFile> InputFile::find(const fs::path& path) {
-  std::FILE* file = open_to_read(path);
+  std::FILE* file = open_file(path, "rb");
   if (file) return InputFile(path, file);
   if (const int cause = errno; !is_missing({cause, std::generic_category()})) fail(path, cause);
   return std::nullopt;

@@ -8,6 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/os_files.h"
+#include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal {
 namespace {
@@ -48,7 +49,7 @@ PathClaim::Outcome why_unknown() {
 
 void sync_file(std::FILE* file, const std::filesystem::path& path) {
   if (std::fflush(file) != 0 || _commit(_fileno(file)) != 0) {
-    throw system_error("cannot write " + path.string(), errno);
+    throw system_error("cannot write " + utf8_of_path(path), errno);
   }
 }
 

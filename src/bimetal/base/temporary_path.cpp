@@ -13,6 +13,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/base/unicode/open_file.h"
+#include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal {
 namespace fs = std::filesystem;
@@ -33,7 +35,7 @@ std::string random_digits() {
 }
 
 [[noreturn]] void fail(const fs::path& target, const std::error_code& cause) {
-  throw system_error("cannot write " + target.string(), cause.value());
+  throw system_error("cannot write " + utf8_of_path(target), cause.value());
 }
 
 bool is_leftover_name(std::string_view name, std::string_view prefix) {
@@ -71,7 +73,8 @@ void replace_in_two_steps(const fs::path& path, const fs::path& target) {
 TemporaryPath::TemporaryPath(fs::path target, Kind kind) : target_(std::move(target)), kind_(kind) {
   for (int attempt = 0; attempt < kTries; ++attempt) {
     path_ = folder_of(target_) /
-            fmt::format(".{}.{}{}", target_.filename().string(), random_digits(), kSuffix);
+            path_of_utf8(fmt::format(".{}.{}{}", utf8_of_path(target_.filename()), random_digits(),
+                                     kSuffix));
     if (!create()) continue;
     claim_ = std::make_unique<PathClaim>(path_);
     // Between the two lines above somebody else's clean-up may have taken it for a leftover.
@@ -84,7 +87,7 @@ TemporaryPath::TemporaryPath(fs::path target, Kind kind) : target_(std::move(tar
 TemporaryPath::~TemporaryPath() {
   std::error_code error;
   fs::remove_all(path_, error);
-  if (error) log(LogLevel::warning, "cannot remove {}: {}", path_.string(), error.message());
+  if (error) log(LogLevel::warning, "cannot remove {}: {}", utf8_of_path(path_), error.message());
 }
 
 bool TemporaryPath::create() {
@@ -94,7 +97,7 @@ bool TemporaryPath::create() {
     if (error) fail(target_, error);
     return created;
   }
-  std::FILE* file = std::fopen(path_.string().c_str(), "wbx");
+  std::FILE* file = open_file(path_, "wbx");
   if (file) {
     std::fclose(file);
   } else if (errno != EEXIST) {
@@ -117,17 +120,18 @@ void TemporaryPath::move_into_place() {
 void remove_leftovers(const fs::path& folder, std::string_view prefix) noexcept try {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder)) {
-    if (is_leftover_name(entry.path().filename().string(), prefix)) found.push_back(entry.path());
+    const auto name = utf8_of_path(entry.path().filename());
+    if (is_leftover_name(name, prefix)) found.push_back(entry.path());
   }
   for (const fs::path& path : found) {
     const PathClaim claim(path);
     if (claim.outcome() != PathClaim::Outcome::held) continue;
-    log(LogLevel::info, "removing {}, left by a process that ended early", path.string());
+    log(LogLevel::info, "removing {}, left by a process that ended early", utf8_of_path(path));
     std::error_code ignored;
     fs::remove_all(path, ignored);
   }
 } catch (const std::exception& error) {
-  log(LogLevel::debug, "cannot look for leftovers in {}: {}", folder.string(), error.what());
+  log(LogLevel::debug, "cannot look for leftovers in {}: {}", utf8_of_path(folder), error.what());
 }
 
 }  // namespace bimetal

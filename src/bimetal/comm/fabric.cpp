@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/base/unicode/open_file.h"
+#include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal::comm {
 namespace {
@@ -15,8 +16,7 @@ namespace {
 constexpr std::uint32_t kMaxCount = 1u << 16;
 
 std::string place_from_environment() {
-  const char* const place = std::getenv("BIMETAL_FLIGHT_RECORDER");
-  return place ? place : "";
+  return utf8_of_path(path_in_environment("BIMETAL_FLIGHT_RECORDER"));
 }
 
 std::string peers_of(const net::Mesh& mesh) {

@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/unicode/open_file.h"
+#include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/sodium.h"
 #include "bimetal/net/tcp/resolve.h"
@@ -84,8 +86,9 @@ Token Token::generate() {
 }
 
 Token Token::from_file(const std::filesystem::path& path) {
+  const std::string name = utf8_of_path(path);
   std::ifstream file(path);
-  if (!file) throw system_error(fmt::format("cannot read token file {}", path.string()), errno);
+  if (!file) throw system_error(fmt::format("cannot read token file {}", name), errno);
   require_private(path);
   // Of fixed size, so that no reallocation leaves a copy of the secret behind.
   std::string line(kMaximumLength + 2, '\0');  // one more shows that it is too long
@@ -93,15 +96,15 @@ Token Token::from_file(const std::filesystem::path& path) {
   const std::size_t length = std::char_traits<char>::length(line.data());
   Token token = from_text(without_blanks({line.data(), length}));
   wipe(line);
-  if (file.bad())
-    throw system_error(fmt::format("cannot read token file {}", path.string()), errno);
+  if (file.bad()) throw system_error(fmt::format("cannot read token file {}", name), errno);
   require_length(length > kMaximumLength ? length : token.secret_.size(),
-                 fmt::format("the first line of token file {}", path.string()));
+                 fmt::format("the first line of token file {}", name));
   return token;
 }
 
 Token Token::from_environment() {
-  if (const char* path = std::getenv("BIMETAL_TOKEN_FILE"); path && *path) return from_file(path);
+  const auto path = path_in_environment("BIMETAL_TOKEN_FILE");
+  if (!path.empty()) return from_file(path);
   const char* text = std::getenv("BIMETAL_TOKEN");
   if (text == nullptr || *text == '\0') return {};
   Token token = from_text(text);

@@ -20,13 +20,6 @@ namespace {
 
 constexpr std::size_t kBytes = 1 << 16;
 
-class SharedMemoryTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!SharedMemory::supported()) GTEST_SKIP() << "no shared memory on this system";
-  }
-};
-
 std::ptrdiff_t names_in_dev_shm() {
   const std::filesystem::path folder = "/dev/shm";
   if (!std::filesystem::exists(folder)) return 0;
@@ -42,7 +35,7 @@ std::ptrdiff_t open_files() {
 
 #ifdef __linux__
 // Or the first access on a host without memory would end the process (SIGBUS).
-TEST_F(SharedMemoryTest, IsSetAsideAtOnce) {
+TEST(SharedMemoryTest, IsSetAsideAtOnce) {
   const auto made = SharedMemory::create(kBytes);
   struct ::stat status {};
   ASSERT_EQ(::fstat(static_cast<int>(made.address().handle), &status), 0);
@@ -50,7 +43,7 @@ TEST_F(SharedMemoryTest, IsSetAsideAtOnce) {
 }
 #endif
 
-TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
+TEST(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
   const auto made = SharedMemory::create(kBytes);
   test::ForkedChild child([&] {
     const auto opened = SharedMemory::open(made.address(), kBytes);
@@ -63,7 +56,7 @@ TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
 
 #ifdef __linux__
 // What a process has touched of another's memory is no memory of its own.
-TEST_F(SharedMemoryTest, BorrowedIsWhatOthersHaveMadeAndThisProcessHasTouched) {
+TEST(SharedMemoryTest, BorrowedIsWhatOthersHaveMadeAndThisProcessHasTouched) {
   const auto made = SharedMemory::create(kBytes);
   std::ranges::fill(made.bytes().subspan(SharedMemory::kReserved), std::byte{1});
   const auto before = SharedMemory::borrowed_bytes();
@@ -80,13 +73,13 @@ TEST_F(SharedMemoryTest, BorrowedIsWhatOthersHaveMadeAndThisProcessHasTouched) {
 }
 #endif
 
-TEST_F(SharedMemoryTest, MemoryBeginsZeroed) {
+TEST(SharedMemoryTest, MemoryBeginsZeroed) {
   const auto made = SharedMemory::create(kBytes);
   const auto users = made.bytes().subspan(SharedMemory::kReserved);
   EXPECT_TRUE(std::ranges::all_of(users, [](std::byte b) { return b == std::byte{0}; }));
 }
 
-TEST_F(SharedMemoryTest, MemoryOutlivesItsMaker) {
+TEST(SharedMemoryTest, MemoryOutlivesItsMaker) {
   auto made = SharedMemory::create(kBytes);
   const auto opened = SharedMemory::open(made.address(), kBytes);
   made.bytes()[100] = std::byte{5};
@@ -94,7 +87,7 @@ TEST_F(SharedMemoryTest, MemoryOutlivesItsMaker) {
   EXPECT_EQ(opened.bytes()[100], std::byte{5});
 }
 
-TEST_F(SharedMemoryTest, AWrongNonceSizeOrPlaceIsRefused) {
+TEST(SharedMemoryTest, AWrongNonceSizeOrPlaceIsRefused) {
   const auto made = SharedMemory::create(kBytes);
   const auto refused = [](const SegmentAddress& address, std::size_t bytes) {
     try {
@@ -123,7 +116,7 @@ TEST_F(SharedMemoryTest, AWrongNonceSizeOrPlaceIsRefused) {
   close(ends[1]);
 }
 
-TEST_F(SharedMemoryTest, NothingIsFoundOrLeftAfterForgetting) {
+TEST(SharedMemoryTest, NothingIsFoundOrLeftAfterForgetting) {
   const auto files = open_files();
   const auto names = names_in_dev_shm();
   {
@@ -138,7 +131,7 @@ TEST_F(SharedMemoryTest, NothingIsFoundOrLeftAfterForgetting) {
   EXPECT_EQ(open_files(), files);
 }
 
-TEST_F(SharedMemoryTest, AKilledMakerLeavesNothing) {
+TEST(SharedMemoryTest, AKilledMakerLeavesNothing) {
   const auto names = names_in_dev_shm();
   test::ForkedChild child([] {
     auto made = SharedMemory::create(kBytes);
@@ -152,29 +145,32 @@ TEST_F(SharedMemoryTest, AKilledMakerLeavesNothing) {
   EXPECT_EQ(names_in_dev_shm(), names);
 }
 
-TEST_F(SharedMemoryTest, ABellWakesASleeperOfAnotherMapping) {
+Bell bell_of(const SharedMemory& memory) {
+  auto* const word = memory.bytes().data() + SharedMemory::kReserved;
+  return {*reinterpret_cast<BellWord*>(word), memory.address()};
+}
+
+TEST(SharedMemoryTest, ABellWakesASleeperOfAnotherMapping) {
   const auto made = SharedMemory::create(kBytes);
   const auto opened = SharedMemory::open(made.address(), kBytes);
-  const auto bell_of = [](const SharedMemory& memory) -> Bell& {
-    return *reinterpret_cast<Bell*>(memory.bytes().data() + SharedMemory::kReserved);
-  };
   std::atomic<bool> woken = false;
   std::thread sleeper([&] {
-    while (bell_of(made).load() == 0) sleep_on(bell_of(made), 0, std::chrono::minutes(1));
+    Bell bell = bell_of(made);
+    while (bell.seen() == 0) bell.sleep(0, std::chrono::minutes(1));
     woken = true;
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(woken);
-  ring(bell_of(opened));
+  bell_of(opened).ring();
   sleeper.join();
   EXPECT_TRUE(woken);
 }
 
-TEST_F(SharedMemoryTest, ASleepEndsAtItsTime) {
+TEST(SharedMemoryTest, ASleepEndsAtItsTime) {
   const auto made = SharedMemory::create(kBytes);
-  auto& bell = *reinterpret_cast<Bell*>(made.bytes().data() + SharedMemory::kReserved);
-  sleep_on(bell, 0, std::chrono::milliseconds(5));
-  sleep_on(bell, 1, std::chrono::minutes(1));  // not what it holds: no sleep at all
+  Bell bell = bell_of(made);
+  bell.sleep(0, std::chrono::milliseconds(5));
+  bell.sleep(1, std::chrono::minutes(1));  // not what it holds: no sleep at all
 }
 
 }  // namespace

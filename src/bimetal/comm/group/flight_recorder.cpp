@@ -10,6 +10,7 @@
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/json_string.h"
 #include "bimetal/base/log.h"
+#include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal::comm {
 namespace {
@@ -167,7 +168,8 @@ void FlightRecorder::write() noexcept {
   if (std::exchange(written_, true)) return;
   try {
     write_file_atomically(file_, json());
-    log(LogLevel::info, "rank {}: the last calls have been written to {}", rank_, file_.string());
+    log(LogLevel::info, "rank {}: the last calls have been written to {}", rank_,
+        utf8_of_path(file_));
   } catch (const std::exception& error) {
     log(LogLevel::warning, "rank {}: the flight recorder's dump was not written: {}", rank_,
         error.what());
@@ -176,13 +178,16 @@ void FlightRecorder::write() noexcept {
 
 std::filesystem::path FlightRecorder::file_for(const std::string& place, int rank) {
   if (place.empty()) return {};
-  const std::filesystem::path path(place);
+  const auto path = path_of_utf8(place);
   const std::string suffix = fmt::format("_rank_{}", rank);
   std::error_code ignored;
   if (!path.has_filename() || std::filesystem::is_directory(path, ignored)) {
     return path / ("flight" + suffix + ".json");
   }
-  return path.parent_path() / (path.stem().string() + suffix + path.extension().string());
+  auto name = path.stem();
+  name += suffix;
+  name += path.extension();
+  return path.parent_path() / name;
 }
 
 }  // namespace bimetal::comm

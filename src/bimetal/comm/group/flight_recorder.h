@@ -48,7 +48,8 @@ class FlightRecorder {
   void write() noexcept;
 
   /// Where the process of `rank` writes its dump, from what BIMETAL_FLIGHT_RECORDER or an option
-  /// says: a folder gets flight_rank_R.json; a file DIR/NAME.json becomes DIR/NAME_rank_R.json.
+  /// says, in UTF-8: a folder gets flight_rank_R.json; a file DIR/NAME.json becomes
+  /// DIR/NAME_rank_R.json.
   static std::filesystem::path file_for(const std::string& place, int rank);
 
  private:

@@ -24,7 +24,6 @@ void check_agreement(const std::vector<Offer>& offers, const std::vector<int>& w
 }
 
 net::SharedMemory make_segment(std::size_t bytes) {
-  if (!net::SharedMemory::supported()) return {};
   try {
     return net::SharedMemory::create(bytes);
   } catch (const Error& error) {

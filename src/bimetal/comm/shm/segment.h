@@ -51,7 +51,7 @@ struct Segment {
     std::atomic<std::uint64_t> step;  ///< counts what this rank has made known to the others
   };
   struct alignas(2 * kLine) Sleep {
-    net::Bell bell;
+    net::BellWord bell;
     std::atomic<std::uint64_t> awaited;  ///< whose step, and which, this rank sleeps for; 0: awake
 
     static constexpr std::uint64_t awaiting(int rank, std::uint64_t step) {

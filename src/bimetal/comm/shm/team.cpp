@@ -19,7 +19,11 @@ ShmTeam::ShmTeam(std::uint32_t group, int rank, std::vector<int> world_ranks,
       segments_(std::move(segments)),
       crowded_(segments_.size() > std::max(1u, std::thread::hardware_concurrency())),
       seen_(segments_.size()),
-      checked_(segments_.size()) {}
+      checked_(segments_.size()) {
+  for (int of = 0; of < size(); ++of) {
+    bells_.emplace_back(segment(of).sleep.bell, segments_[of].address());
+  }
+}
 
 void ShmTeam::begin(const Call& call, WaitGuard& guard) {
   wait_until_free(lead_limit(), guard);
@@ -42,7 +46,7 @@ ShmTeam::Step ShmTeam::publish() {
     auto& sleep = segment(other).sleep;
     auto awaited = sleep.awaited.load(kRelaxed);
     if (!Segment::Sleep::is_due(awaited, rank_, step_)) continue;
-    if (sleep.awaited.compare_exchange_strong(awaited, 0)) net::ring(sleep.bell);
+    if (sleep.awaited.compare_exchange_strong(awaited, 0)) bells_[other].ring();
   }
   return step_;
 }
@@ -90,7 +94,7 @@ void ShmTeam::wait_for_all(Step step, WaitGuard& guard) {
 void ShmTeam::sleep_for(int rank, Step step, WaitGuard& guard) {
   auto& sleep = segment(rank_).sleep;
   while (!reached(rank, step)) {
-    const auto seen = sleep.bell.load(std::memory_order_acquire);
+    const auto seen = bells_[rank_].seen();
     sleep.awaited.store(Segment::Sleep::awaiting(rank, step), kRelaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!reached(rank, step)) {
@@ -99,7 +103,7 @@ void ShmTeam::sleep_for(int rank, Step step, WaitGuard& guard) {
         sleep.awaited.store(0, kRelaxed);
         throw left->to_error();
       }
-      net::sleep_on(sleep.bell, seen, kSleep);
+      bells_[rank_].sleep(seen, kSleep);
     }
     sleep.awaited.store(0, kRelaxed);
   }

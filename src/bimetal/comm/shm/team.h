@@ -15,6 +15,7 @@
 #include "bimetal/comm/call.h"
 #include "bimetal/comm/failure.h"
 #include "bimetal/comm/shm/segment.h"
+#include "bimetal/net/shm/bell.h"
 #include "bimetal/net/shm/shared_memory.h"
 
 namespace bimetal::comm {
@@ -110,7 +111,8 @@ class ShmTeam {
   const int rank_;
   const std::vector<int> world_ranks_;
   const std::vector<net::SharedMemory> segments_;
-  const bool crowded_;  // more ranks than processors
+  std::vector<net::Bell> bells_;  // of each rank
+  const bool crowded_;            // more ranks than processors
 
   Step step_ = 0;
   std::uint64_t calls_ = 0;                                  // begun so far

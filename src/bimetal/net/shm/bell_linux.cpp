@@ -10,16 +10,18 @@
 
 namespace bimetal::net {
 
-void sleep_on(Bell& bell, std::uint32_t seen, std::chrono::microseconds timeout) {
+Bell::Bell(BellWord& word, const SegmentAddress&) : word_(&word) {}
+
+void Bell::sleep(std::uint32_t seen, std::chrono::microseconds timeout) {
   timespec time{};
   time.tv_sec = static_cast<time_t>(timeout.count() / 1'000'000);
   time.tv_nsec = static_cast<long>(timeout.count() % 1'000'000) * 1000;
-  ::syscall(SYS_futex, &bell, FUTEX_WAIT, seen, &time, nullptr, 0);
+  ::syscall(SYS_futex, word_, FUTEX_WAIT, seen, &time, nullptr, 0);
 }
 
-void ring(Bell& bell) {
-  bell.fetch_add(1, std::memory_order_release);
-  ::syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void Bell::ring() {
+  word_->fetch_add(1, std::memory_order_release);
+  ::syscall(SYS_futex, word_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 }  // namespace bimetal::net

@@ -12,17 +12,18 @@ constexpr std::chrono::microseconds kShortest{50}, kLongest{1000};
 
 }  // namespace
 
-void sleep_on(Bell& bell, std::uint32_t seen, std::chrono::microseconds timeout) {
+Bell::Bell(BellWord& word, const SegmentAddress&) : word_(&word) {}
+
+void Bell::sleep(std::uint32_t seen, std::chrono::microseconds timeout) {
   const auto end = std::chrono::steady_clock::now() + timeout;
-  for (auto nap = kShortest; bell.load(std::memory_order_acquire) == seen;
-       nap = std::min(nap * 2, kLongest)) {
+  for (auto nap = kShortest; this->seen() == seen; nap = std::min(nap * 2, kLongest)) {
     if (std::chrono::steady_clock::now() >= end) return;
     std::this_thread::sleep_for(nap);
   }
 }
 
-void ring(Bell& bell) {
-  bell.fetch_add(1, std::memory_order_release);
+void Bell::ring() {
+  word_->fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace bimetal::net

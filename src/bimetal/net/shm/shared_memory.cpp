@@ -14,10 +14,11 @@ void SharedMemory::write_nonce() {
   std::memcpy(bytes_.data(), address_.nonce.data(), address_.nonce.size());
 }
 
-void SharedMemory::check_nonce(const SegmentAddress& address) const {
+void SharedMemory::accept(const SegmentAddress& address) {
   if (sodium_memcmp(bytes_.data(), address.nonce.data(), address.nonce.size()) != 0) {
     throw Error(ErrorCode::Unsupported, "the shared memory found is somebody else's");
   }
+  address_ = address;
 }
 
 }  // namespace bimetal::net

@@ -16,25 +16,23 @@ namespace bimetal::net {
 struct SegmentAddress {
   static constexpr std::size_t kNonceBytes = 16;
 
-  std::uint64_t process = 0;
-  std::uint64_t handle = 0;  ///< the maker's descriptor (Linux)
-  std::string name;          ///< where there are names only; at most 32 characters
+  std::uint64_t process = 0;  ///< of the maker; 0 on Windows
+  std::uint64_t handle = 0;   ///< the maker's descriptor (Linux)
+  std::string name;           ///< where there are names only; at most 32 characters
   std::array<std::byte, kNonceBytes> nonce{};
 };
 
 /// One mapping of a segment, unmapped in the end; the memory goes with its last mapping. On Linux a
-/// segment never has a name, so nothing is left behind by a process killed at whatever moment;
-/// elsewhere it has one until forget_name(). Movable; not thread-safe itself.
+/// segment never has a name, and Windows forgets it with its maker, so nothing is left behind by a
+/// process killed at whatever moment; elsewhere it has one until forget_name(). Movable; not
+/// thread-safe itself.
 class SharedMemory {
  public:
   /// The maker's nonce lies here at the beginning; what follows is the users'.
   static constexpr std::size_t kReserved = 64;
 
-  /// Whether this system has shared memory at all.
-  static bool supported() noexcept;
-
-  /// Zeroed memory. On Linux it is set aside at once, so that a host without any fails here and not
-  /// at some later access (SIGBUS). Errors: Unsupported, System.
+  /// Zeroed memory. On Linux and Windows it is set aside at once, so that a host without any fails
+  /// here and not at some later access (SIGBUS). Errors: Unsupported, System.
   static SharedMemory create(std::size_t bytes);
 
   /// The segment of another process (or of this one, mapped once more). Errors: Unsupported where
@@ -55,7 +53,7 @@ class SharedMemory {
     return *this;
   }
 
-  /// How others find a segment made by create().
+  /// How others find a segment made by create(), and how an opened one was found.
   const SegmentAddress& address() const noexcept { return address_; }
 
   /// Makes the segment impossible to find for newcomers and leaves its users alone. For the maker,
@@ -73,7 +71,8 @@ class SharedMemory {
     std::swap(address_, other.address_);
   }
   void write_nonce();
-  void check_nonce(const SegmentAddress& address) const;
+  /// What has been opened, if it has the nonce. Error(Unsupported)
+  void accept(const SegmentAddress& address);
 
   std::span<std::byte> bytes_;
   int handle_ = -1;  ///< of the maker, until forget_name()

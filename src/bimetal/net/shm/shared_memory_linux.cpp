@@ -53,10 +53,6 @@ void set_aside(int file, std::size_t bytes) {
 
 }  // namespace
 
-bool SharedMemory::supported() noexcept {
-  return true;
-}
-
 SharedMemory SharedMemory::create(std::size_t bytes) {
   SharedMemory made;
   made.handle_ = make_nameless(own_label());
@@ -95,7 +91,7 @@ SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes
   }
   ::close(file);
   if (!opened) throw Error(ErrorCode::Unsupported, path + " is no shared memory of this group");
-  opened.check_nonce(address);
+  opened.accept(address);
   return opened;
 }
 

@@ -32,10 +32,6 @@ std::string random_name() {
 
 }  // namespace
 
-bool SharedMemory::supported() noexcept {
-  return true;
-}
-
 SharedMemory SharedMemory::create(std::size_t bytes) {
   SharedMemory made;
   const auto name = random_name();
@@ -73,7 +69,7 @@ SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes
   if (!opened) {
     throw Error(ErrorCode::Unsupported, address.name + " is no shared memory of this group");
   }
-  opened.check_nonce(address);
+  opened.accept(address);
   return opened;
 }
 
