@@ -52,6 +52,8 @@ struct UnitFacts {
   /// Of the other `parameters`: gathered at level 3 in ModelFacts::half_bytes. Where they are whole
   /// in their own type, autocast makes copies of them, which are in the figures below.
   std::int64_t halved = 0;
+  double frozen = 0;         ///< bytes that are not trained, and buffers, of no unit before
+  double frozen_shared = 0;  ///< of these, what further units use, too
   Linear output = {};        ///< bytes that go to the next unit
   Linear saved = {};         ///< bytes that its forward leaves for its backward, output included
   Linear forward_peak = {};  ///< most bytes of its own while its forward runs
@@ -69,7 +71,6 @@ struct ModelFacts {
   int element_bytes = 4;           ///< of a parameter and its gradient
   int half_bytes = 2;              ///< of an element that autocast has copied
   double state_bytes = 0;          ///< of the optimizer for each parameter: 8 of Adam in float32
-  double frozen_bytes = 0;         ///< of parameters that are not trained, and buffers
   double batch_bytes = 0;          ///< of a sample's tensors, as the data set gives them
   std::int64_t sample_weight = 1;  ///< what a sample counts: 1, or its tokens
   bool by_units = false;           ///< made unit by unit at level 3, and so never whole
@@ -77,6 +78,11 @@ struct ModelFacts {
   std::int64_t elements() const {
     std::int64_t sum = 0;
     for (const auto& unit : units) sum += unit.elements();
+    return sum;
+  }
+  double frozen_bytes() const {
+    double sum = 0;
+    for (const auto& unit : units) sum += unit.frozen;
     return sum;
   }
   double parameter_bytes() const { return static_cast<double>(elements()) * element_bytes; }

@@ -3,16 +3,14 @@
 #include <algorithm>
 
 #include "bimetal/parallel/pipeline/piece_seconds.h"
-#include "bimetal/parallel/schedule/cut.h"
 
 namespace bimetal::parallel::pipeline {
 
 std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
                                       std::size_t pieces, int micro_batches,
-                                      const PieceMemory& memory) {
+                                      const schedule::FittingEnds& fitting) {
   return schedule::cut({.seconds = piece_seconds(measured, shape, pieces),
-                        .bytes = memory.bytes,
-                        .memory = memory.room,
+                        .fitting = fitting,
                         .micro_batches = std::max(4 * shape.pipeline_ranks(), micro_batches)})
       .begins;
 }

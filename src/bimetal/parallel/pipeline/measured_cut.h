@@ -6,20 +6,15 @@
 
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/piece_seconds.h"
+#include "bimetal/parallel/schedule/cut.h"
 
 namespace bimetal::parallel::pipeline {
 
-/// By piece, what each unit needs there in bytes, and what there is for them; empty: nothing is
-/// known of memory.
-struct PieceMemory {
-  std::vector<std::vector<double>> bytes = {};
-  std::vector<double> room = {};
-};
-
 /// The unit that each of `pieces` pieces begins with, so that a step of a pipeline of `shape` is
-/// shortest, and each fits. `micro_batches`: 0 where that is not known. Errors: cut()'s.
+/// shortest, and each fits, as far as `fitting` knows. `micro_batches`: 0 where that is not known.
+/// Errors: cut()'s.
 std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
                                       std::size_t pieces, int micro_batches,
-                                      const PieceMemory& memory = {});
+                                      const schedule::FittingEnds& fitting = {});
 
 }  // namespace bimetal::parallel::pipeline

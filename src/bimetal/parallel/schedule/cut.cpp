@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
 #include "bimetal/base/error.h"
 
@@ -32,10 +31,12 @@ class Cutter {
     require_sound();
     for (std::size_t stage = 0; stage < stages_; ++stage) {
       auto& seconds = seconds_.emplace_back(1, 0.0);
-      auto& bytes = bytes_.emplace_back(1, 0.0);
       for (std::size_t unit = 0; unit < units_; ++unit) {
         seconds.push_back(seconds.back() + problem.seconds[stage][unit]);
-        bytes.push_back(bytes.back() + (problem.bytes.empty() ? 0 : problem.bytes[stage][unit]));
+      }
+      auto& fitting = fitting_.emplace_back(units_);
+      for (auto begin = stage; problem.fitting && begin < units_; ++begin) {
+        fitting[begin] = problem.fitting(stage, begin);
       }
     }
   }
@@ -68,14 +69,10 @@ class Cutter {
     }
     require_rows(problem_.seconds, stages_, units_, "seconds");
     if (!problem_.send.empty()) require_rows({problem_.send}, 1, units_, "send");
-    if (problem_.bytes.empty()) return;
-    require_rows(problem_.bytes, stages_, units_, "bytes");
-    require_rows({problem_.memory}, 1, stages_, "memory");
   }
 
   bool fits(std::size_t stage, std::size_t begin, std::size_t end) const {
-    return problem_.bytes.empty() ||
-           bytes_[stage][end] - bytes_[stage][begin] <= problem_.memory[stage];
+    return !problem_.fitting || fitting_[stage][begin][end - begin - 1];
   }
 
   /// Seconds of a stage that has the units [begin, end).
@@ -143,21 +140,16 @@ class Cutter {
   }
 
   [[noreturn]] void refuse_for_memory() const {
-    std::string devices;
-    for (std::size_t stage = 0; stage < problem_.memory.size(); ++stage) {
-      devices += fmt::format("{}{:.3g} of {:.3g}", stage > 0 ? ", " : "", problem_.memory[stage],
-                             bytes_[stage][units_]);
-    }
     throw Error(ErrorCode::OutOfMemory,
-                fmt::format("no cut of the model into {} stages fits: they have room for {} bytes "
-                            "that the whole model would take there; take more stages, smaller "
-                            "micro-batches, recomputation or ZeRO",
-                            stages_, devices));
+                fmt::format("no cut of the model's {} units into {} stages fits into their memory; "
+                            "take more stages, smaller micro-batches, recomputation or ZeRO",
+                            units_, stages_));
   }
 
   const CutProblem& problem_;
   std::size_t stages_, units_;
-  std::vector<std::vector<double>> seconds_, bytes_;  ///< [stage][unit]: sums of all before it
+  std::vector<std::vector<double>> seconds_;            ///< [stage][unit]: sums of all before it
+  std::vector<std::vector<std::vector<bool>>> fitting_;  ///< [stage][begin], if anything is known
   mutable double least_sum_ = -1;
 };
 

@@ -2,9 +2,14 @@
 // Where to cut a model into stages for devices of unlike speed and memory.
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 namespace bimetal::parallel::schedule {
+
+/// Whether what a stage needs fits into its memory, activations of all micro-batches that it has at
+/// a time included, where its units begin with `begin`: for every end from begin + 1 on.
+using FittingEnds = std::function<std::vector<bool>(std::size_t stage, std::size_t begin)>;
 
 /// What is to be cut: units in their order, for stages in their order.
 struct CutProblem {
@@ -14,10 +19,7 @@ struct CutProblem {
   /// send[unit]: seconds in which a micro-batch crosses the cut behind that unit, both ways. Empty:
   /// none.
   std::vector<double> send = {};
-  /// bytes[stage][unit]: what the unit needs there, activations of all micro-batches that the stage
-  /// has at a time included. Empty: nothing is known of memory.
-  std::vector<std::vector<double>> bytes = {};
-  std::vector<double> memory = {};  ///< of each stage, if `bytes` is given
+  FittingEnds fitting = {};  ///< empty: nothing is known of memory
   int micro_batches = 1;
 };
 

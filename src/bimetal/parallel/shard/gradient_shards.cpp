@@ -192,7 +192,9 @@ void GradientShards::send_ready() {
     make_room();
     const bool first = !summed_[index];
     summed_[index] = true;
-    auto own = first ? torch::empty({count}, memory.options())
+    // Of one rank the sum is what it has.
+    const bool apart = first && group_.size() > 1;
+    auto own = apart ? torch::empty({count}, memory.options())
                      : memory.narrow(0, plan.begin_of(rank), count);
     auto exchange = reduce_parts(group_, memory, own, plan.counts, Deadline::after(timeout_));
     span_.watch(exchange.work());

@@ -57,7 +57,7 @@ class StepWalk {
     use.program = most_.program;
     use.moment = moment;
     use.host = on_host();
-    use.parameters += facts_.frozen_bytes;
+    use.parameters += facts_.frozen_bytes();
     if (use.model() > most_.model()) most_ = use;
   }
 

@@ -111,16 +111,27 @@ class Search {
                       {.micro_batches = micro_batches, .keeping = keeping});
   }
 
-  /// With many micro-batches, and recomputation only where there is no other way.
+  /// Replicas of a stage may have shards of it; a step of level 3 needs less than one of level 2
+  /// where parameters come in half.
+  int most_level_of(const Layout& layout) const {
+    if (replicas_of(layout) == Replicas::One) return 0;
+    const auto& units = input_.facts.front().units;
+    const bool half = std::ranges::any_of(units, [](const auto& unit) { return unit.halved > 0; });
+    return std::min(half ? 3 : 2, most_level_);
+  }
+
+  /// With many micro-batches; recomputation, and then shards, only where there is no other way.
   std::optional<MeshChoice> first_look(const Layout& layout) {
     const auto stages = in_line(layout);
     for (const int micro_batches : {4 * stages, 2 * stages, stages, stages / 2, 1}) {
       if (micro_batches < 1) continue;
-      auto choice = choose(layout, micro_batches, {});
-      if (!choice) continue;
-      if (choice->fits()) return choice;
-      auto less = choose(layout, micro_batches, {.recomputed_at_once = 1});
-      return less && better(*less, *choice) ? less : choice;
+      auto best = choose(layout, micro_batches, {});
+      if (!best) continue;
+      for (int level = 0; level <= most_level_of(layout) && !best->fits(); ++level) {
+        auto less = choose(layout, micro_batches, {.level = level, .recomputed_at_once = 1});
+        if (less && better(*less, *best)) best = std::move(less);
+      }
+      return best;
     }
     return std::nullopt;
   }
@@ -132,10 +143,9 @@ class Search {
     }
     std::ranges::sort(counts);
     counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-    const bool replicas = replicas_of(layout) != Replicas::One;
     for (const int micro_batches : counts) {
       if (micro_batches > input_.global_batch) break;
-      for (int level = 0; level <= std::min(replicas ? 1 : 0, most_level_); ++level) {
+      for (int level = 0; level <= most_level_of(layout); ++level) {
         for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
           const auto choice =
               choose(layout, micro_batches, {.level = level, .recomputed_at_once = recomputed});

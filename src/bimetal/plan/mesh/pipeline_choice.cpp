@@ -1,7 +1,6 @@
 #include "bimetal/plan/mesh/pipeline_choice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -11,7 +10,6 @@
 #include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/dealt.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/stage_memory.h"
 
 namespace bimetal::plan {
 namespace {
@@ -110,8 +108,7 @@ class Chooser {
       begins = schedule::cut(problem).begins;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::OutOfMemory) throw;
-      problem.bytes.clear();
-      problem.memory.clear();
+      problem.fitting = {};
       begins = schedule::cut(problem).begins;
     }
     const auto units = input_.facts.front().units.size();
@@ -128,55 +125,41 @@ class Chooser {
     problem.micro_batches = choice_.micro_batches;
     for (std::size_t s = 0; s < layout_.size(); ++s) {
       auto& seconds = problem.seconds.emplace_back(units, 0.0);
-      auto& bytes = problem.bytes.emplace_back(units, 0.0);
-      const auto loads = loads_of(s);
-      const auto rooms = rooms_of(s, loads);
-      const double least = std::ranges::min(rooms);
       std::vector<std::vector<double>> each(units);
       for (std::size_t r = 0; r < layout_[s].size(); ++r) {
-        const int device = layout_[s][r];
-        const auto& load = loads[r];
-        const double scale = scale_to(least, rooms[r]);
+        const double samples = at_once(choice_, s, r);
         for (std::size_t u = 0; u < units; ++u) {
           const auto unit =
-              passes_of(input_, cluster_, device, u, u + 1, load.at_once, recomputed());
+              passes_of(input_, cluster_, layout_[s][r], u, u + 1, samples, recomputed());
           each[u].push_back(unit.forward + unit.backward);
-          bytes[u] =
-              std::max(bytes[u], scale * unit_bytes(facts_of(input_, cluster_, device), u, load));
         }
       }
       for (std::size_t u = 0; u < units; ++u) {
         seconds[u] = choice_.even() ? std::ranges::max(each[u]) : shared_seconds(each[u]);
       }
-      problem.memory.push_back(least);
     }
     problem.send = sends(units);
+    problem.fitting = [devices = unlike_devices()](std::size_t stage, std::size_t begin) {
+      return fitting_ends(devices[stage], begin);
+    };
     return problem;
   }
 
-  std::vector<StageLoad> loads_of(std::size_t stage) const {
-    const auto& devices = layout_[stage];
-    const auto shards = shards_by_memory(cluster_, devices);
-    std::vector<StageLoad> loads;
-    for (std::size_t r = 0; r < devices.size(); ++r) {
-      loads.push_back({.replicas = static_cast<double>(devices.size()),
-                       .shard = shards[r],
-                       .at_once = at_once(choice_, stage, r),
-                       .in_flight = under_way(choice_, stage, r),
-                       .keeping = options_.keeping});
+  /// By stage; of replicas that are alike, one.
+  std::vector<std::vector<StageDevice>> unlike_devices() const {
+    std::vector<std::vector<StageDevice>> stages;
+    for (std::size_t s = 0; s < layout_.size(); ++s) {
+      auto& stage = stages.emplace_back();
+      const auto shards = shards_by_memory(cluster_, layout_[s]);
+      for (std::size_t r = 0; r < layout_[s].size(); ++r) {
+        const int device = layout_[s][r];
+        const StageDevice own{.facts = &facts_of(input_, cluster_, device),
+                              .load = load_of(input_, choice_, s, r, shards[r]),
+                              .room = cluster_.device(device).memory_bytes};
+        if (std::ranges::find(stage, own) == stage.end()) stage.push_back(own);
+      }
     }
-    return loads;
-  }
-
-  /// What each replica of the stage has for its units.
-  std::vector<double> rooms_of(std::size_t stage, const std::vector<StageLoad>& loads) const {
-    std::vector<double> rooms;
-    for (std::size_t r = 0; r < loads.size(); ++r) {
-      const int device = layout_[stage][r];
-      const double passing = passing_bytes(facts_of(input_, cluster_, device), loads[r]);
-      rooms.push_back(std::max(0.0, cluster_.device(device).memory_bytes - passing));
-    }
-    return rooms;
+    return stages;
   }
 
   /// Which stages a cut lies between is not known yet: the slowest link counts.
@@ -235,13 +218,9 @@ void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& cho
     const auto& stage = choice.stages[s];
     const auto shards = shards_by_memory(cluster, stage.devices);
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
-      const StageLoad load{.replicas = static_cast<double>(stage.devices.size()),
-                           .shard = shards[r],
-                           .at_once = at_once(choice, s, r),
-                           .in_flight = under_way(choice, s, r),
-                           .keeping = choice.keeping};
-      const auto& facts = facts_of(input, cluster, stage.devices[r]);
-      needed.push_back(stage_bytes(facts, stage.begin, stage.end, load));
+      needed.push_back(stage_bytes(facts_of(input, cluster, stage.devices[r]),
+                                   {stage.begin, stage.end},
+                                   load_of(input, choice, s, r, shards[r])));
     }
   }
   choice.take_peaks(cluster, needed);

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "bimetal/plan/mesh/dealt.h"
-#include "bimetal/plan/mesh/stage_memory.h"
 
 namespace bimetal::plan {
 namespace {
@@ -30,12 +29,23 @@ std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cl
   return slowest;
 }
 
-/// What replicas send, in terms of one sum of the gradients on all of them. From level 2 on it is
-/// half as much, to who keeps them, for each micro-batch, and once the parameters.
-double times_reduced(const MeshChoice& choice, const MeshStage& stage) {
-  if (choice.keeping.level < 2) return 1;
+/// Replicas sum their gradients. From level 2 on they go half of that way, to who keeps them, for
+/// each micro-batch, and parameters the other half: at level 3 before a step, as they are gathered.
+double replicas_exchange(const Cluster& cluster, const ModelFacts& facts, const MeshChoice& choice,
+                         const MeshStage& stage) {
+  double gradients = 0, halved = 0;
+  for (std::size_t u = stage.begin; u < stage.end; ++u) {
+    gradients += static_cast<double>(facts.units[u].elements()) * facts.element_bytes;
+    halved +=
+        static_cast<double>(facts.units[u].halved) * (facts.element_bytes - facts.half_bytes);
+  }
+  const double summed = cluster.all_reduce_seconds(stage.devices, gradients);
+  if (choice.keeping.level < 2) return summed;
   const double of_replica = choice.even() ? 1 : 1 / static_cast<double>(stage.devices.size());
-  return (1 + std::max(1.0, of_replica * choice.micro_batches)) / 2;
+  const double gathered = choice.keeping.level < 3
+                              ? summed
+                              : cluster.all_reduce_seconds(stage.devices, gradients - halved);
+  return (std::max(1.0, of_replica * choice.micro_batches) * summed + gathered) / 2;
 }
 
 }  // namespace
@@ -64,10 +74,17 @@ double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica)
   return samples == 0 ? 0 : std::max(1.0, static_cast<double>(samples) / choice.micro_batches);
 }
 
-double under_way(const MeshChoice& choice, std::size_t stage, std::size_t replica) {
-  return choice.even()
-             ? in_flight(choice.schedule, stage, choice.stages.size(), choice.micro_batches)
-             : in_flight(choice, stage, replica);
+StageLoad load_of(const MeshInput& input, const MeshChoice& choice, std::size_t stage,
+                  std::size_t replica, double shard) {
+  const auto stages = choice.stages.size();
+  const bool even = choice.even();
+  return {.replicas = static_cast<double>(choice.stages[stage].devices.size()),
+          .shard = shard,
+          .at_once = at_once(choice, stage, replica),
+          .in_flight = even ? in_flight(choice.schedule, stage, stages, choice.micro_batches)
+                            : in_flight(choice, stage, replica),
+          .keeping = choice.keeping,
+          .bucket_bytes = input.bucket_mb * double(1 << 20)};
 }
 
 std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
@@ -136,12 +153,7 @@ std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
   std::vector<double> seconds;
   for (const auto& stage : choice.stages) {
     const auto& facts = facts_of(input, cluster, stage.devices.front());
-    double elements = 0;
-    for (std::size_t u = stage.begin; u < stage.end; ++u) {
-      elements += static_cast<double>(facts.units[u].elements());
-    }
-    seconds.push_back(cluster.all_reduce_seconds(stage.devices, elements * facts.element_bytes) *
-                      times_reduced(choice, stage));
+    seconds.push_back(replicas_exchange(cluster, facts, choice, stage));
   }
   // A tensor that several units use is summed between the first and the last stage.
   const auto& facts = input.facts.front();

@@ -7,6 +7,7 @@
 
 #include "bimetal/parallel/schedule/simulate.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/mesh/stage_memory.h"
 
 namespace bimetal::plan {
 
@@ -23,8 +24,9 @@ Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, std
 /// where stages are not even().
 double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica);
 
-/// Micro-batches whose activations a replica has at a time.
-double under_way(const MeshChoice& choice, std::size_t stage, std::size_t replica);
+/// What a replica has of its stage that is no unit's own.
+StageLoad load_of(const MeshInput& input, const MeshChoice& choice, std::size_t stage,
+                  std::size_t replica, double shard);
 
 /// Seconds in which what unit `last` gives crosses from a stage to the next, and its gradient back.
 std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
@@ -39,7 +41,8 @@ std::vector<parallel::schedule::PieceCost> stage_costs(const MeshInput& input,
 std::vector<std::vector<double>> slowness_of(const MeshInput& input, const Cluster& cluster,
                                              const MeshChoice& choice);
 
-/// What the replicas of each stage, and the stages that share parameters, exchange behind a step.
+/// What the replicas of each stage, and the stages that share parameters, exchange beside a step;
+/// nothing hides it.
 std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
                               const MeshChoice& choice);
 

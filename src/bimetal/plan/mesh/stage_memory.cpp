@@ -1,15 +1,15 @@
 #include "bimetal/plan/mesh/stage_memory.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace bimetal::plan {
 namespace {
 
-/// Flat tensors of gradients that are being filled or on their way to whoever keeps their sums. At
-/// level 1, whose gradients wait whole, the one that is being filled is there twice.
-double gradients_passing(int level) {
-  return level < 1 ? 0 : level == 1 ? 1 : 4;
+/// Flat tensors of gradients on their way, beside the one that is being filled (gradient_shards.h).
+constexpr double kFlatsSent = 3;
+
+double bytes_of(const ModelFacts& facts, double elements) {
+  return elements * facts.element_bytes;
 }
 
 /// What autocast copies of a unit's parameters, once for all micro-batches of a step.
@@ -17,78 +17,156 @@ double copies_of(const ModelFacts& facts, const UnitFacts& unit) {
   return static_cast<double>(unit.halved) * facts.half_bytes;
 }
 
-/// A figure without the copies that are in it.
-double own_bytes(const Linear& figure, double copies, const StageLoad& load) {
-  return std::max(0.0, figure.at(load.at_once) - copies);
-}
+/// Units that are computed again together, or the last of a piece, whose activations stay
+/// (task/segments.h): backward begins with these.
+struct Group {
+  std::size_t units = 0;
+  double input = 0, saved = 0;  ///< of a micro-batch
+  double beyond = 0;     ///< the most that one needs for a time, beside what all have saved
+  double again = 0;      ///< the most that all need where they are computed again, but gradients
+  double gradients = 0;  ///< of its parameters, which then come together
+  double copies = 0;     ///< of its parameters
+};
 
-double copies_from(const ModelFacts& facts, std::size_t begin) {
-  double bytes = 0;
-  for (auto u = begin; u < facts.units.size(); ++u) bytes += copies_of(facts, facts.units[u]);
-  return bytes;
-}
+/// Goes through a device's units in their order and adds up what they come to.
+class StageWalk {
+ public:
+  StageWalk(const ModelFacts& facts, const StageLoad& load) : facts_(facts), load_(load) {}
 
-/// Of one unit, beyond what it keeps for every micro-batch in flight. `behind`: copies for it and
-/// those behind it.
-double passing_of(const ModelFacts& facts, const UnitFacts& unit, double behind,
-                  const StageLoad& load) {
-  const double copies = copies_of(facts, unit);
-  const double most = std::max(own_bytes(unit.backward_peak, behind, load),
-                               own_bytes(unit.forward_peak, copies, load));
-  const double activations = load.keeping.recomputed_at_once > 0
-                                 ? most
-                                 : std::max(0.0, most - own_bytes(unit.saved, copies, load));
-  return activations + gradients_passing(load.keeping.level) *
-                           static_cast<double>(unit.parameters) * facts.element_bytes;
-}
+  /// Another piece begins with that unit.
+  void begin(std::size_t unit) {
+    end_piece();
+    next_ = unit;
+    behind_ = 0;
+    for (auto u = unit; u < facts_.units.size(); ++u) behind_ += copies_of(facts_, facts_.units[u]);
+    tied_ = tied_frozen_ = 0;
+    for (std::size_t u = 0; u < unit; ++u) {
+      tied_ += static_cast<double>(facts_.units[u].shared);
+      tied_frozen_ += facts_.units[u].frozen_shared;
+    }
+  }
 
-/// Of the same size as these copies are their gradients, which are cast to the parameters' type one
-/// by one in the first micro-batch that uses a copy. In later ones autograd, which goes by the age
-/// of what it has noted, leaves all of them to the end. A unit that is computed again makes its
-/// own. Where parameters come in half there are none.
-double autocast_bytes(double copies, const StageLoad& load) {
-  if (load.keeping.level > 2) return 0;
-  return load.keeping.recomputed_at_once > 0 ? copies : 2 * copies;
-}
+  void add() {
+    const auto& unit = facts_.units[next_];
+    add_kept(unit);
+    if (open_.units > 0 && open_.units == load_.keeping.recomputed_at_once) drop();
+    if (open_.units == 0 && next_ > 0) {
+      open_.input = facts_.units[next_ - 1].output.at(load_.at_once);
+    }
+    add_activations(unit);
+    ++open_.units;
+    ++next_;
+  }
 
-/// Of all states of its stage those that this device keeps.
-double shard_of_states(const StageLoad& load) {
-  return load.keeping.level > 0 ? load.shard : 1;
-}
+  /// Of so many pieces like the one that was walked through, or of all that were.
+  MemoryUse use(double pieces = 1) const {
+    const auto& keeping = load_.keeping;
+    const bool last = next_ == facts_.units.size();
+    const double shared = pieces * shared_ + (last ? tied_ : 0), own = pieces * own_;
+    const double frozen = pieces * frozen_ + (last ? tied_frozen_ : 0);
+    MemoryUse use;
+    use.parameters = pieces * whole_ + bytes_of(facts_, shared) + frozen;
+    // The gradient of one that another stage has, too, is whole to the end of a step.
+    use.gradients = bytes_of(facts_, own * (keeping.level > 1 ? load_.shard : 1) + shared);
+    use.optimizer = facts_.state_bytes * (own + shared) * (keeping.level > 0 ? load_.shard : 1);
+    if (keeping.optimizer == Place::Disk) use.optimizer = std::min(use.optimizer, kDiskWindow);
+    use.buffers = on_their_way(bytes_of(facts_, own), bytes_of(facts_, own + shared));
+    use.activations = pieces * (load_.in_flight * (kept_ + open_.input + open_.saved) + copies_ +
+                                copied(open_)) +
+                      std::max(passing_, passing());
+    return use;
+  }
 
-/// What is in memory of states that are on a disk, of so many elements.
-double window(const ModelFacts& facts, double elements, const StageLoad& load) {
-  if (load.keeping.optimizer != Place::Disk) return 0;
-  return std::min(kDiskWindow, shard_of_states(load) * facts.state_bytes * elements);
-}
+ private:
+  /// In a step all are whole. At level 3 a shard lies apart but where it is a part of that
+  /// (shard/flat_parameters.h).
+  void add_kept(const UnitFacts& unit) {
+    const auto own = static_cast<double>(unit.parameters);
+    own_ += own;
+    shared_ += static_cast<double>(unit.shared);
+    frozen_ += unit.frozen;
+    whole_ += bytes_of(facts_, own);
+    open_flat_ += bytes_of(facts_, own);
+    largest_flat_ = std::max(largest_flat_, open_flat_);
+    if (load_.keeping.level > 2 || open_flat_ >= load_.bucket_bytes) open_flat_ = 0;
+    if (load_.keeping.level < 3) return;
+    whole_ += bytes_of(facts_, static_cast<double>(unit.halved + unit.resident) * load_.shard);
+    whole_ -= static_cast<double>(unit.halved) * (facts_.element_bytes - facts_.half_bytes);
+  }
 
-/// What a unit alone uses, whole as in a step. At level 3 a shard lies apart but where it is a part
-/// of that (shard/flat_parameters.h).
-double whole_bytes(const ModelFacts& facts, const UnitFacts& unit, const StageLoad& load) {
-  const double whole = static_cast<double>(unit.parameters) * facts.element_bytes;
-  if (load.keeping.level < 3) return whole;
-  const double apart =
-      static_cast<double>(unit.halved + unit.resident) * facts.element_bytes * load.shard;
-  return whole - static_cast<double>(unit.halved) * (facts.element_bytes - facts.half_bytes) +
-         apart;
-}
+  /// A figure without the copies in it, which are counted by themselves.
+  double at_once(const Linear& figure, double copies) const {
+    return std::max(0.0, figure.at(load_.at_once) - copies);
+  }
 
-/// What a parameter takes beside itself. The gradient of one that another stage has, too, is whole
-/// to the end of a step.
-double beside(const ModelFacts& facts, const StageLoad& load, bool shared) {
-  const bool on_disk = load.keeping.optimizer == Place::Disk;
-  const double states = on_disk ? 0 : facts.state_bytes * shard_of_states(load);
-  const double gradient =
-      facts.element_bytes * (load.keeping.level > 1 && !shared ? load.shard : 1);
-  const double bucket = load.replicas > 1 && load.keeping.level == 0 ? facts.element_bytes : 0;
-  return gradient + states + bucket;
-}
+  void add_activations(const UnitFacts& unit) {
+    const double copies = copies_of(facts_, unit), saved = at_once(unit.saved, copies);
+    // In backward those for the units behind it are still there.
+    const double most =
+        std::max(at_once(unit.backward_peak, behind_), at_once(unit.forward_peak, copies));
+    behind_ -= copies;
+    open_.beyond = std::max(open_.beyond, most - saved);
+    // Gradients of those before it have not come yet.
+    open_.again = std::max(open_.again, open_.saved - open_.gradients + most);
+    open_.saved += saved;
+    open_.gradients += bytes_of(facts_, static_cast<double>(unit.parameters));
+    open_.copies += copies;
+  }
 
-double tied_elements(const ModelFacts& facts, std::size_t begin) {
-  double shared = 0;
-  for (std::size_t u = 0; u < begin; ++u) shared += static_cast<double>(facts.units[u].shared);
-  return shared;
-}
+  /// Of the same size as copies are their gradients, which are cast to the parameters' type one by
+  /// one in the first micro-batch that uses a copy. In later ones autograd, which goes by the age
+  /// of what it has noted, leaves all of them to the end. Units that are computed again make their
+  /// own. Where parameters come in half there are no copies.
+  double copied(const Group& group) const { return load_.keeping.level > 2 ? 0 : 2 * group.copies; }
+
+  /// What a piece needs for a time. By the time that a group is computed again what the last one
+  /// has saved of that micro-batch is gone, but for the output, and its gradient is there.
+  double passing() const {
+    const bool hands_on = next_ > 0 && next_ < facts_.units.size();
+    const double output = hands_on ? facts_.units[next_ - 1].output.at(load_.at_once) : 0;
+    return std::max(open_.beyond, again_ - open_.saved + 2 * output);
+  }
+
+  /// The activations of the open group, which is not the last.
+  void drop() {
+    kept_ += open_.input;
+    copies_ += copied(open_) / 2;
+    again_ = std::max(again_, open_.again + open_.gradients);
+    open_ = {};
+  }
+
+  void end_piece() {
+    passing_ = std::max(passing_, passing());
+    kept_ += open_.input + open_.saved;
+    copies_ += copied(open_);
+    again_ = 0;
+    open_ = {};
+  }
+
+  /// `own`: bytes of what this stage alone has; `all`: with what others have, too.
+  double on_their_way(double own, double all) const {
+    if (load_.keeping.level == 0) return load_.replicas > 1 ? all : 0;
+    if (load_.keeping.level > 1) return (1 + kFlatsSent) * largest_flat_;
+    // Gradients wait whole, until they are in a flat tensor; of those that are sent there are sums.
+    const double sums = load_.replicas > 1 ? kFlatsSent * load_.shard : 0;
+    return std::min(own, (1 + sums) * largest_flat_);
+  }
+
+  const ModelFacts& facts_;
+  const StageLoad& load_;
+  std::size_t next_ = 0;
+  double own_ = 0, shared_ = 0;            ///< elements
+  double tied_ = 0;                        ///< elements of units before the piece that others share
+  double whole_ = 0;                       ///< bytes of what is own, as a step has it
+  double frozen_ = 0, tied_frozen_ = 0;    ///< bytes
+  double open_flat_ = 0, largest_flat_ = 0;
+  double behind_ = 0;   ///< bytes of copies for the next unit and those behind it, as measured
+  double kept_ = 0;     ///< of each micro-batch in flight, but for the open group
+  double copies_ = 0;   ///< and their gradients, likewise
+  double again_ = 0;    ///< the most that a group of this piece needs that is computed again
+  double passing_ = 0;  ///< of pieces before
+  Group open_;
+};
 
 }  // namespace
 
@@ -101,60 +179,32 @@ double in_flight(parallel::schedule::Kind kind, std::size_t stage, std::size_t s
   return std::min(all, static_cast<double>(stages));
 }
 
-double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& load) {
-  const auto& own = facts.units[unit];
-  // A shared tensor is in the stages of both of its ends; which these are is not known here.
-  const double bytes =
-      whole_bytes(facts, own, load) +
-      static_cast<double>(own.parameters) * beside(facts, load, false) +
-      static_cast<double>(own.shared) * (facts.element_bytes + beside(facts, load, true)) +
-      autocast_bytes(copies_of(facts, own), load);
-  const double each = load.keeping.recomputed_at_once > 0
-                          ? (unit > 0 ? facts.units[unit - 1].output.at(load.at_once) : 0)
-                          : own_bytes(own.saved, copies_of(facts, own), load);
-  return bytes + load.in_flight * each;
-}
-
-double passing_bytes(const ModelFacts& facts, const StageLoad& load) {
-  double most = 0, behind = copies_from(facts, 0);
-  for (const auto& unit : facts.units) {
-    most = std::max(most, passing_of(facts, unit, behind, load));
-    behind -= copies_of(facts, unit);
-  }
-  return most + window(facts, static_cast<double>(facts.elements()), load);
-}
-
-double tied_bytes(const ModelFacts& facts, std::size_t begin, const StageLoad& load) {
-  return tied_elements(facts, begin) * (facts.element_bytes + beside(facts, load, true));
-}
-
-double stage_bytes(const ModelFacts& facts, std::size_t begin, std::size_t end,
-                   const StageLoad& load) {
-  const UnitRange all{begin, end};
-  return stage_bytes(facts, std::span(&all, 1), load);
-}
-
-double stage_bytes(const ModelFacts& facts, std::span<const UnitRange> pieces,
-                   const StageLoad& load) {
-  double sum = 0, passing = 0, elements = 0;
+MemoryUse stage_use(const ModelFacts& facts, std::span<const UnitRange> pieces,
+                    const StageLoad& load) {
+  StageWalk walk(facts, load);
   for (const auto& [begin, end] : pieces) {
-    double behind = copies_from(facts, begin);
-    for (auto u = begin; u < end; ++u) {
-      const auto& unit = facts.units[u];
-      sum += unit_bytes(facts, u, load);
-      passing = std::max(passing, passing_of(facts, unit, behind, load));
-      behind -= copies_of(facts, unit);
-      elements += static_cast<double>(unit.elements());
-    }
-    if (end < facts.units.size()) continue;
-    sum += tied_bytes(facts, begin, load);
-    elements += tied_elements(facts, begin);
+    walk.begin(begin);
+    for (auto unit = begin; unit < end; ++unit) walk.add();
   }
-  return sum + passing + window(facts, elements, load);
+  return walk.use();
 }
 
-double scale_to(double least, double room) {
-  return least > 0 && std::isfinite(least) ? least / room : 1;
+double stage_bytes(const ModelFacts& facts, const UnitRange& piece, const StageLoad& load) {
+  return stage_use(facts, std::span(&piece, 1), load).model();
+}
+
+std::vector<bool> fitting_ends(std::span<const StageDevice> devices, std::size_t begin,
+                               double pieces) {
+  std::vector<bool> fit(devices.front().facts->units.size() - begin, true);
+  for (const auto& [facts, load, room] : devices) {
+    StageWalk walk(*facts, load);
+    walk.begin(begin);
+    for (std::size_t units = 0; units < fit.size(); ++units) {
+      walk.add();
+      fit[units] = fit[units] && walk.use(pieces).model() <= room;
+    }
+  }
+  return fit;
 }
 
 }  // namespace bimetal::plan

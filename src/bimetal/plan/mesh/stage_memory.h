@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/plan/memory/memory_use.h"
@@ -16,6 +17,9 @@ struct StageLoad {
   double at_once = 1;           ///< samples of a micro-batch that this device computes
   double in_flight = 1;         ///< micro-batches whose activations it has at a time
   Keeping keeping = {};         ///< level over the replicas
+  /// Gradients travel in flat tensors of at least so much, level 3's unit by unit.
+  double bucket_bytes = 0;
+  friend bool operator==(const StageLoad&, const StageLoad&) = default;
 };
 
 /// Units [begin, end).
@@ -27,28 +31,27 @@ struct UnitRange {
 double in_flight(parallel::schedule::Kind kind, std::size_t stage, std::size_t stages,
                  int micro_batches);
 
-/// What a unit adds to a stage that has it: parameters, what autocast copies of them and, unless
-/// units are computed again, the copies' gradients; gradients (those of earlier micro-batches
-/// wait), states, buckets of replicas, and activations of all micro-batches in flight.
-double unit_bytes(const ModelFacts& facts, std::size_t unit, const StageLoad& load);
+/// Of the `pieces` of the model that one device has, by kind, at their peak: parameters, gradients
+/// (those of earlier micro-batches wait), states, buckets of replicas or gradients on their way,
+/// and activations: of all micro-batches in flight what forward leaves, what a unit or a group of
+/// units that is computed again needs for a time, what autocast copies of parameters and the
+/// copies' gradients. The last piece of the model has tensors that units before it use, too.
+MemoryUse stage_use(const ModelFacts& facts, std::span<const UnitRange> pieces,
+                    const StageLoad& load);
+/// All of that together, of one piece.
+double stage_bytes(const ModelFacts& facts, const UnitRange& piece, const StageLoad& load);
 
-/// The most that one unit of the model needs for the time of its own forward or backward: from
-/// level 1 on with gradients that are on their way.
-double passing_bytes(const ModelFacts& facts, const StageLoad& load);
+/// A device that is to have a stage.
+struct StageDevice {
+  const ModelFacts* facts = nullptr;
+  StageLoad load = {};
+  double room = 0;  ///< bytes
+  friend bool operator==(const StageDevice&, const StageDevice&) = default;
+};
 
-/// What the last stage, from unit `begin` on, has of tensors that units before it use, too: GPT-2's
-/// head of the embedding.
-double tied_bytes(const ModelFacts& facts, std::size_t begin, const StageLoad& load);
-
-/// Of the units [begin, end) together, at their peak.
-double stage_bytes(const ModelFacts& facts, std::size_t begin, std::size_t end,
-                   const StageLoad& load);
-/// Of several pieces of the model that one device has.
-double stage_bytes(const ModelFacts& facts, std::span<const UnitRange> pieces,
-                   const StageLoad& load);
-
-/// What to multiply a replica's bytes by, which has `room` for them, where all of its stage are
-/// held to the `least` room that one of them has.
-double scale_to(double least, double room);
+/// Whether all of these have room for `pieces` pieces like the units [begin, end), of which one is
+/// at work at a time: for every end from begin + 1 on.
+std::vector<bool> fitting_ends(std::span<const StageDevice> devices, std::size_t begin,
+                               double pieces = 1);
 
 }  // namespace bimetal::plan

@@ -261,12 +261,8 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
   const auto& of_stage = choice.stages[stage];
   const double own = at_once(choice, stage, replica);
   if (choice.scheme == Scheme::Pipeline) {
-    return stage_bytes(part, of_stage.begin, of_stage.end,
-                       {.replicas = replicas,
-                        .shard = shard,
-                        .at_once = own,
-                        .in_flight = under_way(choice, stage, replica),
-                        .keeping = choice.keeping});
+    return stage_bytes(part, {of_stage.begin, of_stage.end},
+                       load_of(whole_, choice, stage, replica, shard));
   }
   return memory_use(part, choice.keeping,
                     {.ranks = static_cast<int>(replicas),

@@ -92,9 +92,7 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
   if (!input) return;
   const auto plan = plan::plan_memory(*input);
   for (const auto& rank : input->ranks) shards_.push_back(rank.load.shard);
-  std::vector<progress::MemoryReport> uses;
-  for (const auto& use : plan.asked().uses) uses.push_back(planned(use));
-  take_plan(std::move(uses));
+  take_plan(plan.asked().uses);
   // Micro-batches that do not fit are halved as they fail.
   const auto least = plan::at_least(*input, /*recompute=*/true);
   const auto least_plan = plan::plan_memory(least);
@@ -109,8 +107,9 @@ void MemoryCheck::refuse(const std::string& advice, progress::Observer& observer
               advice + "\nTo try it all the same: train.check_memory=\"warn\".");
 }
 
-void MemoryCheck::take_plan(std::vector<progress::MemoryReport> by_rank) {
-  plan_ = std::move(by_rank);
+void MemoryCheck::take_plan(const std::vector<plan::MemoryUse>& by_rank) {
+  plan_.clear();
+  for (const auto& use : by_rank) plan_.push_back(planned(use));
   const auto& mine = plan_[static_cast<std::size_t>(group_.rank())];
   device::keep_at_most(static_cast<std::size_t>(mine.kept));
 }

@@ -38,7 +38,7 @@ class MemoryCheck {
                                            std::vector<double> speeds = {});
   /// A plan of others, by rank, of all of them; what it says is kept of freed memory counts from
   /// now on.
-  void take_plan(std::vector<progress::MemoryReport> by_rank);
+  void take_plan(const std::vector<plan::MemoryUse>& by_rank);
   /// What train.check_memory makes of a job that will not fit: Error(OutOfMemory), or a notice.
   void refuse(const std::string& advice, progress::Observer& observer) const;
 

@@ -84,12 +84,13 @@ void write(WireWriter& writer, const plan::ModelFacts& facts) {
     writer.i64(unit.shared);
     writer.i64(unit.resident);
     writer.i64(unit.halved);
+    writer.f64(unit.frozen);
+    writer.f64(unit.frozen_shared);
     for (const auto* line : lines_of(unit)) write(writer, *line);
     write(writer, unit.in_parts);
   }
   writer.i32(facts.element_bytes);
   writer.f64(facts.state_bytes);
-  writer.f64(facts.frozen_bytes);
   writer.f64(facts.batch_bytes);
   writer.i64(facts.sample_weight);
   writer.i32(facts.by_units ? 1 : 0);
@@ -105,12 +106,13 @@ plan::ModelFacts read_facts(WireReader& reader) {
     unit.shared = reader.i64();
     unit.resident = reader.i64();
     unit.halved = reader.i64();
+    unit.frozen = reader.f64();
+    unit.frozen_shared = reader.f64();
     for (auto* line : lines_of(unit)) *line = read_line(reader);
     unit.in_parts = read_parts(reader);
   }
   facts.element_bytes = reader.i32();
   facts.state_bytes = reader.f64();
-  facts.frozen_bytes = reader.f64();
   facts.batch_bytes = reader.f64();
   facts.sample_weight = reader.i64();
   facts.by_units = reader.i32() != 0;
@@ -281,7 +283,8 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
                      .sequences = job.mesh.sequence_parallel});
   if (facts) mine.facts = *facts;
   mine.facts.by_units = size.by_units;  // as it trains at level 3, however it was measured
-  mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size());
+  const auto stages = static_cast<std::size_t>(std::max<std::int64_t>(1, job.mesh.stages));
+  mine.units_at_once = recomputed_at_once(job.train.recompute, mine.facts.units.size() / stages);
   mine.may_recompute = job.train.recompute == "auto";
   mine.optimizer = place_named(job.zero.offload_optimizer);
   mine.parameters = place_named(job.zero.offload_parameters);

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,27 @@ void count_forms(const task::Model& model, const Owners& owners, const UnitMeasu
   }
 }
 
+/// What is not trained takes room on every stage that uses it, and has neither gradient nor state.
+void count_frozen(const task::Model& model, plan::ModelFacts& facts) {
+  struct Use {
+    std::size_t first;
+    bool shared = false;
+  };
+  std::map<const void*, Use> known;
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    for (const auto* const tensors : {&model.units[u].parameters, &model.units[u].buffers}) {
+      for (const auto& [name, tensor] : *tensors) {
+        if (tensor.requires_grad()) continue;
+        const auto bytes = static_cast<double>(tensor.nbytes());
+        const auto [place, fresh] = known.try_emplace(tensor.unsafeGetTensorImpl(), Use{u});
+        auto& [first, shared] = place->second;
+        if (fresh) facts.units[u].frozen += bytes;
+        if (first != u && !std::exchange(shared, true)) facts.units[first].frozen_shared += bytes;
+      }
+    }
+  }
+}
+
 plan::ModelFacts facts_of(const DryRun& dry, std::int64_t few, const std::vector<UnitRun>& small,
                           std::int64_t many, const std::vector<UnitRun>& large, double slower) {
   plan::ModelFacts facts;
@@ -56,12 +78,7 @@ plan::ModelFacts facts_of(const DryRun& dry, std::int64_t few, const std::vector
     auto& unit = facts.units[owners.unit[i]];
     (owners.shared[i] ? unit.shared : unit.parameters) += owners.tensors[i].numel();
   }
-  for (const auto& [name, tensor] : dry.model().named_parameters()) {
-    if (!tensor.requires_grad()) facts.frozen_bytes += static_cast<double>(tensor.nbytes());
-  }
-  for (const auto& [name, tensor] : dry.model().named_buffers()) {
-    facts.frozen_bytes += static_cast<double>(tensor.nbytes());
-  }
+  count_frozen(dry.model(), facts);
   return facts;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace bimetal::train {
@@ -27,7 +26,7 @@ std::int64_t samples_of_pipeline(const parallel::MeshShape& shape, std::int64_t 
 
 StageNeeds::StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
                        const parallel::MeshShape& shape, int micro_batches)
-    : measured_(std::move(measured)),
+    : measured_(std::make_shared<const plan::MemoryInput>(std::move(measured))),
       shape_(shape),
       kind_(parallel::schedule::kind_named(job.mesh.schedule)),
       samples_(samples_of_pipeline(shape, job.train.global_batch)),
@@ -37,13 +36,13 @@ StageNeeds::StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
       shards_(shards_of(job.zero)) {}
 
 const plan::RankMemory& StageNeeds::rank(int number) const {
-  return measured_.ranks[static_cast<std::size_t>(number)];
+  return measured_->ranks[static_cast<std::size_t>(number)];
 }
 
 /// Ranks of a host share what that has.
 double StageNeeds::room_of(int number) const {
   const auto& own = rank(number);
-  const auto sharing = std::ranges::count(measured_.ranks, own.pool, &plan::RankMemory::pool);
+  const auto sharing = std::ranges::count(measured_->ranks, own.pool, &plan::RankMemory::pool);
   return std::min(own.room, own.pool_room / static_cast<double>(sharing));
 }
 
@@ -77,95 +76,46 @@ plan::StageLoad StageNeeds::load_of(int number) const {
                                                        static_cast<std::size_t>(shape_.stages),
                                                        micro_batches_)
                                      : under_way(shape_, stage, micro_batches_),
-          .keeping = plan::asked_of(measured_, rank(number))};
+          .keeping = plan::asked_of(*measured_, rank(number)),
+          .bucket_bytes = rank(number).load.bucket_bytes};
 }
 
-/// For the units of one of the `pieces`, the `last` of the model or not.
-double StageNeeds::room_for(int number, bool last, double part, std::size_t pieces) const {
-  const auto& facts = rank(number).facts;
-  const auto load = load_of(number);
-  const double room = part * room_of(number) - plan::passing_bytes(facts, load);
-  const double tied = last ? plan::tied_bytes(facts, facts.units.size() - 1, load) : 0;
-  return std::max(0.0, room * shape_.stages / static_cast<double>(pieces) - tied);
-}
-
-parallel::pipeline::PieceMemory StageNeeds::within(double part, std::size_t pieces) const {
-  const auto units = rank(0).facts.units.size();
+parallel::schedule::FittingEnds StageNeeds::within(double part, std::size_t pieces) const {
   const auto stages = static_cast<std::size_t>(shape_.stages);
-  parallel::pipeline::PieceMemory memory{
-      .bytes = std::vector(pieces, std::vector<double>(units)),
-      .room = std::vector<double>(pieces, std::numeric_limits<double>::infinity())};
-  for (std::size_t piece = 0; piece < pieces; ++piece) {
-    std::vector<int> replicas;
-    for (int number = 0; number < ranks(); ++number) {
-      const auto stage = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
-      if (stage == piece % stages) replicas.push_back(number);
-    }
-    const bool last = piece + 1 == pieces;
-    auto& least = memory.room[piece];
-    for (const int number : replicas) {
-      least = std::min(least, room_for(number, last, part, pieces));
-    }
-    for (const int number : replicas) {
-      const double scale = plan::scale_to(least, room_for(number, last, part, pieces));
-      const auto load = load_of(number);
-      for (std::size_t unit = 0; unit < units; ++unit) {
-        auto& most = memory.bytes[piece][unit];
-        most = std::max(most, scale * plan::unit_bytes(rank(number).facts, unit, load));
-      }
-    }
+  std::vector<std::vector<plan::StageDevice>> devices(stages);
+  for (int number = 0; number < ranks(); ++number) {
+    const auto stage = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
+    devices[stage].push_back({.facts = &rank(number).facts,
+                              .load = load_of(number),
+                              .room = part * room_of(number)});
   }
-  return memory;
+  const double of_rank = static_cast<double>(pieces) / shape_.stages;
+  return [devices = std::move(devices), of_rank, facts_of = measured_](std::size_t piece,
+                                                                       std::size_t begin) {
+    return plan::fitting_ends(devices[piece % devices.size()], begin, of_rank);
+  };
 }
 
-std::vector<plan::UnitRange> StageNeeds::pieces_of(int number,
-                                                   const std::vector<std::size_t>& begins) const {
-  const auto units = rank(number).facts.units.size();
+/// Of its pieces together.
+plan::MemoryUse StageNeeds::use_of(int number, const std::vector<std::size_t>& begins) const {
+  const auto& facts = rank(number).facts;
   std::vector<plan::UnitRange> own;
   auto piece = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
   for (; piece < begins.size(); piece += static_cast<std::size_t>(shape_.stages)) {
-    own.push_back({begins[piece], piece + 1 < begins.size() ? begins[piece + 1] : units});
+    const bool last = piece + 1 == begins.size();
+    own.push_back({begins[piece], last ? facts.units.size() : begins[piece + 1]});
   }
-  return own;
+  return plan::stage_use(facts, own, load_of(number));
 }
 
-double StageNeeds::bytes_of(int number, const std::vector<std::size_t>& begins) const {
-  return plan::stage_bytes(rank(number).facts, pieces_of(number, begins), load_of(number));
-}
-
-double StageNeeds::elements_of(int number, const std::vector<std::size_t>& begins) const {
-  double elements = 0;
-  for (const auto& [begin, end] : pieces_of(number, begins)) {
-    const auto& units = rank(number).facts.units;
-    for (auto unit = begin; unit < end; ++unit) {
-      elements += static_cast<double>(units[unit].elements());
-    }
-  }
-  return elements;
-}
-
-std::vector<progress::MemoryReport> StageNeeds::planned(
-    const std::vector<std::size_t>& begins) const {
-  std::vector<progress::MemoryReport> all;
+std::vector<plan::MemoryUse> StageNeeds::planned(const std::vector<std::size_t>& begins) const {
+  std::vector<plan::MemoryUse> all;
   for (int number = 0; number < ranks(); ++number) {
-    const auto& own = rank(number);
-    const auto load = load_of(number);
-    const double bytes = bytes_of(number, begins), elements = elements_of(number, begins);
-    const double whole = elements * own.facts.element_bytes;
-    const bool on_disk = load.keeping.optimizer == plan::Place::Disk;
-    const double states =
-        elements * own.facts.state_bytes * (load.keeping.level > 0 ? load.shard : 1);
-    progress::MemoryReport use{.program = own.program,
-                               .parameters = whole,
-                               .gradients = load.keeping.level > 1 ? whole * load.shard : whole,
-                               .optimizer = on_disk ? std::min(states, plan::kDiskWindow) : states,
-                               .buffers = load.keeping.level == 0 && load.replicas > 1 ? whole : 0};
-    use.activations =
-        std::max(0.0, bytes - use.parameters - use.gradients - use.optimizer - use.buffers);
-    if (own.load.keeps_freed) {
-      use.kept = plan::kept_beside(bytes, room_of(number) - bytes);
+    auto use = use_of(number, begins);
+    use.program = rank(number).program;
+    if (rank(number).load.keeps_freed) {
+      use.kept = plan::kept_beside(use.model(), room_of(number) - use.model());
     }
-    use.planned = use.program + bytes + use.kept;
     all.push_back(use);
   }
   return all;
@@ -181,7 +131,7 @@ StageNeeds StageNeeds::at_least() const {
 std::optional<std::string> StageNeeds::lacking(const std::vector<std::size_t>& begins) const {
   const auto least = at_least();
   for (int number = 0; number < ranks(); ++number) {
-    const double bytes = least.bytes_of(number, begins), room = room_of(number);
+    const double bytes = least.use_of(number, begins).model(), room = room_of(number);
     if (bytes <= (1 + plan::kDoubt) * room) continue;
     const char* const remedy =
         cuts_given_ ? "leave mesh.cuts out, so that stages are as large as memory allows, or " : "";

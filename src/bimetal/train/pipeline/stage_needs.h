@@ -3,16 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/mesh/mesh.h"
-#include "bimetal/parallel/pipeline/measured_cut.h"
+#include "bimetal/parallel/schedule/cut.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/stage_memory.h"
-#include "bimetal/progress/report.h"
 
 namespace bimetal::train {
 
@@ -28,10 +28,10 @@ class StageNeeds {
              const parallel::MeshShape& shape, int micro_batches);
 
   /// For a cut into `pieces` that takes no more than this part of each rank's room.
-  parallel::pipeline::PieceMemory within(double part, std::size_t pieces) const;
+  parallel::schedule::FittingEnds within(double part, std::size_t pieces) const;
 
   /// By rank, of a model whose pieces begin with these units.
-  std::vector<progress::MemoryReport> planned(const std::vector<std::size_t>& begins) const;
+  std::vector<plan::MemoryUse> planned(const std::vector<std::size_t>& begins) const;
 
   /// The same in micro-batches of one sample, which training comes to by itself where memory fails.
   StageNeeds at_least() const;
@@ -44,13 +44,10 @@ class StageNeeds {
   const plan::RankMemory& rank(int number) const;
   double room_of(int number) const;
   std::vector<double> shards_of(const job::ZeroConfig& zero) const;
-  double room_for(int number, bool last, double part, std::size_t pieces) const;
   plan::StageLoad load_of(int number) const;
-  double bytes_of(int number, const std::vector<std::size_t>& begins) const;
-  double elements_of(int number, const std::vector<std::size_t>& begins) const;
-  std::vector<plan::UnitRange> pieces_of(int number, const std::vector<std::size_t>& begins) const;
+  plan::MemoryUse use_of(int number, const std::vector<std::size_t>& begins) const;
 
-  plan::MemoryInput measured_;
+  std::shared_ptr<const plan::MemoryInput> measured_;
   parallel::MeshShape shape_;
   parallel::schedule::Kind kind_;
   std::int64_t samples_;  ///< of a step that go through a pipeline

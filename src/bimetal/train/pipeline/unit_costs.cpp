@@ -185,7 +185,7 @@ std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& me
                                      const parallel::MeshShape& shape, std::size_t pieces,
                                      int micro_batches, const StageNeeds* needs) {
   using parallel::pipeline::measured_cut;
-  std::vector<parallel::pipeline::PieceMemory> rooms;
+  std::vector<parallel::schedule::FittingEnds> rooms;
   if (needs) {
     for (const double part : {1 - plan::kDoubt, 1.0, 1 + plan::kDoubt}) {
       rooms.push_back(needs->within(part, pieces));
