@@ -27,6 +27,7 @@ namespace bimetal::parallel::shard {
 struct ShardedModel::Impl {
   Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
 
+  bool in_half() const;
   void make_flats();
   GroupRoom room_of_whole();
   void make_pieces();
@@ -55,6 +56,9 @@ struct ShardedModel::Impl {
   void take_part_in_one();
   void agree_on_used();
   void make_renewal();
+  void show_exact();
+  void show_whole();
+  void widen_gradients();
 
   comm::Group group;
   ShardedModelOptions options;
@@ -84,6 +88,7 @@ struct ShardedModel::Impl {
   std::shared_ptr<std::vector<std::int32_t>> most_passes;  ///< of any rank in this step
   int stage_passes = 0;                                    ///< of this one, so far
   bool joined_others = false;
+  bool exact = false;  ///< what is whole in half is shown in its own type
 };
 
 }  // namespace bimetal::parallel::shard
