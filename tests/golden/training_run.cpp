@@ -14,7 +14,6 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
-#include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
@@ -176,7 +175,7 @@ class Worker {
     if (staged_) return staged_->among(model);
     const task::ModelState state(model);
     auto parameters = state.parameters;
-    if (plan_.zero_level == 3) {
+    if (plan_.zero_level == 3 || (sharded_ && plan_.form.half)) {
       const int root = tensor_ ? parallel::shard::ShardedModel::kEveryRank : 0;
       parameters = sharded_->gather([](const auto& piece) { return piece.tensor; }, root);
     }
@@ -223,8 +222,7 @@ class Worker {
     const bool adam = plan_.optimizer == Optimizer::adam || plan_.optimizer == Optimizer::adamw;
     if (!sharded_ || !adam) return make_optimizer(plan_.optimizer, optimized(model));
     auto made = make_shard_optimizer(plan_, replicas_.rank(), optimized(model));
-    dynamic_cast<optim::MergedUpdate&>(*made).set_after_parameter(
-        [sharded = sharded_](const torch::Tensor& piece) { sharded->updated(piece); });
+    parallel::shard::follow_update(sharded_, *made);
     return made;
   }
 

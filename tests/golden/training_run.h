@@ -52,7 +52,7 @@ struct TrainingPlan {
   parallel::tensor::Between between = parallel::tensor::Between::whole;  ///< of these ranks
   /// Parameters of level 3, by rank in turn.
   std::vector<parallel::shard::Kept> kept = {parallel::shard::Kept::OnDevice};
-  parallel::shard::WholeForm form = {};  ///< of level 3
+  parallel::shard::WholeForm form = {};  ///< above level 0
   precision::Precision precision = precision::Precision::float32;
   /// Stages and replicas; where it has stages, shares are by replica, or where these are uneven the
   /// whole batch is one.

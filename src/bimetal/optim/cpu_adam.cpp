@@ -27,13 +27,15 @@ void require_possible(const torch::Tensor& parameter, bool amsgrad) {
 }
 
 /// Elements [offset, offset + count) of a parameter, whose moments are here.
-void update_part(const torch::Tensor& parameter, const torch::Tensor& gradient, std::int64_t offset,
-                 std::int64_t count, const torch::Tensor& mean, const torch::Tensor& square,
-                 const AdamNumbers& numbers) {
-  const auto part = parameter.view(-1).narrow(0, offset, count);
+template <typename Stepped>
+void update_part(const Stepped& one, std::int64_t offset, std::int64_t count,
+                 const torch::Tensor& mean, const torch::Tensor& square) {
+  const auto of = [&](const torch::Tensor& all) { return all.view(-1).narrow(0, offset, count); };
+  const auto part = of(one.parameter);
   const auto here = part.to(torch::kCPU);  // itself, on the CPU
-  adam_update({here, gradient.view(-1).narrow(0, offset, count).to(torch::kCPU), mean, square},
-              numbers);
+  adam_update({here, of(one.gradient).to(torch::kCPU), mean, square,
+               one.bfloat16.defined() ? of(one.bfloat16) : torch::Tensor()},
+              one.numbers);
   if (!part.is_cpu()) part.copy_(here);
 }
 
@@ -112,7 +114,8 @@ torch::Tensor CpuAdamOf<Base, State, Options>::step(LossClosure closure) {
       auto& state = state_of(parameter, place);
       state.step(state.step() + 1);
       numbers.step = state.step();
-      stepped.push_back({parameter, parameter.grad().contiguous(), &state, numbers});
+      stepped.push_back({parameter, parameter.grad().contiguous(), bfloat16_of_(parameter), &state,
+                         numbers});
       indices.push_back(place);
     }
   }
@@ -129,14 +132,14 @@ torch::Tensor CpuAdamOf<Base, State, Options>::step(LossClosure closure) {
 
 template <typename Base, typename State, typename Options>
 void CpuAdamOf<Base, State, Options>::step_in_memory(const Stepped& stepped) const {
-  const auto& [parameter, gradient, state, numbers] = stepped;
-  const auto total = parameter.numel();
-  const auto mean = state->exp_avg().view(-1), square = state->exp_avg_sq().view(-1);
-  const auto most = parameter.is_cpu() ? total : std::min(total, kStaged);
+  const auto total = stepped.parameter.numel();
+  const auto mean = stepped.state->exp_avg().view(-1);
+  const auto square = stepped.state->exp_avg_sq().view(-1);
+  const auto most = stepped.parameter.is_cpu() ? total : std::min(total, kStaged);
   for (std::int64_t offset = 0; offset < total; offset += most) {
     const auto count = std::min(most, total - offset);
-    update_part(parameter, gradient, offset, count, mean.narrow(0, offset, count),
-                square.narrow(0, offset, count), numbers);
+    update_part(stepped, offset, count, mean.narrow(0, offset, count),
+                square.narrow(0, offset, count));
   }
 }
 
@@ -148,7 +151,7 @@ void CpuAdamOf<Base, State, Options>::step_on_disk(const std::vector<std::size_t
   disk_->update(indices, [&](std::size_t index, std::int64_t offset, std::int64_t count,
                              const torch::Tensor& mean, const torch::Tensor& square) {
     const auto& one = *by_index.at(index);
-    update_part(one.parameter, one.gradient, offset, count, mean, square, one.numbers);
+    update_part(one, offset, count, mean, square);
     if (offset + count == one.parameter.numel()) after_parameter_(one.parameter);
   });
 }

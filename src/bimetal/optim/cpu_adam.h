@@ -42,13 +42,17 @@ class CpuAdamOf final : public Base, public MergedUpdate, public KeepsOnDisk {
     after_parameter_ = std::move(then);
   }
 
+  void set_bfloat16(std::function<torch::Tensor(const torch::Tensor& parameter)> of) override {
+    bfloat16_of_ = std::move(of);
+  }
+
   /// Error(InvalidArgument) for parameters or options that are none of the above, with nothing
   /// changed; StateFile's.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
  private:
   struct Stepped {
-    torch::Tensor parameter, gradient;
+    torch::Tensor parameter, gradient, bfloat16;
     State* state;
     AdamNumbers numbers;
   };
@@ -62,6 +66,9 @@ class CpuAdamOf final : public Base, public MergedUpdate, public KeepsOnDisk {
   std::unique_ptr<DiskMoments> disk_;
   double gradient_factor_ = 1;
   std::function<void(const torch::Tensor&)> after_parameter_ = [](const torch::Tensor&) {};
+  std::function<torch::Tensor(const torch::Tensor&)> bfloat16_of_ = [](const torch::Tensor&) {
+    return torch::Tensor();
+  };
 };
 
 using CpuAdam =

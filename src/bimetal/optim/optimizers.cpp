@@ -57,6 +57,19 @@ MadeOptimizer make_adam_like(const job::TrainConfig& config, Parameters paramete
   return make_with<Made>(config, std::move(parameters), dimensions, options);
 }
 
+/// Of parameters on the CPU by the merged update, unless they are what that cannot step.
+template <typename Here, typename Elsewhere, typename Options>
+MadeOptimizer make_adam(const job::TrainConfig& config, Parameters parameters,
+                        const Dimensions& dimensions) {
+  const bool here = std::ranges::all_of(parameters, [](const torch::Tensor& parameter) {
+    const auto type = parameter.scalar_type();
+    return parameter.is_cpu() && parameter.is_contiguous() &&
+           (type == torch::kFloat32 || type == torch::kFloat64);
+  });
+  const auto make = here ? make_adam_like<Here, Options> : make_adam_like<Elsewhere, Options>;
+  return make(config, std::move(parameters), dimensions);
+}
+
 template <typename Made, typename Options>
 MadeOptimizer make_cpu_adam(const job::JobConfig& job, Parameters parameters,
                             const Dimensions& dimensions) {
@@ -92,8 +105,8 @@ struct OptimizerEntry {
 
 constexpr OptimizerEntry kOptimizers[] = {
     {"sgd", make_sgd, false},
-    {"adam", make_adam_like<FusedAdam, torch::optim::AdamOptions>, false},
-    {"adamw", make_adam_like<FusedAdamW, torch::optim::AdamWOptions>, false},
+    {"adam", make_adam<CpuAdam, FusedAdam, torch::optim::AdamOptions>, false},
+    {"adamw", make_adam<CpuAdamW, FusedAdamW, torch::optim::AdamWOptions>, false},
     {"lars", make_lars, true},
     {"lamb", make_adam_like<Lamb, LambOptions>, true},
 };

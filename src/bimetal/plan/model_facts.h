@@ -49,8 +49,8 @@ struct UnitFacts {
   std::int64_t parameters = 0;  ///< elements that it alone uses
   std::int64_t shared = 0;      ///< elements that further units use, too; named by the first alone
   std::int64_t resident = 0;    ///< of `parameters`: zero.keep_below leaves them whole at level 3
-  /// Of the other `parameters`: gathered at level 3 in ModelFacts::half_bytes. Where they are whole
-  /// in their own type, autocast makes copies of them, which are in the figures below.
+  /// Of the other `parameters`: gathered from level 1 on in ModelFacts::half_bytes. Where they are
+  /// whole in their own type, autocast makes copies of them, which are in the figures below.
   std::int64_t halved = 0;
   double frozen = 0;         ///< bytes that are not trained, and buffers, of no unit before
   double frozen_shared = 0;  ///< of these, what further units use, too

@@ -14,7 +14,6 @@
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/watched.h"
-#include "bimetal/optim/merged_update.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/mesh/model_part.h"
@@ -221,10 +220,7 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
                                                dimensions_of(sharded_->pieces()));
   optimizer_ = std::move(of_pieces);
-  if (auto* const merged = dynamic_cast<optim::MergedUpdate*>(optimizer_.get())) {
-    merged->set_after_parameter(
-        [sharded = sharded_](const torch::Tensor& piece) { sharded->updated(piece); });
-  }
+  parallel::shard::follow_update(sharded_, *optimizer_);
   if (job_.zero.update == "backward") {
     sharded_->update_in_backward([optimizer = optimizer_.get()] { optimizer->step(); });
   }
@@ -257,6 +253,10 @@ void TrainedModel::take_part(const ChosenCuts& cuts, bool hollow, progress::Obse
   stage_ = std::move(part.stage);
   tensor_ = std::move(part.tensor);
   whole_ = stage_.model;
+}
+
+void TrainedModel::begin_passes() const {
+  if (sharded_) sharded_->begin_passes();
 }
 
 void TrainedModel::end_passes() const {

@@ -78,7 +78,8 @@ class TrainedModel {
     return stage_store_;
   }
 
-  /// Due after an evaluation, before the ranks meet.
+  /// Before an evaluation that goes by model(), collective; and after it, before the ranks meet.
+  void begin_passes() const;
   void end_passes() const;
 
   /// As checkpoint::save_shared_checkpoint, or each rank what it keeps (save_slices) where that is

@@ -192,6 +192,7 @@ progress::Evaluation TrainingRun::evaluate_with(std::shared_ptr<const task::Data
                                      .data = std::move(data),
                                      .computed = [this] { trained_.end_passes(); }};
   const auto rates = alone_rates(balancer_);
+  trained_.begin_passes();
   auto result = stage_
                     ? stage_->evaluate(rates, how)
                     : predict::evaluate(computed_, trained_.model(), replicas_.group(), rates, how);

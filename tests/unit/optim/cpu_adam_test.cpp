@@ -80,6 +80,31 @@ TEST(CpuAdam, CopiesToBfloat16AsTorchRounds) {
   EXPECT_EQ(tensors.parameter.isnan().sum().item<int>(), 1);
 }
 
+/// Where it is asked for, of what has a gradient, wherever the moments are.
+TEST(CpuAdam, StepsWriteBfloat16InTheirPass) {
+  const test::TemporaryFolder folder;
+  for (const bool on_disk : {false, true}) {
+    torch::manual_seed(7);
+    const Tensors parameters = {torch::randn({70'001}), torch::randn({5, 3}), torch::randn({4})};
+    const Tensors copies = {torch::zeros({70'001}, torch::kBFloat16),
+                            torch::zeros({5, 3}, torch::kBFloat16),
+                            torch::zeros({4}, torch::kBFloat16)};
+    CpuAdamW optimizer(parameters, AdamWOptions(0.1));
+    if (on_disk) optimizer.keep_on_disk(folder.path());
+    optimizer.set_bfloat16([&](const torch::Tensor& parameter) {
+      if (parameter.is_same(parameters[1])) return torch::Tensor();
+      return parameter.is_same(parameters[0]) ? copies[0] : copies[2];
+    });
+    for (const std::size_t with : {0, 1}) {
+      torch::Tensor(parameters[with]).mutable_grad() = torch::randn_like(parameters[with]);
+    }
+    optimizer.step();
+    EXPECT_TRUE(copies[0].equal(parameters[0].to(torch::kBFloat16)));
+    EXPECT_EQ(copies[1].count_nonzero().item<int>(), 0);
+    EXPECT_EQ(copies[2].count_nonzero().item<int>(), 0);
+  }
+}
+
 TEST(CpuAdam, WhatCannotBeSteppedIsRefusedUnchanged) {
   auto half = torch::ones({4}, torch::kFloat16);
   half.mutable_grad() = torch::ones_like(half);

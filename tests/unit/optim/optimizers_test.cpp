@@ -5,6 +5,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/optim/merged_update.h"
 
 namespace bimetal::optim {
 namespace {
@@ -59,6 +60,19 @@ TEST(Optimizers, HaveTheUsualDefaults) {
   config.optimizer = "lars";
   EXPECT_EQ(settings_of(config)["momentum"], 0.9);
   EXPECT_EQ(settings_of(config)["trust_coefficient"], 0.001);
+}
+
+TEST(Optimizers, AdamOnTheCpuMergesWhatItCan) {
+  const auto merges = [](const std::string& name, const torch::Tensor& parameter) {
+    const auto made = make_optimizer(config_of(name), {parameter});
+    return dynamic_cast<MergedUpdate*>(made.get()) != nullptr;
+  };
+  for (const std::string name : {"adam", "adamw"}) {
+    EXPECT_TRUE(merges(name, torch::ones({4, 2}))) << name;
+    EXPECT_FALSE(merges(name, torch::ones({4, 2}).t())) << name;
+    EXPECT_FALSE(merges(name, torch::ones({4}, torch::kBFloat16))) << name;
+  }
+  EXPECT_FALSE(merges("sgd", torch::ones({4, 2})));
 }
 
 TEST(Optimizers, SayWhetherTheyNeedWholeTensors) {

@@ -130,7 +130,8 @@ TEST(MemoryUse, StatesOnADiskNeedAWindow) {
   EXPECT_DOUBLE_EQ(use.optimizer, 24 * kMiB);
 }
 
-// At level 3 a unit comes in half, and autocast makes no copies; below it they are in the figures.
+// In shards parameters are whole in half, and autocast makes no copies; without they are in the
+// figures.
 TEST(MemoryUse, ParametersThatComeInHalfTakeHalf) {
   auto facts = four_units();
   double behind = 0;
@@ -148,13 +149,26 @@ TEST(MemoryUse, ParametersThatComeInHalfTakeHalf) {
   const auto half = memory_use(halved, {.level = 3}, load, 0);
   EXPECT_LT(half.parameters, exact.parameters);
   EXPECT_LE(half.activations, exact.activations - 8 * kMiB);
-  EXPECT_DOUBLE_EQ(memory_use(halved, {.level = 1}, load, 0).model(),
-                   memory_use(facts, {.level = 1}, load, 0).model());
+  for (const int level : {1, 2}) {
+    // Two bytes of each parameter, and of half of them four; in an evaluation of all.
+    const auto many = load_of(0.5, 16, 16);
+    const auto whole = memory_use(halved, {.level = level}, many, 0);
+    EXPECT_DOUBLE_EQ(whole.parameters, (8 + 8) * kMiB) << whole.moment;
+    EXPECT_LE(whole.model(), memory_use(facts, {.level = level}, many, 0).model() - 8 * kMiB);
+    const auto evaluated = memory_use(halved, {.level = level}, load, 0);
+    EXPECT_EQ(evaluated.moment, "evaluation");
+    EXPECT_DOUBLE_EQ(evaluated.parameters, (8 + 8 + 16) * kMiB);
+    // But where another rank's shards are kept, too.
+    const Keeping copied = {.level = level, .copies = 2};
+    EXPECT_DOUBLE_EQ(memory_use(halved, copied, load, 0).model(),
+                     memory_use(facts, copied, load, 0).model());
+  }
+  EXPECT_DOUBLE_EQ(memory_use(halved, {}, load, 0).model(), memory_use(facts, {}, load, 0).model());
   // Copies stay, also those of units that are computed again: here when the last one's backward
   // is at its peak.
   facts.units.back().backward_peak.per_sample = 40 * kMiB;
   halved.units.back().backward_peak.per_sample = 40 * kMiB;
-  const Keeping recomputed = {.level = 1, .recomputed_at_once = 1};
+  const Keeping recomputed = {.recomputed_at_once = 1};
   EXPECT_DOUBLE_EQ(memory_use(halved, recomputed, load, 0).activations,
                    memory_use(facts, recomputed, load, 0).activations + 6 * kMiB);
 }

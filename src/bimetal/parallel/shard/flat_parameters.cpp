@@ -57,19 +57,16 @@ FlatParameters::FlatParameters(const FlatPlan& plan, const std::vector<torch::Te
   const auto options = torch::dtype(plan.dtype).device(parameters.front().device());
   const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
   const bool halved = plan.gathered != plan.dtype;
-  whole_ = memory.defined()
-               ? std::move(memory)
-               : torch::empty({plan.count}, hollow ? options.dtype(plan.gathered) : options);
-  if (hollow) {
-    drop_memory();
-    own_ = halved ? torch::empty({count}, options) : whole_.narrow(0, begin_, count);
-  } else {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      view_of(whole_, plan.slots[i], parameters[i]).copy_(parameters[i]);
-    }
-    own_ = whole_.narrow(0, begin_, count);
-    if (halved) own_ = own_.clone();
-    whole_ = whole_.to(plan.gathered);
+  whole_ = memory.defined() ? std::move(memory)
+                            : torch::empty({plan.count}, options.dtype(plan.gathered));
+  own_ = halved ? torch::empty({count}, options) : whole_.narrow(0, begin_, count);
+  if (hollow) drop_memory();
+  for (std::size_t i = 0; i < parameters.size() && !hollow; ++i) {
+    view_of(whole_, plan.slots[i], parameters[i]).copy_(parameters[i]);
+    const auto kept = kept_of(plan, plan.slots[i], rank);
+    if (!halved || kept.count == 0) continue;
+    own_.narrow(0, plan.slots[i].offset + kept.offset - begin_, kept.count)
+        .copy_(parameters[i].reshape(-1).narrow(0, kept.offset, kept.count));
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     torch::Tensor parameter = parameters[i];
@@ -86,10 +83,23 @@ void FlatParameters::set_wide(bool wide) {
   whole_ = torch::empty({plan_.count}, whole_.options().dtype(type));
   held_ = true;
   drop_memory();
+  show(whole_);
+}
+
+void FlatParameters::show(const torch::Tensor& flat) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto view = view_of(whole_, plan_.slots[i], parameters_[i]).variable_data();
+    const auto view = view_of(flat, plan_.slots[i], parameters_[i]).variable_data();
     parameters_[i].unsafeGetTensorImpl()->shallow_copy_from(view.getIntrusivePtr());
   }
+}
+
+torch::Tensor FlatParameters::own_in_whole() const {
+  return whole_.narrow(0, begin_, own_.numel());
+}
+
+bool FlatParameters::is_copied_to_bfloat16() const {
+  return whole_.is_cpu() && own_.is_cpu() && whole_.scalar_type() == torch::kBFloat16 &&
+         own_.scalar_type() != torch::kBFloat16;
 }
 
 void FlatParameters::set_apart() {
@@ -111,7 +121,8 @@ void FlatParameters::set_apart_in(optim::FileTensor memory) {
 
 void FlatParameters::take_own_from_whole() {
   const torch::NoGradGuard no_grad;
-  const auto part = whole_.narrow(0, begin_, own_.numel());
+  if (own_.scalar_type() != whole_.scalar_type()) return;
+  const auto part = own_in_whole();
   if (!own_.is_alias_of(part)) own_.copy_(part);
 }
 
@@ -134,7 +145,7 @@ void FlatParameters::drop_memory() {
 void FlatParameters::keep_in_whole() {
   const bool alike = own_.scalar_type() == whole_.scalar_type() && own_.device() == whole_.device();
   if (!held_ || !alike || own_.numel() == 0 || own_on_disk()) return;
-  const auto part = whole_.narrow(0, begin_, own_.numel());
+  const auto part = own_in_whole();
   own_.storage().unsafeGetStorageImpl()->set_data_ptr(
       at::DataPtr(part.mutable_data_ptr(), own_.device()));
   kept_in_whole_ = true;

@@ -31,7 +31,7 @@ class FlatParameters {
  public:
   /// `parameters`: those of the plan's slots, in their order, on one device. Their values stay,
   /// unless they are `hollow`: then there is no memory yet, and what set_apart() gives has any
-  /// values. What has values lies in `memory`, where that is given, which has the plan's type.
+  /// values. What has values lies in `memory`, where that is given, of the type of the whole.
   FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters, int rank,
                  bool hollow = false, torch::Tensor memory = {});
 
@@ -41,12 +41,16 @@ class FlatParameters {
   void set_apart_on_host();
   void set_apart_in(optim::FileTensor memory);
 
-  /// What is kept becomes what the whole has, which is there.
+  /// What is kept becomes what the whole has, which is there; nothing where it is of another type.
   void take_own_from_whole();
 
   const torch::Tensor& whole() const noexcept { return whole_; }
   /// What this rank keeps; a view of the whole unless it lies apart.
   const torch::Tensor& own() const noexcept { return own_; }
+  /// Where the whole has it, while there is memory.
+  torch::Tensor own_in_whole() const;
+  /// Whether the whole has it in bfloat16, both in the host's memory: for a merged update to write.
+  bool is_copied_to_bfloat16() const;
 
   /// Whether the memory is a file's; and of that, nothing where it is not: what is kept will be
   /// read, is to be there now, or has been used.
@@ -58,6 +62,9 @@ class FlatParameters {
   /// Whether the whole has the type of what is kept, instead of the plan's for gathering: for
   /// passes without a backward, while there is no memory. Otherwise nothing.
   void set_wide(bool wide);
+  /// The parameters are views of `flat`, as many elements of any type, until they are shown
+  /// another, or the whole again.
+  void show(const torch::Tensor& flat);
 
   bool held() const noexcept { return held_; }
   /// Memory whose contents are anything, where there is none.

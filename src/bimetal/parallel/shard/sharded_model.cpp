@@ -69,19 +69,28 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
   model = in_stage() ? waiting() : fenced();
 }
 
+/// Copies, and passes that somebody else runs, are of what is whole in the type that ranks keep.
+bool ShardedModel::Impl::in_half() const {
+  return options.level == 3 || (!options.copies && !options.stage);
+}
+
 void ShardedModel::Impl::make_flats() {
   const bool gathers_units = options.level == 3;
-  auto places = describe(model, trained, gathers_units ? options.form : WholeForm{});
+  WholeForm form = options.form;
+  if (!in_half()) form.half.reset();
+  if (!gathers_units) form.keep_below = 0;
+  auto places = describe(model, trained, form);
   for (std::size_t i = 0; i < places.size(); ++i) {
     const auto& tensor = trained[i].tensor;
     auto& place = places[i];
     place.late = options.stage && is_among(tensor, options.stage->late);
     // Gradients that ranks add up are of one type, and not all units use it for products alone.
     if (place.late) place.gathered.reset();
-    if (!gathers_units || !is_among(tensor, options.whole)) continue;
+    if (!is_among(tensor, options.whole)) continue;
+    place.gathered.reset();
+    if (!gathers_units) continue;
     place.resident = true;
     place.shared = false;
-    place.gathered.reset();
   }
   plans = plan_flats(places, options.weights, gathers_units ? 0 : options.flat_bytes);
   const auto room = room_of_whole();
@@ -90,7 +99,7 @@ void ShardedModel::Impl::make_flats() {
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
     const bool there = !gathers_units && parameters.front().is_cpu();
     flats.emplace_back(plan, parameters, group.rank(), options.hollow,
-                       there ? room.take(plan.count, plan.dtype) : torch::Tensor());
+                       there ? room.take(plan.count, plan.gathered) : torch::Tensor());
   }
   if (options.level == 3) kept_file = keep_apart(flats, options.kept, options.folder);
 }
@@ -100,7 +109,7 @@ GroupRoom ShardedModel::Impl::room_of_whole() {
   if (options.level == 3) return {};
   std::vector<std::size_t> bytes;
   for (const auto& plan : plans) {
-    bytes.push_back(static_cast<std::size_t>(plan.count) * c10::elementSize(plan.dtype));
+    bytes.push_back(static_cast<std::size_t>(plan.count) * c10::elementSize(plan.gathered));
   }
   const bool here = trained.empty() || trained.front().tensor.is_cpu();
   return {gathering, GroupRoom::bytes_for(bytes), here};
@@ -220,21 +229,6 @@ void ShardedModel::Impl::take_part_in_one() {
   end_pass();
 }
 
-/// Of what is whole between steps, too.
-void ShardedModel::Impl::make_renewal() {
-  std::vector<WholeRenewal::Flat> renewed;
-  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
-    if (options.level == 3 && !plans[flat].resident) continue;
-    renewed.push_back({.index = flat, .pieces = 0});
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      if (flat_of[i] != flat || pieces[i].copy) continue;
-      ++renewed.back().pieces;
-      updated[pieces[i].tensor.unsafeGetTensorImpl()] = flat;
-    }
-  }
-  renewal.emplace(std::move(renewed), plans, flats, gathering, options.timeout);
-}
-
 ShardedModel::ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options)
     : impl_(std::make_unique<Impl>(model, std::move(group), std::move(options))) {}
 
@@ -248,8 +242,13 @@ const std::vector<task::NamedTensor>& ShardedModel::trained() const noexcept {
   return impl_->trained;
 }
 
+void ShardedModel::begin_passes() {
+  if (!impl_->gathers) impl_->show_exact();
+}
+
 void ShardedModel::end_passes() {
-  if (impl_->gathers && !impl_->in_stage()) impl_->take_part_in_others();
+  if (!impl_->gathers) return impl_->show_whole();
+  if (!impl_->in_stage()) impl_->take_part_in_others();
 }
 
 void ShardedModel::let_go_of_kept() const noexcept {
@@ -284,8 +283,10 @@ void ShardedModel::begin_step(std::int64_t weight, double scale) {
 
 void ShardedModel::backward(const torch::Tensor& loss, std::int64_t part) {
   impl_->passes.add(loss, part, false);
-  if (impl_->options.level == 1) return impl_->passes.run_backward(loss, part);
-  impl_->reduce_during([&] { impl_->passes.run_backward(loss, part); });
+  const auto backward = [&] { impl_->passes.run_backward(loss, part); };
+  if (impl_->options.level > 1) return impl_->reduce_during(backward);
+  backward();
+  impl_->widen_gradients();
 }
 
 void ShardedModel::backward_last(const torch::Tensor& loss, std::int64_t part) {
@@ -310,32 +311,6 @@ void ShardedModel::finish_step() {
   }
   impl_->in_step = false;
   if (!impl_->in_last_pass) impl_->agree_on_used();
-}
-
-void ShardedModel::updated(const torch::Tensor& piece) {
-  // In backward others still gather.
-  if (impl_->in_step) return;
-  let_go_of_kept();
-  impl_->stepped_bytes += piece.nbytes();
-  // Where a rank may be lost in the midst the others update without it (copies).
-  if (impl_->copies) return;
-  const auto found = impl_->updated.find(piece.unsafeGetTensorImpl());
-  if (found != impl_->updated.end()) impl_->renewal->updated(found->second);
-}
-
-void ShardedModel::after_update() {
-  const auto before = impl_->renewal->wait_seconds();
-  impl_->renewal->complete();
-  impl_->own_wait += impl_->renewal->wait_seconds() - before;
-  let_go_of_kept();
-}
-
-void ShardedModel::whole_changed() {
-  for (std::size_t i = 0; i < impl_->plans.size(); ++i) {
-    if (impl_->gathers && !impl_->plans[i].resident) continue;
-    impl_->flats[i].take_own_from_whole();
-    impl_->flats[i].let_go_of_own();
-  }
 }
 
 void ShardedModel::broadcast_buffers(int root) {

@@ -4,6 +4,7 @@
 // can hold and independent of how many samples it computes (ZeRO: Rajbhandari et al., SC 2020).
 // docs/zero.md.
 
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
@@ -44,8 +45,9 @@ struct ShardedModelOptions {
   /// Level 3: the parameters to be cut up are hollow (hollow_out), and the pieces have any values,
   /// for the caller to fill; after_update() is due then.
   bool hollow = false;
-  /// Level 3. The same on every rank, and `half` only where all of them compute forward under
-  /// autocast in that type.
+  /// The same on every rank, and `half` only where all of them compute forward under autocast in
+  /// that type. Levels 1 and 2 take it where there are neither copies nor a stage, and nothing
+  /// else of it.
   WholeForm form = {};
   /// Level 3: these are whole all the time, too, whatever their size.
   std::vector<torch::Tensor> whole = {};
@@ -95,8 +97,11 @@ class ShardedModel final : public ParameterStore {
   /// For an optimizer that works element by element.
   const std::vector<Piece>& pieces() const noexcept;
 
-  /// Takes part in the passes outside of a step that other ranks still make. Collective; nothing
-  /// below level 3.
+  /// Before passes over model() outside of steps: levels 1 and 2 bring what is whole in half in its
+  /// own type. Collective; nothing at level 3.
+  void begin_passes();
+  /// Takes part in the passes outside of a step that other ranks still make. Collective; below
+  /// level 3 it ends what begin_passes() has begun, by itself.
   void end_passes();
 
   /// What each rank keeps of something that lies as the pieces do (their values, or a state of the
@@ -140,6 +145,9 @@ class ShardedModel final : public ParameterStore {
   /// Of pieces(), by an optimizer that tells of each: their way to all ranks may begin while it
   /// goes on. after_update() is due all the same.
   void updated(const torch::Tensor& piece);
+  /// Where the piece is whole in bfloat16, in the host's memory: whoever tells of it has written it
+  /// there, too. Otherwise undefined.
+  torch::Tensor bfloat16_of(const torch::Tensor& piece) const;
   void after_update() override;
   void whole_changed() override;
   bool in_shards() const noexcept override { return true; }
@@ -161,5 +169,9 @@ class ShardedModel final : public ParameterStore {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Lets an optimizer of the model's pieces tell it of what it has updated, and write what is wanted
+/// in bfloat16, in the same pass over memory; nothing where it is no optim::MergedUpdate.
+void follow_update(const std::shared_ptr<ShardedModel>& model, torch::optim::Optimizer& optimizer);
 
 }  // namespace bimetal::parallel::shard

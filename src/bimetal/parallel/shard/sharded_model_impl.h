@@ -29,6 +29,7 @@ namespace bimetal::parallel::shard {
 struct ShardedModel::Impl {
   Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
 
+  bool in_half() const;
   void make_flats();
   GroupRoom room_of_whole();
   void make_pieces();
@@ -64,6 +65,9 @@ struct ShardedModel::Impl {
   void count_pass(std::int32_t to_come);
   void update_flat(std::size_t flat, const torch::Tensor& sum);
   void make_renewal();
+  void show_exact();
+  void show_whole();
+  void widen_gradients();
 
   comm::Group group;
   ShardedModelOptions options;
@@ -98,6 +102,7 @@ struct ShardedModel::Impl {
   std::int32_t expected = 0;     ///< passes of this rank that are to come in this step; 0: unknown
   bool in_last_pass = false;     ///< of the step, or behind it: what has gradients is updated
   bool joined_others = false;
+  bool exact = false;  ///< what is whole in half is shown in its own type
 };
 
 }  // namespace bimetal::parallel::shard

@@ -26,7 +26,10 @@ void ShardedModel::run_pass(const std::function<void()>& backward, bool last) {
   }
   impl_->passes.add(last);
   if (impl_->in_stage()) return impl_->run_stage_pass(backward);
-  if (!last) return backward();
+  if (!last) {
+    backward();
+    return impl_->widen_gradients();
+  }
   impl_->reduce_during(backward ? backward : [] {});
 }
 

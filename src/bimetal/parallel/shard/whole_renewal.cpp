@@ -30,20 +30,23 @@ void WholeRenewal::expect_anew() {
 void WholeRenewal::updated(std::size_t index) {
   if (left_[index] > 0) --left_[index];
   while (exchanges_.size() < renewed_.size() && left_[renewed_[exchanges_.size()].index] == 0) {
-    send_next();
+    send_next(flats_[renewed_[exchanges_.size()].index].is_copied_to_bfloat16());
   }
 }
 
-void WholeRenewal::send_next() {
+/// `copied`: what the whole has of this rank's is what it keeps, in the whole's type.
+void WholeRenewal::send_next(bool copied) {
   const torch::NoGradGuard no_grad;
   const auto index = renewed_[exchanges_.size()].index;
-  flats_[index].take_memory();
-  exchanges_.push_back(gather_parts(group_, flats_[index].own(), flats_[index].whole(),
+  auto& flat = flats_[index];
+  flat.take_memory();
+  exchanges_.push_back(gather_parts(group_, copied ? flat.own_in_whole() : flat.own(), flat.whole(),
                                     plans_[index].counts, Deadline::after(timeout_)));
 }
 
 void WholeRenewal::complete() {
-  while (exchanges_.size() < renewed_.size()) send_next();
+  // Of these some pieces have not been told of: loaded, or without a gradient.
+  while (exchanges_.size() < renewed_.size()) send_next(/*copied=*/false);
   for (std::size_t i = 0; i < exchanges_.size(); ++i) {
     marked_wait(
         wait_seconds_,

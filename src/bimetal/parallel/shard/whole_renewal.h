@@ -25,7 +25,8 @@ class WholeRenewal {
                std::vector<FlatParameters>& flats, comm::Group group,
                std::chrono::milliseconds timeout);
 
-  /// One more piece of flat tensor `index` is updated.
+  /// One more piece of flat tensor `index` is updated; where that is_copied_to_bfloat16(), the copy
+  /// has been written, too.
   void updated(std::size_t index);
   /// All are: sends what is left, and waits. Collective, with or without the former. Rethrows the
   /// fabric's errors.
@@ -35,7 +36,7 @@ class WholeRenewal {
 
  private:
   void expect_anew();
-  void send_next();
+  void send_next(bool copied);
 
   std::vector<Flat> renewed_;
   const std::vector<FlatPlan>& plans_;

@@ -59,14 +59,15 @@ double pieces_of(const RankLoad& load) {
 }
 
 /// By all ranks together, of gathers and sums of `pieces` micro-batches and the update.
-double sent_bytes(const ModelFacts& facts, int level, double pieces) {
+double sent_bytes(const ModelFacts& facts, const Keeping& keeping, double pieces) {
   const double whole = facts.parameter_bytes();
-  if (level < 3) return whole * (level < 2 ? 2 : 1 + pieces);
   double resident = 0, gathered = whole;
   for (const auto& unit : facts.units) {
     resident += static_cast<double>(unit.resident) * facts.element_bytes;
     gathered -= static_cast<double>(unit.halved) * (facts.element_bytes - facts.half_bytes);
   }
+  if (keeping.level == 0 || keeping.copies > 1) gathered = whole;
+  if (keeping.level < 3) return gathered + whole * (keeping.level < 2 ? 1 : pieces);
   return pieces * (2 * (gathered - resident) + whole) + resident;
 }
 
@@ -104,7 +105,7 @@ double seconds_of(const MemoryInput& input, const std::vector<Keeping>& keepings
   const int level = keepings.front().level;
   double sent_s = 0;
   if (input.ranks.size() > 1 && input.link.bytes_per_s > 0) {
-    const double bytes = sent_bytes(input.ranks.front().facts, level, pieces);
+    const double bytes = sent_bytes(input.ranks.front().facts, keepings.front(), pieces);
     sent_s = bytes / input.link.bytes_per_s *
              (1 - (level == 0 ? 1.0 / static_cast<double>(input.ranks.size()) : least_shard));
   }

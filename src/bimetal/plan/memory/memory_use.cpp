@@ -21,6 +21,7 @@ class StepWalk {
       below_.push_back(below_.back() + bytes_of(unit));
       copies_below_.push_back(copies_below_.back() + copies_of(unit));
       resident_ += static_cast<double>(unit.resident) * facts.element_bytes;
+      halved_ += static_cast<double>(unit.halved);
     }
     make_flats();
   }
@@ -31,11 +32,14 @@ class StepWalk {
     for (std::size_t unit = 0; unit < facts_.units.size(); ++unit) forward(unit);
     for (std::size_t unit = facts_.units.size(); unit-- > 0;) backward(unit);
     update();
+    evaluation();
     return most_;
   }
 
  private:
   bool in_shards() const { return keeping_.level > 0; }
+  /// Of what only products use (shard/sharded_model.h).
+  bool in_half() const { return in_shards() && (keeping_.level == 3 || keeping_.copies == 1); }
   bool accumulates() const { return load_.at_once < load_.samples; }
   /// Where micro-batches add up that is the last one's, which finds the others' gradients there.
   bool updates_in_backward() const { return keeping_.level == 3 && keeping_.update_in_backward; }
@@ -149,8 +153,15 @@ class StepWalk {
     return (states_on_host() ? all_states() : 0) + (parameters ? with_copy() * whole_ : 0);
   }
 
+  /// Whole between steps at levels 1 and 2; what is in half lies apart as ranks keep it.
+  double between_steps() const {
+    if (!in_half()) return whole_;
+    return whole_ - halved_ * (facts_.element_bytes - facts_.half_bytes);
+  }
   double kept_parameters() const {
-    if (keeping_.level < 3) return whole_;
+    if (keeping_.level < 3) {
+      return between_steps() + (in_half() ? shard() * halved_ * facts_.element_bytes : 0);
+    }
     const bool elsewhere = keeping_.parameters == Place::Disk ||
                            (keeping_.parameters == Place::Host && !load_.host_is_device);
     return resident_ + (elsewhere ? 0 : with_copy() * whole_);
@@ -215,7 +226,7 @@ class StepWalk {
   }
   /// Such copies, once forward has come through so many units; none where parameters are gathered
   /// in their type.
-  double copies(std::size_t units) const { return keeping_.level == 3 ? 0 : copies_below_[units]; }
+  double copies(std::size_t units) const { return in_half() ? 0 : copies_below_[units]; }
 
   void begin() {
     double largest = 0;
@@ -225,7 +236,7 @@ class StepWalk {
     if (keeping_.level == 3 && facts_.by_units) use.parameters = kept_parameters() + largest;
     // In memory that all see the parameters have a place of their own, set aside at once.
     const bool beside = room_ > 0 && keeping_.level < 3;
-    use.buffers = beside ? whole_ : in_shards() ? largest : 0;
+    use.buffers = beside ? between_steps() : in_shards() ? largest : 0;
     consider("the start, when the model is made", use);
   }
 
@@ -303,6 +314,22 @@ class StepWalk {
     consider("the update", use);
   }
 
+  /// In float32: levels 1 and 2 bring what they have in half.
+  void evaluation() {
+    if (!in_half() || keeping_.level == 3 || halved_ == 0) return;
+    MemoryUse use;
+    use.parameters = kept_parameters() + halved_ * facts_.element_bytes;
+    use.gradients = shard() * whole_;
+    use.optimizer = states();
+    use.activations = batches();
+    for (const auto& unit : facts_.units) {
+      const auto own = own_bytes(unit.forward_peak, copies_of(unit)) + batches();
+      use.activations = std::max(use.activations, own);
+    }
+    use.buffers = set_aside();
+    consider("evaluation", use);
+  }
+
   struct Flat {
     double bytes;
     std::size_t first_unit, last_unit;
@@ -316,6 +343,7 @@ class StepWalk {
   std::vector<double> below_;         ///< bytes of the parameters of the units before each
   std::vector<double> copies_below_;  ///< likewise of what autocast copies of them
   double resident_ = 0;               ///< bytes that stay whole at level 3
+  double halved_ = 0;                 ///< elements that are whole in half
   double room_ = 0;                   ///< for gradients on their way, set aside
   std::vector<Flat> flats_;
   MemoryUse most_;

@@ -111,5 +111,30 @@ TEST(HalvedFlat, IsWideForPassesWithoutABackward) {
   EXPECT_EQ(third.grad().scalar_type(), torch::kBFloat16);
 }
 
+// Whole in half from step to step: what is kept lies apart, and passes may be shown something else.
+TEST(HalvedFlat, LiesInTheMemoryGivenAndCanBeShownInFull) {
+  const auto a = torch::full({2, 2}, 1.0F / 3).t().set_requires_grad(true);
+  const auto b = torch::full({3}, 1.0F / 7).set_requires_grad(true);
+  const std::vector<ParameterPlace> places = {{.count = 4, .gathered = torch::kBFloat16},
+                                              {.count = 3, .gathered = torch::kBFloat16}};
+  const auto plan = plan_flats(places, std::vector<double>{3, 4}, 0).front();
+  const auto memory = torch::zeros({7}, torch::kBFloat16);
+  FlatParameters flat(plan, {a, b}, 1, /*hollow=*/false, memory);
+  EXPECT_EQ(flat.whole().data_ptr(), memory.data_ptr());
+  EXPECT_TRUE(flat.own().equal(
+      torch::cat({torch::full({1}, 1.0F / 3), torch::full({3}, 1.0F / 7)})));
+  EXPECT_TRUE(flat.own_in_whole().equal(flat.own().to(torch::kBFloat16)));
+  EXPECT_TRUE(flat.is_copied_to_bfloat16());
+  flat.take_own_from_whole();  // of another type
+  EXPECT_EQ(flat.own()[3].item<float>(), 1.0F / 7);
+
+  const auto exact = torch::arange(7, torch::kFloat32);
+  flat.show(exact);
+  EXPECT_TRUE(b.equal(torch::tensor({4.0F, 5.0F, 6.0F})));
+  flat.show(flat.whole());
+  EXPECT_EQ(b.scalar_type(), torch::kBFloat16);
+  EXPECT_TRUE(b.requires_grad() && b.is_leaf());
+}
+
 }  // namespace
 }  // namespace bimetal::parallel::shard
