@@ -154,8 +154,14 @@ class Room(TextJob):
                                    zero__offload_optimizer="disk", zero__offload_path=str(folder))
         workers = ("cpu:threads=1,memory=600MB", "cpu:threads=1,memory=300MB")  # the first's states alone are 342 MB
         losses, report = self.losses(job, workers)
+        for worker in report["workers"]:
+            memory = worker["memory"]
+            self.assertLess(memory["planned"]["optimizer"], 30e6)
+            self.assertAlmostEqual(memory["peak_bytes"] / memory["planned_bytes"], 1, delta=0.1)
+        alone, _ = self.losses(self.write_large_job("alone", train__optimizer="adam"), ("cpu:threads=1",))
         self.assertEqual(len(losses), 2)
-        self.assertLess(report["workers"][0]["memory"]["planned"]["optimizer"], 30e6)
+        for one, other in zip(alone, losses):
+            self.assertAlmostEqual(one / other, 1, delta=1e-4)
         self.assertEqual(list(folder.iterdir()), [])
 
     def test_cuts_that_do_not_fit_are_refused(self):
