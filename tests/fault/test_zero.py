@@ -55,9 +55,15 @@ class Zero(ExactJob):
         self.assert_nothing_offloaded_left()
 
     def test_the_report_sets_a_disk_beside_a_plain_copy(self):
+        for update in ("step", "backward"):
+            with self.subTest(update):
+                self.assert_reports_a_disk(f"disk-{update}", zero__update=update)
+
+    def assert_reports_a_disk(self, name, **settings):
         report, steps = self.folder / "run.json", 4
-        job_file = self.write_exact_job("disk", zero__level=3, zero__shards=[2, 1], zero__offload_parameters="disk",
-                                        train__steps=steps, train__evaluate=False, **self.offloaded("disk"))
+        job_file = self.write_exact_job(name, zero__level=3, zero__shards=[2, 1], zero__offload_parameters="disk",
+                                        train__steps=steps, train__evaluate=False, train__clip_norm=0,
+                                        **self.offloaded("disk"), **settings)
         job = self.train(job_file, "--report", report, workers=(
             "cpu:threads=1", "cpu:threads=1,offload_optimizer=none,offload_parameters=none")).wait()
         self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
@@ -66,7 +72,7 @@ class Zero(ExactJob):
         self.assertNotIn("offload", second)
         offload = first["offload"]
         states, parameters, copy = offload["states"], offload["parameters"], offload["copy"]
-        own = sum(map(len, self.last("disk", steps).values())) * 2 / 3
+        own = sum(map(len, self.last(name, steps).values())) * 2 / 3
         self.assertAlmostEqual(parameters["written_bytes"] / (steps * 8 * own), 1, delta=0.01)
         self.assertGreaterEqual(parameters["read_bytes"], parameters["written_bytes"])  # a gather a step, or more
         for moved in ("read_bytes", "written_bytes"):
@@ -187,7 +193,8 @@ class Zero(ExactJob):
 
     def test_a_worker_without_memory_ends_a_job_that_updates_in_backward(self):
         job = self.train(self.write_job(model__name="cnn", train__steps=4, train__global_batch=4096,
-                                        train__micro_batch=4096, zero__level=3, zero__shards="equal", zero__update="backward"),
+                                        train__micro_batch=4096, zero__level=3, zero__shards="equal",
+                                        zero__update="backward", train__check_memory="warn"),
                          workers=("cpu:threads=1,memory=170MB", "cpu:threads=1")).wait()
         self.assert_one_message(job, harness.OUT_OF_MEMORY, "rank 0", "ran out of memory")
         self.assertEqual(self.saved_steps(), [])

@@ -113,6 +113,9 @@ TEST_P(Lowered, GathersInHalfWhatAutocastWouldCopy) {
   auto recomputed = in_shards(torch::kBFloat16);
   recomputed.recompute = "all";
   EXPECT_EQ(train(recomputed).losses, copied.losses);
+  auto in_backward = in_shards(torch::kBFloat16);
+  in_backward.update_in_backward = true;
+  EXPECT_EQ(train(in_backward).losses, copied.losses);
 }
 
 // Nor where they are whole in bfloat16 from step to step: gradients of micro-batches add up in

@@ -158,6 +158,7 @@ class Worker {
         step_(make_step(task, model)) {}
 
   std::vector<double> train() {
+    expect_whole_in_half();
     auto sampler = data::make_sampler(*data_, seed, sample_group_);
     const auto& first = plan_.shares.front();
     const auto global_batch = std::accumulate(first.begin(), first.end(), std::int64_t{0});
@@ -262,6 +263,15 @@ class Worker {
                                                    options);
     }
     return std::make_unique<train::TrainingStep>(task, model, *optimizer_, replicas_, options);
+  }
+
+  // Otherwise nothing would be compared with what autocast does.
+  void expect_whole_in_half() const {
+    const bool whole = plan_.zero_level == 1 || plan_.zero_level == 2;
+    if (!plan_.form.half || !whole || staged_ || plan_.copies) return;
+    EXPECT_TRUE(std::ranges::any_of(sharded_->trained(), [&](const auto& trained) {
+      return trained.tensor.scalar_type() == *plan_.form.half;
+    }));
   }
 
   // The step's mean loss over all ranks.

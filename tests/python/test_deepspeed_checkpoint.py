@@ -180,7 +180,6 @@ class Gpt2(unittest.TestCase):
                 for call, parameters in zip(calls, of_rank, strict=True):
                     self.assertLess(models.difference(parameters, self.reference), 1e-12, call)
 
-
     def test_checkpoints_of_earlier_releases_load(self):
         for stage, then in ((0, 3), (3, 0), (2, 3)):
             with tempfile.TemporaryDirectory() as folder:
@@ -196,6 +195,15 @@ class Engine(unittest.TestCase):
             self.assertEqual(engine.load_checkpoint(folder), (None, None))
             with self.assertRaisesRegex(bimetal.Error, "is no checkpoint"):
                 engine.load_checkpoint(folder, "other")
+
+    def test_one_whose_state_is_damaged(self):
+        engine = line_engine()
+        with tempfile.TemporaryDirectory() as folder:
+            engine.save_checkpoint(folder, "one")
+            for text in ("{", "7", ""):
+                pathlib.Path(folder, "one", "state.json").write_text(text)
+                with self.assertRaisesRegex(bimetal.Error, "state.json is damaged"):
+                    engine.load_checkpoint(folder)
 
     def test_a_save_removes_no_whole_copy_before_there_is_another(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -131,6 +131,58 @@ def loaded_by_zero(folder, level, shards):
     return [loop, held_by(engine) if engine.shards.sharded.pieces else 5.0]
 
 
+class NoRoom(torch.optim.SGD):
+    """On rank 1 there is none for the states that it is to take."""
+
+    by_element, kind = True, "sgd"
+
+    def put_states(self, states):
+        if dist.get_rank() == 1:
+            raise MemoryError("no room for the states")
+        self.state.clear()
+        self.state.update(states)
+
+
+def shard_by(optimizer, **options):
+    model = nn.Linear(6, 5)
+    made = optimizer(model.parameters(), lr=0.1, **options)
+    sharded = bimetal.zero.shard(model, made, 3)
+    model(torch.ones(1, 6)).sum().backward()
+    made.step()
+    return sharded
+
+
+def of_no_engine(folder):
+    """An engine that is to load what bimetal.zero has saved: what it has when that has failed, and of the module alone."""
+    saved_by_zero(folder, 3, "equal")
+    engine = make_engine()
+    fill(engine, 1)
+    ranks.raises(bimetal.Error, lambda: engine.load_checkpoint(folder, "one"), "was saved by no engine")
+    before = held_by(engine)
+    path, state = engine.load_checkpoint(folder, "one", load_module_only=True)
+    pieces = engine.optimizer.param_groups[0]["params"]
+    return [before, os.path.basename(path), state, sorted({float(value) for piece in pieces for value in piece.detach()})]
+
+
+def what_does_not_go(folder):
+    """What both ranks say of saves and loads that fail."""
+    sharded = shard_by(torch.optim.SGD, momentum=0.9)
+    sharded.save_checkpoint(f"{folder}/one")
+
+    def said_of(action, kind=bimetal.Error):
+        return str(ranks.raises(kind, action)).replace(folder, "F")
+
+    said = [said_of(lambda: sharded.save_checkpoint(f"{folder}/mine"))]
+    said.append(said_of(lambda: shard_by(torch.optim.AdamW).load_checkpoint(f"{folder}/one")))
+    said.append(said_of(lambda: shard_by(NoRoom, momentum=0.9).load_checkpoint(f"{folder}/one"), Exception))
+    if dist.get_rank() == 1:
+        next(iter(sharded._optimizer.state.values()))["odd"] = object()
+    said.append(said_of(lambda: sharded.save_checkpoint(f"{folder}/two")))
+    adam, adamw = shard_by(torch.optim.Adam), shard_by(torch.optim.AdamW)
+    adam.save_checkpoint(f"{folder}/adam", "a loop")
+    return [*said, adamw.load_checkpoint(f"{folder}/adam")]
+
+
 @unittest.skipUnless(os.path.exists("/proc/self/clear_refs"), "Linux")
 class Slices(unittest.TestCase):
     def program(self, *arguments):
@@ -164,6 +216,34 @@ class Slices(unittest.TestCase):
                 self.assertRegex(said, "one: rank 1: cannot write .*00001-of-00002.safetensors.*too large")
                 self.assertEqual([left, state, held], [["latest", "one"], {"mark": 1}, 1.0])
                 self.assertRegex(damaged, "model-00001-of-00002.safetensors is damaged|rank 0 cannot read")
+
+    def test_what_does_not_go_all_ranks_refuse(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mine = pathlib.Path(folder, "mine")
+            mine.mkdir()
+            (mine / "notes").write_text("of years")
+            results = ranks.on_ranks(2, what_does_not_go, folder)
+            for rank, (taken, other_kind, no_room, no_json, loop) in enumerate(results):
+                self.assertIn("F/mine is there and is no checkpoint: give a name that is free, or a checkpoint's", taken)
+                self.assertIn("F/one was saved with the optimizer 'sgd', this loop uses 'adamw'", other_kind)
+                self.assertEqual(no_room, "no room for the states" if rank == 1 else
+                                 "rank 1 could not read its part of F/one: no room for the states [aborted, rank 1]")
+                self.assertRegex(no_json, "F/two: rank 1: .* cannot be written as JSON")
+                self.assertEqual(loop, "a loop")
+            self.assertEqual((mine / "notes").read_text(), "of years")
+            self.assertEqual(sorted(os.listdir(folder)), ["adam", "mine", "one"])
+
+    def test_an_engine_takes_the_module_alone_of_what_none_has_saved(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for found in ranks.on_ranks(2, of_no_engine, folder):
+                self.assertEqual(found, [1.0, "one", {}, [5.0]])
+
+    def test_a_save_removes_leftovers_of_its_own_name_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("one", "other"):
+                pathlib.Path(folder, f".{name}.0123456789abcdef.tmp").mkdir()
+            ranks.on_ranks(1, saved_by_zero, folder, 3, "equal")
+            self.assertEqual(sorted(os.listdir(folder)), [".other.0123456789abcdef.tmp", "one"])
 
     def test_no_rank_ever_has_all_of_it(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -83,8 +83,8 @@ def resident(name="VmRSS"):
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-def memory(shards):
-    """What making a model of 410 MB takes at most, what of it stays, and what shard() adds at most."""
+def memory(shards, double=False):
+    """What making a model of 410 MB, or by conversion of 820, takes at most, what of it stays, and what shard() adds at most."""
     class Deep(nn.Module):
         def __init__(self):
             super().__init__()
@@ -95,7 +95,7 @@ def memory(shards):
     before = resident()
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     with deepspeed.zero.Init(shards=shards):
-        model = Deep()
+        model = Deep().double() if double else Deep()
     peak, kept = resident("VmHWM") - before, resident() - before
     sharded = bimetal.zero.shard(model, None, 3, shards=shards)
     return [peak, kept, resident("VmHWM") - before, sum(piece.tensor.nbytes for piece in sharded.pieces)]
@@ -104,7 +104,15 @@ def memory(shards):
 def misuse():
     model = nn.Linear(4, 4)
     ranks.raises(bimetal.Error, lambda: deepspeed.zero.Init(module=model), "within")
+    for bad in ([0, 0], [2, -1], [float("nan"), 1]):
+        ranks.raises(bimetal.Error, deepspeed.zero.Init(shards=bad).__enter__, "shards: numbers of at least 0, not all 0")
     with deepspeed.zero.Init():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        model[1].weight = nn.Parameter(model[0].weight.data)
+    ranks.raises(bimetal.Error, lambda: bimetal.zero.shard(model, None, 3), "tie them")
+    with deepspeed.zero.Init():
+        with bimetal.zero.made_in_shards([1, 3]):  # adds nothing
+            nn.Linear(4, 4)
         model = nn.Linear(4, 4)
     for look in (lambda: model(torch.zeros(1, 4)), lambda: model.weight.sum().item(), lambda: model.state_dict()["bias"] + 1):
         ranks.raises(RuntimeError, look, "its values are not there")
@@ -117,7 +125,8 @@ def misuse():
         found += sorted(set(model.weight.flatten().tolist()))
     with deepspeed.zero.Init(enabled=False):
         whole = nn.Linear(4, 4)
-    return [found, bool(whole.weight.isfinite().all()), nn.Linear.__init__.__qualname__]
+    names = [nn.Linear.__init__.__qualname__, nn.Module._apply.__qualname__]
+    return [found, bool(whole.weight.isfinite().all()), *names]
 
 
 def by_engine(stage):
@@ -171,18 +180,20 @@ class Making(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists("/proc/self/clear_refs"), "Linux")
     def test_no_rank_needs_room_for_the_whole(self):
-        whole = LAYERS * HIDDEN * HIDDEN * 4
-        for shards, parts in (([1, 1], [0.5, 0.5]), ([3, 1], [0.75, 0.25])):
-            for part, (peak, kept, with_pieces, pieces) in zip(parts, ranks.on_ranks(2, memory, shards), strict=True):
-                with self.subTest(shards=shards, part=part):
+        for shards, parts, double in (([1, 1], [0.5, 0.5], False), ([3, 1], [0.75, 0.25], False),
+                                      ([1, 1], [0.5, 0.5], True)):
+            whole = LAYERS * HIDDEN * HIDDEN * (8 if double else 4)
+            figures = ranks.on_ranks(2, memory, shards, double)
+            for part, (peak, kept, with_pieces, pieces) in zip(parts, figures, strict=True):
+                with self.subTest(shards=shards, part=part, double=double):
                     self.assertLess(peak, part * whole + 0.15 * whole)
                     self.assertLess(kept, part * whole + 0.1 * whole)
                     self.assertLess(with_pieces, part * whole + 0.2 * whole)
                     self.assertAlmostEqual(pieces / whole, part, delta=0.01)
 
     def test_misuse(self):
-        for found, whole, name in ranks.on_ranks(2, misuse):
-            self.assertEqual([found, whole, name], [[6.0, 6.0], True, "Linear.__init__"])
+        for of_rank in ranks.on_ranks(2, misuse):
+            self.assertEqual(of_rank, [[6.0, 6.0], True, "Linear.__init__", "Module._apply"])
         with self.assertRaisesRegex(bimetal.Error, "init_process_group"):
             with deepspeed.zero.Init():
                 pass

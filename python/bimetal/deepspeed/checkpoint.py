@@ -48,16 +48,20 @@ def load(engine: DeepSpeedEngine, folder: str, tag: str | None, strict: bool,
     if kind == "earlier":
         state = earlier_checkpoint.load(engine, pathlib.Path(path), strict, parts)
     else:
+        def check(state: Any) -> None:
+            if parts["loop"] and not _is_engines(state):
+                raise error(f"{path} was saved by no engine, which alone knows where a loop has come to; its weights load "
+                            "with load_module_only=True", "invalid_argument")
+
         kept = _kept(engine, reading=True)
         gradients = parts["loop"] and (engine.shards is not None or place.first)
-        state = checkpoint.load(kept, place, path, Wanted(strict, parts["optimizer"], gradients))
+        state = checkpoint.load(kept, place, path, Wanted(strict, parts["optimizer"], gradients), check)
         if engine.shards is not None:
             engine.shards.sharded.parameters_changed()
-        if state is None:
-            raise error(f"{path} was saved by no engine, which alone knows where a loop has come to; its weights load with "
-                        "bimetal.zero, or after `bimetal export`", "invalid_argument")
         if parts["loop"]:
             engine.take_gradients(kept.pieces, kept.gradients)
+    if not _is_engines(state):
+        return path, {}
     _go_on(engine, state, parts)
     return path, state["client_state"]
 
@@ -81,6 +85,11 @@ def _find(root: pathlib.Path, tag: str | None) -> tuple[str, str]:
     if not (path / _STATE).exists():
         raise error(f"{path} is no checkpoint: it has no {_STATE}", "invalid_argument")
     return "earlier" if earlier_checkpoint.is_one(path / _STATE) else "slices", str(path)
+
+
+def _is_engines(state: Any) -> bool:
+    """Whether an engine has said where its loop was."""
+    return isinstance(state, dict) and {"counts", "client_state"} <= state.keys()
 
 
 def _write(engine: DeepSpeedEngine, kept: Kept, place: Place, root: pathlib.Path, tag: str,

@@ -19,9 +19,12 @@ _MODEL, _OPTIMIZER, _GRADIENTS, _STATE = ("model.safetensors", "optimizer.safete
 
 
 def is_one(state: pathlib.Path) -> bool:
-    """Args: state: a checkpoint's state.json."""
-    said = json.loads(state.read_text())
-    return "format_version" not in said and "counts" in said
+    """Args: state: a checkpoint's state.json, which may be damaged: who reads it says so."""
+    try:
+        said = json.loads(state.read_text())
+    except ValueError:
+        return False
+    return isinstance(said, dict) and "format_version" not in said and "counts" in said
 
 
 def load(engine: DeepSpeedEngine, path: pathlib.Path, strict: bool, parts: dict[str, bool]) -> dict[str, Any]:

@@ -82,19 +82,17 @@ def save(kept: Kept, place: Place, path: str | os.PathLike, loop: Any, at: dict[
     """
     path = os.path.abspath(path)
     what = f"cannot save the checkpoint {path}"
-    plain: dict[str, Any] = {}
-    for text in place.share(json.dumps(slices.plain_values(kept))):
-        plain = {**json.loads(text), **plain}
+    plain = _plain_of_all(kept, place, what)
     text = place.on_first(lambda: _loop_text(kept, plain, loop), what)
     model, learnt = slices.model_slices(kept), slices.optimizer_slices(kept)
     _C.save_slices(place.backend, path, model, learnt, _kind(kept), json.dumps(_options(kept)), at, text)
 
 
-def remove_leftovers(place: Place, folder: str | os.PathLike) -> None:
-    """What killed saves have left there. Only once there is another whole copy: where a file system cannot swap two names
-    one of them may be the only one."""
+def remove_leftovers(place: Place, folder: str | os.PathLike, name: str = "") -> None:
+    """What killed saves have left there, of names that begin so. Only once there is another whole copy: where a file system
+    cannot swap two names one of them may be the only one."""
     if place.first:
-        _C.remove_leftovers(os.fspath(folder), "")
+        _C.remove_leftovers(os.fspath(folder), name)
 
 
 @dataclasses.dataclass
@@ -106,39 +104,81 @@ class Wanted:
     gradients: bool = False
 
 
-def load(kept: Kept, place: Place, path: str, wanted: Wanted) -> Any:
+def load(kept: Kept, place: Place, path: str, wanted: Wanted, check: Callable[[Any], None] = lambda _: None) -> Any:
     """Each rank reads its part, whatever kept it before; ``kept.gradients`` become the checkpoint's. Nothing is changed
     where the checkpoint does not fit. Collective.
 
     Args:
         path: rank 0's, which reads for those who do not see it.
+        check: is given what this returns before anything is changed, to raise on all ranks or on none.
 
     Returns: ``save``'s loop; None in others' checkpoints.
+
+    Raises:
+        bimetal.Error: on every rank, where one cannot read its part.
     """
     saved = _C.SavedSlices(place.backend, path)
     said = json.loads(saved.loop) if saved.loop else {"loop": None, "groups": [], "plain": {}}
     found = slices.require_same_model(kept, saved.model, wanted.strict)
     groups = said["groups"] if wanted.optimizer and kept.optimizer is not None else []
     _require_same_groups(kept, groups)
+    if groups:
+        _require_same_kind(kept, said.get("kind", "none"), path)
+    check(said["loop"])
     fields = slices.fields_of(saved.optimizer)
 
-    def take() -> None:
+    def read() -> None:
         slices.read_model(kept, found, saved.read)
         if wanted.optimizer and kept.optimizer is not None:
             slices.read_states(kept, fields, slices.fields_of(said["plain"]), saved.read)
         if wanted.gradients:
             kept.gradients = slices.read_gradients(kept.pieces, fields, saved.read)
 
-    saved.each_takes(take)
+    _take_on_all(place, saved, read, path)
     if groups:
         put_options(kept.optimizer, groups)
     return said["loop"]
 
 
+def _take_on_all(place: Place, saved: _C.SavedSlices, read: Callable[[], None], path: str) -> None:
+    """Where one rank's raises, all ranks do. Collective."""
+    failure: Exception | None = None
+
+    def take() -> None:
+        nonlocal failure
+        try:
+            read()
+        except Exception as bad:  # the others, whom rank 0 still reads for, must learn of whatever it is
+            failure = bad
+
+    saved.each_takes(take)
+    told = place.share(json.dumps(None if failure is None else str(failure)))
+    if failure is not None:
+        raise failure
+    for rank, text in enumerate(map(json.loads, told)):
+        if text is not None:
+            raise error(f"rank {rank} could not read its part of {path}: {text}", "aborted", rank)
+
+
+def _plain_of_all(kept: Kept, place: Place, what: str) -> dict[str, Any]:
+    """``slices.plain_values`` of all ranks. Collective."""
+    try:
+        own = json.dumps(["", slices.plain_values(kept)])
+    except (TypeError, ValueError) as bad:  # the others must learn of it
+        own = json.dumps([f"what the optimizer has learnt cannot be written as JSON: {bad}", {}])
+    plain: dict[str, Any] = {}
+    for rank, text in enumerate(place.share(own)):
+        failure, values = json.loads(text)
+        if failure:
+            raise error(f"{what}: rank {rank}: {failure}", "invalid_argument", rank)
+        plain = {**values, **plain}
+    return plain
+
+
 def _loop_text(kept: Kept, plain: dict[str, Any], loop: Any) -> str:
     groups = [{**options, "params": names} for options, names in zip(_options(kept), kept.groups, strict=True)]
     try:
-        return json.dumps({"groups": groups, "plain": plain, "loop": loop})
+        return json.dumps({"kind": _kind(kept), "groups": groups, "plain": plain, "loop": loop})
     except TypeError as bad:
         raise error(f"what the loop wants to find again, or an option of the optimizer, cannot be written as JSON: {bad}",
                     "invalid_argument") from bad
@@ -161,3 +201,10 @@ def _require_same_groups(kept: Kept, saved: list[dict[str, Any]]) -> None:
     if saved and sizes != own:
         raise error(f"the optimizer's state is of groups of {sizes} parameters, but this one has {own}",
                     "invalid_argument")
+
+
+def _require_same_kind(kept: Kept, saved: str, path: str) -> None:
+    """Adam and AdamW have the same states. "none": it is not known."""
+    own = _kind(kept)
+    if saved != "none" and saved != own and {saved, own} != {"adam", "adamw"}:
+        raise error(f"{path} was saved with the optimizer '{saved}', this loop uses '{own}'", "invalid_argument")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,13 +20,16 @@ from bimetal._weights import rank_weights
 from bimetal.device import device
 from bimetal.zero.parts import Part, part_of, split
 
+_under_way = False
+
 
 @contextlib.contextmanager
 def made_in_shards(shards: str | Sequence[float] = "equal", group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Of modules made within, each rank keeps its part of every parameter from the end of the constructor that made it,
     on this rank's device; ``shard`` at level 3 takes them as they are. Values are those that rank 0 draws. What is done
     with such a parameter within, as initializing it once more, is done with the whole of it, which is there meanwhile;
-    afterwards only ``gathered`` has it whole. All ranks make the same modules in the same order. Collective.
+    afterwards only ``gathered`` has it whole. Within another such block this one adds nothing. All ranks make the same
+    modules in the same order. Collective.
 
     Args:
         shards: as ``shard``'s.
@@ -34,6 +38,10 @@ def made_in_shards(shards: str | Sequence[float] = "equal", group: dist.ProcessG
     Raises:
         bimetal.Error: ``invalid_argument`` without a process group.
     """
+    global _under_way
+    if _under_way:
+        yield
+        return
     require_extension("bimetal.zero.made_in_shards()")
     if not dist.is_initialized():
         raise error("parameters are split among the ranks of a process group, and there is none: "
@@ -41,18 +49,20 @@ def made_in_shards(shards: str | Sequence[float] = "equal", group: dist.ProcessG
                     "in a process that `bimetal launch` or torchrun has started", "invalid_argument")
     place = torch.device(device())
     weights = rank_weights("shards", shards, ("equal", "memory", "speed"), place, group)
-    made: list[nn.Module] = []  # in an order that all ranks have
+    if not (min(weights) >= 0 and 0 < sum(weights) < math.inf):
+        raise error("shards: numbers of at least 0, not all 0", "invalid_argument")
 
-    def ended(module: nn.Module) -> None:
-        made.append(module)
-        for parameter in module.parameters():
+    def split_all(parameters: Iterable[nn.Parameter]) -> None:  # in an order that all ranks have
+        for parameter in parameters:
             split(parameter, weights, group, place)
 
-    with _WholeWhereUsed(), _constructors(ended):
-        yield
-    for module in made:  # what conversions as double() have made whole
-        for parameter in module.parameters(recurse=False):
-            split(parameter, weights, group, place)
+    _under_way = True
+    try:
+        with (_WholeWhereUsed(), _constructors(lambda module: split_all(module.parameters())),
+              _conversions(lambda module: split_all(module.parameters(recurse=False)))):
+            yield
+    finally:
+        _under_way = False
 
 
 class _WholeWhereUsed(TorchDispatchMode):
@@ -116,6 +126,25 @@ def _constructors(ended: Callable[[nn.Module], None]) -> Iterator[None]:
         del nn.Module.__init_subclass__
         for kind, own in changed:
             kind.__init__ = own
+
+
+@contextlib.contextmanager
+def _conversions(ended: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Calls ``ended`` whenever ``double()``, ``to()`` and the like, which leave whole parameters, are through with a module
+    and before they come to the next, so that they never leave all of them."""
+    own = nn.Module._apply
+
+    @functools.wraps(own)
+    def apply(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        result = own(module, *args, **kwargs)
+        ended(module)
+        return result
+
+    nn.Module._apply = apply
+    try:
+        yield
+    finally:
+        nn.Module._apply = own
 
 
 def _kinds_of(base: type) -> set[type]:

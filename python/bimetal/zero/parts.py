@@ -138,8 +138,9 @@ def gathered(parameters: Iterable[torch.Tensor], modifier_rank: int | None = Non
 
 
 def _give_back(let_go: int) -> None:
-    """To the system, after so many bytes. glibc's heap keeps what lies between allocations that stay, and serves none of its size from it, as torch asks for
-    them aligned: without this a model that is made in parts takes the memory of the whole."""
+    """To the system, after so many bytes. glibc's heap keeps what lies between allocations that stay, and serves none of
+    its size from it, as torch asks for them aligned: without this a model that is made in parts takes the memory of the
+    whole."""
     global _let_go
     _let_go += let_go
     if _let_go >= _AT_ONCE:

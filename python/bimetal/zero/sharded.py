@@ -191,7 +191,7 @@ class Sharded:
 
     def save_checkpoint(self, path: str | os.PathLike, loop: Any = None) -> None:
         """Writes the module and the optimizer, each rank what it keeps, as the folder ``path`` of rank 0, which appears
-        whole, also in place of an older one. Between steps. Collective.
+        whole, also in place of an older one; anything else that lies there is an error. Between steps. Collective.
 
         Args:
             loop: what ``load_checkpoint`` is to return (a sampler's state_dict, say); rank 0's, through JSON.
@@ -201,7 +201,7 @@ class Sharded:
         """
         place = checkpoint.Place.of(self.group)
         checkpoint.save(self.kept(), place, path, loop, {})
-        checkpoint.remove_leftovers(place, os.path.dirname(os.path.abspath(path)))
+        checkpoint.remove_leftovers(place, *os.path.split(os.path.abspath(path)))
 
     def load_checkpoint(self, path: str | os.PathLike) -> Any:
         """Goes on with one, of any level, shards and number of ranks; each rank reads what it keeps. Returns what

@@ -90,8 +90,12 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
 def _in_parts(module: nn.Module, level: int, weights: list[float], group: dist.ProcessGroup | None) -> bool:
     """Whether the module's parameters are split already; then all that are trained are, and no others. Collective."""
     parameters = list(module.parameters())
-    if all(part_of(parameter) is None for parameter in parameters):
+    parts = [id(part) for part in map(part_of, parameters) if part is not None]
+    if not parts:
         return False
+    if len(set(parts)) < len(parts):
+        raise error("two parameters of the module share memory without being one: tie them (a.weight = b.weight)",
+                    "unsupported")
     make_whole(parameter for parameter in parameters if level < 3 or not parameter.requires_grad)
     if level < 3:
         return False
@@ -105,9 +109,9 @@ def _move_parts(units: list[Unit], sharded: Sharded) -> None:
     """Gives the pieces their values, one parameter after the other. Collective."""
     trained = {name: parameter for unit in units for name, parameter in unit.parameters}
     for name, parameter in trained.items():
-        part = getattr(parameter, "_bimetal_part", None)
-        if part is not None:
-            with torch.no_grad():
-                part.move_to(piece for piece in sharded.pieces if piece.name == name)
-            forget(parameter)
+        if parameter.numel() == 0:
+            continue
+        with torch.no_grad():
+            parameter._bimetal_part.move_to(piece for piece in sharded.pieces if piece.name == name)
+        forget(parameter)
     sharded.parameters_changed()

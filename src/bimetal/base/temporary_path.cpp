@@ -72,9 +72,9 @@ void replace_in_two_steps(const fs::path& path, const fs::path& target) {
 
 TemporaryPath::TemporaryPath(fs::path target, Kind kind) : target_(std::move(target)), kind_(kind) {
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    path_ = folder_of(target_) /
-            path_of_utf8(fmt::format(".{}.{}{}", utf8_of_path(target_.filename()), random_digits(),
-                                     kSuffix));
+    path_ =
+        folder_of(target_) / path_of_utf8(fmt::format(".{}.{}{}", utf8_of_path(target_.filename()),
+                                                      random_digits(), kSuffix));
     if (!create()) continue;
     claim_ = std::make_unique<PathClaim>(path_);
     // Between the two lines above somebody else's clean-up may have taken it for a leftover.

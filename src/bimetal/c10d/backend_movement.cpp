@@ -247,15 +247,15 @@ BimetalBackend::WorkPtr BimetalBackend::recv(std::vector<at::Tensor>& tensors, i
 
 BimetalBackend::WorkPtr BimetalBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   const at::Tensor& tensor = only(tensors);
-  return start(OpType::RECVANYSOURCE, "bimetal:recvAnySource", ::c10d::kUnsetTimeout, tensors,
-               [&](Issue& issue) {
-                 const auto host = issue.tensors.lend(tensor, Use::write);
-                 issue.tensors.show(tensor);
-                 issue.calls.push_back(
-                     [data = buffer_of(host), tag](comm::Group& group, Deadline by) {
-                       return group.recv_from_anybody(data, static_cast<std::uint64_t>(tag), by);
-                     });
-               });
+  return start(
+      OpType::RECVANYSOURCE, "bimetal:recvAnySource", ::c10d::kUnsetTimeout, tensors,
+      [&](Issue& issue) {
+        const auto host = issue.tensors.lend(tensor, Use::write);
+        issue.tensors.show(tensor);
+        issue.calls.push_back([data = buffer_of(host), tag](comm::Group& group, Deadline by) {
+          return group.recv_from_anybody(data, static_cast<std::uint64_t>(tag), by);
+        });
+      });
 }
 
 }  // namespace bimetal::c10d

@@ -79,6 +79,21 @@ fs::path folder_of_steps(const fs::path& dir, std::int64_t keep) {
   return dir;
 }
 
+/// The same path, if a save may replace what lies there.
+fs::path replaceable(const fs::path& target) {
+  std::error_code error;
+  const auto is = [&](bool answer) {
+    require_known(error, target);
+    return answer;
+  };
+  if (!is(fs::exists(target, error)) || is(fs::exists(target / kStateFile, error))) return target;
+  if (is(fs::is_directory(target, error)) && is(fs::is_empty(target, error))) return target;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{} is there and is no checkpoint: give a name that is free, or a "
+                          "checkpoint's",
+                          target.string()));
+}
+
 /// Returns once nobody else puts a checkpoint into `dir`, or where no file system can tell.
 std::unique_ptr<PathClaim> take_turn(const fs::path& dir) {
   std::error_code error;
@@ -138,7 +153,7 @@ NewCheckpoint::NewCheckpoint(const fs::path& dir, std::int64_t step, std::int64_
 NewCheckpoint::NewCheckpoint(const fs::path& target)
     : dir_(made_folder(target.parent_path())),
       keep_(0),
-      folder_(target, TemporaryPath::Kind::folder) {}
+      folder_(replaceable(target), TemporaryPath::Kind::folder) {}
 
 void NewCheckpoint::commit(Manifest manifest, const AdmitSave& admit) {
   {

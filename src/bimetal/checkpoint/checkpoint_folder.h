@@ -45,15 +45,16 @@ class NewCheckpoint {
 
   /// Of that very name, whatever it is. One of the same name is replaced, and nothing else is
   /// removed: what killed processes left neither, since the only whole copy may be among it.
+  /// Error(InvalidArgument) where anything else lies there than a checkpoint or an empty folder.
   explicit NewCheckpoint(const std::filesystem::path& target);
 
   const std::filesystem::path& folder() const noexcept { return folder_.path(); }
   const std::filesystem::path& target() const noexcept { return folder_.target(); }
 
   /// Writes state.json with the next sequence of `dir`, moves all into place and removes older
-  /// checkpoints (of the first constructor's). The other files must be there, and on the disk. One process at a time does so in
-  /// `dir`, where its file system has locks: `admit` sees the very save that this one follows.
-  /// Error(Timeout) if another process does not get on with it.
+  /// checkpoints (of the first constructor's). The other files must be there, and on the disk. One
+  /// process at a time does so in `dir`, where its file system has locks: `admit` sees the very
+  /// save that this one follows. Error(Timeout) if another process does not get on with it.
   void commit(Manifest manifest, const AdmitSave& admit = {});
 
   /// The same error with the name of what cannot be saved.

@@ -23,18 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void require_storable(const std::string& name, const torch::Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != torch::kStrided) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("tensor '{}' is undefined or sparse", name));
-  }
-  if (format_name(tensor.scalar_type()).empty()) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("tensor '{}' is of type {}, which safetensors files do not know", name,
-                            c10::toString(tensor.scalar_type())));
-  }
-}
-
 std::vector<TensorEntry> entries_of(const TensorMap& tensors) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : tensors) {
@@ -116,6 +104,18 @@ void encode_safetensors(std::vector<TensorEntry> entries, const TensorOf& tensor
   for (const TensorEntry& entry : entries) {
     const auto tensor = tensor_of(entry.name).detach().cpu().contiguous();
     write(std::span(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()));
+  }
+}
+
+void require_storable(const std::string& name, const torch::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != torch::kStrided) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("tensor '{}' is undefined or sparse", name));
+  }
+  if (format_name(tensor.scalar_type()).empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("tensor '{}' is of type {}, which safetensors files do not know", name,
+                            c10::toString(tensor.scalar_type())));
   }
 }
 

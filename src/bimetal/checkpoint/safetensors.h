@@ -31,6 +31,9 @@ using TensorOf = std::function<torch::Tensor(const std::string& name)>;
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorEntry> entries,
                        const TensorOf& tensor_of);
 
+/// Error(InvalidArgument) for tensors that the format cannot hold.
+void require_storable(const std::string& name, const torch::Tensor& tensor);
+
 /// The bytes of such a file, from its first to its last, for whatever `write` does with them.
 using WriteBytes = std::function<void(std::span<const std::byte>)>;
 void encode_safetensors(const TensorMap& tensors, const WriteBytes& write);

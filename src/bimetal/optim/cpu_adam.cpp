@@ -114,8 +114,8 @@ torch::Tensor CpuAdamOf<Base, State, Options>::step(LossClosure closure) {
       auto& state = state_of(parameter, place);
       state.step(state.step() + 1);
       numbers.step = state.step();
-      stepped.push_back({parameter, parameter.grad().contiguous(), bfloat16_of_(parameter), &state,
-                         numbers});
+      stepped.push_back(
+          {parameter, parameter.grad().contiguous(), bfloat16_of_(parameter), &state, numbers});
       indices.push_back(place);
     }
   }

@@ -71,7 +71,8 @@ class ParameterStore {
   virtual void after_update() {}
 
   /// Between steps: parameters that are whole all the time have become others on all ranks alike,
-  /// and what this rank keeps of them becomes the same.
+  /// and what this rank keeps of them becomes the same. Not of what is whole in another type than
+  /// it is kept in.
   virtual void whole_changed() {}
 
   /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be

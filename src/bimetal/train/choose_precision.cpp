@@ -57,7 +57,8 @@ Precision fastest(const job::JobConfig& job, const device::Place& place, const t
            kClearly * step_seconds(precision, job, place, task) < exact;
   };
   if (pays(Precision::bfloat16)) return Precision::bfloat16;
-  const bool scales = job.parallel.mode == "all_reduce" && job.compression.gradients == "none";
+  const bool scales = job.parallel.mode == "all_reduce" && job.compression.gradients == "none" &&
+                      job.zero.update != "backward";
   if (!place.device.is_cpu() && scales && pays(Precision::float16)) return Precision::float16;
   return Precision::float32;
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -21,6 +23,26 @@ constexpr std::int64_t kWholeShare = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0 ? 1 : 0);
+}
+
+/// What this rank alone lacks. An Error(OutOfMemory) that ends a step would be taken for what all
+/// ranks have found (trainer.cpp), and the others left waiting.
+class LackHere : public std::bad_alloc {
+ public:
+  explicit LackHere(const std::string& what) : what_(std::make_shared<const std::string>(what)) {}
+  const char* what() const noexcept override { return what_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> what_;
+};
+
+[[noreturn]] void rethrow_as_own(const std::exception_ptr& lack) {
+  try {
+    std::rethrow_exception(lack);
+  } catch (const Error& error) {
+    if (error.rank()) throw;  // of a collective, which fails on all of them
+    throw LackHere(error.what());
+  }
 }
 
 /// A task without data of its own is given its batches; a sample counts once then.
@@ -139,7 +161,7 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
     if (samples > 0) outcome.loss_sum = run(share, backward, draws);
   });
   if (!outcome.error) return outcome;
-  if (!options_.repeats) std::rethrow_exception(outcome.error);
+  if (!options_.repeats) rethrow_as_own(outcome.error);
   outcome.fit = fetched ? next_try(samples) : progress::Fit::too_large;
   return outcome;
 }

@@ -130,7 +130,8 @@ class Compute {
   /// (Fit::try_recomputing) if that is left to it ("auto") and of any use, or else takes smaller
   /// pieces (Fit::try_smaller_pieces), unless the share itself cannot be held or its pieces are as
   /// small as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory where
-  /// steps are repeated.
+  /// steps are repeated; elsewhere a bimetal::Error of it that names no rank becomes a
+  /// std::bad_alloc, since it is of this rank alone.
   Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                   const Backward& backward, const task::Draws& draws = {});
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/train/profile/phase.h"
@@ -31,6 +32,12 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
                 .recompute = options.recompute,
                 .repeats = store_->can_repeat()}) {
   update_.set_statistics(model.statistics());
+  const auto& [limits, scaler] = options_.update;
+  if (store_->updates_in_backward() && (scaler || limits.norm + limits.value > 0)) {
+    throw Error(ErrorCode::Unsupported,
+                "updates in backward go with neither a loss scale nor clipping: both want all "
+                "gradients of a step at once");
+  }
 }
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,

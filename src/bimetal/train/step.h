@@ -42,7 +42,8 @@ class TrainingStep {
                comm::Group group, StepOptions options);
 
   /// The same with parameters, gradients and their sums wherever `store` keeps them. `model` is
-  /// what is to be computed with: of shards, their own. Collective.
+  /// what is to be computed with: of shards, their own. Collective. Error(Unsupported) for a loss
+  /// scale or limits of gradients where parameters are updated in backward.
   TrainingStep(const task::Task& task, const task::Model& model, torch::optim::Optimizer& optimizer,
                std::shared_ptr<parallel::ParameterStore> store, StepOptions options);
 

@@ -130,49 +130,6 @@ TEST(MemoryUse, StatesOnADiskNeedAWindow) {
   EXPECT_DOUBLE_EQ(use.optimizer, 24 * kMiB);
 }
 
-// In shards parameters are whole in half, and autocast makes no copies; without they are in the
-// figures.
-TEST(MemoryUse, ParametersThatComeInHalfTakeHalf) {
-  auto facts = four_units();
-  double behind = 0;
-  for (std::size_t u = facts.units.size(); u-- > 0;) {
-    auto& unit = facts.units[u];
-    const double copies = 2.0 * static_cast<double>(unit.parameters);
-    unit.saved.fixed += copies;
-    unit.forward_peak.fixed += copies;
-    unit.backward_peak.fixed += behind += copies;
-  }
-  auto halved = facts;
-  for (auto& unit : halved.units) unit.halved = unit.parameters;
-  const auto load = load_of(0.5);
-  const auto exact = memory_use(facts, {.level = 3}, load, 0);
-  const auto half = memory_use(halved, {.level = 3}, load, 0);
-  EXPECT_LT(half.parameters, exact.parameters);
-  EXPECT_LE(half.activations, exact.activations - 8 * kMiB);
-  for (const int level : {1, 2}) {
-    // Two bytes of each parameter, and of half of them four; in an evaluation of all.
-    const auto many = load_of(0.5, 16, 16);
-    const auto whole = memory_use(halved, {.level = level}, many, 0);
-    EXPECT_DOUBLE_EQ(whole.parameters, (8 + 8) * kMiB) << whole.moment;
-    EXPECT_LE(whole.model(), memory_use(facts, {.level = level}, many, 0).model() - 8 * kMiB);
-    const auto evaluated = memory_use(halved, {.level = level}, load, 0);
-    EXPECT_EQ(evaluated.moment, "evaluation");
-    EXPECT_DOUBLE_EQ(evaluated.parameters, (8 + 8 + 16) * kMiB);
-    // But where another rank's shards are kept, too.
-    const Keeping copied = {.level = level, .copies = 2};
-    EXPECT_DOUBLE_EQ(memory_use(halved, copied, load, 0).model(),
-                     memory_use(facts, copied, load, 0).model());
-  }
-  EXPECT_DOUBLE_EQ(memory_use(halved, {}, load, 0).model(), memory_use(facts, {}, load, 0).model());
-  // Copies stay, also those of units that are computed again: here when the last one's backward
-  // is at its peak.
-  facts.units.back().backward_peak.per_sample = 40 * kMiB;
-  halved.units.back().backward_peak.per_sample = 40 * kMiB;
-  const Keeping recomputed = {.recomputed_at_once = 1};
-  EXPECT_DOUBLE_EQ(memory_use(halved, recomputed, load, 0).activations,
-                   memory_use(facts, recomputed, load, 0).activations + 6 * kMiB);
-}
-
 TEST(MemoryUse, CopiesOfAnothersShardAreKeptAsShardsAre) {
   auto load = load_of(0.5);
   load.copied = 0.25;
@@ -292,6 +249,8 @@ TEST(MemoryPlan, WhatCannotBeShardedIsNotProposed) {
 TEST(MemoryPlan, DescribesItselfInKeys) {
   EXPECT_EQ(describe({.level = 3, .optimizer = Place::Disk, .recomputed_at_once = 1}, true),
             "zero.level=3, zero.offload_optimizer=\"disk\", train.recompute=\"all\"");
+  EXPECT_EQ(describe({.level = 3, .update_in_backward = true}, true),
+            "zero.level=3, zero.update=\"backward\", train.recompute=\"none\"");
   EXPECT_EQ(bytes_text(1.5 * 1024 * kMiB), "1.50 GiB");
   EXPECT_EQ(bytes_text(300 * kMiB), "300 MiB");
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
 #include "bimetal/plan/mesh/pipeline_choice.h"
 #include "mesh_clusters.h"
@@ -81,6 +82,15 @@ TEST(StageLevels, StagesOfOneReplicaHaveNone) {
   }
 }
 
+TEST(StageLevels, AJobThatNoLevelGoesWithHasNone) {
+  auto input = of_units(2);
+  input.most_level = 0;
+  const auto plan = plan_mesh(input, four_with(160e6));
+  for (const auto* const list : {&plan.best, &plan.others}) {
+    for (const auto& choice : *list) EXPECT_EQ(choice.keeping.level, 0);
+  }
+}
+
 // From level 2 on gradients go to who keeps them with each micro-batch, and parameters once: at
 // level 3 in the type that they are used in.
 TEST(StageLevels, MoreIsSentWithEachMicroBatch) {
@@ -97,6 +107,26 @@ TEST(StageLevels, MoreIsSentWithEachMicroBatch) {
   EXPECT_NEAR(sent(1), once, 1e-9);
   EXPECT_NEAR(sent(2), (4 * once + once) / 2, 1e-9);
   EXPECT_NEAR(sent(3), (4 * once + half) / 2, 1e-9);
+}
+
+// Without stages level 3 gathers twice for each; and all levels in the type that parameters come
+// in, if ranks have the same.
+TEST(DataChoice, LevelsGatherInTheTypeThatParametersComeIn) {
+  auto input = of_units(8, true);
+  input.micro_batch = 1;
+  const auto cluster = four_with(64 * kGiB);
+  const std::vector<int> pair = {0, 1};
+  const auto sent = [&](const Keeping& keeping) {
+    return choose_data(input, cluster, pair, keeping)->sent_s;
+  };
+  const double once = cluster.all_reduce_seconds(pair, 96e6);
+  const double half = cluster.all_reduce_seconds(pair, 48e6);
+  EXPECT_NEAR(sent({.level = 0}), once, 1e-9);
+  EXPECT_NEAR(sent({.level = 1}), (once + half) / 2, 1e-9);
+  EXPECT_NEAR(sent({.level = 2}), (4 * once + half) / 2, 1e-9);
+  EXPECT_NEAR(sent({.level = 3}), (4 * once + 8 * half) / 2, 1e-9);
+  input.facts.front().alike = false;
+  EXPECT_NEAR(sent({.level = 3}), (4 * once + 8 * once) / 2, 1e-9);
 }
 
 }  // namespace

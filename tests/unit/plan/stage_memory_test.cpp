@@ -70,6 +70,10 @@ TEST(StageMemory, ParametersAreWholeInAStepAtLevel3) {
             1000 * (4 + 4 / 2 + 8 / 2) + 2 * 700 * 2 + 50);
   EXPECT_EQ(kept_bytes(facts, kBlock, of_replicas(2, 3)),
             300 * 4 + 700 * 2 + (700 + 100) * 4 / 2 + 1000 * (4 / 2 + 8 / 2) + 50);
+  // Where ranks compute in several types they come whole, and are copied.
+  facts.alike = false;
+  EXPECT_EQ(kept_bytes(facts, kBlock, of_replicas(2, 3)),
+            1000 * 4 + 100 * 4 / 2 + 1000 * (4 / 2 + 8 / 2) + 2 * 700 * 2 + 50);
 }
 
 // Other stages add to its gradient behind the last micro-batch.
@@ -201,6 +205,30 @@ TEST(StageMemory, OfStatesOnADiskAWindowIsInMemory) {
       << "smaller than a window";
   facts.units[1].parameters = 4'000'000;
   EXPECT_EQ(stage_bytes(facts, {1, 3}, load), 4e6 * (4 + 4 + 4) + 400 * (4 + 4) + kDiskWindow);
+}
+
+// An accelerator's states, and its shard of the parameters; what a step has whole is on it.
+TEST(StageMemory, WhatIsOnTheHostIsNotOnTheDevice) {
+  auto facts = two_units();
+  facts.units[1].halved = 700;
+  auto load = of_replicas(2, 1);
+  load.keeping.optimizer = Place::Host;
+  const auto of_cpu = use_of(facts, kBlock, load);
+  EXPECT_EQ(of_cpu.optimizer, 1000 * 8 / 2);
+  EXPECT_EQ(of_cpu.host, 0);
+  load.host_is_device = false;
+  const auto use = use_of(facts, kBlock, load);
+  EXPECT_EQ(use.optimizer, 0);
+  EXPECT_EQ(use.host, 1000 * 8 / 2);
+  EXPECT_EQ(use.model(), of_cpu.model() - 1000 * 8 / 2);
+  load.keeping = {.level = 3, .parameters = Place::Host};
+  const auto level3 = use_of(facts, kBlock, load);
+  EXPECT_EQ(level3.optimizer, 0);
+  EXPECT_EQ(level3.parameters, 300 * 4 + 700 * 2);
+  EXPECT_EQ(level3.host, 1000 * (8 + 4) / 2);
+  load.keeping.parameters = Place::Disk;
+  EXPECT_EQ(use_of(facts, kBlock, load).parameters, 300 * 4 + 700 * 2);
+  EXPECT_EQ(use_of(facts, kBlock, load).host, 1000 * 8 / 2);
 }
 
 }  // namespace

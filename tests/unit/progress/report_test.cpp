@@ -56,11 +56,10 @@ TEST(Report, HoldsEveryFieldUnderItsName) {
 
 TEST(Report, SetsADiskBesideAPlainCopy) {
   auto report = example();
-  report.workers[1].offload = {
-      .folder = "/mnt/nvme",
-      .states = DiskReport{4096, 3000, 2, 3000, 1.5, 0.25},
-      .parameters = DiskReport{2048, 500, 0.5, 800, 0, 0.125},
-      .copy = DiskReport{1000, 1000, 0.25, 1000, 0.5, 0}};
+  report.workers[1].offload = {.folder = "/mnt/nvme",
+                               .states = DiskReport{4096, 3000, 2, 3000, 1.5, 0.25},
+                               .parameters = DiskReport{2048, 500, 0.5, 800, 0, 0.125},
+                               .copy = DiskReport{1000, 1000, 0.25, 1000, 0.5, 0}};
   const auto workers = Json::parse(to_json(report)).at("workers");
   EXPECT_FALSE(workers[0].contains("offload"));
   EXPECT_EQ(workers[1].at("offload"), Json::parse(R"json({

@@ -98,6 +98,14 @@ TEST(MeasurePlan, PartsAreForWhoMayHaveThem) {
   EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.level_in_parts, 0);
 }
 
+TEST(MeasurePlan, LevelsAreForJobsThatMayHaveThem) {
+  const test::SyntheticImages images(64, 32);
+  job::JobConfig job = test::small_job(images);
+  EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.most_level, 3);
+  job.train.optimizer = "lars";
+  EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.most_level, 0);
+}
+
 /// Eight blocks of 12.6 MB, which are made one by one.
 job::JobConfig job_of_eight_blocks(const std::filesystem::path& folder) {
   for (const char* name : {"train.tokens", "test.tokens"}) {

@@ -4,7 +4,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/task/catalog/image_classification.h"
 #include "support/thread_ranks.h"
 
@@ -184,6 +190,70 @@ TEST(TrainingStep, OtherErrorsPassThrough) {
     Worker worker(group);
     const auto fetch = []() -> task::Values { throw Error(ErrorCode::CorruptData, "bad file"); };
     EXPECT_THROW(worker.step.run(1, plan_of({2}), fetch, false), Error);
+  });
+}
+
+/// A rank's shards, updated in backward.
+struct ShardedWorker {
+  explicit ShardedWorker(comm::Group group)
+      : task(small_images()),
+        sharded(std::make_shared<parallel::shard::ShardedModel>(
+            task.make_model(), std::move(group),
+            parallel::shard::ShardedModelOptions{
+                .level = 3, .weights = {1, 1}, .timeout = std::chrono::seconds(60)})),
+        sgd(pieces(), torch::optim::SGDOptions(0.1)) {
+    sharded->update_in_backward([this] { sgd.step(); });
+  }
+
+  std::vector<torch::Tensor> pieces() const {
+    std::vector<torch::Tensor> tensors;
+    for (const auto& piece : sharded->pieces()) tensors.push_back(piece.tensor);
+    return tensors;
+  }
+
+  std::unique_ptr<TrainingStep> make_step(const UpdateOptions& update = {}) {
+    auto options = Worker::options(0);
+    options.update = update;
+    return std::make_unique<TrainingStep>(task, sharded->model(), sgd, sharded, options);
+  }
+
+  task::ImageClassification task;
+  std::shared_ptr<parallel::shard::ShardedModel> sharded;
+  torch::optim::SGD sgd;
+};
+
+TEST(TrainingStep, UpdatesInBackwardGoWithNeitherAScaleNorLimits) {
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    ShardedWorker worker(group);
+    const auto code_of = [&](const UpdateOptions& update) -> std::optional<ErrorCode> {
+      try {
+        worker.make_step(update);
+      } catch (const Error& error) {
+        return error.code();
+      }
+      return std::nullopt;
+    };
+    EXPECT_EQ(code_of({.scaler = precision::LossScalerOptions{}}), ErrorCode::Unsupported);
+    EXPECT_EQ(code_of({.limits = {.norm = 1}}), ErrorCode::Unsupported);
+    EXPECT_EQ(code_of({.limits = {.value = 1}}), ErrorCode::Unsupported);
+    EXPECT_FALSE(code_of({}));
+  });
+}
+
+// The trainer takes an Error of memory for one that all ranks throw, and tells nobody.
+TEST(TrainingStep, LackOfMemoryWhereNoStepIsRepeatedIsOfThisRank) {
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    ShardedWorker worker(group);
+    const auto step = worker.make_step();
+    const auto fetch = []() -> task::Values {
+      throw Error(ErrorCode::OutOfMemory, "no memory for 12 bytes");
+    };
+    try {
+      step->run(1, plan_of({2, 2}), fetch, false);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const std::bad_alloc& error) {
+      EXPECT_THAT(error.what(), HasSubstr("12 bytes"));
+    }
   });
 }
 

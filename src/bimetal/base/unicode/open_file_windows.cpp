@@ -1,7 +1,6 @@
-#include "bimetal/base/unicode/open_file.h"
-
 #include <cstdlib>
 
+#include "bimetal/base/unicode/open_file.h"
 #include "bimetal/base/unicode/windows_text.h"
 
 namespace bimetal {

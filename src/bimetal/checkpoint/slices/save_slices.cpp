@@ -13,6 +13,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/checkpoint/slices/relay.h"
 #include "bimetal/comm/exchange.h"
@@ -90,6 +91,12 @@ class SlicedSave {
   std::vector<Outcome> agree();
   void commit(const std::vector<Outcome>& parts, const Manifest& facts);
 
+  /// What no file can hold all ranks hear of, before any sends its part.
+  void require_types() const {
+    for (std::size_t i = 0; i < kParts.size(); ++i) {
+      for (const auto& slice : part(i)) require_storable(slice.name, slice.values);
+    }
+  }
   const std::vector<OwnSlice>& part(std::size_t i) const {
     return i == 0 ? own_.model : own_.optimizer;
   }
@@ -123,7 +130,8 @@ class SlicedSave {
 /// made before the ranks tell each other, so that nobody makes any in a folder that rank 0 removes.
 void SlicedSave::open(const fs::path& target, const Begin& begin) {
   target_ = target;
-  if (group_.rank() == 0 && attempt([&] { begin(fresh_); })) {
+  const bool fine = attempt([&] { require_types(); });
+  if (fine && group_.rank() == 0 && attempt([&] { begin(fresh_); })) {
     folder_ = fs::absolute(fresh_->folder());
   }
   const auto from_rank_0 = [&](const fs::path& path) {
@@ -134,7 +142,7 @@ void SlicedSave::open(const fs::path& target, const Begin& begin) {
   };
   folder_ = from_rank_0(folder_);
   target_ = from_rank_0(target_);
-  if (folder_.empty()) agree();  // on what rank 0 says of it
+  agree();  // on what rank 0 says of it, and all of their tensors
   std::error_code none;
   std::vector<std::uint8_t> sees = {fs::is_directory(folder_, none) ? std::uint8_t{1}
                                                                     : std::uint8_t{0}};

@@ -33,8 +33,9 @@ std::filesystem::path save_slices(comm::Group group, const job::CheckpointConfig
                                   const OwnSlices& own, const OptimizerFacts& optimizer,
                                   const TrainingState& state);
 
-/// The same as a folder of any name, an absolute path, which is replaced if it is there; nothing
-/// else is removed. `facts`: rank 0's state, optimizer and loop.
+/// The same as a folder of any name, an absolute path, which is replaced if it is a checkpoint or
+/// empty, and refused (InvalidArgument) if there is anything else; nothing else is removed.
+/// `facts`: rank 0's state, optimizer and loop.
 std::filesystem::path save_slices_as(comm::Group group, const std::filesystem::path& target,
                                      const OwnSlices& own, const Manifest& facts);
 

@@ -25,10 +25,10 @@ std::span<std::byte> map(HANDLE section, std::size_t bytes) {
 
 Section make_section(const std::wstring& name, std::size_t bytes) {
   const auto size = static_cast<std::uint64_t>(bytes);
-  Section made(CreateFileMappingW(INVALID_HANDLE_VALUE, nullptr, PAGE_READWRITE | SEC_COMMIT,
-                                  static_cast<DWORD>(size >> 32), static_cast<DWORD>(size),
-                                  name.c_str()),
-               CloseHandle);
+  Section made(
+      CreateFileMappingW(INVALID_HANDLE_VALUE, nullptr, PAGE_READWRITE | SEC_COMMIT,
+                         static_cast<DWORD>(size >> 32), static_cast<DWORD>(size), name.c_str()),
+      CloseHandle);
   const DWORD outcome = GetLastError();
   if (!made || outcome == ERROR_ALREADY_EXISTS) {
     throw windows_error(fmt::format("cannot make {} bytes of shared memory", bytes), outcome);

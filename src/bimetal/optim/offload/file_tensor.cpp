@@ -17,10 +17,10 @@ FileTensor::FileTensor(std::shared_ptr<StateFile> file, std::uint64_t offset, st
 void FileTensor::bring() noexcept {
   if (!file_ || tensor_.numel() == 0 || coming_.valid()) return;
   try {
-    coming_ = std::async(std::launch::async,
-                         [file = file_, offset = offset_, bytes = tensor_.nbytes()] {
-                           file->bring_mapped(offset, bytes);
-                         });
+    coming_ =
+        std::async(std::launch::async, [file = file_, offset = offset_, bytes = tensor_.nbytes()] {
+          file->bring_mapped(offset, bytes);
+        });
   } catch (const std::exception&) {
     // No thread to be had: it is read when it is due.
   }

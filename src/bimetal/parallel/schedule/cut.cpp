@@ -37,6 +37,7 @@ class Cutter {
       auto& fitting = fitting_.emplace_back(units_);
       for (auto begin = stage; problem.fitting && begin < units_; ++begin) {
         fitting[begin] = problem.fitting(stage, begin);
+        require_ends(fitting[begin].size(), begin);
       }
     }
   }
@@ -69,6 +70,14 @@ class Cutter {
     }
     require_rows(problem_.seconds, stages_, units_, "seconds");
     if (!problem_.send.empty()) require_rows({problem_.send}, 1, units_, "send");
+  }
+
+  void require_ends(std::size_t answered, std::size_t begin) const {
+    if (answered == units_ - begin) return;
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("cutting {} units into {} stages: fitting must say of {} ends whether "
+                            "a stage from unit {} on fits, and says it of {}",
+                            units_, stages_, units_ - begin, begin, answered));
   }
 
   bool fits(std::size_t stage, std::size_t begin, std::size_t end) const {
@@ -148,7 +157,7 @@ class Cutter {
 
   const CutProblem& problem_;
   std::size_t stages_, units_;
-  std::vector<std::vector<double>> seconds_;            ///< [stage][unit]: sums of all before it
+  std::vector<std::vector<double>> seconds_;             ///< [stage][unit]: sums of all before it
   std::vector<std::vector<std::vector<bool>>> fitting_;  ///< [stage][begin], if anything is known
   mutable double least_sum_ = -1;
 };

@@ -30,8 +30,8 @@ struct Cut {
 
 /// The cut with the least such step, each stage having at least one unit: for every longest stage
 /// that may be, from the shortest on, dynamic programming over units finds the least sum. Exact.
-/// Errors: InvalidArgument for fewer units than stages, or lists of unequal length; OutOfMemory if
-/// no cut fits.
+/// Errors: InvalidArgument for fewer units than stages, or lists of unequal length, those that
+/// `fitting` gives included; OutOfMemory if no cut fits.
 Cut cut(const CutProblem& problem);
 
 }  // namespace bimetal::parallel::schedule

@@ -1,6 +1,7 @@
 #include "bimetal/parallel/shard/flat_parameters.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/torch.h>
 
 #include <utility>
@@ -41,6 +42,7 @@ void close_off(const torch::Tensor& tensor) {
 void give_memory(const torch::Tensor& tensor) {
   auto* const storage = tensor.storage().unsafeGetStorageImpl();
   refuse_looks(*storage, false);
+  const c10::OptionalDeviceGuard guard(tensor.device());  // allocators serve the current device
   storage->set_data_ptr(c10::GetAllocator(tensor.device().type())->allocate(storage->nbytes()));
 }
 

@@ -80,8 +80,8 @@ struct ShardedModel::Impl {
   std::vector<FlatParameters> flats;
   std::shared_ptr<const optim::StateFile> kept_file;  ///< Kept::OnDisk
   std::uint64_t stepped_bytes = 0;                    ///< of it, in all updates
-  std::vector<std::size_t> parameter_of;  ///< of each piece: its place in `trained`
-  std::vector<std::size_t> flat_of;       ///< of each piece
+  std::vector<std::size_t> parameter_of;              ///< of each piece: its place in `trained`
+  std::vector<std::size_t> flat_of;                   ///< of each piece
   std::vector<Piece> pieces;
   std::optional<ShardCopies> copies;
   std::vector<torch::Tensor> copied;  ///< by flat tensor: what the rank that is copied here keeps

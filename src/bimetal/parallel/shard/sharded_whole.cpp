@@ -57,10 +57,10 @@ void ShardedModel::Impl::widen_gradients() {
 }
 
 void ShardedModel::updated(const torch::Tensor& piece) {
+  impl_->stepped_bytes += piece.nbytes();
   // In backward others still gather.
   if (impl_->in_step) return;
   let_go_of_kept();
-  impl_->stepped_bytes += piece.nbytes();
   // Where a rank may be lost in the midst the others update without it (copies).
   if (impl_->copies) return;
   const auto found = impl_->updated.find(piece.unsafeGetTensorImpl());

@@ -80,6 +80,9 @@ std::string describe(const Keeping& keeping, bool as_keys) {
       parts.push_back(fmt::format("zero.offload_parameters=\"{}\"", name_of(keeping.parameters)));
     }
     if (keeping.update_in_backward) parts.push_back("zero.update=\"backward\"");
+    // "auto", which repeats steps, does not go with it.
+    const bool says_none = keeping.update_in_backward && keeping.recomputed_at_once == 0;
+    if (says_none) parts.push_back("train.recompute=\"none\"");
     if (keeping.recomputed_at_once == 1) parts.push_back("train.recompute=\"all\"");
     if (keeping.recomputed_at_once > 1) {
       parts.push_back(fmt::format("train.recompute={}", keeping.recomputed_at_once));

@@ -81,7 +81,8 @@ std::vector<double> shards_by_room(const MemoryInput& input);
 
 /// The same job at its least: micro-batches of one sample and, if it may be (`recompute`) of ranks
 /// that may, each unit computed again, without the steps that are measured before training, which
-/// get by with what there is. What training comes to by itself where memory fails.
+/// get by with what there is. What training comes to by itself where memory fails and a step can be
+/// repeated: not with updates in backward.
 MemoryInput at_least(MemoryInput input, bool recompute);
 
 /// Of what there is, by which a plan may be wrong.

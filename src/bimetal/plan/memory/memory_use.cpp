@@ -38,8 +38,7 @@ class StepWalk {
 
  private:
   bool in_shards() const { return keeping_.level > 0; }
-  /// Of what only products use (shard/sharded_model.h).
-  bool in_half() const { return in_shards() && (keeping_.level == 3 || keeping_.copies == 1); }
+  bool in_half() const { return whole_in_half(facts_, keeping_); }
   bool accumulates() const { return load_.at_once < load_.samples; }
   /// Where micro-batches add up that is the last one's, which finds the others' gradients there.
   bool updates_in_backward() const { return keeping_.level == 3 && keeping_.update_in_backward; }
@@ -131,18 +130,13 @@ class StepWalk {
     return bytes;
   }
 
-  /// Beside parameters that are not on the device its state is not, either.
-  Place place_of_states() const {
-    const bool beside = keeping_.level == 3 && keeping_.parameters != Place::Device;
-    return beside && keeping_.optimizer == Place::Device ? Place::Host : keeping_.optimizer;
-  }
   /// Wherever: of what is on a disk, its window.
   double all_states() const {
     const double bytes = with_copy() * facts_.state_bytes * static_cast<double>(facts_.elements());
     return keeping_.optimizer == Place::Disk ? std::min(bytes, kDiskWindow) : bytes;
   }
   bool states_on_host() const {
-    return !load_.host_is_device && place_of_states() != Place::Device;
+    return !load_.host_is_device && keeping_.place_of_states() != Place::Device;
   }
   double states() const { return states_on_host() ? 0 : all_states(); }
 
@@ -154,10 +148,7 @@ class StepWalk {
   }
 
   /// Whole between steps at levels 1 and 2; what is in half lies apart as ranks keep it.
-  double between_steps() const {
-    if (!in_half()) return whole_;
-    return whole_ - halved_ * (facts_.element_bytes - facts_.half_bytes);
-  }
+  double between_steps() const { return gathered_bytes(facts_, keeping_); }
   double kept_parameters() const {
     if (keeping_.level < 3) {
       return between_steps() + (in_half() ? shard() * halved_ * facts_.element_bytes : 0);
@@ -173,8 +164,10 @@ class StepWalk {
     if (keeping_.level < 3) return 0;
     const auto own = [&](std::size_t u) {
       const auto& unit_facts = facts_.units[u];
-      const auto exact = unit_facts.parameters - unit_facts.resident - unit_facts.halved;
-      return static_cast<double>(exact) * facts_.element_bytes + copies_of(unit_facts);
+      const auto halved = in_half() ? unit_facts.halved : 0;
+      const auto exact = unit_facts.parameters - unit_facts.resident - halved;
+      return static_cast<double>(exact) * facts_.element_bytes +
+             static_cast<double>(halved) * facts_.half_bytes;
     };
     const auto last = facts_.units.size() - 1;
     double bytes = 0;
@@ -316,7 +309,7 @@ class StepWalk {
 
   /// In float32: levels 1 and 2 bring what they have in half.
   void evaluation() {
-    if (!in_half() || keeping_.level == 3 || halved_ == 0) return;
+    if (!load_.evaluates || !in_half() || keeping_.level == 3 || halved_ == 0) return;
     MemoryUse use;
     use.parameters = kept_parameters() + halved_ * facts_.element_bytes;
     use.gradients = shard() * whole_;
@@ -365,6 +358,15 @@ MemoryUse rehearsal_use(ModelFacts facts, const Keeping& keeping, const RankLoad
 }
 
 }  // namespace
+
+double gathered_bytes(const ModelFacts& facts, const Keeping& keeping) {
+  double bytes = facts.parameter_bytes();
+  if (!whole_in_half(facts, keeping)) return bytes;
+  for (const auto& unit : facts.units) {
+    bytes -= static_cast<double>(unit.halved) * (facts.element_bytes - facts.half_bytes);
+  }
+  return bytes;
+}
 
 MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,
                      double program) {

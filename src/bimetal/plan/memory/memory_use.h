@@ -27,6 +27,11 @@ struct Keeping {
   int copies = 1;                      ///< of each shard: zero.copies
   bool update_in_backward = false;     ///< zero.update; level 3
   std::size_t recomputed_at_once = 0;  ///< units that are computed again together; 0: none are
+  /// Beside parameters that are not on the device its state is not, either.
+  Place place_of_states() const {
+    const bool beside = level == 3 && parameters != Place::Device;
+    return beside && optimizer == Place::Device ? Place::Host : optimizer;
+  }
   friend bool operator==(const Keeping&, const Keeping&) = default;
 };
 
@@ -44,6 +49,7 @@ struct RankLoad {
   /// Of the largest step that it makes before training, to measure its speed, with a model that
   /// nobody shares: levels 0 and 1. 0: none.
   double rehearsed = 0, rehearsed_at_once = 0;
+  bool evaluates = true;  ///< at some time: levels 1 and 2 then have whole in full what is in half
 };
 
 /// Bytes by kind at the moment of a run at which they are most together.
@@ -76,6 +82,15 @@ constexpr double spare_for(double most) {
 constexpr double kept_beside(double most, double free) {
   return std::clamp(free / 2, 0.0, spare_for(most));
 }
+
+/// Whether what is UnitFacts::halved is whole in half, without copies (shard/sharded_model.h).
+inline bool whole_in_half(const ModelFacts& facts, const Keeping& keeping) {
+  const bool shards = keeping.level == 3 || (keeping.level > 0 && keeping.copies == 1);
+  return shards && facts.alike;
+}
+
+/// Bytes of all parameters in the types that they are gathered in.
+double gathered_bytes(const ModelFacts& facts, const Keeping& keeping);
 
 /// `program`: bytes.
 MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,

@@ -138,8 +138,8 @@ class DataChooser {
   }
 
   // An all-reduce is a reduction into shards and a gather: levels 2 and 3 do the one for each
-  // micro-batch, level 3 two gathers of each as well. With unequal shards who has the least waits
-  // for the most.
+  // micro-batch, level 3 two gathers of each as well. In shards parameters are gathered in the type
+  // that they come in. With unequal shards who has the least waits for the most.
   void communicate(double pieces, MeshChoice& choice) const {
     const auto& facts = input_.facts.front();
     const double bytes = facts.parameter_bytes();
@@ -147,8 +147,10 @@ class DataChooser {
     const auto count = static_cast<double>(devices_.size());
     const double least = *std::ranges::min_element(shards_);
     const double uneven = count > 1 && keeping_.level > 0 ? (1 - least) / (1 - 1 / count) : 1;
-    const double passes = keeping_.level < 2 ? 2 : keeping_.level == 2 ? 1 + pieces : 3 * pieces;
-    choice.sent_s = passes / 2 * once * uneven;
+    const double gathered = cluster_.all_reduce_seconds(devices_, gathered_bytes(facts, keeping_));
+    const double sums = keeping_.level < 2 ? 1 : pieces;
+    const double gathers = keeping_.level < 3 ? 1 : 2 * pieces;
+    choice.sent_s = (sums * once + gathers * gathered) / 2 * uneven;
     const double bucket = std::min(bytes, input_.bucket_mb * double(1 << 20));
     const double last = cluster_.all_reduce_seconds(devices_, bucket);
     const double copied = copying_seconds(bytes);

@@ -24,7 +24,6 @@ namespace schedule = parallel::schedule;
 
 constexpr std::ptrdiff_t kMostPipelines = 3;  // in a list of the best
 constexpr std::ptrdiff_t kMostInParts = 2;    // likewise
-constexpr int kMostLevel = 3;                 // of ZeRO
 constexpr int kMostParts = 8;
 constexpr int kEveryNumber = 16;  // devices; of more, numbers of parts are powers of two
 
@@ -51,7 +50,8 @@ void search_parts(const MeshInput& input, const Cluster& cluster, FoundMeshes& f
   const auto order = fastest_first(input, cluster);
   const auto search = [&](const Groups& groups, const std::vector<double>& weights) {
     const TensorGroups grouped(input, cluster, groups, weights);
-    auto more = search_meshes(grouped.input(), grouped.cluster(), input.level_in_parts);
+    auto more = search_meshes(grouped.input(), grouped.cluster(),
+                              std::min(input.most_level, input.level_in_parts));
     found.tried += more.tried;
     bool fits = false;
     for (auto& choice : more.choices) {
@@ -170,7 +170,7 @@ std::int64_t MeshChoice::most_at_once() const {
 
 MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster) {
   check(input, cluster);
-  auto found = search_meshes(input, cluster, kMostLevel);
+  auto found = search_meshes(input, cluster, input.most_level);
   if (input.parts) search_parts(input, cluster, found);
   auto plan = sort_out(std::move(found), input.most);
   explain(cluster, plan);

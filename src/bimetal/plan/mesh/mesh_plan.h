@@ -22,7 +22,8 @@ struct MeshInput {
   bool offloads = false;   ///< states may be kept on disks
   bool uneven = true;      ///< stages may have replicas of their own number
   bool parts = true;       ///< tensors may be in parts, as far as the facts say how
-  int level_in_parts = 3;  ///< of ZeRO: the most that they then go with
+  int most_level = 3;      ///< of ZeRO that the job goes with
+  int level_in_parts = 3;  ///< likewise, with tensors in parts
   std::size_t most = 6;    ///< plans to return, beside those with tensors in parts
 };
 

@@ -115,8 +115,10 @@ class Search {
   /// where parameters come in half.
   int most_level_of(const Layout& layout) const {
     if (replicas_of(layout) == Replicas::One) return 0;
-    const auto& units = input_.facts.front().units;
-    const bool half = std::ranges::any_of(units, [](const auto& unit) { return unit.halved > 0; });
+    const auto& facts = input_.facts.front();
+    const bool half = facts.alike && std::ranges::any_of(facts.units, [](const auto& unit) {
+                        return unit.halved > 0;
+                      });
     return std::min(half ? 3 : 2, most_level_);
   }
 

@@ -36,8 +36,8 @@ double replicas_exchange(const Cluster& cluster, const ModelFacts& facts, const 
   double gradients = 0, halved = 0;
   for (std::size_t u = stage.begin; u < stage.end; ++u) {
     gradients += static_cast<double>(facts.units[u].elements()) * facts.element_bytes;
-    halved +=
-        static_cast<double>(facts.units[u].halved) * (facts.element_bytes - facts.half_bytes);
+    if (!facts.alike) continue;
+    halved += static_cast<double>(facts.units[u].halved) * (facts.element_bytes - facts.half_bytes);
   }
   const double summed = cluster.all_reduce_seconds(stage.devices, gradients);
   if (choice.keeping.level < 2) return summed;

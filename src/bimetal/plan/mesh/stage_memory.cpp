@@ -1,6 +1,7 @@
 #include "bimetal/plan/mesh/stage_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace bimetal::plan {
 namespace {
@@ -22,7 +23,7 @@ double copies_of(const ModelFacts& facts, const UnitFacts& unit) {
 struct Group {
   std::size_t units = 0;
   double input = 0, saved = 0;  ///< of a micro-batch
-  double beyond = 0;     ///< the most that one needs for a time, beside what all have saved
+  double beyond = 0;            ///< the most that one needs for a time, beside what all have saved
   double again = 0;      ///< the most that all need where they are computed again, but gradients
   double gradients = 0;  ///< of its parameters, which then come together
   double copies = 0;     ///< of its parameters
@@ -70,16 +71,24 @@ class StageWalk {
     use.gradients = bytes_of(facts_, own * (keeping.level > 1 ? load_.shard : 1) + shared);
     use.optimizer = facts_.state_bytes * (own + shared) * (keeping.level > 0 ? load_.shard : 1);
     if (keeping.optimizer == Place::Disk) use.optimizer = std::min(use.optimizer, kDiskWindow);
+    if (!load_.host_is_device) move_to_host(bytes_of(facts_, own + shared) * load_.shard, use);
     use.buffers = on_their_way(bytes_of(facts_, own), bytes_of(facts_, own + shared));
-    use.activations = pieces * (load_.in_flight * (kept_ + open_.input + open_.saved) + copies_ +
-                                copied(open_)) +
-                      std::max(passing_, passing());
+    use.activations =
+        pieces * (load_.in_flight * (kept_ + open_.input + open_.saved) + copies_ + copied(open_)) +
+        std::max(passing_, passing());
     return use;
   }
 
  private:
+  /// What an accelerator keeps there: states and, of the parameters, a shard of so many bytes.
+  void move_to_host(double shard, MemoryUse& use) const {
+    const auto& keeping = load_.keeping;
+    if (keeping.place_of_states() != Place::Device) use.host = std::exchange(use.optimizer, 0);
+    if (keeping.level > 2 && keeping.parameters == Place::Host) use.host += shard;
+  }
+
   /// In a step all are whole. At level 3 a shard lies apart but where it is a part of that
-  /// (shard/flat_parameters.h).
+  /// (shard/flat_parameters.h), or elsewhere.
   void add_kept(const UnitFacts& unit) {
     const auto own = static_cast<double>(unit.parameters);
     own_ += own;
@@ -90,8 +99,12 @@ class StageWalk {
     largest_flat_ = std::max(largest_flat_, open_flat_);
     if (load_.keeping.level > 2 || open_flat_ >= load_.bucket_bytes) open_flat_ = 0;
     if (load_.keeping.level < 3) return;
-    whole_ += bytes_of(facts_, static_cast<double>(unit.halved + unit.resident) * load_.shard);
-    whole_ -= static_cast<double>(unit.halved) * (facts_.element_bytes - facts_.half_bytes);
+    const auto halved = facts_.alike ? unit.halved : 0;
+    const auto place = load_.keeping.parameters;
+    const bool here = place == Place::Device || (place == Place::Host && load_.host_is_device);
+    const auto apart = here ? static_cast<double>(halved + unit.resident) : 0;
+    whole_ += bytes_of(facts_, apart * load_.shard);
+    whole_ -= static_cast<double>(halved) * (facts_.element_bytes - facts_.half_bytes);
   }
 
   /// A figure without the copies in it, which are counted by themselves.
@@ -117,7 +130,9 @@ class StageWalk {
   /// one in the first micro-batch that uses a copy. In later ones autograd, which goes by the age
   /// of what it has noted, leaves all of them to the end. Units that are computed again make their
   /// own. Where parameters come in half there are no copies.
-  double copied(const Group& group) const { return load_.keeping.level > 2 ? 0 : 2 * group.copies; }
+  double copied(const Group& group) const {
+    return load_.keeping.level > 2 && facts_.alike ? 0 : 2 * group.copies;
+  }
 
   /// What a piece needs for a time. By the time that a group is computed again what the last one
   /// has saved of that micro-batch is gone, but for the output, and its gradient is there.
@@ -155,10 +170,10 @@ class StageWalk {
   const ModelFacts& facts_;
   const StageLoad& load_;
   std::size_t next_ = 0;
-  double own_ = 0, shared_ = 0;            ///< elements
-  double tied_ = 0;                        ///< elements of units before the piece that others share
-  double whole_ = 0;                       ///< bytes of what is own, as a step has it
-  double frozen_ = 0, tied_frozen_ = 0;    ///< bytes
+  double own_ = 0, shared_ = 0;          ///< elements
+  double tied_ = 0;                      ///< elements of units before the piece that others share
+  double whole_ = 0;                     ///< bytes of what is own, as a step has it
+  double frozen_ = 0, tied_frozen_ = 0;  ///< bytes
   double open_flat_ = 0, largest_flat_ = 0;
   double behind_ = 0;   ///< bytes of copies for the next unit and those behind it, as measured
   double kept_ = 0;     ///< of each micro-batch in flight, but for the open group

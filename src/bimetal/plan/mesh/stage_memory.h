@@ -19,6 +19,7 @@ struct StageLoad {
   Keeping keeping = {};         ///< level over the replicas
   /// Gradients travel in flat tensors of at least so much, level 3's unit by unit.
   double bucket_bytes = 0;
+  bool host_is_device = true;  ///< as RankLoad has it
   friend bool operator==(const StageLoad&, const StageLoad&) = default;
 };
 

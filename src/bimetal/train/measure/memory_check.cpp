@@ -93,8 +93,9 @@ void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
   const auto plan = plan::plan_memory(*input);
   for (const auto& rank : input->ranks) shards_.push_back(rank.load.shard);
   take_plan(plan.asked().uses);
-  // Micro-batches that do not fit are halved as they fail.
-  const auto least = plan::at_least(*input, /*recompute=*/true);
+  // Micro-batches that do not fit are halved as they fail, where a step can be repeated.
+  const bool repeats = job_.zero.update != "backward";
+  const auto least = repeats ? plan::at_least(*input, /*recompute=*/true) : *input;
   const auto least_plan = plan::plan_memory(least);
   if (!plan::clearly_fails(least, least_plan)) return;
   const auto advice = plan::memory_advice(least, least_plan);

@@ -134,6 +134,7 @@ comm::Bytes encode(const plan::RankMemory& rank) {
   writer.string(rank.host_pool);
   writer.u64(rank.units_at_once);
   writer.u8(rank.may_recompute ? 1 : 0);
+  writer.u8(rank.load.evaluates ? 1 : 0);
   for (const auto place : {rank.optimizer, rank.parameters}) {
     writer.u8(static_cast<std::uint8_t>(place));
   }
@@ -160,6 +161,7 @@ plan::RankMemory decode(const comm::Bytes& bytes, int ranks) {
   rank.host_pool = reader.string();
   rank.units_at_once = reader.u64();
   rank.may_recompute = reader.u8() != 0;
+  rank.load.evaluates = reader.u8() != 0;
   for (auto* place : {&rank.optimizer, &rank.parameters}) {
     *place = static_cast<plan::Place>(reader.u8());
   }
@@ -177,9 +179,7 @@ double halved_of(const plan::RankMemory& rank) {
 void gather_in_one_type(std::vector<plan::RankMemory>& ranks) {
   const bool alike = std::ranges::all_of(
       ranks, [&](const auto& rank) { return halved_of(rank) == halved_of(ranks.front()); });
-  for (auto& rank : ranks) {
-    for (auto& unit : rank.facts.units) unit.halved = alike ? unit.halved : 0;
-  }
+  for (auto& rank : ranks) rank.facts.alike = alike;
 }
 
 plan::Place place_named(const std::string& name) {
@@ -198,6 +198,7 @@ plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
     const auto pieces = std::max<std::int64_t>(1, limit.pieces(of));
     return static_cast<double>((of + pieces - 1) / pieces);
   };
+  const bool held_out = question.task.validation() || question.task.evaluation();
   // step_probe.h: all of a global batch, if that is quick enough.
   const auto rehearsed =
       std::min(question.job.train.global_batch, question.task.training()->size());
@@ -209,7 +210,8 @@ plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
           .keeps_freed = question.place.device.is_cpu() && !question.worker.memory_bytes,
           .bucket_bytes = question.job.parallel.bucket_mb * (1 << 20),
           .rehearsed = static_cast<double>(rehearsed),
-          .rehearsed_at_once = at_once(rehearsed)};
+          .rehearsed_at_once = at_once(rehearsed),
+          .evaluates = question.job.train.evaluate && held_out};
 }
 
 /// Once a dry run has made the libraries load what they need; its own memory has been given back.
@@ -262,6 +264,12 @@ RankRoom measure_room(const device::Place& place, const TrainerOptions& options)
   return room;
 }
 
+bool may_shard(const job::JobConfig& job) {
+  const auto& optimizer = job.train.optimizer;
+  return optimizer != "lars" && optimizer != "lamb" && job.parallel.mode != "server" &&
+         job.compression.gradients == "none";
+}
+
 plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& question) {
   const auto rank = group.rank();
   const auto& job = question.job;
@@ -304,15 +312,13 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
     input.ranks.push_back(decode(bytes, group.size()));
     input.ranks.back().load.one_host = group.transport() == comm::Transport::shm;
   }
-  // Only level 3 gathers; without stages that is planned in any case.
-  if (job.mesh.stages == 1 || job.zero.level == 3) gather_in_one_type(input.ranks);
+  gather_in_one_type(input.ranks);
   input.asked = {.level = static_cast<int>(job.zero.level),
                  .copies = static_cast<int>(job.zero.copies),
                  .update_in_backward = job.zero.update == "backward"};
   const auto& optimizer = job.train.optimizer;
   input.offloads = optimizer == "adam" || optimizer == "adamw";
-  input.shardable = optimizer != "lars" && optimizer != "lamb" && job.parallel.mode != "server" &&
-                    job.compression.gradients == "none" && group.size() > 1;
+  input.shardable = may_shard(job) && group.size() > 1;
   input.in_backward = input.shardable && may_update_in_backward(job);
   if (job.zero.shards == "memory" && job.zero.weights.empty()) {
     const auto shards = plan::shards_by_room(input);

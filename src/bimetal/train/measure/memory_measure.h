@@ -26,6 +26,9 @@ struct RankRoom {
 
 RankRoom measure_room(const device::Place& place, const TrainerOptions& options);
 
+/// Whether the job has nothing that refuses levels of ZeRO.
+bool may_shard(const job::JobConfig& job);
+
 /// What the ranks do and keep, by rank where there are several numbers.
 struct MemoryQuestion {
   const job::JobConfig& job;

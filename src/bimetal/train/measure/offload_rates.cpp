@@ -74,7 +74,9 @@ OffloadRates::OffloadRates(const job::JobConfig& job, TrainedModel& trained,
     : job_(job), trained_(trained) {
   std::uint64_t kept = 0;
   for (const auto& disk : {states(), parameters()}) kept += disk ? disk->kept_bytes : 0;
-  if (kept == 0) return;
+  // The report of tensors in parts, whose workers are replicas, has none of it.
+  const bool reported = job_.mesh.tensor <= 1 || job_.mesh.stages > 1;
+  if (kept == 0 || !reported) return;
   observer.on_phase("measuring the disk");
   copy_ = optim::copy_plainly(job_.zero.offload_path, std::min(kept, kMostCopied), kPatience);
 }
@@ -100,9 +102,9 @@ void OffloadRates::report(comm::Group group, progress::Report& report,
                                .parameters = since(parameters_before_, parameters())};
   if (mine.states || mine.parameters) mine.folder = job_.zero.offload_path;
   if (copy_.read.bytes > 0) {
-    mine.copy = since({}, optim::DiskTraffic{.kept_bytes = copy_.written.bytes,
-                                             .read = copy_.read,
-                                             .written = copy_.written});
+    mine.copy = since(
+        {}, optim::DiskTraffic{
+                .kept_bytes = copy_.written.bytes, .read = copy_.read, .written = copy_.written});
   }
   const auto all = comm::all_gather_bytes(group, encode_offload(mine), Deadline::after(timeout));
   for (auto& worker : report.workers) {

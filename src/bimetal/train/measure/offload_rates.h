@@ -18,8 +18,9 @@ namespace bimetal::train {
 /// Of one rank's run. Use from one thread.
 class OffloadRates {
  public:
-  /// Where this rank has anything on a disk: copies as many bytes there and back, 256 MiB at most,
-  /// in about a second. Ranks that share a disk do so at the same time, as they use it later.
+  /// Where this rank has anything on a disk, and a report will say so: copies as many bytes there
+  /// and back, 256 MiB at most, in about a second. Ranks that share a disk do so at the same time,
+  /// as they use it later.
   OffloadRates(const job::JobConfig& job, TrainedModel& trained, progress::Observer& observer);
 
   /// From here on it counts.

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kMostSamples = 16;
 
-/// Elements of units by what level 3 makes of them.
+/// Elements of units by what shards make of them.
 void count_forms(const task::Model& model, const Owners& owners, const UnitMeasureOptions& options,
                  plan::ModelFacts& facts) {
   std::vector<task::NamedTensor> trained;
@@ -36,7 +36,8 @@ void count_forms(const task::Model& model, const Owners& owners, const UnitMeasu
   }
 }
 
-/// What is not trained takes room on every stage that uses it, and has neither gradient nor state.
+/// What is not trained takes room where it is used, and has neither gradient nor state. Of several
+/// stages that use the same the first one's and the model's last count it.
 void count_frozen(const task::Model& model, plan::ModelFacts& facts) {
   struct Use {
     std::size_t first;

@@ -77,7 +77,8 @@ plan::StageLoad StageNeeds::load_of(int number) const {
                                                        micro_batches_)
                                      : under_way(shape_, stage, micro_batches_),
           .keeping = plan::asked_of(*measured_, rank(number)),
-          .bucket_bytes = rank(number).load.bucket_bytes};
+          .bucket_bytes = rank(number).load.bucket_bytes,
+          .host_is_device = rank(number).load.host_is_device};
 }
 
 parallel::schedule::FittingEnds StageNeeds::within(double part, std::size_t pieces) const {
@@ -85,9 +86,8 @@ parallel::schedule::FittingEnds StageNeeds::within(double part, std::size_t piec
   std::vector<std::vector<plan::StageDevice>> devices(stages);
   for (int number = 0; number < ranks(); ++number) {
     const auto stage = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
-    devices[stage].push_back({.facts = &rank(number).facts,
-                              .load = load_of(number),
-                              .room = part * room_of(number)});
+    devices[stage].push_back(
+        {.facts = &rank(number).facts, .load = load_of(number), .room = part * room_of(number)});
   }
   const double of_rank = static_cast<double>(pieces) / shape_.stages;
   return [devices = std::move(devices), of_rank, facts_of = measured_](std::size_t piece,

@@ -82,7 +82,8 @@ fs::path save_all(
     const fs::path& dir, const Parted& model, const std::vector<int>& shares, std::int64_t step,
     const std::function<void(int rank)>& before = [](int) {}) {
   // Of a forked process, whose copy of torch's threads is of no use: torch makes new ones at the
-  // first word of them, in which two ranks must not race (ParallelOpenMP.cpp, "Invalid thread pool").
+  // first word of them, in which two ranks must not race ("Invalid thread pool" of
+  // ParallelOpenMP.cpp).
   torch::set_num_threads(1);
   fs::path saved;
   testing::run_ranks(static_cast<int>(shares.size()), [&](int rank, comm::Group group) {
@@ -281,6 +282,57 @@ TEST(SaveSlices, AFolderOfAnyNameIsReplacedAndNothingElseRemoved) {
     EXPECT_TRUE(holds_its_step(target, model));
   }
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"first", "second"}));
+}
+
+/// What both ranks say, in the same words, of a save as `target` that InvalidArgument ends.
+std::string refusal_of(
+    const fs::path& target,
+    const std::function<void(int rank, OwnSlices& own)>& change = [](int, OwnSlices&) {}) {
+  std::vector<std::string> said(2);
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    auto own = Parted().of_rank(rank, {1, 1}, 1);
+    change(rank, own);
+    Manifest facts;
+    facts.optimizer = "adam";
+    facts.optimizer_groups = kAdam.groups;
+    try {
+      save_slices_as(group, target, own, facts);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << error.what();
+      said[static_cast<std::size_t>(rank)] = error.what();
+    }
+  });
+  EXPECT_EQ(said[0], said[1]);
+  return said[0];
+}
+
+TEST(SaveSlices, WhatIsNoCheckpointIsNeverReplaced) {
+  const test::TemporaryFolder folder;
+  fs::create_directory(folder / "mine");
+  test::put_contents(folder / "mine" / "notes", "of years");
+  test::put_contents(folder / "file", "too");
+  for (const auto* name : {"mine", "file"}) {
+    EXPECT_THAT(refusal_of(folder / name), HasSubstr("is there and is no checkpoint"));
+  }
+  EXPECT_EQ(test::contents_of(folder / "mine" / "notes"), "of years");
+  EXPECT_EQ(test::contents_of(folder / "file"), "too");
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"file", "mine"}));
+  fs::create_directory(folder / "empty");
+  EXPECT_EQ(refusal_of(folder / "empty"), "");
+  EXPECT_EQ(refusal_of(folder / "empty"), "");  // a checkpoint now
+}
+
+TEST(SaveSlices, WhatNoFileHoldsAllRanksRefuse) {
+  const test::TemporaryFolder folder;
+  const auto said = refusal_of(folder / "one", [](int rank, OwnSlices& own) {
+    if (rank == 0) return;
+    own.model.push_back({"phase",
+                         {2},
+                         whole_slice(std::vector<std::int64_t>{2}),
+                         torch::zeros({2}, c10::kComplexFloat)});
+  });
+  EXPECT_THAT(said, HasSubstr("rank 1: tensor 'phase' is of type ComplexFloat"));
+  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{});
 }
 
 #ifdef __linux__

@@ -66,6 +66,18 @@ TEST(Cut, RefusesMoreStagesThanUnits) {
   EXPECT_THROW(cut({.seconds = {{1, 1}, {1}}}), Error);
 }
 
+TEST(Cut, RefusesAnAnswerThatLeavesEndsOut) {
+  CutProblem problem{.seconds = {{1, 1, 1}, {1, 1, 1}}};
+  problem.fitting = [](std::size_t, std::size_t) { return std::vector<bool>(2, true); };
+  try {
+    cut(problem);
+    ADD_FAILURE() << "from unit 0 on there are three";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("of 3 ends"));
+  }
+}
+
 // One unit more may need less: of units that are computed again in groups the last group stays.
 TEST(Cut, TakesStagesThatFitThoughSmallerOnesDoNot) {
   const auto fitting = [](std::size_t stage, std::size_t begin) {

@@ -121,8 +121,8 @@ TEST(HalvedFlat, LiesInTheMemoryGivenAndCanBeShownInFull) {
   const auto memory = torch::zeros({7}, torch::kBFloat16);
   FlatParameters flat(plan, {a, b}, 1, /*hollow=*/false, memory);
   EXPECT_EQ(flat.whole().data_ptr(), memory.data_ptr());
-  EXPECT_TRUE(flat.own().equal(
-      torch::cat({torch::full({1}, 1.0F / 3), torch::full({3}, 1.0F / 7)})));
+  EXPECT_TRUE(
+      flat.own().equal(torch::cat({torch::full({1}, 1.0F / 3), torch::full({3}, 1.0F / 7)})));
   EXPECT_TRUE(flat.own_in_whole().equal(flat.own().to(torch::kBFloat16)));
   EXPECT_TRUE(flat.is_copied_to_bfloat16());
   flat.take_own_from_whole();  // of another type

@@ -69,8 +69,8 @@ void expect_rounded(const ShardedModel& sharded) {
 TEST_P(InHalf, TheUpdateWritesWhatAllRanksGet) {
   std::vector<task::Model> models = {make_layers(1), make_layers(2)};
   testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto sharded = std::make_shared<ShardedModel>(models[static_cast<std::size_t>(rank)],
-                                                        group, options());
+    const auto sharded =
+        std::make_shared<ShardedModel>(models[static_cast<std::size_t>(rank)], group, options());
     expect_rounded(*sharded);
     std::vector<torch::Tensor> pieces;
     for (const auto& piece : sharded->pieces()) pieces.push_back(piece.tensor);

@@ -138,8 +138,8 @@ TEST(StagePeaks, FrozenParametersHaveNoGradients) {
   for (const plan::UnitRange& piece :
        {plan::UnitRange{0, 3}, plan::UnitRange{2, 5}, plan::UnitRange{5, 8}}) {
     const auto part = part_of(task.make_model(), piece);
-    const auto use = plan::stage_use(facts, std::span(&piece, 1),
-                                     {.at_once = kAtOnce, .in_flight = 2});
+    const auto use =
+        plan::stage_use(facts, std::span(&piece, 1), {.at_once = kAtOnce, .in_flight = 2});
     const double trained = bytes_of(part.named_parameters(), true);
     EXPECT_EQ(use.parameters, bytes_of(part.named_parameters()));
     EXPECT_EQ(use.gradients, trained);
