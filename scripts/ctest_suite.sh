@@ -1,5 +1,6 @@
 # ctest_suite.sh, to be sourced: runs CTest and adds what it counts to passed, failed and skipped.
 passed=0 failed=0 skipped=0
+reported=  # by the last suite: a run that has ended without a report is no test that could be tried again
 
 most_reruns=4
 
@@ -25,7 +26,7 @@ PY
 # counted as passed, and named: it is to be looked into, but says little against the change at hand.
 rerun_failed() {
   local folder=$1 before=$2 now=$failed report
-  [ "$now" -gt "$before" ] && [ "$now" -le $((before + most_reruns)) ] || return 0
+  [ -n "$reported" ] && [ "$now" -gt "$before" ] && [ "$now" -le $((before + most_reruns)) ] || return 0
   report=$(mktemp)
   printf '\n== once more, alone: what has failed\n'
   ctest --test-dir "$folder" --rerun-failed --output-on-failure --no-tests=error --output-junit "$report" -j 1
@@ -44,6 +45,10 @@ suite() {
   if ! ctest --test-dir "$folder" --output-on-failure --no-tests=error --output-junit "$report" "$@"; then
     [ -s "$report" ] || failed=$((failed + 1))
   fi
-  [ -s "$report" ] && count "$report"
+  reported=
+  if [ -s "$report" ]; then
+    reported=yes
+    count "$report"
+  fi
   rm -f "$report"
 }
