@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <ostream>
@@ -41,7 +42,8 @@ struct ServerCase {
   Consistency consistency = Consistency::sync;
   std::int64_t staleness = 0;
   bool adam = false;
-  int lost_after = -1;  ///< worker 1 vanishes in the middle of its lease number that
+  /// Worker 1 comes late, and vanishes in the middle of its lease number that.
+  int lost_after = -1;
   net::Encryption encryption = net::Encryption::off;
   bool overlaps = false;  ///< forward begins before all parameters are there
   comm::Scheme pull = comm::Scheme::none;
@@ -186,6 +188,9 @@ class ServerJob {
       const std::scoped_lock lock(drawing);
       model = make_start(task_, seed + 100 + static_cast<std::uint64_t>(worker), case_.dtype);
     }
+    // Whoever comes first has all samples of a step, may be taken for slow, and gets no more of
+    // them.
+    if (worker == 1 && case_.lost_after >= 0) first_done_.get_future().wait_for(seconds(60));
     Client client(options, plan_, model.parameters(), Deadline::after(seconds(20)));
     RemoteGradients gradients(client, model.parameters());
     task::BeforeUse before_use;
@@ -215,6 +220,7 @@ class ServerJob {
       gradients.finish();
       done.version = gradients.version();
       client.done(lease->id, done);
+      if (worker == 0 && leases == 0) first_done_.set_value();
     }
   }
 
@@ -226,6 +232,7 @@ class ServerJob {
   std::vector<std::unique_ptr<ShardStore>> stores_;
   std::vector<std::unique_ptr<ParameterServer>> servers_;
   std::vector<WorkerFigures> figures_;
+  std::promise<void> first_done_;  ///< lease of worker 0
   std::int64_t repeated_ = 0;
   int steps_ = 0;
 };
