@@ -106,16 +106,19 @@ using ShardedRow = std::tuple<Learnt, Sharded>;
 
 class InShardsOfParts : public ::testing::TestWithParam<ShardedRow> {};
 
-TEST_P(InShardsOfParts, TrainsAsOneDevice) {
-  const auto& [what, who] = GetParam();
-  const auto& expected = alone(what);
+TrainingPlan in_shards_of_parts(const Learnt& what, const Sharded& who) {
   auto plan = what.plan;
   plan.shares = who.shares;
   plan.tensor = who.tensor;
   plan.zero_level = who.level;
   plan.shards = who.shards;
   plan.micro_batch = who.micro_batch;
-  expect_same(train(plan), expected);
+  return plan;
+}
+
+TEST_P(InShardsOfParts, TrainsAsOneDevice) {
+  const auto& [what, who] = GetParam();
+  expect_same(train(in_shards_of_parts(what, who)), alone(what));
 }
 
 TEST(InShardsOfParts, AreUpdatedInBackward) {
@@ -127,12 +130,7 @@ TEST(InShardsOfParts, AreUpdatedInBackward) {
                        .optimizer = Optimizer::adamw,
                        .steps = 6,
                        .recompute = "all"}};
-    auto plan = what.plan;
-    plan.shares = who.shares;
-    plan.tensor = who.tensor;
-    plan.zero_level = who.level;
-    plan.shards = who.shards;
-    plan.micro_batch = who.micro_batch;
+    auto plan = in_shards_of_parts(what, who);
     plan.update_in_backward = true;
     expect_same(train(plan), alone(what));
   }

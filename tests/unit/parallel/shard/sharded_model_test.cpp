@@ -8,30 +8,16 @@
 
 #include "bimetal/base/error.h"
 #include "support/thread_ranks.h"
+#include "unit/parallel/shard/linear_units.h"
 
 namespace bimetal::parallel::shard {
 namespace {
 
 constexpr int kUnits = 6;
 
-/// Linear layers without biases, each a unit; `seed` differs between ranks.
+/// `seed` differs between ranks.
 task::Model make_model(std::uint64_t seed) {
-  torch::manual_seed(seed);
-  task::Model model;
-  for (int i = 0; i < kUnits; ++i) {
-    auto layer =
-        std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(4, 4).bias(false));
-    layer->to(torch::kFloat64);
-    model.units.push_back(task::make_unit(
-        "layer" + std::to_string(i), layer,
-        [layer](torch::Tensor input) { return torch::tanh(layer->forward(input)); }));
-  }
-  return model;
-}
-
-torch::Tensor loss_of(const task::Model& model, int samples) {
-  const auto input = torch::ones({samples, 4}, torch::kFloat64);
-  return task::run_units(model, {input}).front().sum();
+  return make_linear_units(kUnits, seed);
 }
 
 ShardedModelOptions options(int level) {
@@ -47,9 +33,9 @@ TEST_P(Sharded, ARankWithoutSamplesTakesPartInEveryPass) {
     for (int step = 0; step < 3; ++step) {
       sharded.begin_step(6);
       if (rank == step % 2) {
-        sharded.backward(loss_of(sharded.model(), 2));
-        sharded.backward(loss_of(sharded.model(), 2));
-        sharded.backward_last(loss_of(sharded.model(), 2));
+        sharded.backward(loss_of_linear_units(sharded.model(), 2));
+        sharded.backward(loss_of_linear_units(sharded.model(), 2));
+        sharded.backward_last(loss_of_linear_units(sharded.model(), 2));
       }
       sharded.finish_step();
       for (const auto& piece : sharded.pieces()) EXPECT_TRUE(piece.tensor.grad().defined());
@@ -64,7 +50,7 @@ TEST_P(Sharded, WhatStopsInTheMiddleOfAPassHangsNobody) {
     ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
     sharded.begin_step(4);
     try {
-      auto loss = loss_of(sharded.model(), 2);
+      auto loss = loss_of_linear_units(sharded.model(), 2);
       if (rank == 1) throw std::runtime_error("no memory, say");
       sharded.backward_last(loss);
     } catch (const std::runtime_error&) {
@@ -72,7 +58,7 @@ TEST_P(Sharded, WhatStopsInTheMiddleOfAPassHangsNobody) {
     sharded.finish_step();
     // And the next step is as if nothing had been.
     sharded.begin_step(4);
-    sharded.backward_last(loss_of(sharded.model(), 2));
+    sharded.backward_last(loss_of_linear_units(sharded.model(), 2));
     sharded.finish_step();
   });
 }
@@ -86,7 +72,7 @@ TEST_P(Sharded, AParameterThatNobodyUsesHasNoGradient) {
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
     sharded.begin_step(4);
-    sharded.backward_last(loss_of(sharded.model(), 2));
+    sharded.backward_last(loss_of_linear_units(sharded.model(), 2));
     sharded.finish_step();
     for (const auto& piece : sharded.pieces()) {
       EXPECT_EQ(piece.tensor.grad().defined(), piece.parameter != "unused") << piece.parameter;
@@ -99,7 +85,7 @@ TEST_P(Sharded, RanksNeedNotEvaluateEquallyOften) {
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
     const torch::NoGradGuard no_grad;
-    for (int i = 0; i < 1 + 3 * rank; ++i) loss_of(sharded.model(), 1);
+    for (int i = 0; i < 1 + 3 * rank; ++i) loss_of_linear_units(sharded.model(), 1);
     sharded.end_passes();
   });
 }
@@ -139,7 +125,7 @@ TEST(ShardedParameters, AreNotThereBetweenPasses) {
     };
     EXPECT_EQ(there(), 0);
     sharded.begin_step(2);
-    auto loss = loss_of(sharded.model(), 1);
+    auto loss = loss_of_linear_units(sharded.model(), 1);
     EXPECT_LE(there(), 2);  // what backward begins with, and the next one ahead
     sharded.backward_last(loss);
     sharded.finish_step();
@@ -162,7 +148,7 @@ TEST(ShardedParameters, SmallOnesStayAndAreRenewed) {
     const auto small = model.units[1].parameters.back().tensor;
     for (int step = 1; step <= 2; ++step) {
       sharded.begin_step(2);
-      sharded.backward_last(loss_of(sharded.model(), 1));
+      sharded.backward_last(loss_of_linear_units(sharded.model(), 1));
       sharded.finish_step();
       const torch::NoGradGuard no_grad;
       for (const auto& piece : sharded.pieces()) torch::Tensor(piece.tensor).add_(1);

@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "support/thread_ranks.h"
+#include "unit/parallel/shard/linear_units.h"
 
 namespace bimetal::parallel::shard {
 namespace {
@@ -18,25 +19,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// Linear layers without biases, each a unit; the middle one has a parameter that nobody uses.
+/// The middle one has a parameter that nobody uses.
 task::Model make_layers() {
-  torch::manual_seed(1);
-  task::Model model;
-  for (int i = 0; i < 3; ++i) {
-    auto layer =
-        std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(4, 4).bias(false));
-    layer->to(torch::kFloat64);
-    model.units.push_back(task::make_unit(
-        "layer" + std::to_string(i), layer,
-        [layer](torch::Tensor input) { return torch::tanh(layer->forward(input)); }));
-  }
+  auto model = make_linear_units(3, 1);
   model.units[1].parameters.push_back(
       {"unused", torch::ones({1}, torch::kFloat64).set_requires_grad(true)});
   return model;
-}
-
-torch::Tensor loss_of_layers(const task::Model& model) {
-  return task::run_units(model, {torch::ones({2, 4}, torch::kFloat64)}).front().sum();
 }
 
 /// A rank's shards, and which of them were updated together, in turn.
@@ -81,7 +69,7 @@ TEST(UpdateInBackward, IsOfOneUnitAfterTheOther) {
       rank.updated.clear();
       rank.sharded.begin_step(4);
       rank.sharded.expect_passes(1);
-      rank.sharded.backward_last(loss_of_layers(rank.sharded.model()));
+      rank.sharded.backward_last(loss_of_linear_units(rank.sharded.model(), 2));
       EXPECT_THAT(rank.updated, each_layer);
       rank.sharded.finish_step();
       EXPECT_EQ(rank.with_gradients(), 0);
@@ -97,10 +85,10 @@ TEST(UpdateInBackward, IsOfTheLastPassOfAnyRank) {
     rank.sharded.begin_step(6);
     if (number == 1) {
       rank.sharded.expect_passes(3);
-      rank.sharded.backward(loss_of_layers(rank.sharded.model()));
-      rank.sharded.backward(loss_of_layers(rank.sharded.model()));
+      rank.sharded.backward(loss_of_linear_units(rank.sharded.model(), 2));
+      rank.sharded.backward(loss_of_linear_units(rank.sharded.model(), 2));
       EXPECT_THAT(rank.updated, IsEmpty());
-      rank.sharded.backward_last(loss_of_layers(rank.sharded.model()));
+      rank.sharded.backward_last(loss_of_linear_units(rank.sharded.model(), 2));
     }
     rank.sharded.finish_step();
     EXPECT_THAT(rank.updated, each_layer) << "rank " << number;
@@ -114,7 +102,7 @@ TEST(UpdateInBackward, PassesThatNobodyExpectsAreFollowedByAnUpdateAsEver) {
     UpdatedRank rank(models[static_cast<std::size_t>(number)], group);
     rank.sharded.begin_step(4);
     if (number == 0) rank.sharded.expect_passes(1);
-    rank.sharded.backward_last(loss_of_layers(rank.sharded.model()));
+    rank.sharded.backward_last(loss_of_linear_units(rank.sharded.model(), 2));
     rank.sharded.finish_step();
     EXPECT_THAT(rank.updated, IsEmpty());
     EXPECT_EQ(rank.with_gradients(), 3);
@@ -127,9 +115,9 @@ TEST(UpdateInBackward, MorePassesThanExpectedAreAnError) {
     UpdatedRank rank(models[static_cast<std::size_t>(number)], group);
     rank.sharded.begin_step(8);
     rank.sharded.expect_passes(1);
-    rank.sharded.backward(loss_of_layers(rank.sharded.model()));
+    rank.sharded.backward(loss_of_linear_units(rank.sharded.model(), 2));
     try {
-      loss_of_layers(rank.sharded.model());
+      loss_of_linear_units(rank.sharded.model(), 2);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
