@@ -111,10 +111,17 @@ def make_whole(parameters: Iterable[nn.Parameter]) -> None:
         if part is not None:
             with torch.no_grad(), _disable_current_modes():
                 part.hold()
-            forget(parameter)
+            _forget(parameter)
 
 
-def forget(parameter: nn.Parameter) -> None:
+def move_to(parameter: nn.Parameter, pieces: Iterable[Piece]) -> None:
+    """Gives these pieces of the split parameter, whose memory somebody else has meanwhile, their values. Collective."""
+    with torch.no_grad():
+        getattr(parameter, _ATTRIBUTE).move_to(pieces)
+    _forget(parameter)
+
+
+def _forget(parameter: nn.Parameter) -> None:
     """What the parameter has is no longer this part's affair."""
     part = vars(parameter).pop(_ATTRIBUTE, None)
     if part is not None:

@@ -16,7 +16,7 @@ from bimetal._weights import rank_weights
 from bimetal.balance import BalancedBatchSampler
 from bimetal.process_group import _backend_of
 from bimetal.zero.optimizer import require_by_element, take_pieces
-from bimetal.zero.parts import forget, make_whole, part_of, split
+from bimetal.zero.parts import make_whole, move_to, part_of, split
 from bimetal.zero.sharded import Sharded
 from bimetal.zero.units import Unit, units_of
 
@@ -109,9 +109,6 @@ def _move_parts(units: list[Unit], sharded: Sharded) -> None:
     """Gives the pieces their values, one parameter after the other. Collective."""
     trained = {name: parameter for unit in units for name, parameter in unit.parameters}
     for name, parameter in trained.items():
-        if parameter.numel() == 0:
-            continue
-        with torch.no_grad():
-            parameter._bimetal_part.move_to(piece for piece in sharded.pieces if piece.name == name)
-        forget(parameter)
+        if parameter.numel() > 0:
+            move_to(parameter, (piece for piece in sharded.pieces if piece.name == name))
     sharded.parameters_changed()

@@ -112,18 +112,14 @@ def read_states(kept: Kept, fields: Mapping[str, dict[str, list[int]]], plain: M
     """
     assert kept.optimizer is not None
     kept.optimizer.state.clear()  # or there would be twice as many for a while
-    by_name: dict[str, list[Piece]] = {}
-    for piece in kept.pieces:
-        by_name.setdefault(piece.name, []).append(piece)
     states: dict[torch.Tensor, dict[str, Any]] = {}
-    for name, pieces in by_name.items():
-        for piece in pieces:
-            state = dict(plain.get(name, {}))
-            for field, shape in fields.get(name, {}).items():
-                if field != GRADIENT:
-                    state[field] = _read_field(read, field, shape, piece)
-            if state:
-                states[piece.tensor] = state
+    for piece in kept.pieces:
+        state = dict(plain.get(piece.name, {}))
+        for field, shape in fields.get(piece.name, {}).items():
+            if field != GRADIENT:
+                state[field] = _read_field(read, field, shape, piece)
+        if state:
+            states[piece.tensor] = state
     for group in kept.optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):  # these count on the device
             for tensor in group["params"]:

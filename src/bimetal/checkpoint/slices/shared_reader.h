@@ -38,7 +38,7 @@ class SharedReader {
   /// Gives `wanted` of the model's tensor `name`, or of the optimizer's, in its own shape and on
   /// the CPU; the index must have it.
   struct Read {
-    std::function<torch::Tensor(const std::string&name, const Slice&wanted)> model, optimizer;
+    std::function<torch::Tensor(const std::string& name, const Slice& wanted)> model, optimizer;
   };
   /// Each rank takes what it wants, in the order that it likes. Collective. Errors:
   /// OpenCheckpoint's where a rank reads, the fabric's.

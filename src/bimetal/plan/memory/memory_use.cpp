@@ -359,13 +359,20 @@ MemoryUse rehearsal_use(ModelFacts facts, const Keeping& keeping, const RankLoad
 
 }  // namespace
 
-double gathered_bytes(const ModelFacts& facts, const Keeping& keeping) {
-  double bytes = facts.parameter_bytes();
-  if (!whole_in_half(facts, keeping)) return bytes;
-  for (const auto& unit : facts.units) {
-    bytes -= static_cast<double>(unit.halved) * (facts.element_bytes - facts.half_bytes);
+double gathered_bytes(const ModelFacts& facts, const Keeping& keeping,
+                      std::span<const UnitFacts> units) {
+  const double halved_bytes =
+      whole_in_half(facts, keeping) ? facts.half_bytes : facts.element_bytes;
+  double bytes = 0;
+  for (const auto& unit : units) {
+    bytes += static_cast<double>(unit.elements() - unit.halved) * facts.element_bytes +
+             static_cast<double>(unit.halved) * halved_bytes;
   }
   return bytes;
+}
+
+double gathered_bytes(const ModelFacts& facts, const Keeping& keeping) {
+  return gathered_bytes(facts, keeping, facts.units);
 }
 
 MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,

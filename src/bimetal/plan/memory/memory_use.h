@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "bimetal/plan/model_facts.h"
@@ -91,6 +92,9 @@ inline bool whole_in_half(const ModelFacts& facts, const Keeping& keeping) {
 
 /// Bytes of all parameters in the types that they are gathered in.
 double gathered_bytes(const ModelFacts& facts, const Keeping& keeping);
+/// Of those of some units of it.
+double gathered_bytes(const ModelFacts& facts, const Keeping& keeping,
+                      std::span<const UnitFacts> units);
 
 /// `program`: bytes.
 MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,

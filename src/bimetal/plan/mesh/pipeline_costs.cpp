@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "bimetal/plan/mesh/dealt.h"
 
@@ -33,18 +34,15 @@ std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cl
 /// each micro-batch, and parameters the other half: at level 3 before a step, as they are gathered.
 double replicas_exchange(const Cluster& cluster, const ModelFacts& facts, const MeshChoice& choice,
                          const MeshStage& stage) {
-  double gradients = 0, halved = 0;
-  for (std::size_t u = stage.begin; u < stage.end; ++u) {
-    gradients += static_cast<double>(facts.units[u].elements()) * facts.element_bytes;
-    if (!facts.alike) continue;
-    halved += static_cast<double>(facts.units[u].halved) * (facts.element_bytes - facts.half_bytes);
-  }
-  const double summed = cluster.all_reduce_seconds(stage.devices, gradients);
+  const auto units = std::span(facts.units).subspan(stage.begin, stage.end - stage.begin);
+  const auto seconds_of = [&](const Keeping& keeping) {
+    return cluster.all_reduce_seconds(stage.devices, gathered_bytes(facts, keeping, units));
+  };
+  const double summed = seconds_of({});
   if (choice.keeping.level < 2) return summed;
   const double of_replica = choice.even() ? 1 : 1 / static_cast<double>(stage.devices.size());
-  const double gathered = choice.keeping.level < 3
-                              ? summed
-                              : cluster.all_reduce_seconds(stage.devices, gradients - halved);
+  // Below level 3 stages keep what is whole in its own type.
+  const double gathered = choice.keeping.level < 3 ? summed : seconds_of(choice.keeping);
   return (std::max(1.0, of_replica * choice.micro_batches) * summed + gathered) / 2;
 }
 

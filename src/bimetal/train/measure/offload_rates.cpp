@@ -1,6 +1,7 @@
 #include "bimetal/train/measure/offload_rates.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <utility>
 
@@ -28,22 +29,23 @@ std::optional<progress::DiskReport> since(const Traffic& start, const Traffic& n
       .wait_s = now->wait_seconds - before.wait_seconds};
 }
 
+/// As they travel.
+template <typename Disk>
+auto figures_of(Disk& disk) {
+  return std::array{&disk.kept_bytes,    &disk.read_bytes, &disk.read_s,
+                    &disk.written_bytes, &disk.write_s,    &disk.wait_s};
+}
+
 void write_disk(WireWriter& writer, const std::optional<progress::DiskReport>& disk) {
   writer.u8(disk ? 1 : 0);
   if (!disk) return;
-  for (const double figure : {disk->kept_bytes, disk->read_bytes, disk->read_s, disk->written_bytes,
-                              disk->write_s, disk->wait_s}) {
-    writer.f64(figure);
-  }
+  for (const auto* const figure : figures_of(*disk)) writer.f64(*figure);
 }
 
 std::optional<progress::DiskReport> read_disk(WireReader& reader) {
   if (reader.u8() == 0) return std::nullopt;
   progress::DiskReport disk;
-  for (auto* const figure : {&disk.kept_bytes, &disk.read_bytes, &disk.read_s, &disk.written_bytes,
-                             &disk.write_s, &disk.wait_s}) {
-    *figure = reader.f64();
-  }
+  for (auto* const figure : figures_of(disk)) *figure = reader.f64();
   return disk;
 }
 
