@@ -1,5 +1,5 @@
-# How every target of the project is compiled, and the two functions that declare them:
-# bimetal_library for a folder of src/bimetal, bimetal_test for a folder of tests.
+# How every target of the project is compiled, and bimetal_library, which declares a folder of src/bimetal; BimetalTest.cmake
+# has the one for a folder of tests.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -103,34 +103,4 @@ function(bimetal_kernels)
   set_source_files_properties(${ARGN} PROPERTIES
     SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON
     COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU,Clang,AppleClang>>:-O3;-fno-math-errno;-fno-trapping-math>")
-endfunction()
-
-# bimetal_test(<name> SOURCES … DEPENDS <bimetal folders>… [LINK …] [TORCH] [LABEL name] [TIMEOUT s])
-# A GoogleTest program whose cases are registered with CTest one by one.
-function(bimetal_test name)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT;LABEL" "SOURCES;DEPENDS;LINK" ${ARGN})
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
-  endif()
-  add_executable(${name} ${ARG_SOURCES})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-  list(TRANSFORM ARG_DEPENDS PREPEND bimetal_)
-  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} ${ARG_LINK} GTest::gtest GTest::gtest_main GTest::gmock bimetal_flags)
-  if(ARG_TORCH)
-    target_link_libraries(${name} PRIVATE bimetal_torch)
-    bimetal_use_torch_pch(${name})
-  endif()
-  if(NOT ARG_LABEL)
-    set(ARG_LABEL unit)
-  endif()
-  if(BIMETAL_SANITIZE)
-    # One process for all cases: starting is what takes long there.
-    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
-    set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${ARG_LABEL} ENVIRONMENT
-      "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1;ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1")
-    return()
-  endif()
-  include(GoogleTest)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABEL} ENVIRONMENT OMP_NUM_THREADS=1)
 endfunction()

@@ -16,6 +16,8 @@ import tempfile
 import time
 import unittest
 
+import nursery
+
 BODY = "BIMETAL_TEST_BODY"
 ARGUMENTS = "BIMETAL_TEST_ARGUMENTS"
 RESULT = "BIMETAL_TEST_RESULT"
@@ -28,10 +30,11 @@ VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
 class Job:
     """Processes that are gone when the job is left, whatever happens.
 
-    `environment` is added for all, `each(rank)` for one; `unset` names what they are not to see.
+    `environment` is added for all, `each(rank)` for one; `unset` names what they are not to see. `file`: a rank's command runs
+    it, and so may a process that has torch already (nursery.py).
     """
 
-    def __init__(self, ranks, commands, environment=None, unset=(), each=None):
+    def __init__(self, ranks, commands, environment=None, unset=(), each=None, file=None):
         self.folder = tempfile.TemporaryDirectory(prefix="bimetal-test-")
         self.results = [pathlib.Path(self.folder.name) / f"{rank}.json" for rank in range(ranks)]
         self.outputs = [pathlib.Path(self.folder.name) / f"{rank}.txt" for rank in range(ranks)]
@@ -42,6 +45,10 @@ class Job:
         for rank, command in enumerate(commands):
             own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), RESULT: str(self.results[rank])}
             own = {name: value for name, value in own.items() if name not in unset} | (each(rank) if each else {})
+            forked = nursery.start(rank, file, own, self.outputs[rank]) if file else None
+            if forked:
+                self.processes.append(forked)
+                continue
             with open(self.outputs[rank], "wb") as output:
                 self.processes.append(subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
@@ -90,10 +97,10 @@ class Job:
 
 def start(count, body, *arguments, backend="bimetal", environment=None, unset=(), each=None):
     """Starts `body` (a function of the calling file) on `count` ranks that have a default group."""
-    command = [sys.executable, body.__globals__["__file__"]]
-    return Job(count, [command] * count,
+    file = body.__globals__["__file__"]
+    return Job(count, [[sys.executable, file]] * count,
                {BODY: body.__name__, ARGUMENTS: json.dumps([backend, list(arguments)]), **(environment or {})},
-               unset, each)
+               unset, each, file)
 
 
 def on_ranks(count, body, *arguments, backend="bimetal", timeout=150, environment=None):

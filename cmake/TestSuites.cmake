@@ -1,0 +1,40 @@
+# Read by CTest, once for each program of bimetal_test: makes each suite of the program a test. Set before: name, program, list (the
+# file that keeps what was found until the program changes), label, case_seconds, together.
+
+if(NOT EXISTS "${program}")
+  add_test("${name}_NOT_BUILT" "${name}_NOT_BUILT")
+  return()
+endif()
+
+if(NOT EXISTS "${list}" OR "${program}" IS_NEWER_THAN "${list}" OR "${CMAKE_CURRENT_LIST_FILE}" IS_NEWER_THAN "${list}")
+  execute_process(COMMAND "${program}" --gtest_list_tests TIMEOUT 60 OUTPUT_VARIABLE lines RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "${program} does not list its tests (${failed})")
+  endif()
+  string(REGEX REPLACE " *#[^\n]*" "" lines "${lines}")  # what the parameters are
+  string(REPLACE "\n" ";" lines "${lines}")
+  set(suites "")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^  .")
+      math(EXPR cases_of_${suite} "${cases_of_${suite}} + 1")
+    elseif(line MATCHES "^([A-Za-z0-9_/]+)\\.$")
+      set(suite "${CMAKE_MATCH_1}")
+      set(cases_of_${suite} 0)
+      list(APPEND suites "${suite}")
+    endif()
+  endforeach()
+  set(found "")
+  set(how "")
+  if(together)
+    set(how "BIMETAL_CASES=together;")
+  endif()
+  foreach(suite IN LISTS suites)
+    # COST: of many cases comes before of few, so that no long one is left alone at the end.
+    string(APPEND found "add_test([=[${name}.${suite}]=] [=[${program}]=])
+set_tests_properties([=[${name}.${suite}]=] PROPERTIES LABELS [=[${label}]=] TIMEOUT 1800 COST ${cases_of_${suite}} ENVIRONMENT
+  [=[${how}OMP_NUM_THREADS=1;BIMETAL_TEST_SUITE=${suite};BIMETAL_CASE_SECONDS=${case_seconds}]=])
+")
+  endforeach()
+  file(WRITE "${list}" "${found}")
+endif()
+include("${list}")

@@ -1,0 +1,33 @@
+// What test_suites.py runs: suites that pass, and one of whose cases each ends in another way.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+namespace {
+
+int left_behind = 0;
+
+TEST(Good, LeavesSomething) { EXPECT_EQ(++left_behind, 1); }
+TEST(Good, FindsNothing) { EXPECT_EQ(++left_behind, 1); }
+TEST(Good, LeavesAsAProcessDoes) { EXPECT_EXIT(std::exit(3), testing::ExitedWithCode(3), ""); }
+
+class Counted : public testing::TestWithParam<int> {};
+TEST_P(Counted, Passes) { EXPECT_GT(GetParam(), 0); }
+INSTANTIATE_TEST_SUITE_P(Many, Counted, testing::Range(1, 31));
+
+TEST(Mixed, Passes) {}
+TEST(Mixed, Fails) { EXPECT_EQ(1, 2) << "as it is to"; }
+TEST(Mixed, Skips) { GTEST_SKIP() << "nothing to do here"; }
+TEST(Mixed, Crashes) { std::raise(SIGKILL); }
+TEST(Mixed, Hangs) {
+  while (true) ::pause();
+}
+
+TEST(Once, PassesTheSecondTime) {
+  ASSERT_EQ(std::system("test -e tried || { touch tried; exit 1; }"), 0);
+}
+
+}  // namespace
