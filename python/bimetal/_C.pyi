@@ -215,6 +215,14 @@ class PartRanks:
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """Of the ranks' ``x``; its gradient is that of each of them."""
 
+    def gathered(self, part: torch.Tensor, columns: int) -> torch.Tensor:
+        """Of ``part`` [n, columns here] all columns. Each rank's gradient is that of its own columns, without a message: the
+        ranks are to have the same gradient of the whole."""
+
+    def cross_entropy_sum(self, logits: torch.Tensor, targets: torch.Tensor, vocabulary: int, ignored: int) -> torch.Tensor:
+        """The sum over ``targets`` [n] but those ``ignored``, of ``logits`` [n, those of the vocabulary that are here]:
+        src/bimetal/parallel/tensor/vocabulary_loss.h."""
+
     def follow_first(self, tensors: list[torch.Tensor]) -> None:
         """Their values become rank 0's."""
 

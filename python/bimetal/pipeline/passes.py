@@ -176,7 +176,12 @@ class Passes:
 
 
 class _Elsewhere(nn.Module):
-    """In the place of a block, whose plain attributes it keeps."""
+    """In the place of a block, whose plain attributes it keeps.
+
+    Attributes: on_another_stage: ``bimetal.tensor`` knows by it that the module is in stages.
+    """
+
+    on_another_stage = True
 
     def __init__(self, passes: Passes, index: int, block: nn.Module):
         super().__init__()

@@ -72,6 +72,10 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
     for name, value in (("micro_batches", micro_batches), ("micro_batch", micro_batch)):
         if value is not None and value < 1:
             raise error(f"{name} = {value}: at least 1, or None", "invalid_argument")
+    if any(getattr(part, "of_tensor_ranks", False) for part in module.modules()):
+        raise error("stages() cannot cut a module that bimetal.tensor.parts() has cut: norms and states would be of one part, and "
+                    "the embedding of another stage would wait for ranks that do not come. A job has stages whose tensors are in "
+                    "parts ([mesh] stages, tensor)", "unsupported")
     chain = Chain(module, blocks)
     backend = _backend_of(group, "cpu")
     _C.share_model(backend, list(module.named_parameters()), list(module.named_buffers()))

@@ -16,9 +16,11 @@ from bimetal._weights import rank_weights
 from bimetal.process_group import _backend_of
 from bimetal.tensor import draws
 from bimetal.tensor.layers import Columns, Rows
+from bimetal.tensor.own_loss import OwnLoss, has_own_loss
 from bimetal.tensor.parted import Part, Parted
 from bimetal.tensor.plan import Layer, Plan, plan_for
 from bimetal.tensor.region import Region
+from bimetal.tensor.vocabulary import Embeddings, Logits
 from bimetal.zero.optimizer import require_by_element, take_pieces
 
 
@@ -42,6 +44,9 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
               in or its ``config`` (of keys and values, if that has fewer), or said: "columns:qkv=12".
             - "rows": a layer's inputs, as those columns are cut that come before it in the same module and are as many;
               "rows:heads" where they are in another.
+            - "vocabulary": an embedding's rows, or an output layer's outputs: single tokens, tied or not. Logits are gathered, but
+              for the loss that transformers' causal models compute from labels; "vocabulary:parts": they stay in parts, for the
+              layer's ``cross_entropy``.
             - "count": a whole number that a module keeps of what is cut. Those called ``num_heads``, ``n_head``, ``heads`` and the
               like beside a layer that is cut by heads become this rank's by themselves.
             - "inside": a module or parameter that every rank uses for its own heads or columns, as a norm of each head: its
@@ -64,6 +69,9 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
         raise error("parts() needs a process group: torch.distributed.init_process_group(\"bimetal\")", "invalid_argument")
     if isinstance(module, nn.parallel.DistributedDataParallel):
         raise error("parts() comes before DistributedDataParallel, which is made of what it leaves", "invalid_argument")
+    if any(getattr(part, "on_another_stage", False) for part in module.modules()):
+        raise error("parts() cannot cut a module that is in stages. A job has stages whose tensors are in parts ([mesh] stages, "
+                    "tensor)", "unsupported")
     if follow < 0:
         raise error(f"follow = {follow}: after so many steps, or 0", "invalid_argument")
     if optimizer is not None:
@@ -77,8 +85,9 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
     _require_pieces(found, shares)
     require_alike("parts()", {**_told_of(found), "weights": shares, "follow": follow}, group)
     draws.follow_first(module, device, group)
-    splits = [split for layer in found.layers for split in layer.splits()]
-    cuts = _C.TensorCuts(list(module.named_parameters()), splits, shares)
+    named = dict(module.named_parameters())
+    splits = [split for layer in found.layers for split in layer.splits() if split[0] in named]  # a tied one by its first name
+    cuts = _C.TensorCuts(list(named.items()), splits, shares)
     shapes = {name: value.detach().to("meta") if isinstance(value, torch.Tensor) else value
               for name, value in module.state_dict().items()}
     pieces = [Part(name, parameter, cuts, rank) for name, parameter in module.named_parameters()]
@@ -94,7 +103,8 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
 
 
 def _told_of(plan: Plan) -> dict[str, list]:
-    return {"plan": [[layer.path, layer.word.kind, layer.word.segments, layer.pieces] for layer in plan.layers],
+    return {"plan": [[layer.path, layer.word.kind, layer.word.segments, layer.pieces, layer.word.apart]
+                     for layer in plan.layers],
             "inside": sorted(plan.inside), "counts": [[count.path, count.attribute, count.pieces] for count in plan.counts]}
 
 
@@ -123,6 +133,9 @@ def _replace(module: nn.Module, plan: Plan, ranks: _C.PartRanks, rank: int, weig
         return regions[id(layer.parent)]
 
     for layer in plan.layers:
+        if layer.word.kind == "vocabulary":
+            _replace_vocabulary(layer, ranks, rank, weights)
+            continue
         kind = Columns if layer.word.kind == "columns" else Rows
         setattr(layer.parent, layer.name, kind(layer.module, region_of(layer), layer.transposed))
     for count in plan.counts:
@@ -131,3 +144,15 @@ def _replace(module: nn.Module, plan: Plan, ranks: _C.PartRanks, rank: int, weig
     for parameter in plan.inside.values():
         if parameter.requires_grad:
             parameter.register_hook(ranks.sum)
+
+
+def _replace_vocabulary(layer: Layer, ranks: _C.PartRanks, rank: int, weights: list[float]) -> None:
+    counts = _C.whole_parts(layer.features, weights)
+    here = sum(counts[:rank]), counts[rank]
+    if isinstance(layer.module, nn.Embedding):
+        setattr(layer.parent, layer.name, Embeddings(layer.module, ranks, here))
+        return
+    head = Logits(layer.module, ranks, here, layer.word.apart)
+    setattr(layer.parent, layer.name, head)
+    if not head.apart and has_own_loss(layer.parent):
+        OwnLoss(layer.parent, head)

@@ -42,9 +42,9 @@ class Layer:
     def splits(self) -> Iterator[tuple[str, int, int, int]]:
         """Parameter, dimension, grain and segments, as TensorCuts takes them."""
         grain = self.features // (self.word.segments * self.pieces)
-        columns = self.word.kind == "columns"
-        yield f"{self.path}.weight", int(columns == self.transposed), grain, self.word.segments
-        if columns and self.module.bias is not None:
+        outputs = self.word.cuts_outputs
+        yield f"{self.path}.weight", int(outputs == self.transposed), grain, self.word.segments
+        if outputs and getattr(self.module, "bias", None) is not None:
             yield f"{self.path}.bias", 0, grain, self.word.segments
 
 
@@ -77,6 +77,9 @@ def plan_for(module: nn.Module, given: Mapping[str, str] | None) -> Plan:
     words = {pattern: word_of(pattern, text) for pattern, text in patterns.items()}
     modules = dict(module.named_modules())
     layers = _layers(module, modules, words)
+    if given is None:  # nobody has asked for the vocabulary of a model whose embedding others use, too
+        tied = [layer.path for layer, _ in _ties(module, layers) if layer.word.kind == "vocabulary"]
+        layers = [layer for layer in layers if layer.path not in tied]
     counts = _counts(modules, words, layers)
     inside = {name: parameter for pattern, word in words.items() if word.kind == "inside"
               for name, parameter in module.named_parameters()
@@ -90,16 +93,24 @@ def _layers(root: nn.Module, modules: dict[str, nn.Module], words: dict[str, Wor
     found: list[Layer] = []
     for path, module in modules.items():
         own = {pattern: word for pattern, word in words.items()
-               if word.kind in ("columns", "rows") and path and fnmatch.fnmatchcase(path, pattern)}
+               if word.kind in ("columns", "rows", "vocabulary") and path and fnmatch.fnmatchcase(path, pattern)}
         if not own:
             continue
         if len(set(own.values())) > 1:
             raise error(f"plan: {path} is cut otherwise by {' and '.join(own)}: let one of them name it", "invalid_argument")
-        if type(module) is not nn.Linear and not _is_conv1d(module):
-            raise error(f"plan: {path} is a {type(module).__name__}: Linear and transformers' Conv1D can be cut by columns or "
-                        "rows; what they stand in is named by names of these layers", "unsupported")
+        _require_cuttable(path, module, next(iter(own.values())))
         found.append(_layer(root, modules, path, next(iter(own.values())), found))
     return found
+
+
+def _require_cuttable(path: str, module: nn.Module, word: Word) -> None:
+    if word.kind == "vocabulary":
+        if type(module) is not nn.Linear and not _looks_up(module):
+            raise error(f"plan: {path} is a {type(module).__name__}: Linear, and Embedding without max_norm, scale_grad_by_freq "
+                        "and sparse, can be cut by the vocabulary", "unsupported")
+    elif type(module) is not nn.Linear and not _is_conv1d(module):
+        raise error(f"plan: {path} is a {type(module).__name__}: Linear and transformers' Conv1D can be cut by columns or "
+                    "rows; what they stand in is named by names of these layers", "unsupported")
 
 
 def _layer(root: nn.Module, modules: dict[str, nn.Module], path: str, word: Word, before: list[Layer]) -> Layer:
@@ -107,7 +118,7 @@ def _layer(root: nn.Module, modules: dict[str, nn.Module], path: str, word: Word
     if isinstance(parent, nn.TransformerEncoderLayer):
         raise error(f"plan: {path} stands in an nn.TransformerEncoderLayer, which computes past its layers in evaluations: write "
                     "the block with layers of its own", "unsupported")
-    features = module.weight.shape[int((word.kind == "columns") == _is_conv1d(module))]
+    features = module.weight.shape[int(word.cuts_outputs == _is_conv1d(module))]
     width = features // word.segments
     pieces = word.pieces
     if pieces is None and word.by_heads:
@@ -154,33 +165,48 @@ def _counts(modules: dict[str, nn.Module], words: dict[str, Word], layers: list[
 
 def _require_matches(given: Mapping[str, str] | None, words: dict[str, Word], layers: list[Layer], counts: list[Count],
                      inside: dict[str, nn.Parameter], modules: dict[str, nn.Module]) -> None:
-    cuttable = [path for path, module in modules.items() if type(module) is nn.Linear or _is_conv1d(module)]
+    cuttable = [path for path, module in modules.items()
+                if type(module) in (nn.Linear, nn.Embedding) or _is_conv1d(module)]
     names = {"count": [f"{count.path}.{count.attribute}".lstrip(".") for count in counts],
              "inside": [*inside, *(name.rpartition(".")[0] for name in inside)],
-             "columns": [layer.path for layer in layers], "rows": [layer.path for layer in layers]}
+             **dict.fromkeys(("columns", "rows", "vocabulary"), [layer.path for layer in layers])}
     for pattern, word in words.items() if given is not None else []:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names[word.kind]):
             what = {"count": "no whole number that a module keeps", "inside": "no parameter"}.get(word.kind, "no layer")
             raise error(f"plan: \"{pattern}\" names {what}; the module's matrices are {_some(cuttable)}", "invalid_argument")
-    kinds = {layer.word.kind for layer in layers}
-    if kinds != {"columns", "rows"}:
+    kinds = {layer.word.kind for layer in layers} - {"vocabulary"}
+    if kinds != {"columns", "rows"} and (kinds or not layers):
         raise error(f"plan: {'nothing' if not kinds else 'only ' + kinds.pop()} is cut: what is cut by columns is given to a "
                     f"layer that is cut by rows, which makes it whole; the module's matrices are {_some(cuttable)}",
                     "invalid_argument")
 
 
 def _require_untied(root: nn.Module, layers: list[Layer]) -> None:
+    for layer, names in _ties(root, layers):
+        alike = ", or let each of them be \"vocabulary\"" if layer.word.kind == "vocabulary" else ""
+        raise error(f"plan: {' and '.join(names)} are one tensor: leave it whole{alike}", "unsupported")
+
+
+def _ties(root: nn.Module, layers: list[Layer]) -> Iterator[tuple[Layer, list[str]]]:
+    """Layers with a parameter that others have, too, and its names. An embedding and an output layer are cut alike."""
+    alike = {f"{layer.path}.weight" for layer in layers if layer.word.kind == "vocabulary"}
     names: dict[int, list[str]] = {}
     for name, parameter in root.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     for layer in layers:
         for parameter in layer.module.parameters():
-            if len(names[id(parameter)]) > 1:
-                raise error(f"plan: {' and '.join(names[id(parameter)])} are one tensor: leave it whole", "unsupported")
+            own = names[id(parameter)]
+            if len(own) > 1 and not (layer.word.kind == "vocabulary" and alike.issuperset(own)):
+                yield layer, own
 
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "none"
+
+
+def _looks_up(module: nn.Module) -> bool:
+    """Only that, and nothing that hangs on how often or how long a row is."""
+    return type(module) is nn.Embedding and module.max_norm is None and not (module.scale_grad_by_freq or module.sparse)
 
 
 def _is_conv1d(module: nn.Module) -> bool:

@@ -7,6 +7,8 @@ import glob
 from torch import nn
 
 _LLAMA = {
+    "*embed_tokens": "vocabulary",
+    "*lm_head": "vocabulary",
     "*self_attn.q_proj": "columns:heads",
     "*self_attn.k_proj": "columns:heads",
     "*self_attn.v_proj": "columns:heads",
@@ -19,6 +21,8 @@ _LLAMA = {
 # By the base class of a model's classes.
 _PRESETS = {
     "GPT2PreTrainedModel": {
+        "*wte": "vocabulary",
+        "*lm_head": "vocabulary",
         "*.attn.c_attn": "columns:qkv",
         "*.attn.c_proj": "rows",
         "*.attn.split_size": "count",

@@ -12,6 +12,7 @@
 #include "bimetal/parallel/tensor/both_ways.h"
 #include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
+#include "bimetal/parallel/tensor/sequence_ranks.h"
 #include "bimetal/python/backend_group.h"
 #include "bimetal/python/bindings.h"
 #include "bimetal/python/end_without_lock.h"
@@ -39,6 +40,25 @@ class PartRanks {
         [ranks = ranks_](const torch::Tensor& gradient) {
           return c10d::guarded([&] { return ranks->sum(gradient); });
         });
+  }
+
+  /// Of `part` [n, columns here] all columns; each rank's gradient is that of its own, which all
+  /// ranks are to have alike. Columns are dealt out as positions of sequences are.
+  torch::Tensor gathered(const torch::Tensor& part, std::int64_t columns) const {
+    const auto here = ranks_->part(columns);
+    return tensor::both_ways(
+        part,
+        [ranks = ranks_, columns](const torch::Tensor& own) {
+          return tensor::SequenceRanks(ranks, columns).gathered(own);
+        },
+        [here](const torch::Tensor& gradient) {
+          return gradient.narrow(1, here.first, here.count).contiguous();
+        });
+  }
+
+  torch::Tensor cross_entropy_sum(const torch::Tensor& logits, const torch::Tensor& targets,
+                                  std::int64_t vocabulary, std::int64_t ignored) const {
+    return ranks_->cross_entropy_sum(logits, targets, vocabulary, ignored);
   }
 
   void follow_first(const std::vector<torch::Tensor>& tensors) const {
@@ -89,6 +109,9 @@ void bind_tensor(py::module_& module) {
            py::arg("weights"), no_gil)
       .def("shared", &PartRanks::shared, py::arg("x"), no_gil)
       .def("sum", &PartRanks::sum, py::arg("x"), no_gil)
+      .def("gathered", &PartRanks::gathered, py::arg("part"), py::arg("columns"), no_gil)
+      .def("cross_entropy_sum", &PartRanks::cross_entropy_sum, py::arg("logits"),
+           py::arg("targets"), py::arg("vocabulary"), py::arg("ignored"), no_gil)
       .def("follow_first", &PartRanks::follow_first, py::arg("tensors"), no_gil);
 }
 

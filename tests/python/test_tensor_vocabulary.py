@@ -1,0 +1,269 @@
+"""bimetal.tensor.parts: embeddings and output layers by tokens, and losses of logits that are nowhere together."""
+
+import importlib.util
+import unittest
+
+import chains
+import ranks
+import torch
+import torch.distributed as dist
+from chains import as_lists, distance, learnt, loss_of, make_optimizer
+from parted_models import PLAN, Plain, batches, make
+from torch import nn
+
+import bimetal
+from bimetal.tensor.plan import plan_for
+from bimetal.tensor.vocabulary import Embeddings, Logits
+
+TRANSFORMERS = unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+SEED = 5
+GATHERED = PLAN | {"table": "vocabulary", "head": "vocabulary"}
+APART = PLAN | {"table": "vocabulary", "head": "vocabulary:parts"}
+TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
+
+
+def own_loss(model, batch):
+    """What the model makes of its labels; of a module without a loss what its output layer makes of its logits in parts."""
+    if not isinstance(model, Plain):
+        return model(**batch).loss
+    return model.head.cross_entropy(model(batch["input_ids"])[:, :-1], batch["labels"][:, 1:])
+
+
+def trained(name, changed, options):
+    """As one process trains, with the loss of logits in parts. Returns that, and how many tokens are here."""
+    model = make(name, **changed)
+    if dist.get_rank() > 0:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+    if options.pop("checkpointing", False):
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    torch.manual_seed(SEED + dist.get_rank())
+    optimizer = make_optimizer(model)
+    apart = options.pop("apart", name != "plain")
+    plan = {"plan": APART if apart else GATHERED} if name == "plain" else {}
+    parted = bimetal.tensor.parts(model, optimizer, **plan, **options)
+    head = next(part for part in model.modules() if isinstance(part, Logits))
+    table = next(part for part in model.modules() if isinstance(part, Embeddings))
+    widths = set()
+    head.register_forward_hook(lambda _, __, logits: widths.add(logits.shape[-1]))
+    losses, norms = [], []
+    for number, batch in enumerate(batches(name)):
+        loss = own_loss(model, batch) if apart else loss_of(model, batch)
+        (loss / 2).backward()
+        losses.append(loss.item())
+        if number % 2 == 1:
+            norms.append(parted.clip_grad_norm_(0.5).item())
+            optimizer.step()
+            optimizer.zero_grad()
+    assert widths == {len(head.weight) if apart else chains.WORDS}, widths
+    assert len(table.weight) == len(head.weight)
+    assert (table.weight is head.weight) == (name == "gpt2" and changed != UNTIED or changed == TIED)
+    known = parted.optimizer_state_dict() or {"state": {}}
+    return [losses, norms, as_lists(parted.state_dict()), {key: as_lists(state) for key, state in known["state"].items()},
+            len(head.weight)]
+
+
+def several(calls):
+    return [trained(*call) for call in calls]
+
+
+TRAININGS = {
+    2: [("gpt2", {}, {"weights": [3, 1]}), ("gpt2", UNTIED, {"weights": [1, 3], "checkpointing": True}),
+        ("gpt2", {}, {"follow": 0}), ("llama", {}, {"weights": [3, 1]}), ("llama", TIED, {"weights": [1, 2], "checkpointing": True}),
+        ("mistral", {}, {}), ("qwen3", TIED, {"weights": [3, 1]}), ("plain", {}, {"weights": [3, 1], "apart": True}),
+        ("plain", {}, {"weights": [1, 2]})],
+    3: [("gpt2", {}, {"weights": [1, 2, 1]}), ("llama", {}, {"weights": [5, 2, 1], "follow": 0}), ("llama", TIED, {}),
+        ("plain", {}, {"weights": [5, 2, 1], "apart": True}), ("plain", {}, {"weights": [1, 1, 2]})],
+}
+
+
+def outputs():
+    """What stands beside the loss, and the arguments of the loss itself."""
+    def same(found, expected):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+    model, whole = make("llama").float(), make("llama").float()
+    bimetal.tensor.parts(model, weights=[3, 1])
+    batch = batches("llama")[0]
+    labels, rest = batch["labels"], {key: value for key, value in batch.items() if key != "labels"}
+    expected = whole(**batch)
+    found = model(**batch)
+    same(found.loss, expected.loss)
+    assert found.logits is None and "logits" not in found
+    same(model(**rest).logits, expected.logits)
+    as_tuple = model(**batch, return_dict=False)
+    same(as_tuple[0], expected.loss)
+    assert len(as_tuple) == len(whole(**batch, return_dict=False)) - 1
+    same(model(**batch, num_items_in_batch=torch.tensor(7)).loss, whole(**batch, num_items_in_batch=torch.tensor(7)).loss)
+    same(model(**batch, num_items_in_batch=7).loss, whole(**batch, num_items_in_batch=7).loss)
+    same(model(**batch, shift_labels=labels).loss, whole(**batch, shift_labels=labels).loss)
+    names = ("input_ids", "attention_mask", "position_ids", "cache", "inputs_embeds", "labels")
+    same(model(*(batch.get(name) for name in names)).loss, expected.loss)
+    assert model(**rest, labels=torch.full_like(labels, -100)).loss.isnan()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = model(**batch).loss
+        assert low.dtype == torch.float32
+        torch.testing.assert_close(low, whole(**batch).loss, rtol=2e-2, atol=0)
+        low.backward()
+    ranks.raises(bimetal.Error, lambda: model(**rest, labels=torch.full_like(labels, chains.WORDS)), "token 24 is not in")
+    ranks.raises(bimetal.Error, lambda: model(torch.full_like(labels, -1)), "token -1 is not in")
+    same(model(**batch).loss, expected.loss)  # after an error
+    same(model(**rest).logits, expected.logits)
+    model.eval()
+    with torch.no_grad():
+        found = model(**batch)
+    same(found.logits, expected.logits)
+    same(found.loss, expected.loss)
+    model.train()
+    model.loss_function = lambda logits, labels, **_: logits.sum()  # the user's own
+    found = model(**batch)
+    same([found.loss, found.logits], [expected.logits.sum(), expected.logits])
+    return True
+
+
+def otherwise():
+    """A model that computes its loss by itself gets whole logits, and an embedding that others use, too, stays whole."""
+    import transformers
+
+    def make_model():
+        torch.manual_seed(3)
+        return transformers.GPT2DoubleHeadsModel(transformers.GPT2Config(
+            vocab_size=chains.WORDS, n_positions=chains.LENGTH, n_embd=16, n_layer=2, n_head=4, bos_token_id=None,
+            eos_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, summary_first_dropout=0.0)).double()
+    model, whole = make_model(), make_model()
+    bimetal.tensor.parts(model, weights=[3, 1])
+    ids = batches("gpt2")[0]["input_ids"][:4].view(2, 2, -1)
+    found, expected = model(ids, labels=ids), whole(ids, labels=ids)
+    torch.testing.assert_close([found.loss, found.logits], [expected.loss, expected.logits], rtol=1e-12, atol=1e-12)
+    assert isinstance(model.lm_head, Logits)
+    outer = nn.Module()
+    outer.model, outer.own = make("gpt2"), nn.Linear(16, chains.WORDS, bias=False)
+    outer.own.weight = outer.model.lm_head.weight
+    bimetal.tensor.parts(outer)
+    return len(outer.own.weight), type(outer.model.lm_head).__name__, type(outer.model.transformer.wte).__name__
+
+
+class Small(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.table, self.head = nn.Embedding(11, 3, **options), nn.Linear(3, 11)
+
+    def forward(self, tokens):
+        return self.head(self.table(tokens))
+
+
+def padded():
+    """A row that is not learnt, on whichever rank it is; nothing else is cut."""
+    rows = {}
+    for padding in (0, 9):
+        torch.manual_seed(1)
+        whole = Small(padding_idx=padding).double()
+        model = Small(padding_idx=padding).double()
+        model.load_state_dict(whole.state_dict())
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.5) for one in (model, whole)]
+        parted = bimetal.tensor.parts(model, optimizers[0], plan={"table": "vocabulary", "head": "vocabulary"}, weights=[2, 1])
+        tokens = torch.arange(11).view(1, 11)
+        for one, optimizer in zip((model, whole), optimizers):
+            nn.functional.cross_entropy(one(tokens)[0], tokens[0]).backward()
+            optimizer.step()
+        rows[padding] = len(model.table.weight)
+        state = parted.state_dict(None)
+        assert all((state[name] - value).abs().max() < 1e-12 for name, value in whole.state_dict().items())
+    return rows
+
+
+def refusals():
+    parts = bimetal.tensor.parts
+
+    def refused(call, code, *fragments):
+        error = ranks.raises(bimetal.Error, call, *fragments)
+        assert error.code == code, (error.code, error)
+
+    def with_plan(plan, *fragments, code="invalid_argument", model=None):
+        refused(lambda: parts(model or Small(), plan=plan), code, *fragments)
+
+    both = {"table": "vocabulary", "head": "vocabulary"}
+    with_plan({"table": "vocabulary=2"}, "\"vocabulary=2\"", "vocabulary:parts")
+    with_plan({"tables": "vocabulary"}, "\"tables\" names no layer", "table, head")
+    with_plan({"*.norm": "vocabulary"}, "LayerNorm: Linear, and Embedding", code="unsupported", model=Plain())
+    with_plan(both, "Embedding without max_norm", code="unsupported", model=Small(max_norm=1.0))
+    with_plan(both, "sparse", code="unsupported", model=Small(sparse=True))
+    tied = Small()
+    tied.table.weight = tied.head.weight
+    with_plan({"head": "vocabulary"}, "table.weight and head.weight are one tensor", "each of them be \"vocabulary\"",
+              code="unsupported", model=tied)
+    with_plan(both | {"head": ["vocabulary", "vocabulary:parts"][dist.get_rank()]}, "rank 1 calls parts() with plan",
+              code="call_mismatch")
+    model = Small()
+    parts(model, plan=both | {"head": "vocabulary:parts"})
+    tokens = torch.arange(4)
+    refused(lambda: model.head.cross_entropy(torch.zeros(4, 11), tokens), "invalid_argument", "a target for each row")
+    refused(lambda: model.head.cross_entropy(model(tokens), tokens, reduction="none"), "invalid_argument", "\"none\"")
+    chain = chains.make("sequence")
+    parts(chain, plan={"0": "vocabulary", "6": "vocabulary"})
+    refused(lambda: bimetal.pipeline.stages(chain), "unsupported", "has cut", "[mesh] stages, tensor")
+    staged = bimetal.pipeline.stages(chains.make("sequence"), cuts=[2])
+    refused(lambda: parts(staged.module, plan={"*": "vocabulary"}), "unsupported", "in stages")
+    return True
+
+
+class Vocabulary(unittest.TestCase):
+    references = {}
+
+    def reference(self, name, changed):
+        key = (name, *changed.items())
+        if key not in self.references:
+            model = make(name, **changed)
+            torch.manual_seed(SEED)
+            self.references[key] = learnt(model, batches(name))
+        return self.references[key]
+
+    def compare(self, world):
+        results = ranks.on_ranks(world, several, TRAININGS[world], timeout=400)
+        for number, (name, changed, options) in enumerate(TRAININGS[world]):
+            with self.subTest(name, **changed, **options):
+                losses, norms, state, known = self.reference(name, changed)
+                of_rank = [rank[number] for rank in results]
+                for mine in of_rank:
+                    torch.testing.assert_close(mine[:2], [losses, norms], rtol=1e-12, atol=1e-12)
+                self.assertLess(distance(of_rank[0][2], state), 1e-12)
+                for place, part in known.items():
+                    for field, value in part.items():
+                        off = (torch.tensor(of_rank[0][3][str(place)][field], dtype=torch.float64) - value).abs().max()
+                        self.assertLess(off, 1e-10 * value.abs().max() + 1e-16)
+                weights = options.get("weights", [1] * world)
+                self.assertEqual([mine[4] for mine in of_rank],
+                                 [chains.WORDS * weight // sum(weights) for weight in weights])
+
+    @TRANSFORMERS
+    def test_two_ranks(self):
+        self.compare(2)
+
+    @TRANSFORMERS
+    def test_three_ranks(self):
+        self.compare(3)
+
+    @TRANSFORMERS
+    def test_what_a_model_returns(self):
+        self.assertEqual(ranks.on_ranks(2, outputs), [True] * 2)
+
+    @TRANSFORMERS
+    def test_models_of_other_ways(self):
+        self.assertEqual(ranks.on_ranks(2, otherwise), [[chains.WORDS, "Linear", "Embedding"]] * 2)
+
+    @TRANSFORMERS
+    def test_presets_name_embedding_and_output_layer(self):
+        for name in ("gpt2", "llama", "mistral", "qwen2", "qwen3"):
+            cut = [layer.name for layer in plan_for(make(name), None).layers if layer.word.kind == "vocabulary"]
+            self.assertEqual(cut, ["wte" if name == "gpt2" else "embed_tokens", "lm_head"])
+
+    def test_a_row_that_is_not_learnt(self):
+        self.assertEqual(ranks.on_ranks(2, padded), [{"0": 8, "9": 8}, {"0": 3, "9": 3}])
+
+    def test_refusals(self):
+        self.assertEqual(ranks.on_ranks(2, refusals), [True] * 2)
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
