@@ -165,7 +165,9 @@ std::vector<double> updates(const MeshInput& input, const Cluster& cluster,
       }
       const double kept = choice.keeping.level > 0 ? shards[r] : 1;
       const double slower = cluster.device(stage.devices[r]).slower;
-      slowest = std::max(slowest, kept * elements * facts.update_s * slower);
+      const bool on_disk = choice.keeping.optimizer == Place::Disk;
+      const double moved = on_disk ? 2 * facts.state_bytes / kDiskBytesPerS : 0;
+      slowest = std::max(slowest, kept * elements * (facts.update_s * slower + moved));
     }
     seconds.push_back(slowest);
   }
