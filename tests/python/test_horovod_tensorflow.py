@@ -66,10 +66,22 @@ def check_reductions():
         for call in both_ways(lambda x: hvd.reducescatter(x, op=hvd.Sum)):
             same(call(values(hvd.rank(), shape=(rows, 2))),
                  tf.split(tf.reduce_sum(everyone(shape=(rows, 2)), 0), shares)[hvd.rank()])
+    for call in both_ways(lambda x: hvd.grouped_reducescatter([x, 2 * x], op=hvd.Sum, name="parts")):
+        one, two = call(values(hvd.rank(), shape=(hvd.size(), 2)))
+        same(one, tf.reduce_sum(everyone(shape=(hvd.size(), 2)), 0)[hvd.rank():hvd.rank() + 1])
+        same(two, 2 * one)
 
 
 def check_movement():
     rank, size = hvd.rank(), hvd.size()
+    for call in both_ways(lambda x: hvd.grouped_allgather([x, x[:1]], name="rows")):
+        many, few = call(tf.repeat(tf.constant([[rank]]), rank + 1, 0))
+        same(many, tf.concat([tf.repeat(tf.constant([[r]]), r + 1, 0) for r in range(size)], 0))
+        same(few, tf.reshape(tf.range(size), (size, 1)))
+    for call in both_ways(lambda x: (hvd.local_rank_op() + x, hvd.local_size_op() + x)):
+        local_rank, local_size = call(0)
+        same(local_rank, hvd.local_rank())
+        same(local_size, hvd.local_size())
     for dtype in (tf.float32, tf.bfloat16, tf.int64, tf.bool):
         for call in both_ways(hvd.allgather):
             same(call(values(rank, dtype, (2 * rank, 4))),

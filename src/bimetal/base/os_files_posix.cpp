@@ -50,8 +50,13 @@ void sync_file(std::FILE* file, const std::filesystem::path& path) {
 }
 
 void sync_directory(const std::filesystem::path& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
+  const auto& named = path.empty() ? std::filesystem::path(".") : path;
+  const int descriptor = open(named.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    // One may write into a folder that one may not read.
+    if (errno == EACCES || errno == EPERM || errno == ENOENT) return;
+    throw system_error("cannot write the names in " + named.string(), errno);
+  }
   const int failed = sync_descriptor(descriptor) != 0 ? errno : 0;
   close(descriptor);
   if (failed == 0 || knows_no_syncing(failed)) return;

@@ -31,6 +31,12 @@ class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
 
+  /// In how many passes each rank had better compute its share of the next step, given in how many
+  /// this one would: where ranks take part in each other's passes (zero.level 2 and 3), a rank with
+  /// one large pass beside another's two small ones would have both wait for the larger of each.
+  /// Between steps; collective, ranks without samples included.
+  virtual int agree_on_passes(int own) { return own; }
+
   /// Clears the gradients. They become `scale` times what they are said to be: for float16, whose
   /// small numbers are none; the same on every rank. Error(InvalidArgument) unless weight > 0.
   virtual void begin_step(std::int64_t weight, double scale = 1) = 0;

@@ -68,9 +68,12 @@ struct UnitFacts {
 
 struct ModelFacts {
   std::vector<UnitFacts> units = {};
-  int element_bytes = 4;           ///< of a parameter and its gradient
-  int half_bytes = 2;              ///< of an element that autocast has copied
-  double state_bytes = 0;          ///< of the optimizer for each parameter: 8 of Adam in float32
+  int element_bytes = 4;   ///< of a parameter and its gradient
+  int half_bytes = 2;      ///< of an element that autocast has copied
+  double state_bytes = 0;  ///< of the optimizer for each parameter: 8 of Adam in float32
+  double update_s = 0;     ///< of the optimizer's update, for each parameter
+  /// What the two parts of a split backward (zero-bubble) take, in terms of an ordinary one.
+  double split_inputs = 0.5, split_weights = 0.5;
   double batch_bytes = 0;          ///< of a sample's tensors, as the data set gives them
   std::int64_t sample_weight = 1;  ///< what a sample counts: 1, or its tokens
   bool by_units = false;           ///< made unit by unit at level 3, and so never whole

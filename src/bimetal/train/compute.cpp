@@ -80,15 +80,16 @@ bool MicroBatch::halve(std::int64_t batch) {
   return true;
 }
 
-std::int64_t MicroBatch::pieces(std::int64_t batch) const {
-  return divide_up(divide_up(batch, group_), limit_ / group_);
+std::int64_t MicroBatch::pieces(std::int64_t batch, std::int64_t least) const {
+  const auto groups = divide_up(batch, group_);
+  return std::max(divide_up(groups, limit_ / group_), std::min(least, groups));
 }
 
 void MicroBatch::for_each(
-    const task::Values& batch,
+    const task::Values& batch, std::int64_t least,
     const std::function<void(const task::Values& piece, bool last)>& compute) const {
   const auto total = task::samples_of(batch);
-  const auto count = pieces(total);
+  const auto count = pieces(total, least);
   const auto groups = divide_up(total, group_);
   std::int64_t begin = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -134,13 +135,14 @@ torch::Tensor Compute::loss_of(const task::Values& piece) const {
   return low && loss_sum.defined() ? loss_sum.to(torch::kFloat32) : loss_sum;
 }
 
-double Compute::run(const task::Values& share, const Backward& backward, const task::Draws& draws) {
+double Compute::run(const task::Values& share, const Backward& backward, const task::Draws& draws,
+                    std::int64_t least) {
   const precision::CastCache cache;
   Pieces pieces(backward);
   const auto whole =
       draws.samples.empty() ? task::Draws::of_nobody(task::samples_of(share)) : draws;
   std::int64_t begin = 0;
-  micro_batch_.for_each(share, [&](const task::Values& piece, bool last) {
+  micro_batch_.for_each(share, least, [&](const task::Values& piece, bool last) {
     const auto end = begin + task::samples_of(piece);
     const task::DrawScope scope(whole.slice(begin, end));
     begin = end;
@@ -152,13 +154,14 @@ double Compute::run(const task::Values& share, const Backward& backward, const t
 }
 
 Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
-                                  const Backward& backward, const task::Draws& draws) {
+                                  const Backward& backward, const task::Draws& draws,
+                                  std::int64_t least) {
   bool fetched = false;
   Outcome outcome;
   outcome.error = without_memory_for(device_, [&] {
     const auto share = fetch();
     fetched = true;
-    if (samples > 0) outcome.loss_sum = run(share, backward, draws);
+    if (samples > 0) outcome.loss_sum = run(share, backward, draws, least);
   });
   if (!outcome.error) return outcome;
   if (!options_.repeats) rethrow_as_own(outcome.error);

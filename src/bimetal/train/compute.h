@@ -47,11 +47,12 @@ class MicroBatch {
   /// small as they get.
   bool halve(std::int64_t batch);
 
-  /// Number of pieces for a share: they differ by one sample, or group, at most.
-  std::int64_t pieces(std::int64_t batch) const;
+  /// Number of pieces for a share, `least` or as many as it has groups: they differ by one sample,
+  /// or group, at most.
+  std::int64_t pieces(std::int64_t batch, std::int64_t least = 0) const;
 
   /// Calls `compute(piece, last)` for each piece in order.
-  void for_each(const task::Values& batch,
+  void for_each(const task::Values& batch, std::int64_t least,
                 const std::function<void(const task::Values& piece, bool last)>& compute) const;
 
  private:
@@ -114,10 +115,14 @@ class Compute {
   /// The sum of the losses of a share's samples, after forward and backward; waits for the device.
   /// `share` is on it; `draws`: of its samples, left out where the result counts for nothing.
   /// Errors: those of Pieces::add, and whatever the model, the task and `backward` throw.
-  double run(const task::Values& share, const Backward& backward, const task::Draws& draws = {});
+  /// In `least` pieces, or more.
+  double run(const task::Values& share, const Backward& backward, const task::Draws& draws = {},
+             std::int64_t least = 0);
 
   /// In how many pieces a share of so many samples is computed, as things are.
-  std::int64_t pieces(std::int64_t samples) const { return micro_batch_.pieces(samples); }
+  std::int64_t pieces(std::int64_t samples, std::int64_t least = 0) const {
+    return micro_batch_.pieces(samples, least);
+  }
 
   struct Outcome {
     progress::Fit fit = progress::Fit::fits;
@@ -133,7 +138,7 @@ class Compute {
   /// steps are repeated; elsewhere a bimetal::Error of it that names no rank becomes a
   /// std::bad_alloc, since it is of this rank alone.
   Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
-                  const Backward& backward, const task::Draws& draws = {});
+                  const Backward& backward, const task::Draws& draws = {}, std::int64_t least = 0);
 
  private:
   torch::Tensor loss_of(const task::Values& piece) const;

@@ -43,6 +43,10 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
                              const std::function<task::Values()>& fetch, bool stop_requested,
                              progress::ShadowFigures shadow) {
+  if (!options_.stage) {
+    const auto samples = plan.counts[static_cast<std::size_t>(lanes_.mine())];
+    passes_ = store_->agree_on_passes(static_cast<int>(compute_.pieces(samples)));
+  }
   store_->begin_step(plan.weight(), update_.stages().loss_scale());
   auto mine = compute(plan, fetch);
   mine.stop_requested = stop_requested;
@@ -84,8 +88,8 @@ Compute::Outcome TrainingStep::compute_share(std::int64_t samples,
                                              const std::function<task::Values()>& fetch,
                                              const task::Draws& draws) {
   if (options_.stage) return options_.stage->try_run(samples, fetch, draws);
-  if (samples > 0) store_->expect_passes(static_cast<int>(compute_.pieces(samples)));
-  return compute_.try_run(samples, fetch, backward_into(*store_), draws);
+  if (samples > 0) store_->expect_passes(static_cast<int>(compute_.pieces(samples, passes_)));
+  return compute_.try_run(samples, fetch, backward_into(*store_), draws, passes_);
 }
 
 }  // namespace bimetal::train

@@ -85,6 +85,7 @@ class TrainingStep {
   Lanes lanes_;
   CollectiveUpdate update_;
   Compute compute_;
+  std::int64_t passes_ = 0;  ///< of the step under way, where ranks agree on them
 };
 
 }  // namespace bimetal::train

@@ -114,6 +114,22 @@ TEST(MeshPlan, CutsAModelThatFitsOnNeitherByWhatEachHas) {
   EXPECT_THAT(alone->reason, HasSubstr("a lacks"));
 }
 
+TEST(MeshPlan, StatesGoToADiskWhereNoStagesFitElse) {
+  const auto model =
+      transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
+  const double whole = 16 * static_cast<double>(model.elements());
+  const auto cluster = apart({1, 1}, {0.4 * whole, 0.4 * whole}, kGigabitLink);
+  auto input = input_of(model, 16);
+  const auto plan = plan_mesh(input, cluster);
+  ASSERT_FALSE(plan.best.empty());
+  const auto& best = plan.best.front();
+  EXPECT_EQ(best.scheme, Scheme::Pipeline);
+  EXPECT_THAT(keys_of(best), HasSubstr("zero.level=1"));
+  EXPECT_THAT(keys_of(best), HasSubstr("zero.offload_optimizer=\"disk\""));
+  input.offloads = false;  // SGD's momentum cannot go there
+  EXPECT_TRUE(plan_mesh(input, cluster).best.empty());
+}
+
 TEST(MeshPlan, SlowLinksSpeakForPipelinesAndFastOnesForShares) {
   const auto model = transformer_facts({.layers = 24, .width = 1024, .context = 512});
   const std::vector<double> speeds = {1, 1, 1, 1}, memory(4, 64 * kGiB);

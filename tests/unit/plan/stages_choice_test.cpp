@@ -57,6 +57,16 @@ TEST(StagesChoice, WhatFitsOnNobodyIsCut) {
   EXPECT_FALSE(choices[1].fits());
 }
 
+TEST(StagesChoice, ASlowReplicaMakesMicroBatchesFewer) {
+  const auto choices =
+      choose_stages(input_of(unequal_units(), 16),
+                    apart({3, 1, 3, 1}, std::vector(4, kPlenty), kFastLink), {.stages = 2});
+  const auto box = std::ranges::find_if(choices, [](const auto& c) { return c.even(); });
+  ASSERT_NE(box, choices.end());
+  EXPECT_THAT(box->stages[0].samples, ::testing::ElementsAre(12, 4));
+  EXPECT_LE(box->micro_batches, 4);
+}
+
 TEST(StagesChoice, WhatIsStatedWins) {
   const auto input = input_of(unequal_units(), 12);
   const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kPlenty), kGigabitLink);

@@ -303,7 +303,7 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredOneInMemoryAtATime) {
   memory->drop(1);
   EXPECT_EQ(memory->held_bytes(), 0);
 
-  UnitMeasureOptions options{.dtype = torch::kFloat64, .repeats = 0};
+  UnitMeasureOptions options{.dtype = torch::kFloat64, .timed = false};
   const auto whole = measure_units(job_.train, *task, options);
   options.by_units = true;
   const auto parts = measure_units(job_.train, *task, options);
@@ -321,7 +321,7 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsToo) {
   job_.model.name = GetParam();
   const auto task = test::task_of(job_);
   const auto facts =
-      measure_units(job_.train, *task, {.dtype = torch::kFloat64, .repeats = 0, .parts = true});
+      measure_units(job_.train, *task, {.dtype = torch::kFloat64, .timed = false, .parts = true});
   ASSERT_TRUE(facts);
   EXPECT_EQ(plan::most_tensor_ranks(*facts), 2) << "heads";
   const auto& block = facts->units[1];
@@ -350,7 +350,7 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsToo) {
 TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsOfSequencesToo) {
   job_.model.name = GetParam();
   const auto task = test::task_of(job_);
-  UnitMeasureOptions options{.dtype = torch::kFloat64, .repeats = 0, .parts = true};
+  UnitMeasureOptions options{.dtype = torch::kFloat64, .timed = false, .parts = true};
   const auto whole = measure_units(job_.train, *task, options);
   options.sequences = true;
   const auto parts = measure_units(job_.train, *task, options);

@@ -10,11 +10,12 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::int64_t> sizes_of_pieces(const MicroBatch& micro_batch, std::int64_t samples) {
+std::vector<std::int64_t> sizes_of_pieces(const MicroBatch& micro_batch, std::int64_t samples,
+                                          std::int64_t least = 0) {
   std::vector<std::int64_t> sizes, labels;
   int lasts = 0;
   const task::Values batch{torch::zeros({samples, 1, 2, 2}), torch::arange(samples)};
-  micro_batch.for_each(batch, [&](const task::Values& piece, bool last) {
+  micro_batch.for_each(batch, least, [&](const task::Values& piece, bool last) {
     EXPECT_EQ(piece[0].size(0), piece[1].size(0));
     sizes.push_back(piece[1].size(0));
     for (const auto& label : piece[1].unbind()) labels.push_back(label.item<std::int64_t>());
@@ -33,6 +34,14 @@ TEST(MicroBatch, PiecesDifferByOneAtMost) {
   EXPECT_THAT(sizes_of_pieces(four, 5), ElementsAre(2, 3));
   EXPECT_THAT(sizes_of_pieces(four, 10), ElementsAre(3, 3, 4));
   EXPECT_THAT(sizes_of_pieces(four, 0), ElementsAre());
+}
+
+TEST(MicroBatch, MorePiecesMayBeAskedForThanFit) {
+  const MicroBatch four(4, torch::kCPU);
+  EXPECT_THAT(sizes_of_pieces(four, 6, 3), ElementsAre(2, 2, 2));
+  EXPECT_THAT(sizes_of_pieces(four, 10, 2), ElementsAre(3, 3, 4)) << "never larger ones";
+  EXPECT_THAT(sizes_of_pieces(four, 2, 3), ElementsAre(1, 1)) << "nor empty ones";
+  EXPECT_EQ(sizes_of_pieces({10, torch::kCPU, 1, 4}, 8, 5), (std::vector<std::int64_t>{4, 4}));
 }
 
 TEST(MicroBatch, GroupsStayTogether) {

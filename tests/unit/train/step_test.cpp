@@ -128,6 +128,17 @@ task::Model narrow(std::int64_t most) {
             }}}};
 }
 
+/// Writes down how many samples it is given at once.
+task::Model counting(std::vector<std::int64_t>& sizes) {
+  const auto weight = torch::ones({16, 10}, torch::requires_grad());
+  return {{{.name = "counting",
+            .parameters = {{"weight", weight}},
+            .forward = [&sizes, weight](const task::Values& inputs) -> task::Values {
+              sizes.push_back(inputs[0].size(0));
+              return {inputs[0].flatten(1).matmul(weight)};
+            }}}};
+}
+
 TEST(TrainingStep, ComputesInSmallerPiecesUntilTheyFit) {
   bimetal::testing::run_ranks(2, [](int, comm::Group group) {
     const auto task = small_images();
@@ -191,6 +202,36 @@ TEST(TrainingStep, OtherErrorsPassThrough) {
     const auto fetch = []() -> task::Values { throw Error(ErrorCode::CorruptData, "bad file"); };
     EXPECT_THROW(worker.step.run(1, plan_of({2}), fetch, false), Error);
   });
+}
+
+// Where ranks take part in each other's passes, one large pass beside two small ones would have
+// both wait.
+TEST(TrainingStep, PassesThatAreTogetherAreAsManyOnEachRank) {
+  for (const int level : {1, 2, 3}) {
+    bimetal::testing::run_ranks(3, [level](int rank, comm::Group group) {
+      const auto task = small_images();
+      std::vector<std::int64_t> sizes;
+      const auto model = counting(sizes);
+      const auto sharded = std::make_shared<parallel::shard::ShardedModel>(
+          model, group,
+          parallel::shard::ShardedModelOptions{
+              .level = level, .weights = {1, 1, 1}, .timeout = std::chrono::seconds(60)});
+      std::vector<torch::Tensor> pieces;
+      for (const auto& piece : sharded->pieces()) pieces.push_back(piece.tensor);
+      torch::optim::SGD sgd(pieces, torch::optim::SGDOptions(0.1));
+      TrainingStep step(task, sharded->model(), sgd, sharded, Worker::options(12));
+      const std::vector<std::int64_t> counts = {24, 8, 0};
+      const auto share = counts[static_cast<std::size_t>(rank)];
+      EXPECT_TRUE(step.run(
+                          1, plan_of(counts), [&] { return ones(share); }, false)
+                      .applied);
+      const std::vector<std::vector<std::int64_t>> expected = {
+          {12, 12},
+          level == 1 ? std::vector<std::int64_t>{8} : std::vector<std::int64_t>{4, 4},
+          {}};
+      EXPECT_EQ(sizes, expected[static_cast<std::size_t>(rank)]) << "level " << level;
+    });
+  }
 }
 
 /// A rank's shards, updated in backward.

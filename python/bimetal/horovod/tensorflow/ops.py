@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bimetal._errors import Error
 from bimetal.horovod.core import world
+from bimetal.horovod.core.basics import local_rank, local_size
 from bimetal.horovod.core.process_set import global_process_set, or_all
 from bimetal.horovod.core.request import ReduceOp
 from bimetal.horovod.core.submit import choose_op
@@ -55,7 +56,7 @@ def allreduce(tensor: Any, average: bool | None = None, device_dense: str = "", 
         average: the old form of op: True is Average, False is Sum.
         device_dense, device_sparse, ignore_name_scope: of Horovod's signature, without effect.
         compression: ``Compression.none`` or ``Compression.fp16``.
-        op: Average (integers are rounded down), Sum, Min, Max or Product.
+        op: Average (integers are truncated), Sum, Min, Max or Product.
         prescale_factor, postscale_factor: to multiply with before and after.
         name: by which the ranks' calls find each other; without one, the order of calls says it.
 
@@ -113,6 +114,18 @@ def rank_op() -> tf.Tensor:
     return call(lambda: [numpy.int32(world.current().rank)], [], [tf.int32], [()])[0]
 
 
+@_as_it_is
+def local_size_op() -> tf.Tensor:
+    """local_size() as a tensor that is evaluated when the graph runs."""
+    return call(lambda: [numpy.int32(local_size())], [], [tf.int32], [()])[0]
+
+
+@_as_it_is
+def local_rank_op() -> tf.Tensor:
+    """local_rank() as a tensor that is evaluated when the graph runs."""
+    return call(lambda: [numpy.int32(local_rank())], [], [tf.int32], [()])[0]
+
+
 def _any_rows(tensor: tf.Tensor) -> tf.TensorShape:
     return tf.TensorShape([None]).concatenate(tensor.shape[1:]) if tensor.shape.rank else tf.TensorShape(None)
 
@@ -130,6 +143,18 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
                        [_any_rows(given)])
         return result, gradient
     return gather(tf.convert_to_tensor(tensor))
+
+
+def _name_of(name: str | None, index: int) -> str | None:
+    """Of one of several tensors that have a name together."""
+    return name and f"{name}.{index}"
+
+
+@_as_it_is
+def grouped_allgather(tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False,
+                      process_set: Any = global_process_set) -> list[tf.Tensor]:
+    """``allgather`` of several tensors, whose numbers of rows may differ among them and between ranks."""
+    return [allgather(tensor, _name_of(name, index), process_set=process_set) for index, tensor in enumerate(tensors)]
 
 
 def _own_rows(process_set: Any) -> Any:
@@ -217,3 +242,12 @@ def reducescatter(tensor: Any, device_dense: str = "", compression: type = Compr
         return result, gradient
     small, context = compression.compress(tf.convert_to_tensor(tensor))
     return compression.decompress(scatter(small), context)
+
+
+@_as_it_is
+def grouped_reducescatter(tensors: Sequence[Any], device_dense: str = "", compression: type = Compression.none,
+                          op: ReduceOp = Average, name: str | None = None, process_set: Any = global_process_set,
+                          prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> list[tf.Tensor]:
+    """``reducescatter`` of several tensors."""
+    return [reducescatter(tensor, device_dense, compression, op, _name_of(name, index), process_set, prescale_factor,
+                          postscale_factor) for index, tensor in enumerate(tensors)]

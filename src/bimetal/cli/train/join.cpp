@@ -126,9 +126,20 @@ std::string as_what(const LocalRanks& ranks) {
                      ranks.workers.empty() ? "" : " and with workers");
 }
 
-/// A job that is not there may be one that is there no more.
+/// A job that is not there may be one that is there no more: who waits for it is told so early.
 std::unique_ptr<rendezvous::Store> find_job(const net::Endpoint& host, const net::Token& token,
-                                            Deadline deadline, const std::string& name) {
+                                            Deadline deadline, const std::string& name,
+                                            Terminal& terminal) {
+  constexpr std::chrono::seconds kUntilTold{2};
+  if (deadline.remaining() > kUntilTold) {
+    try {
+      return rendezvous::connect_store(host, token, Deadline::after(kUntilTold));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Timeout) throw;
+      terminal.print(
+          fmt::format("nobody answers at {} yet: the job has not begun, or has ended", name));
+    }
+  }
   try {
     return rendezvous::connect_store(host, token, deadline);
   } catch (const Error& error) {
@@ -148,7 +159,7 @@ int join_command(const JoinArguments& arguments) {
   Terminal terminal;
   terminal.print(fmt::format("connecting to {}", arguments.host));
   const auto deadline = deadline_after(arguments.join_timeout_s);
-  launch::JobStore store(find_job(host, token, deadline, arguments.host));
+  launch::JobStore store(find_job(host, token, deadline, arguments.host, terminal));
   launch::JobBoard board(store);
   const auto offer = board.read_offer(deadline);
   // Not before: while it looks for the job it has nothing to give back, and Ctrl-C may just end it.

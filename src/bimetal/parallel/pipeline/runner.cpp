@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
@@ -30,6 +31,23 @@ bool try_forward(const StageWork& work, Runner::Result& result,
   return false;
 }
 
+/// A piece of this stage that a micro-batch goes through.
+struct Visit {
+  int piece, micro_batch;
+};
+
+std::vector<Visit> visits_of(const Line& line, const Route& route, int micro_batches) {
+  std::vector<Visit> visits;
+  for (int first = 0; first < micro_batches; first += line.stages) {
+    for (int chunk = 0; chunk < line.chunks; ++chunk) {
+      for (int i = first; i < std::min(first + line.stages, micro_batches); ++i) {
+        if (route.comes_by(i)) visits.push_back({line.piece(chunk), i});
+      }
+    }
+  }
+  return visits;
+}
+
 }  // namespace
 
 Runner::Runner(const Mesh& mesh, RunnerOptions options)
@@ -44,41 +62,43 @@ Runner::Result Runner::run(const schedule::Deal& deal, const StageWork& work,
 }
 
 // In the order of interleaved schedules: a round of micro-batches through one chunk after the
-// other.
+// other. What the next visit takes arrives while this one computes.
 Runner::Result Runner::run_forward(
     const schedule::Deal& deal, const StageWork& work,
     const std::function<void(int micro_batch, const task::Values& outputs)>& take) {
   const torch::NoGradGuard no_grad;
   const auto step = ++steps_;
   const Route route{mesh_, deal, line_};
-  const int count = deal.micro_batches();
+  const auto visits = visits_of(line_, route, deal.micro_batches());
+  const auto expect = [&](std::size_t at) -> Incoming {
+    if (at >= visits.size() || line_.begins(visits[at].piece)) return {};
+    const auto [piece, micro_batch] = visits[at];
+    return link_.expect(route.peer(piece - 1, micro_batch), {step, true, piece - 1, micro_batch});
+  };
   Result result;
-  for (int first = 0; first < count; first += line_.stages) {
-    for (int chunk = 0; chunk < line_.chunks; ++chunk) {
-      for (int i = first; i < std::min(first + line_.stages, count); ++i) {
-        if (!route.comes_by(i)) continue;
-        const int piece = line_.piece(chunk);
-        std::optional<task::Values> inputs;
-        if (!line_.begins(piece)) {
-          inputs = link_.expect(route.peer(piece - 1, i), {step, true, piece - 1, i}).wait();
-          if (!inputs) result.incomplete = true;
-        }
-        task::Values outputs;
-        const bool whole = try_forward(work, result, [&] {
-          if (line_.begins(piece)) inputs = work.inputs(i);
-          const Stopwatch watch;
-          outputs = work.forward(chunk, i, *inputs);
-          device::pause_for_speed(options_.speed, watch.seconds());
-          if (line_.ends(piece)) take(i, outputs);
-        });
-        if (line_.ends(piece)) continue;
-        const int next = route.peer(piece + 1, i);
-        if (whole) {
-          link_.send(next, {step, true, piece, i}, outputs);
-        } else {
-          link_.send_nothing(next, {step, true, piece, i});
-        }
-      }
+  auto coming = expect(0);
+  for (std::size_t at = 0; at < visits.size(); ++at) {
+    const auto [piece, micro_batch] = visits[at];
+    auto arriving = std::exchange(coming, expect(at + 1));
+    std::optional<task::Values> inputs;
+    if (arriving) {
+      inputs = arriving.wait();
+      if (!inputs) result.incomplete = true;
+    }
+    task::Values outputs;
+    const bool whole = try_forward(work, result, [&] {
+      if (line_.begins(piece)) inputs = work.inputs(micro_batch);
+      const Stopwatch watch;
+      outputs = work.forward(piece / line_.stages, micro_batch, *inputs);
+      device::pause_for_speed(options_.speed, watch.seconds());
+      if (line_.ends(piece)) take(micro_batch, outputs);
+    });
+    if (line_.ends(piece)) continue;
+    const int next = route.peer(piece + 1, micro_batch);
+    if (whole) {
+      link_.send(next, {step, true, piece, micro_batch}, outputs);
+    } else {
+      link_.send_nothing(next, {step, true, piece, micro_batch});
     }
   }
   link_.flush();

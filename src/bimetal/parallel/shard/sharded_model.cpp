@@ -242,6 +242,13 @@ const std::vector<task::NamedTensor>& ShardedModel::trained() const noexcept {
   return impl_->trained;
 }
 
+int ShardedModel::agree_on_passes(int own) {
+  if (impl_->options.level < 2 || impl_->in_stage()) return own;
+  std::vector<std::int32_t> most = {own};
+  impl_->agree(most);
+  return most.front();
+}
+
 void ShardedModel::begin_passes() {
   if (!impl_->gathers) impl_->show_exact();
 }

@@ -131,6 +131,7 @@ class ShardedModel final : public ParameterStore {
   /// stages.
   void update_in_backward(std::function<void()> update);
 
+  int agree_on_passes(int own) override;
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;

@@ -18,6 +18,7 @@ class TensorStore final : public ParameterStore {
   /// `replicas`: where model.model() lives; in shards, model.kept_whole() is whole all the time.
   TensorStore(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model);
 
+  int agree_on_passes(int own) override { return replicas_->agree_on_passes(own); }
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;

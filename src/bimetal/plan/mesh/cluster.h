@@ -18,6 +18,7 @@ struct MeshDevice {
   std::size_t facts = 0;     ///< which of the measured facts are of a device like it
   double slower = 1;         ///< factor on their seconds
   bool keeps_freed = false;  ///< memory of freed tensors, where there is room (kept_beside)
+  bool is_host = false;      ///< a CPU: what it sends within its host its own cores copy and add
 };
 
 struct HostLinks {

@@ -49,15 +49,20 @@ class DataChooser {
                       .begin = 0,
                       .end = input_.facts.front().units.size()}};
     double pieces = 1, busy = 0;
-    std::vector<double> needed;
+    std::vector<double> needed, of_each;
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       const auto& fitting = fit(i);
       needed.push_back(fitting.needed);
-      const double own = std::ceil(static_cast<double>(shares_[i]) / fitting.at_once);
-      pieces = std::max(pieces, own);
+      of_each.push_back(std::ceil(static_cast<double>(shares_[i]) / fitting.at_once));
+      pieces = std::max(pieces, of_each.back());
+    }
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      // From level 2 on ranks take part in each other's passes, and so have as many.
+      const auto samples = static_cast<double>(shares_[i]);
+      const double own = keeping_.level < 2 ? of_each[i] : std::min(pieces, samples);
       const auto pass = pass_of(facts(i), device(i).slower, keeping_.recomputed_at_once > 0);
-      const double seconds = own * pass.fixed + static_cast<double>(shares_[i]) * pass.per_sample +
-                             disk_seconds(i, own);
+      const double seconds =
+          own * pass.fixed + samples * pass.per_sample + disk_seconds(i, own) + update_seconds(i);
       choice.compute_s = std::max(choice.compute_s, seconds);
       busy += seconds;
     }
@@ -129,6 +134,22 @@ class DataChooser {
     }
   }
 
+  double update_seconds(std::size_t i) const {
+    const double kept = keeping_.level > 0 ? shards_[i] : 1;
+    return kept * facts(i).update_s * static_cast<double>(facts(i).elements()) * device(i).slower;
+  }
+
+  /// Of the computation: what is sent while it goes on takes none of it, unless CPUs of one host
+  /// pass it on in memory, which their own cores do.
+  double hiding() const {
+    const bool by_cores = std::ranges::any_of(devices_, [&](int d) {
+      const auto& device = cluster_.device(d);
+      return device.is_host &&
+             std::ranges::all_of(devices_, [&](int other) { return cluster_.same_host(d, other); });
+    });
+    return by_cores ? 0 : kHidden;
+  }
+
   double disk_seconds(std::size_t i, double pieces) const {
     const auto elements = static_cast<double>(facts(i).elements());
     double bytes = 0;
@@ -155,7 +176,7 @@ class DataChooser {
     const double last = cluster_.all_reduce_seconds(devices_, bucket);
     const double copied = copying_seconds(bytes);
     const double exposed =
-        copied + last + std::max(0.0, choice.sent_s - last - kHidden * choice.compute_s);
+        copied + last + std::max(0.0, choice.sent_s - last - hiding() * choice.compute_s);
     choice.sent_s += copied;
     choice.step_s = choice.compute_s + exposed;
     choice.waiting_s = exposed;

@@ -133,9 +133,22 @@ class Search {
         auto less = choose(layout, micro_batches, {.level = level, .recomputed_at_once = 1});
         if (less && better(*less, *best)) best = std::move(less);
       }
+      if (!best->fits()) best = with_states_on_disk(layout, std::move(*best));
       return best;
     }
     return std::nullopt;
+  }
+
+  /// Slow, and what is left where nothing else fits.
+  MeshChoice with_states_on_disk(const Layout& layout, MeshChoice best) {
+    if (!input_.offloads || most_level_ < 1) return best;
+    for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
+      const auto choice =
+          choose(layout, best.micro_batches,
+                 {.level = 1, .optimizer = Place::Disk, .recomputed_at_once = recomputed});
+      if (choice && better(*choice, best)) best = *choice;
+    }
+    return best;
   }
 
   MeshChoice close_look(const Layout& layout, MeshChoice best) {
@@ -154,6 +167,9 @@ class Search {
           if (choice && better(*choice, best)) best = *choice;
         }
       }
+      if (best.keeping.optimizer != Place::Disk) continue;
+      const auto choice = choose(layout, micro_batches, best.keeping);
+      if (choice && better(*choice, best)) best = *choice;
     }
     return best;
   }

@@ -1,6 +1,7 @@
 #include "bimetal/plan/mesh/pipeline_choice.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -206,7 +207,8 @@ std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& clus
         choice->micro_batches * (cost.forward + cost.backward_input + cost.backward_weight));
   }
   choice->sent_s = *std::ranges::max_element(behind);
-  choice->step_s = schedule::plain_bound(costs, choice->micro_batches) + choice->sent_s;
+  choice->step_s = schedule::plain_bound(costs, choice->micro_batches) + choice->sent_s +
+                   std::ranges::max(updates(input, cluster, *choice));
   choice->waiting_s = choice->step_s - choice->compute_s;
   take_memory(input, cluster, *choice);
   return choice;
@@ -228,7 +230,8 @@ void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& cho
 
 MeshChoice simulated(const MeshInput& input, const Cluster& cluster, MeshChoice choice) {
   const auto run = run_of(input, cluster, choice);
-  const auto behind = exchanges(input, cluster, choice);
+  auto behind = exchanges(input, cluster, choice);
+  std::ranges::transform(behind, updates(input, cluster, choice), behind.begin(), std::plus<>());
   choice.step_s = 0;
   std::size_t list = 0;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <span>
 
+#include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/dealt.h"
 
 namespace bimetal::plan {
@@ -106,6 +107,7 @@ std::vector<schedule::PieceCost> stage_costs(const MeshInput& input, const Clust
                                              const MeshChoice& choice) {
   std::vector<schedule::PieceCost> costs;
   const bool recomputed = choice.keeping.recomputed_at_once > 0;
+  const bool split = choice.schedule == schedule::Kind::zero_bubble;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
     schedule::PieceCost cost{.forward = 0, .backward_input = 0, .backward_weight = 0};
@@ -114,8 +116,11 @@ std::vector<schedule::PieceCost> stage_costs(const MeshInput& input, const Clust
       const auto passes = passes_of(input, cluster, stage.devices[r], stage.begin, stage.end,
                                     at_once(choice, s, r), recomputed);
       cost.forward = std::max(cost.forward, passes.forward);
-      cost.backward_input = std::max(cost.backward_input, passes.backward / 2);
-      cost.backward_weight = std::max(cost.backward_weight, passes.backward / 2);
+      const auto& facts = facts_of(input, cluster, stage.devices[r]);
+      const double inputs = split ? facts.split_inputs : 0.5;
+      const double weights = split ? facts.split_weights : 0.5;
+      cost.backward_input = std::max(cost.backward_input, inputs * passes.backward);
+      cost.backward_weight = std::max(cost.backward_weight, weights * passes.backward);
     }
     if (s + 1 < choice.stages.size()) {
       cost.send_forward = crossing(input, cluster, choice, s, stage.end - 1).first;
@@ -144,6 +149,29 @@ std::vector<std::vector<double>> slowness_of(const MeshInput& input, const Clust
     for (auto& one : of_stage) one /= first;
   }
   return slowness;
+}
+
+std::vector<double> updates(const MeshInput& input, const Cluster& cluster,
+                            const MeshChoice& choice) {
+  std::vector<double> seconds;
+  for (const auto& stage : choice.stages) {
+    const auto shards = shards_by_memory(cluster, stage.devices);
+    double slowest = 0;
+    for (std::size_t r = 0; r < stage.devices.size(); ++r) {
+      const auto& facts = facts_of(input, cluster, stage.devices[r]);
+      double elements = 0;
+      for (std::size_t u = stage.begin; u < stage.end; ++u) {
+        elements += static_cast<double>(facts.units[u].elements());
+      }
+      const double kept = choice.keeping.level > 0 ? shards[r] : 1;
+      const double slower = cluster.device(stage.devices[r]).slower;
+      const bool on_disk = choice.keeping.optimizer == Place::Disk;
+      const double moved = on_disk ? 2 * facts.state_bytes / kDiskBytesPerS : 0;
+      slowest = std::max(slowest, kept * elements * (facts.update_s * slower + moved));
+    }
+    seconds.push_back(slowest);
+  }
+  return seconds;
 }
 
 std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,

@@ -41,6 +41,10 @@ std::vector<parallel::schedule::PieceCost> stage_costs(const MeshInput& input,
 std::vector<std::vector<double>> slowness_of(const MeshInput& input, const Cluster& cluster,
                                              const MeshChoice& choice);
 
+/// The optimizer's update of each stage, by its slowest replica.
+std::vector<double> updates(const MeshInput& input, const Cluster& cluster,
+                            const MeshChoice& choice);
+
 /// What the replicas of each stage, and the stages that share parameters, exchange beside a step;
 /// nothing hides it.
 std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,

@@ -43,11 +43,16 @@ std::optional<MeshChoice> pipeline_of(const MeshInput& input, const Cluster& clu
                                       const StagesWish& wish, const Layout& layout) {
   if (layout.size() > input.facts.front().units.size()) return std::nullopt;
   const int replicas = is_box(layout) ? static_cast<int>(layout.front().size()) : 1;
-  auto choice = choose_cut(
-      input, cluster, layout,
-      {.schedule = wish.schedule,
-       .micro_batches = micro_batches_of(input, wish, cluster.size() / replicas, replicas),
-       .keeping = wish.keeping});
+  PipelineOptions options{
+      .schedule = wish.schedule,
+      .micro_batches = micro_batches_of(input, wish, cluster.size() / replicas, replicas),
+      .keeping = wish.keeping};
+  auto choice = choose_cut(input, cluster, layout, options);
+  // A replica with the smaller share may have fewer samples than that.
+  while (!choice && wish.micro_batches == 0 && options.micro_batches > 1) {
+    options.micro_batches /= 2;
+    choice = choose_cut(input, cluster, layout, options);
+  }
   if (choice) choice = simulated(input, cluster, std::move(*choice));
   return choice;
 }

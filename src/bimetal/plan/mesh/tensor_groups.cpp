@@ -153,6 +153,13 @@ void TensorGroups::add_kind(const std::vector<int>& group) {
     kind.scarcest = part;
   }
   auto facts = kind.parts[kind.scarcest];
+  double update = 0;  // of the slowest with its part
+  for (std::size_t part = 0; part < group.size(); ++part) {
+    const auto& own = kind.parts[part];
+    update = std::max(update, own.update_s * static_cast<double>(own.elements()) *
+                                  cluster_.device(group[part]).slower);
+  }
+  facts.update_s = update / static_cast<double>(std::max<std::int64_t>(1, facts.elements()));
   auto sums = facts;
   const auto each = all_reduce_of(cluster_, group);
   for (std::size_t u = 0; u < facts.units.size(); ++u) {

@@ -16,6 +16,9 @@
 namespace bimetal::train {
 namespace {
 
+constexpr double kTimedFor = 1.0;  // seconds, for each number of samples
+constexpr int kMostRuns = 30;
+
 Owners owners_of(const task::Model& model) {
   Owners owners;
   std::map<const void*, std::size_t> known;
@@ -59,6 +62,7 @@ DryRun::DryRun(const task::Task& task, const UnitMeasureOptions& options,
 
 std::vector<UnitRun> DryRun::run(std::int64_t samples) {
   runs_.assign(model_.units.size(), {});
+  ++count_;
   const auto batch = task::to_device(task::batch_of(*data_, 0, samples), options_.device);
   const precision::CastCache cache;
   const task::DrawScope scope(task::Draws::of_nobody(samples));
@@ -70,18 +74,24 @@ std::vector<UnitRun> DryRun::run(std::int64_t samples) {
   return runs_;
 }
 
-std::vector<UnitRun> DryRun::fastest(std::int64_t samples, int repeats) {
-  auto best = run(samples);
-  for (int i = 0; i < repeats; ++i) {
-    const auto again = run(samples);
-    for (std::size_t u = 0; u < best.size(); ++u) {
-      const auto before = best[u];
-      best[u] = again[u];
-      best[u].forward_s = std::min(before.forward_s, again[u].forward_s);
-      best[u].backward_s = std::min(before.backward_s, again[u].backward_s);
+std::vector<UnitRun> DryRun::typical(std::int64_t samples) {
+  run(samples);  // kernels are chosen, memory is fetched
+  const Stopwatch watch;
+  auto sum = run(samples);
+  int count = 1;
+  for (; watch.seconds() < kTimedFor && count < kMostRuns; ++count) {
+    auto again = run(samples);
+    for (std::size_t u = 0; u < sum.size(); ++u) {
+      again[u].forward_s += sum[u].forward_s;
+      again[u].backward_s += sum[u].backward_s;
     }
+    sum = std::move(again);
   }
-  return best;
+  for (auto& unit : sum) {
+    unit.forward_s /= count;
+    unit.backward_s /= count;
+  }
+  return sum;
 }
 
 void DryRun::note_peak() {

@@ -48,8 +48,12 @@ class DryRun {
 
   /// Forward and backward of the first so many training samples, unit by unit.
   std::vector<UnitRun> run(std::int64_t samples);
-  /// The same several times, of which the fastest counts; memory is that of the last.
-  std::vector<UnitRun> fastest(std::int64_t samples, int repeats);
+  /// The same as often as a second allows, once at least, after one that warms up: seconds are
+  /// means, since a worker with a part of a core computes at full speed until that is used up;
+  /// memory is that of the last.
+  std::vector<UnitRun> typical(std::int64_t samples);
+  /// How often anything was run.
+  int runs() const { return count_; }
 
  private:
   double above_start(std::int64_t bytes) const { return static_cast<double>(bytes - start_); }
@@ -80,6 +84,7 @@ class DryRun {
   std::vector<UnitRun> runs_;
   std::int64_t start_ = 0, peak_ = 0;
   double before_ = 0, filled_s_ = 0;
+  int count_ = 0;
   Stopwatch clock_;
 };
 

@@ -164,7 +164,7 @@ plan::MemoryInput memory_of(const job::JobConfig& job, const comm::Group& group,
   auto full = question;
   full.shares = shares;
   full.shards = shards;
-  full.repeats = 1;
+  full.timed = true;
   return measure_memory(group, full);
 }
 
@@ -201,7 +201,8 @@ plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> 
                        .host = place->second,
                        .memory_bytes = std::min(rank.room, rank.pool_room / pools[rank.pool]),
                        .facts = r,
-                       .keeps_freed = rank.load.keeps_freed});
+                       .keeps_freed = rank.load.keeps_freed,
+                       .is_host = rank.load.host_is_device});
   }
   network.pairs = std::move(pairs);
   return {std::move(devices), std::move(network)};

@@ -92,6 +92,9 @@ void write(WireWriter& writer, const plan::ModelFacts& facts) {
   writer.i32(facts.element_bytes);
   writer.f64(facts.state_bytes);
   writer.f64(facts.batch_bytes);
+  for (const double number : {facts.update_s, facts.split_inputs, facts.split_weights}) {
+    writer.f64(number);
+  }
   writer.i64(facts.sample_weight);
   writer.i32(facts.by_units ? 1 : 0);
 }
@@ -114,6 +117,9 @@ plan::ModelFacts read_facts(WireReader& reader) {
   facts.element_bytes = reader.i32();
   facts.state_bytes = reader.f64();
   facts.batch_bytes = reader.f64();
+  for (auto* number : {&facts.update_s, &facts.split_inputs, &facts.split_weights}) {
+    *number = reader.f64();
+  }
   facts.sample_weight = reader.i64();
   facts.by_units = reader.i32() != 0;
   return facts;
@@ -283,7 +289,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
                      .dtype = question.place.dtype,
                      .precision = question.precision,
                      .speed = question.worker.speed,
-                     .repeats = question.repeats,
+                     .timed = question.timed,
                      .keep_below = job.zero.keep_below,
                      .by_units = !question.parts && (question.by_units || job.zero.level == 3 ||
                                                      is_large(question, size)),

@@ -39,7 +39,7 @@ struct MemoryQuestion {
   RankRoom room;
   std::span<const std::int64_t> shares = {};  ///< of the global batch's weight
   std::span<const double> shards = {};        ///< weights
-  int repeats = 0;        ///< of the dry run beyond the first; times are of use from one on
+  bool timed = false;                         ///< the units' seconds are asked for, too
   bool by_units = false;  ///< as UnitMeasureOptions has it; where there is little room, in any case
   /// Also what becomes of units whose tensors are in parts: with a model that is whole for it, at
   /// level 3, too.

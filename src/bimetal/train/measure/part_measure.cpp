@@ -229,8 +229,8 @@ void measure_parts(const task::Task& task, const UnitMeasureOptions& options, st
       std::make_shared<LoneRank>(facts.units.size(), options.sequences);
   const parallel::tensor::TensorTask half_task(task, rank);
   DryRun dry(half_task, options, [&](task::Model& model) { take_half(model, rank); });
-  const auto half = dry.fastest(samples, options.repeats);
-  const double runs = 1 + options.repeats;
+  const auto half = options.timed ? dry.typical(samples) : dry.run(samples);
+  const double runs = dry.runs();
   // What disturbs a unit for a moment must not look like work that cannot be cut: all blocks have
   // one figure.
   std::map<std::vector<std::int64_t>, Alike> alike;

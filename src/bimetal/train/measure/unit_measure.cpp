@@ -7,12 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
+#include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/plan/mesh/tensor_parts.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/part_measure.h"
+#include "bimetal/train/measure/split_measure.h"
 #include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
@@ -83,6 +87,23 @@ plan::ModelFacts facts_of(const DryRun& dry, std::int64_t few, const std::vector
   return facts;
 }
 
+/// Of an element, from updates of some: as many at most as do not fit into a CPU's caches.
+double update_seconds(const job::TrainConfig& job, std::int64_t elements,
+                      const UnitMeasureOptions& options) {
+  constexpr std::int64_t kEnough = 2 << 20;
+  constexpr int kUpdates = 4;
+  const auto count = std::clamp<std::int64_t>(elements, 1, kEnough);
+  auto parameter = torch::zeros({count}, torch::dtype(options.dtype).device(options.device));
+  parameter.set_requires_grad(true).mutable_grad() = torch::ones_like(parameter);
+  const auto optimizer = optim::make_optimizer(job, {parameter});
+  optimizer->step();  // makes its state
+  device::synchronize(options.device);
+  const Stopwatch watch;
+  for (int i = 0; i < kUpdates; ++i) optimizer->step();
+  device::synchronize(options.device);
+  return watch.seconds() / kUpdates / static_cast<double>(count) / options.speed;
+}
+
 }  // namespace
 
 double optimizer_state_bytes(const job::TrainConfig& job, torch::Dtype dtype) {
@@ -105,16 +126,25 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
         many > 1 ? std::max<std::int64_t>(1, many / 4) : std::min<std::int64_t>(2, data->size());
     const auto few = std::min(many, other), most = std::max(many, other);
     std::optional<DryRun> dry(std::in_place, task, options);
-    const auto small = dry->fastest(few, options.repeats);
-    const auto large = most > few ? dry->fastest(most, options.repeats) : small;
+    const auto run = [&](std::int64_t samples) {
+      return options.timed ? dry->typical(samples) : dry->run(samples);
+    };
+    const auto small = run(few);
+    const auto large = most > few ? run(most) : small;
     facts = facts_of(*dry, few, small, most, large, 1 / options.speed);
     count_forms(dry->model(), dry->owners(), options, *facts);
     facts->by_units = dry->by_units();
+    if (options.timed && !facts->by_units) {
+      const auto split = measure_split(task, *dry, options, most);
+      facts->split_inputs = split.inputs;
+      facts->split_weights = split.weights;
+    }
     if (options.parts && !facts->by_units) count_splits(dry->model(), dry->owners(), *facts);
     dry.reset();  // so that one model is there at a time
     if (plan::most_tensor_ranks(*facts) > 1) measure_parts(task, options, most, large, *facts);
     facts->element_bytes = static_cast<int>(c10::elementSize(options.dtype));
     facts->state_bytes = optimizer_state_bytes(job, options.dtype);
+    if (options.timed) facts->update_s = update_seconds(job, facts->elements(), options);
     facts->batch_bytes = bytes_of(task::batch_of(*data, 0, 1));
     facts->sample_weight = task::typical_weight(*data);
   });

@@ -18,7 +18,7 @@ struct UnitMeasureOptions {
   torch::Dtype dtype = torch::kFloat32;
   precision::Precision precision = precision::Precision::float32;
   double speed = 1.0;           ///< emulated: seconds are longer by that
-  int repeats = 1;              ///< of which the fastest counts; memory is that of the last
+  bool timed = true;            ///< else seconds are of no use, and there is one run of each size
   std::int64_t keep_below = 0;  ///< as zero.keep_below
   /// One unit's parameters are in memory at a time, where the task makes models by units: for those
   /// that this rank has no room for, or never has whole.

@@ -75,7 +75,7 @@ plan::ModelFacts facts_of(const Blocks& task) {
   job::TrainConfig job;
   job.optimizer = "adam";
   job.global_batch = job.micro_batch = kAtOnce;
-  return measure_units(job, task, {.repeats = 0}).value();
+  return measure_units(job, task, {.timed = false}).value();
 }
 
 task::Model part_of(const task::Model& model, const plan::UnitRange& piece) {
