@@ -36,6 +36,7 @@ def arguments():
     parser.add_argument("--model", default="gpt2", choices=list(zero_vs_fsdp.SIZES))
     parser.add_argument("--levels", default="0,1,2,3")
     parser.add_argument("--without", default="", help="of fsdp, pipeline, tensor and plan what is not to be measured, with commas")
+    parser.add_argument("--activations", default="none", help="of the pipeline: how they are shortened, with commas")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over both ranks; FSDP2 takes one at a time")
     parser.add_argument("--block", type=int, default=128)
@@ -104,7 +105,10 @@ def main():
         for level in map(int, filter(None, args.levels.split(","))):
             line(f"level {level}", train(hosts, folder, job, [f"zero.level={level}", "zero.shards=equal"]), HALVES[level] * half)
         if "pipeline" not in without:
-            line("2 stages", train(hosts, folder, job, ["mesh.stages=2", "train.micro_batch=1"]))
+            for scheme in args.activations.split(","):
+                shorter = "" if scheme == "none" else f", {scheme}"
+                settings = ["mesh.stages=2", "train.micro_batch=1", f"compression.activations={scheme}"]
+                line(f"2 stages{shorter}", train(hosts, folder, job, settings))
         if "tensor" not in without:
             line("tensors in 2 parts", train(hosts, folder, job, ["mesh.tensor=2", "train.micro_batch=1"]))
         if "fsdp" not in without:

@@ -257,6 +257,11 @@ constexpr Combination kImpossible[] = {
      "mesh.stages does not go with compression.gradients: what was not sent would have to be "
      "remembered for other cuts; leave one of them out"},
     {[](const Asked& asked) {
+       return asked.job.compression.activations != "none" && !asked.stages();
+     },
+     "compression.activations shortens what goes from stage to stage, and this job has one: set "
+     "mesh.stages, to \"auto\" or a number of at least 2, or leave it out"},
+    {[](const Asked& asked) {
        return asked.job.mesh.stages > 1 && asked.job.zero.level > 1 &&
               asked.job.mesh.schedule == "interleaved";
      },

@@ -144,6 +144,7 @@ struct MeshConfig {
 struct CompressionConfig {
   std::string gradients = "none";         ///< a name of comm::Scheme
   std::string parameters = "none";        ///< likewise, from parameter servers to workers
+  std::string activations = "none";  ///< likewise, between stages, and their gradients
   std::string links = "between_islands";  ///< a name of comm::CompressedLinks
   double topk_density = 0.001;            ///< topk: share of elements that are sent
   std::int64_t topk_warmup_steps = 0;     ///< topk: over which the density falls to that

@@ -118,6 +118,8 @@ std::vector<JobKey> job_keys(JobConfig& job) {
               {"none", "float16", "bfloat16", "int8", "int4", "topk", "powersgd", "sign"})},
       {"compression", "parameters", kAlike,
        one_of(compression.parameters, {"none", "float16", "bfloat16", "int8"})},
+      {"compression", "activations", kAlike,
+       one_of(compression.activations, {"none", "float16", "bfloat16", "int8"})},
       {"compression", "links", kAlike, one_of(compression.links, {"between_islands", "all"})},
       {"compression", "topk_density", kAlike, number(compression.topk_density, kShare)},
       {"compression", "topk_warmup_steps", kAlike, whole(compression.topk_warmup_steps, 0)},

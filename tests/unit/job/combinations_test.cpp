@@ -88,6 +88,12 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"mesh.stages=2", "zero.level=3", "mesh.schedule=interleaved"}),
               HasSubstr("zero.level = 1"));
   EXPECT_THAT(refusal({"mesh.stages=2", "compression.gradients=int8"}), HasSubstr("compression"));
+  EXPECT_THAT(refusal({"compression.activations=int8"}), HasSubstr("set mesh.stages"));
+  EXPECT_EQ(refusal({"compression.activations=int8", "mesh.stages=2", "zero.level=2",
+                     "mesh.schedule=zero_bubble", "train.precision=float16"}),
+            "");
+  EXPECT_EQ(refusal({"compression.activations=int8", "mesh.stages=2", "mesh.replicas=[1, 2]"}), "");
+  EXPECT_EQ(refusal({"compression.activations=bfloat16", "mesh=auto", "train.dtype=float64"}), "");
   EXPECT_THAT(refusal({"mesh.stages=2", "train.recompute=auto"}), HasSubstr("recompute"));
   EXPECT_THAT(refusal({"mesh.stages=2", "train.deterministic=true"}), HasSubstr("mesh.cuts"));
   EXPECT_EQ(refusal({"mesh.stages=auto", "zero.level=2"}), "");

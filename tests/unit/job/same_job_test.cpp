@@ -63,6 +63,7 @@ INSTANTIATE_TEST_SUITE_P(SameJob, MustBeAlike,
                                            Setting{"servers.count", "[1, 1]", "[3, 1]"},
                                            Setting{"servers.replicas", "1", "2"},
                                            Setting{"compression.links", "all", "between_islands"},
+                                           Setting{"compression.activations", "none", "int8"},
                                            Setting{"fabric.islands", "auto", "off"}));
 
 INSTANTIATE_TEST_SUITE_P(SameJob, MayDiffer,

@@ -202,6 +202,27 @@ TEST(MeshPlan, TheSlowestLinkBetweenUnevenStagesCounts) {
   EXPECT_LT(backward, kGigabitLink.latency_s);
 }
 
+TEST(MeshPlan, ShortenedActivationsCostLessWhereTheyLeaveAHost) {
+  const LinkSpeed exact{0, 1e6};
+  const Network network{{{"one", exact, exact}, {"two", exact, exact}}, {}};
+  const Cluster cluster({{.host = 0}, {.host = 0}, {.host = 1}}, network);
+  auto input = input_of(unequal_units(), 4);
+  MeshChoice even{.scheme = Scheme::Pipeline, .micro_batches = 4};
+  even.stages = {{{0}, {4}, 0, 2}, {{1}, {4}, 2, 4}, {{2}, {4}, 4, 7}};
+  MeshChoice uneven{.scheme = Scheme::Pipeline, .micro_batches = 4};
+  uneven.stages = {{{0}, {4}, 0, 4}, {{1, 2}, {2, 2}, 4, 7}};
+  const auto inside = crossing(input, cluster, even, 0, 1);
+  const auto between = crossing(input, cluster, even, 1, 3);
+  input.activations.sent = 0.25;
+  EXPECT_EQ(crossing(input, cluster, even, 0, 1), inside);
+  EXPECT_DOUBLE_EQ(crossing(input, cluster, even, 1, 3).first, 0.25 * between.first);
+  EXPECT_DOUBLE_EQ(crossing(input, cluster, even, 1, 3).second, 0.25 * between.second);
+  EXPECT_EQ(crossing(input, cluster, uneven, 0, 3), inside);  // the slowest pair is that of a host
+  input.activations.within_hosts = true;
+  EXPECT_DOUBLE_EQ(crossing(input, cluster, even, 0, 1).first, 0.25 * inside.first);
+  EXPECT_DOUBLE_EQ(crossing(input, cluster, uneven, 0, 3).first, 0.25 * inside.first);
+}
+
 TEST(MeshPlan, SlowLinksAndASmallThirdDeviceSpeakForUnevenStages) {
   const auto input = input_of(transformer_facts({.layers = 12, .width = 768, .context = 512}), 32);
   const auto cluster = apart({2, 1, 1}, std::vector<double>(3, 64 * kGiB), {1e-4, 0.4e9});

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kNothing = -1, kUndefined = -1;
 constexpr std::int64_t kMostValues = 32, kMostDimensions = 16;
+constexpr std::int64_t kLastScheme = static_cast<std::int64_t>(comm::Scheme::sign);
 
 class Writer {
  public:
@@ -59,9 +60,10 @@ torch::Tensor read_tensor(Reader& reader, torch::ScalarType dtype) {
 
 }  // namespace
 
-Description describe(const task::Values& values) {
+Description describe(const task::Values& values, comm::Scheme scheme) {
   Writer writer;
   writer.put(static_cast<std::int64_t>(values.size()));
+  writer.put(static_cast<std::int64_t>(scheme));
   for (const auto& value : values) {
     if (!value.defined()) {
       writer.put(kUndefined);
@@ -85,6 +87,7 @@ std::optional<Described> read_description(const Description& description) {
   const auto count = reader.get(kNothing, kMostValues);
   if (count == kNothing) return std::nullopt;
   Described described;
+  described.scheme = static_cast<comm::Scheme>(reader.get(0, kLastScheme));
   for (std::int64_t i = 0; i < count; ++i) {
     const auto type = reader.get(kUndefined, 100);
     if (type == kUndefined) {

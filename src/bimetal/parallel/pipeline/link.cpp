@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <array>
+#include <cmath>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -34,6 +35,14 @@ torch::Tensor on_host(const torch::Tensor& tensor) {
   return tensor.detach().to(torch::kCPU).contiguous();
 }
 
+/// By which scheme a value of this message goes over a link of `scheme`. What no gradient flows
+/// through may be a mask, of which nothing may be lost.
+comm::Scheme scheme_of_sent(comm::Scheme scheme, const MessageName& name,
+                            const torch::Tensor& value, bool requires_grad) {
+  if (name.forward && !requires_grad) return comm::Scheme::none;
+  return scheme_of_value(scheme, value);
+}
+
 /// Keeps tensors alive until the operation that uses them is done.
 template <typename Kept>
 comm::Work keeping(comm::Work work, Kept kept) {
@@ -50,6 +59,8 @@ struct Incoming::State {
   torch::Device device{torch::kCPU};
   std::chrono::milliseconds timeout{};
   std::string awaited;  ///< for messages
+  comm::Scheme scheme = comm::Scheme::none;
+  double unit = 1;  ///< of shortened values
 
   Description description{};
   comm::Work described;
@@ -59,10 +70,13 @@ struct Incoming::State {
   bool nothing = false;
   task::Values values;
   std::vector<bool> with_gradients;
+  task::Values codes;  ///< of those that come shortened
   std::vector<comm::Work> arriving;
 
   static void post(const std::shared_ptr<State>& state);
+  void require_scheme(comm::Scheme sent) const;
   void wait_for(const comm::Work& work, Deadline deadline) const;
+  torch::Tensor arrived(std::size_t i) const;
 };
 
 /// Receives the values as the description says. Once.
@@ -75,15 +89,37 @@ void Incoming::State::post(const std::shared_ptr<State>& state) {
     state->nothing = true;
     return;
   }
+  state->require_scheme(described->scheme);
   state->values = std::move(described->values);
   state->with_gradients = std::move(described->with_gradients);
+  state->codes.resize(state->values.size());
   for (std::size_t i = 0; i < state->values.size(); ++i) {
-    if (!state->values[i].defined()) continue;
+    auto room = state->values[i];
+    if (!room.defined()) continue;
+    const auto scheme =
+        scheme_of_sent(state->scheme, state->name, room, state->with_gradients[i]);
+    if (scheme != comm::Scheme::none) room = state->codes[i] = room_for_code(scheme, room);
     auto work =
-        state->group.recv(tensor_buffer(state->values[i]), state->peer,
+        state->group.recv(tensor_buffer(room), state->peer,
                           tag_of(state->name, static_cast<int>(i)), Deadline::after(kPosted));
-    state->arriving.push_back(keeping(std::move(work), state->values[i]));
+    state->arriving.push_back(keeping(std::move(work), room));
   }
+}
+
+void Incoming::State::require_scheme(comm::Scheme sent) const {
+  if (sent == scheme) return;
+  throw Error(ErrorCode::CallMismatch,
+              fmt::format("{} come with compression.activations = \"{}\", and are awaited with "
+                          "\"{}\": give every rank the same, and the same compression.links",
+                          awaited, to_string(sent), to_string(scheme)));
+}
+
+torch::Tensor Incoming::State::arrived(std::size_t i) const {
+  const auto& value = values[i];
+  if (!codes[i].defined()) return value;
+  auto floats = decode_tensor(scheme, codes[i], value);
+  if (unit != 1) floats.mul_(unit);
+  return floats.to(value.scalar_type());
 }
 
 void Incoming::State::wait_for(const comm::Work& work, Deadline deadline) const {
@@ -108,7 +144,7 @@ std::optional<task::Values> Incoming::wait() {
   for (const auto& work : state_->arriving) state_->wait_for(work, deadline);
   task::Values values;
   for (std::size_t i = 0; i < state_->values.size(); ++i) {
-    auto value = state_->values[i];
+    auto value = state_->arrived(i);
     if (value.defined()) value = value.to(state_->device);
     if (state_->with_gradients[i]) value.set_requires_grad(true);
     values.push_back(std::move(value));
@@ -116,8 +152,20 @@ std::optional<task::Values> Incoming::wait() {
   return values;
 }
 
-Link::Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout)
-    : mesh_(mesh), group_(mesh.pipeline()), device_(device), timeout_(timeout) {}
+Link::Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout,
+           const ActivationCompression& compression)
+    : mesh_(mesh),
+      group_(mesh.pipeline()),
+      device_(device),
+      timeout_(timeout),
+      schemes_(schemes_of_peers(mesh, compression)) {}
+
+// A power of 2, so that nothing is rounded by it; float16 loses what is below 2^-25.
+void Link::begin_step(double loss_factor) {
+  int exponent = 0;
+  std::frexp(loss_factor, &exponent);
+  gradient_unit_ = std::ldexp(1.0, exponent);
+}
 
 std::shared_ptr<Incoming::State> Link::await(int peer, const MessageName& name) const {
   auto state = std::make_shared<Incoming::State>();
@@ -126,6 +174,8 @@ std::shared_ptr<Incoming::State> Link::await(int peer, const MessageName& name) 
   state->name = name;
   state->device = device_;
   state->timeout = timeout_;
+  state->scheme = scheme_of(peer);
+  if (!name.forward) state->unit = gradient_unit_;
   state->awaited = fmt::format("{}: the {} of micro-batch {} from {}", mesh_.own_name(),
                                name.forward ? "activations" : "gradients", name.micro_batch,
                                mesh_.name_of_peer(peer));
@@ -151,14 +201,14 @@ Incoming Link::expect(int peer, const MessageName& name) {
 
 Incoming Link::expect_like(int peer, const MessageName& name, const task::Values& like) {
   auto state = await(peer, name);
-  state->description = describe(like);
+  state->description = describe(like, state->scheme);
   Incoming::State::post(state);
   state->with_gradients.assign(like.size(), false);
   return Incoming(std::move(state));
 }
 
 void Link::send(int peer, const MessageName& name, const task::Values& values) {
-  auto description = std::make_shared<Description>(describe(values));
+  auto description = std::make_shared<Description>(describe(values, scheme_of(peer)));
   sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
                                       tag_of(name, kDescription), Deadline::after(kPosted)),
                           description));
@@ -179,13 +229,22 @@ void Link::send_like(int peer, const MessageName& name, const task::Values& valu
 void Link::send_values(int peer, const MessageName& name, const task::Values& values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i].defined()) continue;
-    const auto host = on_host(values[i]);
+    auto host = on_host(values[i]);
+    const auto scheme = scheme_of_sent(scheme_of(peer), name, host, values[i].requires_grad());
+    if (scheme != comm::Scheme::none) host = shortened(scheme, name, i, host);
     bytes_sent_ += static_cast<std::int64_t>(host.nbytes());
     sent_.push_back(
         keeping(group_.send(tensor_buffer(host), peer, tag_of(name, static_cast<int>(i)),
                             Deadline::after(kPosted)),
                 host));
   }
+}
+
+torch::Tensor Link::shortened(comm::Scheme scheme, const MessageName& name, std::size_t value,
+                              const torch::Tensor& host) {
+  const auto floats = host.to(torch::kFloat32);
+  if (name.forward) return encode_tensor(scheme, floats);
+  return lost_.encode(scheme, {name.piece, value}, floats.mul(1 / gradient_unit_));
 }
 
 void Link::flush() {

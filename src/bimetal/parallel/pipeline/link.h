@@ -11,6 +11,8 @@
 
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/activation_codec.h"
+#include "bimetal/parallel/pipeline/lost_gradients.h"
 #include "bimetal/task/values.h"
 
 namespace bimetal::parallel::pipeline {
@@ -35,7 +37,8 @@ class Incoming {
 
   /// Blocks. On the device; leaves that require gradients where they did at the sender. Nothing if
   /// the sender has none to give (see Link::send_nothing). Errors: the fabric's, naming both
-  /// stages; Timeout once the deadline of waiting has passed.
+  /// stages; CallMismatch where the sender shortens them by another scheme; Timeout once the
+  /// deadline of waiting has passed.
   std::optional<task::Values> wait();
 
  private:
@@ -44,11 +47,18 @@ class Incoming {
 
 /// One rank's connections to the other stages of its pipeline. Activations go with a description of
 /// their shapes and types, so that micro-batches may differ; the memory for them is there as soon
-/// as that has come, and they are received into it while the stage computes. Use from one thread.
+/// as that has come, and they are received into it while the stage computes. Links that have a
+/// scheme shorten the activations that gradients flow through, and these gradients, with error
+/// feedback. Use from one thread.
 class Link {
  public:
-  /// `timeout`: of each wait.
-  Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout);
+  /// `timeout`: of each wait. Errors: schemes_of_peers()'s.
+  Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout,
+       const ActivationCompression& compression = {});
+
+  /// Gradients are those of a sum of losses times that, the same on all ranks. They are shortened
+  /// in units of it, so that what is lost means the same in later steps, and float16 keeps them.
+  void begin_step(double loss_factor);
 
   /// Asks for a message with a description, from `peer`, a rank of mesh.pipeline(), as below.
   Incoming expect(int peer, const MessageName& name);
@@ -66,18 +76,24 @@ class Link {
   /// Waits for what has been sent. Rethrows the fabric's errors.
   void flush();
 
-  /// Bytes of values sent since the start.
+  /// Bytes of values sent since the start, as they are on the link.
   std::int64_t bytes_sent() const noexcept { return bytes_sent_; }
 
  private:
   /// What is to come, before anything is asked for.
   std::shared_ptr<Incoming::State> await(int peer, const MessageName& name) const;
   void send_values(int peer, const MessageName& name, const task::Values& values);
+  torch::Tensor shortened(comm::Scheme scheme, const MessageName& name, std::size_t value,
+                          const torch::Tensor& host);
+  comm::Scheme scheme_of(int peer) const { return schemes_[static_cast<std::size_t>(peer)]; }
 
   const Mesh& mesh_;
   comm::Group group_;
   torch::Device device_;
   std::chrono::milliseconds timeout_;
+  std::vector<comm::Scheme> schemes_;  ///< by peer
+  double gradient_unit_ = 1;           ///< a power of 2
+  LostGradients lost_;
   std::vector<comm::Work> sent_;
   std::int64_t bytes_sent_ = 0;
 };

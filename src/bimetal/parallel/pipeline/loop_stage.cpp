@@ -19,6 +19,7 @@ RunnerOptions runner_options(const LoopStageOptions& options) {
   runner.kind = options.schedule;
   runner.chunks = options.chunks;
   runner.split = options.split;
+  runner.compression = options.compression;
   runner.device = options.device;
   runner.timeout = options.timeout;
   runner.around = options.around;

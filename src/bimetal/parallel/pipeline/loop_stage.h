@@ -26,6 +26,7 @@ struct LoopStageOptions {
   schedule::Kind schedule = schedule::Kind::one_f_one_b;
   int chunks = 1;     ///< pieces of the model per stage
   bool split = true;  ///< as RunnerOptions has it
+  ActivationCompression compression = {};
   torch::Device device{torch::kCPU};
   std::size_t bucket_bytes = 25u << 20;
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};

@@ -54,7 +54,7 @@ Runner::Runner(const Mesh& mesh, RunnerOptions options)
     : mesh_(mesh),
       options_(std::move(options)),
       line_{mesh.place().stage, mesh.shape().stages, options_.chunks},
-      link_(mesh, options_.device, options_.timeout) {}
+      link_(mesh, options_.device, options_.timeout, options_.compression) {}
 
 Runner::Result Runner::run(const schedule::Deal& deal, const StageWork& work,
                            ParameterStore& store) {

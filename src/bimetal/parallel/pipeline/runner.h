@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/parallel/pipeline/link.h"
 #include "bimetal/parallel/schedule/deal.h"
 #include "bimetal/parallel/schedule/schedule.h"
@@ -50,6 +51,8 @@ struct RunnerOptions {
   bool split = true;
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  /// Of what steps send; forwards alone send it as it is.
+  ActivationCompression compression = {};
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
   /// Called around each action's computation, and around its wait for another stage, for
   /// measurements; may be left out.
@@ -60,7 +63,7 @@ struct RunnerOptions {
 /// Use from one thread. All stages of a pipeline make the same calls.
 class Runner {
  public:
-  /// `mesh` must outlive it.
+  /// `mesh` must outlive it. Errors: schemes_of_peers()'s.
   Runner(const Mesh& mesh, RunnerOptions options);
 
   struct Result {
@@ -72,7 +75,7 @@ class Runner {
 
   /// A step between the store's begin_step() and finish_step(). `deal`: of its micro-batches among
   /// the replicas of mesh.widths(), the same on all ranks. Errors: the fabric's, and what StageWork
-  /// throws.
+  /// throws; CallMismatch where another stage has another compression.
   Result run(const schedule::Deal& deal, const StageWork& work, ParameterStore& store);
 
   /// Forward alone, without gradients; `take` gets the model's outputs where it ends.

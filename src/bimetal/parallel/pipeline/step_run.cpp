@@ -44,6 +44,7 @@ StepRun::StepRun(const Route& route, const RunnerOptions& options, Link& link, s
           route.deal.actions(options.kind, line_.chunks, line_.stage, route.mesh.own_replica())) {}
 
 Runner::Result StepRun::run() {
+  link_.begin_step(store_.loss_factor());
   post_receives();
   store_.expect_passes(passes());
   const auto last = last_backward();

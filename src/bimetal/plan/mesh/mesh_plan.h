@@ -14,11 +14,18 @@
 
 namespace bimetal::plan {
 
+/// What goes between stages where it is shortened (docs/compression.md).
+struct ActivationBytes {
+  double sent = 1;            ///< of each byte that a unit gives
+  bool within_hosts = false;  ///< between two devices of a host, too
+};
+
 struct MeshInput {
   std::vector<ModelFacts> facts = {};  ///< of each kind of device; the same units in each
   std::int64_t global_batch = 0;       ///< samples
   std::int64_t micro_batch = 0;        ///< most samples that a device computes at once; 0: any
   int bucket_mb = 25;
+  ActivationBytes activations = {};
   bool offloads = false;   ///< states may be kept on disks
   bool uneven = true;      ///< stages may have replicas of their own number
   bool parts = true;       ///< tensors may be in parts, as far as the facts say how

@@ -12,6 +12,15 @@ namespace {
 
 namespace schedule = parallel::schedule;
 
+/// Of what unit `last` gives of so many samples, between these two.
+double crossing_bytes(const MeshInput& input, const Cluster& cluster, int from, int to,
+                      std::size_t last, double samples) {
+  const double bytes = facts_of(input, cluster, from).units[last].output.at(samples);
+  const auto& activations = input.activations;
+  const bool whole = !activations.within_hosts && cluster.same_host(from, to);
+  return whole ? bytes : activations.sent * bytes;
+}
+
 /// One micro-batch goes from one replica to another, each to each some time: the slowest pair
 /// counts.
 std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cluster,
@@ -20,10 +29,10 @@ std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cl
   std::pair<double, double> slowest;
   for (const int sender : choice.stages[stage].devices) {
     const std::vector<int> from = {sender};
-    const std::vector<double> bytes = {
-        facts_of(input, cluster, sender).units[last].output.at(at_once(choice, stage, 0))};
     for (const int receiver : choice.stages[stage + 1].devices) {
       const std::vector<int> to = {receiver};
+      const std::vector<double> bytes = {
+          crossing_bytes(input, cluster, sender, receiver, last, at_once(choice, stage, 0))};
       slowest.first = std::max(slowest.first, cluster.send_seconds(from, to, bytes));
       slowest.second = std::max(slowest.second, cluster.send_seconds(to, from, bytes));
     }
@@ -96,8 +105,8 @@ std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluste
   for (std::size_t i = 0; i < from.devices.size(); ++i) {
     senders.push_back(from.devices[i]);
     receivers.push_back(to.devices[i]);
-    bytes.push_back(
-        facts_of(input, cluster, senders.back()).units[last].output.at(at_once(choice, stage, i)));
+    bytes.push_back(crossing_bytes(input, cluster, senders.back(), receivers.back(), last,
+                                   at_once(choice, stage, i)));
   }
   return {cluster.send_seconds(senders, receivers, bytes),
           cluster.send_seconds(receivers, senders, bytes)};

@@ -115,6 +115,7 @@ TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster, Group
             .global_batch = input.global_batch,
             .micro_batch = input.micro_batch,
             .bucket_mb = input.bucket_mb,
+            .activations = input.activations,
             .uneven = false,
             .parts = false};
   }

@@ -11,6 +11,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/wire.h"
+#include "bimetal/comm/compress/dense_codec.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/device/device.h"
@@ -123,6 +124,7 @@ bool may_have_parts(job::JobConfig job, const job::WorkerSpec& worker) {
   job.mesh.cuts.clear();
   job.mesh.tensor = 2;
   job.mesh.tensor_parts = "equal";
+  job.compression.activations = "none";
   return job::is_possible(job, {&worker, 1});
 }
 
@@ -208,6 +210,17 @@ plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> 
   return {std::move(devices), std::move(network)};
 }
 
+/// Of their bytes, the part that is sent where they are shortened.
+plan::ActivationBytes activation_bytes(const job::JobConfig& job, torch::Dtype dtype) {
+  const auto scheme = comm::scheme_of(job.compression.activations);
+  if (scheme == comm::Scheme::none) return {};
+  constexpr auto kCount = comm::kQuantBlock;
+  const auto whole = static_cast<double>(kCount * c10::elementSize(dtype));
+  return {.sent = static_cast<double>(comm::encoded_bytes(scheme, kCount)) / whole,
+          .within_hosts =
+              comm::compressed_links_of(job.compression.links) == comm::CompressedLinks::all};
+}
+
 void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Group group,
                  MeasuredPlan& plan) {
   plan.cluster = cluster_of(
@@ -219,6 +232,7 @@ void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Gr
   plan.mesh_input.global_batch = job.train.global_batch;
   if (limit < job.train.global_batch) plan.mesh_input.micro_batch = limit;
   plan.mesh_input.bucket_mb = static_cast<int>(job.parallel.bucket_mb);
+  plan.mesh_input.activations = activation_bytes(job, place.dtype);
   plan.mesh_input.offloads = plan.memory_input.offloads;
   plan.mesh = plan::plan_mesh(plan.mesh_input, *plan.cluster);
 }

@@ -52,9 +52,10 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   return job;
 }
 
-/// Where tensors are whole, sequences are.
-void settle_sequences(job::MeshConfig& mesh) {
-  mesh.sequence_parallel = mesh.sequence_parallel && mesh.tensor > 1;
+/// Where tensors are whole, sequences are, and with one stage nothing goes between any.
+void settle_what_follows(job::JobConfig& job) {
+  job.mesh.sequence_parallel = job.mesh.sequence_parallel && job.mesh.tensor > 1;
+  if (job.mesh.stages == 1) job.compression.activations = "none";
 }
 
 /// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone.
@@ -82,7 +83,7 @@ void decode(const comm::Bytes& bytes, job::JobConfig& job) {
   job.mesh.tensor = in.i64();
   if (const auto most = in.i64(); most > 0) job.train.micro_batch = most;
   job.mesh.tensor_parts = in.string();
-  settle_sequences(job.mesh);
+  settle_what_follows(job);
   job.mesh.tensor_weights.clear();
   while (in.remaining() > 0) job.mesh.tensor_weights.push_back(in.f64());
 }
@@ -171,7 +172,7 @@ void keep_as_planned(const std::vector<plan::MeshChoice>& choices, int rank) {
 job::JobConfig settled_alone(job::JobConfig job) {
   if (job.mesh.stages == job::kAutoStages) job.mesh.stages = 1;
   if (job.mesh.tensor == job::kAutoTensor) job.mesh.tensor = 1;
-  settle_sequences(job.mesh);
+  settle_what_follows(job);
   return job;
 }
 

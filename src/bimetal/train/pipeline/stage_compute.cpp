@@ -50,6 +50,7 @@ parallel::pipeline::RunnerOptions runner_options(const StageOptions& options, bo
   runner.split = !recomputes;
   runner.device = options.device;
   runner.speed = options.speed;
+  runner.compression = options.compression;
   runner.timeout = options.timeout;
   runner.around = [chunks = options.chunks](const parallel::schedule::Action& action,
                                             const std::function<void()>& compute) {

@@ -46,6 +46,7 @@ struct StageOptions {
   bool learns_speeds = false;  ///< from steps, for which these are a start; else any unit will do
   /// Those that compute the stage's units together, each with its part; nullptr: they are whole.
   std::shared_ptr<const parallel::tensor::GroupRanks> tensor = nullptr;
+  parallel::pipeline::ActivationCompression compression = {};  ///< as compression.activations
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
 

@@ -26,6 +26,8 @@ StageOptions options_of(const job::JobConfig& job, const UnitProbe& probe) {
           .micro_batches = job.mesh.micro_batches,
           .micro_batch = job.train.micro_batch,
           .learns_speeds = job.parallel.balance == balance::Policy::Auto,
+          .compression = {.scheme = comm::scheme_of(job.compression.activations),
+                          .links = comm::compressed_links_of(job.compression.links)},
           .timeout = milliseconds_of(job.parallel.timeout_s)};
 }
 

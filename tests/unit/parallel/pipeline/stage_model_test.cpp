@@ -67,8 +67,9 @@ TEST(StageModel, InterleavedStagesHaveSeveralPieces) {
 TEST(Description, SaysWhatIsToCome) {
   const task::Values values = {torch::zeros({2, 3, 4}, torch::kBFloat16).set_requires_grad(true),
                                torch::Tensor(), torch::zeros({}, torch::kInt64)};
-  const auto found = read_description(describe(values));
+  const auto found = read_description(describe(values, comm::Scheme::int8));
   ASSERT_TRUE(found);
+  EXPECT_EQ(found->scheme, comm::Scheme::int8);
   EXPECT_EQ(found->values[0].sizes().vec(), (std::vector<std::int64_t>{2, 3, 4}));
   EXPECT_EQ(found->values[0].scalar_type(), torch::kBFloat16);
   EXPECT_FALSE(found->values[1].defined());
@@ -81,10 +82,11 @@ TEST(Description, WhatMakesNoSenseIsFoundOut) {
   auto broken = describe({torch::zeros({2, 3})});
   for (const auto& [place, value] : {std::pair<int, std::int64_t>{0, 99},
                                      {1, 77},
-                                     {2, 5},
-                                     {3, 40},
-                                     {4, std::int64_t{1} << 60},
-                                     {5, -2}}) {
+                                     {2, 77},
+                                     {3, 5},
+                                     {4, 40},
+                                     {5, std::int64_t{1} << 60},
+                                     {6, -2}}) {
     auto changed = broken;
     changed[static_cast<std::size_t>(place)] = value;
     EXPECT_THROW(read_description(changed), Error) << place;

@@ -1,0 +1,94 @@
+#include "bimetal/parallel/pipeline/activation_codec.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "bimetal/base/error.h"
+#include "bimetal/comm/compress/dense_codec.h"
+
+namespace bimetal::parallel::pipeline {
+namespace {
+
+std::size_t count_of(const torch::Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel());
+}
+
+std::span<float> floats_in(const torch::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), count_of(tensor)};
+}
+
+std::span<std::byte> bytes_in(const torch::Tensor& code) {
+  return std::as_writable_bytes(std::span(code.data_ptr<std::uint8_t>(), count_of(code)));
+}
+
+/// Rank `peer` of mesh.pipeline() as one of mesh.world().
+int rank_of_peer(const Mesh& mesh, int peer) {
+  if (!mesh.shape().even()) return peer;
+  auto place = mesh.place();
+  place.stage = peer;
+  return rank_at(mesh.shape(), place);
+}
+
+}  // namespace
+
+comm::Scheme scheme_between(const MeshShape& shape, const comm::Topology& topology, int rank,
+                            int other, const ActivationCompression& compression) {
+  if (compression.links == comm::CompressedLinks::all) return compression.scheme;
+  auto from = place_of(shape, rank), to = place_of(shape, other);
+  for (int part = 0; part < shape.tensor; ++part) {
+    from.tensor = to.tensor = part;
+    const auto& together = topology.island_of(rank_at(shape, from));
+    if (std::ranges::find(together, rank_at(shape, to)) == together.end()) {
+      return compression.scheme;
+    }
+  }
+  return comm::Scheme::none;
+}
+
+std::vector<comm::Scheme> schemes_of_peers(const Mesh& mesh,
+                                           const ActivationCompression& compression) {
+  std::vector<comm::Scheme> schemes(static_cast<std::size_t>(mesh.pipeline().size()),
+                                    comm::Scheme::none);
+  if (compression.scheme == comm::Scheme::none) return schemes;
+  if (!comm::is_dense(compression.scheme)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("activations cannot be shortened by {}, which leaves elements out: "
+                            "take float16, bfloat16 or int8",
+                            to_string(compression.scheme)));
+  }
+  for (std::size_t peer = 0; peer < schemes.size(); ++peer) {
+    schemes[peer] = scheme_between(mesh.shape(), mesh.world().topology(), mesh.world().rank(),
+                                   rank_of_peer(mesh, static_cast<int>(peer)), compression);
+  }
+  return schemes;
+}
+
+comm::Scheme scheme_of_value(comm::Scheme scheme, const torch::Tensor& value) {
+  const bool shorter = scheme != comm::Scheme::none && value.is_floating_point() &&
+                       comm::encoded_bytes(scheme, count_of(value)) < value.nbytes();
+  return shorter ? scheme : comm::Scheme::none;
+}
+
+torch::Tensor room_for_code(comm::Scheme scheme, const torch::Tensor& value) {
+  const auto bytes = comm::encoded_bytes(scheme, count_of(value));
+  return torch::empty({static_cast<std::int64_t>(bytes)}, torch::kUInt8);
+}
+
+torch::Tensor encode_tensor(comm::Scheme scheme, const torch::Tensor& floats) {
+  auto code = room_for_code(scheme, floats);
+  comm::encode(scheme, floats_in(floats), bytes_in(code));
+  return code;
+}
+
+torch::Tensor decode_tensor(comm::Scheme scheme, const torch::Tensor& code,
+                            const torch::Tensor& like) {
+  auto floats = torch::empty(like.sizes(), torch::kFloat32);
+  comm::decode(scheme, bytes_in(code), floats_in(floats));
+  return floats;
+}
+
+}  // namespace bimetal::parallel::pipeline

@@ -1,0 +1,47 @@
+#pragma once
+// Activations and their gradients in fewer bytes, for slow links: comm/compress's codecs on
+// tensors. What that loses: docs/compression.md.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <vector>
+
+#include "bimetal/comm/compress/compression.h"
+#include "bimetal/comm/topology.h"
+#include "bimetal/parallel/mesh/mesh.h"
+
+namespace bimetal::parallel::pipeline {
+
+/// How what goes between stages is shortened. All ranks of a mesh have the same.
+struct ActivationCompression {
+  comm::Scheme scheme = comm::Scheme::none;  ///< one with a dense codec, or none
+  comm::CompressedLinks links = comm::CompressedLinks::between_islands;
+};
+
+/// The scheme between rank `rank` of a mesh and rank `other`, on a stage before or behind, whose
+/// ranks have memory in common as `topology` says. Where tensors are in parts, all ranks of a
+/// replica must compute with the same activations: a single pair of them on a slow link decides for
+/// all.
+comm::Scheme scheme_between(const MeshShape& shape, const comm::Topology& topology, int rank,
+                            int other, const ActivationCompression& compression);
+
+/// The same between this rank and each of mesh.pipeline(). Error(InvalidArgument) for a scheme
+/// without a dense codec.
+std::vector<comm::Scheme> schemes_of_peers(const Mesh& mesh,
+                                           const ActivationCompression& compression);
+
+/// By which a value goes over a link of `scheme`: none unless it is of a floating-point type and
+/// gets shorter.
+comm::Scheme scheme_of_value(comm::Scheme scheme, const torch::Tensor& value);
+
+/// Bytes for what encode_tensor() makes of a tensor of as many elements.
+torch::Tensor room_for_code(comm::Scheme scheme, const torch::Tensor& value);
+
+/// `floats`: float32, contiguous, on the CPU.
+torch::Tensor encode_tensor(comm::Scheme scheme, const torch::Tensor& floats);
+
+/// A new float32 tensor of the shape of `like`, from what encode_tensor() made of as many elements.
+torch::Tensor decode_tensor(comm::Scheme scheme, const torch::Tensor& code,
+                            const torch::Tensor& like);
+
+}  // namespace bimetal::parallel::pipeline
