@@ -77,8 +77,9 @@ class TemporaryFolder:
     def remove(self) -> None:
         """With all that is in it, unless it has been moved. Of a process forked off: nothing."""
 
-def remove_leftovers(folder: str, prefix: str) -> None:
-    """Removes what killed processes left in `folder` of targets whose names begin with `prefix`."""
+def remove_leftovers(folder: str, name: str | None = None, numbering: bool = False) -> None:
+    """Removes what killed processes left in `folder` of targets of that very name, or with `numbering` of those, too, whose
+    names differ in their numbers alone; without a name, of all."""
 
 def sync_path(path: str) -> None:
     """Returns when a file's contents, or the names in a folder, are on the disk."""
