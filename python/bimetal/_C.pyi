@@ -97,7 +97,7 @@ class SavedSlices:
     """A checkpoint of any kind, of which each rank reads what it wants. Collective."""
 
     def __init__(self, backend: Any, path: str) -> None:
-        """`path`: rank 0's, which verifies it; where that fails it says why, and the others that it does."""
+        """`path`: rank 0's, which verifies it; where that fails, all ranks say why."""
 
     loop: str
     model: dict[str, list[int]]

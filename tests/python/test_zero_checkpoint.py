@@ -215,7 +215,7 @@ class Slices(unittest.TestCase):
             for said, left, state, held, damaged in (first, second):
                 self.assertRegex(said, "one: rank 1: cannot write .*00001-of-00002.safetensors.*too large")
                 self.assertEqual([left, state, held], [["latest", "one"], {"mark": 1}, 1.0])
-                self.assertRegex(damaged, "model-00001-of-00002.safetensors is damaged|rank 0 cannot read")
+                self.assertRegex(damaged, "model-00001-of-00002.safetensors is damaged")
 
     def test_what_does_not_go_all_ranks_refuse(self):
         with tempfile.TemporaryDirectory() as folder:
