@@ -6,6 +6,8 @@ if(NOT EXISTS "${program}")
   return()
 endif()
 
+# Two runs of CTest that start at once take turns; one that has none after this long goes on without, since another may be stopped.
+file(LOCK "${list}.lock" GUARD PROCESS TIMEOUT 300 RESULT_VARIABLE ignored)
 if(NOT EXISTS "${list}" OR "${program}" IS_NEWER_THAN "${list}" OR "${CMAKE_CURRENT_LIST_FILE}" IS_NEWER_THAN "${list}")
   execute_process(COMMAND "${program}" --gtest_list_tests TIMEOUT 60 OUTPUT_VARIABLE lines RESULT_VARIABLE failed)
   if(failed)
@@ -38,3 +40,4 @@ set_tests_properties([=[${name}.${suite}]=] PROPERTIES LABELS [=[${label}]=] TIM
   file(WRITE "${list}" "${found}")
 endif()
 include("${list}")
+file(LOCK "${list}.lock" RELEASE RESULT_VARIABLE ignored)

@@ -77,8 +77,9 @@ class TemporaryFolder:
     def remove(self) -> None:
         """With all that is in it, unless it has been moved. Of a process forked off: nothing."""
 
-def remove_leftovers(folder: str, prefix: str) -> None:
-    """Removes what killed processes left in `folder` of targets whose names begin with `prefix`."""
+def remove_leftovers(folder: str, name: str | None = None, numbering: bool = False) -> None:
+    """Removes what killed processes left in `folder` of targets of that very name, or with `numbering` of those, too, whose
+    names differ in their numbers alone; without a name, of all."""
 
 def sync_path(path: str) -> None:
     """Returns when a file's contents, or the names in a folder, are on the disk."""
@@ -96,7 +97,7 @@ class SavedSlices:
     """A checkpoint of any kind, of which each rank reads what it wants. Collective."""
 
     def __init__(self, backend: Any, path: str) -> None:
-        """`path`: rank 0's, which verifies it; where that fails it says why, and the others that it does."""
+        """`path`: rank 0's, which verifies it; where that fails, all ranks say why."""
 
     loop: str
     model: dict[str, list[int]]

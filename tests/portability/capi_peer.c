@@ -1,7 +1,7 @@
 /* capi_peer: one rank of a group through the shared library's C interface alone, on whatever system it was built
  * for: what wheels hold is used as a program without Python would. It takes RANK, WORLD_SIZE and BIMETAL_STORE (where
  * the store is served: by rank 0 unless something else does; else MASTER_ADDR and MASTER_PORT), makes every call with small whole numbers whose results
- * are known, and prints one line.
+ * are known, and prints one line. Before that it asks what `bimetal doctor` does of the machine it is on.
  *
  * capi_peer linger: after that it waits in a barrier for a rank that is not coming; rank 0 then says who was lost.
  * capi_peer brief: one all_reduce and a barrier alone, for ranks that are written in something else.
@@ -157,6 +157,31 @@ static void shares(void) {
   bimetal_balancer_free(balancer);
 }
 
+/* What `bimetal doctor` and those who meet ask of this machine and of the store. */
+static void machine(const char* address, bimetal_store* store) {
+  const char* text = NULL;
+  must(bimetal_token(&text), "token");
+  expect((int64_t)strspn(text, "0123456789abcdef"), 64, "token");
+  must(bimetal_address(address, &text), "address");
+  expect(strlen(text) > 0, 1, "address");
+  must(bimetal_own_addresses(&text), "own addresses");
+  for (const char* line = text; *line != 0; line = strchr(line, '\n') + 1) {
+    const size_t host = strcspn(line, " \n"), whole = strcspn(line, "\n");
+    expect(host > 0 && whole > host + 1, 1, "own addresses");
+  }
+  char key[40];
+  const void* found = NULL;
+  int64_t bytes = 0;
+  snprintf(key, sizeof key, "facts/%d", rank);
+  must(bimetal_store_set(store, key, key, (int64_t)strlen(key), PATIENCE_MS), "set");
+  snprintf(key, sizeof key, "facts/%d", (rank + 1) % size);
+  must(bimetal_store_get(store, key, PATIENCE_MS, &found, &bytes), "get");
+  expect(bytes, (int64_t)strlen(key), "get");
+  expect(memcmp(found, key, (size_t)bytes), 0, "get");
+  expect(bimetal_store_get(store, "no key", 1, &found, &bytes) == BIMETAL_OK, 0, "get of what nobody sets");
+  calls += 6;
+}
+
 static int number_of(const char* name) {
   const char* text = getenv(name);
   if (text == NULL) {
@@ -198,11 +223,12 @@ int main(int argc, char** argv) {
   bimetal_group* group = NULL;
   if (rank == 0 && getenv("CAPI_PEER_STORE_IS_SERVED") == NULL) must(bimetal_server_new(address, &server), "server");
   must(bimetal_store_connect(address, PATIENCE_MS, &store), "store");
+  const char* mode = argc > 1 ? argv[1] : "";
+  if (strcmp(mode, "brief") != 0) machine(address, store);
   const bimetal_meeting meeting = {sizeof meeting, store, "peers", rank, size, PATIENCE_MS, NULL, NULL};
   must(bimetal_group_meet(&meeting, &group), "meeting");
   bimetal_work* met = NULL;
   finish(bimetal_barrier(group, 0, &met), &met, "barrier"); /* the store is not needed beyond */
-  const char* mode = argc > 1 ? argv[1] : "";
   if (strcmp(mode, "brief") == 0) return brief(group);
   reductions(group);
   movements(group);

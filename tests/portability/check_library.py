@@ -9,6 +9,9 @@ import re
 import struct
 import sys
 
+import macho
+from macho import NotThat
+
 HEADER = pathlib.Path(__file__).parents[2] / "src" / "bimetal" / "capi" / "bimetal_c.h"
 NEWEST_GLIBC = (2, 17)
 OLDEST_MACOS = (11, 0)
@@ -21,10 +24,6 @@ SYSTEMS = {
     "macos11-aarch64": ("libbimetal_core.dylib", 0x0100000C),
     "x86_64-windows": ("libbimetal_core.dll", 0x8664),
 }
-
-
-class NotThat(Exception):
-    pass
 
 
 def text_at(data, at):
@@ -73,32 +72,25 @@ def pe(data):
     return processor, [text_at(data, place(struct.unpack_from("<I", data, names + 4 * i)[0])) for i in range(named)]
 
 
-def macho(data):
-    """Mach-O: processor, and defined external symbols. LC_SYMTAB is 2, LC_BUILD_VERSION 0x32."""
-    _, processor, _, kind, commands = struct.unpack_from("<5I", data)
-    if kind != 6:
-        raise NotThat(f"Mach-O, but no library: type {kind}")
-    shown, at, signed = [], 32, False
-    for _ in range(commands):
-        command, size = struct.unpack_from("<II", data, at)
-        signed |= command == 0x1D  # without a signature macOS loads nothing on Apple silicon
-        if command == 2:
-            symbols, count, names, _ = struct.unpack_from("<4I", data, at + 8)
+def mach_o(data):
+    """Mach-O: processor, and defined external symbols."""
+    processor, commands = macho.read(data, macho.LIBRARY)
+    shown = []
+    for command, body in commands:
+        if command == macho.SYMTAB:
+            symbols, count, names, _ = struct.unpack_from("<4I", body, 8)
             for entry in range(symbols, symbols + 16 * count, 16):
                 name, flags = struct.unpack_from("<IB", data, entry)
                 if flags & 0xE0 == 0 and flags & 0x0E and flags & 1 and not flags & 0x10:
                     shown.append(text_at(data, names + name).removeprefix("_"))
-        if command == 0x32:
-            oldest, = struct.unpack_from("<I", data, at + 12)
+        if command == macho.BUILD_VERSION:
+            oldest, = struct.unpack_from("<I", body, 12)
             if (oldest >> 16, oldest >> 8 & 255) > OLDEST_MACOS:
                 raise NotThat(f"it needs macOS {oldest >> 16}.{oldest >> 8 & 255}")
-        at += size
-    if not signed:
-        raise NotThat("it has no signature")
     return processor, [name for name in shown if not OF_EVERY_MACHO.fullmatch(name)]
 
 
-FORMATS = {b"\x7fE": elf, b"MZ": pe, b"\xcf\xfa": macho}
+FORMATS = {b"\x7fE": elf, b"MZ": pe, b"\xcf\xfa": mach_o}
 
 
 def check(system, folder):

@@ -8,6 +8,9 @@ import platform
 import struct
 import sys
 
+import macho
+from macho import NotThat
+
 WINDOWS, LINUX, MACOS = "Windows", "Linux", "macOS"
 SYSTEMS = {  # system, processor
     "x86_64-windows": (WINDOWS, 0x8664),
@@ -16,10 +19,6 @@ SYSTEMS = {  # system, processor
     "aarch64-macos": (MACOS, 0x0100000C),
 }
 BESIDE_TORCH = "@loader_path/../torch/lib"  # of a wheel, which lies beside the installed torch
-
-
-class NotThat(Exception):
-    pass
 
 
 def pe_processor(data):
@@ -41,24 +40,12 @@ def elf_processor(data):
 
 
 def macho_processor(data):
-    """mach_header_64 and its load commands; LC_LOAD_DYLIB is 0xc and LC_RPATH 0x8000001c, a name at an offset in each;
-    LC_CODE_SIGNATURE is 0x1d, without which Apple silicon runs nothing."""
-    _, processor, _, kind, commands = struct.unpack_from("<5I", data)
-    if kind != 2:
-        raise NotThat(f"Mach-O, but no executable: type {kind}")
-    libraries, folders, signed, at = [], [], False, 32
-    for _ in range(commands):
-        command, size = struct.unpack_from("<II", data, at)
-        if command in (0xC, 0x8000001C):
-            name = at + struct.unpack_from("<I", data, at + 8)[0]
-            text = data[name:at + size].split(b"\0")[0].decode()
-            (libraries if command == 0xC else folders).append(text)
-        signed |= command == 0x1D
-        at += size
+    """Mach-O, with the libraries that it asks for."""
+    processor, commands = macho.read(data, macho.PROGRAM)
+    libraries = [macho.text_in(body) for command, body in commands if command == macho.LOAD_DYLIB]
+    folders = [macho.text_in(body) for command, body in commands if command == macho.RPATH]
     if any(library.startswith("@rpath/libtorch") for library in libraries) and folders != [BESIDE_TORCH]:
         raise NotThat(f"looks for libraries in {folders}, not in {BESIDE_TORCH} alone")
-    if not signed:
-        raise NotThat("it has no signature")
     return processor, libraries
 
 

@@ -64,9 +64,22 @@ class MixedWorlds(PeerTest):
 
     def test_a_token_file_of_windows_in_a_folder_of_any_name(self):
         folder = self.folder("Schlüssel, 日本")
-        (folder / "bimetal token.txt").write_bytes(f"{TOKEN['BIMETAL_TOKEN']}\r\n".encode())
+        (folder / "bimetal token.txt").write_bytes(f"{TOKEN['BIMETAL_TOKEN']}\r\n".encode("utf-8-sig"))  # as Notepad does
         in_file = {"BIMETAL_TOKEN_FILE": f"Z:{folder}/bimetal token.txt", "LC_ALL": "C.UTF-8"}
         self.check(LINUX, WINDOWS, of_each=[TOKEN, in_file])
+
+    def test_why_windows_cannot_take_a_token_file(self):
+        """In the words of errno, whose numbers are not those of Windows' own errors."""
+        folder = self.folder("Schlüssel")
+        (folder / "by PowerShell").write_bytes(f"{TOKEN['BIMETAL_TOKEN']}\r\n".encode("utf-16"))
+        (folder / "inner").mkdir()
+        for name, words in (("inner", "system: cannot read token file .*: Permission denied"),
+                            ("missing", "system: cannot read token file .*: No such file or directory"),
+                            ("by PowerShell", "invalid_argument: token file .*by PowerShell is in UTF-16")):
+            named = {"BIMETAL_TOKEN_FILE": f"Z:{folder}/{name}", "LC_ALL": "C.UTF-8"}
+            [peer] = self.start([WINDOWS], environment=named)
+            self.assertNotEqual(peer.wait(), 0)
+            self.assertRegex(peer.output(), f"error: {words}")
 
     def test_a_dump_of_windows_in_a_folder_of_any_name(self):
         folder = self.folder("Flüge, 日本")

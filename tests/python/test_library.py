@@ -22,6 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import bimetal
+from bimetal.command import program
 from bimetal.library.tensors import HostTensors
 
 LIBRARY = {"BIMETAL_HALF": "library"}
@@ -276,6 +277,10 @@ class Library(unittest.TestCase):
                                   env={**os.environ, **LIBRARY})
             self.assertEqual(said.returncode, 0, said.stderr)
             self.assertEqual("the last that this bimetal was tested with" in said.stdout, told, said.stdout)
+
+    def test_commands_of_the_program_name_a_way_on_windows(self):
+        with self.assertRaisesRegex(bimetal.Error, "not there for Windows: use it in WSL2"):
+            program.find("win32")
 
     @unittest.skipUnless(bimetal.half == "extension", "without the extension there is nothing to compare with")
     def test_sampler_and_balancer_are_the_extensions(self):

@@ -157,6 +157,12 @@ class Requests(unittest.TestCase):
             self.assertIsNone(token_file.complaint(path))
             path.chmod(0o644)
             self.assertIn("chmod 600", token_file.complaint(path))
+            path.chmod(0o600)
+            for encoding in ("utf-8-sig", "utf-16"):  # as Windows' programs write, and Ray does not read
+                path.write_text("0123456789abcdef\n", encoding=encoding)
+                self.assertIn("byte order mark", token_file.complaint(path))
+            path.write_text("\n")
+            self.assertIn("is empty", token_file.complaint(path))
 
 
 class WithoutRay(unittest.TestCase):

@@ -20,7 +20,8 @@ def run(words: list[str]) -> int:
     """The program takes this process's place.
 
     Raises:
-        bimetal.Error: ``unsupported``, where the program is not installed, or is for another torch.
+        bimetal.Error: ``unsupported``, where the program is not installed, or not there for this system, or is for another
+            torch.
     """
     program, environment = find(), dict(os.environ)
     libraries = pathlib.Path(torch.__file__).parent / "lib"
@@ -33,7 +34,10 @@ def run(words: list[str]) -> int:
     os.execve(program, ["bimetal", *words], environment)
 
 
-def find() -> pathlib.Path:
+def find(system: str = sys.platform) -> pathlib.Path:
+    if system == "win32":
+        raise error("this is a command of the program, which is not there for Windows: use it in WSL2 (docs/windows.md)",
+                    "unsupported")
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise error("this is a command of the program, which is not installed here: pip install 'bimetal[train]', or build it "

@@ -29,7 +29,7 @@ _COUNTS = ("global_steps", "micro_steps", "skipped_steps")
 def save(engine: DeepSpeedEngine, folder: str, tag: str, client_state: dict[str, Any]) -> bool:
     """Collective. Raises bimetal.Error on every rank where one cannot write its part."""
     root, together = pathlib.Path(folder), _together(engine)
-    kept = _kept(engine)
+    kept = _kept(engine, together)
     if together is None:  # torch's groups, at stage 0: rank 0 has everything
         ranks = Place(None, share_text, dist.get_rank() == 0)
         alone = Place.alone() if ranks.first else None
@@ -41,7 +41,8 @@ def save(engine: DeepSpeedEngine, folder: str, tag: str, client_state: dict[str,
 
 def load(engine: DeepSpeedEngine, folder: str, tag: str | None, strict: bool,
          parts: dict[str, bool]) -> tuple[str | None, dict[str, Any] | None]:
-    place = _together(engine) or Place.alone()
+    together = _together(engine)
+    place = together or Place.alone()
     kind, path = json.loads(place.on_first(lambda: json.dumps(_find(pathlib.Path(folder), tag)), "no checkpoint"))
     if kind == "none":
         return None, None
@@ -53,7 +54,7 @@ def load(engine: DeepSpeedEngine, folder: str, tag: str | None, strict: bool,
                 raise error(f"{path} was saved by no engine, which alone knows where a loop has come to; its weights load "
                             "with load_module_only=True", "invalid_argument")
 
-        kept = _kept(engine, reading=True)
+        kept = _kept(engine, together, reading=True)
         gradients = parts["loop"] and (engine.shards is not None or place.first)
         state = checkpoint.load(kept, place, path, Wanted(strict, parts["optimizer"], gradients), check)
         if engine.shards is not None:
@@ -116,8 +117,8 @@ def _go_on(engine: DeepSpeedEngine, state: dict[str, Any], parts: dict[str, bool
             engine.sampler.load_state_dict(state["sampler"])
 
 
-def _kept(engine: DeepSpeedEngine, reading: bool = False) -> Kept:
-    """Args: reading: gradients are to come, so that none are summed."""
+def _kept(engine: DeepSpeedEngine, together: Place | None, reading: bool = False) -> Kept:
+    """Args: together: of ``_together``. reading: gradients are to come, so that none are summed."""
     if engine.shards is not None:
         gradients = [] if reading else engine.shards.carried()
         return engine.shards.sharded.kept(gradients or None)
@@ -127,14 +128,14 @@ def _kept(engine: DeepSpeedEngine, reading: bool = False) -> Kept:
     groups = [[_name_of(names, parameter) for parameter in group["params"]]
               for group in engine.optimizer.param_groups]
     gradients = {} if reading else engine.summed_gradients()
-    givers, rank = _givers(pieces, engine), dist.get_rank() if dist.is_initialized() else 0
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    givers = _givers(pieces, 1 if together is None else world)
     return Kept(module.state_dict(keep_vars=True), names, pieces, lambda piece: givers[piece.name] == rank, rank == 0,
                 engine.optimizer, groups, [gradients.get(piece.name) for piece in pieces])
 
 
-def _givers(pieces: list[Piece], engine: DeepSpeedEngine) -> dict[str, int]:
+def _givers(pieces: list[Piece], ranks: int) -> dict[str, int]:
     """At stage 0, where all ranks have everything: who writes which parameter, about as many bytes each."""
-    ranks = dist.get_world_size() if dist.is_initialized() and _together(engine) is not None else 1
     total = max(1, sum(piece.tensor.nbytes for piece in pieces))
     givers, before = {}, 0
     for piece in pieces:

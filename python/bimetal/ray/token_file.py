@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pathlib
 import secrets
@@ -46,6 +47,10 @@ def complaint(path: pathlib.Path) -> str | None:
                 f"  scp -p HEAD:.ray/auth_token {path}")
     if os.name == "posix" and path.stat().st_mode & 0o077:
         return f"the token {path} can be read by other users of this machine: chmod 600 {path}"
-    if not path.read_text().strip():
+    content = path.read_bytes()
+    if content.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return (f"the token {path} begins with a byte order mark, which Ray takes for a part of it: copy the first machine's "
+                "file itself, or write it in PowerShell by `Out-File -Encoding ascii`")
+    if not content.strip():
         return f"the token {path} is empty: remove it, and copy the first machine's here"
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -120,7 +119,7 @@ class Aside:
     """
 
     def __init__(self, target: pathlib.Path):
-        _C.remove_leftovers(str(target.parent), re.split(r"\d", target.name)[0])
+        _C.remove_leftovers(str(target.parent), target.name, numbering=True)
         self._folder = _C.TemporaryFolder(str(target))
         self.path = pathlib.Path(self._folder.path)
 

@@ -88,8 +88,8 @@ def save(kept: Kept, place: Place, path: str | os.PathLike, loop: Any, at: dict[
     _C.save_slices(place.backend, path, model, learnt, _kind(kept), json.dumps(_options(kept)), at, text)
 
 
-def remove_leftovers(place: Place, folder: str | os.PathLike, name: str = "") -> None:
-    """What killed saves have left there, of names that begin so. Only once there is another whole copy: where a file system
+def remove_leftovers(place: Place, folder: str | os.PathLike, name: str | None = None) -> None:
+    """What killed saves have left there of that name, or of all. Only once there is another whole copy: where a file system
     cannot swap two names one of them may be the only one."""
     if place.first:
         _C.remove_leftovers(os.fspath(folder), name)

@@ -2,7 +2,7 @@
 
 #include <system_error>
 
-#include "bimetal/base/advice.h"
+#include "bimetal/base/to_error.h"
 
 namespace bimetal {
 
@@ -28,9 +28,9 @@ std::string_view to_string(ErrorCode code) noexcept {
 Error::Error(ErrorCode code, const std::string& message, std::optional<int> rank)
     : std::runtime_error(message), code_(code), rank_(rank) {}
 
-Error system_error(const std::string& what, int os_error) {
-  return Error(ErrorCode::System,
-               what + ": " + std::system_category().message(os_error) + advice_on(os_error));
+// Not by std::system_category(), whose numbers on Windows are those of GetLastError().
+Error system_error(const std::string& what, int number) {
+  return system_error(what, std::error_code(number, std::generic_category()));
 }
 
 }  // namespace bimetal

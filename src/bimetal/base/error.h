@@ -44,7 +44,8 @@ class Error : public std::runtime_error {
   std::optional<int> rank_;
 };
 
-/// Builds a System error from errno (or another OS error number): "<what>: <OS's words>".
-Error system_error(const std::string& what, int os_error);
+/// A System error from errno: "<what>: <its words>". Windows' own numbers are others
+/// (unicode/windows_text.h), and those of a std::error_code may be (to_error.h).
+Error system_error(const std::string& what, int number);
 
 }  // namespace bimetal

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <random>
 #include <string>
 #include <system_error>
@@ -13,6 +14,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/base/unicode/open_file.h"
 #include "bimetal/base/unicode/utf8_path.h"
 
@@ -35,16 +37,38 @@ std::string random_digits() {
 }
 
 [[noreturn]] void fail(const fs::path& target, const std::error_code& cause) {
-  throw system_error("cannot write " + utf8_of_path(target), cause.value());
+  throw system_error("cannot write " + utf8_of_path(target), cause);
 }
 
-bool is_leftover_name(std::string_view name, std::string_view prefix) {
-  const std::size_t tail = 1 + kDigits + kSuffix.size();
-  if (name.size() < 1 + prefix.size() + tail || name[0] != '.') return false;
-  if (!name.substr(1).starts_with(prefix) || !name.ends_with(kSuffix)) return false;
-  const auto digits = name.substr(name.size() - tail + 1, kDigits);
-  return name[name.size() - tail] == '.' &&
-         digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+/// The name of the target that something of this name was to become, if it is a temporary path's.
+std::optional<std::string_view> target_of(std::string_view name) {
+  constexpr std::size_t kTail = 1 + kDigits + kSuffix.size();
+  if (name.size() < 1 + kTail || name[0] != '.' || !name.ends_with(kSuffix)) return std::nullopt;
+  const auto tail = name.substr(name.size() - kTail);
+  const auto digits = tail.substr(1, kDigits);
+  if (tail[0] != '.' || digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) {
+    return std::nullopt;
+  }
+  return name.substr(1, name.size() - 1 - kTail);
+}
+
+/// The same for all that differ in their numbers alone.
+std::string without_numbers(std::string_view name) {
+  std::string kind;
+  for (const char c : name) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit || kind.empty() || kind.back() != '0') kind += digit ? '0' : c;
+  }
+  return kind;
+}
+
+bool is_meant(std::string_view target, std::string_view name, Leftovers which) {
+  switch (which) {
+    case Leftovers::of_name: return target == name;
+    case Leftovers::of_numbering: return without_numbers(target) == without_numbers(name);
+    case Leftovers::of_all: return true;
+  }
+  return false;
 }
 
 void rename_or_fail(const fs::path& from, const fs::path& to, const fs::path& target) {
@@ -101,7 +125,7 @@ bool TemporaryPath::create() {
   if (file) {
     std::fclose(file);
   } else if (errno != EEXIST) {
-    fail(target_, std::error_code(errno, std::system_category()));
+    fail(target_, std::error_code(errno, std::generic_category()));
   }
   return file != nullptr;
 }
@@ -117,11 +141,13 @@ void TemporaryPath::move_into_place() {
   sync_directory(folder_of(target_));
 }
 
-void remove_leftovers(const fs::path& folder, std::string_view prefix) noexcept try {
+void remove_leftovers(const fs::path& folder, std::string_view name,
+                      Leftovers which) noexcept try {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder)) {
-    const auto name = utf8_of_path(entry.path().filename());
-    if (is_leftover_name(name, prefix)) found.push_back(entry.path());
+    const auto hidden = utf8_of_path(entry.path().filename());
+    const auto target = target_of(hidden);
+    if (target && is_meant(*target, name, which)) found.push_back(entry.path());
   }
   for (const fs::path& path : found) {
     const PathClaim claim(path);

@@ -38,9 +38,17 @@ class TemporaryPath {
   std::unique_ptr<PathClaim> claim_;
 };
 
-/// Removes what killed processes left in `folder` while making targets whose names begin with
-/// `prefix`. What a living process works on stays, and so does everything where the file system
-/// cannot tell (no locks). Never throws: leftovers only take room.
-void remove_leftovers(const std::filesystem::path& folder, std::string_view prefix) noexcept;
+/// Of which targets leftovers are meant, beside a name.
+enum class Leftovers {
+  of_name,       ///< of that very name
+  of_numbering,  ///< of names, too, that differ in their numbers alone: step-00000001, step-20
+  of_all         ///< of any, whatever the name
+};
+
+/// Removes what killed processes left in `folder` while making these targets. What a living process
+/// works on stays, and so does everything where the file system cannot tell (no locks). Never
+/// throws: leftovers only take room.
+void remove_leftovers(const std::filesystem::path& folder, std::string_view name,
+                      Leftovers which = Leftovers::of_name) noexcept;
 
 }  // namespace bimetal

@@ -15,11 +15,7 @@ Error of_the_system(const std::system_error& error) {
   if (error.code() == std::errc::resource_unavailable_try_again) {
     return system_error("cannot start another thread", EAGAIN);
   }
-  // Other categories have other numbers: those of the system itself on Windows, say.
-  const auto condition = error.code().default_error_condition();
-  const bool posix = condition.category() == std::generic_category();
-  return {ErrorCode::System,
-          std::string(error.what()) + (posix ? advice_on(condition.value()) : "")};
+  return {ErrorCode::System, std::string(error.what()) + advice_on(error.code())};
 }
 
 }  // namespace
@@ -43,6 +39,12 @@ Error to_error(const std::exception_ptr& failure) {
   } catch (...) {
     return {ErrorCode::Internal, "an exception of no known type"};
   }
+}
+
+// In POSIX's words where it has some: what Windows' own text is encoded in depends on the machine.
+Error system_error(const std::string& what, const std::error_code& cause) {
+  return {ErrorCode::System,
+          what + ": " + cause.default_error_condition().message() + advice_on(cause)};
 }
 
 }  // namespace bimetal

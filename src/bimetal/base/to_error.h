@@ -1,7 +1,9 @@
 #pragma once
-// Exceptions of any type as the project's own.
+// Exceptions of any type, and other libraries' error codes, as the project's own.
 
 #include <exception>
+#include <string>
+#include <system_error>
 
 #include "bimetal/base/error.h"
 
@@ -11,5 +13,9 @@ namespace bimetal {
 /// Internal with the exception's words. `failure` holds one.
 Error to_error(const std::exception_ptr& failure);
 Error to_error(const std::exception& exception);
+
+/// A System error from a code that says whose number it has, as std::filesystem's: "<what>: <its
+/// words>". Its bare value is no errno everywhere: on Windows it may be one of GetLastError()'s.
+Error system_error(const std::string& what, const std::error_code& cause);
 
 }  // namespace bimetal

@@ -12,6 +12,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 
 namespace bimetal::checkpoint {
@@ -58,7 +59,7 @@ void link_or_copy(const fs::path& file, const fs::path& name) {
   fs::create_hard_link(file, name, error);
   if (!error) return;
   fs::copy_file(file, name, error);
-  if (error) throw system_error("cannot write " + name.string(), error.value());
+  if (error) throw system_error("cannot write " + name.string(), error);
   if (const auto copied = std::unique_ptr<std::FILE, int (*)(std::FILE*)>(
           std::fopen(name.string().c_str(), "rb"), std::fclose)) {
     sync_file(copied.get(), name);
@@ -94,8 +95,8 @@ void BestCheckpoint::offer(const fs::path& checkpoint, std::int64_t step,
 void BestCheckpoint::keep(const fs::path& checkpoint) {
   std::error_code error;
   fs::create_directories(folder_, error);
-  if (error) throw system_error("cannot make the folder " + folder_.string(), error.value());
-  remove_leftovers(folder_, checkpoint_prefix());
+  if (error) throw system_error("cannot make the folder " + folder_.string(), error);
+  remove_checkpoint_leftovers(folder_);
   const auto target = checkpoint_path(folder_, best_->step);
   TemporaryPath aside(target, TemporaryPath::Kind::folder);
   for (const auto& entry : fs::directory_iterator(checkpoint)) {

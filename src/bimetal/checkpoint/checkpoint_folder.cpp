@@ -17,6 +17,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 
 namespace bimetal::checkpoint {
@@ -25,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kAnyStep = "step-0";
 // Whoever has its turn renames a folder, which disks do within moments.
 constexpr std::chrono::seconds kForATurn{30};
 constexpr std::chrono::milliseconds kTryAgain{10};
@@ -46,7 +48,7 @@ CheckpointEntry entry_of(const fs::path& checkpoint) {
 
 void require_known(const std::error_code& error, const fs::path& path) {
   if (error && !is_missing(error))
-    throw system_error("cannot read " + path.string(), error.value());
+    throw system_error("cannot read " + path.string(), error);
 }
 
 /// The folder is closed again before anything in it is opened: descriptors may be few.
@@ -67,7 +69,7 @@ std::vector<fs::path> checkpoints_in(const fs::path& dir) {
 fs::path made_folder(const fs::path& dir) {
   std::error_code error;
   fs::create_directories(dir, error);
-  if (error) throw system_error("cannot make the checkpoint folder " + dir.string(), error.value());
+  if (error) throw system_error("cannot make the checkpoint folder " + dir.string(), error);
   return dir;
 }
 
@@ -75,7 +77,7 @@ fs::path made_folder(const fs::path& dir) {
 fs::path folder_of_steps(const fs::path& dir, std::int64_t keep) {
   if (keep < 1) throw Error(ErrorCode::InvalidArgument, "at least one checkpoint must be kept");
   made_folder(dir);
-  remove_leftovers(dir, kPrefix);
+  remove_checkpoint_leftovers(dir);
   return dir;
 }
 
@@ -115,8 +117,8 @@ std::unique_ptr<PathClaim> take_turn(const fs::path& dir) {
 
 }  // namespace
 
-std::string_view checkpoint_prefix() {
-  return kPrefix;
+void remove_checkpoint_leftovers(const fs::path& dir) noexcept {
+  remove_leftovers(dir, kAnyStep, Leftovers::of_numbering);
 }
 
 void remove_checkpoint(const fs::path& path) {

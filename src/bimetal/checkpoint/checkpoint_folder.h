@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string_view>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -20,8 +19,8 @@ using CheckpointEntry = LastSave;
 /// Where the checkpoint of a step lies: dir/step-00001234.
 std::filesystem::path checkpoint_path(const std::filesystem::path& dir, std::int64_t step);
 
-/// What their names begin with.
-std::string_view checkpoint_prefix();
+/// What killed processes left in `dir` of checkpoints of any step. Never throws.
+void remove_checkpoint_leftovers(const std::filesystem::path& dir) noexcept;
 
 /// Renamed first, so that a process killed meanwhile leaves a leftover and not half a checkpoint.
 void remove_checkpoint(const std::filesystem::path& path);

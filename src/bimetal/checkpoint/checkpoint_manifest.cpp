@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/input_file.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/sha256.h"
 
 namespace bimetal::checkpoint {
@@ -224,7 +225,7 @@ void verify_checksum(Json& json, const fs::path& path) {
 FileRecord record_file(const fs::path& path) {
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
-  if (error) throw system_error("cannot read " + path.string(), error.value());
+  if (error) throw system_error("cannot read " + path.string(), error);
   return {size, sha256_of_file(path)};
 }
 
@@ -327,7 +328,7 @@ void verify_file(const fs::path& path, const FileRecord& expected) {
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
   if (is_missing(error)) damaged(path, error.message());
-  if (error) throw system_error("cannot read " + path.string(), error.value());
+  if (error) throw system_error("cannot read " + path.string(), error);
   if (size != expected.size) {
     damaged(path, fmt::format("it is {} bytes long instead of {}", size, expected.size));
   }

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/slices/safetensors_file.h"
@@ -63,7 +64,7 @@ bool Inspected::intact() const noexcept {
 std::vector<Inspected> inspect_checkpoints(const fs::path& path) {
   std::error_code error;
   const bool is_one = fs::exists(path / kStateFile, error);
-  if (error) throw system_error("cannot read " + path.string(), error.value());
+  if (error) throw system_error("cannot read " + path.string(), error);
   if (is_one) return {inspect_one(path)};
   std::vector<Inspected> all;
   for (const auto& entry : list_checkpoints(path)) all.push_back(inspect_one(entry.path));

@@ -12,6 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/feedback_tensors.h"
 #include "bimetal/checkpoint/model_file.h"
@@ -199,7 +200,7 @@ void log_changed_settings(const OpenCheckpoint& checkpoint, const OptimizerFacts
 OpenCheckpoint find_checkpoint(const fs::path& path) {
   std::error_code error;
   const bool is_one = fs::exists(path / kStateFile, error);
-  if (error) throw system_error("cannot read " + path.string(), error.value());
+  if (error) throw system_error("cannot read " + path.string(), error);
   return is_one ? verify(path) : newest_intact(path);
 }
 

@@ -12,6 +12,7 @@
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/input_file.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/checkpoint/safetensors_header.h"
 
@@ -141,7 +142,7 @@ void write_safetensors(const fs::path& path, const TensorMap& tensors) {
 TensorMap read_safetensors(const fs::path& path) {
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
-  if (error) throw system_error("cannot read " + path.string(), error.value());
+  if (error) throw system_error("cannot read " + path.string(), error);
   InputFile file(path);
   return read_tensors(
       {path.string(), size, [&](std::span<std::byte> out) { return file.read(out); }});

@@ -13,6 +13,7 @@
 #include "bimetal/checkpoint/feedback_tensors.h"
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/comm/exchange.h"
+#include "bimetal/comm/from_rank_0.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -53,7 +54,10 @@ std::optional<TrainingState> load_shared_checkpoint(
     comm::Group group, const std::optional<std::filesystem::path>& path,
     const task::ModelState& model, torch::optim::Optimizer& optimizer) {
   std::optional<TrainingState> own;
-  if (group.rank() == 0 && path) own = load_checkpoint(*path, model, optimizer);
+  const auto load = [&] {
+    if (path) own = load_checkpoint(*path, model, optimizer);
+  };
+  comm::on_rank_0(group, load, Deadline::after(kFileTimeout));
   if (group.size() == 1) return own;
   const auto broadcast = [&](comm::Bytes bytes) {
     return comm::broadcast_bytes(group, std::move(bytes), 0, Deadline::after(kFileTimeout));

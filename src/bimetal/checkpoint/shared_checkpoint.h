@@ -26,7 +26,7 @@ std::filesystem::path save_shared_checkpoint(comm::Group group, const job::Check
 
 /// Loads what rank 0's `path` names and gives state and optimizer to every rank (the parameters
 /// follow with parallel::ReplicatedModel's first broadcast); others' `path` is ignored. Nothing if
-/// rank 0 has none. Collective. Errors of train::load_checkpoint on rank 0 alone, as above;
+/// rank 0 has none. Collective. Errors of load_checkpoint, of rank 0 and on every rank;
 /// Error(CorruptData) on a rank that is sent what makes no sense.
 std::optional<TrainingState> load_shared_checkpoint(
     comm::Group group, const std::optional<std::filesystem::path>& path,

@@ -10,6 +10,7 @@
 #include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
+#include "bimetal/comm/from_rank_0.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -18,7 +19,8 @@ TrainingState fresh_start(const comm::Group& group, const job::JobConfig& job) {
   TrainingState start;
   start.seed = job.train.seed;
   start.global_batch = job.train.global_batch;
-  if (group.rank() == 0) start.term = last_save(job.checkpoint.dir).term + 1;
+  const auto follow_the_last = [&] { start.term = last_save(job.checkpoint.dir).term + 1; };
+  comm::on_rank_0(group, follow_the_last, Deadline::after(kFileTimeout));
   return start;
 }
 

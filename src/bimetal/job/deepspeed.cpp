@@ -170,7 +170,7 @@ DeepSpeedLoop apply_deepspeed(const std::filesystem::path& file, int ranks, JobC
   }
   if (!stream.is_open()) {
     throw Error(ErrorCode::InvalidArgument, file.string() + ": cannot read DeepSpeed's file: " +
-                                                std::system_category().message(cause));
+                                                std::generic_category().message(cause));
   }
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   return apply_deepspeed(text, file.string(), ranks, job, notify);

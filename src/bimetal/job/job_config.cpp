@@ -198,7 +198,7 @@ void apply_override(const std::string& text, const std::vector<JobKey>& keys,
 
 std::string job_text(const std::filesystem::path& file) {
   const auto fail_to_read = [&](int cause) {
-    refuse(file.string(), "cannot read the job file: " + std::system_category().message(cause));
+    refuse(file.string(), "cannot read the job file: " + std::generic_category().message(cause));
   };
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored)) fail_to_read(EISDIR);

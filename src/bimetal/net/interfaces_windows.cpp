@@ -6,23 +6,14 @@
 // clang-format on
 
 #include <cstddef>
-#include <string>
 #include <vector>
 
-#include "bimetal/base/error.h"
+#include "bimetal/base/unicode/windows_text.h"
 #include "bimetal/net/interfaces.h"
 #include "bimetal/net/socket_address.h"
 
 namespace bimetal::net {
 namespace {
-
-std::string utf8(const wchar_t* text) {
-  const int size = WideCharToMultiByte(CP_UTF8, 0, text, -1, nullptr, 0, nullptr, nullptr);
-  std::string result(size > 0 ? static_cast<std::size_t>(size) : 1, '\0');
-  WideCharToMultiByte(CP_UTF8, 0, text, -1, result.data(), size, nullptr, nullptr);
-  result.pop_back();  // the terminating zero
-  return result;
-}
 
 /// The system's list, which may grow between asking for its size and asking for it.
 std::vector<std::byte> adapter_list() {
@@ -36,7 +27,7 @@ std::vector<std::byte> adapter_list() {
     if (error == ERROR_NO_DATA) return {};
     if (error == ERROR_SUCCESS) return memory;
     if (error != ERROR_BUFFER_OVERFLOW) {
-      throw system_error("cannot list the network interfaces", static_cast<int>(error));
+      throw windows_error("cannot list the network interfaces", error);
     }
   }
 }
@@ -52,7 +43,7 @@ std::vector<InterfaceAddress> own_addresses() {
     if (adapter->OperStatus != IfOperStatusUp) continue;
     for (const auto* entry = adapter->FirstUnicastAddress; entry; entry = entry->Next) {
       if (auto address = address_in(*entry->Address.lpSockaddr)) {
-        result.push_back({utf8(adapter->FriendlyName), *address});
+        result.push_back({utf8_of_wide(adapter->FriendlyName), *address});
       }
     }
   }

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/unicode/byte_order_mark.h"
 #include "bimetal/base/unicode/open_file.h"
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/net/endpoint.h"
@@ -53,6 +54,14 @@ void require_length(std::size_t length, const std::string& of) {
                           of, length, kMinimumLength));
 }
 
+[[noreturn]] void refuse_utf16(const std::string& name) {
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("token file {} is in UTF-16, as PowerShell's > writes it; make it with "
+                          "`bimetal token FILE`, or `bimetal token | Out-File -Encoding ascii "
+                          "FILE`",
+                          name));
+}
+
 std::string_view without_blanks(std::string_view line) {
   constexpr std::string_view kBlanks = " \t\r\n";
   const auto first = line.find_first_not_of(kBlanks);
@@ -94,8 +103,11 @@ Token Token::from_file(const std::filesystem::path& path) {
   std::string line(kMaximumLength + 2, '\0');  // one more shows that it is too long
   file.getline(line.data(), static_cast<std::streamsize>(line.size()));
   const std::size_t length = std::char_traits<char>::length(line.data());
-  Token token = from_text(without_blanks({line.data(), length}));
+  const std::string_view text(line.data(), length);
+  const bool utf16 = has_mark_of_utf16(text);
+  Token token = from_text(without_blanks(without_byte_order_mark(text)));
   wipe(line);
+  if (utf16) refuse_utf16(name);
   if (file.bad()) throw system_error(fmt::format("cannot read token file {}", name), errno);
   require_length(length > kMaximumLength ? length : token.secret_.size(),
                  fmt::format("the first line of token file {}", name));

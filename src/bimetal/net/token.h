@@ -20,9 +20,10 @@ class Token {
   /// 32 random bytes, as text of 64 hexadecimal digits.
   static Token generate();
 
-  /// The first line of a file. Errors: InvalidArgument if it is shorter than 16 characters, or
-  /// longer than 4,095, or readable by other users (POSIX: mode & 077), with the chmod command that
-  /// mends it; System if it can't be read.
+  /// The first line of a file, without blanks around it and without a byte order mark of UTF-8.
+  /// Errors: InvalidArgument if it is shorter than 16 characters, or longer than 4,095, or in
+  /// UTF-16, or readable by other users (POSIX: mode & 077), with the chmod command that mends it;
+  /// System if it can't be read.
   static Token from_file(const std::filesystem::path& path);
 
   /// From BIMETAL_TOKEN_FILE, else BIMETAL_TOKEN, else empty. Error(InvalidArgument) if it is

@@ -64,16 +64,7 @@ class SavedSlices {
     const auto& group = group_of(backend);
     std::optional<std::filesystem::path> first;
     if (group.rank() == 0) first = path;
-    try {
-      reader_.emplace(group, first);
-    } catch (const Error& error) {
-      if (!first || !is_of_files(error.code())) throw;
-      reader_.emplace(group, std::nullopt);  // tells the others, who have heard nothing so far
-      throw;
-    }
-    if (!reader_->found()) {
-      throw Error(ErrorCode::Aborted, "rank 0 cannot read the checkpoint that it was given", 0);
-    }
+    reader_.emplace(group, first);
   }
 
   const std::string& loop() const { return reader_->loop(); }
@@ -108,11 +99,6 @@ class SavedSlices {
   }
 
  private:
-  static bool is_of_files(ErrorCode code) {
-    return code == ErrorCode::CorruptData || code == ErrorCode::InvalidArgument ||
-           code == ErrorCode::Unsupported || code == ErrorCode::System;
-  }
-
   std::optional<checkpoint::SharedReader> reader_;
   const checkpoint::SharedReader::Read* reading_ = nullptr;
 };

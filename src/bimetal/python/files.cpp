@@ -1,7 +1,10 @@
+#include <pybind11/stl.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bimetal/base/atomic_file.h"
@@ -63,10 +66,11 @@ void bind_files(py::module_& module) {
       .def("remove", &TemporaryFolder::remove, NoGil());
   module.def(
       "remove_leftovers",
-      [](const std::string& folder, const std::string& prefix) {
-        remove_leftovers(folder, prefix);
+      [](const std::string& folder, const std::optional<std::string>& name, bool numbering) {
+        const auto of_name = numbering ? Leftovers::of_numbering : Leftovers::of_name;
+        remove_leftovers(folder, name.value_or(""), name ? of_name : Leftovers::of_all);
       },
-      py::arg("folder"), py::arg("prefix"), NoGil());
+      py::arg("folder"), py::arg("name") = py::none(), py::arg("numbering") = false, NoGil());
   module.def("sync_path", sync_path, py::arg("path"), NoGil());
   module.def(
       "write_file_atomically",

@@ -127,11 +127,11 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
 /// Where all goes on, once it is certain that it can.
 void TrainedModel::begin_at(checkpoint::SharedReader& saved, progress::Observer& observer) {
   optimizer_facts_ = checkpoint::optimizer_facts(*optimizer_);
-  if (auto* const opened = saved.opened()) {
-    checkpoint::require_same_kind(*opened, optimizer_facts_);
-    checkpoint::require_same_model(*opened, whole_);
-    checkpoint::log_changed_settings(*opened, optimizer_facts_);
-  }
+  saved.on_rank_0([&](const checkpoint::OpenCheckpoint& opened) {
+    checkpoint::require_same_kind(opened, optimizer_facts_);
+    checkpoint::require_same_model(opened, whole_);
+    checkpoint::log_changed_settings(opened, optimizer_facts_);
+  });
   state_ = checkpoint::starting_point(group_, job_, saved, observer);
 }
 

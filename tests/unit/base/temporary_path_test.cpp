@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <set>
+#include <string>
+
 #include "bimetal/base/error.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"
@@ -77,12 +80,43 @@ TEST(RemoveLeftovers, TakesThoseOfTheDeadAndLeavesThoseOfTheLiving) {
   const test::TemporaryFolder folder;
   const TemporaryPath mine(folder / "step-3", Kind::folder);
   Maker maker(folder);
-  remove_leftovers(folder.path(), "step-");
+  remove_leftovers(folder.path(), "step-1", Leftovers::of_numbering);
   EXPECT_EQ(names_in(folder.path()).size(), 3u);
   maker.kill();
   EXPECT_EQ(names_in(folder.path()).size(), 3u) << "the kill left nothing to clean up";
-  remove_leftovers(folder.path(), "step-");
+  remove_leftovers(folder.path(), "step-1", Leftovers::of_numbering);
   EXPECT_EQ(names_in(folder.path()), std::set<std::string>{mine.path().filename().string()});
+}
+
+/// What stays of leftovers of each of these targets.
+std::set<std::string> left_of(const std::set<std::string>& targets, std::string_view name,
+                              Leftovers which) {
+  const test::TemporaryFolder folder;
+  const std::string tail = ".0123456789abcdef.tmp";
+  for (const auto& target : targets) put_contents(folder / ("." + target + tail), "");
+  remove_leftovers(folder.path(), name, which);
+  std::set<std::string> left;
+  for (const auto& hidden : names_in(folder.path())) {
+    left.insert(hidden.substr(1, hidden.size() - 1 - tail.size()));
+  }
+  return left;
+}
+
+TEST(RemoveLeftovers, TakesThoseOfTheNameThatIsMeant) {
+  const std::set<std::string> targets = {"one", "one-more", "on", "step-00000001", "step-20",
+                                         "step-2b"};
+  const auto all_but = [&](const std::set<std::string>& gone) {
+    auto left = targets;
+    for (const auto& name : gone) left.erase(name);
+    return left;
+  };
+  EXPECT_EQ(left_of(targets, "one", Leftovers::of_name), all_but({"one"}));
+  EXPECT_EQ(left_of(targets, "one", Leftovers::of_numbering), all_but({"one"}));
+  EXPECT_EQ(left_of(targets, "step-20", Leftovers::of_name), all_but({"step-20"}));
+  EXPECT_EQ(left_of(targets, "step-3", Leftovers::of_numbering),
+            all_but({"step-00000001", "step-20"}));
+  EXPECT_EQ(left_of(targets, "", Leftovers::of_name), targets);
+  EXPECT_TRUE(left_of(targets, "", Leftovers::of_all).empty());
 }
 
 TEST(RemoveLeftovers, TouchesNothingElse) {
@@ -92,15 +126,13 @@ TEST(RemoveLeftovers, TouchesNothingElse) {
       ".step-1.tmp",
       ".step-1.0123456789abcde.tmp",    // a digit too few
       ".step-1.0123456789abcdeg.tmp",   // not hexadecimal
-      ".stop-1.0123456789abcdef.tmp",   // another prefix
       "step-1.0123456789abcdef.tmp",    // not hidden
       ".step-1.0123456789abcdef.tmp.x"  // another ending
   };
   for (const auto& name : others) put_contents(folder / name, "");
-  put_contents(folder / ".step-1.0123456789abcdef.tmp", "");
-  remove_leftovers(folder.path(), "step-");
+  remove_leftovers(folder.path(), "", Leftovers::of_all);
   EXPECT_EQ(names_in(folder.path()), others);
-  remove_leftovers(folder / "missing", "step-");
+  remove_leftovers(folder / "missing", "step-1");
 }
 
 }  // namespace

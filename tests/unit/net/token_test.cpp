@@ -72,6 +72,27 @@ TEST_F(TokenFile, TakesTheFirstLineWithoutBlanks) {
   EXPECT_EQ(Token::from_file(write(std::string(kSecret) + "  \r\nmore\n")).text(), kSecret);
 }
 
+// As Notepad and PowerShell 5 write it.
+TEST_F(TokenFile, TakesTheMarkOfUtf8ForNoPartOfIt) {
+  EXPECT_EQ(Token::from_file(write("\xEF\xBB\xBF" + std::string(kSecret) + "\r\n")).text(),
+            kSecret);
+}
+
+// As PowerShell's > writes it.
+TEST_F(TokenFile, RefusesUtf16AndSaysHowToWriteIt) {
+  for (const bool little : {true, false}) {
+    std::string content = little ? "\xFF\xFE" : "\xFE\xFF";
+    for (const char c : std::string(kSecret) + "\r\n") {
+      content += little ? std::string{c, '\0'} : std::string{'\0', c};
+    }
+    const auto path = write(content);
+    const auto message = failure_of(path, ErrorCode::InvalidArgument);
+    EXPECT_THAT(message, HasSubstr("is in UTF-16"));
+    EXPECT_THAT(message, HasSubstr("bimetal token FILE"));
+    fs::remove(path);
+  }
+}
+
 TEST_F(TokenFile, RefusesWhatOthersCanRead) {
   for (const auto bit : {fs::perms::group_read, fs::perms::others_read, fs::perms::group_write}) {
     const auto path = write(kSecret, fs::perms::owner_read | fs::perms::owner_write | bit);

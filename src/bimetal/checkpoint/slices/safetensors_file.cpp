@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/to_error.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -15,7 +16,7 @@ namespace fs = std::filesystem;
 std::uint64_t size_of_file(const fs::path& path) {
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
-  if (error) throw system_error("cannot read " + path.string(), error.value());
+  if (error) throw system_error("cannot read " + path.string(), error);
   return size;
 }
 

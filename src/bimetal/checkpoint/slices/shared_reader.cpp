@@ -10,7 +10,7 @@
 #include "bimetal/checkpoint/sha256.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/checkpoint/slices/relay.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/comm/from_rank_0.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -22,12 +22,6 @@ constexpr const char* kSent = "what rank 0 has sent of the checkpoint";
 
 Deadline in_time() {
   return Deadline::after(kFileTimeout);
-}
-
-std::string text_from_rank_0(comm::Group& group, const std::string& text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  const auto sent = comm::broadcast_bytes(group, {bytes.begin(), bytes.end()}, 0, in_time());
-  return {reinterpret_cast<const char*>(sent.data()), sent.size()};
 }
 
 /// What tells a checkpoint from any other: its manifest, which has all checksums. Empty if this
@@ -102,19 +96,18 @@ std::span<std::byte> bytes_in(const torch::Tensor& tensor) {
 
 SharedReader::SharedReader(comm::Group group, const std::optional<fs::path>& path)
     : group_(std::move(group)), seeing_(static_cast<std::size_t>(group_.size()), 1) {
-  const bool leads = group_.rank() == 0;
-  if (leads && path) here_ = find_checkpoint(*path);
-  const auto place = text_from_rank_0(group_, here_ ? fs::absolute(here_->path()).string() : "");
+  const auto told = [this](const std::function<std::string()>& action) {
+    return comm::from_rank_0(group_, action, in_time());
+  };
+  const auto place = told([&] { return path ? open(*path) : ""; });
   if (place.empty()) return;
-  const auto mark = text_from_rank_0(group_, leads ? mark_of(place) : "");
-  const auto text = text_from_rank_0(group_, leads ? state_text(here_->manifest().state) : "");
-  const auto index = text_from_rank_0(group_, leads ? index_text(here_->index()) : "");
-  loop_ = text_from_rank_0(group_, leads ? here_->manifest().loop : "");
-  state_ = leads ? here_->manifest().state : parse_state_text(text, kSent);
-  index_ = leads ? here_->index() : parse_index_text(index, kSent);
-  if (leads) {
-    state_.error_feedback = here_->error_feedback();
-  } else {
+  const auto mark = told([&] { return mark_of(place); });
+  const auto state = told([&] { return state_text(here_->manifest().state); });
+  const auto index = told([&] { return index_text(here_->index()); });
+  loop_ = told([&] { return here_->manifest().loop; });
+  if (group_.rank() != 0) {
+    state_ = parse_state_text(state, kSent);
+    index_ = parse_index_text(index, kSent);
     here_ = open_same(place, mark);
   }
   const std::vector<std::uint8_t> sees = {here_ ? std::uint8_t{1} : std::uint8_t{0}};
@@ -122,8 +115,17 @@ SharedReader::SharedReader(comm::Group group, const std::optional<fs::path>& pat
       .wait();
 }
 
-OpenCheckpoint* SharedReader::opened() noexcept {
-  return group_.rank() == 0 && here_ ? &*here_ : nullptr;
+/// On rank 0: where what `path` names lies.
+std::string SharedReader::open(const fs::path& path) {
+  here_ = find_checkpoint(path);
+  state_ = here_->manifest().state;
+  state_.error_feedback = here_->error_feedback();
+  index_ = here_->index();
+  return fs::absolute(here_->path()).string();
+}
+
+void SharedReader::on_rank_0(const std::function<void(OpenCheckpoint&)>& look) {
+  if (found()) comm::on_rank_0(group_, [&] { look(*here_); }, in_time());
 }
 
 SharedReader::Read SharedReader::read_here() {

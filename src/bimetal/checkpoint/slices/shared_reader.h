@@ -19,9 +19,8 @@ class SharedReader {
  public:
   /// Rank 0 opens and verifies what its `path` names; others' `path` is ignored. Ranks that see
   /// that checkpoint, on a common machine or file system, read from it themselves, and ask rank 0
-  /// otherwise. Nothing is found if rank 0 has no path. Collective. Errors: find_checkpoint's on
-  /// rank 0 alone, which must then end the group; Error(CorruptData) on a rank that is sent what
-  /// makes no sense.
+  /// otherwise. Nothing is found if rank 0 has no path. Collective. Errors: find_checkpoint's, of
+  /// rank 0 and on every rank; Error(CorruptData) on a rank that is sent what makes no sense.
   SharedReader(comm::Group group, const std::optional<std::filesystem::path>& path);
 
   bool found() const noexcept { return index_.has_value(); }
@@ -32,8 +31,9 @@ class SharedReader {
   const SliceIndex& index() const noexcept { return *index_; }
   /// Manifest::loop.
   const std::string& loop() const noexcept { return loop_; }
-  /// On rank 0; nothing elsewhere.
-  OpenCheckpoint* opened() noexcept;
+  /// Shows it to `look`, on rank 0; what that throws, every rank does. Collective; nothing where
+  /// none is found.
+  void on_rank_0(const std::function<void(OpenCheckpoint& opened)>& look);
 
   /// Gives `wanted` of the model's tensor `name`, or of the optimizer's, in its own shape and on
   /// the CPU; the index must have it.
@@ -45,6 +45,7 @@ class SharedReader {
   void each_takes(const std::function<void(const Read& read)>& take);
 
  private:
+  std::string open(const std::filesystem::path& path);
   Read read_here();
   Read ask_rank_0();
   void answer(int rank);

@@ -87,8 +87,8 @@ void require_one_island(const Topology& topology, const std::vector<int>& world_
       ErrorCode::Unsupported,
       fmt::format("transport 'shm' was asked for, but ranks {} and {} have no memory in "
                   "common: they are on different hosts, in different containers, of "
-                  "different users or sessions, on a system for which it has not been written, or "
-                  "one of them had no memory left for it (its log says so)",
+                  "different users or sessions, or one of them had no memory left for it (its log "
+                  "says so)",
                   world_ranks[topology.islands[0][0]], world_ranks[topology.islands[1][0]]));
 }
 

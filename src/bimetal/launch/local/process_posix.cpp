@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/to_error.h"
 #include "bimetal/launch/local/bound_spawn.h"
 #include "bimetal/launch/system/environment.h"
 
@@ -148,7 +149,7 @@ std::filesystem::path own_program() {
   if (!error) return path;
   throw system_error(
       "cannot find this program's own path, which /proc/self/exe tells; is /proc mounted?",
-      error.value());
+      error);
 #endif
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/unicode/byte_order_mark.h"
 #include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal::launch {
@@ -16,8 +17,6 @@ namespace {
 
 constexpr int kMostSlots = 65536;
 constexpr std::string_view kHostBlanks = " \t\r\n";
-/// What editors on Windows begin UTF-8 with.
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 Error not_a_host(std::string_view part, std::string_view why) {
   return {ErrorCode::InvalidArgument,
@@ -114,8 +113,8 @@ std::vector<HostSlots> read_host_file(const std::filesystem::path& path) {
   std::vector<HostSlots> hosts;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    if (number == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
-    const auto text = trimmed(std::string_view(line).substr(0, line.find('#')));
+    const auto all = number == 1 ? without_byte_order_mark(line) : std::string_view(line);
+    const auto text = trimmed(all.substr(0, all.find('#')));
     if (text.empty()) continue;
     try {
       hosts.push_back(parse_host(as_list_entry(text)));

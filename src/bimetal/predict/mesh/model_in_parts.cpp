@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -14,7 +13,7 @@
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/checkpoint/parts/kept_pieces.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/comm/from_rank_0.h"
 #include "bimetal/parallel/schedule/cut.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/memory_weights.h"
@@ -112,13 +111,10 @@ void take_values(checkpoint::SharedReader& saved, const parallel::ModelPart& par
       [&](const checkpoint::SharedReader::Read& read) { checkpoint::read_part(part, read.model); });
 }
 
-/// Rank 0's text, on every rank.
-std::string told_by_rank_0(const parallel::Mesh& mesh, const std::string& text,
-                           std::chrono::milliseconds timeout) {
-  const auto bytes = std::as_bytes(std::span(text));
-  const auto told = comm::broadcast_bytes(mesh.world(), {bytes.begin(), bytes.end()}, 0,
-                                          Deadline::after(timeout));
-  return {reinterpret_cast<const char*>(told.data()), told.size()};
+/// As text; empty where `run` is no folder in Hugging Face's form.
+std::string huggingface_config_in(const fs::path& run) {
+  if (!fs::exists(run / "config.json")) return "";
+  return checkpoint::huggingface_config_text(checkpoint::read_huggingface_config(run));
 }
 
 ModelInParts load_huggingface_in_parts(const parallel::Mesh& mesh, const fs::path& folder,
@@ -149,12 +145,8 @@ ModelInParts load_huggingface_in_parts(const parallel::Mesh& mesh, const fs::pat
 
 ModelInParts load_in_parts(const parallel::Mesh& mesh, const fs::path& run,
                            const PartOptions& options) {
-  const bool leads = mesh.world().rank() == 0;
-  std::string config;
-  if (leads && fs::exists(run / "config.json")) {
-    config = checkpoint::huggingface_config_text(checkpoint::read_huggingface_config(run));
-  }
-  config = told_by_rank_0(mesh, config, options.timeout);
+  const auto config = comm::from_rank_0(
+      mesh.world(), [&] { return huggingface_config_in(run); }, Deadline::after(options.timeout));
   if (!config.empty()) return load_huggingface_in_parts(mesh, run, config, options);
 
   checkpoint::SharedReader saved(mesh.world(), run);
@@ -164,7 +156,9 @@ ModelInParts load_in_parts(const parallel::Mesh& mesh, const fs::path& run,
   const auto whole = checkpoint::draw_described_model(
       made.description,
       hollowed({.device = options.device, .dtype = device::dtype_named(made.description.dtype)}));
-  if (auto* const opened = saved.opened()) checkpoint::require_same_model(*opened, whole);
+  saved.on_rank_0([&](const checkpoint::OpenCheckpoint& opened) {
+    checkpoint::require_same_model(opened, whole);
+  });
   take_cut(made, cut_hollow(whole, mesh, options));
   take_values(saved, made.part);
   return made;
@@ -176,10 +170,10 @@ TaskModelInParts load_in_parts(const parallel::Mesh& mesh, const task::Task& tas
   checkpoint::SharedReader saved(mesh.world(), run);
   const auto whole = hollow_model(task, {.device = options.device, .dtype = dtype});
   TaskModelInParts made;
-  if (auto* const opened = saved.opened()) {
-    checkpoint::require_same_model(*opened, whole);
-    made.path = opened->path();
-  }
+  saved.on_rank_0([&](const checkpoint::OpenCheckpoint& opened) {
+    checkpoint::require_same_model(opened, whole);
+    made.path = opened.path();
+  });
   made.part = cut_hollow(whole, mesh, options).part;
   take_values(saved, made.part);
   return made;

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""tests/portability/check_program.py and check_library.py on files for macOS: what each asks of one, it asks."""
+
+import pathlib
+import re
+import struct
+import sys
+import tempfile
+import unittest
+
+PORTABILITY = pathlib.Path(__file__).parents[1] / "portability"
+sys.path.insert(0, str(PORTABILITY))
+sys.dont_write_bytecode = True
+
+import check_library  # noqa: E402
+import check_program  # noqa: E402
+import macho  # noqa: E402
+
+APPLE_SILICON = 0x0100000C
+SIGNED = (macho.CODE_SIGNATURE, struct.pack("<II", 0, 0))
+FUNCTIONS = sorted(set(re.findall(r"^BIMETAL_C [^;]*?\b(bimetal_\w+)\(", check_library.HEADER.read_text(), re.M)))
+
+
+def naming(command, text):
+    """A load command that names something, after its own 24 bytes."""
+    name = text.encode() + b"\0"
+    return command, struct.pack("<I", 24) + bytes(12) + name + bytes(-len(name) % 8)
+
+
+def image(kind, *commands, after=b""):
+    bodies = b"".join(struct.pack("<II", command, 8 + len(body)) + body for command, body in commands)
+    header = struct.pack("<8I", 0xFEEDFACF, APPLE_SILICON, 0, kind, len(commands), len(bodies), 0, 0)
+    return header + bodies + after
+
+
+def library(names, *commands, oldest=0x000B0000):
+    """With a table of symbols, which lies behind the load commands."""
+    version = (macho.BUILD_VERSION, struct.pack("<4I", 1, oldest, 0, 0))
+    before = len(image(macho.LIBRARY, *commands, version, (macho.SYMTAB, bytes(16))))
+    text, entries = b"\0", b""
+    for name in names:
+        entries += struct.pack("<IBBHQ", len(text), 0x0F, 1, 0, 0)
+        text += b"_" + name.encode() + b"\0"
+    table = (macho.SYMTAB, struct.pack("<4I", before, len(names), before + len(entries), len(text)))
+    return image(macho.LIBRARY, *commands, version, table, after=entries + text)
+
+
+class Binaries(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def program(self, data, *libraries):
+        (self.folder / "program").write_bytes(data)
+        try:
+            check_program.check("aarch64-macos", self.folder / "program", libraries)
+        except macho.NotThat as problem:
+            return str(problem)
+        return ""
+
+    def library(self, data):
+        (self.folder / "libbimetal_core.dylib").write_bytes(data)
+        try:
+            check_library.check("macos11-aarch64", self.folder)
+        except macho.NotThat as problem:
+            return str(problem)
+        return ""
+
+    def test_programs(self):
+        torch = naming(macho.LOAD_DYLIB, "@rpath/libtorch.dylib")
+        beside = naming(macho.RPATH, check_program.BESIDE_TORCH)
+        self.assertEqual(self.program(image(macho.PROGRAM, torch, beside, SIGNED), "libtorch.dylib"), "")
+        self.assertIn("not for libc10.dylib", self.program(image(macho.PROGRAM, torch, beside, SIGNED), "libc10.dylib"))
+        self.assertIn("looks for libraries in ['/here']",
+                      self.program(image(macho.PROGRAM, torch, naming(macho.RPATH, "/here"), SIGNED)))
+        self.assertEqual(self.program(image(macho.PROGRAM, torch, beside)), "it has no signature")
+        self.assertIn("no executable: type 6", self.program(image(macho.LIBRARY, SIGNED)))
+
+    def test_libraries(self):
+        self.assertEqual(self.library(library(FUNCTIONS, SIGNED)), "")
+        self.assertIn(f"lacks ['{FUNCTIONS[0]}']", self.library(library(FUNCTIONS[1:], SIGNED)))
+        self.assertIn("shows ['sodium_init']", self.library(library([*FUNCTIONS, "sodium_init"], SIGNED)))
+        self.assertEqual(self.library(library(FUNCTIONS, SIGNED, oldest=0x000C0100)), "it needs macOS 12.1")
+        self.assertEqual(self.library(library(FUNCTIONS)), "it has no signature")
+        self.assertIn("no library: type 2", self.library(image(macho.PROGRAM, SIGNED)))
+
+
+if __name__ == "__main__":
+    unittest.main()
