@@ -219,6 +219,7 @@ void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Gr
   if (limit < job.train.global_batch) plan.mesh_input.micro_batch = limit;
   plan.mesh_input.bucket_mb = static_cast<int>(job.parallel.bucket_mb);
   plan.mesh_input.offloads = plan.memory_input.offloads;
+  plan.mesh_input.evaluates = plan.memory_input.ranks.front().load.evaluates;
   plan.mesh = plan::plan_mesh(plan.mesh_input, *plan.cluster);
 }
 
