@@ -150,15 +150,16 @@ class Room(TextJob):
     def test_stages_with_states_on_a_disk_need_no_room_for_them(self):
         folder = self.folder / "offload"
         folder.mkdir()
-        job = self.write_large_job("disk", mesh__stages=2, mesh__cuts=[7], train__optimizer="adam", zero__level=1,
+        job = self.write_large_job("disk", mesh__stages=2, train__optimizer="adamw", zero__level=1,
                                    zero__offload_optimizer="disk", zero__offload_path=str(folder))
-        workers = ("cpu:threads=1,memory=600MB", "cpu:threads=1,memory=300MB")  # the first's states alone are 342 MB
+        # The first's states alone would be 342 MB. The second step is made beside what the first update has left behind.
+        workers = ("cpu:threads=1,memory=520MB", "cpu:threads=1,memory=230MB")
         losses, report = self.losses(job, workers)
         for worker in report["workers"]:
             memory = worker["memory"]
             self.assertLess(memory["planned"]["optimizer"], 30e6)
             self.assertAlmostEqual(memory["peak_bytes"] / memory["planned_bytes"], 1, delta=0.1)
-        alone, _ = self.losses(self.write_large_job("alone", train__optimizer="adam"), ("cpu:threads=1",))
+        alone, _ = self.losses(self.write_large_job("alone", train__optimizer="adamw"), ("cpu:threads=1",))
         self.assertEqual(len(losses), 2)
         for one, other in zip(alone, losses):
             self.assertAlmostEqual(one / other, 1, delta=1e-4)

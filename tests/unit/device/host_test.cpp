@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -78,6 +79,23 @@ TEST_F(MemoryLimitDeathTest, TheSumOfWhatIsHeldCounts) {
         } catch (const std::exception&) {
         }
         _exit(held.size() >= 6 && held.size() <= 8 ? 0 : static_cast<int>(held.size()) + 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(MemoryLimitDeathTest, ThreadsTakeLittleOfIt) {
+  EXPECT_EXIT(
+      {
+        limit_memory(24 * kMiB);
+        std::vector<std::future<void>> threads;
+        std::promise<void> end;
+        const auto ended = end.get_future().share();
+        for (int i = 0; i < 8; ++i) {
+          threads.push_back(std::async(std::launch::async, [ended] { ended.wait(); }));
+        }
+        end.set_value();
+        threads.clear();
+        _exit(0);
       },
       testing::ExitedWithCode(0), "");
 }

@@ -8,6 +8,7 @@
 #include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
 #include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/tensor_groups.h"
 #include "mesh_clusters.h"
 
 namespace bimetal::plan {
@@ -127,6 +128,18 @@ TEST(DataChoice, LevelsGatherInTheTypeThatParametersComeIn) {
   EXPECT_NEAR(sent({.level = 3}), (4 * once + 8 * half) / 2, 1e-9);
   input.facts.front().alike = false;
   EXPECT_NEAR(sent({.level = 3}), (4 * once + 8 * once) / 2, 1e-9);
+}
+
+// Levels 1 and 2 have whole in full then what is in half.
+TEST(StageLevels, AnEvaluationIsPlannedIfThereIsOne) {
+  auto input = of_units(4, /*halved=*/true);
+  const auto cluster = four_with(64 * kGiB);
+  const auto evaluated = choose_data(input, cluster, {0, 1}, {.level = 1});
+  input.evaluates = false;
+  const auto trained = choose_data(input, cluster, {0, 1}, {.level = 1});
+  ASSERT_TRUE(evaluated && trained);
+  EXPECT_LT(trained->peak_bytes.front(), evaluated->peak_bytes.front());
+  EXPECT_FALSE(TensorGroups(input, cluster, {{0, 1}, {2, 3}}, {1, 1}).input().evaluates);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 
 #include "bimetal/base/error.h"
 
@@ -90,10 +91,24 @@ class Cutter {
     return seconds_[stage][end] - seconds_[stage][begin] + (sends ? problem_.send[end - 1] : 0);
   }
 
+  /// Whether one before it is as fast, and has the same room.
+  bool is_like_one_before(std::size_t stage) const {
+    for (std::size_t other = 0; other < stage; ++other) {
+      if (problem_.seconds[other] != problem_.seconds[stage]) continue;
+      if (std::equal(fitting_[stage].begin() + static_cast<std::ptrdiff_t>(stage),
+                     fitting_[stage].end(),
+                     fitting_[other].begin() + static_cast<std::ptrdiff_t>(stage))) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   /// Every length that a stage may have, in rising order.
   std::vector<double> lengths() const {
     std::vector<double> all;
     for (std::size_t stage = 0; stage < stages_; ++stage) {
+      if (is_like_one_before(stage)) continue;
       for (std::size_t begin = stage; begin < units_; ++begin) {
         for (std::size_t end = begin + 1; end <= units_; ++end) {
           if (fits(stage, begin, end)) all.push_back(length(stage, begin, end));
@@ -105,6 +120,13 @@ class Cutter {
     const auto first = std::ranges::partition_point(
         all, [&](double longest) { return within(longest).first.empty(); });
     return {first, all.end()};
+  }
+
+  /// Where a stage that ends there may begin: one that begins behind it is no longer.
+  std::size_t first_within(std::size_t stage, std::size_t end, double longest) const {
+    const auto begins = std::views::iota(stage, end);
+    return *std::ranges::partition_point(
+        begins, [&](std::size_t begin) { return length(stage, begin, end) > longest; });
   }
 
   double least_sum() const {
@@ -121,10 +143,9 @@ class Cutter {
     for (std::size_t stage = 0; stage < stages_; ++stage) {
       std::vector<double> now(units_ + 1, kNever);
       for (std::size_t end = stage + 1; end <= units_; ++end) {
-        for (std::size_t begin = stage; begin < end; ++begin) {
+        for (auto begin = first_within(stage, end, longest); begin < end; ++begin) {
           const double seconds = length(stage, begin, end);
-          if (seconds > longest || !fits(stage, begin, end)) continue;
-          if (least[begin] + seconds >= now[end]) continue;
+          if (least[begin] + seconds >= now[end] || !fits(stage, begin, end)) continue;
           now[end] = least[begin] + seconds;
           from[stage][end] = begin;
         }

@@ -120,28 +120,6 @@ std::map<std::string, double> needed_of_pools(const MemoryInput& input,
   return needed;
 }
 
-/// Each rank's `missing` of what it would need.
-std::vector<double> missing_bytes(const MemoryInput& input, const Keeping& keeping,
-                                  const std::vector<MemoryUse>& uses) {
-  const auto pools = needed_of_pools(input, uses);
-  /// Of what is too much in a pool, as large a part as the rank has of it all.
-  const auto part = [&](const std::string& pool, double room, double own) {
-    if (pool.empty() || own <= 0) return 0.0;
-    const double all = pools.at(pool);
-    return all > room ? (all - room) * own / all : 0.0;
-  };
-  std::vector<double> missing;
-  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
-    const auto& rank = input.ranks[r];
-    // Buckets lie in memory that ranks share, which counts against no process's own limit.
-    const double elsewhere = keeping.level == 0 && rank.load.host_is_device ? uses[r].buffers : 0;
-    missing.push_back(std::max({0.0, uses[r].model() - elsewhere - rank.room,
-                                part(rank.pool, rank.pool_room, uses[r].model()),
-                                part(rank.host_pool, rank.host_room, uses[r].host)}));
-  }
-  return missing;
-}
-
 /// Where there is room; on a host the ranks share that.
 void keep_freed(const MemoryInput& input, std::vector<MemoryUse>& uses) {
   auto needed = needed_of_pools(input, uses);
@@ -169,7 +147,9 @@ KeptJob kept(const MemoryInput& input, KeptJob way, const std::vector<Keeping>& 
     load.copied = copied[r];
     way.uses.push_back(memory_use(rank.facts, keepings[r], load, rank.program));
   }
-  way.missing = missing_bytes(input, way.keeping, way.uses);
+  for (const auto& [device, host] : missing_room(input, way.keeping, way.uses)) {
+    way.missing.push_back(std::max(device, host));
+  }
   keep_freed(input, way.uses);
   way.added_s = seconds_of(input, keepings);
   return way;
@@ -195,6 +175,26 @@ Keeping asked_of(const MemoryInput& input, const RankMemory& rank) {
   own.parameters = rank.parameters;
   own.recomputed_at_once = rank.units_at_once;
   return own;
+}
+
+std::vector<Room> missing_room(const MemoryInput& input, const Keeping& keeping,
+                               const std::vector<MemoryUse>& uses) {
+  const auto pools = needed_of_pools(input, uses);
+  const auto part = [&](const std::string& pool, double room, double own) {
+    if (pool.empty() || own <= 0) return 0.0;
+    const double all = pools.at(pool);
+    return all > room ? (all - room) * own / all : 0.0;
+  };
+  std::vector<Room> missing;
+  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
+    const auto& rank = input.ranks[r];
+    // Buckets lie in memory that ranks share, which counts against no process's own limit.
+    const double elsewhere = keeping.level == 0 && rank.load.host_is_device ? uses[r].buffers : 0;
+    missing.push_back({.device = std::max({0.0, uses[r].model() - elsewhere - rank.room,
+                                           part(rank.pool, rank.pool_room, uses[r].model())}),
+                       .host = part(rank.host_pool, rank.host_room, uses[r].host)});
+  }
+  return missing;
 }
 
 std::vector<double> copied_shards(const std::vector<double>& shards) {

@@ -46,6 +46,20 @@ struct MemoryInput {
 /// How this rank of it keeps the job as configured.
 Keeping asked_of(const MemoryInput& input, const RankMemory& rank);
 
+/// Bytes on a device and, where that has memory of its own, on its host.
+struct Room {
+  double device = 0, host = 0;
+};
+
+/// What each rank may have if those with the same pool have equal parts of it, accelerators that
+/// keep something on their host parts of that host's.
+std::vector<Room> rooms_of(const MemoryInput& input);
+
+/// What of these `uses`, by rank, there is no room for: of what is too much in a pool as large a
+/// part as the rank has of it all.
+std::vector<Room> missing_room(const MemoryInput& input, const Keeping& keeping,
+                               const std::vector<MemoryUse>& uses);
+
 /// One way to keep a job.
 struct KeptJob {
   Keeping keeping = {};

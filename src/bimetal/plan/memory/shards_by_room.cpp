@@ -10,11 +10,6 @@
 namespace bimetal::plan {
 namespace {
 
-/// Of a rank, in bytes.
-struct Room {
-  double device, host;
-};
-
 /// Of a rank whose needs grow with its shard: the largest one for which there is room; with
 /// copies its own and the copied one together, which need no more than if both were its own.
 double largest_shard(const MemoryInput& input, const RankMemory& rank, const Room& room) {
@@ -46,25 +41,28 @@ std::vector<double> largest_shards(const MemoryInput& input, const std::vector<R
   return input.asked.copies > 1 ? balance::ring_parts(shards) : shards;
 }
 
-/// Ranks that share a pool have equal parts of it, accelerators that keep something on the host of
-/// that one, too.
+bool keeps_on_host(const MemoryInput& input, const RankMemory& rank) {
+  const auto own = asked_of(input, rank);
+  const bool parameters = own.level == 3 && own.parameters == Place::Host;
+  return !rank.load.host_is_device && (parameters || own.place_of_states() == Place::Host);
+}
+
+}  // namespace
+
 std::vector<Room> rooms_of(const MemoryInput& input) {
   std::map<std::string, int> pools;
   for (const auto& rank : input.ranks) {
     ++pools[rank.pool];
-    const bool away = rank.optimizer != Place::Device || rank.parameters != Place::Device;
-    if (away) ++pools[rank.host_pool];
+    if (keeps_on_host(input, rank)) ++pools[rank.host_pool];
   }
   std::vector<Room> rooms;
   for (const auto& rank : input.ranks) {
     const double shared = rank.pool.empty() ? rank.room : rank.pool_room / pools[rank.pool];
-    rooms.push_back(
-        {std::min(rank.room, shared), rank.host_room / std::max(1, pools[rank.host_pool])});
+    rooms.push_back({.device = std::min(rank.room, shared),
+                     .host = rank.host_room / std::max(1, pools[rank.host_pool])});
   }
   return rooms;
 }
-
-}  // namespace
 
 std::vector<double> shards_by_room(const MemoryInput& input) {
   const auto rooms = rooms_of(input);

@@ -127,7 +127,8 @@ class DataChooser {
                           .samples = static_cast<double>(shares_[i]),
                           .at_once = fitting.at_once,
                           .host_is_device = true,
-                          .bucket_bytes = input_.bucket_mb * double(1 << 20)};
+                          .bucket_bytes = input_.bucket_mb * double(1 << 20),
+                          .evaluates = input_.evaluates};
       fitting.needed = memory_use(facts(i), keeping_, load, 0).model();
       if (fitting.needed <= device(i).memory_bytes || fitting.at_once <= 1) return fitting;
       fitting.at_once = std::max(1.0, std::floor(fitting.at_once / 2));

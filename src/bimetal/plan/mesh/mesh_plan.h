@@ -31,6 +31,7 @@ struct MeshInput {
   bool parts = true;       ///< tensors may be in parts, as far as the facts say how
   int most_level = 3;      ///< of ZeRO that the job goes with
   int level_in_parts = 3;  ///< likewise, with tensors in parts
+  bool evaluates = true;   ///< RankLoad::evaluates
   std::size_t most = 6;    ///< plans to return, beside those with tensors in parts
 };
 

@@ -4,6 +4,8 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
@@ -126,17 +128,14 @@ class Chooser {
     problem.micro_batches = choice_.micro_batches;
     for (std::size_t s = 0; s < layout_.size(); ++s) {
       auto& seconds = problem.seconds.emplace_back(units, 0.0);
-      std::vector<std::vector<double>> each(units);
-      for (std::size_t r = 0; r < layout_[s].size(); ++r) {
-        const double samples = at_once(choice_, s, r);
-        for (std::size_t u = 0; u < units; ++u) {
-          const auto unit =
-              passes_of(input_, cluster_, layout_[s][r], u, u + 1, samples, recomputed());
-          each[u].push_back(unit.forward + unit.backward);
-        }
-      }
+      const auto replicas = unlike_replicas(s);
       for (std::size_t u = 0; u < units; ++u) {
-        seconds[u] = choice_.even() ? std::ranges::max(each[u]) : shared_seconds(each[u]);
+        std::vector<double> each;
+        for (const auto& [device, samples] : replicas) {
+          const auto unit = passes_of(input_, cluster_, device, u, u + 1, samples, recomputed());
+          each.push_back(unit.forward + unit.backward);
+        }
+        seconds[u] = choice_.even() ? std::ranges::max(each) : shared_seconds(each);
       }
     }
     problem.send = sends(units);
@@ -144,6 +143,23 @@ class Chooser {
       return fitting_ends(devices[stage], begin);
     };
     return problem;
+  }
+
+  struct Replica {
+    int device;
+    double samples;  ///< at once
+  };
+  /// Of a stage; where the slowest counts, of those that are alike one.
+  std::vector<Replica> unlike_replicas(std::size_t stage) const {
+    std::vector<Replica> found;
+    std::set<std::tuple<std::size_t, double, double>> known;
+    for (std::size_t r = 0; r < layout_[stage].size(); ++r) {
+      const Replica own{layout_[stage][r], at_once(choice_, stage, r)};
+      const auto& device = cluster_.device(own.device);
+      const bool fresh = known.emplace(device.facts, device.slower, own.samples).second;
+      if (fresh || !choice_.even()) found.push_back(own);
+    }
+    return found;
   }
 
   /// By stage; of replicas that are alike, one.

@@ -211,12 +211,13 @@ double stage_bytes(const ModelFacts& facts, const UnitRange& piece, const StageL
 std::vector<bool> fitting_ends(std::span<const StageDevice> devices, std::size_t begin,
                                double pieces) {
   std::vector<bool> fit(devices.front().facts->units.size() - begin, true);
-  for (const auto& [facts, load, room] : devices) {
+  for (const auto& [facts, load, room, host_room] : devices) {
     StageWalk walk(*facts, load);
     walk.begin(begin);
     for (std::size_t units = 0; units < fit.size(); ++units) {
       walk.add();
-      fit[units] = fit[units] && walk.use(pieces).model() <= room;
+      const auto use = walk.use(pieces);
+      fit[units] = fit[units] && use.model() <= room && use.host <= host_room;
     }
   }
   return fit;

@@ -2,6 +2,7 @@
 // What a device of a pipeline's stage needs in memory.
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct StageDevice {
   const ModelFacts* facts = nullptr;
   StageLoad load = {};
   double room = 0;  ///< bytes
+  double host_room = std::numeric_limits<double>::infinity();  ///< of what it keeps on its host
   friend bool operator==(const StageDevice&, const StageDevice&) = default;
 };
 

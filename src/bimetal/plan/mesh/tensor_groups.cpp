@@ -117,7 +117,8 @@ TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster, Group
             .bucket_mb = input.bucket_mb,
             .activations = input.activations,
             .uneven = false,
-            .parts = false};
+            .parts = false,
+            .evaluates = input.evaluates};
   }
   // All parts of a message leave a host at a time.
   auto network = cluster.network();
@@ -277,7 +278,8 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
                      .shard = shard,
                      .samples = static_cast<double>(of_stage.samples[replica]),
                      .at_once = std::ceil(own),
-                     .bucket_bytes = whole_.bucket_mb * double(1 << 20)},
+                     .bucket_bytes = whole_.bucket_mb * double(1 << 20),
+                     .evaluates = whole_.evaluates},
                     0)
       .model();
 }

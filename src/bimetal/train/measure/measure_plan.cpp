@@ -234,6 +234,7 @@ void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Gr
   plan.mesh_input.bucket_mb = static_cast<int>(job.parallel.bucket_mb);
   plan.mesh_input.activations = activation_bytes(job, place.dtype);
   plan.mesh_input.offloads = plan.memory_input.offloads;
+  plan.mesh_input.evaluates = plan.memory_input.ranks.front().load.evaluates;
   plan.mesh = plan::plan_mesh(plan.mesh_input, *plan.cluster);
 }
 

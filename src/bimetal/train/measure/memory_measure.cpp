@@ -220,7 +220,8 @@ plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
           .evaluates = question.job.train.evaluate && held_out};
 }
 
-/// Once a dry run has made the libraries load what they need; its own memory has been given back.
+/// Once a dry run has made the libraries load what they need, for which there was room before; its
+/// own memory has been given back.
 double program_of(const MemoryQuestion& question) {
   if (!question.place.device.is_cpu()) return question.room.program;
   const auto now = static_cast<double>(device::process_memory().resident_bytes);
@@ -303,10 +304,11 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   mine.optimizer = place_named(job.zero.offload_optimizer);
   mine.parameters = place_named(job.zero.offload_parameters);
   mine.program = program_of(question);
+  const double grown = mine.program - question.room.program;
   mine.compute_s = seconds_of(mine.facts, mine.load.samples);
   // Where it cannot be had, nothing is known to be too little.
   constexpr auto kUnknown = std::numeric_limits<double>::infinity();
-  mine.room = question.room.room > 0 ? question.room.room : kUnknown;
+  mine.room = question.room.room > 0 ? std::max(1.0, question.room.room - grown) : kUnknown;
   mine.pool = question.room.pool;
   mine.pool_room = question.room.pool_room > 0 ? question.room.pool_room : kUnknown;
   mine.host_pool = question.room.host_pool;

@@ -27,6 +27,7 @@ std::int64_t samples_of_pipeline(const parallel::MeshShape& shape, std::int64_t 
 StageNeeds::StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
                        const parallel::MeshShape& shape, int micro_batches)
     : measured_(std::make_shared<const plan::MemoryInput>(std::move(measured))),
+      rooms_(plan::rooms_of(*measured_)),
       shape_(shape),
       kind_(parallel::schedule::kind_named(job.mesh.schedule)),
       samples_(samples_of_pipeline(shape, job.train.global_batch)),
@@ -39,11 +40,8 @@ const plan::RankMemory& StageNeeds::rank(int number) const {
   return measured_->ranks[static_cast<std::size_t>(number)];
 }
 
-/// Ranks of a host share what that has.
-double StageNeeds::room_of(int number) const {
-  const auto& own = rank(number);
-  const auto sharing = std::ranges::count(measured_->ranks, own.pool, &plan::RankMemory::pool);
-  return std::min(own.room, own.pool_room / static_cast<double>(sharing));
+const plan::Room& StageNeeds::room_of(int number) const {
+  return rooms_[static_cast<std::size_t>(number)];
 }
 
 /// As the run weighs them: by given weights, or by memory; else, and where that is not known, all
@@ -54,7 +52,7 @@ std::vector<double> StageNeeds::shards_of(const job::ZeroConfig& zero) const {
   for (int number = 0; number < ranks(); ++number) {
     const auto place = parallel::place_of(shape_, number);
     const auto replica = static_cast<std::size_t>(place.replica);
-    const double otherwise = by_memory ? room_of(number) : 1;
+    const double otherwise = by_memory ? room_of(number).device : 1;
     shards.push_back(replica < zero.weights.size() ? zero.weights[replica] : otherwise);
     sums[static_cast<std::size_t>(place.stage)] += shards.back();
   }
@@ -86,8 +84,10 @@ parallel::schedule::FittingEnds StageNeeds::within(double part, std::size_t piec
   std::vector<std::vector<plan::StageDevice>> devices(stages);
   for (int number = 0; number < ranks(); ++number) {
     const auto stage = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
-    devices[stage].push_back(
-        {.facts = &rank(number).facts, .load = load_of(number), .room = part * room_of(number)});
+    devices[stage].push_back({.facts = &rank(number).facts,
+                              .load = load_of(number),
+                              .room = part * room_of(number).device,
+                              .host_room = part * room_of(number).host});
   }
   const double of_rank = static_cast<double>(pieces) / shape_.stages;
   return [devices = std::move(devices), of_rank, facts_of = measured_](std::size_t piece,
@@ -114,7 +114,7 @@ std::vector<plan::MemoryUse> StageNeeds::planned(const std::vector<std::size_t>&
     auto use = use_of(number, begins);
     use.program = rank(number).program;
     if (rank(number).load.keeps_freed) {
-      use.kept = plan::kept_beside(use.model(), room_of(number) - use.model());
+      use.kept = plan::kept_beside(use.model(), room_of(number).device - use.model());
     }
     all.push_back(use);
   }
@@ -130,17 +130,25 @@ StageNeeds StageNeeds::at_least() const {
 
 std::optional<std::string> StageNeeds::lacking(const std::vector<std::size_t>& begins) const {
   const auto least = at_least();
+  std::vector<plan::MemoryUse> uses;
+  for (int number = 0; number < ranks(); ++number) uses.push_back(least.use_of(number, begins));
+  const auto missing = plan::missing_room(*measured_, measured_->asked, uses);
   for (int number = 0; number < ranks(); ++number) {
-    const double bytes = least.use_of(number, begins).model(), room = room_of(number);
-    if (bytes <= (1 + plan::kDoubt) * room) continue;
+    const auto& own = rank(number);
+    const auto& use = uses[static_cast<std::size_t>(number)];
+    const auto [device, host] = missing[static_cast<std::size_t>(number)];
+    const bool on_device = device > plan::kDoubt * std::min(own.room, own.pool_room);
+    if (!on_device && host <= plan::kDoubt * own.host_room) continue;
+    const double bytes = on_device ? use.model() : use.host, lacks = on_device ? device : host;
     const char* const remedy =
         cuts_given_ ? "leave mesh.cuts out, so that stages are as large as memory allows, or " : "";
     return fmt::format(
-        "{}: {}, {}, needs {} for its units, even in micro-batches of one sample, and there is {}; "
-        "{}take more stages, train.recompute = \"all\", or zero.level = 1 with "
+        "{}: {}, {}, needs {}{} for its units, even in micro-batches of one sample, and there is "
+        "{}; {}take more stages, train.recompute = \"all\", or zero.level = 1 with "
         "zero.offload_optimizer = \"disk\"",
-        cuts_given_ ? "mesh.cuts does not fit" : "no cut into these stages fits", rank(number).name,
-        parallel::name_of(shape_, number), plan::bytes_text(bytes), plan::bytes_text(room), remedy);
+        cuts_given_ ? "mesh.cuts does not fit" : "no cut into these stages fits", own.name,
+        parallel::name_of(shape_, number), plan::bytes_text(bytes),
+        on_device ? "" : " of its host's memory", plan::bytes_text(bytes - lacks), remedy);
   }
   return std::nullopt;
 }

@@ -42,12 +42,13 @@ class StageNeeds {
  private:
   int ranks() const { return shape_.ranks(); }
   const plan::RankMemory& rank(int number) const;
-  double room_of(int number) const;
+  const plan::Room& room_of(int number) const;
   std::vector<double> shards_of(const job::ZeroConfig& zero) const;
   plan::StageLoad load_of(int number) const;
   plan::MemoryUse use_of(int number, const std::vector<std::size_t>& begins) const;
 
   std::shared_ptr<const plan::MemoryInput> measured_;
+  std::vector<plan::Room> rooms_;  ///< by rank
   parallel::MeshShape shape_;
   parallel::schedule::Kind kind_;
   std::int64_t samples_;  ///< of a step that go through a pipeline

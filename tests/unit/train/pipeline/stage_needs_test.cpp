@@ -95,6 +95,49 @@ TEST(StageNeeds, OfStatesOnADiskAWindowIsPlanned) {
   for (const auto& rank : needs.planned({0, 7})) EXPECT_EQ(rank.optimizer, plan::kDiskWindow);
 }
 
+/// Accelerators whose states are on their hosts, each with so much free.
+plan::MemoryInput with_states_on_hosts(const std::vector<double>& host_rooms,
+                                       const job::JobConfig& job) {
+  auto measured = measured_of(std::vector(host_rooms.size(), 99 * kUnit), job);
+  for (std::size_t r = 0; r < host_rooms.size(); ++r) {
+    auto& rank = measured.ranks[r];
+    rank.load.host_is_device = false;
+    rank.optimizer = plan::Place::Host;
+    rank.host_pool = "host " + std::to_string(r);
+    rank.host_room = host_rooms[r];
+  }
+  return measured;
+}
+
+TEST(StageNeeds, WhatAcceleratorsKeepOnTheirHostsFitsThere) {
+  job::JobConfig job;
+  job.zero.level = 1;
+  const parallel::MeshShape two{.stages = 2};
+  const StageNeeds needs(with_states_on_hosts({99 * kUnit, 3 * 8000}, job), job, two, 4);
+  EXPECT_EQ(cut_of(needs, two), 7u);
+  EXPECT_FALSE(needs.lacking({0, 7}));
+  ASSERT_TRUE(needs.lacking({0, 5}));
+  EXPECT_THAT(*needs.lacking({0, 5}), HasSubstr("rank 1, stage 1 of 2"));
+  EXPECT_THAT(*needs.lacking({0, 5}), HasSubstr("of its host's memory"));
+}
+
+// Together with the workers there, however large a part of it each needs.
+TEST(StageNeeds, AHostHasRoomForItsWorkersAndForWhatAcceleratorsKeepThere) {
+  job::JobConfig job;
+  job.zero.level = 1;
+  const auto needs_in = [&](double bytes) {
+    auto measured = with_states_on_hosts({0, bytes}, job);
+    auto& worker = measured.ranks.front();
+    worker.load.host_is_device = true;
+    worker.pool = measured.ranks.back().host_pool;
+    worker.room = worker.pool_room = bytes;
+    return StageNeeds(measured, job, {.stages = 2}, 4);
+  };
+  const double all = (7 * kUnit + 4000) + 3 * 8000;  // 7 units, and the states of 3
+  EXPECT_FALSE(needs_in(all).lacking({0, 7}));
+  EXPECT_TRUE(needs_in(0.8 * all).lacking({0, 7}));
+}
+
 // What a unit needs for a moment no other piece of the rank needs at the same time.
 TEST(StageNeeds, WhatPassesCountsOnceForAllPiecesOfARank) {
   job::JobConfig job;
