@@ -62,7 +62,7 @@ class HeadNode(Commands):
     def last_words(self, driver, events):
         """Of a driver that ends by itself: all that it has told since, the last of which is why."""
         told = list(events)
-        self.assertEqual(driver.wait(30), 0, told)
+        self.assertEqual(driver.wait(clusters.PATIENCE_S), 0, told)
         self.assertEqual(told[-1]["kind"], "over", told)
         return told
 
@@ -74,7 +74,7 @@ class HeadNode(Commands):
                                            rf"  Last checkpoint: {self.kept}/\S+; go on with resume=")
         self.assertIn(f"bimetal.ray: the cluster was ended at its head node, 127.0.0.2:{self.port}",
                       [event["text"] for event in told if event["kind"] == "notice"])
-        [name] = [path.name for path in self.kept.iterdir()][-1:]
+        name = max(path.name for path in self.kept.iterdir())
         self.assertIn(f"/{name};", told[-1]["text"])
         steps = [event["metrics"]["step"] for event in told if "step" in event.get("metrics", {})]
         if steps:
@@ -82,7 +82,7 @@ class HeadNode(Commands):
         return name
 
     def assert_both_left(self):
-        self.assertEqual((self.head.wait(40), self.joined.wait(40)), (0, 0), self.said(self.joined))
+        self.assertEqual((self.head.wait(clusters.PATIENCE_S), self.joined.wait(clusters.PATIENCE_S)), (0, 0), self.said(self.joined))
         self.assertIn("this node ends: the cluster was ended at its head node", self.said(self.joined))
         self.assert_nothing_left()
 
@@ -137,7 +137,7 @@ class HeadNode(Commands):
             if any(name in " ".join(process.cmdline()) for name in ("raylet", "gcs_server", "ray::")):
                 process.terminate()
         self.assert_gone(driver, events)
-        self.assertEqual(self.head.wait(40), 0)
+        self.assertEqual(self.head.wait(clusters.PATIENCE_S), 0)
         self.assertIn("this node ends: Ray was ended on this machine", self.said(self.head))
 
     def assert_gone(self, driver, events):
@@ -145,7 +145,7 @@ class HeadNode(Commands):
         self.assertEqual(over["code"], "peer_lost")
         self.assertRegex(over["text"], rf"^the cluster's head node, 127.0.0.2:{self.port}, is gone: .*\n"
                                        r"  Last checkpoint: \S+; go on with resume=")
-        self.assertEqual(self.joined.wait(40), PEER_LOST, self.said(self.joined))
+        self.assertEqual(self.joined.wait(clusters.PATIENCE_S), PEER_LOST, self.said(self.joined))
         self.assertIn(f"error: the cluster's head node, 127.0.0.2:{self.port}, is gone", self.said(self.joined))
         self.assert_nothing_left()
 
@@ -156,10 +156,10 @@ class HeadNode(Commands):
             env={**self.environment, "RAY_ADDRESS": f"127.0.0.2:{self.port}", "TMPDIR": str(self.home)})
         self.addCleanup(search.stderr.close)
         self.addCleanup(self.kill, search)
-        clusters.until(lambda: search.poll() is not None or clusters.processes("search.toml"), what="a trial")
+        clusters.until(lambda: search.poll() is not None or clusters.trials(), what="a trial")
         self.assertIsNone(search.poll())
         self.head.send_signal(signal.SIGINT)
-        self.assertEqual(search.wait(40), ABORTED)
+        self.assertEqual(search.wait(clusters.PATIENCE_S), ABORTED)
         self.assertIn("the cluster was ended at its head node", search.stderr.read())
         self.assert_both_left()
 

@@ -156,7 +156,7 @@ class OnACluster(unittest.TestCase):
         shown = subprocess.run([sys.executable, "-c", program], env={**os.environ, "RAY_ADDRESS": self.cluster.address},
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=True)
         self.assertEqual(re.findall(".*hello.*", shown.stdout), ["hello"], shown.stdout)
-        self.assertNotRegex(shown.stdout, r"pid=|\(raylet\)")
+        self.assertNotRegex(shown.stdout, r"pid=|\(raylet\)|INFO")
 
     def test_resources_that_no_node_offers(self):
         began = time.monotonic()

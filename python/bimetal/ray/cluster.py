@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections import Counter
@@ -98,7 +99,7 @@ def connect(address: str = "auto") -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address=address, log_to_driver=False)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as nobody:
         raise error(f"no Ray cluster answers: {nobody}. Start one with `python -m bimetal.ray up`, or name one in "
                     "RAY_ADDRESS", "system") from nobody

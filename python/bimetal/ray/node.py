@@ -2,8 +2,7 @@
 
 Its arguments are ``head`` or ``joined``, the address of the head node, the seconds that jobs have to leave a head node,
 and then those of `ray start`. It runs until SIGTERM, or until standard input ends, which it does when the parent is gone:
-no node outlives the command that has started it. It also ends with Ray's own processes, and one that has joined leaves
-with its head node; then it says why.
+no node outlives the command that has started it. A node that has joined leaves with its head node, and says why.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ import threading
 import time
 from typing import Any
 
-LEFT = "bimetal.ray has left: "  # begins what a node says that ends by itself: ENDED or GONE, and why
+LEFT = "bimetal.ray has left: "  # begins what a node says that leaves with its head node: ENDED or GONE, and why
 ENDED, GONE = "ended ", "gone "
-_RAY_SECONDS = 3.0  # in which `ray start` has seen whether its processes have failed, and then says so itself
 
 
 def _beside(name: str) -> Any:
@@ -41,7 +39,7 @@ def _leave_out_dashboard() -> None:
 
 
 def _until_parent_ends() -> None:
-    while sys.stdin.buffer.read(1):
+    while os.read(sys.stdin.fileno(), 1):  # the buffered one holds a lock that the interpreter's end would want
         pass
 
 
@@ -64,7 +62,8 @@ def _be_head(head: Any, address: str, seconds: float) -> None:
     try:
         head.announce(address)
         ending.wait()
-        head.let_jobs_leave(address, seconds)
+        if head.listens(address):
+            head.let_jobs_leave(address, seconds)
     finally:
         ending.wait()
         _end(by_drain=False)
@@ -76,39 +75,16 @@ def _follow_head(head: Any, address: str) -> None:
     while not news.gone:
         time.sleep(0.5)
         news.look()
-    _leave(ENDED if news.ended else GONE, news.over)
-
-
-def _leave(how: str, why: str) -> None:
-    print(f"{LEFT}{how}{why}", flush=True)
+    print(f"{LEFT}{ENDED if news.ended else GONE}{news.over}", flush=True)
     _end(by_drain=False)
-
-
-def _follow_ray(needed: set[str]) -> None:
-    """Ends when Ray's processes have been ended: `ray start` minds those alone that fail."""
-    import psutil
-
-    seen: set[str] = set()
-    while True:
-        time.sleep(0.5)
-        running = {child.name() for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
-        if needed & seen - running:
-            time.sleep(_RAY_SECONDS)
-            return _leave(ENDED, "Ray was ended on this machine, by `ray stop` perhaps")
-        seen |= running
 
 
 def main() -> None:
     role, address, seconds, *arguments = sys.argv[1:]
     _leave_out_dashboard()
     head = _beside("head")
-    threads = [threading.Thread(target=_follow_ray, args=({"raylet", "gcs_server"},), daemon=True)]
-    if role == "head":
-        threads.append(threading.Thread(target=_be_head, args=(head, address, float(seconds)), daemon=True))
-    else:
-        threads.append(threading.Thread(target=_follow_head, args=(head, address), daemon=True))
-    for thread in threads:
-        thread.start()
+    what = (_be_head, (head, address, float(seconds))) if role == "head" else (_follow_head, (head, address))
+    threading.Thread(target=what[0], args=what[1], daemon=True).start()
     from ray.scripts.scripts import start
 
     start.main(args=[*arguments, "--block"], prog_name="ray start")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -28,6 +29,7 @@ from bimetal.ray.failure import error
 _RUN_NODE = f"import runpy; runpy.run_path({node_process.__file__!r}, run_name='__main__')"
 _START_SECONDS = 90.0
 _STOP_SECONDS = SAVE_SECONDS + 10.0
+_FAILURE_SECONDS = 3.0  # in which `ray start` says that a process of its own has failed; those that are ended it minds not
 _STARTED = "Ray runtime started"
 _OTHER_SYSTEMS = ("darwin", "win32")
 _BIND_HERE = pathlib.Path(bimetal.__file__).parent / "ray" / "_bind_here.so"
@@ -147,25 +149,54 @@ def run(role: str, address: str, arguments: Sequence[str], variables: dict[str, 
                             text=True, errors="replace", start_new_session=True)
     said: deque[str] = deque(maxlen=30)
     up = threading.Event()
-    reader = threading.Thread(target=_read, args=(node, said, up), daemon=True)
-    reader.start()
+    threading.Thread(target=_read, args=(node, said, up), daemon=True).start()
     try:
         _wait(node, up, stop, said)
         if not stop.is_set():
             started(listening_elsewhere(host, node.pid))
-        while not stop.wait(0.5):
-            if node.poll() is not None:
-                reader.join(1.0)
-                ending(_why_left(said, node.returncode))
-                return
-        ending("jobs may save and leave" if role == "joined" else "the cluster ends with it; jobs may save and leave")
+        why = _stay(node, stop, said)
+        ending(why or ("jobs may save and leave" if role == "joined" else
+                       "the cluster ends with it; jobs may save and leave"))
     finally:
         _end(node)
 
 
+def _stay(node: Any, stop: threading.Event, said: Sequence[str]) -> str | None:
+    """Returns when the node is to end, or why it does so by itself; bimetal.Error if that is in no good order."""
+    at_first = _of_ray(node.pid)
+    while not stop.wait(0.5):
+        if node.poll() is None and at_first <= _of_ray(node.pid):
+            continue
+        try:
+            node.wait(_FAILURE_SECONDS)
+        except subprocess.TimeoutExpired:
+            if at_first <= _of_ray(node.pid):
+                continue
+            if not any(line.startswith(node_process.LEFT) for line in list(said)):
+                return "Ray was ended on this machine, by `ray stop` perhaps"
+        time.sleep(0.2)  # for the last of what it has said
+        return _why_left(said, node.returncode)
+    return None
+
+
+def _of_ray(pid: int) -> set[str]:
+    """Names of those processes below it that no node can be without; none if it is gone."""
+    import psutil  # comes with Ray, also where it is not installed by itself
+
+    found = set()
+    try:
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    found.add(child.name())
+    except psutil.NoSuchProcess:
+        return set()
+    return found & {"raylet", "gcs_server"}
+
+
 def _why_left(said: Sequence[str], status: int) -> str:
     """Why a node that has ended by itself did so: in good order, or else bimetal.Error."""
-    for line in said:
+    for line in list(said):
         if line.startswith(node_process.LEFT):
             why = line.removeprefix(node_process.LEFT)
             if why.startswith(node_process.ENDED):
