@@ -32,7 +32,7 @@ class Departures:
         self._since = 0.0
 
     def notice(self) -> list[int]:
-        """Ranks that have to leave of which that was not known when it was asked last; all, once the cluster is over."""
+        """Ranks that have to leave since it was asked last; all, once the cluster is over."""
         new: list[int] = []
         if self.of_all:
             return new

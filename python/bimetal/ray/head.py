@@ -1,7 +1,7 @@
 """A cluster's head node as those see it who cannot do without it: drivers, and nodes that have joined.
 
-Ray's own calls wait for a minute for a head node that is gone, and then end the process: what is here has deadlines, and
-a connection of its own. It uses nothing of Bimetal, since a node's process (node.py) loads it by its path.
+Ray's own calls wait for a minute for a head node that is gone, and then end the process: what is here has deadlines
+and a connection of its own. It uses nothing of Bimetal, since a node's process (node.py) loads it by its path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A Ray node as a child process: what `python -m bimetal.ray up` and `join` start. Not for people.
 
-Its arguments are ``head`` or ``joined``, the address of the head node, the seconds that jobs have to leave a head node,
-and then those of `ray start`. It runs until SIGTERM, or until standard input ends, which it does when the parent is gone:
-no node outlives the command that has started it. A node that has joined leaves with its head node, and says why.
+Its arguments are ``head`` or ``joined``, the address of the head node, the seconds that jobs have to leave a head
+node, and then those of `ray start`. It runs until SIGTERM, or until standard input ends, which it does when the parent
+is gone: no node outlives the command that has started it. A node that has joined leaves with its head node, and says
+why.
 """
 
 from __future__ import annotations

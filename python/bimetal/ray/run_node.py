@@ -29,7 +29,7 @@ from bimetal.ray.failure import error
 _RUN_NODE = f"import runpy; runpy.run_path({node_process.__file__!r}, run_name='__main__')"
 _START_SECONDS = 90.0
 _STOP_SECONDS = SAVE_SECONDS + 10.0
-_FAILURE_SECONDS = 3.0  # in which `ray start` says that a process of its own has failed; those that are ended it minds not
+_FAILURE_SECONDS = 3.0  # in which `ray start` ends if one of its processes has failed, but not if it was ended
 _STARTED = "Ray runtime started"
 _OTHER_SYSTEMS = ("darwin", "win32")
 _BIND_HERE = pathlib.Path(bimetal.__file__).parent / "ray" / "_bind_here.so"
