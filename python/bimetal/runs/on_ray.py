@@ -66,7 +66,7 @@ class RayHost:
         self.devices = [_device(requests[index], node) for index, node in cluster.placed(requests, nodes).items()]
         self._tell = tell
         self._tasks: dict[str, _Task] = {}
-        self._over = False
+        self._told_of_end = False
 
     def __enter__(self) -> RayHost:
         self._news.__enter__()
@@ -90,8 +90,8 @@ class RayHost:
         self._tasks[run.name] = _Task(run, device, events, time.monotonic())
 
     def hear(self, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
-        if not self._over and (over := self._news.over):
-            self._over = True  # what still runs may be heard of until its end
+        if not self._told_of_end and (over := self._news.over):
+            self._told_of_end = True  # what still runs may be heard of until its end
             raise Error(over, self._news.code)
         until = time.monotonic() + seconds
         while self._tasks:
