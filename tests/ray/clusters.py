@@ -123,18 +123,20 @@ every_steps = {settings["checkpoint.every_steps"]}
 RANKS = "bimetal-ray-"  # on the command line of each rank of a job file, and of nothing else: its scratch folder
 
 
+def command_lines():
+    """Of each living process, by its id."""
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+    return found
+
+
 def processes(word):
     """Ids of living processes on whose command line a word stands."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if word in command:
-                found.append(int(entry.name))
-    return found
+    return [pid for pid, command in command_lines().items() if word in command]
 
 
 def trials():
