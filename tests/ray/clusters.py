@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "tests" / "fault"), str(ROOT / "tests" / "network")]
 
 WHY_NOT = None if importlib.util.find_spec("ray") else "Ray is not installed: scripts/install_ray.sh"
 ADDRESS = "127.0.0.2"  # loopback; from 127.0.0.1 Ray goes over to the address of the default route
-PATIENCE_S = 90  # a busy machine of two cores
+PATIENCE_S = 180  # a busy machine of two cores
 
 TEMPORARY = pathlib.Path(tempfile.mkdtemp(prefix="bmr"))  # short: Ray's sockets lie in it
 RAY_TOKEN = secrets.token_hex(32)
@@ -123,17 +123,32 @@ every_steps = {settings["checkpoint.every_steps"]}
 RANKS = "bimetal-ray-"  # on the command line of each rank of a job file, and of nothing else: its scratch folder
 
 
+def command_lines():
+    """Of each living process, by its id."""
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+    return found
+
+
 def processes(word):
     """Ids of living processes on whose command line a word stands."""
+    return [pid for pid, command in command_lines().items() if word in command]
+
+
+def trials():
+    """Ids of programs that run as tasks of a search: each works in a folder of such a name."""
     found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if word in command:
-                found.append(int(entry.name))
+    for pid in processes("train"):
+        try:
+            command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if command[1:2] == [b"train"] and "bimetal-run-" in os.readlink(f"/proc/{pid}/cwd"):
+                found.append(pid)
+        except OSError:
+            continue
     return found
 
 

@@ -2,19 +2,15 @@
 
 import json
 import os
-import pathlib
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import clusters
+from commands import Commands, free_port
 
-CPU_AND_MEMORY = ["--num-cpus", "1", "--object-store-mb", "80"]
 DRIVER = """
 import json, subprocess, sys
 import bimetal, bimetal.ray, torch, torch.distributed as dist
@@ -39,58 +35,6 @@ by_servers = bimetal.ray.Trainer(sys.argv[1], workers, servers=[{"num_cpus": 1},
 print("RESULT" + json.dumps({"loop": by_loop.workers, "file": by_file.workers, "steps": by_file.metrics["steps"],
                           "served": by_servers.workers, "server": by_servers.metrics["server"], "sockets": sockets}))
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Commands(unittest.TestCase):
-    """Helpers: nodes as a user starts them, ended as a user ends them."""
-
-    def setUp(self):
-        self.home = pathlib.Path(tempfile.mkdtemp(prefix="bmh"))
-        self.addCleanup(shutil.rmtree, self.home, ignore_errors=True)
-        self.environment = {**os.environ, "HOME": str(self.home), "RAY_TMPDIR": str(self.home / "r")}
-        for name in ("RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "LD_PRELOAD", "BIMETAL_BIND_ADDRESS"):
-            self.environment.pop(name, None)
-        (self.home / "r").mkdir()
-        self.addCleanup(self.await_end)
-
-    def node(self, *arguments, before=()):
-        log = open(self.home / f"{len(list(self.home.iterdir()))}.log", "w+")
-        process = subprocess.Popen([*before, sys.executable, "-m", "bimetal.ray", *arguments, *CPU_AND_MEMORY],
-                                   stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                   env=self.environment, start_new_session=True)
-        self.addCleanup(log.close)
-        self.addCleanup(self.kill, process)
-
-        def said():
-            text = pathlib.Path(log.name).read_text()
-            if process.poll() is not None:
-                raise AssertionError(f"ended with {process.returncode}:\n{text}")
-            return text if "Ctrl-C ends this node" in text else ""
-
-        return process, clusters.until(said, what="the node")
-
-    def kill(self, process):
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-    def await_end(self):
-        """Nothing that Ray has started for this test runs any more."""
-        clusters.until(lambda: not clusters.processes(str(self.home)), 40, "the end of all that Ray had started")
-
-    def end(self, process):
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(40), 0)
-
-    def run_python(self, *arguments, before=(), timeout=120, **environment):
-        return subprocess.run([*before, sys.executable, *map(str, arguments)], capture_output=True, text=True,
-                              timeout=timeout, env={**self.environment, **environment}, check=False)
 
 
 @unittest.skipIf(clusters.WHY_NOT, clusters.WHY_NOT)

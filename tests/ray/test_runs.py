@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ if not clusters.WHY_NOT:
 
     from bimetal.ray.run_node import listeners
 
-RUNS = "bimetal-run-"  # of the name of the folder in which each task's program works
 PATIENCE_S = 3 * clusters.PATIENCE_S  # several programs start one after the other
 
 
@@ -59,20 +57,8 @@ class Runs(unittest.TestCase):
         program = self.start(*arguments)
         out, err = self.output_of(program)
         self.assertEqual(program.returncode, status, out + err)
-        self.assertEqual(self.programs(), [], "a trial runs on")
+        self.assertEqual(clusters.trials(), [], "a trial runs on")
         return out, err
-
-    def programs(self):
-        """Ids of trials that run on the nodes."""
-        found = []
-        for pid in clusters.processes("train"):
-            try:
-                command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if command[1:2] == [b"train"] and RUNS in os.readlink(f"/proc/{pid}/cwd"):
-                    found.append(pid)
-            except OSError:
-                continue
-        return found
 
     def test_1_halving_over_two_nodes(self):
         self.run_to_end("bimetal.tune", self.job, "--random", "train.learning_rate=log:1e-4..1e-1", "--trials", 4,
@@ -100,13 +86,13 @@ class Runs(unittest.TestCase):
     def test_4_nothing_listens_and_ctrl_c_ends_the_trials(self):
         program = self.start("bimetal.tune", self.job, "--grid", "train.learning_rate=0.01,0.02,0.03", "--set",
                              "train.steps=0")
-        clusters.until(self.programs, PATIENCE_S, "a trial")
+        clusters.until(clusters.trials, PATIENCE_S, "a trial")
         places = {address.removeprefix("::ffff:") for address, _, _ in listeners(program.pid)}
         self.assertTrue(places <= {"127.0.0.1", clusters.ADDRESS}, places)
         program.send_signal(signal.SIGINT)
         _, err = self.output_of(program)
         self.assertEqual(program.returncode, 130, err)
-        clusters.until(lambda: not self.programs(), what="the end of the trials")
+        clusters.until(lambda: not clusters.trials(), what="the end of the trials")
 
     def test_5_an_ensemble_and_its_prediction(self):
         place = clusters.TEMPORARY / "ensemble"
@@ -124,7 +110,7 @@ class Runs(unittest.TestCase):
     def test_6_a_node_that_dies_takes_no_trial_along(self):
         program = self.start("bimetal.tune", self.job, "--grid", "train.learning_rate=0.01,0.02,0.03", "--set",
                              "train.steps=5000", "--worker", "a", "--worker", "b")
-        clusters.until(lambda: program.poll() is not None or len(self.programs()) == 2, PATIENCE_S, "two trials")
+        clusters.until(lambda: program.poll() is not None or len(clusters.trials()) == 2, PATIENCE_S, "two trials")
         if program.poll() is not None:
             self.fail(f"the search has ended: {program.communicate()}")
         self.cluster.remove_node(self.nodes[1], allow_graceful=False)

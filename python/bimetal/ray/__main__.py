@@ -104,9 +104,9 @@ def _up(arguments: argparse.Namespace) -> None:
         _say_how_to_connect(address, token)
         _warn(elsewhere)
 
-    run_node.run(["--head", f"--port={arguments.port}", "--include-dashboard=false", "--dashboard-host=127.0.0.1",
-                  *_place(arguments.host), *_offered(arguments)],
-                 run_node.environment(arguments.host, token), arguments.host, started)
+    run_node.run("head", address, ["--head", f"--port={arguments.port}", "--include-dashboard=false",
+                                   "--dashboard-host=127.0.0.1", *_place(arguments.host), *_offered(arguments)],
+                 run_node.environment(arguments.host, token), arguments.host, started, _say_end)
 
 
 def _join(arguments: argparse.Namespace) -> None:
@@ -127,8 +127,8 @@ def _join(arguments: argparse.Namespace) -> None:
         _say_how_to_connect(address, token)
         _warn(elsewhere)
 
-    run_node.run([f"--address={address}", *_place(own), *_offered(arguments)],
-                 run_node.environment(own, token), own, started)
+    run_node.run("joined", address, [f"--address={address}", *_place(own), *_offered(arguments)],
+                 run_node.environment(own, token), own, started, _say_end)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -184,6 +184,10 @@ def _say_how_to_connect(address: str, token: pathlib.Path | None) -> None:
         _say(f"Ray holds clusters with macOS and Windows for experimental and asks to opt in: this node does; for "
              f"programs on this machine: export {run_node.CLUSTER_VARIABLE}=1")
     _say("Ctrl-C ends this node")
+
+
+def _say_end(why: str) -> None:
+    _say(f"this node ends: {why}")
 
 
 def _warn(elsewhere: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from bimetal import _build
@@ -18,13 +18,14 @@ from bimetal._errors import Error
 from bimetal.ray import cluster
 from bimetal.ray.departures import Departures
 from bimetal.ray.failure import AttemptFailed, Failure, error, root_cause
+from bimetal.ray.head import News
 from bimetal.ray.losses import Losses
+from bimetal.ray.watched import POLL_SECONDS, Watched
 from bimetal.ray.worker import Place, Worker
 from bimetal.ray.worker_request import WorkerRequest
 
 _START_SECONDS = 120.0  # for an actor's process: it imports torch, on a cold disk perhaps
 _CALL_SECONDS = 60.0  # for any other call of an actor
-_POLL_SECONDS = 5.0  # that an actor holds a question for events
 _SILENCE_SECONDS = 45.0  # beyond that, after which a rank counts as lost
 _END_SECONDS = 10.0  # for workers to end after the parameter servers have
 _DEATH_SECONDS = 2.0  # within which Ray tells that a process is gone whose node is alive
@@ -40,22 +41,25 @@ class Attempt:
         without: ids of nodes not to use.
         resource_timeout: seconds to wait for resources in use.
         tell: is told what is waited for.
+        news: of the cluster.
     """
 
     def __init__(self, requests: Sequence[WorkerRequest], servers: Sequence[WorkerRequest], without: Collection[str],
-                 resource_timeout: float, tell: Callable[[str], None]):
+                 resource_timeout: float, tell: Callable[[str], None], news: News):
         self.requests = [*requests, *servers]
         self.workers = len(requests)
         self.facts: list[dict[str, Any]] = []
         self._without = without
         self._resource_timeout = resource_timeout
         self._tell = tell
+        self._news = news
         self._group: PlacementGroup | None = None
         self.actors: list[Any] = []
-        self._watched: _Watched | None = None
+        self._watched: Watched | None = None
         self._losses = Losses(self.workers, len(servers))
-        self._departures = Departures([])
+        self._departures = Departures([], news)
         self._stopped = False  # by the user
+        self._told_to_end = False
         self._served_until: float | None = None  # since when the parameter servers have had the result
 
     @property
@@ -70,10 +74,11 @@ class Attempt:
 
     def __enter__(self) -> Attempt:
         try:
-            self._group = cluster.set_aside(self.requests, self._without, self._resource_timeout, self._tell)
+            self._group = cluster.set_aside(self.requests, self._without, self._resource_timeout, self._tell,
+                                            self._news)
             self._make_actors(self._group)
             self.facts = self._ask_who()
-            self._departures = Departures([fact["node"] for fact in self.facts])
+            self._departures = Departures([fact["node"] for fact in self.facts], self._news)
         except BaseException:
             self._end()
             raise
@@ -133,14 +138,16 @@ class Attempt:
         self._save_and_end()
 
     def _save_and_end(self) -> None:
-        for actor in self.actors[self.lead:]:
-            actor.stop.remote()
+        if not self._told_to_end:  # twice would be at once
+            self._told_to_end = True
+            for actor in self.actors[self.lead:]:
+                actor.stop.remote()
 
     def watch(self, stoppable: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         """What the ranks say, as (rank, event), until all have ended; may be called again where it was left.
 
         A worker that parameter servers do without is an event of kind ``given_up``, a rank whose node is being ended
-        one of kind ``leaving``.
+        one of kind ``leaving``: of all at once if that is the cluster's end.
 
         Args:
             stoppable: whether ``stop`` lets the ranks save; else the next checkpoint is waited for where a node leaves.
@@ -148,7 +155,7 @@ class Attempt:
         Raises:
             AttemptFailed: as soon as it is clear which rank has failed; ``in_order`` if all is saved and a node leaves.
         """
-        watched = self._watched = self._watched or _Watched(self.actors)
+        watched = self._watched = self._watched or Watched(self.actors)
         while watched.open and not self._losses.decided() and not self._served_out():
             for rank, said in watched.hear(1.0):
                 if failure := self._failure_in(rank, said):
@@ -159,7 +166,7 @@ class Attempt:
                     yield from self._given_up(at_the_end=True)
                 yield rank, said
                 self._after_departure(rank, said, stoppable)
-            for rank in watched.silent(_SILENCE_SECONDS + _POLL_SECONDS):
+            for rank in watched.silent(_SILENCE_SECONDS + POLL_SECONDS):
                 self._losses.add(self._gone(rank, None))
             if self._served_until is None:
                 yield from self._given_up()
@@ -170,14 +177,17 @@ class Attempt:
     def _departing(self, stoppable: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         """Lets ranks save and end whose nodes are being ended: the workers alone where servers go on, else all."""
         if new := self._departures.notice():
-            for rank in new:
-                yield rank, {"kind": "leaving", "text": f"{self._name(rank)}: its node is being ended"}
+            if self._departures.of_all:
+                yield self.lead, {"kind": "leaving", "text": self._departures.of_all}
+            else:
+                for rank in new:
+                    yield rank, {"kind": "leaving", "text": f"{self._name(rank)}: its node is being ended"}
             if not self._goes_on():
                 self._save_and_end()
             else:
                 for rank in new:
                     self.actors[rank].stop.remote()
-        if not stoppable and self._departures.overdue():
+        if self._departures.overdue(stoppable):
             raise self._departed()
 
     def _goes_on(self) -> bool:
@@ -244,8 +254,14 @@ class Attempt:
                 pass  # Ray knows that the process is gone, and so whether its node is
             except RayActorError:
                 lost.append(pings[ping])
-        nodes = placement_group_table(self._group)["bundles_to_node_id"] if lost else {}
+        nodes = self._nodes() if lost else {}
         return frozenset(nodes[rank] for rank in lost if nodes.get(rank))
+
+    def _nodes(self) -> dict[int, str]:
+        """Each rank's, as far as known."""
+        if self.facts:
+            return {rank: fact["node"] for rank, fact in enumerate(self.facts)}
+        return placement_group_table(self._group)["bundles_to_node_id"] if self._news.answers else {}
 
     def _name(self, rank: int) -> str:
         if rank >= len(self.facts):
@@ -291,56 +307,15 @@ class Attempt:
 
     def _end(self) -> None:
         """Whatever interrupts it, a second Ctrl-C say: no actor is left, and no resources are kept."""
+        self._news.look()
         try:
             leaving = [actor.leave.remote() for actor in self.actors]
             ray.wait(leaving, num_returns=len(leaving), timeout=1.0) if leaving else None
         finally:
             try:
                 for actor in self.actors:
-                    ray.kill(actor)
+                    # Ray's kill goes by way of the head node, if it still is there.
+                    ray.kill(actor) if self._news.answers else actor.__ray_terminate__.remote()
             finally:
                 if self._group is not None:
-                    remove_placement_group(self._group)
-
-
-class _Watched:
-    """The actors' mailboxes, asked for news all at once. An interrupted ``hear`` loses nothing."""
-
-    def __init__(self, actors: Sequence[Any]):
-        self._actors = actors
-        self._next = [0] * len(actors)
-        self._heard = [time.monotonic()] * len(actors)
-        self._open = set(range(len(actors)))  # ranks that have more to say
-        self._asked: dict[Any, int] = {}
-
-    @property
-    def open(self) -> bool:
-        return bool(self._open)
-
-    def hear(self, seconds: float) -> Iterator[tuple[int, Any]]:
-        """Events, and a RayActorError in the place of those of a rank that is gone."""
-        for rank in self._open.difference(self._asked.values()):
-            self._asked[self._actors[rank].events.remote(self._next[rank], _POLL_SECONDS)] = rank
-        ready, _ = ray.wait(list(self._asked), num_returns=1, timeout=seconds)
-        for call in ready:
-            rank = self._asked.pop(call)
-            self._heard[rank] = time.monotonic()
-            try:
-                end, events = ray.get(call)
-            except RayActorError as gone:
-                self._open.discard(rank)
-                yield rank, gone
-                continue
-            for number, event in enumerate(events, end - len(events)):
-                self._next[rank] = number + 1
-                if event["kind"] in ("ended", "failed"):
-                    self._open.discard(rank)
-                yield rank, event
-
-    def silent(self, seconds: float) -> list[int]:
-        """Ranks that have not answered for so long; they are not asked again."""
-        now = time.monotonic()
-        ranks = [rank for rank in self._asked.values() if now - self._heard[rank] > seconds]
-        self._open.difference_update(ranks)
-        self._asked = {call: rank for call, rank in self._asked.items() if rank not in ranks}
-        return ranks
+                    cluster.give_back(self._group, self._news)

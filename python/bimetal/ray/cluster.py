@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from bimetal.ray.failure import error
+from bimetal.ray.head import News
 from bimetal.ray.worker_request import ACCELERATORS, WorkerRequest
 
 _NODE_ID = "ray.io/node-id"
@@ -58,19 +60,16 @@ def label_matches(value: str | None, rule: str) -> bool:
     return (value in values) is wanted
 
 
-def leaving_nodes() -> set[str]:
-    """Ids of nodes that are being ended, and take no more work (Ray's drain)."""
-    from ray._private.state import state
-
-    return set(state.get_draining_nodes())
+def head_address() -> str:
+    """HOST:PORT of the head node of the cluster that this process is connected to."""
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def living_nodes(without: Collection[str] = ()) -> list[Node]:
-    """The nodes that Ray holds for alive and that are not being ended, but those of the given ids."""
+    """The nodes that Ray holds for alive, but those of the given ids."""
     nodes = []
-    leaving = leaving_nodes()
     for node in ray.nodes():
-        if node["Alive"] and node["NodeID"] not in without and node["NodeID"] not in leaving:
+        if node["Alive"] and node["NodeID"] not in without:
             offered = {name: amount for name, amount in node["Resources"].items()
                        if name == HEAD
                        or name not in _OF_NO_INTEREST and not name.startswith(("node:", "accelerator_type:"))}
@@ -100,7 +99,7 @@ def connect(address: str = "auto") -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address=address, log_to_driver=False)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as nobody:
         raise error(f"no Ray cluster answers: {nobody}. Start one with `python -m bimetal.ray up`, or name one in "
                     "RAY_ADDRESS", "system") from nobody
@@ -170,7 +169,7 @@ def _reason(request: WorkerRequest, requests: Sequence[WorkerRequest], nodes: Se
 
 
 def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], seconds: float,
-              tell: Callable[[str], None]) -> PlacementGroup:
+              tell: Callable[[str], None], news: News) -> PlacementGroup:
     """Sets the resources of all requests aside at once, so that two jobs can't each hold half of what both need.
 
     Args:
@@ -178,9 +177,10 @@ def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], secon
         without: ids of nodes not to use.
         seconds: how long to wait for other jobs to give resources back.
         tell: is told once, when there is a wait.
+        news: of the cluster, whose end ends the wait, too.
 
     Raises:
-        bimetal.Error: ``timeout``, naming what others hold.
+        bimetal.Error: ``timeout``, naming what others hold; why the cluster is over.
     """
     avoid = {_NODE_ID: f"!in({','.join(sorted(without))})"} if without else {}
     selectors: list[dict[str, str]] = [{**request.labels, **avoid} for request in requests]
@@ -191,15 +191,23 @@ def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], secon
         if group.wait(min(_SAY_AFTER, seconds)):
             return group
         tell(f"waiting up to {seconds:.0f} s for resources that others use: {_asked(requests)}; {_free()}")
-        while time.monotonic() < until:
+        while time.monotonic() < until and not news.over:
             if group.wait(min(1.0, max(0.0, until - time.monotonic()))):
                 return group
     except BaseException:
-        remove_placement_group(group)
+        give_back(group, news)
         raise
-    remove_placement_group(group)
+    give_back(group, news)
+    if news.over:
+        raise error(news.over, news.code)
     raise error(f"the cluster has the resources, but others still use them after {seconds:.0f} s: asked for "
                 f"{_asked(requests)}; {_free()}. End what runs there, or wait longer with resource_timeout=", "timeout")
+
+
+def give_back(group: PlacementGroup, news: News) -> None:
+    """What has been set aside, where there still is somebody to give it back to."""
+    if news.answers:
+        remove_placement_group(group)
 
 
 def _asked(requests: Sequence[WorkerRequest]) -> str:

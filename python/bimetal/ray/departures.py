@@ -1,15 +1,15 @@
-"""Nodes that are ended in good order while ranks of a job run there, by Ray's drain."""
+"""Nodes that are ended in good order while ranks of a job run there, by Ray's drain, or with the whole cluster."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from bimetal.ray import cluster
 from bimetal.ray.failure import AttemptFailed, Failure
+from bimetal.ray.head import News
 
-_LOOK_EVERY = 0.5  # seconds between two questions to Ray
-HAND_OVER_SECONDS = 10.0  # for a train loop's next checkpoint; a node waits some seconds longer (run_node.py)
+SAVE_SECONDS = 15.0  # that a node waits for jobs to save and leave; without any it ends at once
+_HAND_OVER_SECONDS = 10.0  # within that, for a train loop's next checkpoint
 
 
 class Departures:
@@ -17,30 +17,39 @@ class Departures:
 
     Args:
         nodes: each rank's.
+        news: of the cluster; when that is over all ranks have to leave.
+
+    Attributes:
+        ranks: those that have to leave.
+        of_all: why all of them do, if the cluster is over.
     """
 
-    def __init__(self, nodes: Sequence[str]):
+    def __init__(self, nodes: Sequence[str], news: News):
         self.ranks: set[int] = set()
+        self.of_all: str | None = None
         self._nodes = nodes
+        self._news = news
         self._since = 0.0
-        self._looked = 0.0
 
     def notice(self) -> list[int]:
-        """Ranks whose nodes have begun to leave since it was asked last; asks Ray now and then."""
-        now = time.monotonic()
-        if now - self._looked < _LOOK_EVERY:
-            return []
-        self._looked = now
-        leaving = cluster.leaving_nodes()
-        new = [rank for rank, node in enumerate(self._nodes) if node in leaving and rank not in self.ranks]
+        """Ranks that have to leave since it was asked last; all, once the cluster is over."""
+        new: list[int] = []
+        if self.of_all:
+            return new
+        self.of_all = self._news.over
+        for rank, node in enumerate(self._nodes):
+            if self.of_all or node in self._news.leaving and rank not in self.ranks:
+                new.append(rank)
         if new and not self.ranks:
-            self._since = now
+            self._since = time.monotonic()
         self.ranks.update(new)
         return new
 
-    def overdue(self) -> bool:
-        """Whether a rank that can't be told to save has had its time to do so by itself."""
-        return bool(self.ranks) and time.monotonic() - self._since > HAND_OVER_SECONDS
+    def overdue(self, stoppable: bool) -> bool:
+        """Whether the ranks have had their time to save; those that can be told to take it where the cluster lasts."""
+        if not self.ranks or stoppable and not self.of_all:
+            return False
+        return time.monotonic() - self._since > (SAVE_SECONDS if stoppable else _HAND_OVER_SECONDS)
 
     def end_of_try(self, name: str) -> AttemptFailed:
         """What ends the try, once all is saved; ``name`` is that of the first such rank."""

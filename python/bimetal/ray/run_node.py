@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -19,14 +20,16 @@ from typing import Any
 import torch
 
 import bimetal
+from bimetal.ray import node as node_process
 from bimetal.ray import token_file
+from bimetal.ray.departures import SAVE_SECONDS
 from bimetal.ray.failure import error
 
 # By its path: as a part of the package it would import torch, which no node needs before it has work.
-_RUN_NODE = f"import runpy; runpy.run_path({str(pathlib.Path(__file__).with_name('node.py'))!r}, run_name='__main__')"
+_RUN_NODE = f"import runpy; runpy.run_path({node_process.__file__!r}, run_name='__main__')"
 _START_SECONDS = 90.0
-_SAVE_SECONDS = 15  # for jobs to save and leave; a node without any ends at once
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = SAVE_SECONDS + 10.0
+_FAILURE_SECONDS = 3.0  # in which `ray start` ends if one of its processes has failed, but not if it was ended
 _STARTED = "Ray runtime started"
 _OTHER_SYSTEMS = ("darwin", "win32")
 _BIND_HERE = pathlib.Path(bimetal.__file__).parent / "ray" / "_bind_here.so"
@@ -81,7 +84,7 @@ def require_own(host: str, port: int) -> None:
 def environment(address: str, token: pathlib.Path | None) -> dict[str, str]:
     """Of the node's processes: token authentication on, no reports to Ray's makers, this package in reach, and nothing
     listening but on that address."""
-    variables = {_DRAIN: str(_SAVE_SECONDS), **os.environ, token_file.MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = {_DRAIN: str(SAVE_SECONDS), **os.environ, token_file.MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
     if token is not None:
         variables[token_file.PATH] = str(token)
     package = str(pathlib.Path(bimetal.__file__).parents[1])
@@ -119,24 +122,31 @@ def common_arguments(num_cpus: int | None, object_store_mb: int | None, resource
     return arguments
 
 
-def run(arguments: Sequence[str], variables: dict[str, str], host: str, started: Callable[[list[str]], None]) -> None:
-    """Runs a node until SIGINT or SIGTERM.
+def run(role: str, address: str, arguments: Sequence[str], variables: dict[str, str], host: str,
+        started: Callable[[list[str]], None], ending: Callable[[str], None]) -> None:
+    """Runs a node until SIGINT, SIGTERM or SIGHUP (its terminal's end), or until the head node ends.
 
     Args:
+        role: ``head``, or ``joined``.
+        address: of the head node, HOST:PORT.
         arguments: of `ray start`.
         variables: the environment.
         host: the address that it is to be found at.
         started: is called when the node is up, with what of it listens elsewhere.
+        ending: is called when it begins to end in good order, with the reason, for people.
 
     Raises:
-        bimetal.Error: ``system`` if it does not come up or ends by itself, with the last that Ray said.
+        bimetal.Error: ``system`` if it does not come up or ends by itself, with the last that Ray said; ``peer_lost`` if
+            the head node is gone.
     """
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    terminal_ends = getattr(signal, "SIGHUP", signal.SIGTERM)
+    nohup = signal.getsignal(terminal_ends) is signal.SIG_IGN
+    for number in (signal.SIGINT, signal.SIGTERM, *(() if nohup else (terminal_ends,))):
         signal.signal(number, lambda *_: stop.set())
-    node = subprocess.Popen([sys.executable, "-u", "-c", _RUN_NODE, *arguments], env=variables,
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            errors="replace", start_new_session=True)
+    node = subprocess.Popen([sys.executable, "-u", "-c", _RUN_NODE, role, address, str(SAVE_SECONDS), *arguments],
+                            env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, errors="replace", start_new_session=True)
     said: deque[str] = deque(maxlen=30)
     up = threading.Event()
     threading.Thread(target=_read, args=(node, said, up), daemon=True).start()
@@ -144,11 +154,55 @@ def run(arguments: Sequence[str], variables: dict[str, str], host: str, started:
         _wait(node, up, stop, said)
         if not stop.is_set():
             started(listening_elsewhere(host, node.pid))
-        while not stop.wait(0.5):
-            if node.poll() is not None:
-                raise error(f"the Ray node has ended with status {node.returncode}:\n" + "\n".join(said), "system")
+        why = _stay(node, stop, said)
+        ending(why or ("jobs may save and leave" if role == "joined" else
+                       "the cluster ends with it; jobs may save and leave"))
     finally:
         _end(node)
+
+
+def _stay(node: Any, stop: threading.Event, said: Sequence[str]) -> str | None:
+    """Returns when the node is to end, or why it does so by itself; bimetal.Error if that is in no good order."""
+    at_first = _of_ray(node.pid)
+    while not stop.wait(0.5):
+        if node.poll() is None and at_first <= _of_ray(node.pid):
+            continue
+        try:
+            node.wait(_FAILURE_SECONDS)
+        except subprocess.TimeoutExpired:
+            if at_first <= _of_ray(node.pid):
+                continue
+            if not any(line.startswith(node_process.LEFT) for line in list(said)):
+                return "Ray was ended on this machine, by `ray stop` perhaps"
+        time.sleep(0.2)  # for the last of what it has said
+        return _why_left(said, node.returncode)
+    return None
+
+
+def _of_ray(pid: int) -> set[str]:
+    """Names of those processes below it that no node can be without; none if it is gone."""
+    import psutil  # comes with Ray, also where it is not installed by itself
+
+    found = set()
+    try:
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    found.add(child.name())
+    except psutil.NoSuchProcess:
+        return set()
+    return found & {"raylet", "gcs_server"}
+
+
+def _why_left(said: Sequence[str], status: int) -> str:
+    """Why a node that has ended by itself did so: in good order, or else bimetal.Error."""
+    for line in list(said):
+        if line.startswith(node_process.LEFT):
+            why = line.removeprefix(node_process.LEFT)
+            if why.startswith(node_process.ENDED):
+                return why.removeprefix(node_process.ENDED)
+            raise error(why.removeprefix(node_process.GONE), "peer_lost")
+    raise error(f"the Ray node has ended with status {status}:\n" + "\n".join(said), "system")
 
 
 def listeners(pid: int) -> list[tuple[str, int, str]]:

@@ -8,10 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import ray
+from ray.exceptions import RayError
+
 from bimetal.ray import cluster
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.checkpoints import Checkpoints, newest_in
 from bimetal.ray.failure import AttemptFailed, error
+from bimetal.ray.head import News
 from bimetal.ray.result import Event, Restart, Result, print_event
 from bimetal.ray.target import JobFile, TrainLoop
 from bimetal.ray.worker_request import WorkerRequest, parse_all
@@ -95,14 +99,25 @@ class Trainer:
         """
         cluster.connect()
         checkpoints = Checkpoints(self._storage, self._target.keep(), self._shared, self._resume)
+        with News(cluster.head_address()) as news:
+            try:
+                return self._fit(checkpoints, news)
+            except RayError:
+                _require(news, checkpoints)
+                raise
+            finally:
+                if news.over:
+                    ray.shutdown()  # Ray would end this process a minute later
+
+    def _fit(self, checkpoints: Checkpoints, news: News) -> Result:
         restarts: list[Restart] = []
         suspects: dict[str, float] = {}  # nodes that did not answer, until when they are not used
         failures, failed_at = 0, 0.0
         cause: str | None = None  # of the failure that is to be survived just now
         while True:
             try:
-                requests = self._choose(suspects, first=cause is None)
-                with Attempt(requests, self._servers, suspects, self._resource_timeout, self._notice) as attempt:
+                requests = self._choose(suspects, news, checkpoints, first=cause is None)
+                with Attempt(requests, self._servers, suspects, self._resource_timeout, self._notice, news) as attempt:
                     checkpoints.begin_attempt(attempt)
                     self._target.start(attempt, attempt.places(), attempt.make_token(), checkpoints)
                     if cause is not None:
@@ -112,6 +127,7 @@ class Trainer:
                     self._follow(attempt, checkpoints)
                     return self._result(attempt, checkpoints, restarts)
             except AttemptFailed as failed:
+                _require(news, checkpoints)
                 now = time.monotonic()
                 failed_at = failed_at if cause is not None else now  # another try may have failed to start
                 cause = self._after(failed, failures, checkpoints)
@@ -120,8 +136,7 @@ class Trainer:
 
     def _after(self, failed: AttemptFailed, survived: int, checkpoints: Checkpoints) -> str:
         """What to do about a failure: the cause, to go on with, or the error that ends it all."""
-        cause = failed.cause
-        where = f"\n  Last checkpoint: {checkpoints.newest}; go on with resume=" if checkpoints.newest else ""
+        cause, where = failed.cause, _where(checkpoints)
         if not failed.worth_another_try:
             raise error(cause.text + where, cause.code, cause.rank) from None
         if survived >= self._max_failures and not failed.in_order:
@@ -131,14 +146,16 @@ class Trainer:
         self._notice(f"{cause.text}; going on {begin}")
         return cause.text
 
-    def _choose(self, suspects: dict[str, float], first: bool) -> list[WorkerRequest]:
+    def _choose(self, suspects: dict[str, float], news: News, checkpoints: Checkpoints,
+                first: bool) -> list[WorkerRequest]:
         """The workers that the cluster can hold now; waits for nodes to come back, but not before the first try."""
         until = time.monotonic() + (0.0 if first else self._resource_timeout)
         told = False
         while True:
+            _require(news, checkpoints)
             for node in [node for node, end in suspects.items() if end < time.monotonic()]:
                 del suspects[node]
-            nodes = cluster.living_nodes(suspects)
+            nodes = cluster.living_nodes({*suspects, *news.leaving})
             requests = cluster.with_gpus([*self._servers, *self._requests], nodes)
             fitting = [requests[index] for index in cluster.what_fits(requests, nodes)]
             workers = [request for request in fitting if request.role == "worker"]
@@ -188,6 +205,16 @@ class Trainer:
 
     def _notice(self, text: str) -> None:
         self._on_event(Event("notice", None, f"bimetal.ray: {text}"))
+
+
+def _require(news: News, checkpoints: Checkpoints) -> None:
+    """bimetal.Error if the cluster is over: another try would not help."""
+    if over := news.verdict():
+        raise error(over + _where(checkpoints), news.code) from None
+
+
+def _where(checkpoints: Checkpoints) -> str:
+    return f"\n  Last checkpoint: {checkpoints.newest}; go on with resume=" if checkpoints.newest else ""
 
 
 def _workers(count: int) -> str:

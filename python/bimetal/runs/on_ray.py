@@ -18,6 +18,7 @@ from bimetal import _build
 from bimetal._errors import Error
 from bimetal.ray import cluster, driver
 from bimetal.ray.cluster import Node
+from bimetal.ray.head import News
 from bimetal.ray.worker_request import ACCELERATORS, WorkerRequest, parse
 from bimetal.runs import folders
 from bimetal.runs.remote import Parcel, pack, work
@@ -46,13 +47,16 @@ class RayHost:
         tell: is told what people have to know.
 
     Raises:
-        bimetal.Error: ``unsupported`` for resources that no node offers, ``system`` if no cluster answers.
+        bimetal.Error: ``unsupported`` for resources that no node offers, ``system`` if no cluster answers; while runs
+            are heard of, ``aborted`` or ``peer_lost`` if the cluster ends.
     """
 
     def __init__(self, workers: Sequence[str], address: str | None, tell: Callable[[str], None]):
         asked = [parse(_request(worker)) for worker in workers]
         cluster.connect(driver.with_port(*driver.split_port(address)) if address else "auto")
-        nodes = cluster.living_nodes()
+        self._news = News(cluster.head_address())
+        self._news.look()
+        nodes = cluster.living_nodes(self._news.leaving)
         requests = cluster.with_gpus(asked or _all_of(nodes), nodes)
         if not requests:
             raise Error("the cluster's nodes offer no accelerators and no CPUs: name with --worker what to use",
@@ -62,13 +66,17 @@ class RayHost:
         self.devices = [_device(requests[index], node) for index, node in cluster.placed(requests, nodes).items()]
         self._tell = tell
         self._tasks: dict[str, _Task] = {}
+        self._told_of_end = False
 
     def __enter__(self) -> RayHost:
+        self._news.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for task in self._tasks.values():
-            ray.cancel(task.events, force=True)
+        self._news.__exit__()
+        if self._news.answers:
+            for task in self._tasks.values():
+                ray.cancel(task.events, force=True)
         ray.shutdown()
 
     def start(self, run: Run, device: Device) -> None:
@@ -82,6 +90,9 @@ class RayHost:
         self._tasks[run.name] = _Task(run, device, events, time.monotonic())
 
     def hear(self, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
+        if not self._told_of_end and (over := self._news.over):
+            self._told_of_end = True  # what still runs may be heard of until its end
+            raise Error(over, self._news.code)
         until = time.monotonic() + seconds
         while self._tasks:
             by_events = {task.events: task for task in self._tasks.values()}
@@ -102,7 +113,7 @@ class RayHost:
         yield from self._overdue()
 
     def stop(self, run: Run) -> None:
-        if task := self._tasks.get(run.name):
+        if self._news.answers and (task := self._tasks.get(run.name)):
             ray.cancel(task.events)
 
     def _next(self, task: _Task) -> dict[str, Any]:
@@ -114,6 +125,8 @@ class RayHost:
         except RayTaskError as failed:
             return {"kind": "failed", "text": _cause(failed), "code": "internal"}
         except (RayError, GetTimeoutError) as gone:
+            if over := self._news.verdict():
+                raise Error(over, self._news.code) from gone
             lost = not self._answers(task.device.where[1])
             what = "its node is gone" if lost else f"its process on the node is gone: {type(gone).__name__}"
             return {"kind": "failed", "text": what, "code": "peer_lost", "lost": lost}
@@ -143,7 +156,7 @@ class RayHost:
                             "node does not answer"})
 
     def _answers(self, node: Node) -> bool:
-        if all(node.id != living.id for living in cluster.living_nodes()):
+        if all(node.id != living.id for living in cluster.living_nodes(self._news.leaving)):
             return False
         here = NodeAffinitySchedulingStrategy(node.id, soft=False)
         ping = ray.remote(_pong).options(num_cpus=0, max_retries=0, scheduling_strategy=here).remote()
