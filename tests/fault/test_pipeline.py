@@ -112,6 +112,8 @@ class Pipeline(SameEnds):
                 ({"mesh__stages": 4, "model__name": "linear"}, 4, 2, "cannot be cut into 4 pieces"),
                 ({"mesh__stages": 2, "mesh__schedule": "interleaved", "mesh__chunks": 1, "mesh__micro_batches": 3}, 2, 2,
                  "2 or 4 would"),
+                ({"mesh__stages": 2, "mesh__micro_batches": 33}, 4, 2, "take 32 at most"),
+                ({"mesh__stages": 2, "mesh__micro_batches": 65}, 2, 3, "take train.global_batch at most"),
                 ({"mesh__stages": "auto", "mesh__replicas": 3}, 2, 2, "leave mesh.replicas out"),
                 ({"mesh__stages": 2, "zero__level": 3, "mesh__schedule": "interleaved"}, 2, 3, "or zero.level = 1"),
                 ({"mesh__stages": 2, "compression__gradients": "int8"}, 2, 3, "compression.gradients")):

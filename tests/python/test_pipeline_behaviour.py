@@ -60,10 +60,11 @@ class Slow(nn.Module):
         return self.layer(x)
 
 
-def measured():
+def measured(micro_batches=None):
     model = nn.Sequential(*[Slow() for _ in range(10)])
     sample = (torch.ones(2, 4), torch.ones(2, 4))
-    staged = bimetal.pipeline.stages(model, sample=sample, loss_sum=lambda outputs, targets: (outputs - targets).square().sum())
+    staged = bimetal.pipeline.stages(model, sample=sample, micro_batches=micro_batches,
+                                     loss_sum=lambda outputs, targets: (outputs - targets).square().sum())
     untouched = all(parameter.grad is None for parameter in model.parameters())
     loss = staged.forward_backward(sample[0], targets=sample[1])
     return staged.begins, untouched, loss.isfinite().item()
@@ -248,6 +249,9 @@ class Behaviour(unittest.TestCase):
             self.assertEqual(begins, results[0][0])
             self.assertIn(begins[1], (7, 8, 9))
             self.assertTrue(untouched and finite)
+
+    def test_with_one_micro_batch_a_slow_device_gets_no_more_than_it_must(self):
+        self.assertEqual([begins for begins, *_ in ranks.on_ranks(2, measured, 1)], [[0, 9]] * 2)
 
     def test_a_batch_that_fails_on_one_stage(self):
         self.assertEqual(ranks.on_ranks(3, failing), [True] * 3)

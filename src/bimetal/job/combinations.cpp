@@ -286,6 +286,11 @@ constexpr Combination kImpossible[] = {
      "train.deterministic with mesh.stages needs mesh.cuts: cuts that follow from measured speed "
      "may "
      "be others in the next run"},
+    {[](const Asked& asked) {
+       return asked.stages() && asked.job.mesh.micro_batches > asked.job.train.global_batch;
+     },
+     "mesh.micro_batches is more than train.global_batch: so many pieces of a step would have no "
+     "sample; take train.global_batch at most, divided by the replicas of a stage"},
     {[](const Asked& asked) { return asked.open() && !asked.job.mesh.cuts.empty(); },
      "mesh.stages and mesh.tensor = \"auto\" choose mesh.cuts as well: leave them out, or give "
      "both "

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/stopwatch.h"
@@ -17,7 +18,7 @@ constexpr std::uint64_t kSmallestBuffer = 256 << 10;
 constexpr std::uint64_t kFirstBuffer = 1 << 20;
 constexpr std::uint64_t kLargestBuffer = 64 << 20;
 constexpr int kPairLatencyRuns = 15, kPairRuns = 3;
-constexpr std::uint64_t kPairBytes = 1 << 20;
+constexpr std::uint64_t kPairFirstBytes = 128 << 10, kPairBytes = 1 << 20;
 constexpr std::uint64_t kProbeTag = 0x70726f6265;  // "probe"
 constexpr double kLongEnough = 0.05;               // seconds: a larger buffer would not tell more
 
@@ -61,29 +62,36 @@ double round_trip(comm::Group& group, int from, int to, std::uint64_t bytes, int
   return least;
 }
 
+LinkSpeed pair_speed(comm::Group& group, int from, int to) {
+  // All know what it took, so that all know whether more is sent.
+  const auto seconds_of = [&](std::uint64_t bytes, int runs) {
+    return slowest(group, round_trip(group, from, to, bytes, runs));
+  };
+  const double few = seconds_of(sizeof(float), kPairLatencyRuns);
+  auto bytes = kPairFirstBytes;
+  double many = seconds_of(bytes, kPairRuns);
+  if (many < kLongEnough) many = seconds_of(bytes = kPairBytes, kPairRuns);
+  const double small = std::min(few, many / 2), large = many - small;
+  if (large <= 0) return {};
+  return {.latency_s = small / 2, .bytes_per_s = static_cast<double>(bytes) / large};
+}
+
 }  // namespace
 
+std::vector<LinkSpeed> probe_pairs(comm::Group group, std::span<const RankPair> pairs) {
+  std::vector<LinkSpeed> speeds;
+  for (const auto& [from, to] : pairs) {
+    speeds.push_back(from == to ? LinkSpeed() : pair_speed(group, from, to));
+  }
+  return speeds;
+}
+
 std::vector<LinkSpeed> probe_pairs(comm::Group group) {
-  const int ranks = group.size();
-  std::vector<double> seconds(2 * static_cast<std::size_t>(ranks) *
-                              static_cast<std::size_t>(ranks));
-  for (int from = 0; from < ranks; ++from) {
-    for (int to = 0; to < ranks; ++to) {
-      if (from == to) continue;
-      const auto at = 2 * static_cast<std::size_t>(from * ranks + to);
-      seconds[at] = round_trip(group, from, to, sizeof(float), kPairLatencyRuns);
-      seconds[at + 1] = round_trip(group, from, to, kPairBytes, kPairRuns);
-      group.barrier().wait();
-    }
+  std::vector<RankPair> pairs;
+  for (int from = 0; from < group.size(); ++from) {
+    for (int to = 0; to < group.size(); ++to) pairs.emplace_back(from, to);
   }
-  group.all_reduce(comm::buffer(std::span(seconds)), comm::ReduceOp::max).wait();
-  std::vector<LinkSpeed> pairs(seconds.size() / 2);
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const double small = std::min(seconds[2 * i], seconds[2 * i + 1] / 2);
-    const double large = seconds[2 * i + 1] - small;
-    if (large > 0) pairs[i] = {small / 2, static_cast<double>(kPairBytes) / large};
-  }
-  return pairs;
+  return probe_pairs(std::move(group), pairs);
 }
 
 LinkSpeed probe_link(comm::Group group, std::uint64_t gradient_bytes) {

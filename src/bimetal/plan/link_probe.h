@@ -2,6 +2,8 @@
 // Measures the link between a group's ranks by what training does on it: all-reduces.
 
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -14,8 +16,14 @@ namespace bimetal::plan {
 /// slowest rank saw them: the same figures on every rank. Zeros in a world of one. Collective.
 LinkSpeed probe_link(comm::Group group, std::uint64_t gradient_bytes);
 
-/// Every ordered pair, one after the other, by messages there and back: [from · n + to]. Each
-/// direction has the latency of half a round trip. The same figures on every rank. Collective.
+/// The way from one rank to another.
+using RankPair = std::pair<int, int>;
+
+/// Of each of these pairs, one after the other, by messages there and back, on a slow link by
+/// shorter ones. Each direction has the latency of half a round trip. Zeros from a rank to itself.
+/// The same figures on every rank. Collective; all ranks give the same pairs.
+std::vector<LinkSpeed> probe_pairs(comm::Group group, std::span<const RankPair> pairs);
+/// Every ordered pair: [from · n + to].
 std::vector<LinkSpeed> probe_pairs(comm::Group group);
 
 }  // namespace bimetal::plan

@@ -25,7 +25,7 @@
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/unit.h"
 #include "bimetal/train/piece_states.h"
-#include "bimetal/train/pipeline/unit_costs.h"
+#include "bimetal/train/pipeline/choose_cuts.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {

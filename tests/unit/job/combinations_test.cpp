@@ -96,6 +96,12 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_EQ(refusal({"compression.activations=bfloat16", "mesh=auto", "train.dtype=float64"}), "");
   EXPECT_THAT(refusal({"mesh.stages=2", "train.recompute=auto"}), HasSubstr("recompute"));
   EXPECT_THAT(refusal({"mesh.stages=2", "train.deterministic=true"}), HasSubstr("mesh.cuts"));
+  EXPECT_EQ(refusal({"mesh.stages=2", "mesh.micro_batches=32", "train.global_batch=32"}), "");
+  EXPECT_EQ(refusal({"mesh.micro_batches=33", "train.global_batch=32"}), "") << "nothing is cut";
+  for (const char* const stages : {"mesh.stages=2", "mesh.stages=auto"}) {
+    EXPECT_THAT(refusal({stages, "mesh.micro_batches=33", "train.global_batch=32"}),
+                HasSubstr("take train.global_batch at most"));
+  }
   EXPECT_EQ(refusal({"mesh.stages=auto", "zero.level=2"}), "");
   EXPECT_THAT(refusal({"mesh.stages=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"mesh.stages=auto", "mesh.cuts=[2]"}), HasSubstr("leave them out"));

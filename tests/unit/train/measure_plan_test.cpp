@@ -178,5 +178,23 @@ TEST(LinkProbe, ThereIsNoLinkInAWorldOfOne) {
   });
 }
 
+TEST(LinkProbe, OfSomePairsRanksAgree) {
+  const std::vector<plan::RankPair> pairs = {{0, 2}, {2, 0}, {1, 1}};
+  std::vector<std::vector<plan::LinkSpeed>> links(3);
+  bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
+    links[static_cast<std::size_t>(rank)] = plan::probe_pairs(group, pairs);
+  });
+  for (const auto& of_rank : links) {
+    ASSERT_EQ(of_rank.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(of_rank[i].latency_s, links[0][i].latency_s);
+      EXPECT_EQ(of_rank[i].bytes_per_s, links[0][i].bytes_per_s);
+    }
+  }
+  EXPECT_GT(links[0][0].bytes_per_s, 1e3);
+  EXPECT_GT(links[0][1].latency_s, 0.0);
+  EXPECT_EQ(links[0][2].bytes_per_s, 0.0) << "from a rank to itself";
+}
+
 }  // namespace
 }  // namespace bimetal::train

@@ -13,6 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/pipeline/description.h"
+#include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::pipeline {
@@ -26,6 +27,7 @@ constexpr int kDescription = 63;  // parts of a message; values count from 0
 std::uint64_t tag_of(const MessageName& name, int part) {
   auto tag = static_cast<std::uint64_t>(name.step);
   tag = tag << 12 | static_cast<std::uint64_t>(name.piece);
+  static_assert(schedule::kMostMicroBatches == 1 << 16);
   tag = tag << 16 | static_cast<std::uint64_t>(name.micro_batch);
   tag = tag << 1 | static_cast<std::uint64_t>(name.forward);
   return tag << 6 | static_cast<std::uint64_t>(part);

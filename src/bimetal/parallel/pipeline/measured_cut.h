@@ -11,8 +11,8 @@
 namespace bimetal::parallel::pipeline {
 
 /// The unit that each of `pieces` pieces begins with, so that a step of a pipeline of `shape` is
-/// shortest, and each fits, as far as `fitting` knows. `micro_batches`: 0 where that is not known.
-/// Errors: cut()'s.
+/// shortest, and each fits, as far as `fitting` knows. `micro_batches`: of which `measured` is one,
+/// in a step; 0 where that is not known: four for each rank of the pipeline. Errors: cut()'s.
 std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
                                       std::size_t pieces, int micro_batches,
                                       const schedule::FittingEnds& fitting = {});

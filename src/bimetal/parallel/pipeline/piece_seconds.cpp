@@ -25,7 +25,7 @@ std::vector<double> dealt_parts(const MeshShape& shape, std::span<const double> 
 
 std::vector<std::vector<double>> piece_seconds(const MeasuredUnits& measured,
                                                const MeshShape& shape, std::size_t pieces) {
-  const auto& [all, units, parts, dealt] = measured;
+  const auto& [all, units, parts, dealt, send] = measured;
   const auto whole = std::reduce(parts.begin(), parts.end());
   const auto of_stage = shape.even() ? std::vector<double>() : dealt_parts(shape, dealt);
   const bool by_speed = !shape.even() && of_stage.empty();

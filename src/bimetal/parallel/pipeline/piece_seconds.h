@@ -16,6 +16,8 @@ struct MeasuredUnits {
   /// Weights of all ranks, by which those of an uneven stage get its micro-batches; empty: each as
   /// many as it is fast.
   std::vector<double> dealt = {};
+  /// Seconds in which a micro-batch crosses each cut, by piece: as CutProblem::send has them.
+  std::vector<std::vector<double>> send = {};
 };
 
 /// By piece, of each unit: the seconds of the slowest of its stage's ranks, of which each computes

@@ -20,7 +20,7 @@ void require_rows(const std::vector<std::vector<double>>& rows, std::size_t stag
   if (!even) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("cutting {} units into {} stages: {} must have a number for each of "
-                            "both",
+                            "both (send: of stages but the last)",
                             units, stages, what));
   }
 }
@@ -70,7 +70,7 @@ class Cutter {
                               units_, stages_, units_));
     }
     require_rows(problem_.seconds, stages_, units_, "seconds");
-    if (!problem_.send.empty()) require_rows({problem_.send}, 1, units_, "send");
+    if (!problem_.send.empty()) require_rows(problem_.send, stages_ - 1, units_, "send");
   }
 
   void require_ends(std::size_t answered, std::size_t begin) const {
@@ -87,8 +87,9 @@ class Cutter {
 
   /// Seconds of a stage that has the units [begin, end).
   double length(std::size_t stage, std::size_t begin, std::size_t end) const {
-    const bool sends = end < units_ && !problem_.send.empty();
-    return seconds_[stage][end] - seconds_[stage][begin] + (sends ? problem_.send[end - 1] : 0);
+    const bool sends = stage < problem_.send.size();
+    return seconds_[stage][end] - seconds_[stage][begin] +
+           (sends ? problem_.send[stage][end - 1] : 0);
   }
 
   /// Whether one before it is as fast, and has the same room.

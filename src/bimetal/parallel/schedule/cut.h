@@ -16,9 +16,9 @@ struct CutProblem {
   /// seconds[stage][unit]: forward and backward of a micro-batch on that stage's device. All of one
   /// length, at least as many units as stages.
   std::vector<std::vector<double>> seconds;
-  /// send[unit]: seconds in which a micro-batch crosses the cut behind that unit, both ways. Empty:
-  /// none.
-  std::vector<double> send = {};
+  /// send[stage][unit], of each stage but the last: seconds in which a micro-batch crosses the cut
+  /// behind that unit to the next stage, and its gradient comes back. Empty: none.
+  std::vector<std::vector<double>> send = {};
   FittingEnds fitting = {};  ///< empty: nothing is known of memory
   int micro_batches = 1;
 };

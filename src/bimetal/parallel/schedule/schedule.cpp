@@ -125,6 +125,12 @@ void require_possible(Kind kind, const Shape& shape) {
                     "must be at least 1",
                     stages, micro_batches, chunks));
   }
+  if (micro_batches > kMostMicroBatches) {
+    refuse(
+        fmt::format("a step of {} micro-batches: {} at most can be told apart; take micro-batches "
+                    "of more samples each, or smaller steps",
+                    micro_batches, kMostMicroBatches));
+  }
   if (kind != Kind::interleaved && chunks != 1) {
     refuse(
         fmt::format("schedule \"{}\" has one piece of the model per stage, not {}: take "

@@ -58,9 +58,13 @@ struct Shape {
   }
 };
 
+/// Of a step: messages between stages have so many numbers for them.
+inline constexpr int kMostMicroBatches = 1 << 16;
+
 /// What can be run: Error(InvalidArgument) that says what could, unless stages, micro_batches and
-/// chunks are at least 1, chunks is 1 but for interleaved, and with interleaved micro_batches is a
-/// multiple of stages and there are no windows.
+/// chunks are at least 1, micro_batches is at most kMostMicroBatches, chunks is 1 but for
+/// interleaved, and with interleaved micro_batches is a multiple of stages and there are no
+/// windows.
 void require_possible(Kind kind, const Shape& shape);
 
 /// Micro-batches that `kind` can run, nearest to `wanted` and not below it.

@@ -179,18 +179,21 @@ class Chooser {
     return stages;
   }
 
-  /// Which stages a cut lies between is not known yet: the slowest link counts.
-  std::vector<double> sends(std::size_t units) const {
-    std::vector<double> seconds(units, 0.0);
-    std::map<std::pair<double, double>, double> known;  // most units give as much
-    for (std::size_t u = 0; u + 1 < units; ++u) {
-      const auto& output = input_.facts.front().units[u].output;
-      const auto [place, fresh] = known.try_emplace({output.fixed, output.per_sample}, 0.0);
-      for (std::size_t s = 0; fresh && s + 1 < layout_.size(); ++s) {
-        const auto [forward, backward] = crossing(input_, cluster_, choice_, s, u);
-        place->second = std::max(place->second, forward + backward);
+  /// By stage but the last, behind each unit.
+  std::vector<std::vector<double>> sends(std::size_t units) const {
+    std::vector<std::vector<double>> seconds;
+    for (std::size_t s = 0; s + 1 < layout_.size(); ++s) {
+      auto& of_stage = seconds.emplace_back(units, 0.0);
+      std::map<std::pair<double, double>, double> known;  // most units give as much
+      for (std::size_t u = 0; u + 1 < units; ++u) {
+        const auto& output = input_.facts.front().units[u].output;
+        const auto [place, fresh] = known.try_emplace({output.fixed, output.per_sample}, 0.0);
+        if (fresh) {
+          const auto [forward, backward] = crossing(input_, cluster_, choice_, s, u);
+          place->second = forward + backward;
+        }
+        of_stage[u] = place->second;
       }
-      seconds[u] = place->second;
     }
     return seconds;
   }

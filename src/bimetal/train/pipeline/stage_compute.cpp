@@ -153,8 +153,8 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
   if (!result.error || given_up_elsewhere(result.error)) return outcome;
   outcome.error =
       without_memory_for(options_.device, [&] { std::rethrow_exception(std::move(result.error)); });
-  outcome.fit =
-      !missing && count < samples ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
+  const bool finer = count < samples && 2 * count <= parallel::schedule::kMostMicroBatches;
+  outcome.fit = !missing && finer ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
   return outcome;
 }
 

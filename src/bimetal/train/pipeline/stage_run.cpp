@@ -1,8 +1,11 @@
 #include "bimetal/train/pipeline/stage_run.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
 
 namespace bimetal::train {
 
@@ -31,19 +34,56 @@ StageOptions options_of(const job::JobConfig& job, const UnitProbe& probe) {
           .timeout = milliseconds_of(job.parallel.timeout_s)};
 }
 
-/// Of large models whose tensors are whole.
-std::optional<StageNeeds> measure_needs(const job::JobConfig& job, const parallel::Mesh& mesh,
-                                        const task::Task& task, const UnitProbe& probe,
-                                        std::int64_t batch, MemoryCheck& memory,
-                                        progress::Observer& observer) {
+/// In how many micro-batches the samples of a step go through a pipeline.
+struct MicroBatches {
+  std::int64_t samples;
+  int count;
+
+  std::int64_t at_once() const { return (samples + count - 1) / count; }
+};
+
+/// What is asked for has samples for every micro-batch; what is chosen may be rounded up.
+void require_samples(const job::JobConfig& job, const parallel::MeshShape& shape,
+                     const MicroBatches& step) {
+  const auto asked = job.mesh.micro_batches;
+  if (asked <= step.samples) return;
+  const auto stages = static_cast<std::int64_t>(shape.stages);
+  const auto grain = job.mesh.schedule == "interleaved" ? stages : 1;
+  const auto most = step.samples / grain * grain;
+  const auto replicas = shape.even() ? shape.replicas : 1;
+  const auto fewer = most > 0 ? fmt::format("take {} at most, or ", most) : std::string();
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("mesh.micro_batches = {}, and {} {} samples of a step "
+                          "(train.global_batch = {}), so that some would be empty: {}a "
+                          "train.global_batch of at least {}",
+                          asked, replicas > 1 ? "each replica gets about" : "there are",
+                          step.samples, job.train.global_batch, fewer, asked * replicas));
+}
+
+MicroBatches micro_batches_of_step(const job::JobConfig& job, const parallel::Mesh& mesh,
+                                   const task::Task& task, const StageOptions& options) {
   const auto& shape = mesh.shape();
+  const auto samples = samples_of_pipeline(shape, job.train.global_batch);
+  const MicroBatches step{
+      samples, micro_batches_of(options, shape, agreed_limit(mesh, task, options), samples)};
+  parallel::schedule::require_possible(
+      options.schedule, {.stages = shape.stages,
+                         .micro_batches = step.count,
+                         .chunks = options.chunks,
+                         .windows = shape.even() ? std::vector<int>() : mesh.widths()});
+  require_samples(job, shape, step);
+  return step;
+}
+
+/// Of large models whose tensors are whole.
+std::optional<StageNeeds> measure_needs(const job::JobConfig& job,
+                                        const parallel::MeshShape& shape, const UnitProbe& probe,
+                                        int micro_batches, std::int64_t batch, MemoryCheck& memory,
+                                        progress::Observer& observer) {
   if (shape.tensor > 1) return std::nullopt;
   auto measured = memory.measure(probe.precision, batch, observer);
   if (!measured) return std::nullopt;
-  const auto options = options_of(job, probe);
-  const auto samples = samples_of_pipeline(shape, job.train.global_batch);
-  return StageNeeds(std::move(*measured), job, shape,
-                    micro_batches_of(options, shape, agreed_limit(mesh, task, options), samples));
+  return StageNeeds(std::move(*measured), job, shape, micro_batches);
 }
 
 }  // namespace
@@ -52,10 +92,13 @@ StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel:
                       const task::Task& task, UnitProbe probe, std::int64_t batch,
                       MemoryCheck& memory, progress::Observer& observer) {
   if (job.mesh.stages == 1) return {};
-  const auto needs = measure_needs(job, *mesh, task, probe, batch, memory, observer);
+  const auto& shape = mesh->shape();
+  const auto step = micro_batches_of_step(job, *mesh, task, options_of(job, probe));
+  const auto needs = measure_needs(job, shape, probe, step.count, batch, memory, observer);
   probe.by_units = needs.has_value();
-  auto cuts = choose_cuts(job, mesh->world(), mesh->shape(), task, probe, needs ? &*needs : nullptr,
-                          observer);
+  probe.samples = step.at_once();
+  auto cuts = choose_cuts(job, mesh->world(), shape, task, probe, step.count,
+                          needs ? &*needs : nullptr, observer);
   if (needs) {
     if (const auto text = needs->lacking(cuts.begins)) memory.refuse(*text, observer);
     memory.take_plan(needs->planned(cuts.begins));

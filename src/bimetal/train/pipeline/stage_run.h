@@ -10,6 +10,7 @@
 #include "bimetal/progress/report.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/measure/memory_check.h"
+#include "bimetal/train/pipeline/choose_cuts.h"
 #include "bimetal/train/pipeline/stage_compute.h"
 #include "bimetal/train/pipeline/unit_costs.h"
 #include "bimetal/train/trained_model.h"
@@ -18,8 +19,9 @@ namespace bimetal::train {
 
 /// The stages of `mesh` (as make_mesh() has it) and their cuts, which of large models memory has a
 /// say in; nothing of a job with one stage. `batch`: weight of a global batch; what is planned
-/// becomes the plan of `memory`. Collective. Errors: those of choose_cuts() and
-/// MemoryCheck::refuse(), the same on every rank.
+/// becomes the plan of `memory`. Collective. Errors: InvalidArgument for micro-batches that the
+/// schedule cannot run, or more of them (mesh.micro_batches) than a pipeline has samples; those of
+/// choose_cuts() and MemoryCheck::refuse(). The same on every rank.
 StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
                       const task::Task& task, UnitProbe probe, std::int64_t batch,
                       MemoryCheck& memory, progress::Observer& observer);

@@ -31,5 +31,20 @@ TEST(MeasuredCut, ReplicasOfTheirOwnNumberShareAStage) {
       ElementsAre(0, 5));
 }
 
+// Layer by layer a unit on the slow device costs what it takes more there, and saves nothing.
+TEST(MeasuredCut, WithOneMicroBatchTheSlowDeviceGetsNoMoreThanItMust) {
+  MeasuredUnits measured{.seconds = std::vector<double>(12, 1), .units = 12};
+  measured.seconds.insert(measured.seconds.end(), 12, 3);
+  EXPECT_THAT(measured_cut(measured, {.stages = 2}, 2, 1), ElementsAre(0, 11));
+  EXPECT_THAT(measured_cut(measured, {.stages = 2}, 2, 16), ElementsAre(0, 9));
+  EXPECT_THAT(measured_cut(measured, {.stages = 2}, 2, 0), ElementsAre(0, 9));
+}
+
+TEST(MeasuredCut, ASlowLinkIsCrossedWhereLessIsSent) {
+  auto measured = ten_units({1, 1});
+  measured.send = {{8, 8, 8, 8, 8, 8, 1, 1, 1, 1}};
+  EXPECT_THAT(measured_cut(measured, {.stages = 2}, 2, 8), ElementsAre(0, 7));
+}
+
 }  // namespace
 }  // namespace bimetal::parallel::pipeline

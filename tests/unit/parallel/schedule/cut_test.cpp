@@ -39,7 +39,7 @@ TEST(Cut, FollowsTheSpeedsOfUnlikeDevices) {
 
 TEST(Cut, AvoidsExpensiveCutsAndKeepsToMemory) {
   const CutProblem dear{
-      .seconds = {{1, 1, 1, 1}, {1, 1, 1, 1}}, .send = {0, 9, 0, 0}, .micro_batches = 8};
+      .seconds = {{1, 1, 1, 1}, {1, 1, 1, 1}}, .send = Rows{{0, 9, 0, 0}}, .micro_batches = 8};
   EXPECT_NE(cut(dear).begins, (Begins{0, 2}));
   const Rows units(2, std::vector<double>(4, 10));
   CutProblem small{.seconds = {{1, 1, 1, 1}, {1, 1, 1, 1}},
@@ -54,6 +54,21 @@ TEST(Cut, AvoidsExpensiveCutsAndKeepsToMemory) {
     EXPECT_EQ(error.code(), ErrorCode::OutOfMemory);
     EXPECT_THAT(error.what(), HasSubstr("4 units into 2 stages fits"));
   }
+}
+
+// Of three like stages the last is the one that is far away.
+TEST(Cut, AWayBetweenTwoStagesCountsForTheseAlone) {
+  const Rows units(3, std::vector<double>(6, 1));
+  const std::vector<double> near(6, 0), far = {5, 5, 5, 0.5, 5, 5};
+  const CutProblem last{.seconds = units, .send = {near, far}, .micro_batches = 8};
+  EXPECT_EQ(cut(last).begins, (Begins{0, 2, 4}));
+  const CutProblem first{.seconds = units, .send = {far, near}, .micro_batches = 8};
+  EXPECT_EQ(cut(first).begins, (Begins{0, 4, 5}));
+}
+
+TEST(Cut, RefusesSendsOfTooFewStages) {
+  const Rows units(3, std::vector<double>(6, 1));
+  EXPECT_THROW(cut({.seconds = units, .send = Rows(1, std::vector<double>(6))}), Error);
 }
 
 TEST(Cut, RefusesMoreStagesThanUnits) {
@@ -103,7 +118,7 @@ double by_trying(const CutProblem& problem, const Rows& bytes, const std::vector
     bool fits = true;
     for (std::size_t s = 0; s < stages; ++s) {
       const auto end = s + 1 < stages ? begins[s + 1] : units;
-      double seconds = end < units ? problem.send[end - 1] : 0, needed = 0;
+      double seconds = s + 1 < stages ? problem.send[s][end - 1] : 0, needed = 0;
       for (auto u = begins[s]; u < end; ++u) {
         seconds += problem.seconds[s][u];
         needed += bytes[s][u];
@@ -126,13 +141,13 @@ TEST(Cut, IsTheBestOfAll) {
   };
   for (int i = 0; i < 300; ++i) {
     const auto stages = 1 + random() % 4, units = stages + random() % 6;
-    CutProblem problem{.send = row(units, 0, 4),
-                       .micro_batches = 1 + static_cast<int>(random() % 9)};
+    CutProblem problem{.micro_batches = 1 + static_cast<int>(random() % 9)};
     const auto memory = row(stages, 20, 60);
     Rows bytes;
     for (std::size_t s = 0; s < stages; ++s) {
       problem.seconds.push_back(row(units, 1, 9));
       bytes.push_back(row(units, 1, 9));
+      if (s > 0) problem.send.push_back(row(units, 0, 4));
     }
     problem.fitting = fitting_by(bytes, memory);
     const double best = by_trying(problem, bytes, memory);

@@ -113,6 +113,8 @@ TEST(Schedule, SaysWhatWouldWork) {
   EXPECT_THAT(refusal(Kind::interleaved, {4, 3, 2}), HasSubstr("do not; 4 would"));
   EXPECT_THAT(refusal(Kind::one_f_one_b, {4, 6, 2}), HasSubstr("take \"interleaved\""));
   EXPECT_THAT(refusal(Kind::gpipe, {0, 6, 1}), HasSubstr("at least 1"));
+  EXPECT_EQ(refusal(Kind::gpipe, {2, kMostMicroBatches, 1}), "");
+  EXPECT_THAT(refusal(Kind::gpipe, {2, kMostMicroBatches + 1, 1}), HasSubstr("65536 at most"));
   EXPECT_THROW(schedule(Kind::gpipe, 2, {2, 1}), Error);
   EXPECT_EQ(micro_batches_near(Kind::interleaved, 4, 6), 8);
   EXPECT_EQ(micro_batches_near(Kind::one_f_one_b, 4, 6), 6);

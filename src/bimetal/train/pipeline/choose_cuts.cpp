@@ -1,0 +1,192 @@
+#include "bimetal/train/pipeline/choose_cuts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/parallel/pipeline/measured_cut.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/train/pipeline/cut_links.h"
+#include "bimetal/train/setup.h"
+#include "bimetal/train/tensor/replicas.h"
+
+namespace bimetal::train {
+namespace {
+
+std::vector<double> by_elements(const task::Task& task) {
+  std::vector<double> elements;
+  for (const auto& unit : make_model_of_sizes(task).units) {
+    double sum = 1;
+    for (const auto& parameter : unit.parameters) {
+      sum += static_cast<double>(parameter.tensor.numel());
+    }
+    elements.push_back(sum);
+  }
+  return elements;
+}
+
+/// What ranks have measured.
+struct Measured {
+  std::vector<double> seconds = {};  ///< rank by rank; -1 where a unit could not be
+  CutBytes sent = {};                ///< of the rank that has most
+
+  bool known() const { return !seconds.empty() && std::ranges::min(seconds) >= 0; }
+};
+
+Measured measure_all(comm::Group group, std::size_t units, const task::Task& task,
+                     const UnitProbe& probe) {
+  auto own = unit_costs(task, probe);
+  std::vector<double> mine;
+  for (auto* const figures : {&own.seconds, &own.sent.forward, &own.sent.backward}) {
+    figures->resize(units, -1);
+    mine.insert(mine.end(), figures->begin(), figures->end());
+  }
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(comm::buffer(std::span(std::as_const(mine))), comm::buffer(std::span(all)))
+      .wait();
+  Measured measured{.sent = {std::vector<double>(units), std::vector<double>(units)}};
+  for (std::size_t at = 0; at < all.size(); at += mine.size()) {
+    const auto of_rank = std::span(all).subspan(at, mine.size());
+    const auto seconds = of_rank.first(units);
+    measured.seconds.insert(measured.seconds.end(), seconds.begin(), seconds.end());
+    for (std::size_t u = 0; u < units; ++u) {
+      auto& [forward, backward] = measured.sent;
+      forward[u] = std::max(forward[u], of_rank[units + u]);
+      backward[u] = std::max(backward[u], of_rank[2 * units + u]);
+    }
+  }
+  return measured;
+}
+
+/// What each rank does alone; nothing is known of any if one could not be measured.
+std::vector<double> rates_of(const Measured& all, std::size_t units) {
+  std::vector<double> rates(all.seconds.size() / units);
+  if (!all.known()) return rates;
+  for (std::size_t rank = 0; rank < rates.size(); ++rank) {
+    const auto of_rank = std::span(all.seconds).subspan(rank * units, units);
+    rates[rank] = 1 / std::reduce(of_rank.begin(), of_rank.end());
+  }
+  return rates;
+}
+
+/// Of a micro-batch of `samples` in the units that each rank has; nothing where they were not
+/// measured.
+std::vector<double> speeds_at(const Measured& all, std::size_t units,
+                              const parallel::MeshShape& shape,
+                              const std::vector<std::size_t>& begins, std::int64_t samples) {
+  std::vector<double> speeds;
+  for (int rank = 0; rank < shape.ranks() && all.known(); ++rank) {
+    const auto stage = static_cast<std::size_t>(parallel::place_of(shape, rank).stage);
+    const auto end = stage + 1 < begins.size() ? begins[stage + 1] : units;
+    const auto own = std::span(all.seconds)
+                         .subspan(static_cast<std::size_t>(rank) * units, units)
+                         .subspan(begins[stage], end - begins[stage]);
+    const auto seconds = std::reduce(own.begin(), own.end());
+    speeds.push_back(seconds > 0 ? static_cast<double>(samples) / seconds : 0);
+  }
+  return speeds;
+}
+
+/// Weights of micro-batches, where it is not speed that they go by.
+std::vector<double> dealt_by(const job::ParallelConfig& parallel,
+                             const parallel::MeshShape& shape) {
+  const auto ranks = static_cast<std::size_t>(shape.ranks());
+  if (parallel.balance == balance::Policy::Equal) return std::vector<double>(ranks, 1.0);
+  return parallel.weights.size() == ranks ? parallel.weights : std::vector<double>();
+}
+
+/// Of what units give, as ranks with `parts` of the tensors send it: whole, or of each sequence
+/// their part.
+CutBytes sent_in_parts(CutBytes bytes, const job::MeshConfig& mesh,
+                       const std::vector<double>& parts) {
+  if (!mesh.sequence_parallel) return bytes;
+  const double largest = std::ranges::max(parts) / std::reduce(parts.begin(), parts.end());
+  for (auto* const figures : {&bytes.forward, &bytes.backward}) {
+    for (auto& figure : *figures) figure *= largest;
+  }
+  return bytes;
+}
+
+/// As measured_cut(): where something is known of memory, with some of it to spare, or none, or
+/// lacking as much as a plan may be wrong by, or that in micro-batches of one sample; where that
+/// does not do, as if nothing were known.
+std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& measured,
+                                     const parallel::MeshShape& shape, std::size_t pieces,
+                                     int micro_batches, const StageNeeds* needs) {
+  using parallel::pipeline::measured_cut;
+  std::vector<parallel::schedule::FittingEnds> rooms;
+  if (needs) {
+    for (const double part : {1 - plan::kDoubt, 1.0, 1 + plan::kDoubt}) {
+      rooms.push_back(needs->within(part, pieces));
+    }
+    rooms.push_back(needs->at_least().within(1 + plan::kDoubt, pieces));
+  }
+  for (const auto& room : rooms) {
+    try {
+      return measured_cut(measured, shape, pieces, micro_batches, room);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::OutOfMemory) throw;
+    }
+  }
+  return measured_cut(measured, shape, pieces, micro_batches);
+}
+
+/// Units that count as many seconds as they have elements.
+std::vector<double> elements_for_all(const std::vector<double>& elements, int ranks) {
+  std::vector<double> all;
+  for (int rank = 0; rank < ranks; ++rank) all.insert(all.end(), elements.begin(), elements.end());
+  return all;
+}
+
+}  // namespace
+
+int chunks_of(const job::MeshConfig& mesh) {
+  return mesh.schedule == "interleaved" ? static_cast<int>(mesh.chunks) : 1;
+}
+
+ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
+                       const parallel::MeshShape& shape, const task::Task& task,
+                       const UnitProbe& probe, int micro_batches, const StageNeeds* needs,
+                       progress::Observer& observer) {
+  using parallel::pipeline::begins_of;
+  const auto elements = by_elements(task);
+  const auto units = elements.size();
+  // All measure at the same time; and where ranks are threads of one process, whose generator that
+  // model was drawn from, nobody goes on to seed it before all have theirs.
+  group.barrier().wait();
+  const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
+  const bool given = !job.mesh.cuts.empty() || pieces > units;
+  const bool deals = !shape.even() && job.parallel.balance == balance::Policy::Auto;
+  const bool by_speed = deals || (shape.tensor > 1 && job.mesh.tensor_parts == "speed");
+  Measured all;
+  if (!given || by_speed) {
+    observer.on_phase("measuring units");
+    all = measure_all(group, units, task, probe);
+  }
+  ChosenCuts chosen{.begins = {}, .parts = part_weights(job.mesh, rates_of(all, units))};
+  if (given) {
+    chosen.begins = begins_of(job.mesh.cuts, pieces, units);
+  } else {
+    parallel::pipeline::MeasuredUnits measured{.seconds = all.seconds,
+                                               .units = units,
+                                               .parts = chosen.parts,
+                                               .dealt = dealt_by(job.parallel, shape)};
+    if (all.known()) {
+      observer.on_phase("measuring links");
+      measured.send = send_seconds(measure_ways(group, shape, pieces), pieces,
+                                   sent_in_parts(all.sent, job.mesh, chosen.parts));
+    } else {
+      measured.seconds = elements_for_all(elements, shape.ranks());
+      observer.on_notice(
+          "the whole model does not fit into the memory of every worker, so that its units were "
+          "not measured: stages have about as many parameters each; mesh.cuts sets others");
+    }
+    chosen.begins = fitting_cut(measured, shape, pieces, micro_batches, needs);
+  }
+  if (deals) chosen.speeds = speeds_at(all, units, shape, chosen.begins, probe.samples);
+  return chosen;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,39 @@
+#pragma once
+// Where a job's model is cut into stages.
+
+#include <cstddef>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/pipeline/stage_needs.h"
+#include "bimetal/train/pipeline/unit_costs.h"
+
+namespace bimetal::train {
+
+struct ChosenCuts {
+  std::vector<std::size_t> begins;  ///< unit that each piece begins with
+  std::vector<double> parts = {};   ///< weights of the ranks that have its tensors in parts
+  /// Of each rank, samples a second that it does of its stage; empty where that was not measured.
+  std::vector<double> speeds = {};
+};
+
+/// Of the model that `job` cuts into stages, whose steps have so many micro-batches of
+/// probe.samples: as mesh.cuts has it, or so that the pipeline's step is shortest by what units
+/// have been measured to take on the devices of each stage, all ranks at the same time, and to send
+/// over the links between these, and by `needs`, if there are any and it can be, each stage fits;
+/// where not all could measure, elements of parameters stand for time. The parts of tensors are as
+/// part_weights() has them. The same on every rank; collective. Errors: begins_of()'s and
+/// part_weights()'.
+ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
+                       const parallel::MeshShape& shape, const task::Task& task,
+                       const UnitProbe& probe, int micro_batches, const StageNeeds* needs,
+                       progress::Observer& observer);
+
+/// Pieces of the model per stage.
+int chunks_of(const job::MeshConfig& mesh);
+
+}  // namespace bimetal::train

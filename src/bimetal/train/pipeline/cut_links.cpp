@@ -1,0 +1,71 @@
+#include "bimetal/train/pipeline/cut_links.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bimetal::train {
+namespace {
+
+/// Whether activations go from one of these places to the other, of neighbouring stages: of stages
+/// with replicas of their own number some time from each to each.
+bool is_way(const parallel::MeshShape& shape, const parallel::MeshPlace& from,
+            const parallel::MeshPlace& to) {
+  return from.tensor == to.tensor && (!shape.even() || from.replica == to.replica);
+}
+
+double slowest_of(const std::vector<plan::LinkSpeed>& links, double bytes) {
+  double slowest = 0;
+  if (bytes <= 0) return 0;
+  for (const auto& link : links) {
+    if (link.bytes_per_s <= 0) continue;
+    slowest = std::max(slowest, link.latency_s + bytes / link.bytes_per_s);
+  }
+  return slowest;
+}
+
+}  // namespace
+
+std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape,
+                                                 std::size_t pieces) {
+  const bool round = pieces > static_cast<std::size_t>(shape.stages);
+  std::vector<std::vector<plan::RankPair>> ways;
+  for (int stage = 0; stage + (round ? 0 : 1) < shape.stages; ++stage) {
+    auto& of_stage = ways.emplace_back();
+    for (int from = 0; from < shape.ranks(); ++from) {
+      for (int to = 0; to < shape.ranks(); ++to) {
+        const auto sender = place_of(shape, from), receiver = place_of(shape, to);
+        if (sender.stage != stage || receiver.stage != (stage + 1) % shape.stages) continue;
+        if (is_way(shape, sender, receiver)) of_stage.emplace_back(from, to);
+      }
+    }
+  }
+  return ways;
+}
+
+std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape& shape,
+                                    std::size_t pieces) {
+  std::vector<StageWays> measured;
+  for (auto pairs : ways_of(shape, pieces)) {
+    auto& of_stage = measured.emplace_back();
+    of_stage.there = plan::probe_pairs(group, pairs);
+    for (auto& [from, to] : pairs) std::swap(from, to);
+    of_stage.back = plan::probe_pairs(group, pairs);
+  }
+  return measured;
+}
+
+std::vector<std::vector<double>> send_seconds(const std::vector<StageWays>& ways,
+                                              std::size_t pieces, const CutBytes& bytes) {
+  std::vector<std::vector<double>> seconds;
+  for (std::size_t piece = 0; piece + 1 < pieces && !ways.empty(); ++piece) {
+    const auto& [there, back] = ways[piece % ways.size()];
+    auto& of_piece = seconds.emplace_back();
+    for (std::size_t unit = 0; unit < bytes.forward.size(); ++unit) {
+      of_piece.push_back(slowest_of(there, bytes.forward[unit]) +
+                         slowest_of(back, bytes.backward[unit]));
+    }
+  }
+  return seconds;
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,33 @@
+#pragma once
+// What it takes to send a micro-batch from stage to stage, over the links between their ranks.
+
+#include <cstddef>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/plan/link_probe.h"
+#include "bimetal/train/pipeline/unit_costs.h"
+
+namespace bimetal::train {
+
+/// The ways by which activations go from a stage to the next one, and gradients back.
+struct StageWays {
+  std::vector<plan::LinkSpeed> there, back;
+};
+
+/// By stage but the last: from which rank to which. Of the last one, too, where a micro-batch comes
+/// by it more than once, as with more `pieces` than stages.
+std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape,
+                                                 std::size_t pieces);
+
+/// These, measured. The same figures on every rank. Collective.
+std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape& shape,
+                                    std::size_t pieces);
+
+/// By piece but the last: seconds in which a micro-batch crosses the cut behind each unit both ways,
+/// over the slowest of its stage's ways. Pure: what schedule::CutProblem::send wants.
+std::vector<std::vector<double>> send_seconds(const std::vector<StageWays>& ways,
+                                              std::size_t pieces, const CutBytes& bytes);
+
+}  // namespace bimetal::train

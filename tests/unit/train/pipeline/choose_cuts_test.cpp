@@ -1,0 +1,72 @@
+#include "bimetal/train/pipeline/choose_cuts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "bimetal/base/error.h"
+#include "unit/train/pipeline/row_task.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Where a rank and one that takes three times as long cut twelve like units.
+std::size_t cut_for(int micro_batches) {
+  job::JobConfig job;
+  job.mesh.stages = 2;
+  std::vector<std::vector<std::size_t>> begins(2);
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    test::RowTask task;
+    task.before = [time = std::chrono::milliseconds(rank == 0 ? 5 : 15)](std::int64_t) {
+      std::this_thread::sleep_for(time);
+    };
+    progress::Observer observer;
+    begins[static_cast<std::size_t>(rank)] = choose_cuts(job, group, {.stages = 2}, task,
+                                                         {.samples = 16}, micro_batches, nullptr,
+                                                         observer)
+                                                 .begins;
+  });
+  EXPECT_EQ(begins[0], begins[1]);
+  return begins[0].at(1);
+}
+
+TEST(ChooseCuts, OneAfterTheOtherTheSlowRankGetsNoMoreThanItMust) {
+  EXPECT_EQ(cut_for(1), 11u);
+}
+
+std::string refusal_of(const job::JobConfig& job, int ranks) {
+  try {
+    test::run_job(job, ranks);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ChooseCuts, RefusesMicroBatchesWithoutSamples) {
+  const test::SyntheticImages images(64, 32);
+  job::JobConfig job = test::small_job(images);
+  job.model.name = "mlp";
+  job.train.steps = 1;
+  job.mesh.stages = 2;
+  job.mesh.micro_batches = 16;
+  EXPECT_EQ(refusal_of(job, 4), "");
+  job.mesh.micro_batches = 17;
+  EXPECT_THAT(refusal_of(job, 4), HasSubstr("take 16 at most, or a train.global_batch of at least "
+                                            "34"));
+  job.mesh.micro_batches = 14;
+  job.mesh.schedule = "interleaved";
+  job.mesh.chunks = 1;
+  job.train.global_batch = 25;
+  EXPECT_THAT(refusal_of(job, 4), HasSubstr("take 12 at most")) << "of 13 samples";
+}
+
+}  // namespace
+}  // namespace bimetal::train

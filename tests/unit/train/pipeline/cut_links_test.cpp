@@ -1,0 +1,80 @@
+#include "bimetal/train/pipeline/cut_links.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bimetal/parallel/pipeline/measured_cut.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+TEST(CutLinks, ActivationsGoToTheSameReplicaAndPart) {
+  EXPECT_THAT(ways_of({.stages = 3}, 3), ElementsAre(ElementsAre(Pair(0, 1)),
+                                                     ElementsAre(Pair(1, 2))));
+  EXPECT_THAT(ways_of({.stages = 2, .replicas = 2}, 2),
+              ElementsAre(ElementsAre(Pair(0, 2), Pair(1, 3))));
+  EXPECT_THAT(ways_of({.stages = 2, .tensor = 2}, 2),
+              ElementsAre(ElementsAre(Pair(0, 2), Pair(1, 3))));
+}
+
+TEST(CutLinks, ReplicasOfTheirOwnNumberSendToAll) {
+  EXPECT_THAT(ways_of({.stages = 2, .replicas = 0, .uneven = {1, 2}}, 2),
+              ElementsAre(ElementsAre(Pair(0, 1), Pair(0, 2))));
+}
+
+TEST(CutLinks, WithSeveralPiecesTheLastStageSendsToTheFirst) {
+  EXPECT_THAT(ways_of({.stages = 2}, 4),
+              ElementsAre(ElementsAre(Pair(0, 1)), ElementsAre(Pair(1, 0))));
+  const std::vector<StageWays> ways = {{.there = {{1, 10}}, .back = {}},
+                                       {.there = {{2, 10}}, .back = {}}};
+  EXPECT_THAT(send_seconds(ways, 4, {{10}, {0}}),
+              ElementsAre(ElementsAre(2), ElementsAre(3), ElementsAre(2)));
+}
+
+TEST(CutLinks, TheSlowestWayCountsInEachDirection) {
+  const std::vector<StageWays> ways = {
+      {.there = {{1, 100}, {0, 10}}, .back = {{5, 100}, {0, 1000}}}};
+  EXPECT_THAT(send_seconds(ways, 2, {{100, 2}, {50, 0}}),
+              ElementsAre(ElementsAre(10 + 5.5, 1.02)))
+      << "no gradient, no message";
+}
+
+/// Where two like stages are cut, of ten units of a second that give ever less.
+std::size_t cut_over(const plan::LinkSpeed& link) {
+  CutBytes bytes;
+  for (int unit = 0; unit < 10; ++unit) bytes.forward.push_back(unit < 6 ? 8e6 : 1e6);
+  bytes.backward = bytes.forward;
+  const parallel::pipeline::MeasuredUnits measured{
+      .seconds = std::vector<double>(20, 1.0),
+      .units = 10,
+      .send = send_seconds({{.there = {link}, .back = {link}}}, 2, bytes)};
+  return parallel::pipeline::measured_cut(measured, {.stages = 2}, 2, 8).at(1);
+}
+
+TEST(CutLinks, OverASlowLinkStagesAreCutWhereLessIsSent) {
+  EXPECT_EQ(cut_over({1e-4, 1e9}), 5u);
+  EXPECT_EQ(cut_over({1e-2, 2e6}), 7u);
+}
+
+TEST(CutLinks, AreMeasuredWithFiguresThatAllShare) {
+  const parallel::MeshShape shape{.stages = 2, .replicas = 2};
+  std::vector<std::vector<StageWays>> ways(4);
+  bimetal::testing::run_ranks(4, [&](int rank, comm::Group group) {
+    ways[static_cast<std::size_t>(rank)] = measure_ways(group, shape, 2);
+  });
+  const CutBytes bytes{{1e6, 1e3}, {1e6, 1e3}};
+  for (const auto& of_rank : ways) {
+    ASSERT_EQ(of_rank.size(), 1u);
+    EXPECT_EQ(of_rank[0].there.size(), 2u);
+    EXPECT_EQ(send_seconds(of_rank, 2, bytes), send_seconds(ways[0], 2, bytes));
+  }
+  const auto seconds = send_seconds(ways[0], 2, bytes);
+  EXPECT_GT(seconds[0][0], seconds[0][1]);
+}
+
+}  // namespace
+}  // namespace bimetal::train
