@@ -13,8 +13,8 @@ from wheel_file import PROJECT, ROOT
 
 PACKAGE = ROOT / "python" / "bimetal"
 AUTOLOAD = ROOT / "python" / "bimetal_autoload"
-PARTS = ["__init__.py", "_alike.py", "_core.py", "_errors.py", "_gradients.py", "_torch_check.py", "_weights.py", "device.py",
-         "lightning.py", "process_group.py", "py.typed", "balance", "command", "hf", "library", "pipeline", "tensor", "zero"]
+PARTS = ["__init__.py", "_alike.py", "_core.py", "_errors.py", "_gradients.py", "_synchronize.py", "_torch_check.py", "_weights.py",
+         "device.py", "lightning.py", "process_group.py", "py.typed", "balance", "command", "hf", "library", "pipeline", "tensor", "zero"]
 OLDEST_TORCH = "2.4"
 MOST_BYTES = 2 << 20
 
