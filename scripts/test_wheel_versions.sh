@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 . scripts/unittest_suite.sh
 . scripts/torch_versions.sh
 versions=("$@")
-if [ $# -eq 0 ]; then versions=(2.3.1 2.4.1 2.13.0 2.14.1 2.15.0); fi
+if [ $# -eq 0 ]; then versions=(2.3.1 2.4.1 2.8.0 2.11.0 2.13.0 2.14.1 2.15.0); fi
 beside_torch=()
 
 wheels=(dist/bimetal-*-py3-none-manylinux2014_"$(uname -m)".whl)
