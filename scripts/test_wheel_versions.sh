@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_wheel_versions.sh [VERSION…]: the Linux wheel of dist/ (make wheels) with releases of torch as people install them, used
-# there by several ranks; one that is too old is refused. Without a version, those with which docs/install.md says that it has been
-# run. Ends with a line that counts the tests.
+# there by several ranks; one that is too old is refused. Without a version, from the oldest to the newest, those that people have:
+# docs/install.md says with which it has been run. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
