@@ -135,7 +135,8 @@ class Launch(unittest.TestCase):
 
 class Program(unittest.TestCase):
     def test_without_it_its_options_say_whose_they_are(self):
-        for words, option in ((("launch", "-H", "pc1:2", "--", "true"), "-H"), (("launch", "-n", "2", "--slurm", "--", "true"), "--slurm"),
+        for words, option in ((("launch", "-H", "pc1:2", "--", "true"), "-H"),
+                              (("launch", "-n", "2", "--slurm", "--", "true"), "--slurm"),
                               (("token", "--monitor", "a", "b"), "--monitor")):
             done = run(*words)
             self.assertEqual(done.returncode, 3, done.stderr)
@@ -197,7 +198,8 @@ class Doctors(unittest.TestCase):
         mine = two_doctors.doctor.facts()
         theirs = mine | {"core": "0.10.0", "torch": "2.99.0"}
         store = mock.Mock(get=lambda key: two_doctors.json.dumps(theirs) if key == "facts/1" else "60.0")
-        with mock.patch("builtins.print") as said, mock.patch.object(two_doctors.doctor, "facts", lambda: mine | {"core": "0.9.0"}):
+        ours = mock.patch.object(two_doctors.doctor, "facts", lambda: mine | {"core": "0.9.0"})
+        with mock.patch("builtins.print") as said, ours:
             problems = two_doctors._compare(store, 0)
         text = "\n".join(call.args[0] for call in said.call_args_list)
         self.assertEqual(len(problems), 1, problems)
