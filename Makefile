@@ -36,9 +36,9 @@ test: all        ## build and run every test (SANITIZERS=off: all but the next)
 test-engines: all ## the tests that need Slurm, sshd and the like, which it installs (Debian)
 	@scripts/stamped.sh test-engines scripts/test_engines.sh $(BUILD)
 
-test-horovod: all ## install TensorFlow and run the tests of Horovod's API, with Keras
+test-horovod: all ## install TensorFlow and run the tests of Horovod's API, with Keras, and the textbook's programs
 	@scripts/install_tensorflow.sh
-	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^python.horovod'
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^python.(horovod|textbook)'
 
 test-deepspeed: python ## install DeepSpeed below the build folder, and run its ZeRO on the backend
 	@scripts/stamped.sh test-deepspeed scripts/test_deepspeed.sh $(BUILD)

@@ -13,9 +13,12 @@ from wheel_file import PROJECT, ROOT
 
 PACKAGE = ROOT / "python" / "bimetal"
 AUTOLOAD = ROOT / "python" / "bimetal_autoload"
-PARTS = ["__init__.py", "_alike.py", "_core.py", "_errors.py", "_gradients.py", "_torch_check.py", "_weights.py", "device.py",
-         "lightning.py", "process_group.py", "py.typed", "balance", "command", "hf", "library", "pipeline", "tensor", "zero"]
+PARTS = ["__init__.py", "_alike.py", "_core.py", "_errors.py", "_gradients.py", "_synchronize.py", "_torch_check.py", "_weights.py",
+         "device.py", "lightning.py", "process_group.py", "py.typed", "balance", "command", "hf", "library", "pipeline", "tensor", "zero"]
 OLDEST_TORCH = "2.4"
+# Where there are wheels of the program, as bimetal.command.program has it, too; elsewhere pip would find none, and refuse.
+MARKER = ("(sys_platform == 'darwin' and platform_machine == 'arm64') or "
+          "(sys_platform == 'linux' and platform_machine == 'x86_64')")
 MOST_BYTES = 2 << 20
 
 
@@ -29,8 +32,8 @@ def package_files():
 
 
 def entry_points():
-    lines = ["[console_scripts]", "bimetal = bimetal.command.__main__:main"]
-    for group, entries in PROJECT["entry-points"].items():
+    lines = []
+    for group, entries in {"console_scripts": PROJECT["scripts"], **PROJECT["entry-points"]}.items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
     return "\n".join([*lines, ""])
 
@@ -46,7 +49,7 @@ def files_of(library, programs):
 
 def main():
     tag, library, folder, *programs = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
-    needs = [f"torch>={OLDEST_TORCH}", f"bimetal-program=={wheel_file.VERSION}; extra == 'train'"]
+    needs = [f"torch>={OLDEST_TORCH}", f"bimetal-program=={wheel_file.VERSION}; extra == 'train' and ({MARKER})"]
     wheel = wheel_file.write(folder, "bimetal", tag, files_of(library, programs),
                              executable=[f"bimetal/{file.name}" for file in (library, *programs)], needs=needs,
                              extras=["train"], entry_points=entry_points())

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # test_wheel_versions.sh [VERSION…]: the Linux wheel of dist/ (make wheels) with releases of torch as people install them, used
-# there by several ranks; one that is too old is refused. Without a version, those with which docs/install.md says that it has been
-# run. Ends with a line that counts the tests.
+# there by several ranks; one that is too old is refused. Without a version, from the oldest to the newest, those that people have:
+# docs/install.md says with which it has been run. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
 . scripts/unittest_suite.sh
 . scripts/torch_versions.sh
 versions=("$@")
-if [ $# -eq 0 ]; then versions=(2.3.1 2.4.1 2.13.0 2.14.1 2.15.0); fi
+if [ $# -eq 0 ]; then versions=(2.3.1 2.4.1 2.8.0 2.11.0 2.13.0 2.14.1 2.15.0); fi
 beside_torch=()
 
 wheels=(dist/bimetal-*-py3-none-manylinux2014_"$(uname -m)".whl)

@@ -39,7 +39,9 @@ def _choose() -> tuple[str, Any]:
         warnings.warn(f"{_torch_check.misfit()} Until then the back end and the sampler work without the extension.", stacklevel=2)
     if not _torch_check.fits():
         sys.modules["bimetal._C"] = _NoExtension("bimetal._C")
-    return "library", importlib.import_module("bimetal.library")
+    library = importlib.import_module("bimetal.library")
+    library.pass_warnings_on()
+    return "library", library
 
 
 half, core = _choose()

@@ -49,6 +49,29 @@ class Program(unittest.TestCase):
         report = json.loads((self.installed.folder / "report.json").read_text())
         self.assertEqual(sum(worker["samples"] for worker in report["workers"]), 12 * 64)
 
+    def test_launch_and_token_have_all_of_their_options(self):
+        (self.installed.folder / "rank.py").write_text("import os; print(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+        (self.installed.folder / "job.token").unlink(missing_ok=True)
+        slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1",
+                 "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "localhost", "SLURM_NNODES": "1",
+                 "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}
+        for words, lines, more in ((("-H", "localhost:2", "--", "python", "rank.py"), ["[0] 0 of 2", "[1] 1 of 2"], {}),
+                                   (("-n", "2", "rank.py"), ["[0] 0 of 2", "[1] 1 of 2"], {}),
+                                   (("--slurm", "--", "python", "rank.py"), ["1 of 2"], slurm)):
+            done = self.installed.run("bimetal", "launch", *words, environment={
+                **more, "PATH": f"{self.installed.place / 'bin'}:/usr/bin:/bin"})
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(sorted(done.stdout.splitlines()), lines)
+        self.assertEqual(self.installed.run("bimetal", "token", "job.token").returncode, 0)
+        done = self.installed.run("bimetal", "token", "--monitor", "job.token")
+        self.assertRegex(done.stdout, r"^[0-9a-f]{64}\n$", done.stderr)
+
+    def test_what_no_wheel_has_says_so(self):
+        for command in ("tune", "ensemble", "ray", "data"):
+            done = self.installed.run("bimetal", command)
+            self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+            self.assertIn("needs the package that is built from the sources", done.stderr)
+
     def test_beside_torch_it_needs_nothing_said(self):
         """As pip lays them down; in this environment torch is elsewhere."""
         (self.installed.packages / "torch").symlink_to(pathlib.Path(torch.__file__).parent)
@@ -69,6 +92,8 @@ class Program(unittest.TestCase):
         done = alone.run("bimetal", *TRAIN)
         self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
         self.assertIn("pip install 'bimetal[train]'", done.stderr)
+        done = alone.run("bimetal", "launch", "-H", "localhost:2", "--", "true")
+        self.assertIn("knows no -H without the program, which is not installed here: pip install 'bimetal[train]'", done.stderr)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,10 @@ class Wheel(unittest.TestCase):
         done = self.run_python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script))
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
 
+    def test_it_brings_the_command(self):
+        done = self.run_python(str(self.installed / "bin" / "bimetal"), "token")
+        self.assertRegex(done.stdout, r"^[0-9a-f]{64}\n$", done.stderr)
+
     def test_another_torch_has_the_library_alone(self):
         built = self.installed / "bimetal/_build.py"
         text = built.read_text()

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import time
 import unittest
+from unittest import mock
 
 import models
 import ranks
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bimetal
 from bimetal._core import core
+from bimetal._synchronize import synchronize
 
 SAMPLES, BATCH, EPOCHS = 107, 16, 3  # 7 steps an epoch, the last one of 11 samples
 
@@ -220,6 +222,17 @@ class Sampler(unittest.TestCase):
         next(batches)
         with self.assertRaisesRegex(RuntimeError, "pass accumulate=.*prefetch=num_workers"):
             next(batches)
+
+    def test_a_card_is_waited_for_in_any_torch(self):
+        """torch.accelerator came with 2.6. No card is needed: it is torch's call for one that counts."""
+        sampler, card = bimetal.BalancedBatchSampler(100, 4), torch.device("cuda", 1)
+        with mock.patch.object(torch, "accelerator", None, create=True), mock.patch.object(torch.cuda, "synchronize") as waited:
+            sampler.stop_clock(card)
+            synchronize(torch.device("cpu"))
+        waited.assert_called_once_with(card)
+        with mock.patch.object(torch.mps, "synchronize") as waited:
+            synchronize(torch.device("mps", 0))
+        waited.assert_called_once_with()
 
     def test_gradients_without_a_batch(self):
         with self.assertRaisesRegex(RuntimeError, "no batch is under way"):

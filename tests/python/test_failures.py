@@ -74,7 +74,7 @@ def all_but_one_in_a_group_that_times_out():
     group = dist.new_group(timeout=datetime.timedelta(seconds=1))
     before = time.monotonic()
     if dist.get_rank() == 1:
-        time.sleep(2)
+        time.sleep(5)
         return None
     try:
         dist.all_reduce(torch.ones(3), group=group)
@@ -165,6 +165,7 @@ class Failures(unittest.TestCase):
         self.assertEqual(ranks.on_ranks(2, leave_without_goodbye, environment={ranks.LEAVE: "1"}),
                          ["left"] * 2)
 
+    @unittest.skipUnless(bimetal.half == "extension", "of who asks for the library nothing is said")
     def test_another_torch_has_the_library_and_is_told_what_to_do(self):
         major, minor = _torch_check.series(_build.TORCH).split(".")
         other = f"{major}.{int(minor) - 1}.1+cpu"

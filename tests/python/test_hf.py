@@ -22,8 +22,8 @@ def in_float64(outputs, labels, num_items_in_batch=None):
     return torch.nn.functional.cross_entropy(logits, labels[..., 1:].flatten(), reduction="sum") / num_items_in_batch
 
 
-def trained(folder, weights, micro_batch, accumulation):
-    """The adapter's parameters after some steps, how many samples each rank had, and where a checkpoint goes on."""
+def trained(folder, weights, micro_batch, accumulation, workers=0):
+    """The adapter's parameters after some steps, each rank's samples, where a checkpoint goes on, tokens seen, losses logged."""
     sys.path.insert(0, str(EXAMPLES))
     import lora as example
 
@@ -35,13 +35,20 @@ def trained(folder, weights, micro_batch, accumulation):
     # Adam's steps are of one length however small the gradient: of those that are 0 it would show the rounding.
     trainer.args.optim, trainer.args.learning_rate = "sgd", 0.5
     trainer.args.include_num_input_tokens_seen = "non_padding"
+    trainer.args.logging_strategy, trainer.args.logging_steps = "steps", 1
+    if workers:
+        trainer.args.dataloader_num_workers, trainer.args.dataloader_prefetch_factor = workers, 1
     trainer.train()
     trainer.save_model()
     if dist.is_initialized():
         dist.barrier()
     found = {name: p.flatten().tolist() for name, p in trainer.model.named_parameters() if p.requires_grad}
     position = json.loads(pathlib.Path(folder, "checkpoint-3", "bimetal_sampler.json").read_text())
-    return [found, trainer.sampler.shares, position, trainer.state.num_input_tokens_seen]
+    return [found, trainer.sampler.shares, position, trainer.state.num_input_tokens_seen, logged_losses(trainer)]
+
+
+def logged_losses(trainer):
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
 
 def tuned(folder, weights, micro_batch, accumulation, **more):
@@ -71,7 +78,8 @@ def tuned(folder, weights, micro_batch, accumulation, **more):
     trainer.model.double()
     trainer.train()
     found = {name: p.flatten().tolist() for name, p in trainer.model.named_parameters() if p.requires_grad}
-    return [found, trainer.sampler.shares, [row for row in trainer.state.log_history if "mean_token_accuracy" in row]]
+    return [found, trainer.sampler.shares, [row for row in trainer.state.log_history if "mean_token_accuracy" in row],
+            logged_losses(trainer)]
 
 
 def twice_tuned(*arguments):
@@ -87,14 +95,16 @@ class Sft(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
             references = twice_tuned(folder, [1], 16, 1)  # in a process that has no group
             for results in ranks.on_ranks(2, twice_tuned, folder, [3, 1], 4, 2):
-                for (found, shares, logged), (reference, _, _), most in zip(results, references, (1e-10, 1e-5), strict=True):
+                for (found, shares, logged, losses), (reference, *_, expected), most in zip(
+                        results, references, (1e-10, 1e-5), strict=True):
                     self.assertEqual(shares, [12, 4])
+                    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
                     self.assertEqual(len(logged), 4)
                     self.assertEqual(set(found), set(reference))
                     for name, values in found.items():
                         difference = max(abs(a - b) for a, b in zip(values, reference[name], strict=True))
                         self.assertLess(difference, most, name)
-            for reference, _, _ in references:
+            for reference, *_ in references:
                 self.assertGreater(max(abs(a) for name in reference if "lora_B" in name for a in reference[name]), 1e-4)
 
 
@@ -132,9 +142,11 @@ class HuggingFace(unittest.TestCase):
             alone = os.path.join(folder, "alone")
             together = os.path.join(folder, "together")
             torch.set_num_threads(1)
-            reference, _, place, tokens = trained(alone, [1], 16, 1)  # in a process that has no group
-            for found, shares, position, seen in ranks.on_ranks(2, trained, together, [3, 1], 4, 2):
+            reference, _, place, tokens, expected = trained(alone, [1], 16, 1)  # in a process that has no group
+            for found, shares, position, seen, losses in ranks.on_ranks(2, trained, together, [3, 1], 4, 2, 2):
                 self.assertEqual(position, place)
+                self.assertEqual(len(losses), 5)
+                torch.testing.assert_close(losses, expected, rtol=1e-6, atol=0)  # the Trainer has them in float32
                 self.assertEqual(seen, tokens)
                 self.assertGreater(shares[0], 2 * shares[1])
                 self.assertEqual(set(found), set(reference))
@@ -144,6 +156,28 @@ class HuggingFace(unittest.TestCase):
             self.assertGreater(max(abs(a) for name in reference if "lora_B" in name for a in reference[name]), 1e-4,
                                "B begins at 0: nothing was learnt")
             self.loads(together, reference)
+
+    def test_what_is_asked_of_the_loader(self):
+        from transformers import Trainer, TrainingArguments
+
+        from bimetal.hf import balanced
+
+        class Stream(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                return iter(())
+
+        def trainer(dataset, **options):
+            args = TrainingArguments(output_dir=tempfile.gettempdir(), use_cpu=True, report_to="none", max_steps=1, **options)
+            return balanced(Trainer)(model=torch.nn.Linear(1, 1), args=args, train_dataset=dataset)
+
+        asked = {"num_workers": 2, "prefetch_factor": 3, "persistent_workers": True, "pin_memory": False}
+        loader = trainer([1, 2, 3], **{f"dataloader_{name}": value for name, value in asked.items()}).get_train_dataloader()
+        self.assertEqual({name: getattr(loader, name) for name in asked}, asked)
+        self.assertEqual(loader.batch_sampler._prefetch, 6)
+        with self.assertRaisesRegex(ValueError, "leave out dataloader_drop_last"):
+            trainer([1, 2, 3], dataloader_drop_last=True)
+        with self.assertRaisesRegex(ValueError, "a train_dataset with a length"):
+            trainer(Stream()).get_train_dataloader()
 
     def loads(self, folder, reference):
         """PEFT reads what was saved."""

@@ -14,6 +14,7 @@ from torch.utils.data import Sampler
 
 from bimetal._core import core
 from bimetal._errors import Error
+from bimetal._synchronize import synchronize
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def stop_clock(self, device: torch.device) -> None:
         """For the hook: all gradients of this rank are there, once `device` has caught up."""
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
+        synchronize(device)
         self._seconds = self._clock() - self._began
 
     def restart_clock(self) -> None:

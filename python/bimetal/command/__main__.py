@@ -10,30 +10,47 @@ from bimetal import _build
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
 from bimetal.command import doctor, launch, program, token
 
-_MORE = f"""Training by a job file is the program's ({', '.join(program.COMMANDS)}): pip install 'bimetal[train]' where
-there is a wheel of it, else docs/install.md. Scripts with torch.distributed need no more than this package."""
+# Of the program, too, which has more options for them.
+_OF_BOTH = ("launch", "token")
+
+
+def _more() -> str:
+    return f"""Training by a job file is the program's ({', '.join(program.COMMANDS)}), as are further options of
+{' and '.join(_OF_BOTH)}: {program.how_to_get()}. Scripts with torch.distributed need no more than this package."""
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="bimetal", description=__doc__, epilog=_MORE)
+    parser = argparse.ArgumentParser(prog="bimetal", description=__doc__, epilog=_more())
     parser.add_argument("--version", action="version", version=f"bimetal {_build.VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for part in (token, launch, doctor):
         part.add_to(commands)
     words = sys.argv[1:] if words is None else words
     try:
-        if words and words[0] in program.COMMANDS:
+        if words and _is_the_programs(words):
             return program.run(words)
-        arguments = parser.parse_args(words)
-        return arguments.run(arguments)
-    except Error as error:
-        print(f"bimetal: error: {error}", file=sys.stderr)
-        return EXIT_STATUSES.get(error.code, 1)
-    except OSError as error:
-        print(f"bimetal: error: {error}", file=sys.stderr)
+        arguments, unknown = parser.parse_known_args(words)
+        if not unknown:
+            return arguments.run(arguments)
+        if arguments.command not in _OF_BOTH:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        program.find(f"`bimetal {arguments.command}` knows no {unknown[0]} without the program")
+        return program.run(words)
+    except Error as problem:
+        print(f"bimetal: error: {problem}", file=sys.stderr)
+        return EXIT_STATUSES.get(problem.code, 1)
+    except OSError as problem:
+        print(f"bimetal: error: {problem}", file=sys.stderr)
         return EXIT_STATUSES["system"]
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _is_the_programs(words: list[str]) -> bool:
+    if words[0] in (*program.COMMANDS, program.AGENT):
+        return True
+    whole = words[0] == "token" or words[1:2] in (["-h"], ["--help"])  # of launch the rest is seen by its options
+    return whole and words[0] in _OF_BOTH and program.is_here()
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ import torch
 
 import bimetal
 from bimetal import _build, _torch_check
-from bimetal.library import devices
-from bimetal.library.interface import lib, text_of
+from bimetal._errors import Error
+from bimetal.library import devices as own_devices
+from bimetal.library.interface import lib, set_error_class, text_of
 
 PORT = 29500
+_TELLS_MTU = {"darwin": "ifconfig", "win32": "netsh interface ipv4 show subinterfaces"}
 
 
 def add_to(commands: Any) -> None:
@@ -33,6 +35,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    set_error_class(Error)  # the extension, where it does all else, has done so for itself alone
     if arguments.token_file:
         os.environ["BIMETAL_TOKEN_FILE"] = arguments.token_file
     problems = local()
@@ -48,8 +51,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def facts() -> dict[str, str]:
     """Of this machine, for the other to compare."""
+    devices = [*device_names(), f"cpu with {own_devices.usable_cores()} cores"]
     return {"bimetal": _build.VERSION, "core": lib.release().decode(), "torch": str(torch.__version__),
-            "python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}"}
+            "python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}",
+            "devices": ", ".join(devices)}
+
+
+def device_names() -> list[str]:
+    """As torch names them, and as their makers do."""
+    found = []
+    for name in own_devices.accelerators():
+        kind = getattr(torch, name.split(":")[0])
+        model = kind.get_device_name(name) if hasattr(kind, "get_device_name") else ""
+        found.append(f"{name} ({model})" if model else name)
+    return found
 
 
 def addresses() -> list[tuple[str, str]]:
@@ -67,8 +82,7 @@ def local() -> list[str]:
         newest = ".".join(map(str, _torch_check.NEWEST_TRIED))
         print(f"torch: newer than {newest}, the last that this bimetal was tested with; should something fail, try "
               f"pip install 'torch=={newest}.*'")
-    accelerators = devices.accelerators()
-    print(f"devices: {', '.join([*accelerators, f'cpu with {devices.usable_cores()} cores'])}")
+    print(f"devices: {mine['devices']}")
     problems = []
     if mine["core"] != mine["bimetal"]:
         problems.append(f"the library is of bimetal {mine['core']}, the package of {mine['bimetal']}: install it anew")
@@ -76,6 +90,8 @@ def local() -> list[str]:
     for address, name in own:
         mtu = mtu_of(name)
         print(f"address: {address} on {name}{f', packets of {mtu} bytes' if mtu else ''}")
+    if own and sys.platform in _TELLS_MTU:
+        print(f"packets: their size is not looked up on this system; `{_TELLS_MTU[sys.platform]}` tells it (MTU)")
     if not own:
         problems.append("this machine has no address that others could reach: is it on a network?")
     refusal = can_listen(PORT)

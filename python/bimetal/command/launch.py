@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import pathlib
 import secrets
@@ -14,14 +13,12 @@ import sys
 import time
 from typing import Any
 
+from bimetal._errors import INTERRUPTED
+from bimetal.command import program
+from bimetal.command.local_ranks import LocalRanks, as_exit_status, how_it_ended
+
 _PAUSE_S = 0.05
-_TO_END_S = 5.0  # after being asked to
-_PR_SET_PDEATHSIG = 1
-
-# Where the system can do that: whatever ends the launcher ends its ranks.
-_C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
-_DIE_WITH_LAUNCHER = (lambda: _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)) if _C_LIBRARY else None
-
+_TO_SAVE_S = 120.0  # after being interrupted, as the program's launcher gives them
 
 # In the wheel for Windows; elsewhere the ranks are started here.
 _PROGRAM = pathlib.Path(__file__).parents[1] / "bimetal_launch.exe"
@@ -29,10 +26,12 @@ _PROGRAM = pathlib.Path(__file__).parents[1] / "bimetal_launch.exe"
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
-        "launch", help="start a command as the ranks of a job on this machine",
+        "launch", allow_abbrev=False, help="start a command as the ranks of a job on this machine",
         description="Starts COMMAND once for each rank, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and "
-                    "a token set. Where one fails, the others are ended. (For ranks on several machines: torchrun.)")
-    parser.add_argument("--ranks", "-n", type=int, default=2, metavar="N", help="how many (default: 2)")
+                    "a token set. Where one fails, the others are ended. Ctrl-C reaches every rank, and a second one kills "
+                    "them. (For ranks on several machines: torchrun.)")
+    parser.add_argument("--ranks", "-n", "--np", type=int, default=2, metavar="N", help="how many (default: 2)")
+    parser.add_argument("--no-prefix", action="store_true", help="show lines without \"[RANK] \" in front")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND",
                         help="a program and its arguments; a file that ends in .py is run by this Python")
     parser.set_defaults(run=run)
@@ -46,27 +45,31 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     if words[0].endswith(".py"):
         words = [sys.executable, *words]
+    options = ["-n", str(arguments.ranks), *(["--no-prefix"] if arguments.no_prefix else []), "--", *words]
     if _PROGRAM.exists():
-        return _by_program(arguments.ranks, words)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    ranks: list[subprocess.Popen[bytes]] = []
+        return _by_launcher(options)
+    if program.is_here():
+        return program.run(["launch", *options])
+    stops = _Stops()
+    ranks = LocalRanks(prefixed=not arguments.no_prefix)
+    status = INTERRUPTED
     try:
         common = _environment(arguments.ranks)
         for rank in range(arguments.ranks):
-            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            ranks.append(subprocess.Popen(words, env=own, stdin=subprocess.DEVNULL, preexec_fn=_DIE_WITH_LAUNCHER))
-        return _wait(ranks)
+            ranks.start(rank, words, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        status = _wait(ranks, stops)
     finally:
-        _end(ranks)
+        if others := ranks.end(at_once=bool(stops.signals)):
+            _say(f"left out: what rank {', '.join(map(str, others))} said of it")
+    return status
 
 
-def _by_program(ranks: int, words: list[str]) -> int:
+def _by_launcher(options: list[str]) -> int:
     """Windows lets no program take this process's place: it waits, leaves Ctrl-C to the program, and the program ends with it."""
     # torch's wheels for Windows have no libuv; and what Python prints into a pipe is in no encoding that others know.
     defaults = {"USE_LIBUV": "0", "PYTHONIOENCODING": "utf-8"}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    command = [str(_PROGRAM), "launch", "--front", str(os.getpid()), "-n", str(ranks), "--", *words]
-    return subprocess.call(command, env={**defaults, **os.environ})
+    return subprocess.call([str(_PROGRAM), "launch", "--front", str(os.getpid()), *options], env={**defaults, **os.environ})
 
 
 def _environment(ranks: int) -> dict[str, str]:
@@ -80,30 +83,35 @@ def _environment(ranks: int) -> dict[str, str]:
     return {**os.environ, **ours}
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
+class _Stops:
+    """Signals by which others want the job to end. Python's own handlers would end it between any two of its lines."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, lambda number, _: self.signals.append(number))
+
+
+def _wait(ranks: LocalRanks, stops: _Stops) -> int:
     """The status of the first rank that fails, or 0."""
-    left = set(range(len(ranks)))
-    while left:
-        for rank in sorted(left):
-            status = ranks[rank].poll()
-            if status is None:
-                continue
-            left.remove(rank)
-            if status != 0:
-                print(f"bimetal: rank {rank} ended with status {status}; ending the others", file=sys.stderr)
-                return status if status > 0 else 128 - status
+    told, until = 0, float("inf")
+    while ranks:
+        for rank, status in ranks.ended():
+            if status != 0 and not told:
+                _say(f"rank {rank} {how_it_ended(status)}; ending the others")
+                ranks.name_cause(rank)
+                return as_exit_status(status)
+        if told < len(stops.signals) or time.monotonic() > until:
+            if told:
+                _say("the ranks are killed")
+                return INTERRUPTED
+            # Each may have something to save: who is in a hurry asks once more.
+            told, until = len(stops.signals), time.monotonic() + _TO_SAVE_S
+            ranks.tell(signal.SIGINT if stops.signals[0] == signal.SIGINT else signal.SIGTERM)
         time.sleep(_PAUSE_S)
-    return 0
+    return INTERRUPTED if told else 0
 
 
-def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    for process in ranks:
-        if process.poll() is None:
-            process.terminate()
-    until = time.monotonic() + _TO_END_S
-    for process in ranks:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _say(text: str) -> None:
+    print(f"bimetal: {text}", file=sys.stderr, flush=True)

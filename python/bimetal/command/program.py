@@ -1,19 +1,25 @@
-"""bimetal train and the other commands of the program: handed on to it, where the wheel bimetal-program is installed."""
+"""bimetal train and the other commands of the program: handed on to it, from the wheel bimetal-program or from PATH."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import pathlib
+import platform
 import sys
 
 import torch
 
-from bimetal._errors import error
+from bimetal._errors import Error, error
 
 PACKAGE = "bimetal_program"
 COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join", "plan",
             "predict", "ray", "serve", "top", "train", "tune")
+AGENT = "launch-agent"  # which a launcher on another machine starts here
+# Those that the program hands back to Python: they are in no wheel.
+_OF_THE_SOURCES = ("data", "ensemble", "ray", "tune")
+# Where there are wheels of it; scripts/make_wheel.py tells pip the same.
+_WHEELS = {("linux", "x86_64"), ("darwin", "arm64")}
 
 
 def run(words: list[str]) -> int:
@@ -23,10 +29,13 @@ def run(words: list[str]) -> int:
         bimetal.Error: ``unsupported``, where the program is not installed, or not there for this system, or is for another
             torch.
     """
+    if words[0] in _OF_THE_SOURCES and importlib.util.find_spec(f"bimetal.{words[0]}") is None:
+        raise error(f"`bimetal {words[0]}` needs the package that is built from the sources, and this one is of a wheel: "
+                    f"docs/install.md", "unsupported")
     program, environment = find(), dict(os.environ)
     libraries = pathlib.Path(torch.__file__).parent / "lib"
-    # The program looks beside itself; in an environment that has its torch elsewhere, there.
-    if not (program.parents[1] / "torch" / "lib").is_dir():
+    # That of the wheel looks beside itself; in an environment that has its torch elsewhere, there.
+    if program.parent.name == PACKAGE and not (program.parents[1] / "torch" / "lib").is_dir():
         name = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
         environment[name] = os.pathsep.join(filter(None, [str(libraries), environment.get(name)]))
     environment.setdefault("BIMETAL_PYTHON", sys.executable)  # for the commands that are Python's
@@ -34,17 +43,54 @@ def run(words: list[str]) -> int:
     os.execve(program, ["bimetal", *words], environment)
 
 
-def find(system: str = sys.platform) -> pathlib.Path:
-    if system == "win32":
-        raise error("this is a command of the program, which is not there for Windows: use it in WSL2 (docs/windows.md)",
-                    "unsupported")
+def find(wanted: str = "this is a command of the program") -> pathlib.Path:
+    """The program of the wheel, else the one that PATH has.
+
+    Args:
+        wanted: what it is needed for, for the message.
+
+    Raises:
+        bimetal.Error: ``unsupported``, as ``run``.
+    """
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
-        raise error("this is a command of the program, which is not installed here: pip install 'bimetal[train]', or build it "
-                    "from the sources (docs/install.md)", "unsupported")
+        built = on_path()
+        if built is None:
+            raise error(f"{wanted}, which is not installed here: {how_to_get()}", "unsupported")
+        return built
     folder = pathlib.Path(found.submodule_search_locations[0])
-    wanted, here = (folder / "torch_version").read_text().strip(), str(torch.__version__).split("+")[0]
-    if here.split(".")[:2] != wanted.split("."):
-        raise error(f"the program that is installed is for torch {wanted}, and torch {here} is here: pip install "
-                    f"'torch=={wanted}.*'", "unsupported")
+    fits, here = (folder / "torch_version").read_text().strip(), str(torch.__version__).split("+")[0]
+    if here.split(".")[:2] != fits.split("."):
+        raise error(f"the program that is installed is for torch {fits}, and torch {here} is here: pip install "
+                    f"'torch=={fits}.*'", "unsupported")
     return folder / "bimetal"
+
+
+def is_here() -> bool:
+    """Whether ``find`` finds it."""
+    try:
+        find()
+    except Error:
+        return False
+    return True
+
+
+def on_path() -> pathlib.Path | None:
+    """The first `bimetal` of PATH that is no script, as the command of this package is."""
+    for folder in os.get_exec_path():
+        file = pathlib.Path(folder or ".", "bimetal")
+        if file.is_file() and os.access(file, os.X_OK):
+            with file.open("rb") as start:
+                if start.read(2) != b"#!":
+                    return file
+    return None
+
+
+def how_to_get(system: str = sys.platform, machine: str = "") -> str:
+    """What to do on this platform, or the one that is named as Python names it."""
+    machine = machine or platform.machine()
+    if (system, machine) in _WHEELS:
+        return "pip install 'bimetal[train]', or build it from the sources (docs/install.md)"
+    if system == "win32":
+        return "there is none for Windows itself; in WSL2 it is Linux's (docs/windows.md)"
+    return f"there is no wheel of it for {system} on {machine}: build it from the sources (docs/install.md)"

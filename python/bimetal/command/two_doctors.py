@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import json
 import os
+import re
 import socket
 import time
 from typing import Any
 
+from bimetal._torch_check import series
 from bimetal.command import doctor
 from bimetal.library.interface import Meeting, check, error, lib, made, text_of
 
@@ -24,7 +27,7 @@ _KNOCK_S = 4.0
 
 def examine(address: str, listens: bool, seconds: float) -> list[str]:
     """Prints what it finds; what is wrong."""
-    if not (os.environ.get("BIMETAL_TOKEN_FILE") or os.environ.get("BIMETAL_TOKEN")) and "127.0.0.1" not in address:
+    if not (os.environ.get("BIMETAL_TOKEN_FILE") or os.environ.get("BIMETAL_TOKEN")) and not is_loopback(address):
         raise error("two machines need one secret: make it by `bimetal token FILE`, copy it, and name it on both with "
                     "--token-file", "unauthorized")
     with contextlib.ExitStack() as held:
@@ -41,6 +44,19 @@ def examine(address: str, listens: bool, seconds: float) -> list[str]:
         store.set(f"over/{int(listens)}", "")
         store.get(f"over/{int(not listens)}")  # the other may still need the store
     return problems
+
+
+def is_loopback(address: str) -> bool:
+    """Of HOST:PORT."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # another name
+        return False
+
+
+def newer(version: str, other: str) -> str:
+    return max(version, other, key=lambda text: [int(number) for number in re.findall(r"\d+", text)])
 
 
 class _Store:
@@ -66,16 +82,18 @@ def _compare(store: _Store, rank: int) -> list[str]:
     mine = doctor.facts()
     store.set(f"facts/{rank}", json.dumps(mine))
     other = json.loads(store.get(f"facts/{1 - rank}"))
-    print(f"there: bimetal {other['bimetal']}, torch {other['torch']}, Python {other['python']}, {other['system']}")
+    print(f"there: bimetal {other['bimetal']}, torch {other['torch']}, Python {other['python']}, {other['system']}; "
+          f"{other.get('devices', '')}")
     problems = []
     if other["core"] != mine["core"]:
         problems.append(f"bimetal is {mine['core']} here and {other['core']} there; all machines of a job need the same: "
-                        f"pip install bimetal=={max(mine['core'], other['core'])} on both")
+                        f"pip install bimetal=={newer(mine['core'], other['core'])} on both")
+    if series(other["torch"]) != series(mine["torch"]):
+        newest = newer(series(mine["torch"]), series(other["torch"]))
+        print(f"torch: unlike here and there, and ranks meet by its own store: better the same, pip install 'torch=={newest}.*'")
     apart = _clocks_apart(store, rank)
-    print(f"clocks: {apart:.1f} s apart")
-    if apart > _MOST_CLOCK_S:
-        problems.append(f"the clocks are {apart:.0f} s apart; nothing of a job fails by that, but its logs are hard "
-                        f"to read: switch on the time service of both")
+    advice = "; no job fails by that, but logs are hard to read: switch on the time service of both"
+    print(f"clocks: {apart:.1f} s apart{advice if apart > _MOST_CLOCK_S else ''}")
     return problems
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory as pinned
 
 _MASK = "attention_mask"
 
@@ -24,6 +25,12 @@ class Pieces(dict[str, torch.Tensor]):
         super().__init__({name: torch.cat([value.flatten() for value in values]) for name, values in found.items()
                           if _are_tensors(values)})
         self.parts = parts
+
+    def pin_memory(self) -> Pieces:
+        """DataLoader asks for it; what it knows of mappings would leave out the parts."""
+        for tensors in (self, *self.parts):
+            tensors.update(pinned({**tensors}))
+        return self
 
 
 def _are_tensors(values: list[Any]) -> bool:

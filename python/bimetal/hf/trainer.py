@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from bimetal.balance import BalancedBatchSampler, token_exact_hook
 from bimetal.hf.pieces import InPieces, Pieces
@@ -37,6 +37,9 @@ class Balanced:
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        if self.args.dataloader_drop_last:
+            raise ValueError("a balanced Trainer has every sample once, and a last batch that is short: leave out "
+                             "dataloader_drop_last")
         self.args.average_tokens_across_devices = False  # the hook does that, without another exchange
         self.args.ignore_data_skip = True  # the sampler knows where it was
         self._ranks = dist.get_world_size() if dist.is_initialized() else 1
@@ -51,6 +54,9 @@ class Balanced:
 
     def get_train_dataloader(self) -> DataLoader:
         """Not prepared by Accelerate, which would share out the batches once more."""
+        if not isinstance(self.train_dataset, Sized) or isinstance(self.train_dataset, IterableDataset):
+            raise ValueError("a balanced Trainer needs a train_dataset with a length, whose samples have numbers: of one that is "
+                             "streamed no rank could take its share")
         workers = self.args.dataloader_num_workers
         ahead = workers * (self.args.dataloader_prefetch_factor or 2)
         self.sampler = BalancedBatchSampler(self.train_dataset, self._global_batch, prefetch=ahead,
@@ -63,7 +69,9 @@ class Balanced:
         else:
             collate = self._get_collator_with_removed_columns(collate, description="training")
         pieces = InPieces(collate, self._micro_batch, getattr(self.model, "main_input_name", "input_ids"))
-        return DataLoader(dataset, batch_sampler=self.sampler, collate_fn=pieces, num_workers=workers)
+        of_workers = {name: getattr(self.args, f"dataloader_{name}") for name in ("prefetch_factor", "persistent_workers")}
+        return DataLoader(dataset, batch_sampler=self.sampler, collate_fn=pieces, num_workers=workers,
+                          pin_memory=self.args.dataloader_pin_memory, **(of_workers if workers else {}))
 
     def get_batch_samples(self, epoch_iterator: Iterator[Pieces], num_batches: int, *device: Any) -> tuple[list[Pieces], Any]:
         """The one batch of a step, and what all of its micro-batches' losses are divided by."""
@@ -78,7 +86,7 @@ class Balanced:
 
     def training_step(self, model: torch.nn.Module, inputs: Pieces,
                       num_items_in_batch: Any = None) -> torch.Tensor:
-        """Of the rank's whole part. The loss that it gives is the mean over the rank's tokens, for the log."""
+        """Of the rank's whole part. The Trainer logs the mean over ranks of what this gives: the loss over all their tokens."""
         if num_items_in_batch is None:
             raise ValueError("bimetal.hf needs a loss that is divided by num_items_in_batch: this model's is not. Give "
                              "the Trainer a compute_loss_func(outputs, labels, num_items_in_batch)")
@@ -89,15 +97,19 @@ class Balanced:
                 model.register_comm_hook(self.sampler, token_exact_hook)
                 self._hooked = model
             self.sampler.set_tokens(int(num_items_in_batch))
+            mine = self.sampler.tokens
         divisor = torch.as_tensor(num_items_in_batch).clamp(min=1)
         losses = []
         for number, piece in enumerate(inputs.parts):
             last = number == len(inputs.parts) - 1
             with contextlib.nullcontext() if last or not distributed else model.no_sync(), self._by_itself():
                 losses.append(super().training_step(model, piece, divisor))
+        loss = torch.stack(losses).sum()  # over this rank's tokens
         if not distributed:
             self.sampler.finish_step()
-        return torch.stack(losses).sum()
+            return loss
+        total = self.sampler.all_tokens.wait()[0].squeeze()  # the last backward has waited for it
+        return loss * (mine * self._ranks) / total.clamp(min=1)
 
     @contextlib.contextmanager
     def _by_itself(self) -> Iterator[None]:

@@ -1,29 +1,23 @@
 """Starts ranks as horovodrun does: python -m bimetal.horovod.run -np 4 [-H HOST:SLOTS,…] python train.py
 
-On this machine it starts them itself; for other hosts it hands over to `bimetal launch`, which reaches them by ssh. With --elastic a rank that ends by itself takes no other with it: the store by which the survivors find each other is
-served here, not by a rank.
+On this machine it starts them itself; for other hosts it hands over to `bimetal launch`, which reaches them by ssh. With
+--elastic a rank that ends by itself takes no other with it: the store by which the survivors find each other is served here,
+not by a rank.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
 from bimetal._errors import EXIT_STATUSES, Error
+from bimetal.command.local_ranks import LocalRanks, as_exit_status, how_it_ended
 from bimetal.horovod.core.meeting import serve_store
-from bimetal.horovod.rank_output import RankOutput
 from bimetal.runs import program
-
-_SECONDS_TO_END = 10.0  # between SIGTERM and SIGKILL
-_SECONDS_TO_FOLLOW_ITS_TRACEBACK = 1.0
-_SECONDS_TO_READ = 2.0  # for what ranks have left behind; processes of their own may hold the pipes open
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -73,8 +67,7 @@ class Ranks:
         self._options = options
         self._store = serve_store("127.0.0.1", 0, timeout=300)
         self._restarts = options.restarts
-        self._living: dict[int, subprocess.Popen[bytes]] = {}
-        self._output = RankOutput()
+        self._ranks = LocalRanks(prefixed=not options.no_prefix, each_by_itself=options.elastic)
         for rank in range(options.num_proc):
             self._start(rank)
 
@@ -83,46 +76,23 @@ class Ranks:
         place = {"RANK": str(rank), "WORLD_SIZE": count, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": count,
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port),
                  "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        # A process group of its own, so that Ctrl-C reaches this process alone, which then ends all.
-        pipe = None if self._options.no_prefix else subprocess.PIPE
-        process = subprocess.Popen(self._options.command, env={"PYTHONUNBUFFERED": "1", **os.environ, **place},
-                                   start_new_session=True, preexec_fn=_end_with_parent, stdout=pipe, stderr=pipe)
-        self._living[rank] = process
-        self._output.read(rank, process)
+        self._ranks.start(rank, self._options.command, {**os.environ, **place})
 
     def wait(self) -> int:
         """Until all have ended. The exit status of the whole."""
         status = 0
-        while self._living:
-            self._output.look()
-            for rank in self._ended():
-                process = self._living[rank]
-                del self._living[rank]
-                if process.returncode == 0:
-                    status = 0
-                elif not self._goes_on_without(rank, process.returncode):
-                    self._output.name_cause(rank)
-                    return _as_exit_status(process.returncode)
-                else:
-                    status = _as_exit_status(process.returncode)
+        while self._ranks:
+            ended = self._ranks.ended()
+            for number, (rank, code) in enumerate(ended):
+                if code != 0 and not self._goes_on_without(rank, code, len(self._ranks) + len(ended) - number - 1):
+                    self._ranks.name_cause(rank)
+                    return as_exit_status(code)
+                status = as_exit_status(code)
             time.sleep(0.05)
         return status
 
-    def _ended(self) -> list[int]:
-        """The ranks that have, those first that can be no consequence of the others' ends."""
-        ended = [rank for rank, process in self._living.items() if process.poll() is not None]
-        failed = [rank for rank in ended if self._living[rank].returncode != 0]
-        first = self._output.first_to_complain()
-        if failed and first in self._living and first not in ended and not self._options.elastic:
-            # It has begun to end, which takes a rank with much to tidy up longer than those that miss it.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._living[first].wait(_SECONDS_TO_FOLLOW_ITS_TRACEBACK)
-                ended.append(first)
-        return sorted(ended, key=lambda rank: (self._living[rank].returncode >= 0, rank != first, rank))
-
-    def _goes_on_without(self, rank: int, status: int) -> bool:
-        how = f"was killed by signal {-status} ({signal.Signals(-status).name})" if status < 0 else \
-            f"ended with status {status}"
+    def _goes_on_without(self, rank: int, status: int, left: int) -> bool:
+        how = how_it_ended(status)
         if not self._options.elastic:
             _say(f"rank {rank} {how}; the others are ended")
             return False
@@ -131,30 +101,12 @@ class Ranks:
             _say(f"rank {rank} {how}; it is started again")
             self._start(rank)
             return True
-        _say(f"rank {rank} {how}; {len(self._living)} are left")
-        return len(self._living) >= self._options.min_np
+        _say(f"rank {rank} {how}; {left} are left")
+        return left >= self._options.min_np
 
     def end(self) -> None:
-        for signal_number, seconds in ((signal.SIGTERM, _SECONDS_TO_END), (signal.SIGKILL, _SECONDS_TO_END)):
-            for process in self._living.values():
-                if process.poll() is None:
-                    os.killpg(process.pid, signal_number)
-            until = time.monotonic() + seconds
-            while any(process.poll() is None for process in self._living.values()) and time.monotonic() < until:
-                time.sleep(0.05)
-        self._output.end(_SECONDS_TO_READ)
-        if others := self._output.left_out():
+        if others := self._ranks.end():
             _say(f"left out: what rank {', '.join(map(str, others))} said of it")
-
-
-def _end_with_parent() -> None:
-    """Where the system can: should this process be killed, its ranks are, too."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def _as_exit_status(status: int) -> int:
-    return 128 - status if status < 0 else status
 
 
 def _say(text: str) -> None:

@@ -4,6 +4,7 @@
 ``bimetal._core`` takes whichever of the two fits the torch that is installed.
 """
 
+from bimetal.library.core_warnings import pass_warnings_on
 from bimetal.library.devices import device, usable_cores
 from bimetal.library.interface import set_error_class
 from bimetal.library.meeting import close_all, make_backend
@@ -11,7 +12,7 @@ from bimetal.library.process_group import LibraryProcessGroup
 from bimetal.library.shares import Balancer, EpochSampler
 
 __all__ = ["Balancer", "EpochSampler", "LibraryProcessGroup", "bytes_sent", "close_all", "device", "end_with_launcher",
-           "flight_recorder", "make_backend", "set_error_class", "transport", "usable_cores"]
+           "flight_recorder", "make_backend", "pass_warnings_on", "set_error_class", "transport", "usable_cores"]
 
 
 def flight_recorder(backend: LibraryProcessGroup) -> str:

@@ -45,8 +45,7 @@ def root_of(opts: Any) -> int:
 
 
 def milliseconds_of(opts: Any) -> int:
-    """0, the core's sign for the group's own timeout, where none is given or torch's sign for none, a negative one; no time at
-    all is what a caller may have left."""
+    """0 where none is given or torch's sign for none, a negative one; no time at all is what a caller may have left, and 1."""
     timeout = opts if isinstance(opts, datetime.timedelta) else getattr(opts, "timeout", None)
     if not isinstance(timeout, datetime.timedelta) or timeout.days < 0:
         return 0

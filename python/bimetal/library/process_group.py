@@ -326,7 +326,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def _start(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any,
                message: bool = False) -> LibraryWork:
-        within = milliseconds_of(opts)
+        within = milliseconds_of(opts) or milliseconds_of(self._timeout)  # the core's own is that of the whole world
         if self._pending:
             look_at(self._pending)
         work = LibraryWork(host, outputs, self._pending)

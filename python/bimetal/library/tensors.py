@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from bimetal._synchronize import synchronize
 from bimetal.library.interface import error
 
 # As bimetal_c.h numbers them: the type, and how many of it make up one value.
@@ -54,12 +55,6 @@ def memory_of(host: torch.Tensor) -> tuple[int, int, int]:
     """(address, count, type) of a contiguous tensor on the CPU."""
     kind, per_value = element_of(host)
     return host.data_ptr(), host.numel() * per_value, kind
-
-
-def synchronize(device: torch.device) -> None:
-    """Returns when `device` has done what was asked of it."""
-    if device.type != "cpu":
-        getattr(torch, device.type).synchronize()
 
 
 class HostTensors:

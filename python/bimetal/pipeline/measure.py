@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bimetal._synchronize import synchronize
 from bimetal.pipeline.chain import Chain
 
 _SECONDS = 0.8  # in which a device that is granted a part of a processor has used that up
@@ -89,6 +90,5 @@ class _Clock:
             value.register_hook(arrive)
 
     def _now(self) -> float:
-        if self._device.type != "cpu":
-            torch.accelerator.synchronize()
+        synchronize(self._device)
         return time.perf_counter()

@@ -61,13 +61,16 @@ int become(const std::string& module, const std::vector<std::string>& arguments)
   throw system_error(no_python(python), errno);
 }
 
-void add(CLI::App& app, Action& action, const char* name, const char* what) {
+/// `before`: what MODULE wants in front of the command's own arguments.
+void add(CLI::App& app, Action& action, const char* name, const char* what,
+         const std::string& module, const std::vector<std::string>& before = {}) {
   auto* command = app.add_subcommand(name, what);
   command->set_help_flag();  // Python's own help tells more
   command->prefix_command();
-  command->callback([command, name, &action] {
-    action = [command, name] {
-      return become(fmt::format("bimetal.{}", name), command->remaining());
+  command->callback([command, module, before, &action] {
+    action = [command, module, words = before]() mutable {
+      for (auto& word : command->remaining()) words.push_back(std::move(word));
+      return become(module, words);
     };
   });
 }
@@ -125,11 +128,15 @@ void enter_python_for(const job::JobConfig& job) {
 }
 
 void add_python_commands(CLI::App& app, Action& action) {
-  add(app, action, "data", "Make data sets: tokenize turns text into token files");
-  add(app, action, "ray", "Start nodes of a Ray cluster: up, join (python -m bimetal.ray)");
-  add(app, action, "tune", "Search hyper-parameters: many short trainings, packed onto devices");
+  add(app, action, "data", "Make data sets: tokenize turns text into token files", "bimetal.data");
+  add(app, action, "doctor", "Look for what may keep machines from working together",
+      "bimetal.command", {"doctor"});
+  add(app, action, "ray", "Start nodes of a Ray cluster: up, join (python -m bimetal.ray)",
+      "bimetal.ray");
+  add(app, action, "tune", "Search hyper-parameters: many short trainings, packed onto devices",
+      "bimetal.tune");
   add(app, action, "ensemble",
-      "Train independent models in parallel and average what they predict");
+      "Train independent models in parallel and average what they predict", "bimetal.ensemble");
 }
 
 }  // namespace bimetal::cli

@@ -1,6 +1,6 @@
 #pragma once
-// What is written in Python, since what it drives is: the subcommands bimetal data, ray, tune and
-// ensemble, and answers that this program needs.
+// What is written in Python, since what it drives is: the subcommands bimetal data, doctor, ray,
+// tune and ensemble, and answers that this program needs.
 
 #include <string>
 #include <vector>

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from bimetal._errors import Error
+from bimetal._synchronize import synchronize
 from bimetal.horovod.core.misuse import Misuse
 from bimetal.horovod.core.request import ReduceOp, Request, Signature, dtype_of
 
@@ -178,8 +179,8 @@ def catch_up(results: Any) -> None:
     for device in devices:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
-        elif device.type != "cpu":
-            torch.accelerator.synchronize(device)
+        else:
+            synchronize(device)
 
 
 def check(signature: Signature, ranks: Sequence[int]) -> None:

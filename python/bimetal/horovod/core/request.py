@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bimetal._errors import Error
+from bimetal._synchronize import synchronize
 
 _log = logging.getLogger("bimetal.horovod")
 
@@ -148,5 +149,5 @@ def _fill_events(tensors: Sequence[torch.Tensor]) -> list[Any]:
             event.record(torch.cuda.current_stream(device))
             events.append(event)
         else:
-            torch.accelerator.synchronize(device)
+            synchronize(device)
     return events

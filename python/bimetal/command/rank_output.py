@@ -1,4 +1,4 @@
-"""What the ranks of bimetal.horovod.run print, each line with its rank's number. When one fails, the others soon do for
+"""What the ranks that Python starts print, each line with its rank's number. When one fails, the others soon do for
 want of it: of their tracebacks only that of the cause is shown.
 """
 
@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import IO, TextIO
 
 _BEGINNING = "Traceback (most recent call last):"
 _SECONDS_TO_FOLLOW = 5.0  # within which a traceback may be about the loss of another rank
 _SECONDS_TO_HOLD = 2.0  # until it must have come out that a rank has failed
 _SECONDS_OF_ENDING = 1.0  # between two lines of a rank that ends by an exception
+_SECONDS_OF_REWRITING = 1.0  # between two states of a line that goes back to its beginning, as progress bars do
 _SECONDS_TO_SHOW = 2.0  # for the last lines, where the terminal stands still
 _MOST_WAITING = 1000  # lines; whoever prints more than are read waits, as without this
 
@@ -92,8 +94,8 @@ class RankOutput:
                 self._lines.put((sys.stderr, text), timeout=_SECONDS_TO_SHOW)
 
     def _show(self, rank: int, source: IO[bytes], target: TextIO) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the pipe has gone
-            for line in source:
+        with contextlib.suppress(OSError, ValueError), source:  # the pipe has gone
+            for line in _lines(source):
                 text = f"[{rank}] {line.decode(errors='replace').rstrip()}\n"
                 with self._lock:
                     self._note_line(rank, target is sys.stderr)
@@ -137,3 +139,18 @@ class RankOutput:
         now = time.monotonic()
         old = [rank for rank, (since, _) in self._held.items() if now - since >= older_than]
         return ["".join(self._held.pop(rank)[1]) for rank in old]
+
+
+def _lines(source: IO[bytes]) -> Iterator[bytes]:
+    """As they end; of one that is rewritten, what it has been now and then, and at last."""
+    rest, shown = b"", time.monotonic()
+    while chunk := source.read1():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.rstrip(b"\r").rpartition(b"\r")[2]
+        before, rewritten, now = rest.rpartition(b"\r")
+        if rewritten and time.monotonic() - shown > _SECONDS_OF_REWRITING:
+            shown, rest = time.monotonic(), now
+            yield before.rpartition(b"\r")[2]
+    if rest:
+        yield rest.rstrip(b"\r").rpartition(b"\r")[2]

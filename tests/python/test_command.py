@@ -1,0 +1,212 @@
+"""The command `bimetal` of the package: ranks that it starts by itself, two doctors, and what it leaves to the program."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+from unittest import mock
+
+import ranks
+from pip._vendor.packaging.markers import Marker
+
+from bimetal.command import program, two_doctors
+from bimetal.command.local_ranks import LocalRanks
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "bimetal.command"]
+SECONDS = 120
+
+
+def environment(*folders):
+    """With no program on PATH but in these folders."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("BIMETAL")}
+    return own | {"PATH": os.pathsep.join([*folders, str(pathlib.Path(sys.executable).parent), "/usr/bin", "/bin"])}
+
+
+def run(*words, folders=()):
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=SECONDS, env=environment(*folders))
+
+
+class Job:
+    """`bimetal launch` of two ranks that run a script. Gone when this is left."""
+
+    def __init__(self, script, *options):
+        self.lines = []
+        self._process = subprocess.Popen([*COMMAND, "launch", *options, "--", sys.executable, "-c", script], env=environment(),
+                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()  # the ranks end with it
+        self._process.wait()
+        self._process.stdout.close()
+
+    def wait_for(self, word, count):
+        while sum(word in line for line in self.lines) < count:
+            line = self._process.stdout.readline()
+            if not line:
+                raise AssertionError("".join(self.lines))
+            self.lines.append(line)
+
+    def send(self, number):
+        self._process.send_signal(number)
+
+    def end(self):
+        """Its exit status, and all that was printed."""
+        rest, _ = self._process.communicate(timeout=SECONDS)
+        return self._process.returncode, "".join(self.lines) + rest
+
+
+SAVES = """
+import os, signal, sys, time
+def stopped(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, stopped)
+print("ready", flush=True)
+try:
+    time.sleep(100)
+except KeyboardInterrupt:
+    print("saves", flush=True)
+    time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 1)
+    print("has saved", flush=True)
+"""
+
+
+@unittest.skipUnless(sys.platform == "linux", "ranks end with their launcher")
+class Launch(unittest.TestCase):
+    def test_who_is_interrupted_may_save(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number.name), Job(SAVES) as job:
+                job.wait_for("ready", 2)
+                job.send(number)
+                status, said = job.end()
+                self.assertEqual(status, 130, said)
+                for rank in range(2):
+                    self.assertIn(f"[{rank}] has saved", said)
+
+    def test_a_second_interrupt_kills(self):
+        with Job(SAVES.replace("else 1", "else 100")) as job:
+            job.wait_for("ready", 2)
+            job.send(signal.SIGINT)
+            job.wait_for("saves", 2)
+            job.send(signal.SIGINT)
+            status, said = job.end()
+            self.assertEqual(status, 130, said)
+            self.assertIn("bimetal: the ranks are killed", said)
+
+    def test_of_nohup_the_end_of_the_terminal_is_nothing(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGHUP, before)
+        with Job("import time; print('ready', flush=True); time.sleep(1); print('through')") as job:
+            job.wait_for("ready", 2)
+            job.send(signal.SIGHUP)
+            status, said = job.end()
+            self.assertEqual((status, said.count("through")), (0, 2), said)
+
+    def test_who_was_killed_is_the_cause(self):
+        started = LocalRanks(prefixed=True)
+        self.addCleanup(started.end)
+        for rank, script in enumerate(("import sys; sys.exit(1)", "", "import os; os.kill(os.getpid(), 9)")):
+            started.start(rank, [sys.executable, "-c", script], dict(os.environ))
+        for process in started._living.values():
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self.assertEqual(started.ended(), [(2, -9), (0, 1), (1, 0)])
+        self.assertFalse(started)
+
+    def test_lines_have_their_ranks(self):
+        bar = ("import sys, time\n"
+               "for i in range(13): print(f'{i} of 12', end='\\r', flush=True); time.sleep(0.1)\n"
+               "print('12 of 12'); sys.stdout.write('last')")
+        with Job(bar) as job:
+            status, said = job.end()
+        self.assertEqual(status, 0, said)
+        for rank in range(2):
+            self.assertIn(f"[{rank}] 12 of 12\n", said)
+            self.assertIn(f"[{rank}] last\n", said)
+            shown = [line for line in said.splitlines() if line.startswith(f"[{rank}]")]
+            self.assertTrue(3 <= len(shown) <= 5, "what is rewritten shows now and then\n" + said)
+        with Job("print('x')", "--no-prefix", "-n", "1") as job:
+            self.assertEqual(job.end(), (0, "x\n"))
+
+
+class Program(unittest.TestCase):
+    def test_without_it_its_options_say_whose_they_are(self):
+        for words, option in ((("launch", "-H", "pc1:2", "--", "true"), "-H"),
+                              (("launch", "-n", "2", "--slurm", "--", "true"), "--slurm"),
+                              (("token", "--monitor", "a", "b"), "--monitor")):
+            done = run(*words)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn(f"`bimetal {words[0]}` knows no {option} without the program, which is not installed here: "
+                          f"{program.how_to_get()}", done.stderr)
+        self.assertEqual(run("doctor", "--what").returncode, 2)
+        self.assertIn("is not installed here", run("launch-agent").stderr)
+
+    @unittest.skipUnless("BIMETAL" in os.environ, "needs the program")
+    def test_where_it_is_it_launches(self):
+        folder = str(pathlib.Path(os.environ["BIMETAL"]).parent)
+        script = "import os; print(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['NODE_RANK'])"
+        for options in (("-H", "localhost:2"), ("-n", "2"), ("--ranks", "2"), ()):
+            done = run("launch", *options, "--", sys.executable, "-c", script, folders=[folder])
+            self.assertEqual(sorted(done.stdout.splitlines()), ["[0] 0 of 2 0", "[1] 1 of 2 0"], done.stderr)
+        self.assertIn("--hostfile", run("launch", "--help", folders=[folder]).stdout)
+        self.assertNotIn("--hostfile", run("launch", "--help").stdout)
+        self.assertIn("--monitor", run("token", "--help", folders=[folder]).stdout)
+
+    @unittest.skipUnless("BIMETAL" in os.environ, "needs the program")
+    def test_it_has_the_doctor(self):
+        done = subprocess.run([os.environ["BIMETAL"], "doctor"], capture_output=True, text=True, timeout=SECONDS,
+                              env=environment() | {"BIMETAL_PYTHON": sys.executable})
+        self.assertIn("devices: ", done.stdout, done.stderr)
+
+    def test_pip_is_asked_for_it_where_its_wheels_are(self):
+        with mock.patch.object(sys, "path", [*sys.path, str(ROOT / "scripts")]):
+            from make_wheel import MARKER
+        for system, machine, there in (("linux", "x86_64", True), ("linux", "aarch64", False), ("darwin", "arm64", True),
+                                       ("darwin", "x86_64", False), ("win32", "AMD64", False)):
+            self.assertEqual(Marker(MARKER).evaluate({"sys_platform": system, "platform_machine": machine}), there)
+            self.assertEqual("pip install" in program.how_to_get(system, machine), there)
+
+
+class Doctors(unittest.TestCase):
+    def test_two_meet_on_loopback_without_a_token(self):
+        address = f"localhost:{ranks.free_port()}"
+        said = []
+        listens = threading.Thread(target=lambda: said.append(run("doctor", "--listen", address)))
+        listens.start()
+        said.append(run("doctor", address))
+        listens.join()
+        for done in said:
+            self.assertRegex(done.stdout, r"there: bimetal .*, torch .*; .*cpu with \d+ cores", done.stderr)
+            self.assertIn("connections: in both directions", done.stdout, done.stderr)
+
+    def test_what_is_loopback(self):
+        for address, is_one in (("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("127.9.9.9:1", True),
+                                ("192.168.1.1:1", False), ("pc127.0.0.1:1", False), ("[fd00::1]:1", False)):
+            self.assertEqual(two_doctors.is_loopback(address), is_one, address)
+        done = run("doctor", "pc.invalid:29500")
+        self.assertEqual(done.returncode, 7, done.stderr)
+
+    def test_which_version_is_the_newer_one(self):
+        self.assertEqual(two_doctors.newer("0.9.0", "0.10.0"), "0.10.0")
+        self.assertEqual(two_doctors.newer("2.13", "2.4"), "2.13")
+
+    def test_unlike_machines_are_told_apart_and_clocks_fail_nothing(self):
+        mine = two_doctors.doctor.facts()
+        theirs = mine | {"core": "0.10.0", "torch": "2.99.0"}
+        store = mock.Mock(get=lambda key: two_doctors.json.dumps(theirs) if key == "facts/1" else "60.0")
+        ours = mock.patch.object(two_doctors.doctor, "facts", lambda: mine | {"core": "0.9.0"})
+        with mock.patch("builtins.print") as said, ours:
+            problems = two_doctors._compare(store, 0)
+        text = "\n".join(call.args[0] for call in said.call_args_list)
+        self.assertEqual(len(problems), 1, problems)
+        self.assertIn("pip install bimetal==0.10.0 on both", problems[0])
+        self.assertIn("torch: unlike here and there", text)
+        self.assertIn("clocks: 60.0 s apart; no job fails by that", text)
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
