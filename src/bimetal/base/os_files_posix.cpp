@@ -60,7 +60,7 @@ void sync_directory(const std::filesystem::path& path) {
   const int failed = sync_descriptor(descriptor) != 0 ? errno : 0;
   close(descriptor);
   if (failed == 0 || knows_no_syncing(failed)) return;
-  throw system_error("cannot write the names in " + path.string(), failed);
+  throw system_error("cannot write the names in " + named.string(), failed);
 }
 
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b) {

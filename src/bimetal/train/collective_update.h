@@ -62,6 +62,9 @@ class CollectiveUpdate {
   /// Seconds of the last update, inspection included; a lone device would spend them too.
   double update_seconds() const noexcept { return update_seconds_; }
 
+  /// For others, before a step.
+  void has_waited(double seconds) noexcept { wait_seconds_ += seconds; }
+
  private:
   bool update(std::int64_t step, std::span<const progress::RankFigures> figures,
               torch::optim::Optimizer& optimizer);

@@ -165,14 +165,16 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
   });
   if (!outcome.error) return outcome;
   if (!options_.repeats) rethrow_as_own(outcome.error);
-  outcome.fit = fetched ? next_try(samples) : progress::Fit::too_large;
+  outcome.fit = fetched ? next_try(samples, least) : progress::Fit::too_large;
   return outcome;
 }
 
 /// Smaller pieces cost the device its speed for good, and recomputation a third more work at most.
-progress::Fit Compute::next_try(std::int64_t samples) {
+progress::Fit Compute::next_try(std::int64_t samples, std::int64_t least) {
   if (begin_recomputing()) return progress::Fit::try_recomputing;
-  return micro_batch_.halve(samples) ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
+  // Of the pieces that were tried.
+  const auto tried = divide_up(samples, std::max<std::int64_t>(1, pieces(samples, least)));
+  return micro_batch_.halve(tried) ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
 }
 
 bool Compute::begin_recomputing() {

@@ -115,7 +115,7 @@ class Compute {
   /// The sum of the losses of a share's samples, after forward and backward; waits for the device.
   /// `share` is on it; `draws`: of its samples, left out where the result counts for nothing.
   /// Errors: those of Pieces::add, and whatever the model, the task and `backward` throw.
-  /// In `least` pieces, or more.
+  /// In `least` pieces, or as many as it has groups, or more.
   double run(const task::Values& share, const Backward& backward, const task::Draws& draws = {},
              std::int64_t least = 0);
 
@@ -143,7 +143,7 @@ class Compute {
  private:
   torch::Tensor loss_of(const task::Values& piece) const;
   bool begin_recomputing();
-  progress::Fit next_try(std::int64_t samples);
+  progress::Fit next_try(std::int64_t samples, std::int64_t least);
 
   const task::Task& task_;
   const task::Model model_;

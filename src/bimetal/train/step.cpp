@@ -45,7 +45,11 @@ StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& 
                              progress::ShadowFigures shadow) {
   if (!options_.stage) {
     const auto samples = plan.counts[static_cast<std::size_t>(lanes_.mine())];
-    passes_ = store_->agree_on_passes(static_cast<int>(compute_.pieces(samples)));
+    const Stopwatch waiting;
+    passes_ = in_phase(Phase::kWait, [&] {
+      return store_->agree_on_passes(static_cast<int>(compute_.pieces(samples)));
+    });
+    update_.has_waited(waiting.seconds());
   }
   store_->begin_step(plan.weight(), update_.stages().loss_scale());
   auto mine = compute(plan, fetch);

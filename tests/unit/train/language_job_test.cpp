@@ -342,7 +342,7 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsToo) {
   EXPECT_EQ(head.in_parts.backward_sums, 1);
   EXPECT_LT(head.in_parts.saved, 0.8);
 
-  const auto whole = measure_units(job_.train, *task, {.dtype = torch::kFloat64});
+  const auto whole = measure_units(job_.train, *task, {.dtype = torch::kFloat64, .timed = false});
   EXPECT_EQ(plan::most_tensor_ranks(*whole), 1) << "nobody has asked";
 }
 
@@ -372,8 +372,8 @@ TEST_F(LanguageJobErrors, TheGradientOfATiedTensorIsThereTwiceAtMost) {
   const double table = 20'000.0 * 16 * sizeof(double);
   const auto task = test::task_of(job_);
   for (const bool by_units : {false, true}) {
-    const auto facts =
-        measure_units(job_.train, *task, {.dtype = torch::kFloat64, .by_units = by_units});
+    const auto facts = measure_units(
+        job_.train, *task, {.dtype = torch::kFloat64, .timed = false, .by_units = by_units});
     ASSERT_TRUE(facts);
     EXPECT_EQ(facts->units.front().shared, 20'000 * 16);
     EXPECT_GE(facts->units.front().backward_peak.fixed, 1.9 * table);

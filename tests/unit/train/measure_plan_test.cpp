@@ -47,6 +47,15 @@ TEST(MeasurePlan, EveryRankArrivesAtTheSamePlan) {
   // A tenth of the speed: far more than noise.
   EXPECT_GT(plan.input.workers[1].cost.seconds(128), plan.input.workers[0].cost.seconds(128));
 
+  for (const auto& each : plans) {
+    const auto& facts = each.mesh_input.facts;
+    ASSERT_EQ(facts.size(), 2u);
+    EXPECT_GT(facts[0].update_s, 0);
+    EXPECT_GT(facts[1].update_s, facts[0].update_s);
+    EXPECT_GE(facts[0].split_inputs + facts[0].split_weights, 1);
+    EXPECT_EQ(facts[1].update_s, plans[0].mesh_input.facts[1].update_s);
+  }
+
   ASSERT_EQ(plan.plan.predictions.size(), plans[1].plan.predictions.size());
   EXPECT_EQ(plan.plan.best, plans[1].plan.best);
   for (std::size_t i = 0; i < plan.plan.predictions.size(); ++i) {

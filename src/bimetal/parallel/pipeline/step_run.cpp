@@ -49,10 +49,10 @@ Runner::Result StepRun::run() {
   store_.expect_passes(passes());
   const auto last = last_backward();
   for (std::size_t i = 0; i < actions_.size(); ++i) act(actions_[i], i == last);
+  device::synchronize(options_.device);
   const Stopwatch sending;
   link_.flush();
   result_.wait_seconds += sending.seconds();
-  device::synchronize(options_.device);
   for (const auto& loss : losses_) result_.loss_sum += loss.item<double>();
   return std::move(result_);
 }

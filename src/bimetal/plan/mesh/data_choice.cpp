@@ -61,10 +61,10 @@ class DataChooser {
       const auto samples = static_cast<double>(shares_[i]);
       const double own = keeping_.level < 2 ? of_each[i] : std::min(pieces, samples);
       const auto pass = pass_of(facts(i), device(i).slower, keeping_.recomputed_at_once > 0);
-      const double seconds =
-          own * pass.fixed + samples * pass.per_sample + disk_seconds(i, own) + update_seconds(i);
-      choice.compute_s = std::max(choice.compute_s, seconds);
-      busy += seconds;
+      const double seconds = own * pass.fixed + samples * pass.per_sample + disk_seconds(i, own);
+      passes_s_ = std::max(passes_s_, seconds);
+      choice.compute_s = std::max(choice.compute_s, seconds + update_seconds(i));
+      busy += seconds + update_seconds(i);
     }
     choice.micro_batches = static_cast<int>(pieces);
     choice.take_peaks(cluster_, needed);
@@ -177,7 +177,7 @@ class DataChooser {
     const double last = cluster_.all_reduce_seconds(devices_, bucket);
     const double copied = copying_seconds(bytes);
     const double exposed =
-        copied + last + std::max(0.0, choice.sent_s - last - hiding() * choice.compute_s);
+        copied + last + std::max(0.0, choice.sent_s - last - hiding() * passes_s_);
     choice.sent_s += copied;
     choice.step_s = choice.compute_s + exposed;
     choice.waiting_s = exposed;
@@ -189,6 +189,7 @@ class DataChooser {
   const Keeping& keeping_;
   const bool may_idle_;
   balance::Shares shares_;
+  double passes_s_ = 0;                  ///< of the slowest: what sending may hide behind
   std::vector<double> shards_, copied_;  ///< of each rank, and of its copy of another's
   std::map<FittingKey, Fitting> fittings_;
 };

@@ -1,7 +1,6 @@
 #include "bimetal/plan/mesh/pipeline_choice.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -220,14 +219,15 @@ std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& clus
     costs[s].backward_weight *= shared;
   }
   const auto behind = exchanges(input, cluster, *choice);
-  for (const auto& cost : costs) {
-    choice->compute_s = std::max(
-        choice->compute_s,
-        choice->micro_batches * (cost.forward + cost.backward_input + cost.backward_weight));
+  const auto own_updates = updates(input, cluster, *choice);
+  for (std::size_t s = 0; s < costs.size(); ++s) {
+    const auto& cost = costs[s];
+    const double pass = cost.forward + cost.backward_input + cost.backward_weight;
+    choice->compute_s = std::max(choice->compute_s, choice->micro_batches * pass + own_updates[s]);
   }
   choice->sent_s = *std::ranges::max_element(behind);
   choice->step_s = schedule::plain_bound(costs, choice->micro_batches) + choice->sent_s +
-                   std::ranges::max(updates(input, cluster, *choice));
+                   std::ranges::max(own_updates);
   choice->waiting_s = choice->step_s - choice->compute_s;
   take_memory(input, cluster, *choice);
   return choice;
@@ -248,16 +248,17 @@ void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& cho
 }
 
 MeshChoice simulated(const MeshInput& input, const Cluster& cluster, MeshChoice choice) {
-  const auto run = run_of(input, cluster, choice);
-  auto behind = exchanges(input, cluster, choice);
-  std::ranges::transform(behind, updates(input, cluster, choice), behind.begin(), std::plus<>());
+  auto run = run_of(input, cluster, choice);
+  const auto behind = exchanges(input, cluster, choice);
+  const auto own_updates = updates(input, cluster, choice);
   choice.step_s = 0;
   std::size_t list = 0;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const std::size_t lists = choice.even() ? 1 : choice.stages[s].devices.size();
     for (const std::size_t last = list + lists; list < last; ++list) {
       const double end = run.stages[list].empty() ? 0 : run.stages[list].back().end;
-      choice.step_s = std::max(choice.step_s, end + behind[s]);
+      choice.step_s = std::max(choice.step_s, end + behind[s] + own_updates[s]);
+      run.busy[list] += own_updates[s];
     }
   }
   const double busy = std::accumulate(run.busy.begin(), run.busy.end(), 0.0);

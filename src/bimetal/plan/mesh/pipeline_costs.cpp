@@ -172,6 +172,10 @@ std::vector<double> updates(const MeshInput& input, const Cluster& cluster,
       for (std::size_t u = stage.begin; u < stage.end; ++u) {
         elements += static_cast<double>(facts.units[u].elements());
       }
+      // What the last stage shares with those before, it has and updates, too.
+      for (std::size_t u = 0; u < stage.begin && &stage == &choice.stages.back(); ++u) {
+        elements += static_cast<double>(facts.units[u].shared);
+      }
       const double kept = choice.keeping.level > 0 ? shards[r] : 1;
       const double slower = cluster.device(stage.devices[r]).slower;
       const bool on_disk = choice.keeping.optimizer == Place::Disk;

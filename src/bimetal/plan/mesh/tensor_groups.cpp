@@ -104,7 +104,9 @@ TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster, Group
     devices.push_back({.name = scarcest.name,
                        .host = cluster.device(group.front()).host,
                        .memory_bytes = scarcest.memory_bytes,
-                       .facts = kind});
+                       .facts = kind,
+                       .is_host = std::ranges::any_of(
+                           group, [&](int member) { return cluster.device(member).is_host; })});
     for (const int member : group) {
       one_host_each = one_host_each && cluster.same_host(member, group.front());
     }

@@ -43,9 +43,12 @@ class Behind {
     Pass pass;
     task::Values values;
     for (const auto& value : first_) {
-      auto& leaf = values.emplace_back(value.defined() ? value.detach() : value);
-      if (!leaf.defined() || !leaf.is_floating_point()) continue;
-      pass.inputs.push_back(leaf.requires_grad_());
+      if (!value.defined() || !value.is_floating_point()) {
+        values.push_back(value);
+        continue;
+      }
+      pass.inputs.push_back(value.detach().requires_grad_());
+      values.push_back(pass.inputs.back().clone());  // a unit may change its inputs in place
     }
     values = task::run_units(std::span(model_.units).subspan(1), std::move(values), {}, 1);
     pass.loss = task_.loss_sum(values, batch_);

@@ -135,7 +135,9 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
     count_forms(dry->model(), dry->owners(), options, *facts);
     facts->by_units = dry->by_units();
     if (options.timed && !facts->by_units) {
-      const auto split = measure_split(task, *dry, options, most);
+      SplitSeconds split;  // for nothing, where there is no room to try it
+      static_cast<void>(without_memory_for(
+          options.device, [&] { split = measure_split(task, *dry, options, most); }));
       facts->split_inputs = split.inputs;
       facts->split_weights = split.weights;
     }
