@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <fstream>
 
 #include "bimetal/base/error.h"
 #include "support/forked_child.h"
@@ -48,6 +49,15 @@ int outcome_with(int failure, const std::filesystem::path& folder) {
            }
          })
       .wait();
+}
+
+TEST(SyncDirectory, WhatCannotBeOpenedIsAnErrorUnlessItIsNotThere) {
+  const test::TemporaryFolder folder;
+  EXPECT_NO_THROW(sync_directory(folder.path() / "missing"));
+  EXPECT_NO_THROW(sync_directory(""));  // of a name without a folder: here
+  const auto file = folder.path() / "file";
+  std::ofstream(file) << "no folder";
+  EXPECT_THROW(sync_directory(file), Error);
 }
 
 TEST(SyncDirectory, AFailingDiskIsAnErrorAndAFolderThatKnowsNoSyncingIsNone) {
