@@ -1,12 +1,14 @@
 // Targets of what is read from files: job files, data sets, checkpoints. Each refuses what it
 // cannot use with an error of one kind, and promises something of what it takes.
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +38,22 @@ std::string text_in(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+std::optional<test::TemporaryFolder> file_folder;
+
+/// Takes the folder away when the tests have run: statics stay where a process ends at once
+/// (support/test_main.cpp).
+class FileFolder : public ::testing::Environment {
+ public:
+  void SetUp() override { file_folder.emplace(); }
+  void TearDown() override { file_folder.reset(); }
+};
+[[maybe_unused]] const auto* const file_folder_owner =
+    ::testing::AddGlobalTestEnvironment(new FileFolder);
+
 /// A file of these bytes, overwritten by the next.
 std::filesystem::path file_of_bytes(Bytes bytes) {
-  static const test::TemporaryFolder folder;
   const bool gzipped = !bytes.empty() && bytes[0] == std::byte{0x1f};  // as gzip's files begin
-  const auto path = folder / (gzipped ? "file.gz" : "file");
+  const auto path = *file_folder / (gzipped ? "file.gz" : "file");
   test::put_contents(path, text_in(bytes));
   return path;
 }

@@ -20,7 +20,7 @@ import time
 
 AT_START = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 # Variables that the interpreter, the loader or torch read when they start.
-READ_AT_START = ("LD_", "PYTHON", "TORCH_", "OMP_", "MKL_", "GOMP_", "OPENBLAS_")
+READ_AT_START = ("LD_", "GLIBC_", "MALLOC_", "PYTHON", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "GOMP_", "KMP_", "OPENBLAS_")
 LARGEST = 1 << 20
 PATIENCE_S = 120
 
@@ -30,12 +30,16 @@ _nurseries = {}
 class Forked:
     """A process of a nursery, with what tests use of subprocess.Popen."""
 
-    def __init__(self, nursery, pid):
-        self.nursery, self.pid = nursery, pid
+    def __init__(self, nursery):
+        self.nursery, self.pid, self.returncode = nursery, None, None
 
-    @property
-    def returncode(self):
-        return self.nursery.ended.get(self.pid)
+    def begin(self):
+        """Waits until it is there: before, it has no pid and cannot be used."""
+        until = time.monotonic() + PATIENCE_S
+        while self.pid is None:
+            if time.monotonic() > until:
+                raise AssertionError("the process that ranks are forked from does not answer")
+            self.nursery.hear(1.0)
 
     def poll(self):
         self.nursery.hear(0)
@@ -61,7 +65,7 @@ class Forked:
 class Nursery:
     def __init__(self, file):
         self.channel, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.ended, self.begun = {}, []
+        self.asked, self.running = [], {}  # those that have not begun yet, in their order; those that have not ended, by pid
         self.environment = {**os.environ, **AT_START}
         with there:
             self.process = subprocess.Popen([sys.executable, __file__, str(there.fileno()), file], pass_fds=[there.fileno()],
@@ -73,14 +77,11 @@ class Nursery:
             return {name: value for name, value in variables.items() if name.startswith(READ_AT_START)}
         return read(environment) == read(self.environment)
 
-    def start(self, file, environment, output):
+    def ask(self, file, environment, output):
+        process = Forked(self)
+        self.asked.append(process)
         self.channel.send(json.dumps({"file": file, "environment": environment, "output": str(output)}).encode())
-        until = time.monotonic() + PATIENCE_S
-        while not self.begun:
-            if time.monotonic() > until:
-                raise AssertionError("the process that ranks are forked from does not answer")
-            self.hear(1.0)
-        return Forked(self, self.begun.pop())
+        return process
 
     def end(self):
         self.channel.close()
@@ -93,23 +94,37 @@ class Nursery:
             if not said:
                 raise AssertionError("the process that ranks are forked from has ended")
             news = json.loads(said)
-            if "ended" in news:
-                self.ended[news["ended"]] = news["status"]
-            else:
-                self.begun.append(news["begun"])
+            if "begun" in news:
+                process = self.asked.pop(0)
+                process.pid = news["begun"]
+                self.running[process.pid] = process
+            elif news["ended"] in self.running:
+                self.running.pop(news["ended"]).returncode = news["status"]
             timeout = 0
 
 
-def start(rank, file, environment, output):
-    """`file` run by a process of its own, with these variables alone, what it prints into `output`; None where only a new
-    interpreter will do."""
-    if sys.platform != "linux":
-        return None
-    if rank not in _nurseries:
-        _nurseries[rank] = Nursery(file)
-        atexit.register(_nurseries[rank].end)
-    nursery = _nurseries[rank]
-    return nursery.start(file, environment, output) if nursery.can_be(environment) else None
+def prepare(count, file):
+    """Starts what ranks 0 to count - 1 are forked from, all at once: each imports for seconds."""
+    for rank in range(count if sys.platform == "linux" else 0):
+        if rank not in _nurseries:
+            _nurseries[rank] = Nursery(file)
+            atexit.register(_nurseries[rank].end)
+
+
+def ask(rank, file, environment, output):
+    """Of a rank that is prepared: `file` run by a process of its own, with these variables alone, what it prints into `output`;
+    its begin() waits for it. None where only a new interpreter will do."""
+    nursery = _nurseries.get(rank)
+    return nursery.ask(file, environment, output) if nursery and nursery.can_be(environment) else None
+
+
+def give_up_asking():
+    """Ends those that owe an answer, which would be taken for the answer to what is asked next."""
+    for rank, nursery in list(_nurseries.items()):
+        if nursery.asked:
+            del _nurseries[rank]
+            nursery.process.kill()
+            nursery.end()
 
 
 # ---- in the nursery -----------------------------------------------------------------------------------
@@ -157,11 +172,14 @@ def next_rank(channel):
         request = channel.recv(LARGEST)
         if not request:
             os._exit(0)  # the test has ended
-        pid = os.fork()
-        if pid == 0:
+        parent = os.getpid()
+        if os.fork() == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()  # before anybody hears of it: it is ended by its process group
+            ranks.die_with_parent()
+            if os.getppid() != parent:
+                os._exit(1)
             channel.send(json.dumps({"begun": os.getpid()}).encode())
             for end in (channel, woken, waker):
                 end.close()
@@ -176,6 +194,8 @@ def become(request):
     os.close(output)
     os.environ.clear()
     os.environ.update(request["environment"])
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # from the system, as when it is imported; Python's own is by itself
     file = request["file"]
     sys.argv = [file]
     sys.path[0] = os.path.dirname(os.path.abspath(file))

@@ -42,29 +42,44 @@ class Job:
                   "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
                   **(environment or {})}
         self.processes = []
-        for rank, command in enumerate(commands):
-            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), RESULT: str(self.results[rank])}
-            own = {name: value for name, value in own.items() if name not in unset} | (each(rank) if each else {})
-            forked = nursery.start(rank, file, own, self.outputs[rank]) if file else None
-            if forked:
-                self.processes.append(forked)
-                continue
-            with open(self.outputs[rank], "wb") as output:
-                self.processes.append(subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                    start_new_session=True, env=own))
+        try:
+            if file:
+                nursery.prepare(ranks, file)
+            for rank, command in enumerate(commands):
+                own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), RESULT: str(self.results[rank])}
+                own = {name: value for name, value in own.items() if name not in unset} | (each(rank) if each else {})
+                self.processes.append(self.begun(rank, command, own, file))
+            for process in self.processes:
+                if not isinstance(process, subprocess.Popen):
+                    process.begin()
+        except BaseException:
+            nursery.give_up_asking()
+            self.__exit__()
+            raise
+
+    def begun(self, rank, command, environment, file):
+        asked = nursery.ask(rank, file, environment, self.outputs[rank]) if file else None
+        if asked:
+            return asked
+        with open(self.outputs[rank], "wb") as output:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                    start_new_session=True, env=environment)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for process in self.processes:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)  # and what it has started
-            except ProcessLookupError:
-                pass
-            process.wait()
-        self.folder.cleanup()
+        there = [process for process in self.processes if process.pid is not None]
+        try:
+            for process in there:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+                except ProcessLookupError:
+                    pass
+            for process in there:
+                process.wait()
+        finally:
+            self.folder.cleanup()
 
     def wait(self, timeout):
         """Exit statuses; AssertionError with all output when somebody is not through in time."""

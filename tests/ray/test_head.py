@@ -1,18 +1,33 @@
 """The head node's end, in good order and by SIGKILL: jobs save and say so, drivers and joined nodes leave with it."""
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
 import unittest
 
 import clusters
-from commands import Commands, free_port
+from commands import CPU_AND_MEMORY, Commands, free_port
 
 PEER_LOST, ABORTED = 5, 6
 SLOW = "cpu:threads=1,speed=0.2"
 ON_BOTH = [{"cpu": 1, "labels": {"room": "cellar"}, "worker": SLOW}, {"d": 1, "worker": SLOW}]
 JOINED_ALONE = [{"d": 1, "worker": SLOW}]
+HELD = """
+import sys
+import bimetal.ray, ray
+ray.init(address="auto", logging_level="ERROR")
+print("" if ray.available_resources().get(sys.argv[1], 0.0) else "held")
+"""
+# A sitecustomize.py that keeps Ray's workers from starting, for as long as their node runs.
+NEVER_UP = """
+import os, sys, time
+parent = os.getppid()
+while any(part.endswith("default_worker.py") for part in sys.orig_argv) and os.getppid() == parent:
+    time.sleep(0.1)
+"""
 DRIVER = """
 import json, pathlib, sys, time
 import bimetal, bimetal.ray
@@ -46,18 +61,27 @@ class HeadNode(Commands):
         self.joined, _ = self.node("join", f"127.0.0.2:{self.port}", "--resources", '{"d": 1}')
         self.kept = self.home / "kept"
 
-    def drive(self, target, workers, **options):
-        """A driver that trains without end; returns once it does, with the iterator over its events."""
+    def begin(self, target, workers, **options):
+        """A driver, with the iterator over its events."""
         asked = json.dumps([str(target) if target else None, workers, {"storage": str(self.kept), **options}])
         driver = subprocess.Popen([sys.executable, "-c", DRIVER, asked], stdout=subprocess.PIPE, text=True,
                                   env={**self.environment, "RAY_ADDRESS": f"127.0.0.2:{self.port}"})
         self.addCleanup(driver.stdout.close)
         self.addCleanup(self.kill, driver)
-        events = map(json.loads, iter(driver.stdout.readline, ""))
+        return driver, map(json.loads, iter(driver.stdout.readline, ""))
+
+    def drive(self, target, workers, **options):
+        """A driver that trains without end; returns once it does, with the iterator over its events."""
+        driver, events = self.begin(target, workers, **options)
         for event in events:
             if event["metrics"].get("step", 0) >= 10 or event["metrics"].get("count", 0) >= 5:
                 return driver, events
         self.fail(f"it has ended with {driver.wait()}")
+
+    def setting_aside(self, tag):
+        """Whether a node's resource is set aside, as the head node has it."""
+        found = self.run_python("-c", HELD, tag, RAY_ADDRESS=f"127.0.0.2:{self.port}")
+        return found.stdout.strip() == "held"
 
     def last_words(self, driver, events):
         """Of a driver that ends by itself: all that it has told since, the last of which is why."""
@@ -110,7 +134,52 @@ class HeadNode(Commands):
         self.assert_saved(driver, events)
         self.assert_both_left()
 
-    def test_without_jobs_all_nodes_leave_at_once(self):
+    def test_without_jobs_all_nodes_leave(self):
+        self.end(self.head)
+        self.assert_both_left()
+
+    def test_a_driver_that_waits_for_resources_names_its_checkpoint(self):
+        job = clusters.job("waits.toml", steps=1_000_000, **{"checkpoint.every_steps": 5})
+        self.drive(job, JOINED_ALONE)
+        clusters.until(lambda: list(self.kept.glob("step-*")), what="a checkpoint")
+        driver, events = self.begin(job, JOINED_ALONE, resume=str(self.kept), storage=str(self.home / "own"),
+                                    resource_timeout=600)
+        next(event for event in events if "for resources that others use" in event["text"])
+        self.head.send_signal(signal.SIGINT)
+        over = self.last_words(driver, events)[-1]
+        self.assertEqual(over["code"], "aborted")
+        self.assertRegex(over["text"], r"^the cluster was ended at its head node, .*\n"
+                                       r"  Last checkpoint: \S+; go on with resume=")
+        self.assert_both_left()
+
+    def test_a_driver_whose_workers_have_not_started_ends_with_the_cluster(self):
+        (self.home / "slow").mkdir()
+        (self.home / "slow" / "sitecustomize.py").write_text(NEVER_UP)
+        usual = self.environment
+        self.environment = {**usual, "PYTHONPATH": os.pathsep.join([str(self.home / "slow"), usual["PYTHONPATH"]])}
+        self.node("join", f"127.0.0.2:{self.port}", "--resources", '{"e": 1}')
+        self.environment = usual
+        driver, events = self.begin(clusters.job("starts.toml"), [{"e": 1, "worker": SLOW}])
+        clusters.until(lambda: driver.poll() is not None or self.setting_aside("e"), what="the try's beginning")
+        self.head.send_signal(signal.SIGINT)
+        over = self.last_words(driver, events)[-1]
+        self.assertEqual(over["code"], "aborted", over)
+        self.assert_both_left()
+
+    def test_a_node_whose_terminal_is_gone_ends_in_good_order(self):
+        terminal, its_end = pty.openpty()
+        node = subprocess.Popen([sys.executable, "-m", "bimetal.ray", "join", f"127.0.0.2:{self.port}",
+                                 *CPU_AND_MEMORY], stdin=its_end, stdout=its_end, stderr=its_end,
+                                env=self.environment, start_new_session=True)
+        self.addCleanup(self.kill, node)
+        os.close(its_end)
+        said = b""
+        while b"Ctrl-C ends this node" not in said:
+            said += os.read(terminal, 4096)
+        os.close(terminal)
+        nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        node.send_signal(signal.SIGTERM if nohup else signal.SIGHUP)
+        self.assertEqual(node.wait(clusters.PATIENCE_S), 0)
         self.end(self.head)
         self.assert_both_left()
 

@@ -282,7 +282,7 @@ class Attempt:
         facts = []
         for rank, call in enumerate(asked):
             try:
-                facts.append(ray.get(call, timeout=_START_SECONDS))
+                facts.append(self._started(rank, call))
             except GetTimeoutError as slow:
                 failure = Failure(rank, f"the process for {self.requests[rank].role} {self.requests[rank]} did not start within "
                                   f"{_START_SECONDS:.0f} s", "timeout", rank, died=True)
@@ -294,6 +294,18 @@ class Attempt:
                 raise error(f"rank {rank} on {fact['host']} ({fact['address']}) has Bimetal {fact['bimetal']}, the "
                             f"driver has {_build.VERSION}: install the same on all nodes", "protocol_mismatch", rank)
         return facts
+
+    def _started(self, rank: int, call: Any) -> dict[str, Any]:
+        """What an actor says of itself once its process runs; AttemptFailed if the cluster is over before that."""
+        until = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return ray.get(call, timeout=1.0)
+            except GetTimeoutError:
+                if over := self._news.over:
+                    raise AttemptFailed(Failure(rank, over, self._news.code)) from None
+                if time.monotonic() >= until:
+                    raise
 
     def _start_failure(self, rank: int, failed: RayError) -> Exception:
         text, request = str(failed), self.requests[rank]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from bimetal.ray.failure import error
+from bimetal.ray.failure import AttemptFailed, Failure, error
 from bimetal.ray.head import News
 from bimetal.ray.worker_request import ACCELERATORS, WorkerRequest
 
@@ -180,7 +180,8 @@ def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], secon
         news: of the cluster, whose end ends the wait, too.
 
     Raises:
-        bimetal.Error: ``timeout``, naming what others hold; why the cluster is over.
+        bimetal.Error: ``timeout``, naming what others hold.
+        AttemptFailed: the cluster is over.
     """
     avoid = {_NODE_ID: f"!in({','.join(sorted(without))})"} if without else {}
     selectors: list[dict[str, str]] = [{**request.labels, **avoid} for request in requests]
@@ -199,7 +200,7 @@ def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], secon
         raise
     give_back(group, news)
     if news.over:
-        raise error(news.over, news.code)
+        raise AttemptFailed(Failure(0, news.over, news.code))
     raise error(f"the cluster has the resources, but others still use them after {seconds:.0f} s: asked for "
                 f"{_asked(requests)}; {_free()}. End what runs there, or wait longer with resource_timeout=", "timeout")
 

@@ -17,7 +17,7 @@ _SPACE, _STATE = b"bimetal", b"state of the cluster"  # in the head node's own s
 _RUNS, _ENDS = b"runs", b"ends"
 _LOOK_EVERY = 0.5
 _CALL_SECONDS = 2.0
-_TOLD_SECONDS = 2 * _LOOK_EVERY  # in which everybody has looked
+_TOLD_SECONDS = 3.0  # in which everybody has looked, where a look itself takes a while, too
 # Without an answer a head node is gone after
 _REFUSED_SECONDS = 3.0  # if its machine says that nobody listens,
 _SILENT_SECONDS = 20.0  # if it says nothing,
@@ -146,8 +146,11 @@ def _say(client: Any, state: bytes) -> None:
 
 
 def _in_use(client: Any) -> bool:
-    """Whether resources of any node are set aside or taken."""
-    nodes = client.get_all_resource_usage(timeout=_CALL_SECONDS).resource_usage_data.batch
+    """Whether resources of any node are set aside or taken, as far as known: no answer is no leave to end."""
+    try:
+        nodes = client.get_all_resource_usage(timeout=_CALL_SECONDS).resource_usage_data.batch
+    except Exception:  # of Ray's many kinds
+        return True
     return any(amount - node.resources_available.get(name, 0.0) > 1e-6
                for node in nodes for name, amount in node.resources_total.items()
                if name not in ("memory", "object_store_memory"))

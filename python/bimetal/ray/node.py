@@ -60,13 +60,17 @@ def _be_head(head: Any, address: str, seconds: float) -> None:
     while not head.listens(address):
         if ending.wait(0.1):
             return _end(by_drain=False)
+    while not ending.is_set():
+        try:
+            head.announce(address)
+            break
+        except Exception:  # of Ray's many kinds: it is busy still
+            ending.wait(0.5)
+    ending.wait()
     try:
-        head.announce(address)
-        ending.wait()
         if head.listens(address):
             head.let_jobs_leave(address, seconds)
     finally:
-        ending.wait()
         _end(by_drain=False)
 
 

@@ -155,8 +155,9 @@ def run(role: str, address: str, arguments: Sequence[str], variables: dict[str, 
         if not stop.is_set():
             started(listening_elsewhere(host, node.pid))
         why = _stay(node, stop, said)
-        ending(why or ("jobs may save and leave" if role == "joined" else
-                       "the cluster ends with it; jobs may save and leave"))
+        with contextlib.suppress(OSError):  # where the terminal's end is the reason, nobody reads it
+            ending(why or ("jobs may save and leave" if role == "joined" else
+                           "the cluster ends with it; jobs may save and leave"))
     finally:
         _end(node)
 

@@ -25,7 +25,7 @@ Error parse_failure(const std::string& text) {
       code > static_cast<int>(ErrorCode::Internal)) {
     return {ErrorCode::CorruptData, "what rank 0 has sent makes no sense", 0};
   }
-  return {static_cast<ErrorCode>(code), text.substr(2)};
+  return {static_cast<ErrorCode>(code), text.substr(2), 0};
 }
 
 /// Whoever fails may end the group next, which must not overtake what the others are being told.

@@ -42,7 +42,8 @@ std::string boot_id();
 ///
 /// Linux: RLIMIT_DATA is set to the present size of the private writable mappings plus `bytes`.
 /// What counts from then on is everything that is mapped to be written (tensors, stacks of new
-/// threads, which are of 1 MiB then), whether touched or not; memory that malloc keeps for reuse is inside the present size.
+/// threads, which are of 1 MiB then), whether touched or not; memory that malloc keeps for reuse is
+/// inside the present size.
 /// An allocation beyond it fails (std::bad_alloc, c10::Error): the process is not killed. The limit
 /// can be lowered again but not raised.
 ///

@@ -11,7 +11,7 @@
 namespace bimetal::comm {
 namespace {
 
-Deadline soon() {
+Deadline in_half_a_minute() {
   return Deadline::after(std::chrono::seconds(30));
 }
 
@@ -24,7 +24,7 @@ TEST(FromRank0, EveryRankHasWhatRank0Says) {
             EXPECT_EQ(rank, 0);
             return text;
           },
-          soon());
+          in_half_a_minute());
       EXPECT_EQ(told, text);
     }
   });
@@ -36,7 +36,7 @@ std::vector<std::string> said_of(const Failure& failure) {
   std::vector<std::string> said(3);
   testing::run_ranks(3, [&](int rank, Group group) {
     try {
-      on_rank_0(group, [&] { throw failure; }, soon());
+      on_rank_0(group, [&] { throw failure; }, in_half_a_minute());
     } catch (const Error& error) {
       said[static_cast<std::size_t>(rank)] =
           std::string(to_string(error.code())) + ": " + error.what();

@@ -45,6 +45,25 @@ TEST(MemoryPlan, StepsThatAreMeasuredBeforeTrainingAreNoReasonToRefuseIt) {
   EXPECT_FALSE(clearly_fails(least, plan_memory(least)));
 }
 
+// Each of six lacks a sixth of what all lack, which is less than a tenth of what there is.
+TEST(MemoryPlan, FailsClearlyByATenthOfWhatThereIsWhoeverSharesIt) {
+  auto input = two_ranks(std::numeric_limits<double>::infinity());
+  const auto rank = input.ranks.back();
+  input.ranks.assign(6, rank);
+  for (auto& each : input.ranks) each.pool = "host";
+  double all = 0;
+  for (const auto& use : plan_memory(input).asked().uses) all += use.model();
+  const auto fails = [&](double over) {
+    for (auto& each : input.ranks) each.pool_room = all / over;
+    return clearly_fails(input, plan_memory(input));
+  };
+  EXPECT_FALSE(fails(1.05));
+  EXPECT_TRUE(fails(1.2));
+  EXPECT_TRUE(lacks_much(/*needed=*/12, /*missing=*/2));
+  EXPECT_FALSE(lacks_much(12, 1));
+  EXPECT_FALSE(lacks_much(0, 0));
+}
+
 TEST(MemoryUse, EachLevelNeedsLess) {
   auto facts = four_units();  // so few that level 3 would have most of them in memory
   for (int u = 0; u < 8; ++u) facts.units.push_back(facts.units.back());

@@ -73,6 +73,13 @@ comm::Scheme scheme_of_value(comm::Scheme scheme, const torch::Tensor& value) {
   return shorter ? scheme : comm::Scheme::none;
 }
 
+double sent_part(comm::Scheme scheme, torch::Dtype dtype) {
+  if (scheme == comm::Scheme::none) return 1;
+  constexpr auto kCount = comm::kQuantBlock;
+  const auto whole = static_cast<double>(kCount * c10::elementSize(dtype));
+  return std::min(1.0, static_cast<double>(comm::encoded_bytes(scheme, kCount)) / whole);
+}
+
 torch::Tensor room_for_code(comm::Scheme scheme, const torch::Tensor& value) {
   const auto bytes = comm::encoded_bytes(scheme, count_of(value));
   return torch::empty({static_cast<std::int64_t>(bytes)}, torch::kUInt8);

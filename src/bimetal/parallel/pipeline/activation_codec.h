@@ -34,6 +34,9 @@ std::vector<comm::Scheme> schemes_of_peers(const Mesh& mesh,
 /// gets shorter.
 comm::Scheme scheme_of_value(comm::Scheme scheme, const torch::Tensor& value);
 
+/// Of each byte of many values of floating-point type `dtype`, the part that then goes.
+double sent_part(comm::Scheme scheme, torch::Dtype dtype);
+
 /// Bytes for what encode_tensor() makes of a tensor of as many elements.
 torch::Tensor room_for_code(comm::Scheme scheme, const torch::Tensor& value);
 

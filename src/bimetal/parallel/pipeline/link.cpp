@@ -85,27 +85,27 @@ struct Incoming::State {
 void Incoming::State::post(const std::shared_ptr<State>& state) {
   const std::lock_guard lock(state->mutex);
   if (state->posted) return;
-  state->posted = true;
   auto described = read_description(state->description);
   if (!described) {
-    state->nothing = true;
+    state->posted = state->nothing = true;
     return;
   }
   state->require_scheme(described->scheme);
   state->values = std::move(described->values);
   state->with_gradients = std::move(described->with_gradients);
   state->codes.resize(state->values.size());
+  state->arriving.clear();
   for (std::size_t i = 0; i < state->values.size(); ++i) {
     auto room = state->values[i];
     if (!room.defined()) continue;
-    const auto scheme =
-        scheme_of_sent(state->scheme, state->name, room, state->with_gradients[i]);
+    const auto scheme = scheme_of_sent(state->scheme, state->name, room, state->with_gradients[i]);
     if (scheme != comm::Scheme::none) room = state->codes[i] = room_for_code(scheme, room);
     auto work =
         state->group.recv(tensor_buffer(room), state->peer,
                           tag_of(state->name, static_cast<int>(i)), Deadline::after(kPosted));
     state->arriving.push_back(keeping(std::move(work), room));
   }
+  state->posted = true;
 }
 
 void Incoming::State::require_scheme(comm::Scheme sent) const {
@@ -194,8 +194,6 @@ Incoming Link::expect(int peer, const MessageName& name) {
       Incoming::State::post(state);
     } catch (const std::exception&) {
       // Whoever waits posts once more, and gets the error.
-      const std::lock_guard lock(state->mutex);
-      state->posted = false;
     }
   });
   return Incoming(std::move(state));

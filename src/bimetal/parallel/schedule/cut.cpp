@@ -92,10 +92,19 @@ class Cutter {
            (sends ? problem_.send[stage][end - 1] : 0);
   }
 
-  /// Whether one before it is as fast, and has the same room.
+  /// Whether as much time goes into sending behind both.
+  bool sends_alike(std::size_t one, std::size_t other) const {
+    const auto& send = problem_.send;
+    if (one >= send.size() || other >= send.size())
+      return one >= send.size() && other >= send.size();
+    return send[one] == send[other];
+  }
+
+  /// Whether one before it is as fast, has the same room, and sends as fast.
   bool is_like_one_before(std::size_t stage) const {
     for (std::size_t other = 0; other < stage; ++other) {
-      if (problem_.seconds[other] != problem_.seconds[stage]) continue;
+      if (problem_.seconds[other] != problem_.seconds[stage] || !sends_alike(other, stage))
+        continue;
       if (std::equal(fitting_[stage].begin() + static_cast<std::ptrdiff_t>(stage),
                      fitting_[stage].end(),
                      fitting_[other].begin() + static_cast<std::ptrdiff_t>(stage))) {

@@ -223,10 +223,16 @@ MemoryInput at_least(MemoryInput input, bool recompute) {
   return input;
 }
 
+bool lacks_much(double needed, double missing) {
+  return missing > kDoubt * (needed - missing);
+}
+
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan) {
-  for (std::size_t r = 0; r < input.ranks.size(); ++r) {
-    const double room = std::min(input.ranks[r].room, input.ranks[r].pool_room);
-    if (plan.asked().missing[r] > kDoubt * room) return true;
+  const auto& asked = plan.asked();
+  const auto missing = missing_room(input, asked.keeping, asked.uses);
+  for (std::size_t r = 0; r < missing.size(); ++r) {
+    if (lacks_much(asked.uses[r].model(), missing[r].device)) return true;
+    if (lacks_much(asked.uses[r].host, missing[r].host)) return true;
   }
   return false;
 }

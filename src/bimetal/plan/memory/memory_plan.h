@@ -102,6 +102,10 @@ MemoryInput at_least(MemoryInput input, bool recompute);
 /// Of what there is, by which a plan may be wrong.
 inline constexpr double kDoubt = 0.1;
 
+/// Whether the part of `needed` bytes that is `missing` is more than that: by what the rank gets,
+/// not by all that is in its pool.
+bool lacks_much(double needed, double missing);
+
 /// Whether what was asked for fails by more than that.
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan);
 

@@ -11,7 +11,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/wire.h"
-#include "bimetal/comm/compress/dense_codec.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/device/device.h"
@@ -19,6 +18,7 @@
 #include "bimetal/job/combinations.h"
 #include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/plan/link_probe.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/compute.h"
@@ -214,9 +214,7 @@ plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> 
 plan::ActivationBytes activation_bytes(const job::JobConfig& job, torch::Dtype dtype) {
   const auto scheme = comm::scheme_of(job.compression.activations);
   if (scheme == comm::Scheme::none) return {};
-  constexpr auto kCount = comm::kQuantBlock;
-  const auto whole = static_cast<double>(kCount * c10::elementSize(dtype));
-  return {.sent = static_cast<double>(comm::encoded_bytes(scheme, kCount)) / whole,
+  return {.sent = parallel::pipeline::sent_part(scheme, dtype),
           .within_hosts =
               comm::compressed_links_of(job.compression.links) == comm::CompressedLinks::all};
 }

@@ -228,6 +228,18 @@ double program_of(const MemoryQuestion& question) {
   return std::max(now, question.room.program);
 }
 
+/// Behind the dry run. A limit of the process does not count pages of files, by which it grows as
+/// libraries are loaded; it says itself what it leaves.
+double room_left(const MemoryQuestion& question, double grown) {
+  const double before = question.room.room;
+  if (before <= 0) return std::numeric_limits<double>::infinity();  // nothing is known
+  if (question.place.device.is_cpu() && question.worker.memory_bytes) {
+    const auto now = static_cast<double>(device::host_memory().free_bytes);
+    return std::max(1.0, std::min(before, now));
+  }
+  return std::max(1.0, before - grown);
+}
+
 /// Whether the parameters and what a dry run needs beside them may be too much to have at a time.
 bool is_large(const MemoryQuestion& question, const ModelSize& size) {
   const double bytes = size.elements * static_cast<double>(c10::elementSize(question.place.dtype));
@@ -303,19 +315,20 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   mine.may_recompute = job.train.recompute == "auto";
   mine.optimizer = place_named(job.zero.offload_optimizer);
   mine.parameters = place_named(job.zero.offload_parameters);
+  const auto deadline = Deadline::after(milliseconds_of(job.parallel.timeout_s));
+  group.barrier(deadline).wait();  // nobody's dry run takes room for a moment
   mine.program = program_of(question);
   const double grown = mine.program - question.room.program;
   mine.compute_s = seconds_of(mine.facts, mine.load.samples);
   // Where it cannot be had, nothing is known to be too little.
   constexpr auto kUnknown = std::numeric_limits<double>::infinity();
-  mine.room = question.room.room > 0 ? std::max(1.0, question.room.room - grown) : kUnknown;
+  mine.room = room_left(question, grown);
   mine.pool = question.room.pool;
   mine.pool_room = question.room.pool_room > 0 ? question.room.pool_room : kUnknown;
   mine.host_pool = question.room.host_pool;
   mine.host_room = question.room.host_room > 0 ? question.room.host_room : kUnknown;
 
   plan::MemoryInput input;
-  const auto deadline = Deadline::after(milliseconds_of(job.parallel.timeout_s));
   for (const auto& bytes : comm::all_gather_bytes(group, encode(mine), deadline)) {
     input.ranks.push_back(decode(bytes, group.size()));
     input.ranks.back().load.one_host = group.transport() == comm::Transport::shm;

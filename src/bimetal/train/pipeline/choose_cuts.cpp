@@ -146,6 +146,11 @@ int chunks_of(const job::MeshConfig& mesh) {
   return mesh.schedule == "interleaved" ? static_cast<int>(mesh.chunks) : 1;
 }
 
+parallel::pipeline::ActivationCompression shortened_by(const job::CompressionConfig& compression) {
+  return {.scheme = comm::scheme_of(compression.activations),
+          .links = comm::compressed_links_of(compression.links)};
+}
+
 ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
                        const parallel::MeshShape& shape, const task::Task& task,
                        const UnitProbe& probe, int micro_batches, const StageNeeds* needs,
@@ -175,8 +180,9 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
                                                .dealt = dealt_by(job.parallel, shape)};
     if (all.known()) {
       observer.on_phase("measuring links");
-      measured.send = send_seconds(measure_ways(group, shape, pieces), pieces,
-                                   sent_in_parts(all.sent, job.mesh, chosen.parts));
+      const auto ways =
+          measure_ways(group, shape, pieces, shortened_by(job.compression), probe.dtype);
+      measured.send = send_seconds(ways, pieces, sent_in_parts(all.sent, job.mesh, chosen.parts));
     } else {
       measured.seconds = elements_for_all(elements, shape.ranks());
       observer.on_notice(

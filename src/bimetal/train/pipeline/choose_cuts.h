@@ -7,6 +7,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/pipeline/stage_needs.h"
@@ -35,5 +36,8 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
 
 /// Pieces of the model per stage.
 int chunks_of(const job::MeshConfig& mesh);
+
+/// How what goes between stages is shortened. Error(InvalidArgument) for unknown names.
+parallel::pipeline::ActivationCompression shortened_by(const job::CompressionConfig& compression);
 
 }  // namespace bimetal::train

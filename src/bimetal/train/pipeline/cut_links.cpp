@@ -23,6 +23,18 @@ double slowest_of(const std::vector<plan::LinkSpeed>& links, double bytes) {
   return slowest;
 }
 
+/// Of each byte that goes by these ways.
+double sent_by(const std::vector<plan::RankPair>& ways, const parallel::MeshShape& shape,
+               const comm::Topology& topology,
+               const parallel::pipeline::ActivationCompression& compression, torch::Dtype dtype) {
+  double sent = 1;
+  for (const auto& [from, to] : ways) {
+    const auto scheme = parallel::pipeline::scheme_between(shape, topology, from, to, compression);
+    sent = std::min(sent, parallel::pipeline::sent_part(scheme, dtype));
+  }
+  return sent;
+}
+
 }  // namespace
 
 std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape,
@@ -43,10 +55,13 @@ std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shap
 }
 
 std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape& shape,
-                                    std::size_t pieces) {
+                                    std::size_t pieces,
+                                    const parallel::pipeline::ActivationCompression& compression,
+                                    torch::Dtype dtype) {
   std::vector<StageWays> measured;
   for (auto pairs : ways_of(shape, pieces)) {
     auto& of_stage = measured.emplace_back();
+    of_stage.sent = sent_by(pairs, shape, group.topology(), compression, dtype);
     of_stage.there = plan::probe_pairs(group, pairs);
     for (auto& [from, to] : pairs) std::swap(from, to);
     of_stage.back = plan::probe_pairs(group, pairs);
@@ -58,11 +73,11 @@ std::vector<std::vector<double>> send_seconds(const std::vector<StageWays>& ways
                                               std::size_t pieces, const CutBytes& bytes) {
   std::vector<std::vector<double>> seconds;
   for (std::size_t piece = 0; piece + 1 < pieces && !ways.empty(); ++piece) {
-    const auto& [there, back] = ways[piece % ways.size()];
+    const auto& [there, back, sent] = ways[piece % ways.size()];
     auto& of_piece = seconds.emplace_back();
     for (std::size_t unit = 0; unit < bytes.forward.size(); ++unit) {
-      of_piece.push_back(slowest_of(there, bytes.forward[unit]) +
-                         slowest_of(back, bytes.backward[unit]));
+      of_piece.push_back(slowest_of(there, sent * bytes.forward[unit]) +
+                         slowest_of(back, sent * bytes.backward[unit]));
     }
   }
   return seconds;

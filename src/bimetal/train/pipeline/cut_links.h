@@ -6,6 +6,7 @@
 
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/plan/link_probe.h"
 #include "bimetal/train/pipeline/unit_costs.h"
 
@@ -13,7 +14,8 @@ namespace bimetal::train {
 
 /// The ways by which activations go from a stage to the next one, and gradients back.
 struct StageWays {
-  std::vector<plan::LinkSpeed> there, back;
+  std::vector<plan::LinkSpeed> there = {}, back = {};
+  double sent = 1;  ///< of each byte that goes by them
 };
 
 /// By stage but the last: from which rank to which. Of the last one, too, where a micro-batch comes
@@ -21,12 +23,15 @@ struct StageWays {
 std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape,
                                                  std::size_t pieces);
 
-/// These, measured. The same figures on every rank. Collective.
+/// These, measured, with what `compression` leaves of values of `dtype`: where it shortens any of a
+/// stage's ways, that is the slow one. The same figures on every rank. Collective.
 std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape& shape,
-                                    std::size_t pieces);
+                                    std::size_t pieces,
+                                    const parallel::pipeline::ActivationCompression& compression,
+                                    torch::Dtype dtype);
 
-/// By piece but the last: seconds in which a micro-batch crosses the cut behind each unit both ways,
-/// over the slowest of its stage's ways. Pure: what schedule::CutProblem::send wants.
+/// By piece but the last: seconds in which a micro-batch crosses the cut behind each unit both
+/// ways, over the slowest of its stage's ways. Pure: what schedule::CutProblem::send wants.
 std::vector<std::vector<double>> send_seconds(const std::vector<StageWays>& ways,
                                               std::size_t pieces, const CutBytes& bytes);
 

@@ -134,11 +134,10 @@ std::optional<std::string> StageNeeds::lacking(const std::vector<std::size_t>& b
   for (int number = 0; number < ranks(); ++number) uses.push_back(least.use_of(number, begins));
   const auto missing = plan::missing_room(*measured_, measured_->asked, uses);
   for (int number = 0; number < ranks(); ++number) {
-    const auto& own = rank(number);
     const auto& use = uses[static_cast<std::size_t>(number)];
     const auto [device, host] = missing[static_cast<std::size_t>(number)];
-    const bool on_device = device > plan::kDoubt * std::min(own.room, own.pool_room);
-    if (!on_device && host <= plan::kDoubt * own.host_room) continue;
+    const bool on_device = plan::lacks_much(use.model(), device);
+    if (!on_device && !plan::lacks_much(use.host, host)) continue;
     const double bytes = on_device ? use.model() : use.host, lacks = on_device ? device : host;
     const char* const remedy =
         cuts_given_ ? "leave mesh.cuts out, so that stages are as large as memory allows, or " : "";
@@ -146,7 +145,7 @@ std::optional<std::string> StageNeeds::lacking(const std::vector<std::size_t>& b
         "{}: {}, {}, needs {}{} for its units, even in micro-batches of one sample, and there is "
         "{}; {}take more stages, train.recompute = \"all\", or zero.level = 1 with "
         "zero.offload_optimizer = \"disk\"",
-        cuts_given_ ? "mesh.cuts does not fit" : "no cut into these stages fits", own.name,
+        cuts_given_ ? "mesh.cuts does not fit" : "no cut into these stages fits", rank(number).name,
         parallel::name_of(shape_, number), plan::bytes_text(bytes),
         on_device ? "" : " of its host's memory", plan::bytes_text(bytes - lacks), remedy);
   }

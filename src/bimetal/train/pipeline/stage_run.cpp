@@ -29,8 +29,7 @@ StageOptions options_of(const job::JobConfig& job, const UnitProbe& probe) {
           .micro_batches = job.mesh.micro_batches,
           .micro_batch = job.train.micro_batch,
           .learns_speeds = job.parallel.balance == balance::Policy::Auto,
-          .compression = {.scheme = comm::scheme_of(job.compression.activations),
-                          .links = comm::compressed_links_of(job.compression.links)},
+          .compression = shortened_by(job.compression),
           .timeout = milliseconds_of(job.parallel.timeout_s)};
 }
 
@@ -76,9 +75,9 @@ MicroBatches micro_batches_of_step(const job::JobConfig& job, const parallel::Me
 }
 
 /// Of large models whose tensors are whole.
-std::optional<StageNeeds> measure_needs(const job::JobConfig& job,
-                                        const parallel::MeshShape& shape, const UnitProbe& probe,
-                                        int micro_batches, std::int64_t batch, MemoryCheck& memory,
+std::optional<StageNeeds> measure_needs(const job::JobConfig& job, const parallel::MeshShape& shape,
+                                        const UnitProbe& probe, int micro_batches,
+                                        std::int64_t batch, MemoryCheck& memory,
                                         progress::Observer& observer) {
   if (shape.tensor > 1) return std::nullopt;
   auto measured = memory.measure(probe.precision, batch, observer);

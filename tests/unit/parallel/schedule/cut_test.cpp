@@ -132,6 +132,16 @@ double by_trying(const CutProblem& problem, const Rows& bytes, const std::vector
   return best;
 }
 
+TEST(Cut, ASlowWayBehindOneOfStagesThatAreAlikeCounts) {
+  const std::vector<double> alike(12, 1.0);
+  CutProblem problem{.seconds = {alike, alike, alike, alike}, .micro_batches = 8};
+  for (const double send : {0.1, 20.0, 0.1}) problem.send.emplace_back(12, send);
+  problem.fitting = [](std::size_t, std::size_t begin) {
+    return std::vector<bool>(12 - begin, true);
+  };
+  EXPECT_EQ(cut(problem).begins, (std::vector<std::size_t>{0, 1, 2, 3}));
+}
+
 TEST(Cut, IsTheBestOfAll) {
   std::mt19937 random(7);
   const auto row = [&](std::size_t size, int least, int most) {
@@ -145,8 +155,9 @@ TEST(Cut, IsTheBestOfAll) {
     const auto memory = row(stages, 20, 60);
     Rows bytes;
     for (std::size_t s = 0; s < stages; ++s) {
-      problem.seconds.push_back(row(units, 1, 9));
-      bytes.push_back(row(units, 1, 9));
+      const bool like_first = s > 0 && i % 2 == 0;
+      problem.seconds.push_back(like_first ? problem.seconds[0] : row(units, 1, 9));
+      bytes.push_back(like_first ? bytes[0] : row(units, 1, 9));
       if (s > 0) problem.send.push_back(row(units, 0, 4));
     }
     problem.fitting = fitting_by(bytes, memory);

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/job/mesh_keys.h"
 #include "unit/train/pipeline/row_task.h"
 #include "unit/train/training_job.h"
 
@@ -27,10 +30,10 @@ std::size_t cut_for(int micro_batches) {
       std::this_thread::sleep_for(time);
     };
     progress::Observer observer;
-    begins[static_cast<std::size_t>(rank)] = choose_cuts(job, group, {.stages = 2}, task,
-                                                         {.samples = 16}, micro_batches, nullptr,
-                                                         observer)
-                                                 .begins;
+    begins[static_cast<std::size_t>(rank)] =
+        choose_cuts(job, group, {.stages = 2}, task, {.samples = 16}, micro_batches, nullptr,
+                    observer)
+            .begins;
   });
   EXPECT_EQ(begins[0], begins[1]);
   return begins[0].at(1);
@@ -66,6 +69,45 @@ TEST(ChooseCuts, RefusesMicroBatchesWithoutSamples) {
   job.mesh.chunks = 1;
   job.train.global_batch = 25;
   EXPECT_THAT(refusal_of(job, 4), HasSubstr("take 12 at most")) << "of 13 samples";
+}
+
+/// Of its evaluations: they tell whether activations were shortened on the way.
+std::vector<double> losses_of(const job::JobConfig& job, int ranks) {
+  return test::run_job(job, ranks).recorders[0].losses;
+}
+
+TEST(StageRun, ShortensActivationsAsTheJobSays) {
+  const test::SyntheticImages images(128, 64);
+  job::JobConfig job = test::small_job(images);
+  job.model.name = "mlp";
+  job.mesh.stages = 2;
+  job.mesh.cuts = {1};
+  job.mesh.micro_batches = 4;
+  const auto whole = losses_of(job, 2);
+  ASSERT_FALSE(whole.empty());
+  job.compression.activations = "int8";
+  EXPECT_EQ(losses_of(job, 2), whole) << "ranks that share memory have no slow link";
+  job.compression.links = "all";
+  const auto shortened = losses_of(job, 2);
+  ASSERT_EQ(shortened.size(), whole.size());
+  EXPECT_NE(whole.back(), 0);
+  EXPECT_GT(std::abs(shortened.back() / whole.back() - 1), 1e-8);
+  EXPECT_LT(std::abs(shortened.back() / whole.back() - 1), 0.02);
+}
+
+TEST(StageRun, WithoutStagesThereIsNothingToShorten) {
+  const test::SyntheticImages images(64, 32);
+  job::JobConfig job = test::small_job(images);
+  job.train.epochs = 1;
+  const auto whole = losses_of(job, 1);
+  job.mesh.stages = job::kAutoStages;
+  job.compression.activations = "int8";
+  job.compression.links = "all";
+  for (const int ranks : {1, 2}) {  // of a model with one unit
+    const auto alike = losses_of(job, ranks);
+    ASSERT_EQ(alike.size(), whole.size());
+    EXPECT_NEAR(alike.back(), whole.back(), 1e-9) << ranks;
+  }
 }
 
 }  // namespace

@@ -3,18 +3,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "bimetal/parallel/pipeline/measured_cut.h"
+#include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::train {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
 TEST(CutLinks, ActivationsGoToTheSameReplicaAndPart) {
-  EXPECT_THAT(ways_of({.stages = 3}, 3), ElementsAre(ElementsAre(Pair(0, 1)),
-                                                     ElementsAre(Pair(1, 2))));
+  EXPECT_THAT(ways_of({.stages = 3}, 3),
+              ElementsAre(ElementsAre(Pair(0, 1)), ElementsAre(Pair(1, 2))));
   EXPECT_THAT(ways_of({.stages = 2, .replicas = 2}, 2),
               ElementsAre(ElementsAre(Pair(0, 2), Pair(1, 3))));
   EXPECT_THAT(ways_of({.stages = 2, .tensor = 2}, 2),
@@ -38,33 +43,66 @@ TEST(CutLinks, WithSeveralPiecesTheLastStageSendsToTheFirst) {
 TEST(CutLinks, TheSlowestWayCountsInEachDirection) {
   const std::vector<StageWays> ways = {
       {.there = {{1, 100}, {0, 10}}, .back = {{5, 100}, {0, 1000}}}};
-  EXPECT_THAT(send_seconds(ways, 2, {{100, 2}, {50, 0}}),
-              ElementsAre(ElementsAre(10 + 5.5, 1.02)))
+  EXPECT_THAT(send_seconds(ways, 2, {{100, 2}, {50, 0}}), ElementsAre(ElementsAre(10 + 5.5, 1.02)))
       << "no gradient, no message";
 }
 
 /// Where two like stages are cut, of ten units of a second that give ever less.
-std::size_t cut_over(const plan::LinkSpeed& link) {
+std::size_t cut_over(const plan::LinkSpeed& link, double sent = 1) {
   CutBytes bytes;
   for (int unit = 0; unit < 10; ++unit) bytes.forward.push_back(unit < 6 ? 8e6 : 1e6);
   bytes.backward = bytes.forward;
   const parallel::pipeline::MeasuredUnits measured{
       .seconds = std::vector<double>(20, 1.0),
       .units = 10,
-      .send = send_seconds({{.there = {link}, .back = {link}}}, 2, bytes)};
+      .send = send_seconds({{.there = {link}, .back = {link}, .sent = sent}}, 2, bytes)};
   return parallel::pipeline::measured_cut(measured, {.stages = 2}, 2, 8).at(1);
 }
 
 TEST(CutLinks, OverASlowLinkStagesAreCutWhereLessIsSent) {
   EXPECT_EQ(cut_over({1e-4, 1e9}), 5u);
   EXPECT_EQ(cut_over({1e-2, 2e6}), 7u);
+  EXPECT_EQ(cut_over({1e-2, 2e6}, /*sent=*/0.01), 5u) << "less is sent everywhere";
+}
+
+TEST(CutLinks, WhatIsShortenedTakesLess) {
+  const std::vector<StageWays> ways = {{.there = {{1, 10}}, .back = {{2, 10}}, .sent = 0.25},
+                                       {.there = {{1, 10}}, .back = {}}};
+  EXPECT_THAT(send_seconds(ways, 3, {{40}, {80}}), ElementsAre(ElementsAre(2 + 4), ElementsAre(5)));
+}
+
+/// What of each byte goes from the first of two stages to the second one.
+double sent_between(const std::vector<std::string>& islands, comm::CompressedLinks links) {
+  std::vector<comm::GroupOptions> options;
+  for (const auto& island : islands) options.push_back({.island = island});
+  std::vector<double> sent(islands.size());
+  const auto count = static_cast<int>(islands.size());
+  bimetal::testing::run_ranks(
+      bimetal::testing::make_groups(bimetal::testing::make_in_process_meshes(count), options),
+      [&](int rank, comm::Group group) {
+        const parallel::MeshShape shape{.stages = 2, .replicas = count / 2};
+        const auto ways =
+            measure_ways(group, shape, 2, {comm::Scheme::int8, links}, torch::kFloat32);
+        sent[static_cast<std::size_t>(rank)] = ways.at(0).sent;
+      });
+  EXPECT_THAT(sent, Each(sent[0]));
+  return sent[0];
+}
+
+TEST(CutLinks, WaysAreShortenedAsTheRunShortensThem) {
+  using enum comm::CompressedLinks;
+  EXPECT_NEAR(sent_between({"a", "a"}, all), 0.254, 1e-3);
+  EXPECT_EQ(sent_between({"a", "a"}, between_islands), 1);
+  EXPECT_NEAR(sent_between({"a", "b"}, between_islands), 0.254, 1e-3);
+  EXPECT_NEAR(sent_between({"a", "a", "a", "b"}, between_islands), 0.254, 1e-3)
+      << "of the replica's ways the slow one";
 }
 
 TEST(CutLinks, AreMeasuredWithFiguresThatAllShare) {
   const parallel::MeshShape shape{.stages = 2, .replicas = 2};
   std::vector<std::vector<StageWays>> ways(4);
   bimetal::testing::run_ranks(4, [&](int rank, comm::Group group) {
-    ways[static_cast<std::size_t>(rank)] = measure_ways(group, shape, 2);
+    ways[static_cast<std::size_t>(rank)] = measure_ways(group, shape, 2, {}, torch::kFloat32);
   });
   const CutBytes bytes{{1e6, 1e3}, {1e6, 1e3}};
   for (const auto& of_rank : ways) {

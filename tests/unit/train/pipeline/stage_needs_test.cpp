@@ -178,6 +178,27 @@ TEST(StageNeeds, RanksOfAHostShareItsMemory) {
   EXPECT_EQ(needs.within(0.5, 2)(1, 7), one);
 }
 
+// Each lacks a part of what the pool lacks: by a tenth of the whole pool no one of many would.
+TEST(StageNeeds, ManyRanksOfAHostLackWhatTheHostLacks) {
+  plan::MemoryInput measured;
+  plan::RankMemory rank;
+  rank.name = "rank";
+  rank.facts.units.assign(12, {.parameters = 1000});
+  rank.load.bucket_bytes = 1;
+  rank.pool = "host";
+  const parallel::MeshShape four{.stages = 4};
+  const std::vector<std::size_t> begins = {0, 3, 6, 9};
+  measured.ranks.assign(4, rank);
+  double all = 0;
+  for (const auto& use : StageNeeds(measured, {}, four, 4).planned(begins)) all += use.model();
+  const auto lacking = [&](double over) {
+    for (auto& one : measured.ranks) one.room = one.pool_room = all / over;
+    return StageNeeds(measured, {}, four, 4).lacking(begins);
+  };
+  EXPECT_FALSE(lacking(1.05));
+  EXPECT_TRUE(lacking(1.25));
+}
+
 TEST(StageNeeds, TellsWhatIsPlannedAndWhoLacksMuch) {
   const auto needs = needs_of({8 * kUnit, 3.5 * kUnit}, {});
   const auto planned = needs.planned({0, 7});
