@@ -140,11 +140,12 @@ class HeadNode(Commands):
 
     def test_a_driver_that_waits_for_resources_names_its_checkpoint(self):
         job = clusters.job("waits.toml", steps=1_000_000, **{"checkpoint.every_steps": 5})
-        self.drive(job, JOINED_ALONE)
-        clusters.until(lambda: list(self.kept.glob("step-*")), what="a checkpoint")
-        driver, events = self.begin(job, JOINED_ALONE, resume=str(self.kept), storage=str(self.home / "own"),
-                                    resource_timeout=600)
-        next(event for event in events if "for resources that others use" in event["text"])
+        driver, events = self.drive(job, JOINED_ALONE, resource_timeout=600)
+        left = self.joined
+        self.joined, _ = self.node("join", f"127.0.0.2:{self.port}", "--resources", '{"d": 1}')
+        self.drive(job, JOINED_ALONE, storage=str(self.home / "others"))
+        self.end(left)
+        self.assertTrue(any("for resources that others use" in event["text"] for event in events))
         self.head.send_signal(signal.SIGINT)
         over = self.last_words(driver, events)[-1]
         self.assertEqual(over["code"], "aborted")
@@ -174,7 +175,7 @@ class HeadNode(Commands):
         self.addCleanup(self.kill, node)
         os.close(its_end)
         said = b""
-        while b"Ctrl-C ends this node" not in said:
+        while b"Ctrl-C ends this node\r\n" not in said:
             said += os.read(terminal, 4096)
         os.close(terminal)
         nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
