@@ -183,6 +183,13 @@ class Doctors(unittest.TestCase):
             self.assertRegex(done.stdout, r"there: bimetal .*, torch .*; .*cpu with \d+ cores", done.stderr)
             self.assertIn("connections: in both directions", done.stdout, done.stderr)
 
+    @unittest.skipUnless(sys.platform == "linux", "compares with Linux' files")
+    def test_how_long_packets_may_be(self):
+        for folder in pathlib.Path("/sys/class/net").iterdir():
+            if (folder / "mtu").exists():
+                self.assertEqual(two_doctors.doctor.mtu_of(folder.name), (folder / "mtu").read_text().strip())
+        self.assertEqual(two_doctors.doctor.mtu_of("none such"), "")
+
     def test_what_is_loopback(self):
         for address, is_one in (("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("127.9.9.9:1", True),
                                 ("192.168.1.1:1", False), ("pc127.0.0.1:1", False), ("[fd00::1]:1", False)):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import platform
 import socket
+import struct
 import sys
 from typing import Any
 
@@ -19,7 +19,7 @@ from bimetal.library import devices as own_devices
 from bimetal.library.interface import lib, set_error_class, text_of
 
 PORT = 29500
-_TELLS_MTU = {"darwin": "ifconfig", "win32": "netsh interface ipv4 show subinterfaces"}
+_ASKS_FOR_MTU = {"linux": 0x8921, "darwin": 0xC0206933}  # SIOCGIFMTU, as each system numbers it
 
 
 def add_to(commands: Any) -> None:
@@ -90,8 +90,8 @@ def local() -> list[str]:
     for address, name in own:
         mtu = mtu_of(name)
         print(f"address: {address} on {name}{f', packets of {mtu} bytes' if mtu else ''}")
-    if own and sys.platform in _TELLS_MTU:
-        print(f"packets: their size is not looked up on this system; `{_TELLS_MTU[sys.platform]}` tells it (MTU)")
+    if own and sys.platform not in _ASKS_FOR_MTU:
+        print("packets: their size is not looked up on this system; `netsh interface ipv4 show subinterfaces` tells it (MTU)")
     if not own:
         problems.append("this machine has no address that others could reach: is it on a network?")
     refusal = can_listen(PORT)
@@ -110,11 +110,16 @@ def show_how() -> None:
 
 
 def mtu_of(interface: str) -> str:
-    """As Linux tells it; elsewhere nothing."""
-    try:
-        return pathlib.Path("/sys/class/net", interface, "mtu").read_text().strip()
-    except OSError:
+    """As Linux and macOS tell it; elsewhere nothing."""
+    if sys.platform not in _ASKS_FOR_MTU:
         return ""
+    import fcntl  # which Windows has not
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unconnected:
+        try:  # a struct ifreq: the name, and what is answered
+            answer = fcntl.ioctl(unconnected, _ASKS_FOR_MTU[sys.platform], struct.pack("16s24x", interface.encode()))
+        except OSError:
+            return ""
+    return str(struct.unpack_from("i", answer, 16)[0])
 
 
 def can_listen(port: int) -> str:
