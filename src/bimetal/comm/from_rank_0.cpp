@@ -54,7 +54,8 @@ std::string from_rank_0(Group group, const std::function<std::string()>& action,
   const auto sent = broadcast_bytes(group, {bytes.begin(), bytes.end()}, 0, deadline);
   text.assign(reinterpret_cast<const char*>(sent.data()), sent.size());
   if (!text.empty() && text[0] == kDone) return text.substr(1);
-  let_all_hear(std::move(group), deadline);
+  // Only of what rank 0 knows to be a failure does it wait for the others, too.
+  if (!text.empty() && text[0] == kFailed) let_all_hear(std::move(group), deadline);
   if (failure) std::rethrow_exception(failure);
   throw parse_failure(text);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -85,7 +86,8 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   StepResult result;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
   result.communicate_seconds = store_.communicate_seconds();
-  result.wait_seconds = store_.wait_seconds() + waiting.seconds();
+  result.wait_seconds =
+      store_.wait_seconds() + waiting.seconds() + std::exchange(waited_before_, 0);
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
   result.applied = all_fit(result.figures);

@@ -62,8 +62,8 @@ class CollectiveUpdate {
   /// Seconds of the last update, inspection included; a lone device would spend them too.
   double update_seconds() const noexcept { return update_seconds_; }
 
-  /// For others, before a step.
-  void has_waited(double seconds) noexcept { wait_seconds_ += seconds; }
+  /// For others, before the next run(), whose waiting it becomes.
+  void has_waited(double seconds) noexcept { waited_before_ += seconds; }
 
  private:
   bool update(std::int64_t step, std::span<const progress::RankFigures> figures,
@@ -76,7 +76,7 @@ class CollectiveUpdate {
   GradientStages stages_;
   std::vector<task::BatchStatistics> statistics_;
   std::int64_t updated_ = 0, complete_ = 0;  // steps: the last update; all gradients are here
-  double update_seconds_ = 0;
+  double update_seconds_ = 0, waited_before_ = 0;
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };
 

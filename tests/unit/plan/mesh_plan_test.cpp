@@ -118,7 +118,7 @@ TEST(MeshPlan, StatesGoToADiskWhereNoStagesFitElse) {
   const auto model =
       transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
   const double whole = 16 * static_cast<double>(model.elements());
-  const auto cluster = apart({1, 1}, {0.4 * whole, 0.4 * whole}, kGigabitLink);
+  const auto cluster = apart({1, 1}, {0.5 * whole, 0.5 * whole}, kGigabitLink);
   auto input = input_of(model, 16);
   const auto plan = plan_mesh(input, cluster);
   ASSERT_FALSE(plan.best.empty());
