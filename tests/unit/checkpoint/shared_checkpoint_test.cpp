@@ -12,6 +12,7 @@
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/comm/exchange.h"
+#include "bimetal/comm/from_rank_0.h"
 #include "support/temporary_folder.h"
 #include "support/thread_ranks.h"
 #include "unit/checkpoint/small_net.h"
@@ -120,6 +121,8 @@ TEST(SharedCheckpoint, NothingButDataIsTakenFromRank0) {
       Trained mine(1);
       const auto before = optimizer_tensors(mine.adam, mine.net);
       if (rank == 0) {
+        comm::on_rank_0(
+            group, [] {}, Deadline::after(kFileTimeout));  // it has read a checkpoint
         const auto text = state_text(some_state());
         const auto state = std::as_bytes(std::span(text));
         for (const comm::Bytes& part :
