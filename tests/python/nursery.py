@@ -103,6 +103,12 @@ class Nursery:
             timeout = 0
 
 
+def is_wanted():
+    """Whether the test says (tests/python/CMakeLists.txt) that its ranks need neither a parent in common, by which launchers' ranks
+    meet, nor to be the test's own children."""
+    return bool(os.environ.get("BIMETAL_TEST_NURSERY"))
+
+
 def prepare(count, file):
     """Starts what ranks 0 to count - 1 are forked from, all at once: each imports for seconds."""
     for rank in range(count if sys.platform == "linux" else 0):

@@ -115,7 +115,7 @@ def start(count, body, *arguments, backend="bimetal", environment=None, unset=()
     file = body.__globals__["__file__"]
     return Job(count, [[sys.executable, file]] * count,
                {BODY: body.__name__, ARGUMENTS: json.dumps([backend, list(arguments)]), **(environment or {})},
-               unset, each, file)
+               unset, each, file if nursery.is_wanted() else None)
 
 
 def on_ranks(count, body, *arguments, backend="bimetal", timeout=150, environment=None):
