@@ -17,7 +17,7 @@ struct MemoryReport {
   double peak = 0;     ///< measured; 0: not known
   double planned = 0;  ///< the sum of what follows; 0: there was no plan
   double program = 0, parameters = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
-  double kept = 0;  ///< of freed tensors
+  double kept = 0;  ///< of freed tensors, beside the peak
 };
 
 /// What went to a disk and back.

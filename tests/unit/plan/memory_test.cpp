@@ -247,7 +247,7 @@ TEST(MemoryPlan, FreedMemoryIsKeptWhereThereIsRoom) {
   input.ranks[1].load.keeps_freed = false;
   const auto ample = plan_memory(input).asked().uses;
   EXPECT_DOUBLE_EQ(ample[0].kept, spare_for(ample[0].model()));
-  EXPECT_DOUBLE_EQ(ample[0].peak(), ample[0].model() + ample[0].kept);
+  EXPECT_DOUBLE_EQ(ample[0].peak(), ample[0].model()) << "which is in use then";
   EXPECT_EQ(ample[1].kept, 0);
   // Half of what is free, which on a host is for both; it makes no job not fit.
   const double all = ample[0].model() + ample[1].model();

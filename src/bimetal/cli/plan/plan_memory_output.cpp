@@ -36,15 +36,15 @@ void print_rows(Terminal& terminal, const std::vector<TableRow>& rows, std::size
 
 void print_kinds(Terminal& terminal, const plan::MemoryInput& input, const plan::MemoryPlan& plan) {
   std::vector<TableRow> rows = {{"memory as the job has it", "at", "parameters", "gradients",
-                                 "optimizer", "activations", "buffers", "= model", "free", "kept",
-                                 "program", "peak"}};
+                                 "optimizer", "activations", "buffers", "= model", "free",
+                                 "program", "peak", "kept"}};
   for (std::size_t r = 0; r < input.ranks.size(); ++r) {
     const auto& use = plan.asked().uses[r];
     rows.push_back({input.ranks[r].name, std::string(use.moment), bytes_text(use.parameters),
                     bytes_text(use.gradients), bytes_text(use.optimizer),
                     bytes_text(use.activations), bytes_text(use.buffers), bytes_text(use.model()),
-                    room_text(room_of(input.ranks[r])), bytes_text(use.kept),
-                    bytes_text(use.program), bytes_text(use.peak())});
+                    room_text(room_of(input.ranks[r])), bytes_text(use.program),
+                    bytes_text(use.peak()), bytes_text(use.kept)});
   }
   print_rows(terminal, rows, 2, 0);
 }

@@ -14,11 +14,9 @@ std::string_view name_of(Place place) {
 
 std::string kinds(const MemoryUse& use) {
   return fmt::format(
-      "parameters {}, gradients {}, optimizer state {}, activations {}, buffers {}, kept of freed "
-      "tensors {}, program {}",
+      "parameters {}, gradients {}, optimizer state {}, activations {}, buffers {}, program {}",
       bytes_text(use.parameters), bytes_text(use.gradients), bytes_text(use.optimizer),
-      bytes_text(use.activations), bytes_text(use.buffers), bytes_text(use.kept),
-      bytes_text(use.program));
+      bytes_text(use.activations), bytes_text(use.buffers), bytes_text(use.program));
 }
 
 const KeptJob& nearest(const MemoryPlan& plan) {

@@ -62,7 +62,8 @@ struct MemoryUse {
   double activations =
       0;               ///< what forward leaves for backward, and both need on their way; batches
   double buffers = 0;  ///< of what is being sent
-  /// Memory of freed tensors that is not given back: what there is room for, as plan_memory says.
+  /// Memory of freed tensors that need not be given back: what there is room for, as plan_memory
+  /// says. Not among the rest, since at a step's peak next to nothing is free.
   double kept = 0;
   /// Of the host's memory, where the device has its own: what is kept there throughout. Not among
   /// the rest.
@@ -70,7 +71,7 @@ struct MemoryUse {
   std::string_view moment = "";
 
   double model() const { return parameters + gradients + optimizer + activations + buffers; }
-  double peak() const { return program + model() + kept; }
+  double peak() const { return program + model(); }
 };
 
 /// What a CPU's heap may keep of freed tensors beside the `most` bytes that were in use.

@@ -68,6 +68,7 @@ class DataChooser {
     }
     choice.micro_batches = static_cast<int>(pieces);
     choice.take_peaks(cluster_, needed);
+    if (keeping_.level >= 2) take_first_step(choice);
     communicate(pieces, choice);
     choice.bubble = 1 - busy / (choice.step_s * static_cast<double>(devices_.size()));
     return choice;
@@ -118,20 +119,41 @@ class DataChooser {
 
   Fitting fitting_of(std::size_t i) const {
     const auto share = std::max<std::int64_t>(1, shares_[i]);
-    const auto limit = input_.micro_batch > 0 ? input_.micro_batch : share;
-    Fitting fitting{.at_once = static_cast<double>(std::min(limit, share))};
+    Fitting fitting{.at_once = static_cast<double>(most_at_once(share))};
     while (true) {
-      const RankLoad load{.ranks = static_cast<int>(devices_.size()),
-                          .shard = shards_[i],
-                          .copied = copied_[i],
-                          .samples = static_cast<double>(shares_[i]),
-                          .at_once = fitting.at_once,
-                          .host_is_device = true,
-                          .bucket_bytes = input_.bucket_mb * double(1 << 20),
-                          .evaluates = input_.evaluates};
-      fitting.needed = memory_use(facts(i), keeping_, load, 0).model();
+      fitting.needed = needed_for(i, shares_[i], fitting.at_once);
       if (fitting.needed <= device(i).memory_bytes || fitting.at_once <= 1) return fitting;
       fitting.at_once = std::max(1.0, std::floor(fitting.at_once / 2));
+    }
+  }
+
+  std::int64_t most_at_once(std::int64_t samples) const {
+    return input_.micro_batch > 0 ? std::min(input_.micro_batch, samples) : samples;
+  }
+
+  /// Of so many samples, in micro-batches of at most `limit`, which are alike.
+  double needed_for(std::size_t i, std::int64_t count, double limit) const {
+    const auto samples = static_cast<double>(count);
+    const double pieces = std::max(1.0, std::ceil(samples / limit));
+    const RankLoad load{.ranks = static_cast<int>(devices_.size()),
+                        .shard = shards_[i],
+                        .copied = copied_[i],
+                        .samples = samples,
+                        .at_once = std::max(1.0, std::ceil(samples / pieces)),
+                        .host_is_device = true,
+                        .bucket_bytes = input_.bucket_mb * double(1 << 20),
+                        .evaluates = input_.evaluates};
+    return memory_use(facts(i), keeping_, load, 0).model();
+  }
+
+  /// From level 2 on no steps are measured before training, so that shares are equal at first, if
+  /// there is room for that.
+  void take_first_step(MeshChoice& choice) {
+    const auto equal = input_.global_batch / static_cast<std::int64_t>(devices_.size());
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      const double first = needed_for(i, equal, static_cast<double>(most_at_once(equal)));
+      if (first > device(i).memory_bytes) continue;
+      choice.peak_bytes[i] = std::max(choice.peak_bytes[i], first);
     }
   }
 

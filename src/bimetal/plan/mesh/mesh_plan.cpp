@@ -154,7 +154,7 @@ void MeshChoice::take_peaks(const Cluster& cluster, const std::vector<double>& n
       const double bytes = needed[peak_bytes.size()];
       const double free = device.memory_bytes - bytes;
       kept_bytes.push_back(device.keeps_freed ? kept_beside(bytes, free) : 0);
-      peak_bytes.push_back(bytes + kept_bytes.back());
+      peak_bytes.push_back(bytes);
       if (-free <= missing_bytes) continue;
       missing_bytes = -free;
       missing_on = index;

@@ -69,12 +69,12 @@ struct MeshChoice {
   double sent_s = 0;     ///< gradients and parameters on their way, hidden or not
   double summed_s = 0;   ///< of compute_s: sums of activations over the devices that have parts
   double sums_bytes_per_s = 0;  ///< of the slowest link that these go over
-  /// In the order of the stages' devices: the model's part, and what heaps keep of freed tensors.
-  std::vector<double> peak_bytes = {};
-  std::vector<double> kept_bytes = {};  ///< of these, the latter
-  double missing_bytes = 0;             ///< of the device that lacks most; 0: it fits
-  int missing_on = -1;                  ///< that device
-  std::string reason = {};              ///< why another is better
+  /// In the order of the stages' devices: the model's part, and what heaps may keep of freed
+  /// tensors beside that when it is not at its peak.
+  std::vector<double> peak_bytes = {}, kept_bytes = {};
+  double missing_bytes = 0;  ///< of the device that lacks most; 0: it fits
+  int missing_on = -1;       ///< that device
+  std::string reason = {};   ///< why another is better
 
   bool fits() const { return missing_bytes <= 0; }
   int devices() const;
