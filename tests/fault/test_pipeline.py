@@ -138,6 +138,7 @@ class Room(TextJob):
         job = self.train(job_file, "--report", report, workers=workers).wait()
         self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
         told = json.loads(report.read_text())
+        self.out = job.out
         return [point["loss"] for point in told["history"]], told
 
     def test_stages_are_as_large_as_memory_allows(self):
@@ -166,6 +167,20 @@ class Room(TextJob):
         for one, other in zip(alone, losses):
             self.assertAlmostEqual(one / other, 1, delta=1e-4)
         self.assertEqual(list(folder.iterdir()), [])
+
+    def test_a_stage_without_room_computes_activations_again(self):
+        job = self.write_large_job("again", model__layers=6, model__width=384, model__heads=6, model__context=64, train__global_batch=24,
+                                   train__micro_batch=6, train__recompute="auto", mesh__stages=2, mesh__cuts=[4])
+        plainly, report = self.losses(job, ("cpu:threads=1",) * 2)
+        self.assertNotIn("again", self.out)
+        planned = report["workers"][0]["memory"]["planned"]
+        needed = sum(planned[kind] for kind in ("parameters", "gradients", "optimizer", "activations", "buffers"))
+        room = (needed - planned["activations"] / 3) / 1e6
+        again, report = self.losses(job, (f"cpu:threads=1,memory={room:.0f}MB", "cpu:threads=1"))
+        self.assertIn('train.recompute = "auto": stage 0 computes activations again', self.out)
+        self.assertLess(report["workers"][0]["memory"]["planned"]["activations"], planned["activations"] * 2 / 3)
+        for one, other in zip(plainly, again):
+            self.assertAlmostEqual(one / other, 1, delta=1e-5)
 
     def test_cuts_that_do_not_fit_are_refused(self):
         job = self.train(self.write_large_job("equal", mesh__stages=2, mesh__cuts=[5]), workers=self.WORKERS).wait()

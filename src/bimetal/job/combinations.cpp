@@ -269,10 +269,11 @@ constexpr Combination kImpossible[] = {
      "chunks "
      "would send gradients of all of them; take \"1f1b\", or zero.level = 1"},
     {[](const Asked& asked) {
-       return asked.job.mesh.stages > 1 && asked.job.train.recompute == "auto";
+       const auto& mesh = asked.job.mesh;
+       return mesh.stages > 1 && mesh.tensor > 1 && asked.job.train.recompute == "auto";
      },
-     "mesh.stages does not go with train.recompute = \"auto\": stages that run out of memory take "
-     "smaller micro-batches; take \"all\", \"sqrt\" or \"none\""},
+     "mesh.stages with mesh.tensor does not go with train.recompute = \"auto\": all that have "
+     "parts of a tensor would have to compute again together; take \"all\", \"sqrt\" or \"none\""},
     {[](const Asked& asked) {
        return asked.job.mesh.stages > 1 && asked.job.model.norm == "batch";
      },

@@ -94,7 +94,9 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
             "");
   EXPECT_EQ(refusal({"compression.activations=int8", "mesh.stages=2", "mesh.replicas=[1, 2]"}), "");
   EXPECT_EQ(refusal({"compression.activations=bfloat16", "mesh=auto", "train.dtype=float64"}), "");
-  EXPECT_THAT(refusal({"mesh.stages=2", "train.recompute=auto"}), HasSubstr("recompute"));
+  EXPECT_EQ(refusal({"mesh.stages=2", "train.recompute=auto"}), "");
+  EXPECT_THAT(refusal({"mesh.stages=2", "mesh.tensor=2", "train.recompute=auto"}),
+              HasSubstr("recompute"));
   EXPECT_THAT(refusal({"mesh.stages=2", "train.deterministic=true"}), HasSubstr("mesh.cuts"));
   EXPECT_EQ(refusal({"mesh.stages=2", "mesh.micro_batches=32", "train.global_batch=32"}), "");
   EXPECT_EQ(refusal({"mesh.micro_batches=33", "train.global_batch=32"}), "") << "nothing is cut";

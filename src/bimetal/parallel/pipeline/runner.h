@@ -84,6 +84,9 @@ class Runner {
   Result run_forward(const schedule::Deal& deal, const StageWork& work,
                      const std::function<void(int micro_batch, const task::Values& outputs)>& take);
 
+  /// From the next step on RunnerOptions::split is false.
+  void never_split() noexcept { options_.split = false; }
+
   /// Bytes of activations and their gradients that this rank has sent.
   std::int64_t bytes_sent() const noexcept { return link_.bytes_sent(); }
 

@@ -51,7 +51,8 @@ MemoryCheck::MemoryCheck(comm::Group group, const job::JobConfig& job,
 
 /// Collective: all look, or none.
 bool MemoryCheck::worth_a_look() {
-  const bool asked = job_.zero.level > 0 || options_.worker.memory_bytes.has_value();
+  const bool chosen = job_.mesh.stages > 1 && job_.train.recompute == "auto";
+  const bool asked = job_.zero.level > 0 || chosen || options_.worker.memory_bytes.has_value();
   const bool look = asked || state_bytes(job_, task_, place_.dtype) > kWorthALook * room_.room;
   const auto all = comm::all_gather_text(group_, look ? "yes" : "no",
                                          Deadline::after(milliseconds_of(job_.parallel.timeout_s)));

@@ -21,13 +21,13 @@ class MemoryCheck {
               const device::Place& place, const task::Task& task);
 
   /// train.check_memory: plans the run's memory where optimizer states are in shards, a worker has
-  /// a limit of its own, or the model is large enough for that to matter (parameters, gradients and
-  /// states take more than an eighth of what some rank has free). Where it clearly will not fit,
-  /// not even in the smallest micro-batches: Error(OutOfMemory) on every rank, with the plan's
-  /// advice, or a notice ("warn"). Where it plans, memory of freed tensors is kept as far as there
-  /// is room for it. `batch`: weight of a global batch. `speeds`: of the ranks, where shards are by
-  /// these and they are known. Collective. Draws from torch's default
-  /// generator: seed it afterwards.
+  /// a limit of its own, stages choose who recomputes, or the model is large enough for that to
+  /// matter (parameters, gradients and states take more than an eighth of what some rank has free).
+  /// Where it clearly will not fit, not even in the smallest micro-batches: Error(OutOfMemory) on
+  /// every rank, with the plan's advice, or a notice ("warn"). Where it plans, memory of freed
+  /// tensors is kept as far as there is room for it. `batch`: weight of a global batch. `speeds`:
+  /// of the ranks, where shards are by these and they are known. Collective. Draws from torch's
+  /// default generator: seed it afterwards.
   void plan(precision::Precision precision, std::int64_t batch, std::vector<double> speeds,
             progress::Observer& observer);
 

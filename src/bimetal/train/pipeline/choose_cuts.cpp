@@ -15,6 +15,8 @@
 namespace bimetal::train {
 namespace {
 
+constexpr double kRecomputed = 4.0 / 3;  // a forward more, of a step that is three of them
+
 std::vector<double> by_elements(const task::Task& task) {
   std::vector<double> elements;
   for (const auto& unit : make_model_of_sizes(task).units) {
@@ -109,19 +111,24 @@ CutBytes sent_in_parts(CutBytes bytes, const job::MeshConfig& mesh,
   return bytes;
 }
 
-/// As measured_cut(): where something is known of memory, with some of it to spare, or none, or
-/// lacking as much as a plan may be wrong by, or that in micro-batches of one sample; where that
-/// does not do, as if nothing were known.
+/// As measured_cut(): where something is known of memory, with some of it to spare, or none (both,
+/// where stages may, with activations that are computed again, too), or lacking as much as a plan
+/// may be wrong by, or that in micro-batches of one sample; where that does not do, as if nothing
+/// were known.
 std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& measured,
                                      const parallel::MeshShape& shape, std::size_t pieces,
                                      int micro_batches, const StageNeeds* needs) {
   using parallel::pipeline::measured_cut;
   std::vector<parallel::schedule::FittingEnds> rooms;
   if (needs) {
-    for (const double part : {1 - plan::kDoubt, 1.0, 1 + plan::kDoubt}) {
-      rooms.push_back(needs->within(part, pieces));
+    constexpr auto kDoubt = plan::kDoubt;
+    for (const double part : {1 - kDoubt, 1.0}) rooms.push_back(needs->within(part, pieces));
+    const auto again = needs->recomputing();
+    if (needs->may_recompute()) {
+      for (const double part : {1 - kDoubt, 1.0}) rooms.push_back(again.within(part, pieces));
     }
-    rooms.push_back(needs->at_least().within(1 + plan::kDoubt, pieces));
+    rooms.push_back(again.within(1 + kDoubt, pieces));
+    rooms.push_back(again.at_least().within(1 + kDoubt, pieces));
   }
   for (const auto& room : rooms) {
     try {
@@ -131,6 +138,27 @@ std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& me
     }
   }
   return measured_cut(measured, shape, pieces, micro_batches);
+}
+
+/// Where memory wants that stages compute activations again: those that do take a forward longer,
+/// and so get fewer units, if these fit, too.
+void recompute_where_needed(parallel::pipeline::MeasuredUnits measured,
+                            const parallel::MeshShape& shape, std::size_t pieces, int micro_batches,
+                            const StageNeeds& needs, ChosenCuts& chosen) {
+  chosen.recompute = needs.must_recompute(chosen.begins);
+  if (std::ranges::find(chosen.recompute, true) == chosen.recompute.end()) return;
+  for (std::size_t at = 0; at < measured.seconds.size(); ++at) {
+    const auto rank = static_cast<int>(at / measured.units);
+    const auto stage = static_cast<std::size_t>(parallel::place_of(shape, rank).stage);
+    if (chosen.recompute[stage]) measured.seconds[at] *= kRecomputed;
+  }
+  try {
+    const auto room = needs.recomputing(chosen.recompute).within(1.0, pieces);
+    chosen.begins = parallel::pipeline::measured_cut(measured, shape, pieces, micro_batches, room);
+    chosen.recompute = needs.must_recompute(chosen.begins);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::OutOfMemory) throw;
+  }
 }
 
 /// Units that count as many seconds as they have elements.
@@ -173,6 +201,7 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
   ChosenCuts chosen{.begins = {}, .parts = part_weights(job.mesh, rates_of(all, units))};
   if (given) {
     chosen.begins = begins_of(job.mesh.cuts, pieces, units);
+    if (needs && needs->may_recompute()) chosen.recompute = needs->must_recompute(chosen.begins);
   } else {
     parallel::pipeline::MeasuredUnits measured{.seconds = all.seconds,
                                                .units = units,
@@ -190,6 +219,9 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
           "not measured: stages have about as many parameters each; mesh.cuts sets others");
     }
     chosen.begins = fitting_cut(measured, shape, pieces, micro_batches, needs);
+    if (needs && needs->may_recompute()) {
+      recompute_where_needed(std::move(measured), shape, pieces, micro_batches, *needs, chosen);
+    }
   }
   if (deals) chosen.speeds = speeds_at(all, units, shape, chosen.begins, probe.samples);
   return chosen;

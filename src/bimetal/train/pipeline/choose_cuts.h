@@ -20,15 +20,17 @@ struct ChosenCuts {
   std::vector<double> parts = {};   ///< weights of the ranks that have its tensors in parts
   /// Of each rank, samples a second that it does of its stage; empty where that was not measured.
   std::vector<double> speeds = {};
+  std::vector<bool> recompute = {};  ///< by stage; empty: nobody was asked
 };
 
 /// Of the model that `job` cuts into stages, whose steps have so many micro-batches of
 /// probe.samples: as mesh.cuts has it, or so that the pipeline's step is shortest by what units
 /// have been measured to take on the devices of each stage, all ranks at the same time, and to send
 /// over the links between these, and by `needs`, if there are any and it can be, each stage fits;
-/// where not all could measure, elements of parameters stand for time. The parts of tensors are as
-/// part_weights() has them. The same on every rank; collective. Errors: begins_of()'s and
-/// part_weights()'.
+/// where not all could measure, elements of parameters stand for time. With train.recompute =
+/// "auto" stages that `needs` have no room otherwise compute activations again. The parts of
+/// tensors are as part_weights() has them. The same on every rank; collective. Errors:
+/// begins_of()'s and part_weights()'.
 ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
                        const parallel::MeshShape& shape, const task::Task& task,
                        const UnitProbe& probe, int micro_batches, const StageNeeds* needs,

@@ -154,8 +154,21 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
   outcome.error =
       without_memory_for(options_.device, [&] { std::rethrow_exception(std::move(result.error)); });
   const bool finer = count < samples && 2 * count <= parallel::schedule::kMostMicroBatches;
-  outcome.fit = !missing && finer ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
+  if (!missing && begin_recomputing()) {
+    outcome.fit = progress::Fit::try_recomputing;
+  } else {
+    outcome.fit = !missing && finer ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
+  }
   return outcome;
+}
+
+bool StageCompute::begin_recomputing() {
+  // Parts of tensors are computed again by all that have them, or by none.
+  if (options_.recompute != "auto" || options_.tensor || any_recomputed(segments_)) return false;
+  segments_ = segments_of(stage_, "all");
+  if (!any_recomputed(segments_)) return false;
+  runner_.never_split();
+  return true;
 }
 
 parallel::pipeline::StageWork StageCompute::work_on(const task::Values& share,

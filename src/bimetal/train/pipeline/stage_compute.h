@@ -73,6 +73,7 @@ class StageCompute {
   /// As Compute::try_run, between the store's begin_step() and finish_step(); the loss is that of
   /// the last stage, and there of its first tensor rank. Where a rank runs out of memory, all go
   /// through the step to its end, so that nobody waits in vain, and that one says so.
+  /// Where that is left to it (recompute "auto"), it will first compute activations again.
   Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                            const task::Draws& draws);
 
@@ -89,6 +90,7 @@ class StageCompute {
   int micro_batches(std::int64_t samples) const;
 
  private:
+  bool begin_recomputing();
   parallel::pipeline::StageWork work_on(const task::Values& share,
                                         std::span<const std::int64_t> begins,
                                         const task::Draws& draws,

@@ -67,6 +67,9 @@ std::vector<double> StageNeeds::shards_of(const job::ZeroConfig& zero) const {
 
 plan::StageLoad StageNeeds::load_of(int number) const {
   const int stage = parallel::place_of(shape_, number).stage;
+  auto keeping = plan::asked_of(*measured_, rank(number));
+  const bool again = !recompute_.empty() && recompute_[static_cast<std::size_t>(stage)];
+  if (again && rank(number).may_recompute) keeping.recomputed_at_once = 1;
   return {.replicas = static_cast<double>(shape_.replicas_of(stage)),
           .shard = shards_[static_cast<std::size_t>(number)],
           .at_once = at_once_,
@@ -74,7 +77,7 @@ plan::StageLoad StageNeeds::load_of(int number) const {
                                                        static_cast<std::size_t>(shape_.stages),
                                                        micro_batches_)
                                      : under_way(shape_, stage, micro_batches_),
-          .keeping = plan::asked_of(*measured_, rank(number)),
+          .keeping = keeping,
           .bucket_bytes = rank(number).load.bucket_bytes,
           .host_is_device = rank(number).load.host_is_device};
 }
@@ -121,6 +124,31 @@ std::vector<plan::MemoryUse> StageNeeds::planned(const std::vector<std::size_t>&
   return all;
 }
 
+StageNeeds StageNeeds::recomputing(std::vector<bool> stages) const {
+  auto other = *this;
+  other.recompute_ = std::move(stages);
+  return other;
+}
+
+StageNeeds StageNeeds::recomputing() const {
+  return recomputing(std::vector<bool>(static_cast<std::size_t>(shape_.stages), true));
+}
+
+bool StageNeeds::may_recompute() const {
+  return std::ranges::any_of(measured_->ranks, &plan::RankMemory::may_recompute);
+}
+
+std::vector<bool> StageNeeds::must_recompute(const std::vector<std::size_t>& begins) const {
+  std::vector<bool> must(static_cast<std::size_t>(shape_.stages));
+  const auto plainly = recomputing({});
+  for (int number = 0; number < ranks(); ++number) {
+    if (!rank(number).may_recompute) continue;
+    if (plainly.use_of(number, begins).model() <= room_of(number).device) continue;
+    must[static_cast<std::size_t>(parallel::place_of(shape_, number).stage)] = true;
+  }
+  return must;
+}
+
 StageNeeds StageNeeds::at_least() const {
   auto least = *this;
   least.at_once_ = std::min(1.0, at_once_);
@@ -129,7 +157,7 @@ StageNeeds StageNeeds::at_least() const {
 }
 
 std::optional<std::string> StageNeeds::lacking(const std::vector<std::size_t>& begins) const {
-  const auto least = at_least();
+  const auto least = at_least().recomputing();
   std::vector<plan::MemoryUse> uses;
   for (int number = 0; number < ranks(); ++number) uses.push_back(least.use_of(number, begins));
   const auto missing = plan::missing_room(*measured_, measured_->asked, uses);
@@ -141,13 +169,13 @@ std::optional<std::string> StageNeeds::lacking(const std::vector<std::size_t>& b
     const double bytes = on_device ? use.model() : use.host, lacks = on_device ? device : host;
     const char* const remedy =
         cuts_given_ ? "leave mesh.cuts out, so that stages are as large as memory allows, or " : "";
+    const char* const again = rank(number).may_recompute ? "" : "train.recompute = \"all\", ";
     return fmt::format(
         "{}: {}, {}, needs {}{} for its units, even in micro-batches of one sample, and there is "
-        "{}; {}take more stages, train.recompute = \"all\", or zero.level = 1 with "
-        "zero.offload_optimizer = \"disk\"",
+        "{}; {}take more stages, {}or zero.level = 1 with zero.offload_optimizer = \"disk\"",
         cuts_given_ ? "mesh.cuts does not fit" : "no cut into these stages fits", rank(number).name,
         parallel::name_of(shape_, number), plan::bytes_text(bytes),
-        on_device ? "" : " of its host's memory", plan::bytes_text(bytes - lacks), remedy);
+        on_device ? "" : " of its host's memory", plan::bytes_text(bytes - lacks), remedy, again);
   }
   return std::nullopt;
 }

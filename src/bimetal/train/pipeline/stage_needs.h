@@ -33,6 +33,16 @@ class StageNeeds {
   /// By rank, of a model whose pieces begin with these units.
   std::vector<plan::MemoryUse> planned(const std::vector<std::size_t>& begins) const;
 
+  /// The same where these stages compute activations again, as far as train.recompute = "auto"
+  /// leaves that to them; of no stage it does by itself. Empty: none.
+  StageNeeds recomputing(std::vector<bool> stages) const;
+  /// Where all do.
+  StageNeeds recomputing() const;
+  /// Whether it is left to any.
+  bool may_recompute() const;
+  /// Those in which some rank has no room for these units' activations otherwise.
+  std::vector<bool> must_recompute(const std::vector<std::size_t>& begins) const;
+
   /// The same in micro-batches of one sample, which training comes to by itself where memory fails.
   StageNeeds at_least() const;
 
@@ -54,8 +64,9 @@ class StageNeeds {
   std::int64_t samples_;  ///< of a step that go through a pipeline
   int micro_batches_;
   bool cuts_given_;
-  double at_once_;              ///< samples of a micro-batch
-  std::vector<double> shards_;  ///< by rank, of what its stage's replicas have in shards
+  double at_once_;                    ///< samples of a micro-batch
+  std::vector<double> shards_;        ///< by rank, of what its stage's replicas have in shards
+  std::vector<bool> recompute_ = {};  ///< by stage; empty: as asked for
 };
 
 }  // namespace bimetal::train

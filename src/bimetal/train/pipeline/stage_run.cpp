@@ -1,6 +1,7 @@
 #include "bimetal/train/pipeline/stage_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
@@ -85,6 +86,17 @@ std::optional<StageNeeds> measure_needs(const job::JobConfig& job, const paralle
   return StageNeeds(std::move(*measured), job, shape, micro_batches);
 }
 
+void tell_recomputing(const std::vector<bool>& by_stage, progress::Observer& observer) {
+  std::vector<std::string> names;
+  for (std::size_t stage = 0; stage < by_stage.size(); ++stage) {
+    if (by_stage[stage]) names.push_back(fmt::format("stage {}", stage));
+  }
+  if (names.empty()) return;
+  observer.on_notice(fmt::format(
+      "train.recompute = \"auto\": {} compute{} activations again, which would not fit otherwise",
+      fmt::join(names, ", "), names.size() == 1 ? "s" : ""));
+}
+
 }  // namespace
 
 StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
@@ -100,7 +112,8 @@ StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel:
                           needs ? &*needs : nullptr, observer);
   if (needs) {
     if (const auto text = needs->lacking(cuts.begins)) memory.refuse(*text, observer);
-    memory.take_plan(needs->planned(cuts.begins));
+    memory.take_plan(needs->recomputing(cuts.recompute).planned(cuts.begins));
+    tell_recomputing(cuts.recompute, observer);
   }
   return {std::move(mesh), std::move(cuts)};
 }
@@ -123,6 +136,9 @@ std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, cons
   auto options = options_of(job, probe);
   options.speeds = speeds_of(job.parallel, plan.cuts);
   options.tensor = trained.tensor_ranks();
+  const auto stage = static_cast<std::size_t>(plan.mesh->place().stage);
+  const bool planned = !plan.cuts.recompute.empty() && plan.cuts.recompute[stage];
+  if (planned && options.recompute == "auto") options.recompute = "all";
   return std::make_shared<StageCompute>(task, plan.mesh, trained.stage(), trained.stage_store(),
                                         std::move(options));
 }

@@ -165,6 +165,37 @@ TEST(StageNeeds, NobodyLacksWhatSmallerMicroBatchesSave) {
   EXPECT_THAT(*needs_in(40000).lacking({0, 5}), HasSubstr("micro-batches of one sample"));
 }
 
+// Of four micro-batches of four samples two are under way in the first stage, of which one sample
+// leaves 1,000 bytes a unit, its input 10.
+TEST(StageNeeds, StagesWithoutRoomForActivationsRecompute) {
+  job::JobConfig job;
+  job.train.global_batch = 16;
+  const auto needs_in = [&](double first, double second, bool may) {
+    auto measured = measured_of({first, second}, job);
+    for (auto& rank : measured.ranks) {
+      rank.facts.state_bytes = 0;
+      rank.may_recompute = may;
+      for (auto& unit : rank.facts.units) {
+        unit.saved.per_sample = 1000;
+        unit.output.per_sample = 10;
+      }
+    }
+    return StageNeeds(measured, job, {.stages = 2}, 4);
+  };
+  const double plainly = 5 * (8000 + 2 * 4 * 1000);
+  const auto needs = needs_in(0.8 * plainly, plainly, true);
+  EXPECT_TRUE(needs.may_recompute());
+  EXPECT_EQ(needs.must_recompute({0, 5}), (std::vector<bool>{true, false}));
+  const auto chosen = needs.recomputing({true, false});
+  EXPECT_LT(chosen.planned({0, 5})[0].model(), 0.8 * plainly);
+  EXPECT_EQ(chosen.planned({0, 5})[1].model(), needs.planned({0, 5})[1].model());
+  EXPECT_FALSE(needs.within(1.0, 2)(0, 0)[4]);
+  EXPECT_TRUE(needs.recomputing().within(1.0, 2)(0, 0)[4]);
+  const auto fixed = needs_in(0.8 * plainly, plainly, false);
+  EXPECT_FALSE(fixed.may_recompute());
+  EXPECT_EQ(fixed.must_recompute({0, 5}), (std::vector<bool>{false, false}));
+}
+
 TEST(StageNeeds, RanksOfAHostShareItsMemory) {
   plan::MemoryInput measured;
   plan::RankMemory rank;
