@@ -170,7 +170,7 @@ class Room(TextJob):
 
     def test_a_stage_without_room_computes_activations_again(self):
         job = self.write_large_job("again", model__layers=6, model__width=384, model__heads=6, model__context=64, train__global_batch=24,
-                                   train__micro_batch=6, train__recompute="auto", mesh__stages=2, mesh__cuts=[4])
+                                   train__micro_batch=12, train__recompute="auto", mesh__stages=2, mesh__micro_batches=2, mesh__cuts=[6])
         plainly, report = self.losses(job, ("cpu:threads=1",) * 2)
         self.assertNotIn("again", self.out)
         planned = report["workers"][0]["memory"]["planned"]
