@@ -14,6 +14,7 @@
 #include "bimetal/job/combinations.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
+#include "bimetal/parallel/mesh/named_error.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/train/error_of.h"
@@ -29,7 +30,10 @@ progress::Report TrainingRun::run() {
     return run_steps();
   } catch (const Error& error) {
     if (follows_from_a_loss(error)) rescue(error);
-    throw;
+    // What has been aborted says who has failed, in that rank's words.
+    const bool names = stages_.mesh && error.code() != ErrorCode::Aborted;
+    if (!names || !follows_from_a_loss(error)) throw;
+    throw parallel::named(error, stages_.mesh->shape(), group_.rank());
   }
 }
 
