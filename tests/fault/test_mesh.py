@@ -100,7 +100,9 @@ class Mesh(TextJob):
         os.kill(self.ranks_of(job)[2], signal.SIGSTOP)
         job.wait()
         self.assertNotEqual(job.status, 0)
-        self.assertIn("rank 2", job.error())
+        self.assertRegex(job.error(), r"stage \d of 2, part \d of 2 \(rank [013]\)")
+        for part in ("rank 2", "stage 1 of 2, part 0 of 2"):
+            self.assertIn(part, job.error())
         self.assert_nothing_left()
 
     def test_what_cannot_be_says_what_would(self):

@@ -301,6 +301,24 @@ class Monitor(FaultTest):
         self.assert_one_message(top, harness.INVALID_ARGUMENT, "127.0.0.1", "port")
         self.assert_nothing_left()
 
+    def test_stages_are_shown(self):
+        job = self.watched(mesh__stages=2, mesh__micro_batches=4)
+        self.wait_for_step(job, 20)
+        status = self.status(job)
+        self.assertEqual((status["schedule"], status["micro_batches"]), ("1f1b", 4))
+        self.assertEqual([(worker["device"], worker["stage"]) for worker in status["workers"]],
+                         [("cpu", "stage 0 of 2"), ("cpu", "stage 1 of 2")])
+        self.assertGreater(max(worker["wait_part"] for worker in status["workers"]), 0)
+        text = self.get(job, "/metrics")[1]
+        self.assertIn('\nbimetal_pipeline_info{schedule="1f1b"} 1\n', text)
+        self.assertRegex(text, r'\nbimetal_worker_wait_ratio{rank="1",.*,stage="stage 1 of 2"} [0-9]')
+        self.assertEqual(self.metrics(job)["bimetal_micro_batches", None], 4)
+        top = self.top(job, "--once").wait()
+        self.assertRegex(top.out, r"(?m)efficiency \d+ %  1f1b × 4 micro-batches$")
+        self.assertRegex(top.out, r"(?m)^rank  worker .* stage +share .* bubble +sent$")
+        self.assertRegex(top.out, r"(?m)^1     cpu on \S+ +1 of 2 +\d+ .* \d+\.\d % ")
+        self.stop(job)
+
     def test_top_tells_what_is_no_monitor(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             top = self.start("top", "127.0.0.1:%d" % silent.getsockname()[1], "--once").wait()
@@ -320,9 +338,9 @@ class Monitor(FaultTest):
         status = self.status(job)
         self.stop(job)
         evil = "\x1b]0;evil\x07\x9b31m\nrank"
-        status.update(phase=evil, notices=[evil], since_step_s=75.5)
+        status.update(phase=evil, notices=[evil], since_step_s=75.5, schedule=evil, micro_batches=3)
         for worker in status["workers"]:  # a server's, too
-            worker.update(host=evil, device=evil, staleness=1.25, staleness_max=7, bytes_per_s=3.5 * 2**20)
+            worker.update(host=evil, device=evil, stage=evil, staleness=1.25, staleness_max=7, bytes_per_s=3.5 * 2**20)
         top = self.start("top", self.serve(json.dumps(status).encode()), "--once").wait()
         self.assertEqual((top.status, top.err), (0, ""))
         self.assertIn("?]0;evil??31m?rank", top.out)

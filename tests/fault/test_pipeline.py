@@ -97,7 +97,8 @@ class Pipeline(SameEnds):
         os.kill(self.ranks_of(job)[1], signal.SIGSTOP)
         job.wait()
         self.assertNotEqual(job.status, 0)
-        self.assertIn("rank 1", job.error())
+        for part in ("stage 0 of 2 (rank 0)", "stage 1 of 2", "rank 1"):
+            self.assertIn(part, job.error())
         self.assert_nothing_left()
 
     def test_meshes_that_cannot_be(self):

@@ -53,6 +53,18 @@ const std::vector<Shape>& shapes() {
   return all;
 }
 
+/// What takes many ranks: tensors in three parts, or replicas in shards on three stages.
+const std::vector<Shape>& large_shapes() {
+  static const std::vector<Shape> all = {
+      {"TwoByThreeLevel1", 2, {3, 1, 2}, Kind::one_f_one_b, {{17, 7}}, 4, 1, 1, {3, 1}},
+      {"TwoByThreeLevel2ZeroBubble", 2, {1, 1, 2}, Kind::zero_bubble, {{5, 19}}, 4, 1, 2, {1, 2}},
+      {"TwoByThreeInterleaved", 2, {2, 1, 1}, Kind::interleaved, {{24}}, 4, 2},
+      {"ThreeByTwoLevel1", 3, {2, 1}, Kind::one_f_one_b, {{7, 17}, {24, 0}}, 5, 1, 1, {1, 3}},
+      {"ThreeByTwoLevel3Gpipe", 3, {1, 2}, Kind::gpipe, {{17, 7}}, 3, 1, 3, {2, 1}},
+  };
+  return all;
+}
+
 using Row = std::tuple<Learnt, Shape>;
 
 TrainingPlan plan_of(const Row& row) {
@@ -99,6 +111,16 @@ std::vector<Shape> shapes_in_sequence() {
 INSTANTIATE_TEST_SUITE_P(Rows, InMeshInSequence,
                          ::testing::Combine(::testing::ValuesIn(learnt_in_parts()),
                                             ::testing::ValuesIn(shapes_in_sequence())),
+                         row_name<Row>);
+
+std::vector<Learnt> learnt_in_large() {
+  const auto& all = learnt_in_parts();
+  return {all[1], all[4]};
+}
+
+INSTANTIATE_TEST_SUITE_P(Large, InMesh,
+                         ::testing::Combine(::testing::ValuesIn(learnt_in_large()),
+                                            ::testing::ValuesIn(large_shapes())),
                          row_name<Row>);
 
 INSTANTIATE_TEST_SUITE_P(Rows, InMesh,

@@ -159,6 +159,17 @@ const std::vector<Stages>& stages() {
   return all;
 }
 
+/// For models of more blocks: pieces of several stages by turns.
+const std::vector<Stages>& interleaved() {
+  static const std::vector<Stages> all = {
+      {"ThreeInterleaved", 3, Kind::interleaved, Cuts::early, {{24}}, 6, 2},
+      {"TwoInterleavedByThrees", 2, Kind::interleaved, Cuts::late, {{24}}, 4, 3},
+      {"TwoOfTwoInterleaved", 2, Kind::interleaved, Cuts::late, {{17, 7}, {24, 0}, {1, 23}}, 4, 2},
+      {"TwoOfTwoInterleavedSharded", 2, Kind::interleaved, Cuts::early, {{5, 19}}, 4, 2, {1, 3}},
+  };
+  return all;
+}
+
 using Row = std::tuple<Learnt, Stages>;
 
 std::vector<std::int64_t> cuts_of(const Stages& how, std::int64_t units) {
@@ -188,6 +199,13 @@ std::vector<Row> rows() {
       if (!few) all.emplace_back(what, how);
     }
   }
+  const Learnt deep{"Gpt2OfFourBlocks",
+                    {.learns = Learns::gpt2,
+                     .dropout = 0.1,
+                     .blocks = 4,
+                     .optimizer = Optimizer::adamw,
+                     .steps = 6}};
+  for (const auto& how : interleaved()) all.emplace_back(deep, how);
   return all;
 }
 

@@ -122,9 +122,10 @@ torch::Tensor TokenTask::loss_sum(const task::Values& outputs, const task::Value
   return token_loss_sum(outputs, batch);
 }
 
-LanguageTask::LanguageTask(const std::string& model, double dropout, std::int64_t heads)
+LanguageTask::LanguageTask(const std::string& model, double dropout, std::int64_t heads,
+                           std::int64_t blocks)
     : config_(models::resized(models::language_preset(model),
-                              {.layers = 2,
+                              {.layers = blocks,
                                .width = width,
                                .heads = heads,
                                .kv_heads = model == "gpt2" ? heads : heads / 2,

@@ -49,12 +49,13 @@ class TokenTask : public task::Task {
   std::shared_ptr<const task::Dataset> data_;
 };
 
-/// The same sequences, by a language model of two blocks.
+/// The same sequences, by a language model.
 class LanguageTask final : public task::Task {
  public:
   /// `model`: a name of models::language_preset. `heads`: of attention; each two of llama's share
   /// keys and values.
-  LanguageTask(const std::string& model, double dropout, std::int64_t heads = 4);
+  LanguageTask(const std::string& model, double dropout, std::int64_t heads = 4,
+               std::int64_t blocks = 2);
 
   task::Model make_model() const override;
   std::shared_ptr<const task::Dataset> training() const override { return data_; }

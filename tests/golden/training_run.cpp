@@ -311,9 +311,11 @@ std::unique_ptr<task::Task> make_task(const TrainingPlan& plan) {
     case Learns::resnet_batch_norm:
       return std::make_unique<ImageTask>(plan.dtype, "resnet18", 8, 4);
     case Learns::tokens: return std::make_unique<TokenTask>();
-    case Learns::gpt2: return std::make_unique<LanguageTask>("gpt2", plan.dropout);
-    case Learns::llama: return std::make_unique<LanguageTask>("llama", plan.dropout);
-    case Learns::llama8: return std::make_unique<LanguageTask>("llama", plan.dropout, 8);
+    case Learns::gpt2: return std::make_unique<LanguageTask>("gpt2", plan.dropout, 4, plan.blocks);
+    case Learns::llama:
+      return std::make_unique<LanguageTask>("llama", plan.dropout, 4, plan.blocks);
+    case Learns::llama8:
+      return std::make_unique<LanguageTask>("llama", plan.dropout, 8, plan.blocks);
   }
   return nullptr;
 }

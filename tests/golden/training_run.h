@@ -32,7 +32,8 @@ constexpr int training_steps = 20;
 
 struct TrainingPlan {
   Learns learns = Learns::images;
-  double dropout = 0;  ///< of language models
+  double dropout = 0;       ///< of language models
+  std::int64_t blocks = 2;  ///< likewise
   torch::ScalarType dtype = torch::kFloat64;
   Optimizer optimizer = Optimizer::sgd_momentum;
   /// Samples per rank of each step, used in turn; all of one sum, the global batch. Of tokens:

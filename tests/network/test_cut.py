@@ -66,6 +66,14 @@ class Cut(JobOnHosts):
         self.lose_what_host_1_sends()
         self.assert_prompts_come_back(jobs)
 
+    def test_a_pulled_cable_between_stages(self):
+        jobs = self.begin(mesh__stages=2, mesh__micro_batches=4)
+        self.pull_the_cable()
+        self.assert_prompts_come_back(jobs)
+        for job in jobs:
+            for stage in range(2):
+                self.assertIn(f"stage {stage} of 2", job.error())
+
     def test_a_cause_on_the_other_host_is_still_waited_for(self):
         first, second = self.begin()
         run("ip", "netns", "exec", self.network.namespaces[1], "kill", "-KILL", str(self.ranks_of(second)[0]))

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B,
+                                          ScheduleInterleavedZeroBubble, ScheduleZBVZeroBubble)
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel, SequenceParallel, loss_parallel,
                                                parallelize_module)
@@ -122,6 +123,37 @@ def in_stages(schedule):
     compare(losses, {name: parameter.detach() for name, parameter in part.named_parameters()})
 
 
+def in_several_stages_each(schedule):
+    """Two stages on each of two ranks: 0 and 2 on the first, or for the V of zero-bubble 0 and 3."""
+    rank, whole = dist.get_rank(), make_model()
+    v = schedule is ScheduleZBVZeroBubble
+    cuts, mine = [0, 1, 2, 4, 5], [rank, 3 - rank if v else rank + 2]
+    parts = {number: nn.Sequential() for number in mine}
+    for number, part in parts.items():
+        for name in map(str, range(cuts[number], cuts[number + 1])):
+            part.add_module(name, whole.get_submodule(name))
+    stages = [PipelineStage(part, number, 4, torch.device("cpu")) for number, part in parts.items()]
+    run = schedule(stages, MICRO_BATCHES, loss_fn=loss_of)
+    parameters = {name: parameter for part in parts.values() for name, parameter in part.named_parameters()}
+    optimizer = torch.optim.SGD(parameters.values(), 0.1)
+    inputs, targets = make_batch()
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        of_pieces = []
+        run.step(*([inputs] if 0 in mine else []), **({"target": targets, "losses": of_pieces} if 3 in mine else {}))
+        optimizer.step()
+        mean = torch.stack([loss.detach() for loss in of_pieces]).mean() if of_pieces else torch.zeros((), dtype=torch.double)
+        dist.broadcast(mean, 0 if v else 1)
+        losses.append(mean.item())
+    compare(losses, {name: parameter.detach() for name, parameter in parameters.items()})
+
+
+def by_schedules_of_several_stages():
+    for schedule in (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleZBVZeroBubble):
+        in_several_stages_each(schedule)
+
+
 def in_stages_of_parts():
     """Both at once, on one mesh: each stage's blocks in parts."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "tensor"))
@@ -164,6 +196,9 @@ class ModelParallel(unittest.TestCase):
 
     def test_three_stages(self):
         ranks.on_ranks(3, in_stages, "1f1b")
+
+    def test_two_stages_on_each_rank(self):
+        ranks.on_ranks(2, by_schedules_of_several_stages)
 
     def test_two_stages_in_parts(self):
         ranks.on_ranks(4, in_stages_of_parts)

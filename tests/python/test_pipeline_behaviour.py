@@ -119,6 +119,62 @@ def failing():
     return staged.forward_backward(good, targets=good).isfinite().item()
 
 
+class Narrow(nn.Module):
+    """Has no memory for more than `room` samples, in forward or in backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.room, self.where = 100, ""
+
+    def forward(self, x):
+        if len(x) > self.room:
+            if self.where == "forward":
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            if self.where == "backward" and x.requires_grad:
+                x.register_hook(self.fail)
+        return self.layer(x)
+
+    def fail(self, _):
+        raise MemoryError
+
+
+def out_of_memory():
+    """A stage runs out of memory: the batch is repeated in more micro-batches, and so go those behind it; or that cannot be."""
+    torch.manual_seed(4)
+    whole = nn.Sequential(nn.Linear(4, 4), Narrow(), nn.Linear(4, 4)).double()
+    inputs, targets = torch.randn(7, 4, dtype=torch.float64), torch.randn(7, 4, dtype=torch.float64)
+
+    def loss_sum(outputs, targets):
+        return (outputs - targets).square().sum()
+
+    def staged_with_memory_for(samples, where):
+        model = copy.deepcopy(whole)
+        model[1].room, model[1].where = samples, where
+        sizes = []
+        model[dist.get_rank()].register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+        return model, bimetal.pipeline.stages(model, cuts=[1], micro_batches=2, loss_sum=loss_sum), sizes
+
+    expected = loss_sum(whole(inputs), targets) / 7
+    expected.backward()
+    gradients = dict(whole.named_parameters())
+    for where in ("forward", "backward"):
+        model, staged, sizes = staged_with_memory_for(2, where)
+        torch.testing.assert_close(staged.forward_backward(inputs, targets=targets), expected.detach(), rtol=1e-12, atol=1e-12)
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                torch.testing.assert_close(parameter.grad, gradients[name].grad, rtol=1e-12, atol=1e-12)
+        sizes.clear()
+        torch.testing.assert_close(staged.evaluate(inputs, targets=targets), expected.detach(), rtol=1e-12, atol=1e-12)
+        assert sorted(sizes) == [1, 2, 2, 2], sizes
+    _, staged, _ = staged_with_memory_for(0, "forward")
+    if dist.get_rank() == 1:
+        ranks.raises(torch.OutOfMemoryError, lambda: staged.forward_backward(inputs, targets=targets), "2.00 GiB")
+    else:
+        ranks.raises(bimetal.Error, lambda: staged.forward_backward(inputs, targets=targets), "stage 1 of 2 (rank 1) has failed")
+    return True
+
+
 def refusals():
     """What cannot work ends with advice, on every rank."""
     stages = bimetal.pipeline.stages
@@ -255,6 +311,9 @@ class Behaviour(unittest.TestCase):
 
     def test_a_batch_that_fails_on_one_stage(self):
         self.assertEqual(ranks.on_ranks(3, failing), [True] * 3)
+
+    def test_a_stage_without_memory_makes_all_take_smaller_micro_batches(self):
+        self.assertEqual(ranks.on_ranks(2, out_of_memory), [True] * 2)
 
     def test_targets_of_several_tensors(self):
         self.assertEqual(ranks.on_ranks(2, nested), [True] * 2)

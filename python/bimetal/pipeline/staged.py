@@ -87,6 +87,7 @@ class Staged:
         self._optimizer: torch.optim.Optimizer | None = None
         self._groups: list[list[str]] = []
         self._device = next(chain.module.parameters()).device
+        self._finer = 1  # times as many micro-batches, since a stage has run out of memory
         self._seen = False  # a batch has been computed: stages know what blocks return, and that it comes to numbers
         self._place = place
         self._cut(chain, parts)
@@ -109,7 +110,8 @@ class Staged:
         self._optimizer, self._groups = optimizer, groups
 
     def forward_backward(self, *args: Any, scale: float = 1.0, **batch: Any) -> torch.Tensor:
-        """Forward and backward of a batch, in micro-batches. Collective.
+        """Forward and backward of a batch, in micro-batches. Collective. Where a stage has no memory for them, it is
+        repeated in twice as many, until they have one sample each; later batches have so many from the start.
 
         Adds to the parameters' gradients, as ``backward()`` of the batch's mean loss does; with replicas it is the mean over
         all of their batches. The arguments are what the module takes, and ``labels`` or ``targets``, which it does not
@@ -127,21 +129,11 @@ class Staged:
         """
         if not torch.is_grad_enabled():
             raise error("forward_backward() under no_grad: evaluate() has no backward", "invalid_argument")
-        given = self._learning.batch(self.module, args, batch)
-        told, forward = self._prepare(given)
-        with torch.autocast(self._device.type, enabled=False):
-            loss = self._core.train(told, scale, forward)
-        self._seen = True
-        return torch.tensor(loss, dtype=torch.float64)
+        return self._through(args, batch, lambda told, forward: self._core.train(told, scale, forward))
 
     def evaluate(self, *args: Any, **batch: Any) -> torch.Tensor:
         """The mean loss alone. Collective. Raises what ``forward_backward`` does."""
-        given = self._learning.batch(self.module, args, batch)
-        told, forward = self._prepare(given)
-        with torch.autocast(self._device.type, enabled=False):
-            loss = self._core.evaluate(told, forward)
-        self._seen = True
-        return torch.tensor(loss, dtype=torch.float64)
+        return self._through(args, batch, self._core.evaluate)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all stages. Collective.
@@ -204,9 +196,22 @@ class Staged:
         elements = sum(piece.tensor.numel() for piece in self._pieces)
         return f"stage {self.stage} of {self.stages}: units {units}, {elements} trained parameters"
 
+    def _through(self, args: tuple, batch: dict[str, Any], compute: Callable[..., float | None]) -> torch.Tensor:
+        """Again in twice as many micro-batches, and so from then on, where a stage has no memory for them."""
+        given = self._learning.batch(self.module, args, batch)
+        loss = None
+        while loss is None:
+            told, forward = self._prepare(given)
+            with torch.autocast(self._device.type, enabled=False):
+                loss = compute(told, forward)
+            if loss is None:
+                self._finer *= 2
+        self._seen = True
+        return torch.tensor(loss, dtype=torch.float64)
+
     def _prepare(self, batch: Batch) -> tuple[tuple[list[int], int, int], Callable]:
-        count = self._micro_batches or _C.usual_micro_batches(
-            self._schedule, self.stages, batch.samples, -(-batch.samples // self._micro_batch) if self._micro_batch else 1)
+        count = self._finer * (self._micro_batches or _C.usual_micro_batches(
+            self._schedule, self.stages, batch.samples, -(-batch.samples // self._micro_batch) if self._micro_batch else 1))
         pieces, last = batch.pieces(count), self.stage + 1 == self.stages
         kind = self._device.type
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)

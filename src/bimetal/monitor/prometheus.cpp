@@ -37,8 +37,10 @@ std::string escaped(std::string_view value) {
 }
 
 std::string labels_of(const WorkerStatus& worker) {
-  return fmt::format("{{rank=\"{}\",host=\"{}\",device=\"{}\"}}", worker.rank, escaped(worker.host),
-                     escaped(worker.device));
+  const auto stage =
+      worker.stage ? fmt::format(",stage=\"{}\"", escaped(*worker.stage)) : std::string();
+  return fmt::format("{{rank=\"{}\",host=\"{}\",device=\"{}\"{}}}", worker.rank,
+                     escaped(worker.host), escaped(worker.device), stage);
 }
 
 class Text {
@@ -136,6 +138,12 @@ void add_job(Text& text, const Status& status) {
            "Samples trained on per second, over the last seconds.", status.samples_per_s);
   text.job("bimetal_efficiency_ratio", gauge,
            "The job's rate by the sum of what the devices would do alone.", status.efficiency);
+  if (status.schedule) {
+    text.job("bimetal_pipeline_info", gauge, "The schedule of the pipeline's stages.", 1,
+             fmt::format("{{schedule=\"{}\"}}", escaped(*status.schedule)));
+  }
+  text.job("bimetal_micro_batches", gauge, "Micro-batches that a step goes through stages in.",
+           status.micro_batches);
   add_evaluation(text, progress::kTestData, status.test_metrics, status.test_loss);
   if (!status.validation_loss) return;
   add_evaluation(text, progress::kValidationData, status.validation_metrics,

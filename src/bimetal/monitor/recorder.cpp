@@ -122,6 +122,10 @@ Status Recorder::status() const {
   status.counts = progress_.counts;
   status.efficiency = if_finite(progress_.efficiency);
   status.seconds_left = if_finite(progress_.seconds_left);
+  if (progress_.pipeline) {
+    status.schedule = progress_.pipeline->schedule;
+    status.micro_batches = progress_.pipeline->micro_batches;
+  }
   return status;
 }
 
@@ -131,6 +135,7 @@ WorkerStatus Recorder::worker(std::size_t rank) const {
   if (rank < places_.size()) {
     worker.host = places_[rank].host;
     worker.device = places_[rank].device;
+    if (!places_[rank].stage.empty()) worker.stage = places_[rank].stage;
   }
   if (rank < progress_.shares.size()) worker.share = progress_.shares[rank];
   if (rank < progress_.rank_samples_per_s.size()) {

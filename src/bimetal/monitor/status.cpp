@@ -76,6 +76,7 @@ void visit_worker(Visitor visit, Worker& worker) {
   visit("rank", worker.rank);
   visit("host", worker.host);
   visit("device", worker.device);
+  visit("stage", worker.stage);
   visit("share", worker.share);
   visit("samples_per_s_alone", worker.samples_per_s_alone);
   visit("samples_per_s", worker.samples_per_s);
@@ -110,6 +111,8 @@ void visit_job(Visitor visit, AnyStatus& status) {
   visit(kTestLoss, status.test_loss);
   visit("validation_accuracy", status.validation_metrics);
   visit(kValidationLoss, status.validation_loss);
+  visit("schedule", status.schedule);
+  visit("micro_batches", status.micro_batches);
   visit("notices", status.notices);
 }
 

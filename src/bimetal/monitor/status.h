@@ -16,6 +16,7 @@ namespace bimetal::monitor {
 struct WorkerStatus {
   int rank = 0;
   std::string host = {}, device = {};
+  std::optional<std::string> stage = {};           ///< where the model is cut: its part of the mesh
   std::int64_t share = 0;                          ///< samples of the next global batch
   double samples_per_s_alone = 0;                  ///< of its own computation
   std::optional<double> samples_per_s = {};        ///< what it adds to the job's rate
@@ -41,6 +42,8 @@ struct Status {
   std::optional<double> test_loss = {};        ///< likewise
   progress::Metrics validation_metrics = {};   ///< the same of validation data
   std::optional<double> validation_loss = {};  ///< likewise
+  std::optional<std::string> schedule = {};    ///< where the model is cut, like what follows
+  std::optional<std::int64_t> micro_batches = {};
   std::vector<std::string> notices = {};       ///< the last few
   std::vector<WorkerStatus> workers = {};
 };

@@ -14,6 +14,7 @@ namespace bimetal::progress {
 struct WorkerPlace {
   std::string host;
   std::string device;
+  std::string stage = {};  ///< "stage 1 of 3, replica 0", where the model is cut
 };
 
 /// Of the gradients that a worker of a parameter server has given (docs/parameter_server.md).
@@ -32,6 +33,13 @@ struct WorkerTotals {
   std::optional<Staleness> staleness = {};  ///< none in all-reduce mode
 };
 
+/// How the samples of a step go through the stages of a model.
+struct PipelineProgress {
+  std::string schedule = {};
+  std::int64_t micro_batches = 0;  ///< of each replica's share, or where stages have replicas of
+                                   ///< their own number of all samples
+};
+
 /// State after a step; the vectors have one entry per rank. Valid on every rank.
 struct Progress {
   std::int64_t epoch = 0, epochs = 0;  ///< epoch counts from 1
@@ -45,6 +53,7 @@ struct Progress {
   std::vector<std::int64_t> shares = {};
   std::vector<double> rank_samples_per_s = {};  ///< each one's compute rate
   std::vector<WorkerTotals> workers = {};       ///< empty where they are not known
+  std::optional<PipelineProgress> pipeline = {};
 };
 
 /// How far the ranks are with data that must be read, fetched or sent before training.

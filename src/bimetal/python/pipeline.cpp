@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
 #include "bimetal/parallel/pipeline/loop_stage.h"
@@ -60,6 +61,17 @@ bool goes_on_after(const std::exception_ptr& error) {
   }
 }
 
+bool is_out_of_memory(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const py::error_already_set& raised) {
+    const py::gil_scoped_acquire lock;
+    return raised.matches(PyExc_MemoryError) || device::is_out_of_memory(error);
+  } catch (...) {
+    return device::is_out_of_memory(error);
+  }
+}
+
 /// What Python has thrown within backward, autograd carries on as an exception of its own, and
 /// leaves the interpreter's mark of it behind, with which no further call would do.
 void carry_python_errors(const parallel::schedule::Action& /*action*/,
@@ -93,6 +105,7 @@ EndsWithoutLock<pipeline::LoopStage> make_loop_stage(const BackendPtr& backend, 
   options.bucket_bytes = kMessageBytes;
   options.timeout = longest_wait(backend);
   options.survivable = goes_on_after;
+  options.out_of_memory = is_out_of_memory;
   options.around = carry_python_errors;
   return EndsWithoutLock<pipeline::LoopStage>(
       new pipeline::LoopStage(group, parallel::MeshShape{.stages = stages, .replicas = replicas},
@@ -114,14 +127,14 @@ pipeline::LoopBatch batch_of(const BatchParts& parts) {
   return {samples, weight, digest};
 }
 
-double train_batch(pipeline::LoopStage& stage, const BatchParts& batch, double scale,
-                   const py::function& forward) {
+std::optional<double> train_batch(pipeline::LoopStage& stage, const BatchParts& batch, double scale,
+                                  const py::function& forward) {
   const py::gil_scoped_release unlocked;
   return stage.train(batch_of(batch), scale, forward_of(forward));
 }
 
-double evaluate_batch(pipeline::LoopStage& stage, const BatchParts& batch,
-                      const py::function& forward) {
+std::optional<double> evaluate_batch(pipeline::LoopStage& stage, const BatchParts& batch,
+                                     const py::function& forward) {
   const py::gil_scoped_release unlocked;
   return stage.evaluate(batch_of(batch), forward_of(forward));
 }

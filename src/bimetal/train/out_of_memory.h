@@ -1,6 +1,5 @@
 #pragma once
-// Telling "the batch did not fit" from every other failure, which libtorch reports in many ways,
-// and making room for the next try.
+// What is done where a batch did not fit: making room for the next try, and saying so.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -9,13 +8,12 @@
 #include <functional>
 #include <string>
 
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/progress/rank_figures.h"
 
 namespace bimetal::train {
 
-/// True for std::bad_alloc, an accelerator's c10::OutOfMemoryError, the CPU allocator's refusal,
-/// oneDNN's failures to allocate, and bimetal::Error(OutOfMemory).
-bool is_out_of_memory(const std::exception_ptr& error) noexcept;
+using device::is_out_of_memory;
 
 /// Does `work`, and returns nothing; or, if there was no memory for it, what says so: then memory
 /// that libtorch keeps for reuse is given back to the device, so that smaller tensors fit. Rethrows

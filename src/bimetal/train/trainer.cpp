@@ -14,6 +14,7 @@
 #include "bimetal/job/combinations.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
+#include "bimetal/parallel/mesh/named_error.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/train/error_of.h"
@@ -29,7 +30,10 @@ progress::Report TrainingRun::run() {
     return run_steps();
   } catch (const Error& error) {
     if (follows_from_a_loss(error)) rescue(error);
-    throw;
+    // What has been aborted says who has failed, in that rank's words.
+    const bool names = stages_.mesh && error.code() != ErrorCode::Aborted;
+    if (!names || !follows_from_a_loss(error)) throw;
+    throw parallel::named(error, stages_.mesh->shape(), group_.rank());
   }
 }
 
@@ -122,7 +126,12 @@ void TrainingRun::record(const data::BatchFeed::Plan& plan, const StepResult& re
   if (const auto text = result.skipped ? step_.stages().notice() : std::nullopt) {
     observer_.on_notice(*text);
   }
-  progress::tell_step(journal_.add(state_.step, plan, result), loss_trend_, observer_);
+  auto done = journal_.add(state_.step, plan, result);
+  if (stage_) {
+    const auto most = *std::ranges::max_element(plan.samples.counts);
+    done.pipeline = {job_.mesh.schedule, stage_->micro_batches(most)};
+  }
+  progress::tell_step(done, loss_trend_, observer_);
   apart_.look(observer_);
 }
 
@@ -157,7 +166,7 @@ void TrainingRun::introduce_workers() {
                                  milliseconds_of(job_.parallel.timeout_s));
   place_of_replica_ = places[static_cast<std::size_t>(replicas_.group().rank())];
   for (std::size_t rank = 0; stages_.mesh && rank < places.size(); ++rank) {
-    places[rank].device += ", " + stages_.name_of(static_cast<int>(rank));
+    places[rank].stage = stages_.name_of(static_cast<int>(rank));
   }
   observer_.on_workers(places);
 }

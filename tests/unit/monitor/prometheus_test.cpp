@@ -40,14 +40,15 @@ TEST(Prometheus, EveryFigureHasItsLine) {
         "# TYPE bimetal_steps_total counter\nbimetal_steps_total 340\n",
         "\n# HELP bimetal_loss Mean loss over the last step's global batch.\n"
         "# TYPE bimetal_loss gauge\nbimetal_loss 0.412\n",
+        "\nbimetal_pipeline_info{schedule=\"1f1b\"} 1\n", "\nbimetal_micro_batches 8\n",
         "\nbimetal_samples_per_second 8412\n", "\nbimetal_test_accuracy_ratio 0.875\n",
         "\n# HELP bimetal_test_accuracy_ratio Test accuracy at the last evaluation.\n",
         "\nbimetal_test_perplexity 12.5\n", "\nbimetal_validation_accuracy_ratio 0.75\n",
         "\n# HELP bimetal_validation_loss Validation loss at the last evaluation.\n",
         "\n# TYPE bimetal_worker_share_samples gauge\n"
         "bimetal_worker_share_samples{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 410\n"
-        "bimetal_worker_share_samples{rank=\"1\",host=\"a \\\"mac\\\"\\\\\\n?\",device=\"mps\"} "
-        "102\n"
+        "bimetal_worker_share_samples{rank=\"1\",host=\"a \\\"mac\\\"\\\\\\n?\",device=\"mps\","
+        "stage=\"stage 1 of 2\"} 102\n"
         "#",
         "\n# TYPE bimetal_worker_sent_bytes_total counter\n"
         "bimetal_worker_sent_bytes_total{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 123456789\n#",

@@ -35,8 +35,10 @@ TEST(Recorder, KnowsThePhaseBeforeTheFirstStep) {
   recorder.on_phase("loading data");
   EXPECT_EQ(recorder.status().phase, "loading data");
   recorder.on_data({.what = "sending 29.5 MiB of data to 1 machine"});
-  recorder.on_workers({{"pc", "cuda:0"}, {"mac", "mps"}});
+  recorder.on_workers({{"pc", "cuda:0"}, {"mac", "mps", "stage 1 of 2"}});
   const auto status = recorder.status();
+  EXPECT_FALSE(status.workers.at(0).stage || status.schedule || status.micro_batches);
+  EXPECT_EQ(status.workers.at(1).stage, "stage 1 of 2");
   EXPECT_EQ(status.phase, "sending 29.5 MiB of data to 1 machine");
   EXPECT_GT(status.started_at, 1.7e9);
   EXPECT_EQ(status.step, 0);

@@ -23,6 +23,8 @@ inline Status some_status() {
           .test_loss = 0.3125,
           .validation_metrics = {{"accuracy", 0.75}},
           .validation_loss = 0.5,
+          .schedule = "1f1b",
+          .micro_batches = 8,
           .notices = {"a note"},
           .workers = {{.rank = 0,
                        .host = "pc",
@@ -39,7 +41,11 @@ inline Status some_status() {
                        .communicate_s = 3,
                        .wait_s = 0.5,
                        .bytes_sent = 123456789},
-                      {.rank = 1, .host = "a \"mac\"\\\n\xff", .device = "mps", .share = 102}}};
+                      {.rank = 1,
+                       .host = "a \"mac\"\\\n\xff",
+                       .device = "mps",
+                       .stage = "stage 1 of 2",
+                       .share = 102}}};
 }
 
 }  // namespace bimetal::monitor::test

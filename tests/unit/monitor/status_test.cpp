@@ -37,6 +37,10 @@ TEST(Status, SurvivesItsJson) {
   EXPECT_EQ(back.workers[0].bytes_sent, 123456789u);
   EXPECT_EQ(back.workers[0].staleness, 1.5);
   EXPECT_EQ(back.workers[1].staleness, std::nullopt);
+  EXPECT_EQ(back.schedule, "1f1b");
+  EXPECT_EQ(back.micro_batches, 8);
+  EXPECT_EQ(back.workers[0].stage, std::nullopt);
+  EXPECT_EQ(back.workers[1].stage, "stage 1 of 2");
 }
 
 TEST(Status, TellsWhatIsNotKnownAsNull) {

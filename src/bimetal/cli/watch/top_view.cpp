@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/table.h"
@@ -64,6 +65,10 @@ std::string progress_of(const monitor::Status& status) {
 std::string rates_of(const monitor::Status& status) {
   auto line = fmt::format("{} {}/s  efficiency {}", text_or_unknown("{:.0f}", status.samples_per_s),
                           printable(status.counts), part_text(status.efficiency, 0));
+  if (status.schedule && status.micro_batches) {
+    line += fmt::format("  {} × {} micro-batch{}", printable(*status.schedule),
+                        *status.micro_batches, *status.micro_batches == 1 ? "" : "es");
+  }
   for (const auto& metric : status.validation_metrics) {
     line += fmt::format("  {} {}", progress::label_of(metric, progress::kValidationData),
                         progress::text_of(metric));
@@ -75,12 +80,42 @@ std::string rates_of(const monitor::Status& status) {
   return line;
 }
 
-bool any_staleness(const monitor::Status& status) {
-  return std::ranges::any_of(status.workers,
-                             [](const auto& worker) { return worker.staleness_max.has_value(); });
+/// What only some jobs have.
+struct Columns {
+  bool stage, staleness;
+};
+
+Columns columns_of(const monitor::Status& status) {
+  const auto any = [&](auto member) {
+    return std::ranges::any_of(status.workers,
+                               [&](const auto& worker) { return (worker.*member).has_value(); });
+  };
+  return {any(&monitor::WorkerStatus::stage), any(&monitor::WorkerStatus::staleness_max)};
 }
 
-TableRow worker_row(const monitor::WorkerStatus& worker, double batch, bool with_staleness) {
+TableRow heading(const monitor::Status& status, const Columns& columns) {
+  TableRow row = {"rank",
+                  "worker",
+                  "share",
+                  "of batch",
+                  printable(status.counts) + "/s",
+                  "alone",
+                  columns.stage ? "bubble" : "waiting",
+                  "sent"};
+  if (columns.stage) row.insert(row.begin() + 2, "stage");
+  if (columns.staleness) row.insert(row.end(), {"staleness", "most"});
+  return row;
+}
+
+/// "1 of 3, replica 0".
+std::string stage_text(const monitor::WorkerStatus& worker) {
+  constexpr std::string_view kWord = "stage ";
+  if (!worker.stage) return kUnknown;
+  return printable(worker.stage->starts_with(kWord) ? worker.stage->substr(kWord.size())
+                                                    : *worker.stage);
+}
+
+TableRow worker_row(const monitor::WorkerStatus& worker, double batch, const Columns& columns) {
   const auto share = static_cast<double>(worker.share);
   TableRow row = {fmt::format("{}", worker.rank),
                   printable(fmt::format("{} on {}", worker.device, worker.host)),
@@ -90,7 +125,8 @@ TableRow worker_row(const monitor::WorkerStatus& worker, double batch, bool with
                   fmt::format("{:.0f}", worker.samples_per_s_alone),
                   part_text(worker.wait_part),
                   bytes_text(worker.bytes_per_s)};
-  if (with_staleness) {
+  if (columns.stage) row.insert(row.begin() + 2, stage_text(worker));
+  if (columns.staleness) {
     row.push_back(text_or_unknown("{:.1f}", worker.staleness));
     row.push_back(text_or_unknown("{}", worker.staleness_max));
   }
@@ -103,14 +139,12 @@ std::vector<std::string> status_lines(const monitor::Status& status) {
   std::vector<std::string> lines = {progress_of(status)};
   if (status.step > 0) lines.push_back(rates_of(status));
   if (!status.workers.empty()) {
-    const bool staleness = any_staleness(status);
+    const auto columns = columns_of(status);
     const auto batch = std::accumulate(
         status.workers.begin(), status.workers.end(), 0.0,
         [](double sum, const auto& worker) { return sum + static_cast<double>(worker.share); });
-    std::vector<TableRow> rows = {{"rank", "worker", "share", "of batch",
-                                   printable(status.counts) + "/s", "alone", "waiting", "sent"}};
-    if (staleness) rows[0].insert(rows[0].end(), {"staleness", "most"});
-    for (const auto& worker : status.workers) rows.push_back(worker_row(worker, batch, staleness));
+    std::vector<TableRow> rows = {heading(status, columns)};
+    for (const auto& worker : status.workers) rows.push_back(worker_row(worker, batch, columns));
     for (auto& line : aligned(rows, 2)) lines.push_back(std::move(line));
   }
   for (const auto& notice : status.notices) lines.push_back("note: " + printable(notice));

@@ -12,7 +12,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/pipeline/description.h"
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
@@ -70,18 +69,22 @@ struct Incoming::State {
   std::mutex mutex;  ///< the description may come while somebody waits
   bool posted = false;
   bool nothing = false;
+  bool leaves = true;  ///< those that require gradients; else they are gradients themselves
   task::Values values;
   std::vector<bool> with_gradients;
   task::Values codes;  ///< of those that come shortened
   std::vector<comm::Work> arriving;
 
   static void post(const std::shared_ptr<State>& state);
+  static void try_to_post(const std::shared_ptr<State>& state) noexcept;
+  static bool arrive(const std::shared_ptr<State>& state);
   void require_scheme(comm::Scheme sent) const;
   void wait_for(const comm::Work& work, Deadline deadline) const;
   torch::Tensor arrived(std::size_t i) const;
 };
 
-/// Receives the values as the description says. Once.
+/// Receives the values as the description says. Once; all memory is there before the first receive,
+/// so that after a failure it can be tried again.
 void Incoming::State::post(const std::shared_ptr<State>& state) {
   const std::lock_guard lock(state->mutex);
   if (state->posted) return;
@@ -91,21 +94,45 @@ void Incoming::State::post(const std::shared_ptr<State>& state) {
     return;
   }
   state->require_scheme(described->scheme);
+  task::Values codes(described->values.size());
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const auto& value = described->values[i];
+    if (!value.defined()) continue;
+    const auto scheme =
+        scheme_of_sent(state->scheme, state->name, value, described->with_gradients[i]);
+    if (scheme != comm::Scheme::none) codes[i] = room_for_code(scheme, value);
+  }
   state->values = std::move(described->values);
   state->with_gradients = std::move(described->with_gradients);
-  state->codes.resize(state->values.size());
+  state->codes = std::move(codes);
   state->arriving.clear();
   for (std::size_t i = 0; i < state->values.size(); ++i) {
-    auto room = state->values[i];
+    const auto& room = state->codes[i].defined() ? state->codes[i] : state->values[i];
     if (!room.defined()) continue;
-    const auto scheme = scheme_of_sent(state->scheme, state->name, room, state->with_gradients[i]);
-    if (scheme != comm::Scheme::none) room = state->codes[i] = room_for_code(scheme, room);
     auto work =
         state->group.recv(tensor_buffer(room), state->peer,
                           tag_of(state->name, static_cast<int>(i)), Deadline::after(kPosted));
     state->arriving.push_back(keeping(std::move(work), room));
   }
   state->posted = true;
+}
+
+void Incoming::State::try_to_post(const std::shared_ptr<State>& state) noexcept {
+  try {
+    post(state);
+  } catch (...) {
+    // Whoever waits posts once more, and gets the error.
+  }
+}
+
+/// Blocks until they are here. False if there are none.
+bool Incoming::State::arrive(const std::shared_ptr<State>& state) {
+  const auto deadline = Deadline::after(state->timeout);
+  state->wait_for(state->described, deadline);
+  post(state);
+  if (state->nothing) return false;
+  for (const auto& work : state->arriving) state->wait_for(work, deadline);
+  return true;
 }
 
 void Incoming::State::require_scheme(comm::Scheme sent) const {
@@ -139,19 +166,23 @@ void Incoming::State::wait_for(const comm::Work& work, Deadline deadline) const 
 }
 
 std::optional<task::Values> Incoming::wait() {
-  const auto deadline = Deadline::after(state_->timeout);
-  state_->wait_for(state_->described, deadline);
-  State::post(state_);
-  if (state_->nothing) return std::nullopt;
-  for (const auto& work : state_->arriving) state_->wait_for(work, deadline);
+  if (!State::arrive(state_)) return std::nullopt;
   task::Values values;
   for (std::size_t i = 0; i < state_->values.size(); ++i) {
     auto value = state_->arrived(i);
     if (value.defined()) value = value.to(state_->device);
-    if (state_->with_gradients[i]) value.set_requires_grad(true);
+    if (state_->leaves && state_->with_gradients[i]) value.set_requires_grad(true);
     values.push_back(std::move(value));
   }
   return values;
+}
+
+std::optional<task::Values> Incoming::wait_on_host() {
+  if (!State::arrive(state_)) return std::nullopt;
+  for (std::size_t i = 0; i < state_->values.size(); ++i) {
+    if (state_->leaves && state_->with_gradients[i]) state_->values[i].set_requires_grad(true);
+  }
+  return state_->values;
 }
 
 Link::Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout,
@@ -189,12 +220,7 @@ Incoming Link::expect(int peer, const MessageName& name) {
   state->described = group_.recv(comm::buffer(std::span(state->description)), peer,
                                  tag_of(name, kDescription), Deadline::after(kPosted));
   state->described.on_done([state](std::exception_ptr error) {
-    if (error) return;
-    try {
-      Incoming::State::post(state);
-    } catch (const std::exception&) {
-      // Whoever waits posts once more, and gets the error.
-    }
+    if (!error) Incoming::State::try_to_post(state);
   });
   return Incoming(std::move(state));
 }
@@ -202,41 +228,72 @@ Incoming Link::expect(int peer, const MessageName& name) {
 Incoming Link::expect_like(int peer, const MessageName& name, const task::Values& like) {
   auto state = await(peer, name);
   state->description = describe(like, state->scheme);
-  Incoming::State::post(state);
-  state->with_gradients.assign(like.size(), false);
+  state->leaves = false;
+  Incoming::State::try_to_post(state);
   return Incoming(std::move(state));
 }
 
 void Link::send(int peer, const MessageName& name, const task::Values& values) {
   auto description = std::make_shared<Description>(describe(values, scheme_of(peer)));
-  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
-                                      tag_of(name, kDescription), Deadline::after(kPosted)),
-                          description));
-  send_values(peer, name, values);
+  const auto hosts = prepared(peer, name, values);
+  send_description(peer, name, std::move(description));
+  send_prepared(peer, name, hosts);
 }
 
 void Link::send_nothing(int peer, const MessageName& name) {
   auto description = std::make_shared<Description>(describe_nothing());
-  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
-                                      tag_of(name, kDescription), Deadline::after(kPosted)),
-                          description));
+  send_description(peer, name, std::move(description));
+}
+
+void Link::send_description(int peer, const MessageName& name,
+                            std::shared_ptr<Description> description) {
+  auto work = group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
+                          tag_of(name, kDescription), Deadline::after(kPosted));
+  sent_.push_back({peer, keeping(std::move(work), std::move(description))});
 }
 
 void Link::send_like(int peer, const MessageName& name, const task::Values& values) {
-  send_values(peer, name, values);
+  send_prepared(peer, name, prepared(peer, name, values));
 }
 
-void Link::send_values(int peer, const MessageName& name, const task::Values& values) {
+void Link::send_zeros_like(int peer, const MessageName& name, const task::Values& like) {
+  std::vector<torch::Tensor> zeros(like.size());
+  for (std::size_t i = 0; i < like.size(); ++i) {
+    const auto& value = like[i];
+    if (!value.defined()) continue;
+    const auto scheme = scheme_of_sent(scheme_of(peer), name, value, true);
+    if (scheme != comm::Scheme::none) {
+      zeros[i] = room_for_code(scheme, value).zero_();
+    } else if (value.is_cpu() && value.is_contiguous()) {
+      zeros[i] = value.detach().zero_();
+    } else {
+      zeros[i] = torch::zeros(value.sizes(), value.scalar_type());
+    }
+  }
+  send_prepared(peer, name, zeros);
+}
+
+std::vector<torch::Tensor> Link::prepared(int peer, const MessageName& name,
+                                          const task::Values& values) {
+  std::vector<torch::Tensor> hosts(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i].defined()) continue;
-    auto host = on_host(values[i]);
-    const auto scheme = scheme_of_sent(scheme_of(peer), name, host, values[i].requires_grad());
-    if (scheme != comm::Scheme::none) host = shortened(scheme, name, i, host);
+    hosts[i] = on_host(values[i]);
+    const auto scheme = scheme_of_sent(scheme_of(peer), name, hosts[i], values[i].requires_grad());
+    if (scheme != comm::Scheme::none) hosts[i] = shortened(scheme, name, i, hosts[i]);
+  }
+  return hosts;
+}
+
+void Link::send_prepared(int peer, const MessageName& name,
+                         const std::vector<torch::Tensor>& hosts) {
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const auto& host = hosts[i];
+    if (!host.defined()) continue;
     bytes_sent_ += static_cast<std::int64_t>(host.nbytes());
-    sent_.push_back(
-        keeping(group_.send(tensor_buffer(host), peer, tag_of(name, static_cast<int>(i)),
-                            Deadline::after(kPosted)),
-                host));
+    auto work = group_.send(tensor_buffer(host), peer, tag_of(name, static_cast<int>(i)),
+                            Deadline::after(kPosted));
+    sent_.push_back({peer, keeping(std::move(work), host)});
   }
 }
 
@@ -249,15 +306,21 @@ torch::Tensor Link::shortened(comm::Scheme scheme, const MessageName& name, std:
 
 void Link::flush() {
   const auto deadline = Deadline::after(timeout_);
-  for (const auto& work : std::exchange(sent_, {})) {
+  for (const auto& [peer, work] : std::exchange(sent_, {})) {
+    const auto what = [&, to = peer] {
+      return fmt::format("{}: what it has sent to {}", mesh_.own_name(), mesh_.name_of_peer(to));
+    };
     if (!work.wait_until(deadline)) {
-      throw Error(
-          ErrorCode::Timeout,
-          fmt::format("{}: what it has sent to the stages beside it was not taken within "
-                      "{} s: is one of them stuck? parallel.timeout_s sets how long to wait",
-                      mesh_.own_name(), std::chrono::duration<double>(timeout_).count()));
+      throw Error(ErrorCode::Timeout,
+                  fmt::format("{} was not taken within {} s: is that stage stuck? "
+                              "parallel.timeout_s sets how long to wait",
+                              what(), std::chrono::duration<double>(timeout_).count()));
     }
-    work.wait();
+    try {
+      work.wait();
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", what(), error.what()), error.rank());
+    }
   }
 }
 

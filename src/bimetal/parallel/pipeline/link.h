@@ -12,6 +12,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
+#include "bimetal/parallel/pipeline/description.h"
 #include "bimetal/parallel/pipeline/lost_gradients.h"
 #include "bimetal/task/values.h"
 
@@ -38,8 +39,13 @@ class Incoming {
   /// Blocks. On the device; leaves that require gradients where they did at the sender. Nothing if
   /// the sender has none to give (see Link::send_nothing). Errors: the fabric's, naming both
   /// stages; CallMismatch where the sender shortens them by another scheme; Timeout once the
-  /// deadline of waiting has passed.
+  /// deadline of waiting has passed. Where there is no memory for them, that is thrown, and nothing
+  /// is lost: they can be waited for once more.
   std::optional<task::Values> wait();
+
+  /// The same for who will not compute with them, but must take them: on the host, of the right
+  /// shapes and types, whatever they hold.
+  std::optional<task::Values> wait_on_host();
 
  private:
   std::shared_ptr<State> state_;
@@ -66,14 +72,18 @@ class Link {
   Incoming expect_like(int peer, const MessageName& name, const task::Values& like);
 
   /// Sends with a description, and returns at once. Error(Unsupported) for values that cannot be
-  /// described: of more tensors or dimensions than any model has between its units.
+  /// described: of more tensors or dimensions than any model has between its units. This and
+  /// send_like() send all, or where there is no memory for it nothing.
   void send(int peer, const MessageName& name, const task::Values& values);
   /// Instead: there are none, because something went wrong.
   void send_nothing(int peer, const MessageName& name);
   /// Sends to who has called expect_like().
   void send_like(int peer, const MessageName& name, const task::Values& values);
+  /// The same in a step that will be dropped: zeros like `like`, which are written into it where
+  /// that saves memory. What was lost so far stays for the next step.
+  void send_zeros_like(int peer, const MessageName& name, const task::Values& like);
 
-  /// Waits for what has been sent. Rethrows the fabric's errors.
+  /// Waits for what has been sent. Errors: the fabric's, naming both stages; Timeout.
   void flush();
 
   /// Bytes of values sent since the start, as they are on the link.
@@ -82,7 +92,12 @@ class Link {
  private:
   /// What is to come, before anything is asked for.
   std::shared_ptr<Incoming::State> await(int peer, const MessageName& name) const;
-  void send_values(int peer, const MessageName& name, const task::Values& values);
+  void send_description(int peer, const MessageName& name,
+                        std::shared_ptr<Description> description);
+  /// As they go over the link, in memory of the host; undefined ones are left out.
+  std::vector<torch::Tensor> prepared(int peer, const MessageName& name,
+                                      const task::Values& values);
+  void send_prepared(int peer, const MessageName& name, const std::vector<torch::Tensor>& hosts);
   torch::Tensor shortened(comm::Scheme scheme, const MessageName& name, std::size_t value,
                           const torch::Tensor& host);
   comm::Scheme scheme_of(int peer) const { return schemes_[static_cast<std::size_t>(peer)]; }
@@ -94,7 +109,11 @@ class Link {
   std::vector<comm::Scheme> schemes_;  ///< by peer
   double gradient_unit_ = 1;           ///< a power of 2
   LostGradients lost_;
-  std::vector<comm::Work> sent_;
+  struct Sent {
+    int peer;
+    comm::Work work;
+  };
+  std::vector<Sent> sent_;
   std::int64_t bytes_sent_ = 0;
 };
 

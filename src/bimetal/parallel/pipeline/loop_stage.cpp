@@ -1,8 +1,10 @@
 #include "bimetal/parallel/pipeline/loop_stage.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -45,6 +47,9 @@ bool is_of_fabric(const std::exception_ptr& error) {
   }
 }
 
+/// How a rank has fared with a batch.
+enum class Fared { well, failed, needs_smaller };
+
 }  // namespace
 
 LoopStage::LoopStage(comm::Group world, const MeshShape& shape, const task::ModelState& own,
@@ -56,24 +61,29 @@ LoopStage::LoopStage(comm::Group world, const MeshShape& shape, const task::Mode
                                           options_.timeout)),
       runner_(*mesh_, runner_options(options_)) {}
 
-double LoopStage::train(const LoopBatch& batch, double scale, const Forward& forward) {
+std::optional<double> LoopStage::train(const LoopBatch& batch, double scale,
+                                       const Forward& forward) {
   const auto weight = weight_of_all(batch);
   const auto kept = take_gradients();
   try {
     store_->begin_step(weight, scale);
-    const auto result =
+    auto result =
         runner_.run(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward), *store_);
     store_->finish_step();
-    const auto loss = agree(result);
+    const auto loss = agree(batch, std::move(result));
+    if (!loss) {
+      put_gradients(kept);
+      return std::nullopt;
+    }
     add_gradients(kept);
-    return loss / static_cast<double>(weight);
+    return *loss / static_cast<double>(weight);
   } catch (...) {
     put_gradients(kept);
     throw;
   }
 }
 
-double LoopStage::evaluate(const LoopBatch& batch, const Forward& forward) {
+std::optional<double> LoopStage::evaluate(const LoopBatch& batch, const Forward& forward) {
   const auto weight = weight_of_all(batch);
   double loss_sum = 0;
   auto result =
@@ -82,7 +92,8 @@ double LoopStage::evaluate(const LoopBatch& batch, const Forward& forward) {
                             loss_sum += outputs.front().item<double>();
                           });
   result.loss_sum = loss_sum;
-  return agree(result) / static_cast<double>(weight);
+  const auto sum = agree(batch, std::move(result));
+  return sum ? std::optional(*sum / static_cast<double>(weight)) : std::nullopt;
 }
 
 std::int64_t LoopStage::weight_of_all(const LoopBatch& own) const {
@@ -127,25 +138,37 @@ StageWork LoopStage::work_of(const Forward& forward) const {
   return work;
 }
 
-double LoopStage::agree(const Runner::Result& result) const {
+std::optional<double> LoopStage::agree(const LoopBatch& batch, Runner::Result result) const {
+  auto fared = Fared::well;
+  if (result.error) {
+    const bool finer = std::ranges::max(batch.samples) > 1 && options_.out_of_memory(result.error);
+    fared = finer ? Fared::needs_smaller : Fared::failed;
+  }
+  if (fared == Fared::needs_smaller) {
+    result.error = nullptr;  // and what it keeps of the batch
+    if (!options_.device.is_cpu()) at::accelerator::emptyCache();
+  }
   using Told = std::array<double, 2>;
-  const Told mine{result.loss_sum, result.error ? 1.0 : 0.0};
+  const Told mine{result.loss_sum, static_cast<double>(fared)};
   auto world = mesh_->world();
   std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all)), deadline()).wait();
   if (result.error) std::rethrow_exception(result.error);
   double sum = 0;
+  bool smaller = false;
   for (int rank = 0; rank < world.size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank) * mine.size();
     sum += all[at];
-    if (all[at + 1] == 0) continue;
+    const auto theirs = static_cast<Fared>(static_cast<int>(all[at + 1]));
+    smaller = smaller || theirs == Fared::needs_smaller;
+    if (theirs != Fared::failed) continue;
     throw Error(ErrorCode::Aborted,
                 fmt::format("{} (rank {}) has failed in this batch, of which no rank keeps "
                             "gradients: its own error says why",
                             name_of(mesh_->shape(), rank), rank),
                 rank);
   }
-  return sum;
+  return smaller ? std::nullopt : std::optional(sum);
 }
 
 // The store drops what there is when a step begins, and may have it in memory of its own.

@@ -10,9 +10,11 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
@@ -33,6 +35,8 @@ struct LoopStageOptions {
   /// Of what forward and backward throw, but for errors of the fabric: whether this process means
   /// to go on, so that the other stages get word instead of activations. Left out: of all.
   std::function<bool(const std::exception_ptr&)> survivable = {};
+  /// Whether such an error says that there was no memory.
+  std::function<bool(const std::exception_ptr&)> out_of_memory = device::is_out_of_memory;
   RunnerOptions::Around around = {};  ///< each action's computation; may be left out
 };
 
@@ -58,15 +62,17 @@ class LoopStage {
             const std::vector<Tied>& tied, LoopStageOptions options);
 
   /// Forward and backward of a batch. Adds `scale` times the gradients of the mean over all
-  /// replicas' batches to what the parameters have, and returns that mean, on every rank. Where a
-  /// rank's forward or backward throws, that is rethrown there, all others get Error(Aborted) that
-  /// names it, and nothing is added anywhere, as after errors of the fabric. Error(InvalidArgument)
-  /// for batches of no weight, Error(CallMismatch) where ranks of a replica have unlike ones,
-  /// before anything is computed.
-  double train(const LoopBatch& batch, double scale, const Forward& forward);
+  /// replicas' batches to what the parameters have, and returns that mean, on every rank. Nothing,
+  /// on every rank, where one has run out of memory for micro-batches that can be cut further:
+  /// repeat it then in more of them. Where a rank's forward or backward throws otherwise, that is
+  /// rethrown there, and all others get Error(Aborted) that names it. In all of these cases nothing
+  /// is added anywhere, as after errors of the fabric. Error(InvalidArgument) for batches of no
+  /// weight, Error(CallMismatch) where ranks of a replica have unlike ones, before anything is
+  /// computed.
+  std::optional<double> train(const LoopBatch& batch, double scale, const Forward& forward);
 
   /// The mean alone. Errors as train() has them.
-  double evaluate(const LoopBatch& batch, const Forward& forward);
+  std::optional<double> evaluate(const LoopBatch& batch, const Forward& forward);
 
   /// Whether the gradient of `parameter` counts here for a norm over all ranks.
   bool counts(const torch::Tensor& parameter) const { return store_->counts(parameter); }
@@ -78,8 +84,8 @@ class LoopStage {
   /// Once it is certain that all ranks mean the same.
   std::int64_t weight_of_all(const LoopBatch& own) const;
   StageWork work_of(const Forward& forward) const;
-  /// The sum over all ranks, once each knows how all have fared.
-  double agree(const Runner::Result& result) const;
+  /// The sum over all ranks, once each knows how all have fared; nothing: as train() has it.
+  std::optional<double> agree(const LoopBatch& batch, Runner::Result result) const;
   std::vector<torch::Tensor> take_gradients();
   void put_gradients(const std::vector<torch::Tensor>& kept);
   void add_gradients(const std::vector<torch::Tensor>& kept);

@@ -82,7 +82,8 @@ Runner::Result Runner::run_forward(
     auto arriving = std::exchange(coming, expect(at + 1));
     std::optional<task::Values> inputs;
     if (arriving) {
-      inputs = arriving.wait();
+      const bool here = try_forward(work, result, [&] { inputs = arriving.wait(); });
+      if (!here) inputs = arriving.wait_on_host();
       if (!inputs) result.incomplete = true;
     }
     task::Values outputs;
@@ -95,11 +96,9 @@ Runner::Result Runner::run_forward(
     });
     if (line_.ends(piece)) continue;
     const int next = route.peer(piece + 1, micro_batch);
-    if (whole) {
-      link_.send(next, {step, true, piece, micro_batch}, outputs);
-    } else {
-      link_.send_nothing(next, {step, true, piece, micro_batch});
-    }
+    const MessageName name{step, true, piece, micro_batch};
+    const bool sent = whole && try_forward(work, result, [&] { link_.send(next, name, outputs); });
+    if (!sent) link_.send_nothing(next, name);
   }
   link_.flush();
   return result;

@@ -21,6 +21,19 @@ task::Values differentiable(const task::Values& values) {
   return found;
 }
 
+/// Of leaves, where they are defined.
+task::Values gradients_of(const task::Values& leaves) {
+  task::Values gradients;
+  for (const auto& leaf : leaves) {
+    if (!leaf.defined()) {
+      gradients.emplace_back();
+    } else {
+      gradients.push_back(leaf.grad().defined() ? leaf.grad() : torch::zeros_like(leaf));
+    }
+  }
+  return gradients;
+}
+
 task::Values defined(const task::Values& values) {
   task::Values found;
   for (const auto& value : values) {
@@ -95,10 +108,14 @@ void StepRun::act(const Action& action, bool last) {
 std::optional<task::Values> StepRun::wait_for(const Action& action, Incoming& incoming) {
   const Stopwatch watch;
   std::optional<task::Values> values;
+  const auto wait = [&] {
+    if (attempt([&] { values = incoming.wait(); })) return;
+    values = incoming.wait_on_host();
+  };
   if (options_.around_wait) {
-    options_.around_wait(action, [&] { values = incoming.wait(); });
+    options_.around_wait(action, wait);
   } else {
-    values = incoming.wait();
+    wait();
   }
   incoming = {};
   result_.wait_seconds += watch.seconds();
@@ -106,8 +123,7 @@ std::optional<task::Values> StepRun::wait_for(const Action& action, Incoming& in
 }
 
 bool StepRun::try_to(const Action& action, const std::function<void()>& compute) {
-  if (result_.incomplete) return false;
-  try {
+  return attempt([&] {
     const Stopwatch watch;
     if (options_.around) {
       options_.around(action, compute);
@@ -115,6 +131,13 @@ bool StepRun::try_to(const Action& action, const std::function<void()>& compute)
       compute();
     }
     device::pause_for_speed(options_.speed, watch.seconds());
+  });
+}
+
+bool StepRun::attempt(const std::function<void()>& what) {
+  if (result_.incomplete) return false;
+  try {
+    what();
     return true;
   } catch (...) {
     result_.error = std::current_exception();
@@ -126,6 +149,13 @@ bool StepRun::try_to(const Action& action, const std::function<void()>& compute)
 
 void StepRun::give_up() {
   if (std::exchange(result_.incomplete, true)) return;
+  // There must be room for what is still to come, and nobody will use these.
+  for (auto& [key, pass] : passes_) {
+    pass.outputs.clear();
+    pass.loss = torch::Tensor();
+    pass.split.reset();
+    pass.whole = false;
+  }
   if (work_.gave_up) work_.gave_up();
 }
 
@@ -164,8 +194,9 @@ void StepRun::hand_on(const Action& action, Pass& pass) {
   if (line_.ends(piece)) return;
   const int next = route_.peer(piece + 1, action.micro_batch);
   const MessageName name{step_, true, piece, action.micro_batch};
-  if (!pass.whole) return link_.send_nothing(next, name);
-  link_.send(next, name, pass.outputs);
+  if (!pass.whole || !attempt([&] { link_.send(next, name, pass.outputs); })) {
+    return link_.send_nothing(next, name);
+  }
   pass.gradients = link_.expect_like(next, {step_, false, piece + 1, action.micro_batch},
                                      differentiable(pass.outputs));
 }
@@ -208,16 +239,11 @@ void StepRun::compute_backward(Pass& pass, const task::Values& gradients, bool s
 void StepRun::hand_back(const Action& action, const Pass& pass) {
   if (!pass.received) return;
   const int piece = line_.piece(action.chunk);
-  task::Values gradients;
-  for (const auto& input : pass.inputs) {
-    if (!input.requires_grad()) {
-      gradients.emplace_back();
-    } else {
-      gradients.push_back(input.grad().defined() ? input.grad() : torch::zeros_like(input));
-    }
-  }
-  link_.send_like(route_.peer(piece - 1, action.micro_batch),
-                  {step_, false, piece, action.micro_batch}, gradients);
+  const int before = route_.peer(piece - 1, action.micro_batch);
+  const MessageName name{step_, false, piece, action.micro_batch};
+  const auto inputs = differentiable(pass.inputs);
+  if (attempt([&] { link_.send_like(before, name, gradients_of(inputs)); })) return;
+  link_.send_zeros_like(before, name, inputs);
 }
 
 void StepRun::backward_weight(const Action& action, bool last) {

@@ -64,8 +64,11 @@ class StepRun {
   void compute_backward(Pass& pass, const task::Values& gradients, bool split, bool last);
   void hand_back(const Action& action, const Pass& pass);
   void backward_weight(const Action& action, bool last);
+  /// Once this stage has given up, on the host, since nobody computes with them.
   std::optional<task::Values> wait_for(const Action& action, Incoming& incoming);
-  /// Does what takes time, or notes why it could not.
+  /// Does it, unless this stage has given up, or notes why it could not, and gives up.
+  bool attempt(const std::function<void()>& what);
+  /// The same for what takes the device's time.
   bool try_to(const Action& action, const std::function<void()>& compute);
   void give_up();
 

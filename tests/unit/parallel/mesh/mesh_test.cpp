@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/mesh/named_error.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
@@ -52,6 +53,19 @@ TEST(Mesh, RanksHaveNamesThatPeopleUnderstand) {
   EXPECT_EQ(picture({2, 2, 2}, {"units 0 (a)", "units 1-2 (b … c)"}),
             "  stage 0  [ranks 0-1] [ranks 2-3]  units 0 (a)\n"
             "  stage 1  [ranks 4-5] [ranks 6-7]  units 1-2 (b … c)");
+}
+
+TEST(Mesh, ErrorsSayWhoIsMeant) {
+  const MeshShape shape{2, 2, 1};
+  const auto lost = named(Error(ErrorCode::PeerLost, "rank 3 is gone", 3), shape, 0);
+  EXPECT_STREQ(
+      lost.what(),
+      "stage 0 of 2, replica 0 (rank 0): rank 3 is gone; rank 3 is stage 1 of 2, replica 1");
+  EXPECT_EQ(lost.code(), ErrorCode::PeerLost);
+  EXPECT_EQ(lost.rank(), 3);
+  EXPECT_STREQ(named(lost, shape, 0).what(), lost.what());
+  EXPECT_STREQ(named(Error(ErrorCode::Timeout, "too late"), shape, 2).what(),
+               "stage 1 of 2, replica 0 (rank 2): too late");
 }
 
 TEST(Mesh, SaysWhatWouldFit) {

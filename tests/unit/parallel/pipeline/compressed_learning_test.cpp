@@ -124,7 +124,7 @@ std::vector<double> learn_as(const Staged& how, comm::Group group, const task::M
   for (int step = 0; step < kLearningSteps; ++step) {
     const auto pieces = tokens_of(step).split_with_sizes(sizes);
     optimizer.zero_grad();
-    losses.push_back(loop.train(
+    const auto loss = loop.train(
         {.samples = sizes, .weight = kBatch * kContext, .digest = step}, 1,
         [&](int chunk, int micro_batch, const task::Values& inputs) -> task::Values {
           const auto& tokens = pieces[static_cast<std::size_t>(micro_batch)];
@@ -133,7 +133,8 @@ std::vector<double> learn_as(const Staged& how, comm::Group group, const task::M
           const bool ends = stage + 1 == how.stages() && chunk + 1 == how.chunks;
           if (ends) outputs = {loss_sum_of(outputs.front(), tokens)};
           return outputs;
-        }));
+        });
+    losses.push_back(loss.value());
     optimizer.step();
   }
   return losses;

@@ -1,0 +1,167 @@
+// A stage that has no memory for what another one sends it gives the step up, as one that cannot
+// compute does: nobody waits in vain, and the next step is whole.
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/pipeline/runner.h"
+#include "bimetal/parallel/pipeline/stage_store.h"
+#include "support/thread_ranks.h"
+
+namespace bimetal::parallel::pipeline {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::int64_t kSamples = 4, kMicroBatches = 2, kWidth = 37;
+constexpr std::size_t kMessage = kSamples * kWidth * sizeof(double);
+constexpr int kAlways = std::numeric_limits<int>::max();
+
+std::atomic<bool> scarce{false};
+/// How often this thread gets no block of kMessage bytes while memory is scarce: threads that are
+/// of no stage, which receive while stages compute, never get one.
+thread_local int refusals = kAlways;
+
+/// libtorch's memory on the CPU, of which there is too little while `scarce`.
+class ScarceMemory final : public c10::Allocator {
+ public:
+  ScarceMemory() { c10::SetCPUAllocator(this, kPriority); }
+  ~ScarceMemory() override { c10::SetCPUAllocator(&before_, kPriority); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (scarce && bytes == kMessage && refusals > 0) {
+      if (refusals != kAlways) --refusals;
+      throw std::bad_alloc();
+    }
+    return before_.allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return before_.raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  static constexpr std::uint8_t kPriority = 100;
+  c10::Allocator& before_ = *c10::GetCPUAllocator();
+};
+
+torch::Tensor weight_of(int stage) {
+  torch::manual_seed(5 + stage);
+  return torch::randn({kWidth, kWidth}, torch::kFloat64).requires_grad_();
+}
+
+torch::Tensor samples_of(int micro_batch) {
+  torch::manual_seed(50 + micro_batch);
+  return torch::randn({kSamples, kWidth}, torch::kFloat64);
+}
+
+torch::Tensor loss_of(const torch::Tensor& outputs) {
+  return outputs.square().sum();
+}
+
+StageWork work_of(const torch::Tensor& weight) {
+  StageWork work;
+  work.inputs = [](int micro_batch) { return task::Values{samples_of(micro_batch)}; };
+  work.forward = [weight](int /*chunk*/, int /*micro_batch*/, const task::Values& inputs) {
+    return task::Values{inputs.front().matmul(weight).tanh()};
+  };
+  work.loss_sum = [](int /*micro_batch*/, const task::Values& outputs) {
+    return loss_of(outputs.front());
+  };
+  work.survivable = [](const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::bad_alloc&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
+  };
+  return work;
+}
+
+/// `narrow`: this stage has no memory for the first message that it waits for, until it has given
+/// up, and none for receiving ahead.
+RunnerOptions options_of(schedule::Kind kind, bool narrow) {
+  RunnerOptions options;
+  options.kind = kind;
+  options.timeout = 20s;
+  options.around = [](const schedule::Action&, const std::function<void()>& compute) {
+    const auto outside = std::exchange(refusals, 0);
+    compute();
+    refusals = outside;
+  };
+  options.around_wait = [first = narrow ? 1 : 0](const schedule::Action&,
+                                                 const std::function<void()>& wait) mutable {
+    const auto outside = std::exchange(refusals, std::exchange(first, 0));
+    wait();
+    refusals = outside;
+  };
+  return options;
+}
+
+using Row = std::pair<int, schedule::Kind>;  ///< which stage is narrow
+
+class ReceiveMemory : public ::testing::TestWithParam<Row> {};
+
+TEST_P(ReceiveMemory, AStageThatHasNoneGivesUpAndTheNextStepIsWhole) {
+  const auto [narrow, kind] = GetParam();
+  ScarceMemory memory;
+  std::vector<torch::Tensor> weights = {weight_of(0), weight_of(1)};
+  testing::run_ranks(2, [&, narrow = narrow, kind = kind](int rank, comm::Group group) {
+    const auto mesh = std::make_shared<const Mesh>(std::move(group), MeshShape{2, 1, 1});
+    const auto& weight = weights[static_cast<std::size_t>(rank)];
+    auto world = mesh->world();
+    task::ModelState own;
+    own.parameters.push_back({"weight", weight});
+    StageStore store(
+        mesh, std::make_shared<ReplicatedModel>(own, mesh->replicas(), ReplicatedModelOptions{}),
+        {}, 20s);
+    Runner runner(*mesh, options_of(kind, rank == narrow));
+    for (const bool first : {true, false}) {
+      world.barrier(Deadline::after(20s)).wait();
+      scarce = first;
+      refusals = first && rank == narrow ? kAlways : 0;
+      world.barrier(Deadline::after(20s)).wait();
+      store.begin_step(kSamples * kMicroBatches);
+      const std::vector<std::int64_t> samples(kMicroBatches, kSamples);
+      const auto result =
+          runner.run(schedule::Deal(mesh->widths(), samples), work_of(weight), store);
+      store.finish_step();
+      EXPECT_EQ(result.error != nullptr, first && rank == narrow);
+      EXPECT_EQ(result.incomplete, first && rank == narrow);
+    }
+  });
+  const std::vector<torch::Tensor> expected = {weight_of(0), weight_of(1)};
+  for (int i = 0; i < kMicroBatches; ++i) {
+    const auto hidden = samples_of(i).matmul(expected[0]).tanh();
+    (loss_of(hidden.matmul(expected[1]).tanh()) / (kSamples * kMicroBatches)).backward();
+  }
+  for (std::size_t stage = 0; stage < 2; ++stage) {
+    EXPECT_TRUE(torch::allclose(weights[stage].grad(), expected[stage].grad(), 1e-12, 1e-12));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rows, ReceiveMemory,
+    ::testing::Values(Row{0, schedule::Kind::one_f_one_b}, Row{1, schedule::Kind::one_f_one_b},
+                      Row{0, schedule::Kind::zero_bubble}, Row{1, schedule::Kind::gpipe}),
+    [](const auto& info) {
+      return "Stage" + std::to_string(info.param.first) + "By" + std::to_string(info.index);
+    });
+
+}  // namespace
+}  // namespace bimetal::parallel::pipeline
