@@ -78,6 +78,7 @@ struct Incoming::State {
   static void post(const std::shared_ptr<State>& state);
   static void try_to_post(const std::shared_ptr<State>& state) noexcept;
   static bool arrive(const std::shared_ptr<State>& state);
+  static Incoming waited_for(std::shared_ptr<State> state);
   void require_scheme(comm::Scheme sent) const;
   void wait_for(const comm::Work& work, Deadline deadline) const;
   torch::Tensor arrived(std::size_t i) const;
@@ -123,6 +124,18 @@ void Incoming::State::try_to_post(const std::shared_ptr<State>& state) noexcept 
   } catch (...) {
     // Whoever waits posts once more, and gets the error.
   }
+}
+
+/// Once nobody waits for it any more nothing is received: a callback that still comes, on the
+/// group's own thread, must not be the group's last owner, which joins that thread.
+Incoming Incoming::State::waited_for(std::shared_ptr<State> state) {
+  auto* const waiting = state.get();
+  return Incoming({waiting, [state = std::move(state)](State*) {
+                     comm::Group group;  // goes behind the lock, which the callback may wait for
+                     const std::lock_guard lock(state->mutex);
+                     state->posted = state->nothing = true;
+                     group = std::exchange(state->group, {});
+                   }});
 }
 
 /// Blocks until they are here. False if there are none.
@@ -222,7 +235,7 @@ Incoming Link::expect(int peer, const MessageName& name) {
   state->described.on_done([state](std::exception_ptr error) {
     if (!error) Incoming::State::try_to_post(state);
   });
-  return Incoming(std::move(state));
+  return Incoming::State::waited_for(std::move(state));
 }
 
 Incoming Link::expect_like(int peer, const MessageName& name, const task::Values& like) {
@@ -230,7 +243,7 @@ Incoming Link::expect_like(int peer, const MessageName& name, const task::Values
   state->description = describe(like, state->scheme);
   state->leaves = false;
   Incoming::State::try_to_post(state);
-  return Incoming(std::move(state));
+  return Incoming::State::waited_for(std::move(state));
 }
 
 void Link::send(int peer, const MessageName& name, const task::Values& values) {
