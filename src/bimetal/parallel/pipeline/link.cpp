@@ -12,7 +12,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/pipeline/description.h"
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
@@ -207,36 +206,40 @@ Incoming Link::expect_like(int peer, const MessageName& name, const task::Values
   return Incoming(std::move(state));
 }
 
-void Link::send(int peer, const MessageName& name, const task::Values& values) {
-  auto description = std::make_shared<Description>(describe(values, scheme_of(peer)));
-  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
-                                      tag_of(name, kDescription), Deadline::after(kPosted)),
-                          description));
-  send_values(peer, name, values);
+void Link::send(const Peers& peers, const MessageName& name, const task::Values& values) {
+  if (peers.empty()) return;
+  send_description(peers, name, describe(values, scheme_of(peers.front())));
+  send_like(peers, name, values);
 }
 
-void Link::send_nothing(int peer, const MessageName& name) {
-  auto description = std::make_shared<Description>(describe_nothing());
-  sent_.push_back(keeping(group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
-                                      tag_of(name, kDescription), Deadline::after(kPosted)),
-                          description));
+void Link::send_nothing(const Peers& peers, const MessageName& name) {
+  send_description(peers, name, describe_nothing());
 }
 
-void Link::send_like(int peer, const MessageName& name, const task::Values& values) {
-  send_values(peer, name, values);
+void Link::send_description(const Peers& peers, const MessageName& name, const Description& sent) {
+  const auto description = std::make_shared<const Description>(sent);
+  for (const int peer : peers) {
+    sent_.push_back(keeping(group_.send(comm::buffer(std::span(*description)), peer,
+                                        tag_of(name, kDescription), Deadline::after(kPosted)),
+                            description));
+  }
 }
 
-void Link::send_values(int peer, const MessageName& name, const task::Values& values) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
+// Shortened once, whoever gets it: what is lost by that goes with the next one.
+void Link::send_like(const Peers& peers, const MessageName& name, const task::Values& values) {
+  for (std::size_t i = 0; i < values.size() && !peers.empty(); ++i) {
     if (!values[i].defined()) continue;
     auto host = on_host(values[i]);
-    const auto scheme = scheme_of_sent(scheme_of(peer), name, host, values[i].requires_grad());
+    const auto scheme =
+        scheme_of_sent(scheme_of(peers.front()), name, host, values[i].requires_grad());
     if (scheme != comm::Scheme::none) host = shortened(scheme, name, i, host);
-    bytes_sent_ += static_cast<std::int64_t>(host.nbytes());
-    sent_.push_back(
-        keeping(group_.send(tensor_buffer(host), peer, tag_of(name, static_cast<int>(i)),
-                            Deadline::after(kPosted)),
-                host));
+    for (const int peer : peers) {
+      bytes_sent_ += static_cast<std::int64_t>(host.nbytes());
+      sent_.push_back(
+          keeping(group_.send(tensor_buffer(host), peer, tag_of(name, static_cast<int>(i)),
+                              Deadline::after(kPosted)),
+                  host));
+    }
   }
 }
 

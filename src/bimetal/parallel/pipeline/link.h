@@ -12,6 +12,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
+#include "bimetal/parallel/pipeline/description.h"
 #include "bimetal/parallel/pipeline/lost_gradients.h"
 #include "bimetal/task/values.h"
 
@@ -52,6 +53,8 @@ class Incoming {
 /// feedback. Use from one thread.
 class Link {
  public:
+  using Peers = std::vector<int>;  ///< ranks of mesh.pipeline()
+
   /// `timeout`: of each wait. Errors: schemes_of_peers()'s.
   Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout,
        const ActivationCompression& compression = {});
@@ -65,13 +68,14 @@ class Link {
   /// Asks for one without: `like` says what it will look like. Undefined ones are left out.
   Incoming expect_like(int peer, const MessageName& name, const task::Values& like);
 
-  /// Sends with a description, and returns at once. Error(Unsupported) for values that cannot be
-  /// described: of more tensors or dimensions than any model has between its units.
-  void send(int peer, const MessageName& name, const task::Values& values);
+  /// Sends with a description to ranks of one replica, the same to each, and returns at once.
+  /// Error(Unsupported) for values that cannot be described: of more tensors or dimensions than any
+  /// model has between its units.
+  void send(const Peers& peers, const MessageName& name, const task::Values& values);
   /// Instead: there are none, because something went wrong.
-  void send_nothing(int peer, const MessageName& name);
+  void send_nothing(const Peers& peers, const MessageName& name);
   /// Sends to who has called expect_like().
-  void send_like(int peer, const MessageName& name, const task::Values& values);
+  void send_like(const Peers& peers, const MessageName& name, const task::Values& values);
 
   /// Waits for what has been sent. Rethrows the fabric's errors.
   void flush();
@@ -82,7 +86,7 @@ class Link {
  private:
   /// What is to come, before anything is asked for.
   std::shared_ptr<Incoming::State> await(int peer, const MessageName& name) const;
-  void send_values(int peer, const MessageName& name, const task::Values& values);
+  void send_description(const Peers& peers, const MessageName& name, const Description& sent);
   torch::Tensor shortened(comm::Scheme scheme, const MessageName& name, std::size_t value,
                           const torch::Tensor& host);
   comm::Scheme scheme_of(int peer) const { return schemes_[static_cast<std::size_t>(peer)]; }

@@ -94,7 +94,7 @@ Runner::Result Runner::run_forward(
       if (line_.ends(piece)) take(micro_batch, outputs);
     });
     if (line_.ends(piece)) continue;
-    const int next = route.peer(piece + 1, micro_batch);
+    const auto next = route.receivers(piece + 1, micro_batch);
     if (whole) {
       link_.send(next, {step, true, piece, micro_batch}, outputs);
     } else {

@@ -162,12 +162,20 @@ void StepRun::compute_forward(const Action& action, Pass& pass) {
 void StepRun::hand_on(const Action& action, Pass& pass) {
   const int piece = line_.piece(action.chunk);
   if (line_.ends(piece)) return;
-  const int next = route_.peer(piece + 1, action.micro_batch);
+  const auto next = route_.receivers(piece + 1, action.micro_batch);
   const MessageName name{step_, true, piece, action.micro_batch};
-  if (!pass.whole) return link_.send_nothing(next, name);
-  link_.send(next, name, pass.outputs);
-  pass.gradients = link_.expect_like(next, {step_, false, piece + 1, action.micro_batch},
-                                     differentiable(pass.outputs));
+  if (pass.whole) {
+    link_.send(next, name, pass.outputs);
+  } else {
+    link_.send_nothing(next, name);
+  }
+  const int back = route_.peer(piece + 1, action.micro_batch);
+  const MessageName gradients{step_, false, piece + 1, action.micro_batch};
+  if (route_.gradients_described(piece)) {
+    pass.gradients = link_.expect(back, gradients);
+  } else if (pass.whole) {
+    pass.gradients = link_.expect_like(back, gradients, differentiable(pass.outputs));
+  }
 }
 
 void StepRun::backward(const Action& action, bool last) {
@@ -182,6 +190,7 @@ void StepRun::backward(const Action& action, bool last) {
     }
   } else if (pass.gradients) {
     const auto gradients = wait_for(action, pass.gradients);
+    if (!gradients) give_up();
     pass.whole = try_to(action, [&] {
       compute_backward(pass, *gradients, action.what == What::backward_input, last);
     });
@@ -206,8 +215,15 @@ void StepRun::compute_backward(Pass& pass, const task::Values& gradients, bool s
 }
 
 void StepRun::hand_back(const Action& action, const Pass& pass) {
-  if (!pass.received) return;
   const int piece = line_.piece(action.chunk);
+  if (line_.begins(piece)) return;
+  const auto before = route_.receivers(piece - 1, action.micro_batch);
+  const MessageName name{step_, false, piece, action.micro_batch};
+  const bool described = route_.gradients_described(piece - 1);
+  if (!pass.received) {
+    if (described) link_.send_nothing(before, name);
+    return;
+  }
   task::Values gradients;
   for (const auto& input : pass.inputs) {
     if (!input.requires_grad()) {
@@ -216,8 +232,11 @@ void StepRun::hand_back(const Action& action, const Pass& pass) {
       gradients.push_back(input.grad().defined() ? input.grad() : torch::zeros_like(input));
     }
   }
-  link_.send_like(route_.peer(piece - 1, action.micro_batch),
-                  {step_, false, piece, action.micro_batch}, gradients);
+  if (described) {
+    link_.send(before, name, gradients);
+  } else {
+    link_.send_like(before, name, gradients);
+  }
 }
 
 void StepRun::backward_weight(const Action& action, bool last) {
