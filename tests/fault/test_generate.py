@@ -41,6 +41,8 @@ class Generate(TextJob):
                 self.assertEqual(self.written(run, "--set", "mesh.stages=3", "--set", "mesh.cuts=[2,3]", workers=(CPU,) * 3), expected)
         expected = self.written(self.folder / "gpt2")
         self.assertEqual(self.written(self.folder / "gpt2", "--set", "mesh.tensor=3", "--set", "mesh.stages=1", workers=(CPU,) * 3), expected)
+        some = ("--set", "mesh.tensor=[2, 1]", "--set", "mesh.stages=2")
+        self.assertEqual(self.written(self.folder / "gpt2", *some, workers=(CPU,) * 3), expected)
         for setting in ("mesh=auto", "mesh.tensor=auto"):
             for ranks in (1, 2):
                 with self.subTest(setting, ranks=ranks):
@@ -114,6 +116,7 @@ class Generate(TextJob):
                 (("mesh.stages=2",), 3, "give --worker 2 times, or --set mesh.stages=3"),
                 (("mesh.stages=2",), 1, "there is 1"),
                 (("mesh.tensor=2", "mesh.stages=auto"), 3, "workers in multiples of 2"),
+                (("mesh.stages=2", "mesh.tensor=[1, 2]"), 4, "give --worker 3 times, or --set mesh=auto"),
                 (("mesh.cuts=[9]",), 2, "units at which a model of 4"),
                 (("mesh.cuts=[1,2]",), 2, "give the 1 units"),
                 (("mesh.stage=2",), 2, "did you mean 'stages'"),
@@ -155,6 +158,7 @@ class EvaluateTogether(TextJob):
         alone = self.figures(text, self.folder / "run", ranks=1)
         for settings, ranks in (((), 2), (("mesh.stages=2", "mesh.cuts=[1]"), 2), (("mesh.stages=auto",), 3), (("mesh.stages=2",), 4),
                                 (("mesh.stages=2", "mesh.replicas=[1, 2]"), 3), (("mesh.tensor=3",), 3), (("mesh=auto",), 2),
+                                (("mesh.stages=2", "mesh.tensor=[1, 2]"), 3), (("mesh.stages=2", "mesh.tensor=[2, 1]", "mesh.cuts=[1]"), 6),
                                 (("mesh.tensor=auto",), 2), (("mesh.stages=2", "zero.level=3"), 2),
                                 (("mesh.stages=2", "parallel.mode=server"), 2), (("mesh.sequence_parallel=true",), 1)):
             with self.subTest(settings=settings, ranks=ranks):

@@ -31,6 +31,28 @@ class Mesh(TextJob):
         self.assertAlmostEqual(report["test_perplexity"], alone["test_perplexity"], 10)
         self.assert_nothing_left()
 
+    def test_stages_may_have_parts_of_their_own_number(self):
+        _, alone = self.run_to(self.write_text_job("alone"), 9, ranks=1)
+        folder = ("--resume", self.folder / "mesh")
+        some = {"mesh__stages": 2, "mesh__tensor": [1, 2]}
+        first, report = self.run_to(self.write_text_job("mesh", **some), 2, ranks=3)
+        self.assertIn("their tensors in parts on 1, 2 ranks", first.out)
+        self.assertRegex(first.out, r"stage 0  \[rank 0\]  units .*, \d+ parameters")
+        self.assertRegex(first.out, r"stage 1  \[ranks 1-2\]  units .* \(.*head\), \d+ : \d+ parameters")
+        self.assertEqual([report["mesh"][key] for key in ("stages", "replicas", "tensor")], [2, 1, [1, 2]])
+        self.run_to(self.write_text_job("mesh"), 3, *folder, ranks=1)
+        self.run_to(self.write_text_job("mesh", mesh__stages=2, mesh__tensor=[2, 1], mesh__tensor_weights="speed",
+                                        mesh__schedule="zero_bubble"), 4, *folder, ranks=3)
+        self.run_to(self.write_text_job("mesh", zero__level=1, **some), 5, *folder, ranks=6)
+        self.run_to(self.write_text_job("mesh", mesh__replicas=[2, 1], **some), 6, *folder, ranks=4)
+        self.run_to(self.write_text_job("mesh", mesh__stages=2, mesh__tensor=2, mesh__replicas=[1, 2], zero__level=2), 7, *folder,
+                    ranks=6)
+        self.run_to(self.write_text_job("mesh", mesh__stages=3, mesh__tensor=[1, 2, 1], zero__level=3), 8, *folder, ranks=4)
+        _, report = self.run_to(self.write_text_job("mesh", mesh__tensor_weights=[2, 1], **some), 9, *folder, ranks=3)
+        self.assert_same_end("mesh", 9)
+        self.assertAlmostEqual(report["test_perplexity"], alone["test_perplexity"], 10)
+        self.assert_nothing_left()
+
     def test_auto_takes_a_mesh_and_says_which(self):
         self.run_to(self.write_text_job("alone"), 3, ranks=1)
         job, _ = self.run_to(self.write_text_job("mesh"), 3, "--set", "mesh=auto", ranks=2)
@@ -93,6 +115,16 @@ class Mesh(TextJob):
         self.assert_nothing_left()
         self.assert_can_resume(self.write_text_job("run", checkpoint__dir=str(self.checkpoints), mesh__stages=2))
 
+    def test_a_killed_worker_of_a_stage_with_parts_of_its_own_is_named(self):
+        job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=[1, 2], checkpoint__dir="")
+        job = self.train(job_file, workers=("cpu:threads=1",) * 3)
+        job.wait_for_output("step 1")
+        pid = self.ranks_of(job)[2]
+        os.kill(pid, signal.SIGKILL)
+        job.wait()
+        self.assert_one_message(job, harness.PEER_LOST, "rank 2 (stage 1 of 2, part 1 of 2, cpu:threads=1", f"pid {pid}", "signal 9")
+        self.assert_nothing_left()
+
     def test_a_stuck_worker_is_named(self):
         job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=2, parallel__timeout_s=3, checkpoint__dir="")
         job = self.train(job_file, workers=("cpu:threads=1",) * 4)
@@ -116,7 +148,12 @@ class Mesh(TextJob):
                 ({**both, "zero__level": 2, "mesh__schedule": "interleaved"}, 4, harness.UNSUPPORTED, "take \"1f1b\""),
                 ({**both, "parallel__mode": "server"}, 4, harness.UNSUPPORTED, "parallel.mode"),
                 ({**both, "compression__gradients": "int8"}, 4, harness.UNSUPPORTED, "compression.gradients"),
-                ({**both, "mesh__replicas": [1, 2]}, 6, harness.UNSUPPORTED, "give mesh.replicas one number"),
+                ({**both, "mesh__tensor": [1, 2]}, 4, harness.INVALID_ARGUMENT, "3 or 6 would do"),
+                ({**both, "mesh__tensor": [1, 2, 1]}, 4, harness.INVALID_ARGUMENT, "set mesh.stages = 3"),
+                ({**both, "mesh__tensor": [1, 3], "mesh__tensor_weights": [2, 1]}, 4, harness.INVALID_ARGUMENT,
+                 "stage 1 of 2 has 3 ranks"),
+                ({**both, "mesh__tensor": [1, 2], "mesh__sequence_parallel": True}, 3, harness.UNSUPPORTED,
+                 "give mesh.tensor one number"),
                 ({**both, "mesh__stages": "auto", "mesh__tensor": 3}, 4, harness.INVALID_ARGUMENT, "or mesh.tensor")):
             with self.subTest(part):
                 job = self.train(self.write_text_job("refused", **settings), workers=("cpu:threads=1",) * ranks).wait()

@@ -45,6 +45,23 @@ TrainingPlan narrow_plan(Learns learns, std::int64_t cut, std::vector<double> te
           .micro_batches = 2};
 }
 
+/// Gradients then go with word of whether there are any, also to who has sent nothing.
+void add_of_uneven_parts(std::vector<Narrow>& rows, const std::string& name,
+                         const parallel::PartWeights& parts) {
+  auto plan = narrow_plan(Learns::gpt2, 2);
+  plan.stage_tensor = parts;
+  const auto shape = shape_of(plan);
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const std::size_t unit = parallel::place_of(shape, rank).stage == 0 ? 1 : 2;
+    for (const auto& [when, moment] : {std::pair("Before", Moment::before),
+                                       {"Behind", Moment::behind},
+                                       {"InBackward", Moment::in_backward}}) {
+      rows.push_back(
+          {"Rank" + std::to_string(rank) + "Of" + name + when, plan, rank, unit, moment});
+    }
+  }
+}
+
 std::vector<Narrow> narrow_rows() {
   std::vector<Narrow> all = {{"SecondStage", narrow_plan(Learns::tokens, 1), 1, 1},
                              {"FirstStage", narrow_plan(Learns::tokens, 2), 0, 1}};
@@ -66,6 +83,8 @@ std::vector<Narrow> narrow_rows() {
                      narrow_plan(Learns::gpt2, 2, {2, 1}), rank, unit, moment});
     }
   }
+  add_of_uneven_parts(all, "OneAndTwo", {{1}, {2, 1}});
+  add_of_uneven_parts(all, "TwoAndOne", {{1, 2}, {1}});
   return all;
 }
 
@@ -89,7 +108,7 @@ TEST_P(PipelineMemory, ARankThatHasTooLittleMakesAllTakeSmallerMicroBatches) {
   const auto& [name, plan, narrow, unit, moment] = GetParam();
   const auto task = make_task(plan);
   std::vector<task::Model> models;
-  const int ranks = plan.mesh.ranks() * std::max<int>(1, static_cast<int>(plan.tensor.size()));
+  const int ranks = shape_of(plan).ranks();
   for (int rank = 0; rank < ranks; ++rank) {
     models.push_back(make_start(*task, seed + 100 + static_cast<std::uint64_t>(rank)));
   }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <optional>
 
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
@@ -39,13 +38,11 @@ std::vector<torch::Tensor> StageWorker::among(const task::Model& whole) const {
 StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
                               const task::Model& model, comm::Group group) {
   parallel::broadcast_tensors(model.parameters(), 0, group, 1 << 20, 60s);
-  auto shape = plan.mesh;
-  shape.tensor = std::max<int>(1, static_cast<int>(plan.tensor.size()));
+  const auto shape = shape_of(plan);
   const auto mesh = std::make_shared<const parallel::Mesh>(group, shape);
   const auto begins = parallel::pipeline::begins_of(
       plan.cuts, static_cast<std::size_t>(shape.stages * plan.chunks), model.units.size());
-  std::optional<parallel::tensor::Cuts> cuts;
-  if (shape.tensor > 1) cuts.emplace(model, plan.tensor);
+  const auto cuts = parallel::cuts_of_stages(model, part_weights_of(plan));
   auto part = parallel::take_part(*mesh, model, begins, cuts, 60s, plan.between);
   const auto ranks = part.tensor_ranks();
   const auto tensor = part.tensor;
@@ -76,7 +73,7 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
     stage = parallel::pipeline::with_units(std::move(stage), made.sharded->model());
   }
   if (tensor) own = std::make_shared<parallel::tensor::TensorStore>(own, tensor);
-  made.store = std::make_shared<parallel::pipeline::StageStore>(mesh, own, stage.tied, 60s);
+  made.store = std::make_shared<parallel::pipeline::StageStore>(mesh, own, stage.tied, 60s, tensor);
   made.compute =
       std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), made.store,
                                             train::StageOptions{.precision = plan.precision,

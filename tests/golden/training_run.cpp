@@ -15,6 +15,7 @@
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
 #include "bimetal/optim/optimizers.h"
+#include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
@@ -105,38 +106,34 @@ comm::Group replicas_of(const TrainingPlan& plan, comm::Group world) {
   return mine;
 }
 
-void put_part(const torch::Tensor& whole, const torch::Tensor& part,
-              const parallel::tensor::PartPlaces& where) {
-  std::int64_t here = 0;
-  for (const auto& [first, count] : where.places) {
-    whole.narrow(where.dim, first, count).copy_(part.narrow(where.dim, here, count));
-    here += count;
-  }
-}
-
 // Of each set of tensor ranks, which stand beside each other, the tensors that theirs are parts of.
 std::vector<std::vector<torch::Tensor>> joined(
     const TrainingPlan& plan, const std::vector<std::vector<torch::Tensor>>& by_rank) {
   const auto model = make_start(*make_task(plan), seed, plan.dtype);
-  const parallel::tensor::Cuts cuts(model, plan.tensor);
+  const auto shape = shape_of(plan);
+  const auto by_stage = parallel::cuts_of_stages(model, part_weights_of(plan));
   const auto named = model.named_parameters();
   std::vector<std::vector<torch::Tensor>> sets;
-  for (std::size_t first = 0; first < by_rank.size(); first += plan.tensor.size()) {
+  for (std::size_t first = 0; first < by_rank.size();) {
+    const int stage = parallel::place_of(shape, static_cast<int>(first)).stage;
+    const auto& cuts = by_stage[static_cast<std::size_t>(stage)];
     auto whole = by_rank[first];
     for (std::size_t i = 0; i < whole.size(); ++i) {
       if (!whole[i].defined()) continue;
       const auto& name = named[i].name;
-      if (cuts.has(name)) whole[i] = torch::zeros_like(named[i].tensor.detach());
-      for (int rank = 0; rank < cuts.ranks(); ++rank) {
+      const bool cut = cuts && cuts->has(name);
+      if (cut) whole[i] = torch::zeros_like(named[i].tensor.detach());
+      for (int rank = 0; rank < shape.tensor_of(stage); ++rank) {
         const auto mine = by_rank[first + static_cast<std::size_t>(rank)][i].detach();
-        if (cuts.has(name)) {
-          put_part(whole[i], mine, cuts.places(name, rank));
+        if (cut) {
+          cuts->put(name, mine, rank, whole[i]);
         } else {
           EXPECT_TRUE(mine.equal(whole[i])) << name;
         }
       }
     }
     sets.push_back(std::move(whole));
+    first += static_cast<std::size_t>(shape.tensor_of(stage));
   }
   return sets;
 }
@@ -304,6 +301,24 @@ class Worker {
 
 }  // namespace
 
+parallel::MeshShape shape_of(const TrainingPlan& plan) {
+  auto shape = plan.mesh;
+  shape.tensor = 1;
+  for (const auto& weights : part_weights_of(plan)) {
+    shape.parts.push_back(static_cast<int>(weights.size()));
+    shape.tensor = std::max(shape.tensor, shape.parts.back());
+  }
+  if (std::ranges::min(shape.parts) == shape.tensor) shape.parts.clear();
+  return shape;
+}
+
+parallel::PartWeights part_weights_of(const TrainingPlan& plan) {
+  if (!plan.stage_tensor.empty()) return plan.stage_tensor;
+  const std::vector<double> whole = {1};
+  return parallel::PartWeights(static_cast<std::size_t>(plan.mesh.stages),
+                               plan.tensor.empty() ? whole : plan.tensor);
+}
+
 std::unique_ptr<task::Task> make_task(const TrainingPlan& plan) {
   switch (plan.learns) {
     case Learns::images: return std::make_unique<ImageTask>(plan.dtype);
@@ -331,11 +346,9 @@ TrainingResult train_plainly(const TrainingPlan& plan) {
 }
 
 TrainingResult train(const TrainingPlan& plan) {
-  const auto of_a_replica = std::max<std::size_t>(plan.tensor.size(), 1);
-  const int world_size =
-      plan.mesh.even()
-          ? static_cast<int>(plan.shares.front().size() * of_a_replica) * plan.mesh.stages
-          : plan.mesh.ranks();
+  auto shape = shape_of(plan);
+  if (shape.even()) shape.replicas = static_cast<int>(plan.shares.front().size());
+  const int world_size = shape.ranks();
   const auto task = make_task(plan);
   std::vector<task::Model> models;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -356,7 +369,7 @@ TrainingResult train(const TrainingPlan& plan) {
 
 std::vector<torch::Tensor> put_together(const TrainingPlan& plan,
                                         const std::vector<std::vector<torch::Tensor>>& by_rank) {
-  auto all = plan.tensor.empty() ? by_rank : joined(plan, by_rank);
+  auto all = shape_of(plan).tensor == 1 ? by_rank : joined(plan, by_rank);
   auto whole = all[0];
   for (const auto& of_rank : all) {
     for (std::size_t i = 0; i < of_rank.size(); ++i) {

@@ -50,6 +50,7 @@ struct TrainingPlan {
   /// As zero.offload_optimizer, by rank in turn; above level 0, of adam and adamw.
   std::vector<std::string> offload = {"none"};
   std::vector<double> tensor = {};  ///< weights of the ranks that have a replica's tensors in parts
+  parallel::PartWeights stage_tensor = {};  ///< or by stage, where it has stages
   parallel::tensor::Between between = parallel::tensor::Between::whole;  ///< of these ranks
   /// Parameters of level 3, by rank in turn.
   std::vector<parallel::shard::Kept> kept = {parallel::shard::Kept::OnDevice};
@@ -67,6 +68,10 @@ struct TrainingPlan {
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
 };
+
+/// Its mesh, with the parts of tensors, and by stage the weights of these.
+parallel::MeshShape shape_of(const TrainingPlan& plan);
+parallel::PartWeights part_weights_of(const TrainingPlan& plan);
 
 /// What `rank` has of what ranks have in turn.
 template <typename Value>

@@ -26,6 +26,11 @@ struct Asked {
     const auto& replicas = job.mesh.stage_replicas;
     return !replicas.empty() && std::ranges::min(replicas) != std::ranges::max(replicas);
   }
+  /// Stages with tensor ranks of their own number.
+  bool parts_uneven() const {
+    const auto& ranks = job.mesh.stage_tensor;
+    return !ranks.empty() && std::ranges::min(ranks) != std::ranges::max(ranks);
+  }
   bool servers() const { return job.parallel.mode == "server"; }
   bool updates_in_backward() const { return job.zero.update == "backward"; }
   /// Anything, to one place or the other.
@@ -303,9 +308,13 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.open() && !asked.job.mesh.stage_replicas.empty(); },
      "mesh.stages and mesh.tensor = \"auto\" do not go with a number of mesh.replicas for each "
      "stage: give both keys a number, or leave mesh.replicas out"},
-    {[](const Asked& asked) { return asked.uneven() && asked.in_parts(); },
-     "mesh.tensor does not go with replicas of their own number for each stage: parts of tensors "
-     "would have to be sent by several ways; give mesh.replicas one number"},
+    {[](const Asked& asked) { return asked.open() && !asked.job.mesh.stage_tensor.empty(); },
+     "mesh.stages = \"auto\" does not go with a number in mesh.tensor for each stage: give "
+     "mesh.stages a number, or mesh.tensor one"},
+    {[](const Asked& asked) { return asked.job.mesh.sequence_parallel && asked.parts_uneven(); },
+     "mesh.sequence_parallel does not go with a number in mesh.tensor for each stage: the parts of "
+     "a sequence would have to be cut up anew from stage to stage; give mesh.tensor one number, or "
+     "leave it out"},
     {[](const Asked& asked) { return asked.uneven() && asked.job.mesh.schedule == "interleaved"; },
      "mesh.schedule = \"interleaved\" does not go with replicas of their own number for each "
      "stage: "

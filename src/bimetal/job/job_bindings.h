@@ -66,7 +66,9 @@ Binding word_or_count(std::string& to, std::vector<std::string> words);
 /// stages = "auto" | 2; "auto" is kept as `automatic`.
 Binding count_or_auto(std::int64_t& to, std::int64_t automatic);
 /// replicas = 2 | [1, 2]: one number, 0 included, or several of at least 1.
-Binding count_or_counts(std::int64_t& to, std::vector<std::int64_t>& several);
+Binding mesh_replicas(MeshConfig& to);
+/// tensor = "auto" | 2 | [1, 2]: the same, of at least 1.
+Binding mesh_tensor(MeshConfig& to);
 /// count = 2 | [3, 1]
 Binding server_weights(ServersConfig& to);
 

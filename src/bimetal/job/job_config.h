@@ -130,6 +130,7 @@ struct MeshConfig {
   std::int64_t replicas = 0;  ///< of each stage; 0: as many as there are ranks for
   std::vector<std::int64_t> stage_replicas = {};  ///< or a number for each stage, in place of it
   std::int64_t tensor = 1;                        ///< ranks that have a replica's tensors in parts
+  std::vector<std::int64_t> stage_tensor = {};  ///< or a number for each stage: tensor is the most
   std::vector<std::int64_t> cuts;  ///< units at which stages but the first begin; empty: by cost
   std::string tensor_parts = "equal";  ///< or "speed": how large these are
   std::vector<double> tensor_weights;  ///< or weights of those ranks, in place of it
@@ -144,7 +145,7 @@ struct MeshConfig {
 struct CompressionConfig {
   std::string gradients = "none";         ///< a name of comm::Scheme
   std::string parameters = "none";        ///< likewise, from parameter servers to workers
-  std::string activations = "none";  ///< likewise, between stages, and their gradients
+  std::string activations = "none";       ///< likewise, between stages, and their gradients
   std::string links = "between_islands";  ///< a name of comm::CompressedLinks
   double topk_density = 0.001;            ///< topk: share of elements that are sent
   std::int64_t topk_warmup_steps = 0;     ///< topk: over which the density falls to that

@@ -2,14 +2,47 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bimetal/job/job_bindings.h"
+#include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {
+namespace {
+
+/// What `one` takes, or an array of numbers of at least 1, a stage's each: `taken` is then called.
+Binding or_by_stage(const Binding& one, std::vector<std::int64_t>& several,
+                    std::function<void()> taken) {
+  const auto read = [&several, taken = std::move(taken),
+                     other = one.read](const toml::node& node) -> std::optional<std::string> {
+    const auto* array = node.as_array();
+    if (!array) {
+      several.clear();
+      return other(node);
+    }
+    std::vector<std::int64_t> numbers;
+    for (const toml::node& element : *array) {
+      const auto* number = element.as_integer();
+      if (!number || number->get() < 1) {
+        return "expected a whole number, or an array of whole numbers of at least 1 like [1, 2]";
+      }
+      numbers.push_back(number->get());
+    }
+    several = std::move(numbers);
+    taken();
+    return std::nullopt;
+  };
+  return {read, [&several, write = one.write] {
+            return several.empty() ? write() : fmt::format("[{}]", fmt::join(several, ", "));
+          }};
+}
+
+}  // namespace
 
 Binding count_or_auto(std::int64_t& to, std::int64_t automatic) {
   auto count = whole(to, 1);
@@ -29,30 +62,14 @@ Binding count_or_auto(std::int64_t& to, std::int64_t automatic) {
           }};
 }
 
-Binding count_or_counts(std::int64_t& to, std::vector<std::int64_t>& several) {
-  auto count = whole(to, 0);
-  const auto read = [&to, &several,
-                     count = count.read](const toml::node& node) -> std::optional<std::string> {
-    const auto* array = node.as_array();
-    if (!array) {
-      several.clear();
-      return count(node);
-    }
-    std::vector<std::int64_t> numbers;
-    for (const toml::node& element : *array) {
-      const auto* number = element.as_integer();
-      if (!number || number->get() < 1) {
-        return "expected a whole number, or an array of whole numbers of at least 1 like [1, 2]";
-      }
-      numbers.push_back(number->get());
-    }
-    to = 0;
-    several = std::move(numbers);
-    return std::nullopt;
-  };
-  return {read, [&several, write = count.write] {
-            return several.empty() ? write() : fmt::format("[{}]", fmt::join(several, ", "));
-          }};
+Binding mesh_replicas(MeshConfig& to) {
+  return or_by_stage(whole(to.replicas, 0), to.stage_replicas, [&to] { to.replicas = 0; });
+}
+
+Binding mesh_tensor(MeshConfig& to) {
+  return or_by_stage(count_or_auto(to.tensor, kAutoTensor), to.stage_tensor, [&to] {
+    to.tensor = to.stage_tensor.empty() ? 1 : std::ranges::max(to.stage_tensor);
+  });
 }
 
 }  // namespace bimetal::job

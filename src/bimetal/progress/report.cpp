@@ -142,6 +142,7 @@ static void to_json(Json& json, const MeshReport& mesh) {
           {"schedule", mesh.schedule},
           {"begins", mesh.begins}};
   if (!mesh.uneven.empty()) json["replicas"] = mesh.uneven;
+  if (!mesh.parts.empty()) json["tensor"] = mesh.parts;
 }
 
 static void to_json(Json& json, const FastestAlone& fastest) {

@@ -108,6 +108,7 @@ struct MeshReport {
   std::int64_t stages = 1, replicas = 1;
   std::vector<std::int64_t> uneven = {};  ///< replicas by stage, where they are not alike
   std::int64_t tensor = 1;
+  std::vector<std::int64_t> parts = {};  ///< ranks of a replica by stage, where they are not alike
   std::string schedule = {};
   std::vector<std::int64_t> begins = {};  ///< the unit that each piece of the model begins with
 };

@@ -190,8 +190,8 @@ void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& c
   }
   if (tensor_) store_ = std::make_shared<parallel::tensor::TensorStore>(store_, tensor_);
   if (mesh_->shape().stages == 1) return;
-  stage_store_ =
-      std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied, options.timeout);
+  stage_store_ = std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied,
+                                                                  options.timeout, tensor_);
   store_ = stage_store_;
 }
 
@@ -242,8 +242,7 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
 void TrainedModel::take_part(const ChosenCuts& cuts, bool hollow, progress::Observer& observer,
                              std::chrono::milliseconds timeout) {
   const auto& shape = mesh_->shape();
-  std::optional<parallel::tensor::Cuts> tensors;
-  if (shape.tensor > 1) tensors.emplace(whole_, cuts.parts);
+  const auto tensors = parallel::cuts_of_stages(whole_, cuts.parts);
   observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh, tensors));
   using parallel::tensor::Between;
   auto part =

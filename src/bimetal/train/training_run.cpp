@@ -38,7 +38,7 @@ TrainingRun::TrainingRun(const job::JobConfig& job, comm::Group group,
       balancer_(measure_devices()),
       trained_(job_, group_, *task_, make_starting_model(job_, task_, place_), options_.resume,
                observer_, parallel_options(), weigh_shards(), mesh_,
-               stages_.mesh ? stages_.cuts : ChosenCuts{{0}, part_weights(job_.mesh, alone_)},
+               stages_.mesh ? stages_.cuts : ChosenCuts{{0}, weigh_parts()},
                precisions_.half_of_all()),
       offload_(job_, trained_, observer_),
       state_(trained_.state()),
@@ -109,6 +109,11 @@ std::vector<double> TrainingRun::weigh_shards() {
   if (!products_.empty()) return products_;
   if (!mesh_) return shard_weights(job_, group_, place_.device, alone_);
   return shard_weights(job_, mesh_->replicas(), place_.device, replicas_.of_this_part(alone_));
+}
+
+/// Without stages; speeds are known by now.
+parallel::PartWeights TrainingRun::weigh_parts() const {
+  return part_weights(job_.mesh, mesh_ ? mesh_->shape() : parallel::MeshShape{}, alone_);
 }
 
 UnitProbe TrainingRun::unit_probe() const {

@@ -53,6 +53,7 @@ class TrainingRun {
   ProbeOptions probe_options() const;
   UnitProbe unit_probe() const;
   std::vector<double> weigh_shards();
+  parallel::PartWeights weigh_parts() const;
   balance::Balancer measure_devices();
   std::int64_t limit_of_parts() const;
   StepOptions step_options() const;

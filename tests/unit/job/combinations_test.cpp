@@ -137,6 +137,15 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
               HasSubstr("give mesh.tensor a number"));
   EXPECT_THAT(refusal({"mesh.tensor=auto", "mesh.stages=2", "mesh.cuts=[2]"}),
               HasSubstr("leave them out"));
+  EXPECT_EQ(refusal({"mesh.tensor=[1, 2]", "mesh.stages=2", "zero.level=2", "train.clip_norm=1"}),
+            "");
+  EXPECT_EQ(refusal({"mesh.tensor=[1, 2]", "mesh.stages=2", "mesh.replicas=[2, 1]"}), "");
+  EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=2", "mesh.replicas=[2, 1]"}), "");
+  EXPECT_THAT(refusal({"mesh.tensor=[1, 2]", "mesh.stages=auto"}), HasSubstr("or mesh.tensor one"));
+  EXPECT_THAT(refusal({"mesh.tensor=[1, 2]", "mesh.stages=2", "mesh.sequence_parallel=true"}),
+              HasSubstr("give mesh.tensor one number"));
+  EXPECT_THAT(refusal({"mesh.tensor=[1, 2]", "mesh.stages=2", "compression.gradients=int8"}),
+              HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "train.optimizer=lamb"}), HasSubstr("lamb"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "compression.gradients=int8"}), HasSubstr("compression"));
   EXPECT_THAT(refusal({"mesh.tensor=2", "parallel.exact=relaxed"}), HasSubstr("strict"));

@@ -250,6 +250,12 @@ TEST(JobConfig, CutsAreUnitsInTheirOrder) {
   EXPECT_EQ(parse(two).mesh.stage_replicas, (std::vector<std::int64_t>{1, 2}));
   EXPECT_TRUE(parse(two, {"mesh.replicas=2"}).mesh.stage_replicas.empty());
   EXPECT_THAT(error_of("[mesh]\nreplicas = [0, 1]"), HasSubstr("at least 1 like [1, 2]"));
+  const std::string parts = "[mesh]\ntensor = [1, 2]";
+  EXPECT_EQ(parse(parts).mesh.stage_tensor, (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(parse(parts).mesh.tensor, 2);
+  EXPECT_TRUE(parse(parts, {"mesh.tensor=auto"}).mesh.stage_tensor.empty());
+  EXPECT_EQ(parse(parts, {"mesh.tensor=auto"}).mesh.tensor, kAutoTensor);
+  EXPECT_THAT(error_of("[mesh]\ntensor = [2, 'auto']"), HasSubstr("at least 1 like [1, 2]"));
 }
 
 TEST(JobConfig, RefusesSharesThatNobodyCanTake) {
@@ -359,6 +365,8 @@ TEST(JobConfig, SurvivesTheTripThroughToml) {
   job.train.recompute = "all";
   job.mesh.stages = kAutoStages;
   job.mesh.stage_replicas = {1, 2};
+  job.mesh.stage_tensor = {3, 1};
+  job.mesh.tensor = 3;
   EXPECT_EQ(parse(to_toml(job)), job);
 }
 

@@ -53,7 +53,7 @@ Evaluated evaluate_in(const comm::Group& group, const job::JobConfig& job,
   const auto [path, part] =
       predict::load_in_parts(mesh, *task, place.dtype, checkpoint,
                              {.cuts = job.mesh.cuts,
-                              .tensor_weights = train::part_weights(job.mesh, {}),
+                              .tensor_weights = train::part_weights(job.mesh, mesh.shape(), {}),
                               .device = place.device,
                               .timeout = timeout});
   parallel::pipeline::Runner runner(

@@ -65,11 +65,12 @@ predict::ModelInParts load_part(const parallel::Mesh& mesh, const TextRank& rank
                                 const std::string& run) {
   StatusLine status;
   if (mesh.world().rank() == 0) status.show("loading the model …");
-  return predict::load_in_parts(mesh, run,
-                                {.cuts = rank.job.mesh.cuts,
-                                 .tensor_weights = train::part_weights(rank.job.mesh, {}),
-                                 .device = rank.device,
-                                 .timeout = rank.timeout});
+  return predict::load_in_parts(
+      mesh, run,
+      {.cuts = rank.job.mesh.cuts,
+       .tensor_weights = train::part_weights(rank.job.mesh, mesh.shape(), {}),
+       .device = rank.device,
+       .timeout = rank.timeout});
 }
 
 /// On rank 0; nothing elsewhere.

@@ -1,7 +1,10 @@
 #include "bimetal/cli/predict/mesh_of_use.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "bimetal/base/counted.h"
@@ -24,8 +27,12 @@ job::MeshConfig for_a_pass(job::MeshConfig mesh) {
   return mesh;
 }
 
-/// As many stages as there are ranks for.
+/// As many stages as there are ranks for, or numbers of parts.
 job::MeshConfig filled(job::MeshConfig mesh, int ranks) {
+  if (!mesh.stage_tensor.empty()) {
+    mesh.stages = std::ssize(mesh.stage_tensor);
+    return mesh;
+  }
   if (ranks % mesh.tensor != 0) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("mesh.tensor = {} needs workers in multiples of {}, and these are {}",
@@ -33,6 +40,17 @@ job::MeshConfig filled(job::MeshConfig mesh, int ranks) {
   }
   mesh.stages = ranks / mesh.tensor;
   return mesh;
+}
+
+/// For one text.
+job::MeshConfig with_parts_by_stage(job::MeshConfig mesh, int ranks) {
+  const auto wanted = std::reduce(mesh.stage_tensor.begin(), mesh.stage_tensor.end());
+  if (wanted == ranks) return mesh;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("mesh.tensor = [{}] is a mesh of {}, and there {}: a text goes through "
+                          "one replica of the model, so give --worker {} times, or --set mesh=auto",
+                          fmt::join(mesh.stage_tensor, ", "), counted(wanted, "worker"),
+                          ranks == 1 ? "is 1" : fmt::format("are {}", ranks), wanted));
 }
 
 }  // namespace
@@ -66,7 +84,7 @@ std::vector<std::string> workers_of_text(const job::JobConfig& job) {
   }
   std::vector<std::string> workers;
   for (int stage = 0; stage < shape.stages; ++stage) {
-    for (int part = 0; part < shape.tensor; ++part) {
+    for (int part = 0; part < shape.tensor_of(stage); ++part) {
       const auto rank = parallel::rank_at(shape, {stage, 0, part});
       workers.push_back(all[static_cast<std::size_t>(rank)]);
     }
@@ -79,6 +97,7 @@ job::MeshConfig mesh_of_text(job::MeshConfig mesh, int ranks) {
   mesh.replicas = 1;
   mesh.stage_replicas.clear();
   if (!cuts_model(mesh) || mesh.stages == job::kAutoStages) return filled(std::move(mesh), ranks);
+  if (!mesh.stage_tensor.empty()) return with_parts_by_stage(std::move(mesh), ranks);
   const auto wanted = mesh.stages * mesh.tensor;
   if (wanted == ranks) return mesh;
   throw Error(

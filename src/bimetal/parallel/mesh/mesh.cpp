@@ -31,53 +31,78 @@ comm::Group group_along(comm::Group& world, const MeshShape& shape, int MeshPlac
   return mine;
 }
 
-/// Of all stages before `stage`.
-int replicas_before(const MeshShape& shape, int stage) {
-  if (shape.even()) return stage * shape.replicas;
-  return std::reduce(shape.uneven.begin(), shape.uneven.begin() + stage);
+int first_rank_of(const MeshShape& shape, int stage) {
+  int ranks = 0;
+  for (int s = 0; s < stage; ++s) ranks += shape.replicas_of(s) * shape.tensor_of(s);
+  return ranks;
 }
 
 [[noreturn]] void refuse_mesh(const std::string& why) {
   throw Error(ErrorCode::InvalidArgument, why);
 }
 
-MeshShape fit_uneven(MeshShape asked, int ranks) {
-  const auto text = fmt::format("mesh.replicas = [{}]", fmt::join(asked.uneven, ", "));
-  if (static_cast<int>(asked.uneven.size()) != asked.stages) {
+/// Numbers of which there is one for each stage; where all are the same they are `one`.
+void take_numbers(const char* key, std::vector<int>& numbers, int stages, int& one) {
+  if (numbers.empty()) return;
+  if (static_cast<int>(numbers.size()) != stages) {
     refuse_mesh(
-        fmt::format("{} with mesh.stages = {}: give a number for each stage, or set "
+        fmt::format("{} = [{}] with mesh.stages = {}: give a number for each stage, or set "
                     "mesh.stages = {}",
-                    text, asked.stages, asked.uneven.size()));
+                    key, fmt::join(numbers, ", "), stages, numbers.size()));
   }
-  if (std::ranges::min(asked.uneven) == std::ranges::max(asked.uneven)) {
-    asked.replicas = asked.uneven.front();
-    asked.uneven.clear();
-  }
+  const auto [least, most] = std::ranges::minmax(numbers);
+  if (least != most) return;
+  one = most;
+  numbers.clear();
+}
+
+std::string tensor_text(const MeshShape& shape) {
+  return shape.parts.empty() ? fmt::format("mesh.tensor = {}", shape.tensor)
+                             : fmt::format("mesh.tensor = [{}]", fmt::join(shape.parts, ", "));
+}
+
+/// What replicas of their own number for each stage have to add up to; 0: no numbers would do.
+int numbers_for(const MeshShape& asked, int ranks) {
+  const bool divides = asked.parts.empty() && ranks % asked.tensor == 0;
+  return divides && ranks / asked.tensor >= asked.stages ? ranks / asked.tensor : 0;
+}
+
+MeshShape fit_uneven(const MeshShape& asked, int ranks) {
   if (asked.ranks() == ranks) return asked;
-  const int lines = ranks / asked.tensor;
-  const bool possible = ranks % asked.tensor == 0 && lines >= asked.stages;
-  refuse_mesh(
-      fmt::format("{} need{} {} workers, and this job has {}: start {}{}", text,
-                  asked.tensor > 1 ? fmt::format(" with mesh.tensor = {}", asked.tensor) : "",
-                  asked.ranks(), ranks, asked.ranks(),
-                  possible ? fmt::format(", or give numbers that add up to {}", lines) : ""));
+  const auto sum = numbers_for(asked, ranks);
+  refuse_mesh(fmt::format("mesh.replicas = [{}] need{} {} workers, and this job has {}: start {}{}",
+                          fmt::join(asked.uneven, ", "),
+                          asked.tensor > 1 ? " with " + tensor_text(asked) : std::string(),
+                          asked.ranks(), ranks, asked.ranks(),
+                          sum > 0 ? fmt::format(", or give numbers that add up to {}", sum) : ""));
 }
 
 }  // namespace
 
 int MeshShape::ranks() const noexcept {
-  return (even() ? stages * replicas : std::reduce(uneven.begin(), uneven.end())) * tensor;
+  return first_rank_of(*this, stages);
+}
+
+int MeshShape::pipeline_ranks() const noexcept {
+  if (even()) return stages;
+  return uneven.empty() ? stages * replicas : std::reduce(uneven.begin(), uneven.end());
 }
 
 MeshPlace place_of(const MeshShape& shape, int rank) {
-  const int line = rank / shape.tensor;
   int stage = 0;
-  while (stage + 1 < shape.stages && replicas_before(shape, stage + 1) <= line) ++stage;
-  return {stage, line - replicas_before(shape, stage), rank % shape.tensor};
+  while (stage + 1 < shape.stages && first_rank_of(shape, stage + 1) <= rank) ++stage;
+  const int within = rank - first_rank_of(shape, stage), parts = shape.tensor_of(stage);
+  return {stage, within / parts, within % parts};
 }
 
 int rank_at(const MeshShape& shape, const MeshPlace& place) {
-  return (replicas_before(shape, place.stage) + place.replica) * shape.tensor + place.tensor;
+  return first_rank_of(shape, place.stage) + place.replica * shape.tensor_of(place.stage) +
+         place.tensor;
+}
+
+bool parts_talk(const MeshShape& shape, const MeshPlace& one, const MeshPlace& other) {
+  const int fewer = std::min(shape.tensor_of(one.stage), shape.tensor_of(other.stage));
+  return one.tensor % fewer == other.tensor % fewer;
 }
 
 std::string name_of(const MeshShape& shape, int rank) {
@@ -87,25 +112,30 @@ std::string name_of(const MeshShape& shape, int rank) {
   if (shape.replicas_of(place.stage) > 1) {
     parts.push_back(fmt::format("replica {}", place.replica));
   }
-  if (shape.tensor > 1) parts.push_back(fmt::format("part {} of {}", place.tensor, shape.tensor));
+  const int of_replica = shape.tensor_of(place.stage);
+  if (of_replica > 1) parts.push_back(fmt::format("part {} of {}", place.tensor, of_replica));
   return parts.empty() ? fmt::format("rank {}", rank) : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 MeshShape fit_mesh(MeshShape asked, int ranks) {
-  if (!asked.even()) return fit_uneven(std::move(asked), ranks);
-  const auto [stages, replicas, tensor, uneven] = asked;
-  const int each = stages * tensor;
-  const MeshShape shape{stages, replicas > 0 ? replicas : ranks / each, tensor};
+  take_numbers("mesh.replicas", asked.uneven, asked.stages, asked.replicas);
+  take_numbers("mesh.tensor", asked.parts, asked.stages, asked.tensor);
+  if (!asked.parts.empty()) asked.tensor = std::ranges::max(asked.parts);
+  if (!asked.uneven.empty()) return fit_uneven(asked, ranks);
+  auto shape = asked;
+  shape.replicas = 1;
+  const int each = shape.ranks();
+  shape.replicas = asked.replicas > 0 ? asked.replicas : ranks / each;
   if (shape.replicas > 0 && shape.ranks() == ranks) return shape;
-  const auto counts = fmt::format("mesh.stages = {} and mesh.tensor = {}", stages, tensor);
-  if (replicas > 0) {
+  const auto counts = fmt::format("mesh.stages = {} and {}", asked.stages, tensor_text(asked));
+  if (asked.replicas > 0) {
     refuse_mesh(
         fmt::format("{} with mesh.replicas = {} are a mesh of {} ranks, and this job has "
                     "{}: start {} workers, or leave mesh.replicas out",
-                    counts, replicas, shape.ranks(), ranks, shape.ranks()));
+                    counts, asked.replicas, shape.ranks(), ranks, shape.ranks()));
   }
   const int fewer = ranks / each * each;
-  const auto more = stages > 1 && ranks > stages && tensor == 1
+  const auto more = asked.stages > 1 && numbers_for(asked, ranks) > asked.stages
                         ? "; or mesh.replicas with a number for each stage"
                         : "";
   refuse_mesh(fmt::format(
@@ -117,11 +147,11 @@ std::string picture(const MeshShape& shape, const std::vector<std::string>& unit
   std::string lines;
   for (int stage = 0; stage < shape.stages; ++stage) {
     std::vector<std::string> replicas;
+    const int parts = shape.tensor_of(stage);
     for (int replica = 0; replica < shape.replicas_of(stage); ++replica) {
       const int first = rank_at(shape, {stage, replica, 0});
-      replicas.push_back(shape.tensor == 1
-                             ? fmt::format("[rank {}]", first)
-                             : fmt::format("[ranks {}-{}]", first, first + shape.tensor - 1));
+      replicas.push_back(parts == 1 ? fmt::format("[rank {}]", first)
+                                    : fmt::format("[ranks {}-{}]", first, first + parts - 1));
     }
     lines += fmt::format("{}  stage {}  {}  {}", stage > 0 ? "\n" : "", stage,
                          fmt::join(replicas, " "), units[static_cast<std::size_t>(stage)]);
@@ -135,13 +165,11 @@ Mesh::Mesh(comm::Group world, const MeshShape& shape)
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("a mesh of {} ranks in a group of {}", shape_.ranks(), world_.size()));
   }
-  if (!shape_.even() && shape_.tensor > 1) {
-    refuse_mesh("stages with replicas of their own number have no tensors in parts");
-  }
   pipeline_ = make_pipeline();
   replicas_ = group_along(world_, shape_, &MeshPlace::replica,
                           [this](int stage) { return shape_.replicas_of(stage); });
-  tensor_ = group_along(world_, shape_, &MeshPlace::tensor, [this](int) { return shape_.tensor; });
+  tensor_ = group_along(world_, shape_, &MeshPlace::tensor,
+                        [this](int stage) { return shape_.tensor_of(stage); });
 }
 
 comm::Group Mesh::make_pipeline() {
@@ -154,12 +182,31 @@ comm::Group Mesh::make_pipeline() {
 }
 
 std::vector<int> Mesh::widths() const {
-  if (!shape_.even()) return shape_.uneven;
-  return std::vector<int>(static_cast<std::size_t>(shape_.stages), 1);
+  std::vector<int> widths(static_cast<std::size_t>(shape_.stages), 1);
+  for (int stage = 0; stage < shape_.stages && !shape_.even(); ++stage) {
+    widths[static_cast<std::size_t>(stage)] = shape_.replicas_of(stage);
+  }
+  return widths;
+}
+
+std::vector<int> Mesh::windows() const {
+  const auto all = widths();
+  return std::ranges::max(all) > 1 ? all : std::vector<int>();
 }
 
 int Mesh::peer(int stage, int replica) const {
-  return shape_.even() ? stage : rank_at(shape_, {stage, replica, 0});
+  if (shape_.even()) return stage;
+  return rank_at(shape_, {stage, replica, place_.tensor % shape_.tensor_of(stage)});
+}
+
+std::vector<int> Mesh::receivers(int stage, int replica) const {
+  if (shape_.even()) return {stage};
+  std::vector<int> ranks;
+  const int own_parts = shape_.tensor_of(place_.stage);
+  for (int part = place_.tensor; part < shape_.tensor_of(stage); part += own_parts) {
+    ranks.push_back(rank_at(shape_, {stage, replica, part}));
+  }
+  return ranks;
 }
 
 std::string Mesh::name_of_peer(int peer) const {

@@ -12,19 +12,28 @@ namespace bimetal::parallel {
 struct MeshShape {
   int stages = 1;
   int replicas = 1;  ///< of each stage; 0 where they have not equally many
-  int tensor = 1;
+  int tensor = 1;    ///< ranks of a replica; the most of any stage where they have not equally many
   std::vector<int> uneven = {};  ///< then the replicas of each stage; else empty
+  std::vector<int> parts = {};   ///< likewise the ranks of a replica of each stage
 
-  bool even() const noexcept { return uneven.empty(); }
+  /// Whether each replica has a pipeline of its own, a rank of each stage for every part of
+  /// tensors; else all ranks are one.
+  bool even() const noexcept { return uneven.empty() && parts.empty(); }
   int replicas_of(int stage) const {
-    return even() ? replicas : uneven[static_cast<std::size_t>(stage)];
+    return uneven.empty() ? replicas : uneven[static_cast<std::size_t>(stage)];
+  }
+  int tensor_of(int stage) const {
+    return parts.empty() ? tensor : parts[static_cast<std::size_t>(stage)];
   }
   int ranks() const noexcept;
-  /// Ranks that compute a part of the samples together. Where stages have equally many replicas
-  /// each replica has a pipeline of its own; else all ranks are one.
-  int pipeline_ranks() const noexcept { return even() ? stages : ranks() / tensor; }
+  /// Replicas of stages that compute a part of the samples together: those of a pipeline.
+  int pipeline_ranks() const noexcept;
   bool operator==(const MeshShape&) const = default;
 };
+
+/// By stage, of the ranks that have a replica's tensors in parts: how large these are, in
+/// proportion. None at all: tensors are whole on all stages.
+using PartWeights = std::vector<std::vector<double>>;
 
 /// A rank's place; each counts from 0.
 struct MeshPlace {
@@ -39,12 +48,16 @@ struct MeshPlace {
 MeshPlace place_of(const MeshShape& shape, int rank);
 int rank_at(const MeshShape& shape, const MeshPlace& place);
 
+/// Whether replicas of these two stages talk through these two of their ranks: part k of the stage
+/// with more of them with part k mod t of the one with t.
+bool parts_talk(const MeshShape& shape, const MeshPlace& one, const MeshPlace& other);
+
 /// "stage 1 of 3, replica 0": what there is one of is left out; "rank 2" where that is all.
 std::string name_of(const MeshShape& shape, int rank);
 
 /// The shape of `ranks` ranks that is asked for; `replicas` 0: as many as there are ranks for;
-/// `uneven` may have one number throughout. Error(InvalidArgument) for one that does not come to
-/// that many ranks, with what would.
+/// `uneven` and `parts` may have one number throughout. Error(InvalidArgument) for one that does
+/// not come to that many ranks, with what would.
 MeshShape fit_mesh(MeshShape asked, int ranks);
 
 /// A line per stage, for people: its ranks by replica, and `units`, what each stage has of the
@@ -65,13 +78,19 @@ class Mesh {
   /// All ranks.
   const comm::Group& world() const noexcept { return world_; }
   /// Whom this rank's micro-batches go through, for its part of tensors: the stages of this
-  /// replica, its rank in it being its stage; all ranks where the stages' replicas are uneven.
+  /// replica, its rank in it being its stage; all ranks where the shape is not even().
   const comm::Group& pipeline() const noexcept { return pipeline_; }
   /// How many replicas of each stage pipeline() has, and which of them this rank is.
   std::vector<int> widths() const;
+  /// The same as schedule::Shape has them: nothing where each stage has but one.
+  std::vector<int> windows() const;
   int own_replica() const noexcept { return shape_.even() ? 0 : place_.replica; }
-  /// Replica `replica` (below widths()) of stage `stage` as a rank of pipeline().
+  /// Of the ranks that are replica `replica` (below widths()) of stage `stage` the one that sends
+  /// to this rank what all of them have, as a rank of pipeline().
   int peer(int stage, int replica) const;
+  /// Those of them that this rank sends to: to each as its peer(), where another has more parts to
+  /// several, where it has fewer, to one or none.
+  std::vector<int> receivers(int stage, int replica) const;
   /// Those with the same parameters: its rank in it is its replica.
   const comm::Group& replicas() const noexcept { return replicas_; }
   /// Those with the other parts of this rank's tensors: its rank in it is its part.

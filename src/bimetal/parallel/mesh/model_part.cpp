@@ -13,12 +13,13 @@ namespace {
 using tensor::TensorModel;
 
 ModelPart part_with(const Mesh& mesh, const task::Model& whole,
-                    const std::vector<std::size_t>& begins, const std::optional<tensor::Cuts>& cuts,
+                    const std::vector<std::size_t>& begins, const StageCuts& of_stages,
                     std::chrono::milliseconds timeout, tensor::Between between,
                     TensorModel::Values values) {
-  const int stages = mesh.shape().stages;
-  ModelPart part{pipeline::make_stage(whole, begins, stages, mesh.place().stage), nullptr};
-  if (!cuts) return part;
+  const int stage = mesh.place().stage;
+  ModelPart part{pipeline::make_stage(whole, begins, mesh.shape().stages, stage), nullptr};
+  if (of_stages.empty() || !of_stages[static_cast<std::size_t>(stage)]) return part;
+  const auto& cuts = of_stages[static_cast<std::size_t>(stage)];
   part.tensor = std::make_shared<TensorModel>(
       part.stage.model, tensor::GroupRanks::make(mesh.tensor(), cuts->weights(), timeout), *cuts,
       between, values);
@@ -36,15 +37,23 @@ void give_memory(const std::vector<task::NamedTensor>& tensors) {
 
 }  // namespace
 
+StageCuts cuts_of_stages(const task::Model& whole, const PartWeights& weights) {
+  StageCuts cuts;
+  for (const auto& of_stage : weights) {
+    auto& own = cuts.emplace_back();
+    if (of_stage.size() > 1) own.emplace(whole, of_stage);
+  }
+  return cuts;
+}
+
 ModelPart take_part(const Mesh& mesh, const task::Model& whole,
-                    const std::vector<std::size_t>& begins, const std::optional<tensor::Cuts>& cuts,
+                    const std::vector<std::size_t>& begins, const StageCuts& cuts,
                     std::chrono::milliseconds timeout, tensor::Between between) {
   return part_with(mesh, whole, begins, cuts, timeout, between, TensorModel::Values::of_rank_0);
 }
 
 ModelPart take_hollow_part(const Mesh& mesh, const task::Model& whole,
-                           const std::vector<std::size_t>& begins,
-                           const std::optional<tensor::Cuts>& cuts,
+                           const std::vector<std::size_t>& begins, const StageCuts& cuts,
                            std::chrono::milliseconds timeout) {
   auto part = part_with(mesh, whole, begins, cuts, timeout, tensor::Between::whole,
                         TensorModel::Values::later);

@@ -24,20 +24,25 @@ struct ModelPart {
   }
 };
 
+/// By stage, how its tensors are cut; nothing of one, or of all, whose tensors stay whole.
+using StageCuts = std::vector<std::optional<tensor::Cuts>>;
+
+/// Of the model `whole` for stages with parts of these weights. Errors: those of tensor::Cuts.
+StageCuts cuts_of_stages(const task::Model& whole, const PartWeights& weights);
+
 /// This rank's part of `whole`, which is cut at `begins` into stages, and its tensors as `cuts` has
-/// it, where shape().tensor is above 1, `between` being what these ranks have of what is not cut.
+/// it for its stage, `between` being what its tensor ranks have of what is not cut.
 /// Handles on the same tensors, which become smaller where they are cut. Collective. Errors: those
 /// of TensorModel.
 ModelPart take_part(const Mesh& mesh, const task::Model& whole,
-                    const std::vector<std::size_t>& begins, const std::optional<tensor::Cuts>& cuts,
+                    const std::vector<std::size_t>& begins, const StageCuts& cuts,
                     std::chrono::milliseconds timeout,
                     tensor::Between between = tensor::Between::whole);
 
 /// The same of a model whose parameters are hollow (shard/flat_parameters.h), as their values come
 /// later, from elsewhere: the part's own get memory, with anything in it, and no others.
 ModelPart take_hollow_part(const Mesh& mesh, const task::Model& whole,
-                           const std::vector<std::size_t>& begins,
-                           const std::optional<tensor::Cuts>& cuts,
+                           const std::vector<std::size_t>& begins, const StageCuts& cuts,
                            std::chrono::milliseconds timeout);
 
 }  // namespace bimetal::parallel

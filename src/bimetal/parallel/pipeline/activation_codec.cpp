@@ -39,11 +39,11 @@ comm::Scheme scheme_between(const MeshShape& shape, const comm::Topology& topolo
                             int other, const ActivationCompression& compression) {
   if (compression.links == comm::CompressedLinks::all) return compression.scheme;
   auto from = place_of(shape, rank), to = place_of(shape, other);
-  for (int part = 0; part < shape.tensor; ++part) {
-    from.tensor = to.tensor = part;
+  for (from.tensor = 0; from.tensor < shape.tensor_of(from.stage); ++from.tensor) {
     const auto& together = topology.island_of(rank_at(shape, from));
-    if (std::ranges::find(together, rank_at(shape, to)) == together.end()) {
-      return compression.scheme;
+    for (to.tensor = 0; to.tensor < shape.tensor_of(to.stage); ++to.tensor) {
+      const bool near = std::ranges::find(together, rank_at(shape, to)) != together.end();
+      if (!near && parts_talk(shape, from, to)) return compression.scheme;
     }
   }
   return comm::Scheme::none;

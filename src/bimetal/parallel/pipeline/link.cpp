@@ -246,35 +246,40 @@ Incoming Link::expect_like(int peer, const MessageName& name, const task::Values
   return Incoming::State::waited_for(std::move(state));
 }
 
-void Link::send(int peer, const MessageName& name, const task::Values& values) {
-  auto description = std::make_shared<Description>(describe(values, scheme_of(peer)));
-  const auto hosts = prepared(peer, name, values);
-  send_description(peer, name, std::move(description));
-  send_prepared(peer, name, hosts);
+void Link::send(const Peers& peers, const MessageName& name, const task::Values& values) {
+  if (peers.empty()) return;
+  auto description =
+      std::make_shared<const Description>(describe(values, scheme_of(peers.front())));
+  const auto hosts = prepared(peers, name, values);
+  send_description(peers, name, std::move(description));
+  send_prepared(peers, name, hosts);
 }
 
-void Link::send_nothing(int peer, const MessageName& name) {
-  auto description = std::make_shared<Description>(describe_nothing());
-  send_description(peer, name, std::move(description));
+void Link::send_nothing(const Peers& peers, const MessageName& name) {
+  send_description(peers, name, std::make_shared<const Description>(describe_nothing()));
 }
 
-void Link::send_description(int peer, const MessageName& name,
-                            std::shared_ptr<Description> description) {
-  auto work = group_.send(comm::buffer(std::span(std::as_const(*description))), peer,
-                          tag_of(name, kDescription), Deadline::after(kPosted));
-  sent_.push_back({peer, keeping(std::move(work), std::move(description))});
+void Link::send_description(const Peers& peers, const MessageName& name,
+                            std::shared_ptr<const Description> description) {
+  for (const int peer : peers) {
+    auto work = group_.send(comm::buffer(std::span(*description)), peer, tag_of(name, kDescription),
+                            Deadline::after(kPosted));
+    sent_.push_back({peer, keeping(std::move(work), description)});
+  }
 }
 
-void Link::send_like(int peer, const MessageName& name, const task::Values& values) {
-  send_prepared(peer, name, prepared(peer, name, values));
+void Link::send_like(const Peers& peers, const MessageName& name, const task::Values& values) {
+  if (peers.empty()) return;
+  send_prepared(peers, name, prepared(peers, name, values));
 }
 
-void Link::send_zeros_like(int peer, const MessageName& name, const task::Values& like) {
+void Link::send_zeros_like(const Peers& peers, const MessageName& name, const task::Values& like) {
+  if (peers.empty()) return;
   std::vector<torch::Tensor> zeros(like.size());
   for (std::size_t i = 0; i < like.size(); ++i) {
     const auto& value = like[i];
     if (!value.defined()) continue;
-    const auto scheme = scheme_of_sent(scheme_of(peer), name, value, true);
+    const auto scheme = scheme_of_sent(scheme_of(peers.front()), name, value, true);
     if (scheme != comm::Scheme::none) {
       zeros[i] = room_for_code(scheme, value).zero_();
     } else if (value.is_cpu() && value.is_contiguous()) {
@@ -283,30 +288,33 @@ void Link::send_zeros_like(int peer, const MessageName& name, const task::Values
       zeros[i] = torch::zeros(value.sizes(), value.scalar_type());
     }
   }
-  send_prepared(peer, name, zeros);
+  send_prepared(peers, name, zeros);
 }
 
-std::vector<torch::Tensor> Link::prepared(int peer, const MessageName& name,
+std::vector<torch::Tensor> Link::prepared(const Peers& peers, const MessageName& name,
                                           const task::Values& values) {
   std::vector<torch::Tensor> hosts(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i].defined()) continue;
     hosts[i] = on_host(values[i]);
-    const auto scheme = scheme_of_sent(scheme_of(peer), name, hosts[i], values[i].requires_grad());
+    const auto scheme =
+        scheme_of_sent(scheme_of(peers.front()), name, hosts[i], values[i].requires_grad());
     if (scheme != comm::Scheme::none) hosts[i] = shortened(scheme, name, i, hosts[i]);
   }
   return hosts;
 }
 
-void Link::send_prepared(int peer, const MessageName& name,
+void Link::send_prepared(const Peers& peers, const MessageName& name,
                          const std::vector<torch::Tensor>& hosts) {
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const auto& host = hosts[i];
     if (!host.defined()) continue;
-    bytes_sent_ += static_cast<std::int64_t>(host.nbytes());
-    auto work = group_.send(tensor_buffer(host), peer, tag_of(name, static_cast<int>(i)),
-                            Deadline::after(kPosted));
-    sent_.push_back({peer, keeping(std::move(work), host)});
+    for (const int peer : peers) {
+      bytes_sent_ += static_cast<std::int64_t>(host.nbytes());
+      auto work = group_.send(tensor_buffer(host), peer, tag_of(name, static_cast<int>(i)),
+                              Deadline::after(kPosted));
+      sent_.push_back({peer, keeping(std::move(work), host)});
+    }
   }
 }
 

@@ -58,6 +58,8 @@ class Incoming {
 /// feedback. Use from one thread.
 class Link {
  public:
+  using Peers = std::vector<int>;  ///< ranks of mesh.pipeline()
+
   /// `timeout`: of each wait. Errors: schemes_of_peers()'s.
   Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout,
        const ActivationCompression& compression = {});
@@ -71,17 +73,18 @@ class Link {
   /// Asks for one without: `like` says what it will look like. Undefined ones are left out.
   Incoming expect_like(int peer, const MessageName& name, const task::Values& like);
 
-  /// Sends with a description, and returns at once. Error(Unsupported) for values that cannot be
-  /// described: of more tensors or dimensions than any model has between its units. This and
-  /// send_like() send all, or where there is no memory for it nothing.
-  void send(int peer, const MessageName& name, const task::Values& values);
+  /// Sends with a description to ranks of one replica, the same to each, and returns at once.
+  /// Error(Unsupported) for values that cannot be described: of more tensors or dimensions than any
+  /// model has between its units. This and send_like() send all, or where there is no memory for it
+  /// nothing.
+  void send(const Peers& peers, const MessageName& name, const task::Values& values);
   /// Instead: there are none, because something went wrong.
-  void send_nothing(int peer, const MessageName& name);
+  void send_nothing(const Peers& peers, const MessageName& name);
   /// Sends to who has called expect_like().
-  void send_like(int peer, const MessageName& name, const task::Values& values);
+  void send_like(const Peers& peers, const MessageName& name, const task::Values& values);
   /// The same in a step that will be dropped: zeros like `like`, which are written into it where
   /// that saves memory. What was lost so far stays for the next step.
-  void send_zeros_like(int peer, const MessageName& name, const task::Values& like);
+  void send_zeros_like(const Peers& peers, const MessageName& name, const task::Values& like);
 
   /// Waits for what has been sent. Errors: the fabric's, naming both stages; Timeout.
   void flush();
@@ -92,12 +95,14 @@ class Link {
  private:
   /// What is to come, before anything is asked for.
   std::shared_ptr<Incoming::State> await(int peer, const MessageName& name) const;
-  void send_description(int peer, const MessageName& name,
-                        std::shared_ptr<Description> description);
-  /// As they go over the link, in memory of the host; undefined ones are left out.
-  std::vector<torch::Tensor> prepared(int peer, const MessageName& name,
+  void send_description(const Peers& peers, const MessageName& name,
+                        std::shared_ptr<const Description> description);
+  /// As they go over the link, in memory of the host; undefined ones are left out. Shortened once,
+  /// whoever gets them: what is lost by that goes with the next ones.
+  std::vector<torch::Tensor> prepared(const Peers& peers, const MessageName& name,
                                       const task::Values& values);
-  void send_prepared(int peer, const MessageName& name, const std::vector<torch::Tensor>& hosts);
+  void send_prepared(const Peers& peers, const MessageName& name,
+                     const std::vector<torch::Tensor>& hosts);
   torch::Tensor shortened(comm::Scheme scheme, const MessageName& name, std::size_t value,
                           const torch::Tensor& host);
   comm::Scheme scheme_of(int peer) const { return schemes_[static_cast<std::size_t>(peer)]; }

@@ -7,18 +7,32 @@
 namespace bimetal::parallel::pipeline {
 namespace {
 
-/// What each rank gets of its stage's micro-batches; nothing where that goes by speed.
+/// Of each rank what it gets of its stage's micro-batches, with the other ranks of its replica;
+/// nothing where that goes by speed.
 std::vector<double> dealt_parts(const MeshShape& shape, std::span<const double> dealt) {
-  std::vector<double> whole(static_cast<std::size_t>(shape.stages));
-  const auto stage_of = [&](std::size_t rank) {
-    return static_cast<std::size_t>(place_of(shape, static_cast<int>(rank)).stage);
+  std::vector<double> whole(static_cast<std::size_t>(shape.stages)), replicas(dealt.size());
+  const auto place = [&](std::size_t rank) { return place_of(shape, static_cast<int>(rank)); };
+  const auto first = [&](std::size_t rank) {
+    return rank - static_cast<std::size_t>(place(rank).tensor);
   };
-  for (std::size_t rank = 0; rank < dealt.size(); ++rank) whole[stage_of(rank)] += dealt[rank];
+  for (std::size_t rank = 0; rank < dealt.size(); ++rank) {
+    whole[static_cast<std::size_t>(place(rank).stage)] += dealt[rank];
+    replicas[first(rank)] += dealt[rank];
+  }
   std::vector<double> parts;
   for (std::size_t rank = 0; rank < dealt.size(); ++rank) {
-    parts.push_back(dealt[rank] / std::max(1e-12, whole[stage_of(rank)]));
+    const auto of_stage = whole[static_cast<std::size_t>(place(rank).stage)];
+    parts.push_back(replicas[first(rank)] / std::max(1e-12, of_stage));
   }
   return parts;
+}
+
+/// Of a stage's tensors what one of its tensor ranks has.
+double part_of_tensors(const PartWeights& weights, const MeshPlace& place) {
+  if (weights.empty()) return 1;
+  const auto& of_stage = weights[static_cast<std::size_t>(place.stage)];
+  return of_stage[static_cast<std::size_t>(place.tensor)] /
+         std::reduce(of_stage.begin(), of_stage.end());
 }
 
 }  // namespace
@@ -26,24 +40,30 @@ std::vector<double> dealt_parts(const MeshShape& shape, std::span<const double> 
 std::vector<std::vector<double>> piece_seconds(const MeasuredUnits& measured,
                                                const MeshShape& shape, std::size_t pieces) {
   const auto& [all, units, parts, dealt, send] = measured;
-  const auto whole = std::reduce(parts.begin(), parts.end());
   const auto of_stage = shape.even() ? std::vector<double>() : dealt_parts(shape, dealt);
   const bool by_speed = !shape.even() && of_stage.empty();
   std::vector<std::vector<double>> seconds(pieces, std::vector<double>(units));
-  for (int rank = 0; rank < shape.ranks(); ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    const auto place = place_of(shape, rank);
-    const auto part = parts[static_cast<std::size_t>(place.tensor)] / whole;
-    const auto share = of_stage.empty() ? part : part * of_stage[at];
+  for (int first = 0; first < shape.ranks();) {
+    const auto place = place_of(shape, first);
+    const int behind = first + shape.tensor_of(place.stage);
+    std::vector<double> own(units);
+    for (int rank = first; rank < behind; ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      const auto share =
+          part_of_tensors(parts, place_of(shape, rank)) * (of_stage.empty() ? 1 : of_stage[at]);
+      for (std::size_t unit = 0; unit < units; ++unit) {
+        own[unit] = std::max(own[unit], share * all[at * units + unit]);
+      }
+    }
     for (auto piece = static_cast<std::size_t>(place.stage); piece < pieces;
          piece += static_cast<std::size_t>(shape.stages)) {
       for (std::size_t unit = 0; unit < units; ++unit) {
         auto& longest = seconds[piece][unit];
-        const auto own = share * all[at * units + unit];
-        longest = by_speed && longest > 0 ? 1 / (1 / longest + 1 / std::max(own, 1e-12))
-                                          : std::max(longest, own);
+        longest = by_speed && longest > 0 ? 1 / (1 / longest + 1 / std::max(own[unit], 1e-12))
+                                          : std::max(longest, own[unit]);
       }
     }
+    first = behind;
   }
   return seconds;
 }

@@ -12,7 +12,7 @@ namespace bimetal::parallel::pipeline {
 struct MeasuredUnits {
   std::vector<double> seconds;  ///< rank by rank, of each unit: forward and backward
   std::size_t units = 0;
-  std::vector<double> parts = {1};  ///< weights of the ranks that have tensors in parts
+  PartWeights parts = {};
   /// Weights of all ranks, by which those of an uneven stage get its micro-batches; empty: each as
   /// many as it is fast.
   std::vector<double> dealt = {};
@@ -21,8 +21,8 @@ struct MeasuredUnits {
 };
 
 /// By piece, of each unit: the seconds of the slowest of its stage's ranks, of which each computes
-/// its part of the tensors. Where stages have replicas of their own number, what a micro-batch
-/// takes of the stage's time while its replicas compute as many at a time.
+/// its part of the tensors. Where the shape is not even(), what a micro-batch takes of the stage's
+/// time while its replicas, each as slow as the slowest of its ranks, compute as many at a time.
 std::vector<std::vector<double>> piece_seconds(const MeasuredUnits& measured,
                                                const MeshShape& shape, std::size_t pieces);
 

@@ -95,7 +95,7 @@ Runner::Result Runner::run_forward(
       if (line_.ends(piece)) take(micro_batch, outputs);
     });
     if (line_.ends(piece)) continue;
-    const int next = route.peer(piece + 1, micro_batch);
+    const auto next = route.receivers(piece + 1, micro_batch);
     const MessageName name{step, true, piece, micro_batch};
     const bool sent = whole && try_forward(work, result, [&] { link_.send(next, name, outputs); });
     if (!sent) link_.send_nothing(next, name);

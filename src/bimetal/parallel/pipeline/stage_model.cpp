@@ -70,6 +70,7 @@ std::vector<Tied> tied_between(const task::Model& whole, const std::vector<std::
   for (const auto& [name, tensor] : whole.named_parameters()) {
     if (!tensor.requires_grad()) continue;
     Tied tied;
+    tied.name = name;
     for (int s = 0; s < stages; ++s) {
       if (has(parameters[static_cast<std::size_t>(s)], tensor)) tied.stages.push_back(s);
     }

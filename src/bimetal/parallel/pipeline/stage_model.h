@@ -10,10 +10,12 @@
 
 namespace bimetal::parallel::pipeline {
 
-/// A tensor that several stages have, as GPT-2's embedding and head: each has it whole.
+/// A tensor that several stages have, as GPT-2's embedding and head: each has it whole, or in the
+/// parts of its ranks.
 struct Tied {
   torch::Tensor tensor;     ///< undefined on stages that have not
   std::vector<int> stages;  ///< that have it, rising
+  std::string name = {};    ///< in the whole model
 };
 
 /// Tensors have the names that they have in the whole model: a tied one's first, on all stages.

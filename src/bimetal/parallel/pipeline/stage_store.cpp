@@ -16,12 +16,11 @@ namespace {
 
 /// Who has one of `stages`, as ranks of mesh.pipeline().
 std::vector<int> peers_of(const Mesh& mesh, const std::vector<int>& stages) {
-  const auto widths = mesh.widths();
+  if (mesh.shape().even()) return stages;
   std::vector<int> peers;
-  for (const int stage : stages) {
-    for (int replica = 0; replica < widths[static_cast<std::size_t>(stage)]; ++replica) {
-      peers.push_back(mesh.peer(stage, replica));
-    }
+  for (int rank = 0; rank < mesh.shape().ranks(); ++rank) {
+    const int stage = place_of(mesh.shape(), rank).stage;
+    if (std::ranges::find(stages, stage) != stages.end()) peers.push_back(rank);
   }
   return peers;
 }
@@ -30,8 +29,8 @@ std::vector<int> peers_of(const Mesh& mesh, const std::vector<int>& stages) {
 
 shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& tied) {
   shard::StagePasses passes;
-  for (const auto& [tensor, stages] : tied) {
-    if (tensor.defined()) passes.late.push_back(tensor);
+  for (const auto& one : tied) {
+    if (one.tensor.defined()) passes.late.push_back(one.tensor);
   }
   // Replicas of one number go through the same schedule, each by itself, and come to the same pass
   // at the same time; of others one may have to do with what another has yet to send.
@@ -40,17 +39,31 @@ shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& ti
 }
 
 StageStore::StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
-                       const std::vector<Tied>& tied, std::chrono::milliseconds timeout)
-    : mesh_(std::move(mesh)), own_(std::move(own)), timeout_(timeout) {
+                       const std::vector<Tied>& tied, std::chrono::milliseconds timeout,
+                       std::shared_ptr<const tensor::TensorModel> parts)
+    : mesh_(std::move(mesh)), own_(std::move(own)), parts_(std::move(parts)), timeout_(timeout) {
   auto pipeline = mesh_->pipeline();
   std::map<std::vector<int>, comm::Group> groups;
-  for (const auto& [tensor, stages] : tied) {
+  for (const auto& one : tied) {
     // Stages outside of it ask for the group, too, and get none.
-    const auto [place, fresh] = groups.try_emplace(stages);
-    if (fresh) place->second = pipeline.subgroup(peers_of(*mesh_, stages));
-    if (!tensor.defined()) continue;
-    shared_.push_back({tensor, place->second, mesh_->place().stage == stages.front()});
+    const auto [place, fresh] = groups.try_emplace(one.stages);
+    if (fresh) place->second = pipeline.subgroup(peers_of(*mesh_, one.stages));
+    if (one.tensor.defined()) shared_.push_back(shared_with(place->second, one));
   }
+}
+
+// A pipeline of one part of tensors has the same part of this one on all of its stages. Where all
+// ranks are a pipeline, whole gradients are summed: each rank gives its part, and of a tensor that
+// is not cut, or not on this stage, the first part's.
+StageStore::Shared StageStore::shared_with(comm::Group stages, const Tied& tied) const {
+  Shared shared{tied.tensor, std::move(stages), mesh_->place().stage == tied.stages.front()};
+  if (mesh_->shape().even()) return shared;
+  if (parts_ && parts_->cuts().has(tied.name)) {
+    shared.cut = tied.name;
+  } else {
+    shared.given = mesh_->place().tensor == 0;
+  }
+  return shared;
 }
 
 void StageStore::begin_step(std::int64_t weight, double scale) {
@@ -91,11 +104,23 @@ void StageStore::sum(Shared& shared, bool replicas_have_summed) const {
   auto& gradient = shared.tensor.mutable_grad();
   if (!gradient.defined()) gradient = torch::zeros_like(shared.tensor);
   const auto host = gradient.to(torch::kCPU).contiguous();
-  if (replicas_have_summed && !stands_for_stage()) host.zero_();
-  shared.stages.all_reduce(tensor_buffer(host), comm::ReduceOp::sum, Deadline::after(timeout_))
+  if (!shared.given || (replicas_have_summed && !stands_for_stage())) host.zero_();
+  const auto all = shared.cut.empty() ? host : whole_with(shared.cut, host);
+  shared.stages.all_reduce(tensor_buffer(all), comm::ReduceOp::sum, Deadline::after(timeout_))
       .wait();
+  if (!shared.cut.empty()) {
+    host.copy_(parts_->cuts().part(shared.cut, all, mesh_->place().tensor));
+  }
   if (!replicas_have_summed && !stands_for_stage()) host.zero_();
   if (!host.is_same(gradient)) gradient.copy_(host);
+}
+
+/// A whole gradient that has this rank's part of it, and 0 elsewhere.
+torch::Tensor StageStore::whole_with(const std::string& name, const torch::Tensor& part) const {
+  const auto& cuts = parts_->cuts();
+  auto whole = torch::zeros(cuts.sizes(name), part.options());
+  cuts.put(name, part, mesh_->place().tensor, whole);
+  return whole;
 }
 
 bool StageStore::counts(const torch::Tensor& parameter) const {

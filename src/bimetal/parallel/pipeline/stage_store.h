@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 
 namespace bimetal::parallel::pipeline {
 
@@ -21,10 +23,11 @@ shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& ti
 class StageStore final : public ParameterStore {
  public:
   /// `own`: among mesh.replicas(), which have the same gradients until they are reduced; in shards
-  /// it has passes_of_stage(). Tied tensors are those of make_stage(), each stage's part of the
-  /// same size. Collective over the mesh.
+  /// it has passes_of_stage(). Tied tensors are those of make_stage(); `parts`: where this stage's
+  /// tensors are in parts. Collective over the mesh.
   StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
-             const std::vector<Tied>& tied, std::chrono::milliseconds timeout);
+             const std::vector<Tied>& tied, std::chrono::milliseconds timeout,
+             std::shared_ptr<const tensor::TensorModel> parts = nullptr);
 
   void begin_step(std::int64_t weight, double scale = 1) override;
   void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
@@ -60,17 +63,22 @@ class StageStore final : public ParameterStore {
     torch::Tensor tensor;
     comm::Group stages;    ///< those that have it
     bool counted = false;  ///< here
+    std::string cut = {};  ///< its name, where whole ones are summed, and here is a part
+    bool given = true;     ///< from here; else another part's rank gives the same
   };
 
   /// Shards are of gradients that the stages have summed.
   bool sums_first() const noexcept { return own_->in_shards() && !shared_.empty(); }
   /// Of the replicas that sum with each other's stages one stands for all.
   bool stands_for_stage() const { return mesh_->own_replica() == 0; }
+  Shared shared_with(comm::Group stages, const Tied& tied) const;
   void sum_shared(bool replicas_have_summed);
   void sum(Shared& shared, bool replicas_have_summed) const;
+  torch::Tensor whole_with(const std::string& name, const torch::Tensor& part) const;
 
   std::shared_ptr<const Mesh> mesh_;
   std::shared_ptr<ParameterStore> own_;
+  std::shared_ptr<const tensor::TensorModel> parts_;
   std::vector<Shared> shared_;
   std::chrono::milliseconds timeout_;
   double waited_ = 0;

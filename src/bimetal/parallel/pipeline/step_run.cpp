@@ -192,13 +192,17 @@ void StepRun::compute_forward(const Action& action, Pass& pass) {
 void StepRun::hand_on(const Action& action, Pass& pass) {
   const int piece = line_.piece(action.chunk);
   if (line_.ends(piece)) return;
-  const int next = route_.peer(piece + 1, action.micro_batch);
+  const auto next = route_.receivers(piece + 1, action.micro_batch);
   const MessageName name{step_, true, piece, action.micro_batch};
-  if (!pass.whole || !attempt([&] { link_.send(next, name, pass.outputs); })) {
-    return link_.send_nothing(next, name);
+  const bool sent = pass.whole && attempt([&] { link_.send(next, name, pass.outputs); });
+  if (!sent) link_.send_nothing(next, name);
+  const int back = route_.peer(piece + 1, action.micro_batch);
+  const MessageName gradients{step_, false, piece + 1, action.micro_batch};
+  if (route_.gradients_described(piece)) {
+    pass.gradients = link_.expect(back, gradients);
+  } else if (sent) {
+    pass.gradients = link_.expect_like(back, gradients, differentiable(pass.outputs));
   }
-  pass.gradients = link_.expect_like(next, {step_, false, piece + 1, action.micro_batch},
-                                     differentiable(pass.outputs));
 }
 
 void StepRun::backward(const Action& action, bool last) {
@@ -213,6 +217,7 @@ void StepRun::backward(const Action& action, bool last) {
     }
   } else if (pass.gradients) {
     const auto gradients = wait_for(action, pass.gradients);
+    if (!gradients) give_up();
     pass.whole = try_to(action, [&] {
       compute_backward(pass, *gradients, action.what == What::backward_input, last);
     });
@@ -237,13 +242,23 @@ void StepRun::compute_backward(Pass& pass, const task::Values& gradients, bool s
 }
 
 void StepRun::hand_back(const Action& action, const Pass& pass) {
-  if (!pass.received) return;
   const int piece = line_.piece(action.chunk);
-  const int before = route_.peer(piece - 1, action.micro_batch);
+  if (line_.begins(piece)) return;
+  const auto before = route_.receivers(piece - 1, action.micro_batch);
   const MessageName name{step_, false, piece, action.micro_batch};
+  const bool described = route_.gradients_described(piece - 1);
   const auto inputs = differentiable(pass.inputs);
-  if (attempt([&] { link_.send_like(before, name, gradients_of(inputs)); })) return;
-  link_.send_zeros_like(before, name, inputs);
+  const auto send = [&] {
+    const auto gradients = gradients_of(inputs);
+    if (described) return link_.send(before, name, gradients);
+    link_.send_like(before, name, gradients);
+  };
+  if (pass.received && attempt(send)) return;
+  if (described) {
+    link_.send_nothing(before, name);
+  } else if (pass.received) {
+    link_.send_zeros_like(before, name, inputs);
+  }
 }
 
 void StepRun::backward_weight(const Action& action, bool last) {

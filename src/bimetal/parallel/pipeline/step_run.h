@@ -25,10 +25,22 @@ struct Route {
   bool comes_by(int micro_batch) const {
     return deal.replica(line.stage, micro_batch) == mesh.own_replica();
   }
-  /// Who has piece `piece` for it, as a rank of mesh.pipeline().
+  /// Who sends what piece `piece` makes of it, as a rank of mesh.pipeline().
   int peer(int piece, int micro_batch) const {
     const int stage = line.stage_of(piece);
     return mesh.peer(stage, deal.replica(stage, micro_batch));
+  }
+  /// Whom to send what is for that piece.
+  std::vector<int> receivers(int piece, int micro_batch) const {
+    const int stage = line.stage_of(piece);
+    return mesh.receivers(stage, deal.replica(stage, micro_batch));
+  }
+  /// Whether gradients of what `piece` gives go with a description. Otherwise their receiver knows
+  /// what they look like, and whether there are any, by what it has sent itself. Of stages with
+  /// unlike numbers of parts one rank may get the gradients of what another has sent.
+  bool gradients_described(int piece) const {
+    const auto& shape = mesh.shape();
+    return shape.tensor_of(line.stage_of(piece)) != shape.tensor_of(line.stage_of(piece + 1));
   }
 };
 

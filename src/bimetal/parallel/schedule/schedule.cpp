@@ -140,7 +140,7 @@ void require_possible(Kind kind, const Shape& shape) {
   if (kind == Kind::interleaved && !shape.windows.empty()) {
     refuse(
         "schedule \"interleaved\" goes in rounds of as many micro-batches as there are stages, "
-        "which replicas of their own number for each stage do not keep: take \"1f1b\"");
+        "which several replicas of a stage in one pipeline do not keep: take \"1f1b\"");
   }
   if (kind == Kind::interleaved && micro_batches % stages != 0) {
     const int fewer = micro_batches / stages * stages;

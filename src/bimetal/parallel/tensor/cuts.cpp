@@ -106,4 +106,14 @@ torch::Tensor Cuts::part(const std::string& parameter, const torch::Tensor& whol
   return torch::cat(parts, dim);
 }
 
+void Cuts::put(const std::string& parameter, const torch::Tensor& part, int rank,
+               const torch::Tensor& whole) const {
+  const auto [dim, places] = this->places(parameter, rank);
+  std::int64_t here = 0;
+  for (const auto& [first, count] : places) {
+    whole.narrow(dim, first, count).copy_(part.narrow(dim, here, count));
+    here += count;
+  }
+}
+
 }  // namespace bimetal::parallel::tensor

@@ -35,6 +35,11 @@ class Cuts {
   /// where the parameter stays whole.
   torch::Tensor part(const std::string& parameter, const torch::Tensor& whole, int rank) const;
 
+  /// The opposite, of a parameter that is cut: writes rank `rank`'s `part` to its places in
+  /// `whole`.
+  void put(const std::string& parameter, const torch::Tensor& part, int rank,
+           const torch::Tensor& whole) const;
+
   /// Of a parameter that is cut: where rank `rank`'s part lies in it, the whole's sizes, and the
   /// part's.
   PartPlaces places(const std::string& parameter, int rank) const;

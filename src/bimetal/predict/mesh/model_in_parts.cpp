@@ -51,7 +51,7 @@ std::vector<double> room_of_stages(const parallel::Mesh& mesh, const PartOptions
     auto least = std::numeric_limits<double>::infinity();
     for (int replica = 0; replica < shape.replicas_of(stage); ++replica) {
       double room = 0;
-      for (int part = 0; part < shape.tensor; ++part) {
+      for (int part = 0; part < shape.tensor_of(stage); ++part) {
         room += free[static_cast<std::size_t>(rank_at(shape, {stage, replica, part}))];
       }
       least = std::min(least, room);
@@ -89,8 +89,7 @@ CutModel cut_hollow(const task::Model& whole, const parallel::Mesh& mesh,
                     const PartOptions& options) {
   const auto& shape = mesh.shape();
   const auto begins = begins_in(whole, mesh, options);
-  std::optional<parallel::tensor::Cuts> cuts;
-  if (shape.tensor > 1) cuts.emplace(whole, options.tensor_weights);
+  const auto cuts = parallel::cuts_of_stages(whole, options.tensor_weights);
   std::vector<std::string> units;
   for (int stage = 0; stage < shape.stages; ++stage) {
     units.push_back(parallel::pipeline::describe_units(whole, begins, shape.stages, stage));

@@ -22,7 +22,7 @@ struct PartOptions {
   /// Units that stages but the first begin with. Empty: of each stage's parameters as much as its
   /// ranks' devices have room for, in proportion.
   std::vector<std::int64_t> cuts = {};
-  std::vector<double> tensor_weights = {};  ///< of the parts of tensors, where these are several
+  parallel::PartWeights tensor_weights = {};
   torch::Device device{torch::kCPU};
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };

@@ -123,6 +123,7 @@ bool may_have_parts(job::JobConfig job, const job::WorkerSpec& worker) {
   job.mesh.stage_replicas.clear();
   job.mesh.cuts.clear();
   job.mesh.tensor = 2;
+  job.mesh.stage_tensor.clear();
   job.mesh.tensor_parts = "equal";
   job.compression.activations = "none";
   return job::is_possible(job, {&worker, 1});

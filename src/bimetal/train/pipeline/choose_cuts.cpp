@@ -99,11 +99,12 @@ std::vector<double> dealt_by(const job::ParallelConfig& parallel,
   return parallel.weights.size() == ranks ? parallel.weights : std::vector<double>();
 }
 
-/// Of what units give, as ranks with `parts` of the tensors send it: whole, or of each sequence
-/// their part.
+/// Of what units give, as ranks with `weights` of the tensors send it: whole, or of each sequence
+/// their part, which then is the same on all stages.
 CutBytes sent_in_parts(CutBytes bytes, const job::MeshConfig& mesh,
-                       const std::vector<double>& parts) {
+                       const parallel::PartWeights& weights) {
   if (!mesh.sequence_parallel) return bytes;
+  const auto& parts = weights.front();
   const double largest = std::ranges::max(parts) / std::reduce(parts.begin(), parts.end());
   for (auto* const figures : {&bytes.forward, &bytes.backward}) {
     for (auto& figure : *figures) figure *= largest;
@@ -191,14 +192,15 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
   group.barrier().wait();
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
   const bool given = !job.mesh.cuts.empty() || pieces > units;
-  const bool deals = !shape.even() && job.parallel.balance == balance::Policy::Auto;
+  const bool deals = !shape.even() && shape.pipeline_ranks() > shape.stages &&
+                     job.parallel.balance == balance::Policy::Auto;
   const bool by_speed = deals || (shape.tensor > 1 && job.mesh.tensor_parts == "speed");
   Measured all;
   if (!given || by_speed) {
     observer.on_phase("measuring units");
     all = measure_all(group, units, task, probe);
   }
-  ChosenCuts chosen{.begins = {}, .parts = part_weights(job.mesh, rates_of(all, units))};
+  ChosenCuts chosen{.begins = {}, .parts = part_weights(job.mesh, shape, rates_of(all, units))};
   if (given) {
     chosen.begins = begins_of(job.mesh.cuts, pieces, units);
     if (needs && needs->may_recompute()) chosen.recompute = needs->must_recompute(chosen.begins);

@@ -17,7 +17,7 @@ namespace bimetal::train {
 
 struct ChosenCuts {
   std::vector<std::size_t> begins;  ///< unit that each piece begins with
-  std::vector<double> parts = {};   ///< weights of the ranks that have its tensors in parts
+  parallel::PartWeights parts = {};
   /// Of each rank, samples a second that it does of its stage; empty where that was not measured.
   std::vector<double> speeds = {};
   std::vector<bool> recompute = {};  ///< by stage; empty: nobody was asked

@@ -10,7 +10,7 @@ namespace {
 /// with replicas of their own number some time from each to each.
 bool is_way(const parallel::MeshShape& shape, const parallel::MeshPlace& from,
             const parallel::MeshPlace& to) {
-  return from.tensor == to.tensor && (!shape.even() || from.replica == to.replica);
+  return parts_talk(shape, from, to) && (!shape.even() || from.replica == to.replica);
 }
 
 double slowest_of(const std::vector<plan::LinkSpeed>& links, double bytes) {

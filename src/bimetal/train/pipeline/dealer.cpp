@@ -40,18 +40,32 @@ Dealer::Dealer(std::shared_ptr<const parallel::Mesh> mesh, const std::vector<dou
   if (shape.even()) return;
   if (!speeds.empty() && speeds.size() != static_cast<std::size_t>(shape.ranks())) {
     throw Error(ErrorCode::InvalidArgument,
-                fmt::format("parallel.balance has {} weights: where the stages have replicas of "
-                            "their own number, give one for each of the {} workers",
+                fmt::format("parallel.balance has {} weights: where the stages have replicas or "
+                            "parts of their own number, give one for each of the {} workers",
                             speeds.size(), shape.ranks()));
   }
   // Of what is measured 0 is what is not known, of weights it is nothing.
   const bool weights = !learns && !speeds.empty();
   const double without = weights ? parallel::schedule::kNeverSeconds : 0;
-  for (int rank = 0; rank < shape.ranks(); ++rank) {
-    const auto speed = speeds.empty() ? 0.0 : speeds[static_cast<std::size_t>(rank)];
-    seconds_of(rank) = speed > 0 ? 1 / speed : without;
+  for (const int first : first_ranks()) {
+    const auto parts = shape.tensor_of(parallel::place_of(shape, first).stage);
+    double speed = 0;
+    for (int part = 0; part < parts && !speeds.empty(); ++part) {
+      speed += speeds[static_cast<std::size_t>(first + part)];
+    }
+    seconds_of(first) = speed > 0 ? 1 / speed : without;
   }
   if (weights) require_weights();
+}
+
+/// Of each replica.
+std::vector<int> Dealer::first_ranks() const {
+  const auto& shape = mesh_->shape();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    if (parallel::place_of(shape, rank).tensor == 0) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 double& Dealer::seconds_of(int rank) {
@@ -65,7 +79,7 @@ void Dealer::require_weights() const {
     const auto& of_stage = seconds_[static_cast<std::size_t>(stage)];
     if (std::ranges::min(of_stage) < parallel::schedule::kNeverSeconds) continue;
     const int first = parallel::rank_at(shape, {stage, 0, 0});
-    const int last = first + shape.replicas_of(stage) * shape.tensor - 1;
+    const int last = first + shape.replicas_of(stage) * shape.tensor_of(stage) - 1;
     const auto ranks = first == last ? fmt::format("rank {}", first)
                                      : fmt::format("one of ranks {} to {}", first, last);
     throw Error(ErrorCode::InvalidArgument,
@@ -91,14 +105,19 @@ parallel::schedule::Deal Dealer::deal(std::span<const std::int64_t> samples) {
 
 void Dealer::learn(std::span<const progress::RankFigures> figures) {
   trials_.resize(dealt_.size());
-  for (std::size_t rank = 0; rank < dealt_.size(); ++rank) {
-    const auto taken = figures[rank].compute_seconds;
-    if (dealt_[rank] > 0 && taken > 0) {
-      learn_of(static_cast<int>(rank), taken / static_cast<double>(dealt_[rank]));
+  if (dealt_.empty()) return;
+  const auto firsts = first_ranks();
+  for (const int first : firsts) {
+    const auto dealt = dealt_[static_cast<std::size_t>(first)];
+    const auto stage = parallel::place_of(mesh_->shape(), first).stage;
+    double taken = 0;
+    for (int part = 0; part < mesh_->shape().tensor_of(stage); ++part) {
+      taken = std::max(taken, figures[static_cast<std::size_t>(first + part)].compute_seconds);
     }
+    if (dealt > 0 && taken > 0) learn_of(first, taken / static_cast<double>(dealt));
   }
-  for (std::size_t rank = 0; rank < dealt_.size(); ++rank) {
-    if (dealt_[rank] == 0) doubt(static_cast<int>(rank));
+  for (const int first : firsts) {
+    if (dealt_[static_cast<std::size_t>(first)] == 0) doubt(first);
   }
 }
 

@@ -12,7 +12,9 @@
 
 namespace bimetal::train {
 
-/// Use from one thread. The same on every rank, as long as all are told the same.
+/// Use from one thread. The same on every rank, as long as all are told the same. The ranks of a
+/// replica compute its micro-batches together, each its part of the tensors: their speeds add up,
+/// and they have taken what the slowest of them has.
 class Dealer {
  public:
   /// `speeds`: as StageOptions has them. Error(InvalidArgument) unless there are none, or one for
@@ -35,6 +37,7 @@ class Dealer {
     int in_vain = 0;    ///< trials behind which it got nothing again
   };
 
+  std::vector<int> first_ranks() const;
   double& seconds_of(int rank);
   void require_weights() const;
   void learn_of(int rank, double seen);
@@ -44,7 +47,7 @@ class Dealer {
   parallel::schedule::ReplicaSeconds seconds_;  ///< of a sample; of ranks of mesh.pipeline()
   bool learns_;
   std::vector<std::int64_t> dealt_;  ///< samples by rank
-  std::vector<Trial> trials_;        ///< by rank
+  std::vector<Trial> trials_;        ///< by rank; each replica's first speaks for all of its ranks
 };
 
 }  // namespace bimetal::train

@@ -18,8 +18,9 @@ Lanes::Lanes(const parallel::MeshShape& shape, int rank) : shape_(shape), rank_(
 std::int64_t Lanes::counted(std::int64_t weight) const {
   const auto place = parallel::place_of(shape_, rank_);
   if (!shape_.even()) {
-    return even_part(even_part(weight, place.stage, shape_.stages), place.replica,
-                     shape_.replicas_of(place.stage));
+    const int parts = shape_.tensor_of(place.stage);
+    return even_part(even_part(weight, place.stage, shape_.stages),
+                     place.replica * parts + place.tensor, shape_.replicas_of(place.stage) * parts);
   }
   return even_part(weight, place.stage * shape_.tensor + place.tensor, ranks() / count());
 }

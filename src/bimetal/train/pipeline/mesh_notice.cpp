@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "bimetal/parallel/pipeline/stage_model.h"
 
@@ -40,26 +41,29 @@ std::string counts_of(const task::Model& model, const std::optional<Cuts>& cuts)
 
 std::string notice_of(const parallel::MeshShape& shape, const task::Model& whole,
                       const std::vector<std::size_t>& begins, const job::MeshConfig& mesh,
-                      const std::optional<Cuts>& cuts) {
+                      const parallel::StageCuts& cuts) {
+  const auto& first = cuts.front();
   std::string parts;
-  if (cuts) {
-    parts = fmt::format("in parts on {} ranks{}, by weights of {:.3g}", cuts->ranks(),
+  if (!shape.parts.empty()) {
+    parts = fmt::format(", their tensors in parts on {} ranks", fmt::join(shape.parts, ", "));
+  } else if (first) {
+    parts = fmt::format("in parts on {} ranks{}, by weights of {:.3g}", first->ranks(),
                         mesh.sequence_parallel ? ", as are the sequences between them" : "",
-                        fmt::join(cuts->weights(), " : "));
+                        fmt::join(first->weights(), " : "));
+    if (shape.stages > 1) parts = ", the tensors of each " + parts;
   }
   if (shape.stages == 1) {
-    return fmt::format("the tensors of a replica are {}: {}", parts, counts_of(whole, cuts));
+    return fmt::format("the tensors of a replica are {}: {}", parts, counts_of(whole, first));
   }
   std::vector<std::string> stages;
   for (int stage = 0; stage < shape.stages; ++stage) {
     const auto made = parallel::pipeline::make_stage(whole, begins, shape.stages, stage);
     stages.push_back(fmt::format(
         "{}, {}", parallel::pipeline::describe_units(whole, begins, shape.stages, stage),
-        counts_of(made.model, cuts)));
+        counts_of(made.model, cuts[static_cast<std::size_t>(stage)])));
   }
   return fmt::format("the model in {} stages, schedule \"{}\"{}:\n{}", shape.stages, mesh.schedule,
-                     cuts ? ", the tensors of each " + parts : "",
-                     parallel::picture(shape, stages));
+                     parts, parallel::picture(shape, stages));
 }
 
 }  // namespace bimetal::train

@@ -119,11 +119,10 @@ StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const paralle
       dealer_(mesh_, options_.speeds, options_.learns_speeds),
       segments_(segments_of(stage_, options_.recompute)),
       runner_(*mesh_, runner_options(options_, any_recomputed(segments_))) {
-  parallel::schedule::require_possible(
-      options_.schedule, {.stages = mesh_->shape().stages,
-                          .micro_batches = micro_batches(1),
-                          .chunks = options_.chunks,
-                          .windows = mesh_->shape().even() ? std::vector<int>() : mesh_->widths()});
+  parallel::schedule::require_possible(options_.schedule, {.stages = mesh_->shape().stages,
+                                                           .micro_batches = micro_batches(1),
+                                                           .chunks = options_.chunks,
+                                                           .windows = mesh_->windows()});
 }
 
 int StageCompute::micro_batches(std::int64_t samples) const {

@@ -66,11 +66,10 @@ MicroBatches micro_batches_of_step(const job::JobConfig& job, const parallel::Me
   const auto samples = samples_of_pipeline(shape, job.train.global_batch);
   const MicroBatches step{
       samples, micro_batches_of(options, shape, agreed_limit(mesh, task, options), samples)};
-  parallel::schedule::require_possible(
-      options.schedule, {.stages = shape.stages,
-                         .micro_batches = step.count,
-                         .chunks = options.chunks,
-                         .windows = shape.even() ? std::vector<int>() : mesh.widths()});
+  parallel::schedule::require_possible(options.schedule, {.stages = shape.stages,
+                                                          .micro_batches = step.count,
+                                                          .chunks = options.chunks,
+                                                          .windows = mesh.windows()});
   require_samples(job, shape, step);
   return step;
 }
@@ -125,6 +124,7 @@ std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::
                               .replicas = shape.replicas,
                               .uneven = {shape.uneven.begin(), shape.uneven.end()},
                               .tensor = shape.tensor,
+                              .parts = {shape.parts.begin(), shape.parts.end()},
                               .schedule = mesh.schedule,
                               .begins = {plan.cuts.begins.begin(), plan.cuts.begins.end()}};
 }

@@ -1,6 +1,7 @@
 #include "bimetal/train/tensor/replicas.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,12 +11,62 @@
 #include "bimetal/train/choose_precision.h"
 
 namespace bimetal::train {
+namespace {
+
+[[noreturn]] void refuse_weights(const job::MeshConfig& mesh, const parallel::MeshShape& shape,
+                                 int stage) {
+  const auto count = mesh.tensor_weights.size();
+  if (shape.parts.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("mesh.tensor_weights has {} weights for mesh.tensor = {} ranks: give "
+                            "one for each",
+                            count, shape.tensor));
+  }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("mesh.tensor_weights has {} weights, and stage {} of {} has {} ranks "
+                          "(mesh.tensor = [{}]): weights are for stages with equally many, beside "
+                          "such with one; take \"equal\" or \"speed\"",
+                          count, stage, shape.stages, shape.tensor_of(stage),
+                          fmt::join(shape.parts, ", ")));
+}
+
+/// What the ranks with each part of stage `stage` do together. Parts are alike in all replicas,
+/// whose gradients are summed, and, where stages have equally many, on all of these, of which
+/// several may have a tensor in common.
+std::vector<double> speeds_of_parts(const parallel::MeshShape& shape, int stage,
+                                    std::span<const double> alone) {
+  std::vector<double> speeds(static_cast<std::size_t>(shape.tensor_of(stage)), 0.0);
+  for (std::size_t rank = 0; rank < alone.size(); ++rank) {
+    const auto place = parallel::place_of(shape, static_cast<int>(rank));
+    if (!shape.parts.empty() && place.stage != stage) continue;
+    speeds[static_cast<std::size_t>(place.tensor)] += alone[rank];
+  }
+  return speeds;
+}
+
+std::vector<double> weights_of_stage(const job::MeshConfig& mesh, const parallel::MeshShape& shape,
+                                     int stage, std::span<const double> alone) {
+  const auto parts = static_cast<std::size_t>(shape.tensor_of(stage));
+  const bool one_of_several = parts == 1 && shape.tensor > 1;
+  if (!mesh.tensor_weights.empty() && !one_of_several) {
+    if (mesh.tensor_weights.size() != parts) refuse_weights(mesh, shape, stage);
+    return mesh.tensor_weights;
+  }
+  std::vector<double> weights(parts, 1.0);
+  if (mesh.tensor_parts != "speed") return weights;
+  auto speeds = speeds_of_parts(shape, stage, alone);
+  const bool known = std::ranges::all_of(speeds, [](double speed) { return speed > 0; });
+  return known ? speeds : weights;
+}
+
+}  // namespace
 
 parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks) {
   return parallel::fit_mesh({.stages = static_cast<int>(mesh.stages),
                              .replicas = static_cast<int>(mesh.replicas),
                              .tensor = static_cast<int>(mesh.tensor),
-                             .uneven = {mesh.stage_replicas.begin(), mesh.stage_replicas.end()}},
+                             .uneven = {mesh.stage_replicas.begin(), mesh.stage_replicas.end()},
+                             .parts = {mesh.stage_tensor.begin(), mesh.stage_tensor.end()}},
                             ranks);
 }
 
@@ -80,23 +131,13 @@ std::vector<progress::WorkerPlace> Replicas::places(const progress::WorkerPlace&
   return places;
 }
 
-std::vector<double> part_weights(const job::MeshConfig& mesh, std::span<const double> alone) {
-  const auto parts = static_cast<std::size_t>(mesh.tensor);
-  if (!mesh.tensor_weights.empty()) {
-    if (mesh.tensor_weights.size() == parts) return mesh.tensor_weights;
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("mesh.tensor_weights has {} weights for mesh.tensor = {} ranks: give "
-                            "one for each",
-                            mesh.tensor_weights.size(), parts));
+parallel::PartWeights part_weights(const job::MeshConfig& mesh, const parallel::MeshShape& shape,
+                                   std::span<const double> alone) {
+  parallel::PartWeights weights;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    weights.push_back(weights_of_stage(mesh, shape, stage, alone));
   }
-  std::vector<double> weights(parts, 1.0);
-  if (mesh.tensor_parts != "speed") return weights;
-  // Parts are alike in all replicas, whose gradients are summed, and in all stages, of which
-  // several may have a tensor in common. Those with one part are so many ranks apart.
-  std::vector<double> speeds(parts, 0.0);
-  for (std::size_t rank = 0; rank < alone.size(); ++rank) speeds[rank % parts] += alone[rank];
-  const bool known = std::ranges::all_of(speeds, [](double speed) { return speed > 0; });
-  return known ? speeds : weights;
+  return weights;
 }
 
 std::optional<std::string> Replicas::advice(std::span<const double> alone, double rate) const {

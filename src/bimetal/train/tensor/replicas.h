@@ -57,9 +57,11 @@ class Replicas {
   std::shared_ptr<const parallel::Mesh> mesh_;  ///< of parts alone
 };
 
-/// How large the parts of tensors are to be: mesh.tensor_weights. `alone`: what each rank does, any
-/// unit; 0 where that is not known. Error(InvalidArgument) unless there is one for each part.
-std::vector<double> part_weights(const job::MeshConfig& mesh, std::span<const double> alone);
+/// How large the parts of tensors are to be: mesh.tensor_weights; the same on all stages, if these
+/// have equally many. `alone`: what each rank of `shape` does, any unit; 0 where that is not known.
+/// Error(InvalidArgument) unless there is one for each part of a stage that has several.
+parallel::PartWeights part_weights(const job::MeshConfig& mesh, const parallel::MeshShape& shape,
+                                   std::span<const double> alone);
 
 /// Error(Unsupported), on every rank, unless those of a `mesh` with tensors in parts compute in one
 /// precision: they add up what they compute. Collective.

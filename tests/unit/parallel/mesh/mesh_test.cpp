@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/mesh/named_error.h"
 #include "support/thread_ranks.h"
@@ -43,6 +45,22 @@ TEST(Mesh, StagesMayHaveReplicasOfTheirOwnNumber) {
   EXPECT_EQ(name_of(shape, 2), "stage 1 of 3, replica 1");
   EXPECT_EQ(picture(shape, {"a", "b", "c"}),
             "  stage 0  [rank 0]  a\n  stage 1  [rank 1] [rank 2]  b\n  stage 2  [rank 3]  c");
+}
+
+TEST(Mesh, StagesMayHavePartsOfTheirOwnNumber) {
+  const MeshShape shape{.stages = 3, .replicas = 2, .tensor = 3, .parts = {1, 3, 2}};
+  EXPECT_EQ(shape.ranks(), 12);
+  EXPECT_EQ(shape.pipeline_ranks(), 6);
+  EXPECT_FALSE(shape.even());
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    EXPECT_EQ(rank_at(shape, place_of(shape, rank)), rank);
+  }
+  EXPECT_EQ(place_of(shape, 7), (MeshPlace{1, 1, 2}));
+  EXPECT_EQ(name_of(shape, 1), "stage 0 of 3, replica 1");
+  EXPECT_EQ(name_of(shape, 11), "stage 2 of 3, replica 1, part 1 of 2");
+  EXPECT_EQ(picture(shape, {"a", "b", "c"}),
+            "  stage 0  [rank 0] [rank 1]  a\n  stage 1  [ranks 2-4] [ranks 5-7]  b\n"
+            "  stage 2  [ranks 8-9] [ranks 10-11]  c");
 }
 
 TEST(Mesh, RanksHaveNamesThatPeopleUnderstand) {
@@ -87,6 +105,47 @@ TEST(Mesh, SaysWhatWouldFitOfUnevenReplicas) {
   EXPECT_THAT(misfit(uneven, 1), Not(HasSubstr("add up"))) << "two stages want two";
   const MeshShape parts{.stages = 2, .replicas = 0, .tensor = 2, .uneven = {1, 2}};
   EXPECT_THAT(misfit(parts, 5), Not(HasSubstr("add up"))) << "no number comes to 5 workers";
+}
+
+TEST(Mesh, SaysWhatWouldFitOfUnevenParts) {
+  const MeshShape asked{.stages = 2, .replicas = 0, .parts = {1, 2}};
+  EXPECT_EQ(fit_mesh(asked, 6),
+            (MeshShape{.stages = 2, .replicas = 2, .tensor = 2, .parts = {1, 2}}));
+  EXPECT_EQ(fit_mesh({.stages = 2, .replicas = 0, .parts = {2, 2}}, 4), (MeshShape{2, 1, 2}));
+  EXPECT_EQ(fit_mesh({.stages = 2, .uneven = {2, 1}, .parts = {1, 2}}, 4).ranks(), 4);
+  EXPECT_THAT(misfit(asked, 4), HasSubstr("mesh.stages = 2 and mesh.tensor = [1, 2] need workers "
+                                          "in multiples of 3, and this job has 4: 3 or 6 would"));
+  EXPECT_THAT(misfit({.stages = 2, .replicas = 2, .parts = {1, 2}}, 3),
+              HasSubstr("start 6 workers, or leave mesh.replicas out"));
+  EXPECT_THAT(misfit({.stages = 3, .replicas = 0, .parts = {1, 2}}, 3),
+              HasSubstr("mesh.tensor = [1, 2] with mesh.stages = 3: give a number for each stage"));
+  EXPECT_THAT(misfit({.stages = 2, .uneven = {2, 1}, .parts = {1, 2}}, 5),
+              HasSubstr("need with mesh.tensor = [1, 2] 4 workers, and this job has 5: start 4"));
+}
+
+/// Of each rank whom it hears from, and whom it tells, of the neighbouring stage.
+TEST(Mesh, PartsTalkToOneAnother) {
+  const MeshShape shape{.stages = 2, .tensor = 3, .parts = {2, 3}};
+  testing::run_ranks(shape.ranks(), [&](int rank, comm::Group group) {
+    const Mesh mesh(group, shape);
+    EXPECT_EQ(mesh.pipeline().size(), 5);
+    EXPECT_EQ(mesh.tensor().size(), rank < 2 ? 2 : 3);
+    EXPECT_EQ(mesh.tensor().rank(), mesh.place().tensor);
+    EXPECT_EQ(mesh.replicas().size(), 1);
+    EXPECT_TRUE(mesh.windows().empty());
+    const std::vector<int> from = {2, 3, 0, 1, 0};
+    const std::vector<std::vector<int>> to = {{2, 4}, {3}, {0}, {1}, {}};
+    const int other = 1 - mesh.place().stage;
+    EXPECT_EQ(mesh.peer(other, 0), from[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(mesh.receivers(other, 0), to[static_cast<std::size_t>(rank)]);
+    for (int peer = 0; peer < shape.ranks(); ++peer) {
+      const auto place = place_of(shape, peer);
+      if (place.stage != other) continue;
+      const auto& told = to[static_cast<std::size_t>(rank)];
+      const bool talks = std::ranges::find(told, peer) != told.end() || mesh.peer(other, 0) == peer;
+      EXPECT_EQ(parts_talk(shape, mesh.place(), place), talks);
+    }
+  });
 }
 
 TEST(Mesh, OfUnevenReplicasAllAreOnePipeline) {

@@ -57,7 +57,7 @@ std::pair<task::Values, std::int64_t> sent_through(Scheme scheme, const task::Va
     if (stage == 1) {
       result.first = *link.expect(0, name).wait();
     } else {
-      link.send(1, name, values);
+      link.send({1}, name, values);
       link.flush();
       result.second = link.bytes_sent();
     }
@@ -99,8 +99,8 @@ TEST(ActivationCompression, TakesEveryFloatingType) {
     const task::Values values = {activations(2).to(dtype).requires_grad_()};
     const auto got = sent_through(Scheme::int8, values).first.front();
     EXPECT_EQ(got.scalar_type(), dtype);
-    EXPECT_TRUE(torch::allclose(got.to(torch::kFloat32), values.front().to(torch::kFloat32), 0,
-                                0.05));
+    EXPECT_TRUE(
+        torch::allclose(got.to(torch::kFloat32), values.front().to(torch::kFloat32), 0, 0.05));
   }
 }
 
@@ -113,7 +113,7 @@ std::vector<torch::Tensor> received(Scheme scheme, double loss_factor,
       link.begin_step(loss_factor);
       const MessageName name{i < gradients.size() / 2 ? 1 : 2, false, 1, static_cast<int>(i)};
       if (stage == 1) {
-        link.send_like(0, name, {gradients[i]});
+        link.send_like({0}, name, {gradients[i]});
       } else {
         got.push_back(link.expect_like(1, name, {gradients[i]}).wait()->front());
         EXPECT_FALSE(got.back().requires_grad());
@@ -174,7 +174,7 @@ TEST(ActivationCompression, StagesThatDisagreeAreNamed) {
   std::string told;
   on_two_stages(by(Scheme::int8), by(Scheme::none), [&](int stage, Link& link) {
     const MessageName name{1, true, 0, 0};
-    if (stage == 0) return link.send(1, name, {activations(1).requires_grad_()});
+    if (stage == 0) return link.send({1}, name, {activations(1).requires_grad_()});
     try {
       link.expect(0, name).wait();
     } catch (const Error& error) {
@@ -199,6 +199,9 @@ TEST(ActivationCompression, LeavesAloneWhatStaysOnAHost) {
   EXPECT_EQ(scheme_between(parts, crossed, 0, 2, slow), Scheme::int8);
   EXPECT_EQ(scheme_between(parts, crossed, 1, 3, slow), Scheme::int8);
   EXPECT_EQ(scheme_between(parts, comm::Topology{{{0, 1, 2, 3}}}, 1, 3, slow), Scheme::none);
+  const MeshShape unlike{.stages = 2, .tensor = 2, .parts = {1, 2}};
+  EXPECT_EQ(scheme_between(unlike, comm::Topology{{{0, 1}, {2}}}, 0, 1, slow), Scheme::int8);
+  EXPECT_EQ(scheme_between(unlike, comm::Topology{{{0, 1, 2}}}, 0, 1, slow), Scheme::none);
 }
 
 TEST(ActivationCompression, KnowsNoSchemesThatLeaveElementsOut) {

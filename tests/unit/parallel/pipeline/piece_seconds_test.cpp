@@ -28,8 +28,21 @@ TEST(PieceSeconds, UnevenReplicasShareByWhatTheyAreDealt) {
 
 TEST(PieceSeconds, TensorRanksComputeTheirParts) {
   const MeshShape shape{.stages = 1, .replicas = 1, .tensor = 2};
-  const auto seconds = piece_seconds({.seconds = {6, 3}, .units = 1, .parts = {1, 2}}, shape, 1);
+  const auto seconds = piece_seconds({.seconds = {6, 3}, .units = 1, .parts = {{1, 2}}}, shape, 1);
   EXPECT_THAT(seconds[0][0], DoubleEq(2));
+}
+
+TEST(PieceSeconds, StagesHaveTheirOwnParts) {
+  const MeshShape shape{.stages = 2, .replicas = 2, .tensor = 2, .parts = {1, 2}};
+  const auto of_second = [&](const std::vector<double>& dealt) {
+    const MeasuredUnits measured{
+        .seconds = {8, 8, 6, 6, 2, 4}, .units = 1, .parts = {{1}, {1, 2}}, .dealt = dealt};
+    return piece_seconds(measured, shape, 2)[1][0];
+  };
+  // Replicas that take 4 and 8/3.
+  EXPECT_THAT(of_second({}), DoubleEq(1.6)) << "by speed: 1 / (1/4 + 3/8)";
+  EXPECT_THAT(of_second({1, 1, 1, 1, 1, 1}), DoubleEq(2));
+  EXPECT_THAT(of_second({1, 1, 1, 0, 2, 1}), DoubleEq(2)) << "three quarters of 8/3";
 }
 
 }  // namespace

@@ -52,11 +52,12 @@ TEST(Cuts, PartsMakeTheWholeWhereTheyLie) {
   const Cuts cuts(model, {1, 2, 1});
   const auto whole = model.units[0].parameters[0].tensor.detach();
   EXPECT_EQ(cuts.sizes("w"), whole.sizes().vec());
-  auto again = torch::zeros_like(whole);
+  auto again = torch::zeros_like(whole), put = torch::zeros_like(whole);
   for (int rank = 0; rank < 3; ++rank) {
     const auto part = cuts.part("w", whole, rank);
     EXPECT_EQ(part.sizes().vec(), cuts.part_sizes("w", rank));
     const auto [dim, places] = cuts.places("w", rank);
+    cuts.put("w", part, rank, put);
     ASSERT_EQ(places.size(), 3U);
     std::int64_t here = 0;
     for (const auto& [first, count] : places) {
@@ -65,6 +66,7 @@ TEST(Cuts, PartsMakeTheWholeWhereTheyLie) {
     }
   }
   EXPECT_TRUE(again.equal(whole));
+  EXPECT_TRUE(put.equal(whole));
 }
 
 TEST(Cuts, OtherTensorsStayWhole) {

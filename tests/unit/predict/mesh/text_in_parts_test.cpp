@@ -34,7 +34,7 @@ struct Written {
   std::string dtype;
   int stages;
   std::vector<std::int64_t> cuts;
-  std::vector<double> tensor = {};
+  parallel::PartWeights parts = {};
 };
 
 void PrintTo(const Written& shown, std::ostream* out) {
@@ -82,7 +82,9 @@ std::vector<std::int64_t> by_one(const task::Model& model) {
 }
 
 parallel::MeshShape shape_of(const Written& how) {
-  return {how.stages, 1, std::max<int>(1, static_cast<int>(how.tensor.size()))};
+  parallel::MeshShape shape{.stages = how.stages};
+  for (const auto& weights : how.parts) shape.parts.push_back(static_cast<int>(weights.size()));
+  return parallel::fit_mesh(shape, shape.ranks());
 }
 
 std::int64_t elements_in(const task::Model& model) {
@@ -98,7 +100,7 @@ void expect_written(const Written& how, const std::filesystem::path& run, const 
   testing::run_ranks(shape.ranks(), [&](int rank, comm::Group group) {
     const parallel::Mesh mesh(group, shape);
     auto model =
-        load_in_parts(mesh, run, {.cuts = how.cuts, .tensor_weights = how.tensor, .timeout = 60s});
+        load_in_parts(mesh, run, {.cuts = how.cuts, .tensor_weights = how.parts, .timeout = 60s});
     EXPECT_LT(elements_in(model.part.stage.model), elements_in(whole)) << "rank " << rank;
     EXPECT_THAT(model.picture, HasSubstr("stage 0"));
     const auto by = foretold_in_parts(mesh, std::move(model.part),
@@ -122,19 +124,22 @@ TEST_P(TextInParts, IsThatOfOneDevice) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cuts, TextInParts,
-    ::testing::Values(Written{"Gpt2EmbeddingAlone", "gpt2", true, "float64", 2, {1}},
-                      Written{"Gpt2HeadAlone", "gpt2", true, "float32", 2, {4}},
-                      Written{"Gpt2Three", "gpt2", true, "float64", 3, {1, 2}},
-                      Written{"Gpt2ThreeLate", "gpt2", true, "float32", 3, {3, 4}},
-                      Written{"Gpt2ByMemory", "gpt2", true, "float32", 2, {}},
-                      Written{"Gpt2Untied", "gpt2", false, "float64", 2, {3}},
-                      Written{"Gpt2EveryUnit", "gpt2", true, "float32", 5, {1, 2, 3, 4}},
-                      Written{"LlamaTwo", "llama", false, "float64", 2, {2}},
-                      Written{"LlamaTied", "llama", true, "float32", 3, {1, 4}},
-                      Written{"LlamaByMemory", "llama", false, "float64", 3, {}},
-                      Written{"Gpt2InParts", "gpt2", true, "float64", 1, {}, {2, 1}},
-                      Written{"Gpt2StagesInParts", "gpt2", true, "float64", 2, {1}, {1, 1}},
-                      Written{"LlamaStagesInParts", "llama", false, "float64", 2, {3}, {1, 1}}),
+    ::testing::Values(
+        Written{"Gpt2EmbeddingAlone", "gpt2", true, "float64", 2, {1}},
+        Written{"Gpt2HeadAlone", "gpt2", true, "float32", 2, {4}},
+        Written{"Gpt2Three", "gpt2", true, "float64", 3, {1, 2}},
+        Written{"Gpt2ThreeLate", "gpt2", true, "float32", 3, {3, 4}},
+        Written{"Gpt2ByMemory", "gpt2", true, "float32", 2, {}},
+        Written{"Gpt2Untied", "gpt2", false, "float64", 2, {3}},
+        Written{"Gpt2EveryUnit", "gpt2", true, "float32", 5, {1, 2, 3, 4}},
+        Written{"LlamaTwo", "llama", false, "float64", 2, {2}},
+        Written{"LlamaTied", "llama", true, "float32", 3, {1, 4}},
+        Written{"LlamaByMemory", "llama", false, "float64", 3, {}},
+        Written{"Gpt2InParts", "gpt2", true, "float64", 1, {}, {{2, 1}}},
+        Written{"Gpt2StagesInParts", "gpt2", true, "float64", 2, {1}, {{1, 1}, {1, 1}}},
+        Written{"LlamaStagesInParts", "llama", false, "float64", 2, {3}, {{1, 1}, {1, 1}}},
+        Written{"Gpt2SomeInParts", "gpt2", true, "float64", 3, {1, 3}, {{1, 1}, {1}, {2, 1}}},
+        Written{"LlamaSomeInParts", "llama", true, "float64", 2, {}, {{1}, {1, 1}}}),
     [](const auto& row) { return row.param.name; });
 
 TEST(TextInPartsOfHuggingFace, IsThatOfOneDevice) {
@@ -144,7 +149,7 @@ TEST(TextInPartsOfHuggingFace, IsThatOfOneDevice) {
     const test::TemporaryFolder folder;
     checkpoint::save_huggingface(whole, config, folder.path() / "theirs");
     for (const Written& how : {Written{"stages", family, true, "float32", 2, {2}},
-                               Written{"parts", family, true, "float32", 2, {1}, {1, 1}}}) {
+                               Written{"parts", family, true, "float32", 2, {1}, {{1}, {1, 1}}}}) {
       expect_written(how, folder.path() / "theirs", whole, by_one(whole));
     }
   }

@@ -31,6 +31,12 @@ TEST(CutLinks, ReplicasOfTheirOwnNumberSendToAll) {
               ElementsAre(ElementsAre(Pair(0, 1), Pair(0, 2))));
 }
 
+TEST(CutLinks, PartsOfTheirOwnNumberSendToWhoListens) {
+  const parallel::MeshShape shape{.stages = 3, .tensor = 2, .parts = {1, 2, 1}};
+  EXPECT_THAT(ways_of(shape, 3), ElementsAre(ElementsAre(Pair(0, 1), Pair(0, 2)),
+                                             ElementsAre(Pair(1, 3), Pair(2, 3))));
+}
+
 TEST(CutLinks, WithSeveralPiecesTheLastStageSendsToTheFirst) {
   EXPECT_THAT(ways_of({.stages = 2}, 4),
               ElementsAre(ElementsAre(Pair(0, 1)), ElementsAre(Pair(1, 0))));

@@ -40,6 +40,21 @@ TEST(Dealer, LearnsWhichReplicaIsFaster) {
   });
 }
 
+TEST(Dealer, RanksOfAReplicaAreAsFastAsTheSlowest) {
+  testing::run_ranks(6, [&](int rank, comm::Group group) {
+    const auto mesh = std::make_shared<const parallel::Mesh>(
+        group, parallel::MeshShape{.stages = 2, .replicas = 2, .tensor = 2, .parts = {1, 2}});
+    if (rank != 0) return;
+    const std::vector<std::int64_t> samples(8, 3);
+    Dealer dealer(mesh, {1, 1, 1, 2, 4, 5}, true);
+    EXPECT_EQ(dealer.deal(samples).samples(1, 1), 18) << "what they do alone adds up";
+    Dealer learning(mesh, {}, true);
+    EXPECT_EQ(learning.deal(samples).samples(1, 0), 12);
+    learning.learn(told({1, 1, 1, 3, 1, 0.5}));
+    EXPECT_EQ(learning.deal(samples).samples(1, 1), 18);
+  });
+}
+
 TEST(Dealer, TriesAgainWhoGetsNothing) {
   with_mesh_of_three([](const auto& mesh) {
     const std::vector<std::int64_t> samples(4, 1);

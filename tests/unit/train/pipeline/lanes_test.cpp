@@ -40,6 +40,14 @@ TEST(Lanes, StagesWithReplicasOfTheirOwnNumberAreOne) {
   EXPECT_EQ(counted, (std::vector<std::int64_t>{5, 2, 3}));
 }
 
+TEST(Lanes, OfPartsOfTheirOwnNumberEachSampleCountsOnce) {
+  const parallel::MeshShape shape{.stages = 2, .replicas = 1, .tensor = 2, .parts = {1, 2}};
+  std::vector<std::int64_t> counted;
+  for (int rank = 0; rank < shape.ranks(); ++rank)
+    counted.push_back(Lanes(shape, rank).counted(10));
+  EXPECT_EQ(counted, (std::vector<std::int64_t>{5, 2, 3}));
+}
+
 TEST(Lanes, AreAsFastAsTheirSlowestStage) {
   const Lanes lanes(parallel::MeshShape{.stages = 2, .replicas = 2}, 0);
   std::vector<progress::RankFigures> figures(4);
