@@ -3,6 +3,7 @@ go on from and to other meshes; a worker that is killed or stuck; what cannot be
 
 import json
 import os
+import re
 import signal
 
 import harness
@@ -66,7 +67,7 @@ class Mesh(TextJob):
         self.assertNotIn("; not ", job.out)
         both = {"mesh__stages": 2, "mesh__replicas": 1, "mesh__tensor": "auto"}
         job, report = self.run_to(self.write_text_job("both", **both), 3, ranks=4)
-        self.assertRegex(job.out, r'mesh.tensor = "auto": 2 stages, tensors in parts on 2, 1f1b × ')
+        self.assertRegex(job.out, r'mesh.tensor = "auto": 2 stages, tensors in parts on 2, \w+ × ')
         self.assertEqual([report["mesh"][key] for key in ("stages", "replicas", "tensor")], [2, 1, 2])
         self.assert_same_end("both", 3)
         self.assert_nothing_left()
@@ -100,8 +101,33 @@ class Mesh(TextJob):
         meshes = json.loads(plan.out)["mesh"]
         ways = meshes["best"] + meshes["others"]
         self.assertTrue([way for way in ways if way["tensor"] == 2], meshes)
+        self.assertEqual([meshes["asked"]["scheme"], meshes["asked"]["level"]], ["data", 1])
         for device in (device for way in meshes["best"] for stage in way["stages"] for device in stage["devices"]):
             self.assertEqual(device["kept_bytes"], device["peak_bytes"] / 16 + (16 << 20))
+
+    def test_a_plan_shows_what_the_job_asks_for(self):
+        """As a row of its own with its picture, and as JSON; what cannot be is refused in training's words."""
+        workers = ["--worker", "cpu:threads=1"] * 2
+        stages = self.write_text_job("plan", mesh__stages=2, mesh__cuts=[1], mesh__schedule="gpipe", mesh__micro_batches=2)
+        plan = self.start("plan", stages, *workers).wait()
+        self.assertEqual(plan.status, 0, plan.err)
+        self.assertRegex(plan.out, r"as the job says: 2 stages, gpipe × 2 micro-batches  +\S")
+        self.assertRegex(plan.out, r"stage 1  \[rank 1\]  units 1-.*, \d+ parameters, .* [GM]FLOP a step, on ")
+        run = self.train(stages, "--set", "train.steps=1", workers=("cpu:threads=1",) * 2).wait()
+        self.assertRegex(run.out, r"stage 1  \[rank 1\]  units 1-.*, \d+ parameters, .* [GM]FLOP a step")
+        self.assertEqual(*(re.findall(r"stage \d  \[rank.*[GM]FLOP a step", out)[:2] for out in (plan.out, run.out)))
+        asked = json.loads(self.start("plan", stages, *workers, "--json").wait().out)["mesh"]["asked"]
+        self.assertEqual([stage["begin"] for stage in asked["stages"]], [0, 1])
+        self.assertEqual(asked["stages"][0]["devices"][0]["operations"], None)  # of looking rows up
+        self.assertGreater(asked["stages"][1]["devices"][0]["operations"], 0)
+        for wrong in ("mesh.stages=3", "mesh.cuts=[1, 2]", "mesh.micro_batches=64"):
+            with self.subTest(wrong):
+                run = self.train(stages, "--set", wrong, workers=("cpu:threads=1",) * 2).wait()
+                plan = self.start("plan", stages, *workers, "--set", wrong).wait()
+                self.assertEqual([plan.status, plan.error()], [run.status, run.error()])
+        unknown = self.start("plan", stages, *workers, "--set", "parallel.balance=equal").wait()
+        self.assertRegex(unknown.out, 'as the job says  +not planned: meshes are planned with parallel.balance = "auto"')
+        self.assert_nothing_left()
 
     def test_a_killed_worker_is_named_and_others_go_on(self):
         job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=2, checkpoint__dir=str(self.checkpoints))

@@ -58,9 +58,13 @@ class Pipeline(SameEnds):
     def test_auto_chooses_and_goes_on(self):
         self.run_to(self.write_exact_job("alone"), 5, ranks=1)
         job = self.run_to(self.write_exact_job("stages", mesh__stages="auto", mesh__replicas=1), 5, ranks=2)
-        self.assertRegex(job.out, 'mesh.stages = "auto": 2 stages, 1f1b × 8 micro-batches, .* a step\n')
+        self.assertRegex(job.out, r'mesh.stages = "auto": 2 stages, \w+ × \d+ micro-batch(es)?, .* a step\n')
         self.assertIn("stage 1  [rank 1]", job.out)
         self.assert_same_end("stages", 5)
+        stated = {"mesh__stages": "auto", "mesh__replicas": 1, "mesh__schedule": "gpipe", "mesh__micro_batches": 3}
+        job = self.run_to(self.write_exact_job("stated", **stated), 5, ranks=2)
+        self.assertRegex(job.out, 'mesh.stages = "auto": 2 stages, gpipe × 3 micro-batches, .* a step\n')
+        self.assert_same_end("stated", 5)
         free = self.run_to(self.write_exact_job("free", mesh__stages="auto"), 1, ranks=2)
         self.assertRegex(free.out, 'mesh.stages = "auto": .* a step; not .* a step')
 

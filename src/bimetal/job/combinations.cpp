@@ -305,6 +305,9 @@ constexpr Combination kImpossible[] = {
      "mesh.stages and mesh.tensor = \"auto\" do not go with mesh.schedule = \"interleaved\": cuts "
      "into several pieces per stage are not planned; take another schedule, or give both keys a "
      "number"},
+    {[](const Asked& asked) { return !asked.open() && asked.job.mesh.schedule == kAutoSchedule; },
+     "mesh.schedule = \"auto\" is for meshes of which mesh.stages or mesh.tensor is \"auto\", too: "
+     "name one, or leave it out"},
     {[](const Asked& asked) { return asked.open() && !asked.job.mesh.stage_replicas.empty(); },
      "mesh.stages and mesh.tensor = \"auto\" do not go with a number of mesh.replicas for each "
      "stage: give both keys a number, or leave mesh.replicas out"},

@@ -15,6 +15,7 @@
 #include "bimetal/base/nearest_name.h"
 #include "bimetal/base/url.h"
 #include "bimetal/job/job_keys.h"
+#include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {
 namespace {
@@ -219,8 +220,14 @@ JobConfig load_job(const std::filesystem::path& file, const std::vector<std::str
 JobConfig parse_job(std::string_view toml, const std::string& origin,
                     const std::vector<std::string>& overrides, const Notify& notify) {
   JobConfig job;
-  apply_file(parse_toml(toml, origin), origin, job_keys(job), notify);
+  const auto file = parse_toml(toml, origin);
+  apply_file(file, origin, job_keys(job), notify);
   apply_overrides(job, overrides, notify);
+  const bool scheduled =
+      file["mesh"]["schedule"] || std::ranges::any_of(overrides, [](const std::string& text) {
+        return text.starts_with("mesh.schedule=");
+      });
+  if (is_open(job.mesh) && !scheduled) job.mesh.schedule = kAutoSchedule;
   return job;
 }
 

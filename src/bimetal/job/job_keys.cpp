@@ -102,7 +102,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"mesh", "tensor_weights", kAlike, tensor_parts(mesh)},
       {"mesh", "sequence_parallel", kAlike, flag(mesh.sequence_parallel)},
       {"mesh", "schedule", kAlike,
-       one_of(mesh.schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"})},
+       one_of(mesh.schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble", kAutoSchedule})},
       {"mesh", "micro_batches", kAlike, whole(mesh.micro_batches, 0)},
       {"mesh", "chunks", kAlike, whole(mesh.chunks, 1)},
       {"servers", "count", kAlike, server_weights(servers)},

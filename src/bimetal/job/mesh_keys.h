@@ -12,6 +12,10 @@ namespace bimetal::job {
 inline constexpr std::int64_t kAutoStages = 0;
 inline constexpr std::int64_t kAutoTensor = 0;
 
+/// Of MeshConfig::schedule: whichever is fastest. Job files that leave stages or tensor open and
+/// name no schedule have it.
+inline constexpr const char* kAutoSchedule = "auto";
+
 /// Whether either is left open.
 inline bool is_open(const MeshConfig& mesh) {
   return mesh.stages == kAutoStages || mesh.tensor == kAutoTensor;

@@ -61,10 +61,14 @@ struct UnitFacts {
   /// and one gradient of a parameter at a time; and autocast's copies for the units behind it.
   Linear backward_peak = {};
   Linear forward_s = {}, backward_s = {};
+  double operations = 0;  ///< of its forward for a sample; 0: not known
   PartFacts in_parts = {};
 
   std::int64_t elements() const { return parameters + shared; }
 };
+
+/// Of a step in terms of a forward's operations: a backward takes twice as many.
+inline constexpr double kForwardsOfStep = 3;
 
 struct ModelFacts {
   std::vector<UnitFacts> units = {};

@@ -194,6 +194,13 @@ std::string advice(const PlanInput& input, const Plan& plan) {
   return Adviser(input, plan).text();
 }
 
+std::string operations_text(double operations) {
+  if (operations >= 1e15) return fmt::format("{:.3g} PFLOP", 1e-15 * operations);
+  if (operations >= 1e12) return fmt::format("{:.3g} TFLOP", 1e-12 * operations);
+  if (operations >= 1e9) return fmt::format("{:.3g} GFLOP", 1e-9 * operations);
+  return fmt::format("{:.3g} MFLOP", 1e-6 * operations);
+}
+
 std::string seconds_text(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.0f} µs", seconds * 1e6);
   if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);

@@ -14,6 +14,9 @@ std::string advice(const PlanInput& input, const Plan& plan);
 /// "830 µs", "12.3 ms", "1.25 s".
 std::string seconds_text(double seconds);
 
+/// "12.3 GFLOP", "1.2 TFLOP".
+std::string operations_text(double operations);
+
 /// As network links are sold: "940 Mbit/s", "25.0 Gbit/s".
 std::string link_text(double bytes_per_s);
 

@@ -24,15 +24,6 @@ constexpr double kSeconds = 0.5;  ///< for each precision
 /// A lower precision costs accuracy: it has to be that much faster.
 constexpr double kClearly = 1.1;
 
-bool knows(Precision precision, const torch::Device& device) {
-  try {
-    precision::require_precision(precision, device);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 /// Seconds of the fastest of some steps; infinite where not even few samples fit into memory.
 double step_seconds(Precision precision, const job::JobConfig& job, const device::Place& place,
                     const task::Task& task) {
@@ -77,6 +68,15 @@ std::vector<Precision> gather(comm::Group group, Precision mine,
 }
 
 }  // namespace
+
+bool knows(Precision precision, const torch::Device& device) {
+  try {
+    precision::require_precision(precision, device);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 Precision choose_precision(const job::JobConfig& job, const job::WorkerSpec& worker,
                            const device::Place& place, const task::Task& task) {

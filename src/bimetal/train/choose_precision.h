@@ -25,6 +25,9 @@ namespace bimetal::train {
 precision::Precision choose_precision(const job::JobConfig& job, const job::WorkerSpec& worker,
                                       const device::Place& place, const task::Task& task);
 
+/// Whether the device can compute in it, however slowly.
+bool knows(precision::Precision precision, const torch::Device& device);
+
 /// Whether every rank has a precision, and all the same: what ranks with tensors in parts need, who
 /// add up what they compute. Collective.
 bool all_in_one_precision(comm::Group group, std::optional<precision::Precision> mine,

@@ -20,7 +20,6 @@
 #include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/gradient_compression.h"
-#include "bimetal/train/pipeline/mesh_notice.h"
 
 namespace bimetal::train {
 namespace {
@@ -115,7 +114,8 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const t
       optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
       mesh_(std::move(mesh)) {
   if (mesh_) {
-    begin_in_mesh(start, cuts, resume, shards, options, observer);
+    begin_in_mesh(start, cuts, resume, shards, options,
+                  operations_of_replica(task, job_.train.global_batch, mesh_->shape()), observer);
   } else if (job_.zero.level > 0) {
     begin_in_shards(start, resume, shards, observer);
   } else {
@@ -158,7 +158,7 @@ void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& c
                                  const std::optional<std::filesystem::path>& resume,
                                  const std::vector<double>& shards,
                                  const parallel::ReplicatedModelOptions& options,
-                                 progress::Observer& observer) {
+                                 const Operations& operations, progress::Observer& observer) {
   checkpoint::SharedReader saved(group_, resume);
   begin_at(saved, observer);
   if (saved.found()) {
@@ -170,7 +170,7 @@ void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& c
                                   options.timeout);
     }
   }
-  take_part(cuts, static_cast<bool>(start.values), observer, options.timeout);
+  take_part(cuts, static_cast<bool>(start.values), operations, observer, options.timeout);
   if (start.values && !saved.found()) take_drawn(start.values, whole_);
   if (job_.zero.level > 0) {
     cut(mesh_->replicas(), shards, /*hollow=*/false, observer);
@@ -239,11 +239,11 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
 }
 
 /// From here on this rank has no more of the model than its stage, and of that its part.
-void TrainedModel::take_part(const ChosenCuts& cuts, bool hollow, progress::Observer& observer,
-                             std::chrono::milliseconds timeout) {
+void TrainedModel::take_part(const ChosenCuts& cuts, bool hollow, const Operations& operations,
+                             progress::Observer& observer, std::chrono::milliseconds timeout) {
   const auto& shape = mesh_->shape();
   const auto tensors = parallel::cuts_of_stages(whole_, cuts.parts);
-  observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh, tensors));
+  observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh, tensors, operations));
   using parallel::tensor::Between;
   auto part =
       hollow ? parallel::take_hollow_part(*mesh_, whole_, cuts.begins, tensors, timeout)

@@ -26,6 +26,7 @@
 #include "bimetal/task/unit.h"
 #include "bimetal/train/piece_states.h"
 #include "bimetal/train/pipeline/choose_cuts.h"
+#include "bimetal/train/pipeline/mesh_notice.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {
@@ -105,10 +106,11 @@ class TrainedModel {
   void begin_in_mesh(const StartingModel& start, const ChosenCuts& cuts,
                      const std::optional<std::filesystem::path>& resume,
                      const std::vector<double>& shards,
-                     const parallel::ReplicatedModelOptions& options, progress::Observer& observer);
+                     const parallel::ReplicatedModelOptions& options, const Operations& operations,
+                     progress::Observer& observer);
   void begin_at(checkpoint::SharedReader& saved, progress::Observer& observer);
-  void take_part(const ChosenCuts& cuts, bool hollow, progress::Observer& observer,
-                 std::chrono::milliseconds timeout);
+  void take_part(const ChosenCuts& cuts, bool hollow, const Operations& operations,
+                 progress::Observer& observer, std::chrono::milliseconds timeout);
   KeptPieces kept_pieces() const;
   task::ModelState kept_whole() const;
   std::filesystem::path save_unwatched();

@@ -338,6 +338,16 @@ TEST(JobConfig, AWordMayStandForTheMesh) {
               HasSubstr("expected \"auto\" or a whole number"));
 }
 
+// What is left open is chosen with its schedule, unless somebody names that.
+TEST(JobConfig, OpenMeshesHaveAnOpenSchedule) {
+  EXPECT_EQ(parse("mesh = 'auto'").mesh.schedule, kAutoSchedule);
+  EXPECT_EQ(parse("", {"mesh.stages=auto"}).mesh.schedule, kAutoSchedule);
+  EXPECT_EQ(parse("[mesh]\nstages = 'auto'\nschedule = '1f1b'").mesh.schedule, "1f1b");
+  EXPECT_EQ(parse("mesh = 'auto'", {"mesh.schedule=gpipe"}).mesh.schedule, "gpipe");
+  EXPECT_EQ(parse("[mesh]\nstages = 2").mesh.schedule, "1f1b");
+  EXPECT_EQ(parse("mesh = 'auto'", {"mesh.stages=2", "mesh.tensor=1"}).mesh.schedule, "1f1b");
+}
+
 TEST(JobConfig, SurvivesTheTripThroughToml) {
   EXPECT_EQ(parse(to_toml(JobConfig())), JobConfig());
   JobConfig job;

@@ -52,7 +52,8 @@ TEST(MemoryPlan, FailsClearlyByATenthOfWhatThereIsWhoeverSharesIt) {
   input.ranks.assign(6, rank);
   for (auto& each : input.ranks) each.pool = "host";
   double all = 0;
-  for (const auto& use : plan_memory(input).asked().uses) all += use.model();
+  const auto plan = plan_memory(input);
+  for (const auto& use : plan.asked().uses) all += use.model();
   const auto fails = [&](double over) {
     for (auto& each : input.ranks) each.pool_room = all / over;
     return clearly_fails(input, plan_memory(input));

@@ -233,6 +233,32 @@ TEST(MeshPlan, SlowLinksAndASmallThirdDeviceSpeakForUnevenStages) {
   EXPECT_NE(uneven, plan.best.end());
 }
 
+TEST(MeshPlan, WhatAJobAsksForIsCompared) {
+  const auto input = input_of(unequal_units(), 12);
+  const auto cluster = apart({3, 1}, std::vector<double>(2, 64 * kGiB), kFastLink);
+  const auto ask = [&](const Layout& layout, std::vector<std::size_t> cuts) {
+    auto choice = choose_cut(input, cluster, layout, {.micro_batches = 2, .cuts = std::move(cuts)});
+    return *plan_mesh(input, cluster, AskedMesh{simulated(input, cluster, *choice)}).asked->choice;
+  };
+  EXPECT_THAT(ask({{1}, {0}}, {6}).reason, HasSubstr("% slower"));
+  const auto best = plan_mesh(input, cluster).best.front();
+  auto own = plan_mesh(input, cluster, AskedMesh{best}).asked;
+  EXPECT_EQ(own->choice->reason, "as fast as the best");
+  own = plan_mesh(input, cluster, AskedMesh{.reason = "of no kind that is planned"}).asked;
+  EXPECT_FALSE(own->choice);
+  EXPECT_FALSE(plan_mesh(input, cluster).asked);
+}
+
+// Nothing that is compared may be faster than what is advised.
+TEST(MeshPlan, WhatAJobAsksForMayBeTheBest) {
+  const auto input = input_of(unequal_units(), 12);
+  const auto cluster = apart({1, 1}, std::vector<double>(2, 64 * kGiB), kFastLink);
+  auto own = plan_mesh(input, cluster).best.front();
+  own.step_s /= 2;
+  own.reason = "";
+  EXPECT_EQ(plan_mesh(input, cluster, AskedMesh{own}).best.front().step_s, own.step_s);
+}
+
 TEST(MeshPlan, RefusesWhatIsNoModelOrNoCluster) {
   const auto cluster = apart({1}, {kGiB}, kFastLink);
   EXPECT_THROW(plan_mesh({}, cluster), Error);
@@ -255,19 +281,38 @@ TEST(Cluster, HostsShareTheirUplink) {
   EXPECT_DOUBLE_EQ(cluster.all_reduce_seconds(all, 1e6), 1e-3 + 1e-2);
 }
 
-TEST(MeshPlan, LargeClustersArePlannedToo) {
+/// Half of them are a quarter as fast.
+Cluster hosts_of_eight(std::size_t hosts) {
   std::vector<MeshDevice> devices;
   Network network;
-  for (std::size_t h = 0; h < 128; ++h) {
+  for (std::size_t h = 0; h < hosts; ++h) {
     network.hosts.push_back({"host", {10e-6, 100e9}, {20e-6, 12.5e9}});
     for (int i = 0; i < 8; ++i) {
       devices.push_back({.name = "gpu",
                          .host = h,
                          .memory_bytes = 80 * kGiB,
-                         .slower = h < 64 ? 1.0 / 400 : 1.0 / 100});
+                         .slower = 2 * h < hosts ? 1.0 / 400 : 1.0 / 100});
     }
   }
-  const Cluster cluster(devices, network);
+  return {devices, network};
+}
+
+// By the candidates that are looked at: a search that grows with the square of the devices is none
+// of thousands.
+TEST(MeshPlan, FourTimesAsManyDevicesTakeFewMoreCandidates) {
+  const auto input =
+      input_of(transformer_facts({.layers = 12, .width = 4096, .context = 2048}), 8192);
+  const auto tried = [&](std::size_t hosts) {
+    return static_cast<double>(plan_mesh(input, hosts_of_eight(hosts)).tried);
+  };
+  const double of_many = tried(128);
+  EXPECT_GT(of_many, 0);
+  EXPECT_LE(tried(512), 1.5 * of_many);
+  EXPECT_LE(tried(1), 6 * of_many) << "eight devices, of which every number is tried";
+}
+
+TEST(MeshPlan, LargeClustersArePlannedToo) {
+  const auto cluster = hosts_of_eight(128);
   const auto model = transformer_facts(
       {.layers = 32, .width = 4096, .context = 2048, .element_bytes = 2, .activation_bytes = 2});
   auto input = input_of(model, 2048);

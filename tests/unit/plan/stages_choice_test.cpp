@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "mesh_clusters.h"
 
@@ -102,6 +103,61 @@ TEST(StagesChoice, StagesMayHaveReplicasOfTheirOwnNumber) {
   EXPECT_NEAR(two->stages[1].samples[0], 16, 3);
   const auto even = choose_stages(input, cluster, {.uneven = false});
   EXPECT_THAT(stage_counts(even), ::testing::ElementsAre(1, 3));
+}
+
+// Whatever links there are, what is left open is as good as what anybody could have stated.
+TEST(StagesChoice, OpenSchedulesAndMicroBatchesAreTheFastest) {
+  using parallel::schedule::Kind;
+  const auto input = input_of(unequal_units(), 24);
+  std::set<Kind> chosen;
+  for (const auto& link : {kFastLink, kGigabitLink, LinkSpeed{2e-3, 1e9}, LinkSpeed{0, 1e7}}) {
+    for (const std::size_t recomputed : {0, 1}) {
+      const auto cluster = apart({1, 1, 2}, std::vector(3, kPlenty), link);
+      StagesWish wish{.stages = 3,
+                      .any_schedule = true,
+                      .any_micro_batches = true,
+                      .keeping = {.recomputed_at_once = recomputed}};
+      const auto open = choose_stages(input, cluster, wish).front();
+      chosen.insert(open.schedule);
+      wish.any_schedule = wish.any_micro_batches = false;
+      for (wish.micro_batches = 1; wish.micro_batches <= 24; ++wish.micro_batches) {
+        for (const auto kind : {Kind::gpipe, Kind::one_f_one_b, Kind::zero_bubble}) {
+          if (recomputed > 0 && kind == Kind::zero_bubble) continue;
+          wish.schedule = kind;
+          const auto stated = choose_stages(input, cluster, wish).front();
+          EXPECT_LE(open.step_s, 1.05 * stated.step_s)
+              << to_string(kind) << " × " << wish.micro_batches << " beats "
+              << to_string(open.schedule) << " × " << open.micro_batches;
+        }
+      }
+    }
+  }
+  EXPECT_GT(chosen.size(), 1u) << "one schedule would have done";
+}
+
+TEST(StagesChoice, CutsAndNumbersOfReplicasMayBeStated) {
+  const auto input = input_of(unequal_units(), 12);
+  const auto cluster = apart({1, 1, 1}, std::vector(3, kPlenty), kFastLink);
+  const auto choices =
+      choose_stages(input, cluster, {.stages = 2, .stage_replicas = {2, 1}, .cuts = {6}});
+  ASSERT_EQ(choices.size(), 1u);
+  EXPECT_EQ(replica_counts(choices[0]), (std::vector<std::size_t>{2, 1}));
+  EXPECT_EQ(choices[0].stages[1].begin, 6u);
+  for (const auto& cuts : std::vector<std::vector<std::size_t>>{{2, 4}, {0}, {7}}) {
+    EXPECT_THAT(
+        choose_stages(input, cluster, {.stages = 2, .stage_replicas = {2, 1}, .cuts = cuts}),
+        ::testing::IsEmpty());
+  }
+}
+
+// train.micro_batch is for those who do not say mesh.micro_batches.
+TEST(StagesChoice, StatedMicroBatchesMayBeLarge) {
+  auto input = input_of(unequal_units(), 12);
+  input.micro_batch = 2;
+  const auto cluster = apart({1, 1}, std::vector(2, kPlenty), kFastLink);
+  const auto choices = choose_stages(input, cluster, {.stages = 2, .micro_batches = 3});
+  ASSERT_EQ(choices.size(), 1u);
+  EXPECT_EQ(choices[0].micro_batches, 3);
 }
 
 TEST(StagesChoice, ModelsOfFewUnitsHaveFewStages) {

@@ -240,5 +240,16 @@ TEST(DataChoice, CopiesOfShardsCostAMessage) {
   EXPECT_GT(twice->peak_bytes[0], once->peak_bytes[0]);
 }
 
+// All that a block computes is dealt out.
+TEST(TensorPlan, OperationsArePartsOfTheWhole) {
+  const auto whole = transformer_facts({.layers = 1, .width = 512, .context = 64});
+  const std::vector<double> weights = {3, 1};
+  const auto large = facts_in_parts(whole, weights, 0), small = facts_in_parts(whole, weights, 1);
+  const auto operations = [](const ModelFacts& facts) { return facts.units[1].operations; };
+  EXPECT_GT(operations(whole), 24.0 * 64 * 512 * 512);
+  EXPECT_DOUBLE_EQ(operations(large), 0.75 * operations(whole));
+  EXPECT_DOUBLE_EQ(operations(large) + operations(small), operations(whole));
+}
+
 }  // namespace
 }  // namespace bimetal::plan

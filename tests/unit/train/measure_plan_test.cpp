@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/error.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/plan/link_probe.h"
 #include "support/forked_child.h"
@@ -56,12 +58,56 @@ TEST(MeasurePlan, EveryRankArrivesAtTheSamePlan) {
     EXPECT_EQ(facts[1].update_s, plans[0].mesh_input.facts[1].update_s);
   }
 
+  for (const auto& each : plans) {
+    ASSERT_TRUE(each.mesh.asked && each.mesh.asked->choice);
+    EXPECT_EQ(each.mesh.asked->choice->scheme, plan::Scheme::Data);
+    EXPECT_EQ(each.mesh.asked->choice->devices(), 2);
+    EXPECT_FALSE(each.mesh.lower) << "of float64";
+  }
+
   ASSERT_EQ(plan.plan.predictions.size(), plans[1].plan.predictions.size());
   EXPECT_EQ(plan.plan.best, plans[1].plan.best);
   for (std::size_t i = 0; i < plan.plan.predictions.size(); ++i) {
     EXPECT_EQ(plan.plan.predictions[i].shares, plans[1].plan.predictions[i].shares);
     EXPECT_EQ(plan.plan.predictions[i].step_s, plans[1].plan.predictions[i].step_s);
   }
+}
+
+// Where some worker is clearly faster in it, whichever machine this is.
+TEST(MeasurePlan, TellsWhatBfloat16WouldGive) {
+  const test::SyntheticImages images(256, 32);
+  job::JobConfig job = test::small_job(images);
+  job.train.dtype = "float32";
+  const auto measured = [&](const std::string& precision) {
+    job.train.precision = precision;
+    std::vector<MeasuredPlan> plans(2);
+    bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+      plans[static_cast<std::size_t>(rank)] = measure_as(rank, group, job, 1.0);
+    });
+    EXPECT_EQ(plans[0].mesh.lower.has_value(), plans[1].mesh.lower.has_value());
+    return plans[0];
+  };
+  const auto open = measured("float32");
+  const bool faster = std::ranges::any_of(open.devices, [](const RankDevice& device) {
+    EXPECT_TRUE(device.may_be_lower);
+    EXPECT_GT(device.matmul_half_gflops, 0);
+    return device.matmul_half_gflops > 1.1 * device.matmul_float32_gflops;
+  });
+  ASSERT_EQ(open.mesh.lower.has_value(), faster);
+  if (faster) {
+    EXPECT_EQ(open.mesh.lower->name, "bfloat16");
+    EXPECT_TRUE(open.mesh.lower->best.fits());
+  }
+  EXPECT_FALSE(measured("bfloat16").mesh.lower) << "named by the job";
+}
+
+TEST(MeasurePlan, RefusesAMeshThatCannotBe) {
+  const test::SyntheticImages images(64, 32);
+  job::JobConfig job = test::small_job(images);
+  job.mesh.stages = 3;
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    EXPECT_THROW(measure_as(rank, group, job, 1.0), Error);
+  });
 }
 
 TEST(MeasurePlan, WorksForOneWorker) {

@@ -106,14 +106,20 @@ int plan_command(const PlanArguments& arguments) {
     simulate_cluster({output.simulate, output.timeline, output.json}, nullptr, 0);
     return kSuccess;
   }
-  const auto job = read_job(
-      {arguments.job, arguments.deepspeed, arguments.set}, [&](const job::JobConfig& so_far) {
-        if (const auto env = launch::rank_from_environment()) {
-          return env->world_size;
-        }
-        return static_cast<int>(choose_workers(arguments.workers, so_far).size());
-      });
+  auto job = read_job({arguments.job, arguments.deepspeed, arguments.set},
+                      [&](const job::JobConfig& so_far) {
+                        if (const auto env = launch::rank_from_environment()) {
+                          return env->world_size;
+                        }
+                        return static_cast<int>(choose_workers(arguments.workers, so_far).size());
+                      });
   job::require_possible(job, {});
+  // What is measured here stands for other devices, of which its mesh may well be.
+  if (!output.simulate.empty()) {
+    const bool sequences = job.mesh.sequence_parallel;
+    job.mesh = job::MeshConfig();
+    job.mesh.sequence_parallel = sequences;
+  }
   if (const auto env = launch::rank_from_environment()) {
     return run_plan_rank(*env, job, worker_of_rank(*env, arguments.workers, job), output);
   }

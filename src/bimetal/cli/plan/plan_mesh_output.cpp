@@ -9,6 +9,7 @@
 
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
+#include "bimetal/cli/plan/mesh_picture.h"
 #include "bimetal/cli/table.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/cluster_file.h"
@@ -21,14 +22,39 @@ namespace {
 
 using plan::MeshChoice;
 
-TableRow row_of(const plan::Cluster& cluster, const MeshChoice& choice) {
+TableRow row_of(const plan::Cluster& cluster, const MeshChoice& choice,
+                std::string_view mark = "") {
   const double peak = choice.peak_bytes.empty() ? 0 : *std::ranges::max_element(choice.peak_bytes);
-  return {describe(cluster, choice),
+  return {fmt::format("{}{}", mark, describe(cluster, choice)),
           choice.reason.empty() ? "the best" : choice.reason,
           plan::seconds_text(choice.step_s),
           plan::seconds_text(choice.waiting_s),
           fmt::format("{:.0f} %", 100 * std::max(0.0, choice.bubble)),
           plan::bytes_text(peak)};
+}
+
+TableRow row_of(const plan::Cluster& cluster, const plan::AskedMesh& asked) {
+  constexpr std::string_view kMark = "as the job says";
+  if (asked.choice) return row_of(cluster, *asked.choice, fmt::format("{}: ", kMark));
+  return {std::string(kMark), "not planned: " + asked.reason, "", "", "", ""};
+}
+
+/// What is printed below the table: the job's own mesh, and the best where that is another.
+std::vector<std::string> pictures_of(const plan::MeshInput& input, const plan::Cluster& cluster,
+                                     const plan::MeshPlan& plan) {
+  std::vector<std::string> lines;
+  std::string before;
+  const auto add = [&](std::string_view what, const MeshChoice& choice) {
+    const auto picture = picture_of(input, cluster, choice);
+    if (picture.empty() || picture == before) return;
+    lines.push_back(fmt::format("{}: {}", what, describe(cluster, choice)));
+    std::istringstream stages(picture);
+    for (std::string line; std::getline(stages, line);) lines.push_back(line);
+    before = picture;
+  };
+  if (plan.asked && plan.asked->choice) add("as the job says", *plan.asked->choice);
+  if (!plan.best.empty()) add("the best", plan.best.front());
+  return lines;
 }
 
 std::string_view name_of(plan::Scheme scheme) {
@@ -41,7 +67,15 @@ std::string_view name_of(plan::Scheme scheme) {
   return "";
 }
 
-nlohmann::json choice_json(const plan::Cluster& cluster, const MeshChoice& choice) {
+/// Of a device in a step; null where that is not known.
+nlohmann::json operations_json(const plan::MeshInput& input, const plan::Cluster& cluster,
+                               const MeshChoice& choice, std::size_t stage, std::size_t device) {
+  const auto work = work_of(input, cluster, choice, stage, device);
+  return work.operations > 0 ? nlohmann::json(work.operations) : nlohmann::json();
+}
+
+nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cluster,
+                           const MeshChoice& choice) {
   nlohmann::json json = {{"title", describe(cluster, choice)},
                          {"scheme", name_of(choice.scheme)},
                          {"level", choice.keeping.level},
@@ -61,7 +95,8 @@ nlohmann::json choice_json(const plan::Cluster& cluster, const MeshChoice& choic
                          {"keys", keys_of(choice)},
                          {"stages", nlohmann::json::array()}};
   std::size_t next = 0;
-  for (const auto& stage : choice.stages) {
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    const auto& stage = choice.stages[s];
     nlohmann::json own = {
         {"begin", stage.begin}, {"end", stage.end}, {"devices", nlohmann::json::array()}};
     for (std::size_t i = 0; i < stage.devices.size(); ++i) {
@@ -69,6 +104,7 @@ nlohmann::json choice_json(const plan::Cluster& cluster, const MeshChoice& choic
       own["devices"].push_back({{"device", stage.devices[i]},
                                 {"name", cluster.device(stage.devices[i]).name},
                                 {"samples", stage.samples[replica]},
+                                {"operations", operations_json(input, cluster, choice, s, i)},
                                 {"peak_bytes", choice.peak_bytes[next]},
                                 {"kept_bytes", choice.kept_bytes[next]}});
       ++next;
@@ -80,31 +116,55 @@ nlohmann::json choice_json(const plan::Cluster& cluster, const MeshChoice& choic
 
 }  // namespace
 
-void print_mesh(Terminal& terminal, const plan::Cluster& cluster, const plan::MeshPlan& plan) {
+void print_mesh(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
+                const plan::MeshPlan& plan) {
   std::vector<TableRow> rows = {{fmt::format("meshes ({} tried)", plan.tried), "", "step",
                                  "waiting", "bubble", "peak memory"}};
+  if (plan.asked) rows.push_back(row_of(cluster, *plan.asked));
+  const auto best_row = rows.size();
   for (const auto* const list : {&plan.best, &plan.others}) {
     for (const auto& choice : *list) rows.push_back(row_of(cluster, choice));
+  }
+  if (plan.lower) {
+    rows.push_back(row_of(cluster, plan.lower->best,
+                          fmt::format("train.precision=\"{}\": ", plan.lower->name)));
   }
   const auto lines = aligned(rows, 2);
   terminal.print("");
   terminal.print(terminal.coloured(Colour::bold, lines[0]));
   for (std::size_t i = 1; i < lines.size(); ++i) {
-    const bool best = i == 1 && !plan.best.empty();
+    const bool best = i == best_row && !plan.best.empty();
     terminal.print(best ? terminal.coloured(Colour::green, lines[i]) : lines[i]);
   }
   terminal.print("");
+  const auto pictures = pictures_of(input, cluster, plan);
+  for (const auto& line : pictures) terminal.print(line);
+  if (!pictures.empty()) terminal.print("");
   std::istringstream advice(plan::mesh_advice(cluster, plan));
   for (std::string line; std::getline(advice, line);) terminal.print(line);
 }
 
-nlohmann::json mesh_json(const plan::Cluster& cluster, const plan::MeshPlan& plan) {
+nlohmann::json mesh_json(const plan::MeshInput& input, const plan::Cluster& cluster,
+                         const plan::MeshPlan& plan) {
   nlohmann::json json = {{"tried", plan.tried},
+                         {"asked", nullptr},
+                         {"lower_precision", nullptr},
                          {"best", nlohmann::json::array()},
                          {"others", nlohmann::json::array()},
                          {"advice", plan::mesh_advice(cluster, plan)}};
-  for (const auto& choice : plan.best) json["best"].push_back(choice_json(cluster, choice));
-  for (const auto& choice : plan.others) json["others"].push_back(choice_json(cluster, choice));
+  const auto of_choice = [&](const MeshChoice& choice) {
+    return choice_json(input, cluster, choice);
+  };
+  for (const auto& choice : plan.best) json["best"].push_back(of_choice(choice));
+  for (const auto& choice : plan.others) json["others"].push_back(of_choice(choice));
+  if (plan.asked) {
+    const auto& [choice, reason] = *plan.asked;
+    json["asked"] = choice ? of_choice(*choice) : nlohmann::json{{"reason", reason}};
+  }
+  if (plan.lower) {
+    json["lower_precision"] = of_choice(plan.lower->best);
+    json["lower_precision"]["precision"] = plan.lower->name;
+  }
   return json;
 }
 
@@ -150,7 +210,7 @@ void simulate_cluster(const Simulated& request, const plan::MeshInput* measured,
   const auto plan = plan::plan_mesh(input, cluster);
   if (!request.timeline.empty()) write_timeline(input, cluster, plan, request.timeline);
   if (request.json) {
-    fmt::print("{}\n", nlohmann::json{{"mesh", mesh_json(cluster, plan)}}.dump(2));
+    fmt::print("{}\n", nlohmann::json{{"mesh", mesh_json(input, cluster, plan)}}.dump(2));
     return;
   }
   Terminal terminal;
@@ -158,7 +218,7 @@ void simulate_cluster(const Simulated& request, const plan::MeshInput* measured,
       fmt::format("{} devices, {} units, {:.2f} billion parameters, a global batch of {}",
                   cluster.size(), input.facts.front().units.size(),
                   1e-9 * static_cast<double>(input.facts.front().elements()), input.global_batch));
-  print_mesh(terminal, cluster, plan);
+  print_mesh(terminal, input, cluster, plan);
 }
 
 }  // namespace bimetal::cli

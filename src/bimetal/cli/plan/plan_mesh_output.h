@@ -9,11 +9,13 @@
 
 namespace bimetal::cli {
 
-/// The best few, those that do not fit, and advice.
-void print_mesh(Terminal& terminal, const plan::Cluster& cluster, const plan::MeshPlan& plan);
+/// The job's own, the best few, those that do not fit, pictures and advice.
+void print_mesh(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
+                const plan::MeshPlan& plan);
 
 /// The same figures; docs/planning.md describes each field.
-nlohmann::json mesh_json(const plan::Cluster& cluster, const plan::MeshPlan& plan);
+nlohmann::json mesh_json(const plan::MeshInput& input, const plan::Cluster& cluster,
+                         const plan::MeshPlan& plan);
 
 /// A step of the best one, as SVG. Errors: InvalidArgument where nothing fits, System.
 void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,

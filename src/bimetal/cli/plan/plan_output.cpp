@@ -107,6 +107,7 @@ nlohmann::json worker_json(const MeasuredPlan& plan, std::size_t rank) {
                          {"name", device.name},
                          {"memory_free_bytes", device.memory_free_bytes},
                          {"matmul_float32_gflops", device.matmul_float32_gflops},
+                         {"matmul_half_gflops", device.matmul_half_gflops},
                          {"convolution_float32_gflops", device.convolution_float32_gflops},
                          {"memory_bytes_per_s", device.memory_bytes_per_s},
                          {"seconds_per_step", nullptr},
@@ -147,7 +148,7 @@ void print_plan(Terminal& terminal, const MeasuredPlan& plan) {
     for (std::string line; std::getline(advice, line);) terminal.print(line);
   }
   if (plan.memory) print_memory(terminal, plan.memory_input, *plan.memory);
-  if (plan.cluster) print_mesh(terminal, *plan.cluster, plan.mesh);
+  if (plan.cluster) print_mesh(terminal, plan.mesh_input, *plan.cluster, plan.mesh);
 }
 
 nlohmann::json plan_json(const MeasuredPlan& plan) {
@@ -179,7 +180,7 @@ nlohmann::json plan_json(const MeasuredPlan& plan) {
     json["crossover_bytes_per_s"] = *plan.plan.crossover_bytes_per_s;
   }
   if (plan.memory) json["memory"] = memory_json(plan.memory_input, *plan.memory);
-  if (plan.cluster) json["mesh"] = mesh_json(*plan.cluster, plan.mesh);
+  if (plan.cluster) json["mesh"] = mesh_json(plan.mesh_input, *plan.cluster, plan.mesh);
   if (plan.plan.crossover_servers) json["crossover_servers"] = *plan.plan.crossover_servers;
   return json;
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -184,7 +185,20 @@ std::string why_not(const Cluster& cluster, const MeshChoice& choice, const Mesh
                      where_time_goes(choice));
 }
 
+std::string beside(const MeshChoice& other, const MeshChoice* best) {
+  if (!best) return "fits, which nothing does in the job's precision";
+  return fmt::format("{:.2f} times as fast as the best in the job's precision",
+                     best->step_s / other.step_s);
+}
+
 std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan) {
+  std::vector<std::string> in_lower;
+  if (plan.lower) {
+    in_lower.push_back(fmt::format(
+        "With train.precision = \"{}\", which changes what is computed: {}, {} a step, {}.",
+        plan.lower->name, describe(cluster, plan.lower->best),
+        seconds_text(plan.lower->best.step_s), plan.lower->best.reason));
+  }
   if (plan.best.empty()) {
     std::vector<std::string> lines = {"Nothing fits."};
     if (!plan.others.empty()) {
@@ -192,6 +206,7 @@ std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan) {
       lines.push_back(
           fmt::format("Nearest comes {}: {}.", describe(cluster, nearest), nearest.reason));
     }
+    std::ranges::move(in_lower, std::back_inserter(lines));
     return fmt::format("{}", fmt::join(lines, "\n"));
   }
   const auto& best = plan.best.front();
@@ -226,6 +241,7 @@ std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan) {
                                 best.tensor > 1 ? "the parts" : "the stages",
                                 fmt::join(names, ", ")));
   }
+  std::ranges::move(in_lower, std::back_inserter(lines));
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 

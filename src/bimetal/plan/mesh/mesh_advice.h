@@ -21,6 +21,10 @@ std::string sums_text(const MeshChoice& choice);
 /// where nothing fits.
 std::string why_not(const Cluster& cluster, const MeshChoice& choice, const MeshChoice* best);
 
+/// How a choice in another precision compares with the best in the job's own; nullptr: nothing fits
+/// in that.
+std::string beside(const MeshChoice& other, const MeshChoice* best);
+
 /// What to do, and by how much it is better: lines.
 std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan);
 

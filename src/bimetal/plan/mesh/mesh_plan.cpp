@@ -117,6 +117,10 @@ void explain(const Cluster& cluster, MeshPlan& plan) {
       if (&choice != best) choice.reason = why_not(cluster, choice, best);
     }
   }
+  if (!plan.asked || !plan.asked->choice) return;
+  auto& own = *plan.asked->choice;
+  const bool as_fast = best && own.fits() && own.step_s < best->step_s * (1 + kWorthwhile);
+  own.reason = as_fast ? "as fast as the best" : why_not(cluster, own, best);
 }
 
 /// `devices`: those of a stage.
@@ -131,6 +135,13 @@ bool as_many_in_each(const Stages& stages, Devices devices) {
 
 bool is_box(const Layout& layout) {
   return as_many_in_each(layout, std::identity());
+}
+
+int in_line(const Layout& layout) {
+  if (is_box(layout)) return static_cast<int>(layout.size());
+  std::size_t devices = 0;
+  for (const auto& stage : layout) devices += stage.size();
+  return static_cast<int>(devices);
 }
 
 int MeshChoice::devices() const {
@@ -168,11 +179,13 @@ std::int64_t MeshChoice::most_at_once() const {
   return (most + micro_batches - 1) / micro_batches;
 }
 
-MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster) {
+MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster, std::optional<AskedMesh> asked) {
   check(input, cluster);
   auto found = search_meshes(input, cluster, input.most_level);
   if (input.parts) search_parts(input, cluster, found);
+  if (asked && asked->choice) found.choices.push_back(*asked->choice);
   auto plan = sort_out(std::move(found), input.most);
+  plan.asked = std::move(asked);
   explain(cluster, plan);
   return plan;
 }

@@ -4,6 +4,7 @@
 // says what is searched.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,10 @@ using Layout = std::vector<std::vector<int>>;
 
 /// Whether all stages have as many devices.
 bool is_box(const Layout& layout);
+
+/// Devices that one pipeline's micro-batches go through: of one replica of each stage where all
+/// have as many, else all.
+int in_line(const Layout& layout);
 
 /// One or several devices that have the same units.
 struct MeshStage {
@@ -91,14 +96,30 @@ struct MeshChoice {
   std::int64_t most_at_once() const;
 };
 
+/// What a job asks for, as it is written.
+struct AskedMesh {
+  std::optional<MeshChoice> choice = {};
+  std::string reason = {};  ///< without a choice: why it was not planned
+};
+
+/// The best in another precision, which changes what is computed.
+struct LowerPrecision {
+  std::string name = {};  ///< of train.precision
+  MeshChoice best = {};
+};
+
 struct MeshPlan {
-  std::vector<MeshChoice> best;    ///< that fit, the fastest first; of each kind of plan one
-  std::vector<MeshChoice> others;  ///< the fastest of those that do not fit
+  std::optional<AskedMesh> asked = {};  ///< nothing: no job asks
+  std::vector<MeshChoice> best;         ///< that fit, the fastest first; of each kind of plan one
+  std::vector<MeshChoice> others;       ///< the fastest of those that do not fit
+  std::optional<LowerPrecision> lower = {};  ///< nothing: not measured, or nothing fits
   std::size_t tried = 0;
 };
 
-/// Errors: InvalidArgument for facts that do not go together, or a batch below 1.
-MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster);
+/// `asked`: is one of those that are compared. Errors: InvalidArgument for facts that do not go
+/// together, or a batch below 1.
+MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster,
+                   std::optional<AskedMesh> asked = {});
 
 /// The schedule's run of a pipeline, for a picture: a list for each stage, or, where these are not
 /// even(), for each device in their order. One stage for the others, whose micro-batches follow

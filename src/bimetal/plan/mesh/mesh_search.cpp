@@ -12,8 +12,6 @@
 namespace bimetal::plan {
 namespace {
 
-using parallel::schedule::Kind;
-
 constexpr std::size_t kRefined = 8;       // layouts that are looked at closely
 constexpr std::size_t kSimulated = 6;     // choices whose step is simulated
 constexpr int kShifts = 3;                // rounds of moving cuts
@@ -26,14 +24,6 @@ enum class Replicas { One, Even, Uneven };
 Replicas replicas_of(const Layout& layout) {
   if (!is_box(layout)) return Replicas::Uneven;
   return layout.front().size() > 1 ? Replicas::Even : Replicas::One;
-}
-
-/// Devices that one pipeline's micro-batches go through.
-int in_line(const Layout& layout) {
-  if (is_box(layout)) return static_cast<int>(layout.size());
-  std::size_t devices = 0;
-  for (const auto& stage : layout) devices += stage.size();
-  return static_cast<int>(devices);
 }
 
 class Search {
@@ -152,14 +142,7 @@ class Search {
   }
 
   MeshChoice close_look(const Layout& layout, MeshChoice best) {
-    std::vector<int> counts = {1, 2, 4, 8, 16, 32, 64, 128, 256};
-    for (const int factor : {1, 2, 3, 4, 6, 8}) {
-      counts.push_back(factor * in_line(layout));
-    }
-    std::ranges::sort(counts);
-    counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-    for (const int micro_batches : counts) {
-      if (micro_batches > input_.global_batch) break;
+    for (const int micro_batches : micro_batch_counts(in_line(layout), input_.global_batch)) {
       for (int level = 0; level <= most_level_of(layout); ++level) {
         for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
           const auto choice =
@@ -220,20 +203,21 @@ class Search {
     if (!kept.empty()) climb(kept.front());
     for (std::size_t i = 0; i < kept.size(); ++i) {
       if (i >= kSimulated) break;
-      add(simulate_both(kept[i].choice));
+      add(simulate_each(kept[i].choice));
     }
   }
 
-  /// By 1F1B, or with backward in two parts where that is clearly faster and fits.
-  MeshChoice simulate_both(const MeshChoice& choice) {
-    const auto plain = refined(choice);
-    // Where activations are computed again, they would be so for each part.
-    if (choice.keeping.recomputed_at_once > 0) return plain;
-    auto other = choice;
-    other.schedule = Kind::zero_bubble;
-    const auto split = refined(other);
-    const bool clearly = split.fits() && split.step_s < plain.step_s * (1 - kWorthwhile);
-    return clearly ? split : plain;
+  /// By 1F1B, or another schedule where that is clearly faster and fits.
+  MeshChoice simulate_each(const MeshChoice& choice) {
+    std::optional<MeshChoice> best;
+    for (const auto kind : schedules_worth_a_try(choice.keeping)) {
+      auto other = choice;
+      other.schedule = kind;
+      other = refined(std::move(other));
+      const bool clearly = best && other.fits() && other.step_s < best->step_s * (1 - kWorthwhile);
+      if (!best || clearly) best = std::move(other);
+    }
+    return std::move(*best);
   }
 
   /// The cut is the best by a formula: cuts beside it may be better as they run.

@@ -1,6 +1,7 @@
 #include "bimetal/plan/mesh/pipeline_choice.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -97,23 +98,35 @@ class Chooser {
         if (samples < (box ? choice_.micro_batches : 1)) return false;
         const auto whole = box ? samples : input_.global_batch;
         const auto at_once = (whole + choice_.micro_batches - 1) / choice_.micro_batches;
-        if (input_.micro_batch > 0 && at_once > input_.micro_batch) return false;
+        const auto limit = options_.any_size ? 0 : input_.micro_batch;
+        if (limit > 0 && at_once > limit) return false;
       }
     }
     return true;
   }
 
-  bool cut() {
+  std::vector<std::size_t> best_begins() const {
     auto problem = cut_problem();
-    std::vector<std::size_t> begins;
     try {
-      begins = schedule::cut(problem).begins;
+      return schedule::cut(problem).begins;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::OutOfMemory) throw;
       problem.fitting = {};
-      begins = schedule::cut(problem).begins;
+      return schedule::cut(problem).begins;
     }
+  }
+
+  std::vector<std::size_t> given_begins() const {
+    std::vector<std::size_t> begins = {0};
+    begins.insert(begins.end(), options_.cuts.begin(), options_.cuts.end());
+    return begins;
+  }
+
+  bool cut() {
     const auto units = input_.facts.front().units.size();
+    const auto begins = options_.cuts.empty() ? best_begins() : given_begins();
+    const bool rising = std::ranges::adjacent_find(begins, std::greater_equal()) == begins.end();
+    if (begins.size() != layout_.size() || !rising || begins.back() >= units) return false;
     for (std::size_t s = 0; s < begins.size(); ++s) {
       choice_.stages[s].begin = begins[s];
       choice_.stages[s].end = s + 1 < begins.size() ? begins[s + 1] : units;
@@ -205,6 +218,24 @@ class Chooser {
 };
 
 }  // namespace
+
+std::vector<int> micro_batch_counts(int in_line, std::int64_t most) {
+  std::vector<int> counts = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+  for (const int factor : {1, 2, 3, 4, 6, 8}) counts.push_back(factor * in_line);
+  std::ranges::sort(counts);
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  std::erase_if(counts, [most](int count) { return count > most; });
+  return counts;
+}
+
+std::vector<schedule::Kind> schedules_worth_a_try(const Keeping& keeping) {
+  using schedule::Kind;
+  // All forwards first keep every activation, but wait for slow links less often.
+  std::vector<Kind> kinds = {Kind::one_f_one_b, Kind::gpipe};
+  // Where activations are computed again, they would be so for each part of a backward.
+  if (keeping.recomputed_at_once == 0) kinds.push_back(Kind::zero_bubble);
+  return kinds;
+}
 
 std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& cluster,
                                      const Layout& layout, const PipelineOptions& options) {

@@ -1,6 +1,8 @@
 #pragma once
 // What a step of one pipeline comes to, in time and memory.
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -13,12 +15,23 @@ struct PipelineOptions {
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int micro_batches = 1;
   Keeping keeping = {};  ///< level 0 to 3, recomputation of each unit or none
+  /// Units that stages but the first begin with; empty: the best.
+  std::vector<std::size_t> cuts = {};
+  bool any_size = false;  ///< micro-batches may be larger than MeshInput::micro_batch
 };
+
+/// Numbers of micro-batches that are worth a look where so many devices compute one after the
+/// other, rising: powers of two, and what leaves a bubble from half of a step to a tenth.
+std::vector<int> micro_batch_counts(int in_line, std::int64_t most);
+
+/// Schedules that are worth simulating for what is kept like that; the first is to be taken unless
+/// another is clearly faster.
+std::vector<parallel::schedule::Kind> schedules_worth_a_try(const Keeping& keeping);
 
 /// Cuts the model for these stages (schedule/cut.h) and predicts the step by plain_bound and the
 /// exchanges behind it. Where no cut fits into memory, the one that is fastest without regard to
 /// it, with what is missing. Nothing for fewer units than stages, micro-batches without a sample
-/// for every device, or a schedule that cannot be.
+/// for every device, or cuts that cannot be.
 std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& cluster,
                                      const Layout& layout, const PipelineOptions& options);
 

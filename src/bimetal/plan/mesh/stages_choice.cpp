@@ -8,6 +8,7 @@
 
 #include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/layouts.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_choice.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 #include "bimetal/plan/mesh/tensor_parts.h"
@@ -17,7 +18,8 @@ namespace {
 
 namespace schedule = parallel::schedule;
 
-constexpr int kDividedFreely = 8;  // devices
+constexpr int kDividedFreely = 8;            // devices
+constexpr std::size_t kSimulatedCounts = 3;  // numbers of micro-batches, of a schedule
 
 /// As a run has them: of one of `replicas` pipelines of `stages` devices.
 int micro_batches_of(const MeshInput& input, const StagesWish& wish, int stages, int replicas) {
@@ -27,38 +29,86 @@ int micro_batches_of(const MeshInput& input, const StagesWish& wish, int stages,
   return schedule::usual_micro_batches(wish.schedule, stages, share, (share + limit - 1) / limit);
 }
 
-/// Ranks go stage by stage.
-Layout boxes(int stages, int replicas) {
-  Layout layout(static_cast<std::size_t>(stages));
-  int next = 0;
-  for (auto& stage : layout) {
-    stage.resize(static_cast<std::size_t>(replicas));
-    std::iota(stage.begin(), stage.end(), next);
-    next += replicas;
+bool beats(const MeshChoice& a, const MeshChoice& b) {
+  if (a.fits() != b.fits()) return a.fits();
+  if (!a.fits()) return a.missing_bytes < b.missing_bytes;
+  return a.step_s < b.step_s * (1 - kWorthwhile);
+}
+
+/// Numbers of micro-batches to try, which is to be left off at the first that can be unless any
+/// will do: a replica with the smaller share may have fewer samples than the usual number.
+std::vector<int> counts_to_try(const MeshInput& input, const StagesWish& wish,
+                               const Layout& layout) {
+  const int replicas = is_box(layout) ? static_cast<int>(layout.front().size()) : 1;
+  const int usual = micro_batches_of(input, wish, in_line(layout), replicas);
+  if (wish.micro_batches > 0) return {usual};
+  std::vector<int> counts;
+  for (int count = usual; count > 0; count /= 2) counts.push_back(count);
+  if (!wish.any_micro_batches) return counts;
+  std::ranges::move(micro_batch_counts(in_line(layout), input.global_batch),
+                    std::back_inserter(counts));
+  std::ranges::sort(counts);
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  return counts;
+}
+
+/// By the formula, the best first.
+std::vector<MeshChoice> in_micro_batches(const MeshInput& input, const Cluster& cluster,
+                                         const StagesWish& wish, const Layout& layout,
+                                         PipelineOptions options) {
+  std::vector<MeshChoice> found;
+  for (const int count : counts_to_try(input, wish, layout)) {
+    options.micro_batches = count;
+    if (auto choice = choose_cut(input, cluster, layout, options)) {
+      found.push_back(std::move(*choice));
+      if (!wish.any_micro_batches) break;
+    }
   }
-  return layout;
+  std::ranges::stable_sort(found, better);
+  if (found.size() > kSimulatedCounts) found.resize(kSimulatedCounts);
+  return found;
 }
 
 std::optional<MeshChoice> pipeline_of(const MeshInput& input, const Cluster& cluster,
                                       const StagesWish& wish, const Layout& layout) {
-  if (layout.size() > input.facts.front().units.size()) return std::nullopt;
-  const int replicas = is_box(layout) ? static_cast<int>(layout.front().size()) : 1;
-  PipelineOptions options{
-      .schedule = wish.schedule,
-      .micro_batches = micro_batches_of(input, wish, cluster.size() / replicas, replicas),
-      .keeping = wish.keeping};
-  auto choice = choose_cut(input, cluster, layout, options);
-  // A replica with the smaller share may have fewer samples than that.
-  while (!choice && wish.micro_batches == 0 && options.micro_batches > 1) {
-    options.micro_batches /= 2;
-    choice = choose_cut(input, cluster, layout, options);
+  const auto kinds =
+      wish.any_schedule ? schedules_worth_a_try(wish.keeping) : std::vector{wish.schedule};
+  std::optional<MeshChoice> best;
+  for (const auto kind : kinds) {
+    std::optional<MeshChoice> of_kind;
+    for (auto& choice : in_micro_batches(input, cluster, wish, layout,
+                                         {.schedule = kind,
+                                         .keeping = wish.keeping,
+                                         .cuts = wish.cuts,
+                                         .any_size = wish.micro_batches > 0})) {
+      auto run = simulated(input, cluster, std::move(choice));
+      if (!of_kind || better(run, *of_kind)) of_kind = std::move(run);
+    }
+    if (of_kind && (!best || beats(*of_kind, *best))) best = std::move(of_kind);
   }
-  if (choice) choice = simulated(input, cluster, std::move(*choice));
-  return choice;
+  return best;
+}
+
+/// Ranks go stage by stage.
+Layout stages_of(const std::vector<std::size_t>& replicas) {
+  Layout layout;
+  int next = 0;
+  for (const auto count : replicas) {
+    auto& stage = layout.emplace_back(count);
+    std::iota(stage.begin(), stage.end(), next);
+    next += static_cast<int>(count);
+  }
+  return layout;
+}
+
+Layout boxes(int stages, int replicas) {
+  return stages_of(std::vector<std::size_t>(static_cast<std::size_t>(stages),
+                                            static_cast<std::size_t>(replicas)));
 }
 
 /// All devices in that many stages.
 std::vector<Layout> layouts_in(const Cluster& cluster, const StagesWish& wish, int stages) {
+  if (!wish.stage_replicas.empty()) return {stages_of(wish.stage_replicas)};
   std::vector<Layout> all;
   const int replicas = cluster.size() / stages;
   const bool divides = stages * replicas == cluster.size();
@@ -72,12 +122,6 @@ std::vector<Layout> layouts_in(const Cluster& cluster, const StagesWish& wish, i
     if (as_many && !is_box(layout)) all.push_back(std::move(layout));
   }
   return all;
-}
-
-bool beats(const MeshChoice& a, const MeshChoice& b) {
-  if (a.fits() != b.fits()) return a.fits();
-  if (!a.fits()) return a.missing_bytes < b.missing_bytes;
-  return a.step_s < b.step_s * (1 - kWorthwhile);
 }
 
 /// Of devices that have every tensor whole; those with fewer stages first.

@@ -2,6 +2,7 @@
 // How many stages a job's devices form, and how many share each tensor, where it leaves that open:
 // all of them take part, in their order, which is a smaller question than mesh_plan.h's. Pure.
 
+#include <cstddef>
 #include <vector>
 
 #include "bimetal/plan/mesh/mesh_plan.h"
@@ -10,21 +11,26 @@ namespace bimetal::plan {
 
 /// What the job says of it.
 struct StagesWish {
-  int stages = 0;    ///< 0: any number
-  int replicas = 0;  ///< of each stage; 0: any number
-  int tensor = 1;    ///< devices that have a replica's tensors in parts; 0: any number
+  int stages = 0;                                ///< 0: any number
+  int replicas = 0;                              ///< of each stage; 0: any number
+  std::vector<std::size_t> stage_replicas = {};  ///< or a number for each stage
+  std::vector<std::size_t> cuts = {};  ///< units that stages but the first begin with; empty: any
+  int tensor = 1;  ///< devices that have a replica's tensors in parts; 0: any number
   /// Of these parts; empty: equal ones, or by speed (and where that does not fit, by memory, too).
   std::vector<double> tensor_weights = {};
   bool parts_by_speed = false;
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
-  int micro_batches = 0;  ///< 0: as many as a run takes by itself
+  bool any_schedule = false;       ///< whichever is fastest in its place
+  int micro_batches = 0;           ///< 0: as many as a run takes by itself
+  bool any_micro_batches = false;  ///< or then as many as are fastest
   Keeping keeping = {};   ///< level (pipelines: 0 to 3 of each stage's replicas), recomputation
   bool pipelines = true;  ///< the job has nothing that refuses them
   bool uneven = true;     ///< nor stages with replicas of their own number
 };
 
 /// Data parallelism, and of each number of stages the fastest: as many replicas of each where that
-/// divides the devices, or, of up to eight devices, any numbers; cut where that is best. The same
+/// divides the devices, or, of up to eight devices, any numbers; cut where that is best, unless the
+/// wish says where. The same
 /// for every number of parts that divides the devices, neighbours having them.
 /// The one to take comes first: the fastest that fits, or that which lacks least; of those that are
 /// alike within kWorthwhile the one with the fewest parts, then stages. Empty if none can be.

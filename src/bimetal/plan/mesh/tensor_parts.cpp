@@ -54,6 +54,7 @@ UnitFacts unit_in_parts(UnitFacts unit, Dealt& dealt) {
   unit.backward_peak = scaled(unit.backward_peak, left(parts.backward_peak));
   unit.forward_s = scaled(unit.forward_s, left(parts.forward_s));
   unit.backward_s = scaled(unit.backward_s, left(parts.backward_s));
+  unit.operations *= part;
   const auto all = static_cast<double>(std::max<std::int64_t>(1, unit.elements()));
   const double kept = 1 - (own + shared) / all;
   // At level 3 what all ranks have whole stays so.

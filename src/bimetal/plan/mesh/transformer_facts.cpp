@@ -70,6 +70,7 @@ UnitFacts block_of(const TransformerSizes& sizes, std::int64_t number) {
           .backward_peak = each((kSavedByBlock + kPassingInBlock) * tokens),
           .forward_s = each(operations / kTera),
           .backward_s = each(2 * operations / kTera),
+          .operations = operations,
           .in_parts = parts_of_block(sizes, tokens)};
 }
 
@@ -100,6 +101,7 @@ ModelFacts transformer_facts(const TransformerSizes& sizes) {
                          .backward_peak = each(3 * logits + 2 * tokens),
                          .forward_s = each(operations / kTera),
                          .backward_s = each(2 * operations / kTera),
+                         .operations = operations,
                          .in_parts = parts_of_head(sizes, tokens, logits)});
   facts.element_bytes = sizes.element_bytes;
   facts.state_bytes = sizes.state_bytes;

@@ -1,7 +1,5 @@
 #include "bimetal/train/measure/measure_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -10,22 +8,25 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/wire.h"
-#include "bimetal/comm/exchange.h"
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/device/device.h"
-#include "bimetal/device/probe.h"
 #include "bimetal/job/combinations.h"
+#include "bimetal/job/mesh_keys.h"
 #include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/plan/link_probe.h"
+#include "bimetal/plan/mesh/mesh_advice.h"
+#include "bimetal/task/catalog/unit_operations.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/memory_measure.h"
+#include "bimetal/train/measure/mesh_wish.h"
 #include "bimetal/train/measure/model_size.h"
+#include "bimetal/train/measure/rank_device.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/setup.h"
+#include "bimetal/train/tensor/replicas.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
@@ -33,63 +34,8 @@ namespace {
 
 // Training probes for less: its balancer corrects the figures with every step, a plan can't.
 constexpr std::chrono::milliseconds kStepBudget{2000};
-constexpr std::chrono::milliseconds kDeviceBudget{500};
-
-RankDevice named(const torch::Device& device, const TrainerOptions& options) {
-  RankDevice result;
-  result.host = options.host_name;
-  result.worker = job::to_string(options.worker);
-  result.device = device.str();
-  return result;
-}
-
-RankDevice describe(const torch::Device& device, const TrainerOptions& options) {
-  auto result = named(device, options);
-  for (const auto& info : device::enumerate_devices()) {
-    if (info.device != device) continue;
-    result.name = info.name;
-    result.memory_free_bytes = info.memory_free_bytes;
-  }
-  const auto speed = device::probe_device(device, kDeviceBudget);
-  result.matmul_float32_gflops = speed.matmul_float32_gflops.value_or(0);
-  result.convolution_float32_gflops = speed.convolution_float32_gflops.value_or(0);
-  result.memory_bytes_per_s = speed.memory_bytes_per_s.value_or(0);
-  return result;
-}
-
-comm::Bytes encode_device(const RankDevice& device) {
-  WireWriter writer;
-  for (const auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
-    writer.string(*text);
-  }
-  writer.u64(device.memory_free_bytes);
-  writer.f64(device.matmul_float32_gflops);
-  writer.f64(device.convolution_float32_gflops);
-  writer.f64(device.memory_bytes_per_s);
-  return std::move(writer).take();
-}
-
-RankDevice decode_device(const comm::Bytes& bytes) {
-  WireReader reader(bytes);
-  RankDevice device;
-  for (auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
-    *text = reader.string();
-  }
-  device.memory_free_bytes = reader.u64();
-  device.matmul_float32_gflops = reader.f64();
-  device.convolution_float32_gflops = reader.f64();
-  device.memory_bytes_per_s = reader.f64();
-  reader.expect_end();
-  return device;
-}
-
-std::vector<RankDevice> gather(comm::Group group, const RankDevice& mine, Deadline deadline) {
-  std::vector<RankDevice> devices;
-  for (const comm::Bytes& bytes : comm::all_gather_bytes(group, encode_device(mine), deadline)) {
-    devices.push_back(decode_device(bytes));
-  }
-  return devices;
-}
+/// A lower precision costs accuracy: it has to be that much faster to be looked at.
+constexpr double kClearlyFaster = 1.1;
 
 // The buckets that data parallel training would send.
 std::vector<std::uint64_t> bucket_bytes(const job::JobConfig& job, const task::Task& task,
@@ -107,15 +53,6 @@ std::vector<std::uint64_t> bucket_bytes(const job::JobConfig& job, const task::T
   return result;
 }
 
-// What the advice calls a worker: what was asked for, or what that turned out to be; with its
-// machine where there are several.
-std::string name_of(const RankDevice& device, const std::vector<RankDevice>& all) {
-  const auto& name = device.worker.starts_with("auto") ? device.device : device.worker;
-  const bool one_host =
-      std::ranges::all_of(all, [&](const RankDevice& other) { return other.host == device.host; });
-  return one_host ? name : fmt::format("{} on {}", name, device.host);
-}
-
 /// Whether the job has nothing that refuses tensors in parts on such a worker, of sizes that a plan
 /// states.
 bool may_have_parts(job::JobConfig job, const job::WorkerSpec& worker) {
@@ -125,6 +62,7 @@ bool may_have_parts(job::JobConfig job, const job::WorkerSpec& worker) {
   job.mesh.tensor = 2;
   job.mesh.stage_tensor.clear();
   job.mesh.tensor_parts = "equal";
+  job.mesh.schedule = job::MeshConfig().schedule;
   job.compression.activations = "none";
   return job::is_possible(job, {&worker, 1});
 }
@@ -220,10 +158,10 @@ plan::ActivationBytes activation_bytes(const job::JobConfig& job, torch::Dtype d
               comm::compressed_links_of(job.compression.links) == comm::CompressedLinks::all};
 }
 
-void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Group group,
-                 MeasuredPlan& plan) {
-  plan.cluster = cluster_of(
-      plan, group.size() > 1 ? plan::probe_pairs(group) : std::vector<plan::LinkSpeed>());
+/// What meshes are planned by.
+void take_cluster(const job::JobConfig& job, const device::Place& place, comm::Group group,
+                  std::vector<plan::LinkSpeed> pairs, MeasuredPlan& plan) {
+  plan.cluster = cluster_of(plan, std::move(pairs));
   for (const auto& rank : plan.memory_input.ranks) plan.mesh_input.facts.push_back(rank.facts);
   const auto weight = plan.mesh_input.facts.front().sample_weight;
   const auto limit = least_limit(group, {job.train.micro_batch, place.device, weight},
@@ -234,7 +172,10 @@ void plan_meshes(const job::JobConfig& job, const device::Place& place, comm::Gr
   plan.mesh_input.activations = activation_bytes(job, place.dtype);
   plan.mesh_input.offloads = plan.memory_input.offloads;
   plan.mesh_input.evaluates = plan.memory_input.ranks.front().load.evaluates;
-  plan.mesh = plan::plan_mesh(plan.mesh_input, *plan.cluster);
+}
+
+std::vector<plan::LinkSpeed> links_of(comm::Group group) {
+  return group.size() > 1 ? plan::probe_pairs(group) : std::vector<plan::LinkSpeed>();
 }
 
 /// What this rank is, with the job's data.
@@ -277,7 +218,48 @@ void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptio
                                  .room = here.room,
                                  .parts = plan.mesh_input.parts},
                                 plan.input.global_batch);
+  const auto operations = task::unit_operations(*here.task);
+  for (auto& rank : plan.memory_input.ranks) {
+    auto& units = rank.facts.units;
+    if (units.size() != operations.size()) continue;
+    for (std::size_t u = 0; u < units.size(); ++u) units[u].operations = operations[u];
+  }
   if (all_known(plan.memory_input)) plan.memory = plan::plan_memory(plan.memory_input);
+}
+
+/// Whether this rank computes in float32, which nobody has asked for, and could in bfloat16.
+bool may_be_lower(const job::JobConfig& job, const TrainerOptions& options,
+                  const device::Place& place) {
+  auto lower = job;
+  lower.train.precision = "bfloat16";
+  return job::precision_of(job, options.worker) == "float32" && place.dtype == torch::kFloat32 &&
+         job::is_possible(lower, {&options.worker, 1}) &&
+         knows(precision::Precision::bfloat16, place.device);
+}
+
+/// The best mesh in bfloat16, measured as the others are, where some worker multiplies matrices
+/// clearly faster in it, or nothing fits in float32.
+void take_lower_precision(job::JobConfig job, comm::Group group, const TrainerOptions& options,
+                          const Measuring& here, MeasuredPlan& result,
+                          progress::Observer& observer) {
+  const bool all = std::ranges::all_of(result.devices, &RankDevice::may_be_lower);
+  const bool faster = std::ranges::any_of(result.devices, [](const RankDevice& device) {
+    return device.matmul_half_gflops > kClearlyFaster * device.matmul_float32_gflops;
+  });
+  if (!all || !(faster || result.mesh.best.empty())) return;
+  observer.on_phase("measuring units in bfloat16");
+  job.train.precision = "bfloat16";
+  MeasuredPlan lower;
+  lower.devices = result.devices;
+  lower.input.workers = result.input.workers;
+  take_units(job, group, options, here, precision::Precision::bfloat16, /*parts=*/true, lower);
+  if (!lower.memory) return;
+  take_cluster(job, here.place, group, result.cluster->network().pairs, lower);
+  auto plan = plan::plan_mesh(lower.mesh_input, *lower.cluster);
+  if (plan.best.empty()) return;
+  auto& best = plan.best.front();
+  best.reason = plan::beside(best, result.mesh.best.empty() ? nullptr : &result.mesh.best.front());
+  result.mesh.lower = {job.train.precision, std::move(best)};
 }
 
 }  // namespace
@@ -288,27 +270,30 @@ MeasuredPlan measure_meshes(const job::JobConfig& of_all, comm::Group group,
   const Measuring here(job, group, options, observer);
   MeasuredPlan result;
   observer.on_phase("measuring units");
-  result.devices = gather(group, named(here.place.device, options), here.by);
+  result.devices = gather_devices(group, named_device(here.place.device, options), here.by);
   const auto precision = choose_precision(job, options.worker, here.place, *here.task);
   group.barrier().wait();
   take_units(job, group, options, here, precision, job.mesh.tensor != 1, result);
   if (!result.memory) return result;
   for (const auto& device : result.devices) {
-    result.input.workers.push_back({name_of(device, result.devices), {}});
+    result.input.workers.push_back({short_name(device, result.devices), {}});
   }
   observer.on_phase("measuring the link");
-  plan_meshes(job, here.place, group, result);
+  take_cluster(job, here.place, group, links_of(group), result);
   return result;
 }
 
 MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
                           const TrainerOptions& options, progress::Observer& observer) {
   const auto job = job::as_worker_has_it(of_all, options.worker);
+  if (!job::is_open(job.mesh)) shape_of(job.mesh, group.size());
   const Measuring here(job, group, options, observer);
   MeasuredPlan result;
   observer.on_phase("measuring devices");
   group.barrier().wait();
-  result.devices = gather(group, describe(here.place.device, options), here.by);
+  auto own = measured_device(here.place.device, options);
+  own.may_be_lower = may_be_lower(job, options, here.place);
+  result.devices = gather_devices(group, own, here.by);
   const auto precision = choose_precision(job, options.worker, here.place, *here.task);
   auto& input = result.input;
 
@@ -330,12 +315,14 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
   input.bucket_bytes = bucket_bytes(job, *here.task, here.place.dtype);
   input.link = plan::probe_link(group, input.gradient_bytes());
   for (std::size_t r = 0; r < result.devices.size(); ++r) {
-    input.workers.push_back({name_of(result.devices[r], result.devices), steps[r].cost});
+    input.workers.push_back({short_name(result.devices[r], result.devices), steps[r].cost});
   }
   if (result.memory) {
     result.memory_input.link = input.link;
     result.memory = plan::plan_memory(result.memory_input);
-    plan_meshes(job, here.place, group, result);
+    take_cluster(job, here.place, group, links_of(group), result);
+    result.mesh = plan::plan_mesh(result.mesh_input, *result.cluster, asked_mesh(job, result));
+    take_lower_precision(job, group, options, here, result, observer);
   }
   const bool usable =
       std::ranges::any_of(steps, [](const auto& device) { return device.cost.known(); });

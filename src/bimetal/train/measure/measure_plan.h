@@ -1,9 +1,7 @@
 #pragma once
 // Measures what a plan needs: on every rank its device, its cost of a step, and the link.
 
-#include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -12,21 +10,10 @@
 #include "bimetal/plan/mesh/mesh_plan.h"
 #include "bimetal/plan/plan.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/train/measure/rank_device.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
-
-/// One rank's device. Speeds are 0 where the device could not be measured.
-struct RankDevice {
-  std::string host;
-  std::string worker;  ///< as asked for: "cpu:threads=1"
-  std::string device;  ///< as found: "cpu", "cuda:0"
-  std::string name;    ///< "AMD EPYC 7B13"
-  std::uint64_t memory_free_bytes = 0;
-  double matmul_float32_gflops = 0;
-  double convolution_float32_gflops = 0;
-  double memory_bytes_per_s = 0;
-};
 
 struct MeasuredPlan {
   std::vector<RankDevice> devices;  ///< one per rank
@@ -43,13 +30,15 @@ struct MeasuredPlan {
 
 /// Measures as rank of `group` and predicts; every rank gets the same plan. All ranks measure their
 /// devices at the same time, as they will compute at the same time: workers that share one CPU get
-/// the part that is theirs. Of `options`, resume and stop_requested play no part. Collective.
-/// Errors: those of run_training before its first step, and of make_plan.
+/// the part that is theirs. Where some compute clearly faster in bfloat16, and the job leaves that
+/// open, units are measured in it, too. Of `options`, resume and stop_requested play no part.
+/// Collective. Errors: those of run_training before its first step, a [mesh] that cannot be
+/// included, and of make_plan.
 MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
                           const TrainerOptions& options, progress::Observer& observer);
 
-/// The part of it that meshes are planned by: units, memory and links, and of devices their names.
-/// Likewise.
+/// The part of it that meshes are planned by: units, memory and links, and of devices their names;
+/// without plans. Likewise.
 MeasuredPlan measure_meshes(const job::JobConfig& job, comm::Group group,
                             const TrainerOptions& options, progress::Observer& observer);
 

@@ -11,13 +11,13 @@
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host_allocator.h"
-#include "bimetal/job/combinations.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
 #include "bimetal/plan/mesh/stages_choice.h"
 #include "bimetal/plan/plan_advice.h"
 #include "bimetal/train/measure/measure_plan.h"
+#include "bimetal/train/measure/mesh_wish.h"
 
 namespace bimetal::train {
 namespace {
@@ -37,6 +37,8 @@ class PhasesAlone final : public progress::Observer {
 /// The job with that mesh.
 job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   job.mesh.stages = static_cast<std::int64_t>(choice.stages.size());
+  job.mesh.schedule = parallel::schedule::to_string(choice.schedule);
+  if (choice.scheme == plan::Scheme::Pipeline) job.mesh.micro_batches = choice.micro_batches;
   for (const auto& stage : choice.stages) {
     if (stage.begin > 0) job.mesh.cuts.push_back(static_cast<std::int64_t>(stage.begin));
     if (choice.even()) continue;
@@ -66,6 +68,8 @@ comm::Bytes encode(const job::JobConfig& job, const plan::MeshChoice& choice) {
     for (const auto number : *numbers) out.i64(number);
   }
   out.i64(job.mesh.stages);
+  out.string(job.mesh.schedule);
+  out.i64(job.mesh.micro_batches);
   out.i64(job.mesh.tensor);
   out.i64(choice.most_at_once());
   out.string(job.mesh.tensor_parts);
@@ -80,6 +84,8 @@ void decode(const comm::Bytes& bytes, job::JobConfig& job) {
     for (auto& number : *numbers) number = in.i64();
   }
   job.mesh.stages = in.i64();
+  job.mesh.schedule = in.string();
+  job.mesh.micro_batches = in.i64();
   job.mesh.tensor = in.i64();
   if (const auto most = in.i64(); most > 0) job.train.micro_batch = most;
   job.mesh.tensor_parts = in.string();
@@ -116,38 +122,6 @@ job::JobConfig agree(const job::JobConfig& job, comm::Group group,
   return agreed;
 }
 
-/// Whether the job has nothing that refuses stages.
-bool may_have_stages(job::JobConfig job) {
-  job.mesh.stages = 2;
-  job.mesh.cuts = {1};
-  job.mesh.tensor = 1;
-  job.mesh.sequence_parallel = false;
-  return job::is_possible(job);
-}
-
-/// What all ranks keep elsewhere: a mesh is to fit any of them.
-plan::Keeping kept_by_all(const plan::MemoryInput& input) {
-  auto keeping = plan::asked_of(input, input.ranks.front());
-  for (const auto& rank : input.ranks) {
-    if (rank.optimizer == plan::Place::Device) keeping.optimizer = plan::Place::Device;
-    if (rank.parameters == plan::Place::Device) keeping.parameters = plan::Place::Device;
-  }
-  return keeping;
-}
-
-plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured) {
-  return {.stages = static_cast<int>(job.mesh.stages),
-          .replicas = static_cast<int>(job.mesh.replicas),
-          .tensor = static_cast<int>(job.mesh.tensor),
-          .tensor_weights = job.mesh.tensor_weights,
-          .parts_by_speed = job.mesh.tensor_parts == "speed",
-          .schedule = parallel::schedule::kind_named(job.mesh.schedule),
-          .micro_batches = static_cast<int>(job.mesh.micro_batches),
-          .keeping = kept_by_all(measured.memory_input),
-          .pipelines = !measured.own_optimizer && may_have_stages(job),
-          .uneven = job.parallel.balance == balance::Policy::Auto};
-}
-
 std::string explain(const std::string& asked, const plan::Cluster& cluster,
                     const std::vector<plan::MeshChoice>& choices) {
   std::string text = asked + ": ";
@@ -172,6 +146,7 @@ void keep_as_planned(const std::vector<plan::MeshChoice>& choices, int rank) {
 job::JobConfig settled_alone(job::JobConfig job) {
   if (job.mesh.stages == job::kAutoStages) job.mesh.stages = 1;
   if (job.mesh.tensor == job::kAutoTensor) job.mesh.tensor = 1;
+  if (job.mesh.schedule == job::kAutoSchedule) job.mesh.schedule = job::MeshConfig().schedule;
   settle_what_follows(job);
   return job;
 }

@@ -1,6 +1,7 @@
 #pragma once
-// mesh.stages and mesh.tensor = "auto": the number of stages, where they begin, and how many ranks
-// share each tensor, from what a plan measures.
+// mesh.stages and mesh.tensor = "auto": the number of stages, where they begin, in which order and
+// how many pieces a step goes through them, and how many ranks share each tensor, from what a plan
+// measures.
 
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"

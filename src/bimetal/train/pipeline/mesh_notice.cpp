@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdint>
+#include <numeric>
 #include <optional>
 
 #include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/plan/model_facts.h"
+#include "bimetal/plan/plan_advice.h"
+#include "bimetal/task/catalog/unit_operations.h"
 
 namespace bimetal::train {
 namespace {
@@ -37,11 +40,44 @@ std::string counts_of(const task::Model& model, const std::optional<Cuts>& cuts)
   return fmt::format("{} parameters", fmt::join(counts, " : "));
 }
 
+/// ", 1.2 TFLOP a step", of those that have tensors in parts by their weights: what their matrices
+/// are dealt out by.
+std::string work_text(double operations, const std::optional<Cuts>& cuts) {
+  if (operations == 0) return "";
+  const auto weights = cuts ? cuts->weights() : std::vector<double>{1};
+  const double sum = std::reduce(weights.begin(), weights.end());
+  std::vector<std::string> texts;
+  for (const double weight : weights) {
+    texts.push_back(plan::operations_text(operations * weight / sum));
+  }
+  return fmt::format(", {} a step", fmt::join(texts, " : "));
+}
+
+/// Of the pieces that a stage has.
+double operations_of(const Operations& all, const std::vector<std::size_t>& begins, int stages,
+                     int stage) {
+  double sum = 0;
+  std::size_t piece = 0;
+  for (std::size_t unit = 0; unit < all.size(); ++unit) {
+    while (piece + 1 < begins.size() && begins[piece + 1] <= unit) ++piece;
+    if (static_cast<int>(piece) % stages == stage) sum += all[unit];
+  }
+  return sum;
+}
+
 }  // namespace
+
+Operations operations_of_replica(const task::JobTask& task, std::int64_t global_batch,
+                                 const parallel::MeshShape& shape) {
+  auto operations = task::unit_operations(task);
+  const auto samples = static_cast<double>(global_batch) / (shape.even() ? shape.replicas : 1);
+  for (auto& one : operations) one *= plan::kForwardsOfStep * samples;
+  return operations;
+}
 
 std::string notice_of(const parallel::MeshShape& shape, const task::Model& whole,
                       const std::vector<std::size_t>& begins, const job::MeshConfig& mesh,
-                      const parallel::StageCuts& cuts) {
+                      const parallel::StageCuts& cuts, const Operations& operations) {
   const auto& first = cuts.front();
   std::string parts;
   if (!shape.parts.empty()) {
@@ -53,14 +89,19 @@ std::string notice_of(const parallel::MeshShape& shape, const task::Model& whole
     if (shape.stages > 1) parts = ", the tensors of each " + parts;
   }
   if (shape.stages == 1) {
-    return fmt::format("the tensors of a replica are {}: {}", parts, counts_of(whole, first));
+    const double all = std::reduce(operations.begin(), operations.end());
+    return fmt::format("the tensors of a replica are {}: {}{}", parts, counts_of(whole, first),
+                       work_text(all, first));
   }
   std::vector<std::string> stages;
   for (int stage = 0; stage < shape.stages; ++stage) {
     const auto made = parallel::pipeline::make_stage(whole, begins, shape.stages, stage);
     stages.push_back(fmt::format(
-        "{}, {}", parallel::pipeline::describe_units(whole, begins, shape.stages, stage),
-        counts_of(made.model, cuts[static_cast<std::size_t>(stage)])));
+        "{}, {}{}", parallel::pipeline::describe_units(whole, begins, shape.stages, stage),
+        counts_of(made.model, cuts[static_cast<std::size_t>(stage)]),
+        work_text(operations_of(operations, begins, shape.stages, stage) /
+                      (shape.even() ? 1 : shape.replicas_of(stage)),
+                  cuts[static_cast<std::size_t>(stage)])));
   }
   return fmt::format("the model in {} stages, schedule \"{}\"{}:\n{}", shape.stages, mesh.schedule,
                      parts, parallel::picture(shape, stages));

@@ -42,24 +42,6 @@ struct MicroBatches {
   std::int64_t at_once() const { return (samples + count - 1) / count; }
 };
 
-/// What is asked for has samples for every micro-batch; what is chosen may be rounded up.
-void require_samples(const job::JobConfig& job, const parallel::MeshShape& shape,
-                     const MicroBatches& step) {
-  const auto asked = job.mesh.micro_batches;
-  if (asked <= step.samples) return;
-  const auto stages = static_cast<std::int64_t>(shape.stages);
-  const auto grain = job.mesh.schedule == "interleaved" ? stages : 1;
-  const auto most = step.samples / grain * grain;
-  const auto replicas = shape.even() ? shape.replicas : 1;
-  const auto fewer = most > 0 ? fmt::format("take {} at most, or ", most) : std::string();
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("mesh.micro_batches = {}, and {} {} samples of a step "
-                          "(train.global_batch = {}), so that some would be empty: {}a "
-                          "train.global_batch of at least {}",
-                          asked, replicas > 1 ? "each replica gets about" : "there are",
-                          step.samples, job.train.global_batch, fewer, asked * replicas));
-}
-
 MicroBatches micro_batches_of_step(const job::JobConfig& job, const parallel::Mesh& mesh,
                                    const task::Task& task, const StageOptions& options) {
   const auto& shape = mesh.shape();
@@ -70,7 +52,7 @@ MicroBatches micro_batches_of_step(const job::JobConfig& job, const parallel::Me
                                                           .micro_batches = step.count,
                                                           .chunks = options.chunks,
                                                           .windows = mesh.windows()});
-  require_samples(job, shape, step);
+  require_samples(job, shape);
   return step;
 }
 
@@ -97,6 +79,23 @@ void tell_recomputing(const std::vector<bool>& by_stage, progress::Observer& obs
 }
 
 }  // namespace
+
+void require_samples(const job::JobConfig& job, const parallel::MeshShape& shape) {
+  const auto asked = job.mesh.micro_batches;
+  const auto samples = samples_of_pipeline(shape, job.train.global_batch);
+  if (shape.stages == 1 || asked <= samples) return;
+  const auto stages = static_cast<std::int64_t>(shape.stages);
+  const auto grain = job.mesh.schedule == "interleaved" ? stages : 1;
+  const auto most = samples / grain * grain;
+  const auto replicas = shape.even() ? shape.replicas : 1;
+  const auto fewer = most > 0 ? fmt::format("take {} at most, or ", most) : std::string();
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("mesh.micro_batches = {}, and {} {} samples of a step "
+                          "(train.global_batch = {}), so that some would be empty: {}a "
+                          "train.global_batch of at least {}",
+                          asked, replicas > 1 ? "each replica gets about" : "there are", samples,
+                          job.train.global_batch, fewer, asked * replicas));
+}
 
 StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
                       const task::Task& task, UnitProbe probe, std::int64_t batch,

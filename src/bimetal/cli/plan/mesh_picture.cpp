@@ -1,0 +1,98 @@
+#include "bimetal/cli/plan/mesh_picture.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <vector>
+
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/plan/mesh/pipeline_costs.h"
+#include "bimetal/plan/mesh/tensor_parts.h"
+#include "bimetal/plan/plan_advice.h"
+
+namespace bimetal::cli {
+namespace {
+
+using plan::MeshChoice;
+
+constexpr int kLookedOver = 16;  // devices
+
+parallel::MeshShape shape_of_choice(const MeshChoice& choice) {
+  parallel::MeshShape shape{
+      .stages = static_cast<int>(choice.stages.size()), .replicas = 0, .tensor = choice.tensor};
+  if (choice.even()) {
+    shape.replicas = static_cast<int>(choice.replicas(0));
+    return shape;
+  }
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    shape.uneven.push_back(static_cast<int>(choice.replicas(s)));
+  }
+  return shape;
+}
+
+std::string units_text(const plan::ModelFacts& facts, const plan::MeshStage& stage) {
+  const auto& first = facts.units[stage.begin].name;
+  if (stage.end == stage.begin + 1) return fmt::format("units {} ({})", stage.begin, first);
+  return fmt::format("units {}-{} ({} … {})", stage.begin, stage.end - 1, first,
+                     facts.units[stage.end - 1].name);
+}
+
+/// Of each of the devices; one number where all have the same.
+std::string each(const std::vector<std::string>& texts) {
+  for (const auto& text : texts) {
+    if (text != texts.front()) return fmt::format("{}", fmt::join(texts, " : "));
+  }
+  return texts.front();
+}
+
+std::string stage_text(const plan::MeshInput& input, const plan::Cluster& cluster,
+                       const MeshChoice& choice, std::size_t number) {
+  const auto& stage = choice.stages[number];
+  std::vector<std::string> elements, operations, names;
+  bool known = true;
+  for (std::size_t d = 0; d < stage.devices.size(); ++d) {
+    const auto work = work_of(input, cluster, choice, number, d);
+    elements.push_back(fmt::format("{:.0f}", work.elements));
+    operations.push_back(plan::operations_text(work.operations));
+    names.push_back(cluster.device(stage.devices[d]).name);
+    known = known && work.operations > 0;
+  }
+  return fmt::format("{}, {} parameters{}, on {}", units_text(input.facts.front(), stage),
+                     each(elements), known ? fmt::format(", {} a step", each(operations)) : "",
+                     fmt::join(names, ", "));
+}
+
+}  // namespace
+
+DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
+                   const MeshChoice& choice, std::size_t stage, std::size_t device) {
+  const auto& own = choice.stages[stage];
+  const auto tensor = static_cast<std::size_t>(choice.tensor);
+  const auto samples = static_cast<double>(own.samples[device / tensor]);
+  const auto& whole = plan::facts_of(input, cluster, own.devices[device]);
+  const auto part =
+      tensor == 1 ? whole : plan::facts_in_parts(whole, choice.tensor_weights, device % tensor);
+  DeviceWork work;
+  for (std::size_t u = own.begin; u < own.end; ++u) {
+    work.elements += static_cast<double>(part.units[u].elements());
+    work.operations += plan::kForwardsOfStep * samples * part.units[u].operations;
+  }
+  // What the last stage shares with those before, it has, too.
+  for (std::size_t u = 0; u < own.begin && stage + 1 == choice.stages.size(); ++u) {
+    work.elements += static_cast<double>(part.units[u].shared);
+  }
+  return work;
+}
+
+std::string picture_of(const plan::MeshInput& input, const plan::Cluster& cluster,
+                       const MeshChoice& choice) {
+  const bool cut = choice.stages.size() > 1 || choice.tensor > 1;
+  if (!cut || choice.devices() > kLookedOver) return "";
+  std::vector<std::string> stages;
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    stages.push_back(stage_text(input, cluster, choice, s));
+  }
+  return parallel::picture(shape_of_choice(choice), stages);
+}
+
+}  // namespace bimetal::cli

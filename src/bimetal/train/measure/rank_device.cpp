@@ -1,0 +1,90 @@
+#include "bimetal/train/measure/rank_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "bimetal/base/wire.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/device/device.h"
+#include "bimetal/device/probe.h"
+
+namespace bimetal::train {
+namespace {
+
+constexpr std::chrono::milliseconds kDeviceBudget{500};
+
+comm::Bytes encode_device(const RankDevice& device) {
+  WireWriter writer;
+  for (const auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
+    writer.string(*text);
+  }
+  writer.u64(device.memory_free_bytes);
+  writer.f64(device.matmul_float32_gflops);
+  writer.f64(device.matmul_half_gflops);
+  writer.u8(device.may_be_lower ? 1 : 0);
+  writer.f64(device.convolution_float32_gflops);
+  writer.f64(device.memory_bytes_per_s);
+  return std::move(writer).take();
+}
+
+RankDevice decode_device(const comm::Bytes& bytes) {
+  WireReader reader(bytes);
+  RankDevice device;
+  for (auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
+    *text = reader.string();
+  }
+  device.memory_free_bytes = reader.u64();
+  device.matmul_float32_gflops = reader.f64();
+  device.matmul_half_gflops = reader.f64();
+  device.may_be_lower = reader.u8() != 0;
+  device.convolution_float32_gflops = reader.f64();
+  device.memory_bytes_per_s = reader.f64();
+  reader.expect_end();
+  return device;
+}
+
+}  // namespace
+
+RankDevice named_device(const torch::Device& device, const TrainerOptions& options) {
+  RankDevice result;
+  result.host = options.host_name;
+  result.worker = job::to_string(options.worker);
+  result.device = device.str();
+  return result;
+}
+
+RankDevice measured_device(const torch::Device& device, const TrainerOptions& options) {
+  auto result = named_device(device, options);
+  for (const auto& info : device::enumerate_devices()) {
+    if (info.device != device) continue;
+    result.name = info.name;
+    result.memory_free_bytes = info.memory_free_bytes;
+  }
+  const auto speed = device::probe_device(device, kDeviceBudget);
+  result.matmul_float32_gflops = speed.matmul_float32_gflops.value_or(0);
+  result.matmul_half_gflops = speed.matmul_half_gflops.value_or(0);
+  result.convolution_float32_gflops = speed.convolution_float32_gflops.value_or(0);
+  result.memory_bytes_per_s = speed.memory_bytes_per_s.value_or(0);
+  return result;
+}
+
+std::vector<RankDevice> gather_devices(comm::Group group, const RankDevice& mine,
+                                       Deadline deadline) {
+  std::vector<RankDevice> devices;
+  for (const comm::Bytes& bytes : comm::all_gather_bytes(group, encode_device(mine), deadline)) {
+    devices.push_back(decode_device(bytes));
+  }
+  return devices;
+}
+
+std::string short_name(const RankDevice& device, const std::vector<RankDevice>& all) {
+  const auto& name = device.worker.starts_with("auto") ? device.device : device.worker;
+  const bool one_host =
+      std::ranges::all_of(all, [&](const RankDevice& other) { return other.host == device.host; });
+  return one_host ? name : fmt::format("{} on {}", name, device.host);
+}
+
+}  // namespace bimetal::train
