@@ -13,6 +13,7 @@ import struct
 import subprocess
 import threading
 import time
+import unittest
 import urllib.error
 import urllib.request
 
@@ -300,6 +301,16 @@ class Monitor(FaultTest):
         top = self.start("top", "127.0.0.1", "--once").wait()
         self.assert_one_message(top, harness.INVALID_ARGUMENT, "127.0.0.1", "port")
         self.assert_nothing_left()
+
+    @unittest.skipUnless("BIMETAL_LITE" in os.environ, "needs the program of the wheels")
+    def test_the_program_of_the_wheels_watches_it_too(self):
+        job = self.watched()
+        self.wait_for_step(job, 5)
+        top = self.top(job, "--once", program=[os.environ["BIMETAL_LITE"]]).wait()
+        self.assertEqual(top.status, 0, top.err)
+        self.assertRegex(top.out, r"training  epoch \d+/\d+  step \d+/")
+        self.assertRegex(top.out, r"(?m)^1 +cpu on ")
+        self.stop(job)
 
     def test_top_tells_what_is_no_monitor(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:

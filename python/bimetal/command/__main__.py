@@ -1,5 +1,6 @@
 """bimetal: what needs no program of its own. `bimetal token` makes a job's secret, `bimetal launch` starts ranks on this
-machine, `bimetal doctor` looks for what may keep machines from working together. What else there is, is the program's."""
+machine, `bimetal doctor` looks for what may keep machines from working together; where a wheel was installed, `bimetal bench`
+measures the links between ranks, and `bimetal top` watches a job. What else there is, is the program's."""
 
 from __future__ import annotations
 
@@ -8,14 +9,16 @@ import sys
 
 from bimetal import _build
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
-from bimetal.command import doctor, launch, program, token
+from bimetal.command import doctor, launch, lite, program, token
 
 # Of the program, too, which has more options for them.
 _OF_BOTH = ("launch", "token")
 
 
 def _more() -> str:
-    return f"""Training by a job file is the program's ({', '.join(program.COMMANDS)}), as are further options of
+    here = lite.COMMANDS if lite.is_here() else ()
+    others = ", ".join(name for name in program.COMMANDS if name not in here)
+    return f"""Training by a job file is the program's ({others}), as are further options of
 {' and '.join(_OF_BOTH)}: {program.how_to_get()}. Scripts with torch.distributed need no more than this package."""
 
 

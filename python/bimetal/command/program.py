@@ -1,4 +1,5 @@
-"""bimetal train and the other commands of the program: handed on to it, from the wheel bimetal-program or from PATH."""
+"""bimetal train and the other commands of the program: handed on to it, from the wheel bimetal-program or from PATH; those that
+need no torch to the one that lies in this wheel, where there is no other."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import sys
 import torch
 
 from bimetal._errors import Error, error
+from bimetal.command import lite
 
 PACKAGE = "bimetal_program"
 COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join", "plan",
@@ -29,6 +31,8 @@ def run(words: list[str]) -> int:
         bimetal.Error: ``unsupported``, where the program is not installed, or not there for this system, or is for another
             torch.
     """
+    if words[0] in lite.COMMANDS and lite.is_here() and not is_here():
+        return lite.run(words)
     if words[0] in _OF_THE_SOURCES and importlib.util.find_spec(f"bimetal.{words[0]}") is None:
         raise error(f"`bimetal {words[0]}` needs the package that is built from the sources, and this one is of a wheel: "
                     f"docs/install.md", "unsupported")

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "bimetal/cli/progress.h"
 #include "bimetal/cli/table.h"
 
 namespace bimetal::cli {
