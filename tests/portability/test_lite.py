@@ -27,7 +27,8 @@ class Bench(PeerTest):
         report = json.loads(text[text.index("{\n"):])  # Wine may say something before it
         self.assertEqual((report["ranks"], report["verified"]), (ranks, True))
         self.assertEqual([result["bytes"] for result in report["results"]], [1024, 4096, 16384, 65536])
-        self.assertTrue(all(result["cpu_us"] > 0 for result in report["results"]), text)
+        # Windows counts a process's time in steps of some 10 ms: short measurements may be free.
+        self.assertTrue(any(result["cpu_us"] > 0 for result in report["results"]), text)
 
     def test_between_linux_and_windows(self):
         for kinds in ((LINUX, WINDOWS), (WINDOWS, LINUX)):
