@@ -124,6 +124,14 @@ class Installed(unittest.TestCase):
         self.assertEqual(done.returncode, 7, done.stderr)
         self.assertIn("rank 1 ended with status 7", done.stderr)
 
+    def test_launch_on_named_hosts(self):
+        (self.installed.folder / "first.py").write_text(FIRST)
+        done = self.installed.run("bimetal", "launch", "-H", "localhost:2", "--",
+                                  self.installed.place / "bin" / "python", "first.py")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["[0] sum 3.0", "[1] sum 3.0"])
+        self.assertIn("--hostfile", self.installed.run("bimetal", "launch", "--help").stdout)
+
     def test_token(self):
         file = self.installed.folder / "a token"
         self.assertEqual(self.installed.run("bimetal", "token", str(file)).returncode, 0)

@@ -18,8 +18,9 @@ _OF_BOTH = ("launch", "token")
 def _more() -> str:
     here = lite.COMMANDS if lite.is_here() else ()
     others = ", ".join(name for name in program.COMMANDS if name not in here)
+    both = " and ".join(name for name in _OF_BOTH if name not in here)
     return f"""Training by a job file is the program's ({others}), as are further options of
-{' and '.join(_OF_BOTH)}: {program.how_to_get()}. Scripts with torch.distributed need no more than this package."""
+{both}: {program.how_to_get()}. Scripts with torch.distributed need no more than this package."""
 
 
 def main(words: list[str] | None = None) -> int:
@@ -37,7 +38,8 @@ def main(words: list[str] | None = None) -> int:
             return arguments.run(arguments)
         if arguments.command not in _OF_BOTH:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        program.find(f"`bimetal {arguments.command}` knows no {unknown[0]} without the program")
+        if not program.has(arguments.command):
+            program.find(f"`bimetal {arguments.command}` knows no {unknown[0]} without the program")
         return program.run(words)
     except Error as problem:
         print(f"bimetal: error: {problem}", file=sys.stderr)
@@ -50,10 +52,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _is_the_programs(words: list[str]) -> bool:
-    if words[0] in (*program.COMMANDS, program.AGENT):
+    if words[0] in (*program.COMMANDS, lite.AGENT):
         return True
     whole = words[0] == "token" or words[1:2] in (["-h"], ["--help"])  # of launch the rest is seen by its options
-    return whole and words[0] in _OF_BOTH and program.is_here()
+    return whole and words[0] in _OF_BOTH and program.has(words[0])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
         "launch", allow_abbrev=False, help="start a command as the ranks of a job on this machine",
         description="Starts COMMAND once for each rank, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and "
                     "a token set. Where one fails, the others are ended. Ctrl-C reaches every rank, and a second one kills "
-                    "them. (For ranks on several machines: torchrun.)")
+                    "them. Ranks on several machines: docs/launching.md.")
     parser.add_argument("--ranks", "-n", "--np", type=int, default=2, metavar="N", help="how many (default: 2)")
     parser.add_argument("--no-prefix", action="store_true", help="show lines without \"[RANK] \" in front")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND",
@@ -42,9 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         words = [sys.executable, *words]
     options = ["-n", str(arguments.ranks), *(["--no-prefix"] if arguments.no_prefix else []), "--", *words]
     if sys.platform == "win32" and lite.is_here():
-        # torch's wheels for Windows have no libuv; and what Python prints into a pipe is in no encoding that others know.
-        defaults = {"USE_LIBUV": "0", "PYTHONIOENCODING": "utf-8"}
-        return lite.run(["launch", "--front", str(os.getpid()), *options], {**defaults, **os.environ})
+        return lite.run(["launch", *options])
     if program.is_here():
         return program.run(["launch", *options])
     stops = _Stops()
