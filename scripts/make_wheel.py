@@ -6,6 +6,7 @@ What needs the compiled extension (docs/install.md lists it) is left out.
 """
 
 import pathlib
+import subprocess
 import sys
 
 import wheel_file
@@ -53,6 +54,8 @@ def main():
     wheel = wheel_file.write(folder, "bimetal", tag, files_of(library, programs),
                              executable=[f"bimetal/{file.name}" for file in (library, *programs)], needs=needs,
                              extras=["train"], entry_points=entry_points())
+    # The same format, by a longer search than Python's: 4 % less. The files' order, times and modes stay.
+    subprocess.run(["advzip", "--recompress", "--shrink-insane", "--quiet", wheel], check=True)
     size = wheel.stat().st_size
     print(f"{wheel}: {size} bytes")
     if size > MOST_BYTES:

@@ -16,7 +16,8 @@ from_wheel() {
   mkdir -p "$peers/$system"
   cp "$build/library-$system/capi/"capi_peer* "$peers/$system/" &&
     python3 -m zipfile -e dist/bimetal-*-py3-none-"$tag".whl "$peers/$system/wheel" &&
-    find "$peers/$system/wheel/bimetal" \( -name 'libbimetal_core.*' -o -name '*.exe' \) -exec cp {} "$peers/$system/" \;
+    find "$peers/$system/wheel/bimetal" \( -name 'libbimetal_core.*' -o -name '*.exe' -o -name bimetal_lite \) -exec cp {} "$peers/$system/" \; &&
+    chmod +x "$peers/$system/"bimetal_lite*
 }
 for pair in manylinux2014_x86_64:manylinux-x86_64 manylinux2014_aarch64:manylinux-aarch64 win_amd64:x86_64-windows; do
   from_wheel "${pair%%:*}" "${pair##*:}" || exit 1
@@ -26,9 +27,11 @@ tests/portability/wine.sh "$build" start >"$build/wine.log" 2>&1 || { tail "$bui
 
 export WINE_FOLDER=$build CAPI_PYTHON=$PWD/.venv/bin/python CAPI_PEER=$peers/manylinux-x86_64/capi_peer
 export CAPI_PEER_WINDOWS=$peers/x86_64-windows/capi_peer.exe CAPI_PEER_ARM64=$peers/manylinux-aarch64/capi_peer
-export BIMETAL_LAUNCH_WINDOWS=$peers/x86_64-windows/bimetal_launch.exe
+export BIMETAL_LITE_WINDOWS=$peers/x86_64-windows/bimetal_lite.exe BIMETAL_LITE=$peers/manylinux-x86_64/bimetal_lite
+if [ -x build/bimetal ]; then export BIMETAL=$PWD/build/bimetal; fi  # whose job is watched
 export WINDOWS_TEST_PROGRAMS=$build/library-x86_64-windows/launcher
 PYTHONPATH=$peers/manylinux-x86_64/wheel unittest_file 900 tests/portability/test_library_peers.py
 unittest_file 900 tests/portability/test_windows_launch.py
+unittest_file 900 tests/portability/test_lite.py
 unittest_file 900 tests/install/test_wheels.py
 closing_line "${BIMETAL_COUNTS:+wheels}" "$passed" "$failed" "$skipped"

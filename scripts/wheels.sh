@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # wheels.sh [TAG…]: the Python package as wheels that fit any torch, into dist/: for each platform the shared library of
-# the C interface, cross-compiled by Zig, and the Python files around it. Without a tag, all of them. docs/install.md
+# the C interface and what of the program needs no torch, cross-compiled by Zig, and the Python files around it. Without a tag, all of them. docs/install.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=tests/portability
@@ -22,7 +22,7 @@ for i in "${!tags[@]}"; do
   "$here/build_for.sh" "$build" "$system" library >"$build/library-$system.log" 2>&1 ||
     { tail -n 40 "$build/library-$system.log"; exit 1; }
   tail -n 1 "$build/library-$system.log"
-  programs=()
-  if [ "$tag" = win_amd64 ]; then programs=("$build/library-$system/bimetal_launch.exe"); fi
-  python3 scripts/make_wheel.py "$tag" "$build/library-$system/capi/libbimetal_core.${libraries[$i]}" dist "${programs[@]}"
+  program=$build/library-$system/bimetal_lite
+  if [ "$tag" = win_amd64 ]; then program+=.exe; fi
+  python3 scripts/make_wheel.py "$tag" "$build/library-$system/capi/libbimetal_core.${libraries[$i]}" dist "$program"
 done

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import threading
 import time
+import unittest
 import urllib.error
 import urllib.request
 
@@ -317,6 +318,16 @@ class Monitor(FaultTest):
         self.assertRegex(top.out, r"(?m)efficiency \d+ %  1f1b × 4 micro-batches$")
         self.assertRegex(top.out, r"(?m)^rank  worker .* stage +share .* bubble +sent$")
         self.assertRegex(top.out, r"(?m)^1     cpu on \S+ +1 of 2 +\d+ .* \d+\.\d % ")
+        self.stop(job)
+
+    @unittest.skipUnless("BIMETAL_LITE" in os.environ, "needs the program of the wheels")
+    def test_the_program_of_the_wheels_watches_it_too(self):
+        job = self.watched()
+        self.wait_for_step(job, 5)
+        top = self.top(job, "--once", program=[os.environ["BIMETAL_LITE"]]).wait()
+        self.assertEqual(top.status, 0, top.err)
+        self.assertRegex(top.out, r"training  epoch \d+/\d+  step \d+/")
+        self.assertRegex(top.out, r"(?m)^1 +cpu on ")
         self.stop(job)
 
     def test_top_tells_what_is_no_monitor(self):

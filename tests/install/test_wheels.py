@@ -6,6 +6,7 @@ The libraries in the wheels for other systems meet ranks of this one in tests/po
 """
 
 import email
+import json
 import pathlib
 import platform
 import socket
@@ -78,7 +79,9 @@ class Wheels(unittest.TestCase):
                 self.assertLessEqual(wheel_for(tag).stat().st_size, MOST_BYTES)
                 names = wheel.namelist()
                 self.assertIn(f"bimetal/libbimetal_core.{ending}", names)
-                self.assertEqual("bimetal/bimetal_launch.exe" in names, tag == "win_amd64")
+                program, = (name for name in names if "bimetal_lite" in name)
+                self.assertEqual(program, "bimetal/bimetal_lite" + (".exe" if tag == "win_amd64" else ""))
+                self.assertEqual(wheel.getinfo(program).external_attr >> 16 & 0o111, 0o111)
                 about, = (name for name in names if name.endswith("/METADATA"))
                 metadata = email.message_from_bytes(wheel.read(about))
                 self.assertEqual(metadata.get_all("Requires-Dist")[0], "torch>=2.4")
@@ -121,6 +124,14 @@ class Installed(unittest.TestCase):
         self.assertEqual(done.returncode, 7, done.stderr)
         self.assertIn("rank 1 ended with status 7", done.stderr)
 
+    def test_launch_on_named_hosts(self):
+        (self.installed.folder / "first.py").write_text(FIRST)
+        done = self.installed.run("bimetal", "launch", "-H", "localhost:2", "--",
+                                  self.installed.place / "bin" / "python", "first.py")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["[0] sum 3.0", "[1] sum 3.0"])
+        self.assertIn("--hostfile", self.installed.run("bimetal", "launch", "--help").stdout)
+
     def test_token(self):
         file = self.installed.folder / "a token"
         self.assertEqual(self.installed.run("bimetal", "token", str(file)).returncode, 0)
@@ -143,6 +154,24 @@ class Installed(unittest.TestCase):
         for done in said:
             self.assertIn("connections: in both directions", done.stdout, done.stderr)
             self.assertRegex(done.stdout, r"link: .* Mbit/s from here")
+
+    def test_bench(self):
+        done = self.installed.run("bimetal", "bench", "allreduce", "--ranks", "2", "--max", "64kb", "--seconds", "0.02", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual((report["ranks"], len(report["results"]), report["verified"]), (2, 5, True))
+
+    def test_top(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+        done = self.installed.run("bimetal", "top", address, "--once")
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertIn(f"no monitor can be reached at {address}", done.stderr)
+
+    def test_what_is_the_programs_it_says(self):
+        done = self.installed.run("bimetal", "join", "127.0.0.1:1", environment={"PATH": "/usr/bin:/bin"})
+        self.assertEqual(done.returncode, 3, done.stdout)
+        self.assertIn("bimetal[train]", done.stderr)
 
     def test_what_it_lacks_it_says(self):
         done = self.installed.run("python", "-c", "import bimetal", environment={"BIMETAL_HALF": "extension"})

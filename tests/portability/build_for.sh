@@ -2,7 +2,7 @@
 # build_for.sh FOLDER SYSTEM PROGRAM: builds the program, fabric_peer or bimetal, with what it stands
 # on, for x86_64-windows, aarch64-macos, aarch64-linux or (with this machine's own compiler and
 # libraries) native, into FOLDER/SYSTEM; then checks what it is. PROGRAM library builds the shared library
-# of the C interface instead, fully optimised, into FOLDER/library-SYSTEM, and capi_peer, which uses it: for
+# of the C interface instead, fully optimised, into FOLDER/library-SYSTEM, capi_peer, which uses it, and bimetal_lite: for
 # manylinux-x86_64, manylinux-aarch64, macos11-aarch64 and x86_64-windows.
 set -euo pipefail
 folder=$(realpath "$1")
@@ -57,8 +57,10 @@ if [ "$system" != native ]; then
   if [ "$program-$system" = library-macos11-aarch64 ]; then
     cross+=(-DCMAKE_CXX_VISIBILITY_PRESET=hidden -DCMAKE_C_VISIBILITY_PRESET=hidden -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON)
   fi
-  if [ "$program" = library ]; then optimised="-O2 -ffunction-sections -fdata-sections" build=$folder/library-$system; fi
-  if [ "$system" = x86_64-windows ]; then cross+=(-DBIMETAL_LAUNCHER=ON); fi
+  if [ "$program" = library ]; then
+    optimised="-O2 -ffunction-sections -fdata-sections" build=$folder/library-$system
+    cross+=(-DBIMETAL_LITE=ON)
+  fi
   cross+=(-DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=$optimised -DNDEBUG -DTOML_DISABLE_ENVIRONMENT_CHECKS")
   for package in fmt CLI11 nlohmann_json tomlplusplus; do
     cross+=(-D"${package}_DIR=$here/packages")
@@ -73,9 +75,9 @@ case $program in
     file=$build/tests/portability/fabric_peer
     loaded=() ;;
   library)
-    targets=(bimetal_capi)
+    targets=(bimetal_capi bimetal_lite)
     if [ "$system" != macos11-aarch64 ]; then targets+=(capi_peer); fi
-    if [ "$system" = x86_64-windows ]; then targets+=(bimetal_launch launched_rank console_user); fi
+    if [ "$system" = x86_64-windows ]; then targets+=(launched_rank console_user); fi
     cmake --build "$build" --target "${targets[@]}" -j "${JOBS:-$(nproc)}"
     exec python3 "$here/check_library.py" "$system" "$build/capi" ;;
   bimetal)

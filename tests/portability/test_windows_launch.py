@@ -2,7 +2,7 @@
 """`bimetal launch` on Windows, by Wine: ranks start, meet, are interrupted, crash, are killed; nothing is left of them,
 whatever ends; names and line ends as Windows has them.
 
-The programs come from the environment: BIMETAL_LAUNCH_WINDOWS (of a wheel, beside its library and capi_peer.exe) and
+The programs come from the environment: BIMETAL_LITE_WINDOWS (of a wheel, beside its library and capi_peer.exe) and
 WINDOWS_TEST_PROGRAMS (a folder with launched_rank.exe and console_user.exe), run by the Wine of WINE_FOLDER.
 """
 
@@ -21,7 +21,7 @@ from peers import PATIENCE_S, Kind, Peer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WINE = [os.path.join(HERE, "wine.sh"), os.environ.get("WINE_FOLDER", ""), "run"]
-LAUNCHER = Kind("Windows", "BIMETAL_LAUNCH_WINDOWS", WINE)
+LAUNCHER = Kind("Windows", "BIMETAL_LITE_WINDOWS", WINE)
 PROGRAMS = pathlib.Path(os.environ.get("WINDOWS_TEST_PROGRAMS", ""))
 RANK, USER = str(PROGRAMS / "launched_rank.exe"), str(PROGRAMS / "console_user.exe")
 RANKS_LAST_S = 60
@@ -71,7 +71,7 @@ class WindowsLaunch(unittest.TestCase):
     def gone(self):
         """No rank and no launcher is left, of any test: sooner than the ranks would end by themselves."""
         end = time.monotonic() + RANKS_LAST_S / 2
-        while left := processes("launched_rank.exe") | processes("bimetal_launch.exe launch-agent"):
+        while left := processes("launched_rank.exe") | processes("bimetal_lite.exe launch-agent"):
             self.assertLess(time.monotonic(), end, left)
             time.sleep(0.05)
 
@@ -181,7 +181,7 @@ class WindowsLaunch(unittest.TestCase):
         peer = self.launch("grandchild", before=())
         for rank in range(2):
             self.pid_in_windows(peer, rank)
-        [agent] = processes("bimetal_launch.exe launch-agent")
+        [agent] = processes("bimetal_lite.exe launch-agent")
         os.kill(agent, signal.SIGKILL)
         self.assertNotEqual(peer.wait(), 0, peer.output())
         self.gone()
@@ -190,7 +190,7 @@ class WindowsLaunch(unittest.TestCase):
         peer = self.launch("grandchild", before=())
         for rank in range(2):
             self.pid_in_windows(peer, rank)
-        for pid in [peer.process.pid, *processes("bimetal_launch.exe launch-agent")]:
+        for pid in [peer.process.pid, *processes("bimetal_lite.exe launch-agent")]:
             os.kill(pid, signal.SIGKILL)
         self.gone()
 

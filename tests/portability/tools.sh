@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 . scripts/install_packages.sh
 
 install_packages cmake ninja-build g++ ccache python3-venv libsodium-dev \
-  g++-aarch64-linux-gnu qemu-user-static wine64 dpkg-dev \
+  g++-aarch64-linux-gnu qemu-user-static wine64 dpkg-dev advancecomp \
   libasio-dev libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
 
 if [ ! -x "$folder/venv/bin/pip" ]; then python3 -m venv --clear "$folder/venv"; fi

@@ -1,5 +1,6 @@
 """bimetal: what needs no program of its own. `bimetal token` makes a job's secret, `bimetal launch` starts ranks on this
-machine, `bimetal doctor` looks for what may keep machines from working together. What else there is, is the program's."""
+machine, `bimetal doctor` looks for what may keep machines from working together; where a wheel was installed, `bimetal bench`
+measures the links between ranks, and `bimetal top` watches a job. What else there is, is the program's."""
 
 from __future__ import annotations
 
@@ -8,15 +9,18 @@ import sys
 
 from bimetal import _build
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
-from bimetal.command import doctor, launch, program, token
+from bimetal.command import doctor, launch, lite, program, token
 
 # Of the program, too, which has more options for them.
 _OF_BOTH = ("launch", "token")
 
 
 def _more() -> str:
-    return f"""Training by a job file is the program's ({', '.join(program.COMMANDS)}), as are further options of
-{' and '.join(_OF_BOTH)}: {program.how_to_get()}. Scripts with torch.distributed need no more than this package."""
+    here = lite.COMMANDS if lite.is_here() else ()
+    others = ", ".join(name for name in program.COMMANDS if name not in here)
+    both = " and ".join(name for name in _OF_BOTH if name not in here)
+    return f"""Training by a job file is the program's ({others}), as are further options of
+{both}: {program.how_to_get()}. Scripts with torch.distributed need no more than this package."""
 
 
 def main(words: list[str] | None = None) -> int:
@@ -34,7 +38,8 @@ def main(words: list[str] | None = None) -> int:
             return arguments.run(arguments)
         if arguments.command not in _OF_BOTH:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        program.find(f"`bimetal {arguments.command}` knows no {unknown[0]} without the program")
+        if not program.has(arguments.command):
+            program.find(f"`bimetal {arguments.command}` knows no {unknown[0]} without the program")
         return program.run(words)
     except Error as problem:
         print(f"bimetal: error: {problem}", file=sys.stderr)
@@ -47,10 +52,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _is_the_programs(words: list[str]) -> bool:
-    if words[0] in (*program.COMMANDS, program.AGENT):
+    if words[0] in (*program.COMMANDS, lite.AGENT):
         return True
     whole = words[0] == "token" or words[1:2] in (["-h"], ["--help"])  # of launch the rest is seen by its options
-    return whole and words[0] in _OF_BOTH and program.is_here()
+    return whole and words[0] in _OF_BOTH and program.has(words[0])
 
 
 if __name__ == "__main__":

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import time
 from typing import Any
 
 from bimetal._errors import INTERRUPTED
-from bimetal.command import program
+from bimetal.command import lite, program
 from bimetal.command.local_ranks import LocalRanks, as_exit_status, how_it_ended
 
 _PAUSE_S = 0.05
 _TO_SAVE_S = 120.0  # after being interrupted, as the program's launcher gives them
-
-# In the wheel for Windows; elsewhere the ranks are started here.
-_PROGRAM = pathlib.Path(__file__).parents[1] / "bimetal_launch.exe"
 
 
 def add_to(commands: Any) -> None:
@@ -29,7 +24,7 @@ def add_to(commands: Any) -> None:
         "launch", allow_abbrev=False, help="start a command as the ranks of a job on this machine",
         description="Starts COMMAND once for each rank, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and "
                     "a token set. Where one fails, the others are ended. Ctrl-C reaches every rank, and a second one kills "
-                    "them. (For ranks on several machines: torchrun.)")
+                    "them. Ranks on several machines: docs/launching.md.")
     parser.add_argument("--ranks", "-n", "--np", type=int, default=2, metavar="N", help="how many (default: 2)")
     parser.add_argument("--no-prefix", action="store_true", help="show lines without \"[RANK] \" in front")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND",
@@ -46,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     if words[0].endswith(".py"):
         words = [sys.executable, *words]
     options = ["-n", str(arguments.ranks), *(["--no-prefix"] if arguments.no_prefix else []), "--", *words]
-    if _PROGRAM.exists():
-        return _by_launcher(options)
+    if sys.platform == "win32" and lite.is_here():
+        return lite.run(["launch", *options])
     if program.is_here():
         return program.run(["launch", *options])
     stops = _Stops()
@@ -62,14 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
         if others := ranks.end(at_once=bool(stops.signals)):
             _say(f"left out: what rank {', '.join(map(str, others))} said of it")
     return status
-
-
-def _by_launcher(options: list[str]) -> int:
-    """Windows lets no program take this process's place: it waits, leaves Ctrl-C to the program, and the program ends with it."""
-    # torch's wheels for Windows have no libuv; and what Python prints into a pipe is in no encoding that others know.
-    defaults = {"USE_LIBUV": "0", "PYTHONIOENCODING": "utf-8"}
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return subprocess.call([str(_PROGRAM), "launch", "--front", str(os.getpid()), *options], env={**defaults, **os.environ})
 
 
 def _environment(ranks: int) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""bimetal train and the other commands of the program: handed on to it, from the wheel bimetal-program or from PATH."""
+"""bimetal train and the other commands of the program: handed on to it, from the wheel bimetal-program or from PATH; those that
+need no torch to the one that lies in this wheel, where there is no other."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ import sys
 import torch
 
 from bimetal._errors import Error, error
+from bimetal.command import lite
 
 PACKAGE = "bimetal_program"
 COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join", "plan",
             "predict", "ray", "serve", "top", "train", "tune")
-AGENT = "launch-agent"  # which a launcher on another machine starts here
 # Those that the program hands back to Python: they are in no wheel.
 _OF_THE_SOURCES = ("data", "ensemble", "ray", "tune")
 # Where there are wheels of it; scripts/make_wheel.py tells pip the same.
@@ -29,6 +30,8 @@ def run(words: list[str]) -> int:
         bimetal.Error: ``unsupported``, where the program is not installed, or not there for this system, or is for another
             torch.
     """
+    if _by_lite(words[0]) and not is_here():
+        return lite.run(words)
     if words[0] in _OF_THE_SOURCES and importlib.util.find_spec(f"bimetal.{words[0]}") is None:
         raise error(f"`bimetal {words[0]}` needs the package that is built from the sources, and this one is of a wheel: "
                     f"docs/install.md", "unsupported")
@@ -73,6 +76,15 @@ def is_here() -> bool:
     except Error:
         return False
     return True
+
+
+def has(command: str) -> bool:
+    """Whether ``run`` does it: the program, or what of it lies in this wheel."""
+    return _by_lite(command) or is_here()
+
+
+def _by_lite(command: str) -> bool:
+    return command in lite.COMMANDS and lite.is_here()
 
 
 def on_path() -> pathlib.Path | None:

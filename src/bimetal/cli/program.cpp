@@ -4,11 +4,7 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cstdlib>
-#include <string>
 
-#include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
 #include "bimetal/cli/checkpoint/checkpoint.h"
 #include "bimetal/cli/command.h"
@@ -28,13 +24,14 @@
 #include "bimetal/cli/predict/predict.h"
 #include "bimetal/cli/predict/serve.h"
 #include "bimetal/cli/python_command.h"
-#include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/join.h"
 #include "bimetal/cli/train/rank.h"
 #include "bimetal/cli/train/server_rank.h"
 #include "bimetal/cli/train/show_job.h"
 #include "bimetal/cli/train/train.h"
+#include "bimetal/cli/warnings.h"
 #include "bimetal/cli/watch/top.h"
+#include "bimetal/launch/join_world.h"
 
 namespace bimetal::cli {
 namespace {
@@ -44,18 +41,6 @@ constexpr const char* kBeginWith = R"(Begin with:
   bimetal train examples/fashion_mnist.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
 
 `bimetal COMMAND --help` tells more. NO_COLOR=1 turns colours off.)";
-
-/// Warnings of the library go to standard error, and more with BIMETAL_DEBUG; a rank says which one
-/// it is.
-void show_warnings() {
-  const char* rank = std::getenv("RANK");
-  const std::string who = rank ? fmt::format("bimetal: rank {}", rank) : "bimetal";
-  set_log_sink(
-      [who](LogLevel level, std::string_view message) {
-        print_to_errors(fmt::format("{}: {}: {}", who, to_string(level), message));
-      },
-      std::min(log_level_from_environment().value_or(LogLevel::warning), LogLevel::warning));
-}
 
 int run(int argc, char** argv) {
   CLI::App app("Trains one PyTorch model on unlike machines, each at its own speed.", "bimetal");
@@ -75,7 +60,7 @@ int run(int argc, char** argv) {
   add_show_job(app, action);
   add_plan(app, action);
   add_devices(app, action);
-  add_bench(app, action);
+  add_bench(app, action, launch::join_world);
   add_demo(app, action);
   add_top(app, action);
   add_token(app, action);

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "bimetal/cli/table.h"
+
 namespace bimetal::cli {
 namespace {
 
@@ -25,14 +27,6 @@ std::string series(const std::vector<Number>& values, const char* separator) {
 }
 
 }  // namespace
-
-std::string clock_text(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return "?";
-  const auto whole = static_cast<std::int64_t>(std::lround(seconds));
-  const auto hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
-  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest)
-                   : fmt::format("{}:{:02}", minutes, rest);
-}
 
 std::string rate_line(const progress::Progress& progress) {
   auto line = fmt::format("{:.0f} {}/s", progress.samples_per_s, progress.counts);

@@ -43,7 +43,4 @@ std::string rate_line(const progress::Progress& progress);
 /// "sending 29.5 MiB of data to 1 machine: 42 %, 0:07 left".
 std::string data_line(const progress::DataProgress& progress);
 
-/// "0:42", "1:02:03".
-std::string clock_text(double seconds);
-
 }  // namespace bimetal::cli

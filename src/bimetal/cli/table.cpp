@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 namespace bimetal::cli {
 namespace {
@@ -40,6 +41,14 @@ std::string memory_text(std::uint64_t bytes) {
   const double mebibytes = static_cast<double>(bytes) / (1 << 20);
   if (mebibytes < 1024) return fmt::format("{:.0f} MiB", mebibytes);
   return fmt::format("{:.1f} GiB", mebibytes / 1024);
+}
+
+std::string clock_text(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  const auto hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest)
+                   : fmt::format("{}:{:02}", minutes, rest);
 }
 
 std::string figure_text(double value) {

@@ -1,7 +1,6 @@
 #include "bimetal/fabric_bench/measure.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +9,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/fabric_bench/exercise.h"
+#include "bimetal/fabric_bench/processor_time.h"
 
 namespace bimetal::fabric_bench {
 namespace {
@@ -24,15 +24,6 @@ double seconds(Clock::duration span) {
   return std::chrono::duration<double>(span).count();
 }
 
-double cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto of = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return of(usage.ru_utime) + of(usage.ru_stime);
-}
-
 class Timing {
  public:
   Timing(comm::Group group, const BenchOptions& options, std::size_t bytes)
@@ -45,11 +36,11 @@ class Timing {
     if (options_.verify) verify();
     exercise_.fill();
     const int runs = choose_runs();
-    const double cpu_before = cpu_seconds();
+    const double cpu_before = processor_seconds();
     const auto begun = Clock::now();
     std::vector<double> spans = time(runs);
     double whole = seconds(Clock::now() - begun);
-    double cpu = cpu_seconds() - cpu_before;
+    double cpu = processor_seconds() - cpu_before;
     // What every rank prints and decides by is the same on each.
     agree(comm::buffer(spans), comm::ReduceOp::max);
     agree({&whole, 1, comm::DType::float64}, comm::ReduceOp::max);

@@ -1,23 +1,13 @@
 #include "bimetal/fabric_bench/run_bench.h"
 
-#include <fmt/format.h>
-
-#include <chrono>
-#include <cstdlib>
 #include <optional>
-#include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/error.h"
+#include "bimetal/fabric_bench/local_ranks.h"
 #include "bimetal/fabric_bench/measure.h"
 #include "bimetal/fabric_bench/report.h"
 #include "bimetal/launch/find_rank.h"
-#include "bimetal/launch/local/lifeline.h"
-#include "bimetal/launch/local/local_launcher.h"
-#include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/status_pipe.h"
-#include "bimetal/launch/local/stop_request.h"
-#include "bimetal/rendezvous/store.h"
+#include "bimetal/launch/system/environment.h"
 
 namespace bimetal::fabric_bench {
 namespace {
@@ -28,47 +18,17 @@ comm::GroupOptions group_options(const BenchOptions& options) {
   return group;
 }
 
-void be_rank(const launch::RankEnvironment& env, const BenchOptions& options, const Join& join) {
-  launch::JoinOptions joining;
-  joining.token = net::Token::from_environment();
-  joining.group = group_options(options);
-  auto group = join(env, joining);
-  bench_in(group, options);
-  // Nobody leaves while another still measures.
-  group.barrier().wait();
-}
-
 int run_rank(const launch::RankEnvironment& env, const BenchOptions& options,
              const BenchProgram& program) {
-  launch::watch_lifeline(program.exit_status(ErrorCode::Aborted));
-  launch::StatusReporter status;
-  try {
-    be_rank(env, options, program.join);
-    return 0;
-  } catch (const Error& error) {
-    if (!status.connected()) throw;
-    status.failed(error);
-    return program.exit_status(error.code());
-  }
-}
-
-int start_ranks(const BenchOptions& options, const BenchProgram& program) {
-  launch::LaunchPlan plan;
-  std::vector<std::string> command = {launch::own_program().string()};
-  command.insert(command.end(), program.leading_words.begin(), program.leading_words.end());
-  const auto words = to_arguments(options);
-  command.insert(command.end(), words.begin(), words.end());
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    plan.ranks.push_back({fmt::format("rank {} of this machine", rank), command});
-  }
-  plan.world_size = options.ranks;
-  plan.token = net::Token::generate();
-  plan.grace_after_failure = std::chrono::seconds(2);
-  plan.grace_after_finish = std::chrono::seconds(10);
-  const rendezvous::StoreServer server({"127.0.0.1", 0}, plan.token);
-  plan.store = server.endpoint();
-  launch::SignalWatch signals;
-  return launch::run_ranks(plan, signals).interrupted ? launch::kInterruptedStatus : 0;
+  return be_rank(program, [&] {
+    launch::JoinOptions joining;
+    joining.token = net::Token::from_environment();
+    joining.group = group_options(options);
+    auto group = program.join(env, joining);
+    bench_in(group, options);
+    // Nobody leaves while another still measures.
+    group.barrier().wait();
+  });
 }
 
 }  // namespace
@@ -88,8 +48,12 @@ void bench_in(comm::Group group, const BenchOptions& options) {
 int run_bench(const BenchOptions& options, const BenchProgram& program) {
   sizes(options);  // complains before anything is started
   // For this process or the ranks that it starts.
-  if (options.transport != "auto") ::setenv("BIMETAL_TRANSPORT", options.transport.c_str(), 1);
-  if (options.algorithm != "auto") ::setenv("BIMETAL_ALGORITHM", options.algorithm.c_str(), 1);
+  if (options.transport != "auto") {
+    launch::set_environment_variable("BIMETAL_TRANSPORT", options.transport);
+  }
+  if (options.algorithm != "auto") {
+    launch::set_environment_variable("BIMETAL_ALGORITHM", options.algorithm);
+  }
   const auto join_by = Deadline::after(launch::JoinOptions{}.join_timeout);
   if (const auto env = launch::find_rank(comm::Transport::automatic, join_by)) {
     return run_rank(*env, options, program);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/monitor/pages.h"
 #include "bimetal/monitor/recorder.h"
 #include "bimetal/monitor/scalar_log.h"
 #include "bimetal/net/endpoint.h"
@@ -16,10 +17,6 @@
 #include "bimetal/progress/observer.h"
 
 namespace bimetal::monitor {
-
-/// The pages of a monitor.
-inline constexpr const char* kStatusPath = "/status";
-inline constexpr const char* kMetricsPath = "/metrics";
 
 struct MonitorOptions {
   std::optional<net::Endpoint> listen = {};  ///< port 0: a free one

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The benchmark as a program: local ranks, ranks of a launcher, a rank that dies.
 
-Usage: test_program.py PATH-OF-fabric_bench
+Usage: test_program.py PATH-OF-fabric_bench, or PATH-OF-bimetal_lite bench
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-PROGRAM = sys.argv.pop(1)
+PROGRAM = sys.argv[1:]
 SHORT = ["--max", "64kb", "--seconds", "0.02"]
 TIMEOUT_S = 60
 
@@ -31,7 +31,7 @@ def children_of(pid):
 
 class Program(unittest.TestCase):
     def run_program(self, *arguments, env=None):
-        return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True,
+        return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True,
                               timeout=TIMEOUT_S, env=env, check=False)
 
     def check_report(self, text, ranks):
@@ -60,7 +60,7 @@ class Program(unittest.TestCase):
             env = os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
                                 "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                                 "MASTER_PORT": port}
-            processes.append(subprocess.Popen([PROGRAM, "broadcast", "--json", *SHORT], env=env,
+            processes.append(subprocess.Popen([*PROGRAM, "broadcast", "--json", *SHORT], env=env,
                                               stdout=subprocess.PIPE, text=True))
         outputs = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
         self.assertEqual([process.returncode for process in processes], [0, 0])
@@ -75,7 +75,7 @@ class Program(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(f"/proc/self/task/{os.getpid()}/children"), "needs /proc")
     def test_a_killed_rank_ends_the_run_with_its_name(self):
-        with subprocess.Popen([PROGRAM, "allreduce", "--ranks", "2", "--min", "1mb", "--max", "1mb",
+        with subprocess.Popen([*PROGRAM, "allreduce", "--ranks", "2", "--min", "1mb", "--max", "1mb",
                                "--seconds", "50"], stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True) as process:
             deadline = time.monotonic() + 20
@@ -92,4 +92,4 @@ class Program(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(argv=sys.argv[:1])

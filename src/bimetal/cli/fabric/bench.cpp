@@ -1,10 +1,9 @@
 #include "bimetal/cli/fabric/bench.h"
 
 #include <memory>
+#include <utility>
 
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/fabric_bench/run_bench.h"
-#include "bimetal/launch/join_world.h"
 
 namespace bimetal::cli {
 namespace {
@@ -17,14 +16,14 @@ run it on every rank. "alg" is size ÷ time; "bus" is what the busiest link carr
 
 }  // namespace
 
-void add_bench(CLI::App& app, Action& action) {
+void add_bench(CLI::App& app, Action& action, fabric_bench::Join join) {
   auto options = std::make_shared<fabric_bench::BenchOptions>();
   auto* command = app.add_subcommand("bench", "Measure the collectives between ranks");
   fabric_bench::add_options(*command, *options);
   command->footer(kBenchExamples);
-  command->callback([options, &action] {
-    action = [options] {
-      return fabric_bench::run_bench(*options, {{"bench"}, launch::join_world, exit_status});
+  command->callback([options, &action, join = std::move(join)] {
+    action = [options, join] {
+      return fabric_bench::run_bench(*options, {{"bench"}, join, exit_status});
     };
   });
 }

@@ -19,6 +19,7 @@
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/predict/shown_text.h"
 #include "bimetal/cli/predict/text_codec.h"
+#include "bimetal/cli/token_file.h"
 #include "bimetal/cli/train/local_ranks.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"

@@ -16,6 +16,7 @@
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/cli/token_file.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"
 #include "bimetal/data/images/idx.h"

@@ -15,6 +15,7 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/cli/token_file.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"
 #include "bimetal/job/worker_spec.h"

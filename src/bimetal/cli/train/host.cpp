@@ -11,6 +11,7 @@
 #include "bimetal/base/release.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/cli/token_file.h"
 #include "bimetal/cli/train/failed_ranks.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"

@@ -13,6 +13,7 @@
 #include "bimetal/base/url.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/cli/token_file.h"
 #include "bimetal/cli/train/failed_ranks.h"
 #include "bimetal/cli/train/guest_watch.h"
 #include "bimetal/cli/train/local_ranks.h"

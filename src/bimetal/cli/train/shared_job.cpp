@@ -78,10 +78,6 @@ Error agreed_cause(const launch::JobFailed& failure, launch::JobBoard& board,
 
 }  // namespace
 
-net::Token read_token(const std::string& token_file) {
-  return token_file.empty() ? net::Token::from_environment() : net::Token::from_file(token_file);
-}
-
 void add_encrypt(CLI::App& command, const std::string& group) {
   command
       .add_flag_callback(

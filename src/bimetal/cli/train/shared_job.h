@@ -6,12 +6,8 @@
 
 #include "bimetal/launch/job_board.h"
 #include "bimetal/launch/local/local_launcher.h"
-#include "bimetal/net/token.h"
 
 namespace bimetal::cli {
-
-/// The token of --token-file, else of BIMETAL_TOKEN_FILE or BIMETAL_TOKEN, else none.
-net::Token read_token(const std::string& token_file);
 
 /// The flag --encrypt: sets BIMETAL_ENCRYPTION for this process and the ranks that it starts.
 void add_encrypt(CLI::App& command, const std::string& group);

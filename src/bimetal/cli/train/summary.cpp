@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "bimetal/cli/progress.h"
+#include "bimetal/cli/table.h"
 #include "bimetal/progress/fastest_alone.h"
 
 namespace bimetal::cli {

@@ -7,6 +7,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/python_command.h"
+#include "bimetal/cli/token_file.h"
 #include "bimetal/cli/train/host.h"
 #include "bimetal/cli/train/local_job.h"
 #include "bimetal/cli/train/local_ranks.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -12,16 +13,18 @@
 
 #include "bimetal/base/console.h"
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/train/rank_process.h"
-#include "bimetal/cli/train/shared_job.h"
+#include "bimetal/cli/token_file.h"
 #include "bimetal/cli/watch/screen.h"
 #include "bimetal/cli/watch/top_view.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/monitor/http_client.h"
-#include "bimetal/monitor/monitor.h"
 #include "bimetal/monitor/monitor_token.h"
+#include "bimetal/monitor/pages.h"
+#include "bimetal/monitor/status.h"
+#include "bimetal/net/endpoint.h"
 
 namespace bimetal::cli {
 namespace {

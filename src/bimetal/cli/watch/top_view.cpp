@@ -8,7 +8,6 @@
 #include <numeric>
 #include <string_view>
 
-#include "bimetal/cli/progress.h"
 #include "bimetal/cli/table.h"
 
 namespace bimetal::cli {

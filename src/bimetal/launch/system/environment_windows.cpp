@@ -1,5 +1,6 @@
 #include <windows.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string_view>
 
@@ -36,7 +37,10 @@ std::optional<std::string> environment_variable(const std::string& name) {
 }
 
 void set_environment_variable(const std::string& name, const std::string& value) {
-  SetEnvironmentVariableW(wide_of_utf8(name).c_str(), wide_of_utf8(value).c_str());
+  const auto wide_name = wide_of_utf8(name), wide_value = wide_of_utf8(value);
+  // getenv() reads a copy that is the C library's, which takes an empty value for none.
+  _wputenv_s(wide_name.c_str(), wide_value.c_str());
+  SetEnvironmentVariableW(wide_name.c_str(), wide_value.c_str());
 }
 
 std::optional<std::string> home_folder() {

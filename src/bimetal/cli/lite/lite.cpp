@@ -1,4 +1,4 @@
-#include "bimetal/cli/launcher/launcher.h"
+#include "bimetal/cli/lite/lite.h"
 
 #include <fmt/format.h>
 
@@ -9,17 +9,30 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/fabric/bench.h"
 #include "bimetal/cli/fabric/launch.h"
+#include "bimetal/cli/warnings.h"
+#include "bimetal/cli/watch/top.h"
+#include "bimetal/launch/meet.h"
 
 namespace bimetal::cli {
 namespace {
 
+/// Torchrun's store is torch's: under torchrun it says so.
+comm::Group meet_without_torch(const launch::RankEnvironment& env,
+                               const launch::JoinOptions& options) {
+  return launch::meet(env, options);
+}
+
 int parse_and_run(std::vector<std::string> words) {
-  CLI::App app("Starts the ranks of a job.", "bimetal");
+  CLI::App app("What needs no torch: ranks, the links between them, and watching a job.",
+               "bimetal");
   app.set_version_flag("--version", fmt::format("bimetal {}", release()));
   app.require_subcommand(1);
   Action action;
   add_launch(app, action);
+  add_bench(app, action, meet_without_torch);
+  add_top(app, action);
   words.erase(words.begin());
   std::ranges::reverse(words);  // as CLI11 takes them
   try {
@@ -32,8 +45,9 @@ int parse_and_run(std::vector<std::string> words) {
 
 }  // namespace
 
-int run_launcher(std::vector<std::string> words) {
+int run_lite(std::vector<std::string> words) {
   try {
+    show_warnings();
     return parse_and_run(std::move(words));
   } catch (const std::exception& exception) {
     const auto error = as_error(exception);

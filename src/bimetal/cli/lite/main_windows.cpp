@@ -1,6 +1,6 @@
 #include <windows.h>
 
-#include "bimetal/cli/launcher/launcher.h"
+#include "bimetal/cli/lite/lite.h"
 #include "bimetal/launch/system/command_line_windows.h"
 
 namespace {
@@ -21,5 +21,5 @@ class Utf8Console {
 
 int main() {
   const Utf8Console console;
-  return bimetal::cli::run_launcher(bimetal::launch::own_command_line());
+  return bimetal::cli::run_lite(bimetal::launch::own_command_line());
 }

@@ -1,0 +1,30 @@
+"""What of the program needs no torch: bimetal_lite, a program that lies in the wheels beside the library."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+AGENT = "launch-agent"  # which a launcher on another machine starts here
+COMMANDS = ("bench", "launch", AGENT, "top")
+_PROGRAM = pathlib.Path(__file__).parents[1] / ("bimetal_lite.exe" if sys.platform == "win32" else "bimetal_lite")
+
+
+def is_here() -> bool:
+    return _PROGRAM.is_file()
+
+
+def run(words: list[str]) -> int:
+    """It takes this process's place, or on Windows, which lets no program do that, is waited for: a launcher ends with it then."""
+    sys.stdout.flush()
+    if sys.platform != "win32":
+        os.execv(_PROGRAM, ["bimetal", *words])
+    if words[0] == "launch":
+        words = ["launch", "--front", str(os.getpid()), *words[1:]]
+    # torch's wheels for Windows have no libuv; and what Python prints into a pipe is in no encoding that others know.
+    defaults = {"USE_LIBUV": "0", "PYTHONIOENCODING": "utf-8"}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
+    return subprocess.call([str(_PROGRAM), *words], env={**defaults, **os.environ})
