@@ -28,6 +28,7 @@ tests/portability/wine.sh "$build" start >"$build/wine.log" 2>&1 || { tail "$bui
 export WINE_FOLDER=$build CAPI_PYTHON=$PWD/.venv/bin/python CAPI_PEER=$peers/manylinux-x86_64/capi_peer
 export CAPI_PEER_WINDOWS=$peers/x86_64-windows/capi_peer.exe CAPI_PEER_ARM64=$peers/manylinux-aarch64/capi_peer
 export BIMETAL_LITE_WINDOWS=$peers/x86_64-windows/bimetal_lite.exe BIMETAL_LITE=$peers/manylinux-x86_64/bimetal_lite
+export BIMETAL_LITE_ARM64=$peers/manylinux-aarch64/bimetal_lite
 if [ -x build/bimetal ]; then export BIMETAL=$PWD/build/bimetal; fi  # whose job is watched
 export WINDOWS_TEST_PROGRAMS=$build/library-x86_64-windows/launcher
 PYTHONPATH=$peers/manylinux-x86_64/wheel unittest_file 900 tests/portability/test_library_peers.py

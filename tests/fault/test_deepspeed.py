@@ -50,6 +50,20 @@ class DeepSpeed(FaultTest):
         job = self.start("job", "--deepspeed", self.configuration(steps_per_print=3)).wait()
         self.assertIn("key 'steps_per_print' has no effect", job.err)
 
+    def test_a_schedule_is_open_where_the_mesh_is(self):
+        usual = self.write_job("usual.toml", **COMMON)
+        open_file = self.folder / "open.toml"
+        open_file.write_text('mesh = "auto"\n' + usual.read_text())
+        both = ("mesh.stages=2", "mesh.tensor=1")
+        for file, settings, schedule in (((open_file,), (), "auto"), ((open_file,), both, "1f1b"), ((usual,), ("mesh=auto",), "auto"),
+                                         ((), ("mesh=auto",), "auto"), ((), (), "1f1b"),
+                                         ((open_file,), (*both, "mesh.schedule=gpipe"), "gpipe")):
+            with self.subTest(file=file, settings=settings):
+                sets = [word for setting in settings for word in ("--set", setting)]
+                job = self.start("job", *file, "--deepspeed", self.configuration(), "--json", *sets).wait()
+                self.assertEqual((job.status, job.err), (0, ""))
+                self.assertEqual(json.loads(job.out)["mesh"]["schedule"], schedule)
+
     def test_what_is_wrong_with_it_is_told(self):
         job_file = self.write_job(**COMMON)
         for changes, status, parts in (

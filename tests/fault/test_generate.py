@@ -117,6 +117,8 @@ class Generate(TextJob):
                 (("mesh.stages=2",), 1, "there is 1"),
                 (("mesh.tensor=2", "mesh.stages=auto"), 3, "workers in multiples of 2"),
                 (("mesh.stages=2", "mesh.tensor=[1, 2]"), 4, "give --worker 3 times, or --set mesh=auto"),
+                (("mesh.stages=auto", "mesh.tensor=[1, 2]"), 4, "is a mesh of 3 workers, and there are 4"),
+                (("mesh.stages=auto", "mesh.tensor=[1, 2]"), 1, "there is 1: a text"),
                 (("mesh.cuts=[9]",), 2, "units at which a model of 4"),
                 (("mesh.cuts=[1,2]",), 2, "give the 1 units"),
                 (("mesh.stage=2",), 2, "did you mean 'stages'"),
@@ -159,6 +161,7 @@ class EvaluateTogether(TextJob):
         for settings, ranks in (((), 2), (("mesh.stages=2", "mesh.cuts=[1]"), 2), (("mesh.stages=auto",), 3), (("mesh.stages=2",), 4),
                                 (("mesh.stages=2", "mesh.replicas=[1, 2]"), 3), (("mesh.tensor=3",), 3), (("mesh=auto",), 2),
                                 (("mesh.stages=2", "mesh.tensor=[1, 2]"), 3), (("mesh.stages=2", "mesh.tensor=[2, 1]", "mesh.cuts=[1]"), 6),
+                                (("mesh.stages=auto", "mesh.tensor=[1, 2]"), 6),
                                 (("mesh.tensor=auto",), 2), (("mesh.stages=2", "zero.level=3"), 2),
                                 (("mesh.stages=2", "parallel.mode=server"), 2), (("mesh.sequence_parallel=true",), 1)):
             with self.subTest(settings=settings, ranks=ranks):

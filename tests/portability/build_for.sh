@@ -79,7 +79,9 @@ case $program in
     if [ "$system" != macos11-aarch64 ]; then targets+=(capi_peer); fi
     if [ "$system" = x86_64-windows ]; then targets+=(launched_rank console_user); fi
     cmake --build "$build" --target "${targets[@]}" -j "${JOBS:-$(nproc)}"
-    exec python3 "$here/check_library.py" "$system" "$build/capi" ;;
+    python3 "$here/check_library.py" "$system" "$build/capi"
+    file=$build/bimetal_lite
+    loaded=() ;;
   bimetal)
     cmake --build "$build" --target bimetal
     file=$build/bimetal

@@ -11,10 +11,9 @@ import sys
 
 import macho
 from macho import NotThat
+from oldest_system import check_glibc, check_macos
 
 HEADER = pathlib.Path(__file__).parents[2] / "src" / "bimetal" / "capi" / "bimetal_c.h"
-NEWEST_GLIBC = (2, 17)
-OLDEST_MACOS = (11, 0)
 # Every Mach-O library has the first two; C++ wants one new and delete in a process, so that these are never hidden there.
 OF_EVERY_MACHO = re.compile(r"_mh_dylib_header|__dso_handle|_Z(na|nw|da|dl)\w*")
 # Of the C interface: file, processor.
@@ -45,9 +44,7 @@ def elf(data):
             name, info, _, defined = struct.unpack_from("<IBBH", data, entry)
             if defined and info >> 4 in (1, 2):
                 shown.append(text_at(data, names + name))
-    newest = max(((int(a), int(b)) for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", data)), default=(0, 0))
-    if newest > NEWEST_GLIBC:
-        raise NotThat(f"it needs glibc {newest[0]}.{newest[1]}")
+    check_glibc(data)
     return processor, shown
 
 
@@ -83,10 +80,7 @@ def mach_o(data):
                 name, flags = struct.unpack_from("<IB", data, entry)
                 if flags & 0xE0 == 0 and flags & 0x0E and flags & 1 and not flags & 0x10:
                     shown.append(text_at(data, names + name).removeprefix("_"))
-        if command == macho.BUILD_VERSION:
-            oldest, = struct.unpack_from("<I", body, 12)
-            if (oldest >> 16, oldest >> 8 & 255) > OLDEST_MACOS:
-                raise NotThat(f"it needs macOS {oldest >> 16}.{oldest >> 8 & 255}")
+    check_macos(commands)
     return processor, [name for name in shown if not OF_EVERY_MACHO.fullmatch(name)]
 
 

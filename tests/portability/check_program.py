@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """check_program.py SYSTEM PROGRAM [LIBRARY…]: reads a program's own header, and fails unless it is an
-executable for that system and processor which asks the loader for the libraries named. This machine
-needs no tools for the other system then.
+executable for that system and processor which asks the loader for the libraries named, and, as a program
+of a wheel, needs no newer system than that one's tag says. This machine needs no tools for the other
+system then.
 """
 
 import platform
@@ -10,6 +11,7 @@ import sys
 
 import macho
 from macho import NotThat
+from oldest_system import check_glibc, check_macos
 
 WINDOWS, LINUX, MACOS = "Windows", "Linux", "macOS"
 SYSTEMS = {  # system, processor
@@ -17,6 +19,14 @@ SYSTEMS = {  # system, processor
     "aarch64-linux": (LINUX, 183),
     "native": (LINUX, {"x86_64": 62, "aarch64": 183}),
     "aarch64-macos": (MACOS, 0x0100000C),
+    "manylinux-x86_64": (LINUX, 62),
+    "manylinux-aarch64": (LINUX, 183),
+    "macos11-aarch64": (MACOS, 0x0100000C),
+}
+OF_WHEELS = {  # and the oldest system
+    "manylinux-x86_64": check_glibc,
+    "manylinux-aarch64": check_glibc,
+    "macos11-aarch64": lambda data: check_macos(macho.read(data, macho.PROGRAM)[1]),
 }
 BESIDE_TORCH = "@loader_path/../torch/lib"  # of a wheel, which lies beside the installed torch
 
@@ -65,6 +75,8 @@ def check(system, path, wanted):
         expected = expected[platform.machine()]
     if processor != expected:
         raise NotThat(f"for processor {processor:#x}, not {expected:#x}")
+    if system in OF_WHEELS:
+        OF_WHEELS[system](data)
     for library in wanted:
         if not any(found.rsplit("/", 1)[-1] == library for found in libraries):
             raise NotThat(f"asks for {', '.join(libraries) or 'no library'}, not for {library}")

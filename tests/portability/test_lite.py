@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What of the program lies in the wheels, for Linux and for Windows: `bench` between the two, and `top` of a job that runs.
+"""What of the program lies in the wheels, for Linux on both processors and for Windows: `bench` between them, and `top` of a job
+that runs.
 
-Programs: BIMETAL_LITE and BIMETAL_LITE_WINDOWS (each of a wheel), the latter run by the Wine of WINE_FOLDER; BIMETAL, whose job
-is watched.
+Programs: BIMETAL_LITE, BIMETAL_LITE_ARM64 and BIMETAL_LITE_WINDOWS (each of a wheel), the second run by qemu, the last by the Wine
+of WINE_FOLDER; BIMETAL (else build/bimetal), whose job is watched.
 """
 
 import json
@@ -16,9 +17,14 @@ import unittest
 from peers import PATIENCE_S, Kind, PeerTest
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "fault"))
+
+from harness import BIMETAL, FaultTest  # noqa: E402
+
 WINE = [str(HERE / "wine.sh"), os.environ.get("WINE_FOLDER", ""), "run"]
 LINUX = Kind("Linux", "BIMETAL_LITE")
 WINDOWS = Kind("Windows", "BIMETAL_LITE_WINDOWS", WINE)
+ARM64 = Kind("ARM64 Linux", "BIMETAL_LITE_ARM64", ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"])
 SHORT = ["--min", "1kb", "--max", "64kb", "--seconds", "0.05", "--json"]
 
 
@@ -30,9 +36,9 @@ class Bench(PeerTest):
         # Windows counts a process's time in steps of some 10 ms: short measurements may be free.
         self.assertTrue(any(result["cpu_us"] > 0 for result in report["results"]), text)
 
-    def test_between_linux_and_windows(self):
-        for kinds in ((LINUX, WINDOWS), (WINDOWS, LINUX)):
-            with self.subTest(first=kinds[0].name):
+    def test_between_systems(self):
+        for kinds in ((LINUX, WINDOWS), (WINDOWS, LINUX), (LINUX, ARM64), (ARM64, LINUX)):
+            with self.subTest(" and ".join(kind.name for kind in kinds)):
                 peers = self.start(kinds, "bench", "allreduce", *SHORT)
                 statuses = [peer.wait() for peer in peers]
                 self.assertEqual(statuses, [0, 0], "\n".join(peer.output() for peer in peers))
@@ -47,24 +53,21 @@ class Bench(PeerTest):
         self.check(done.stdout, 3)
 
 
-if os.path.exists(os.environ.get("BIMETAL", "")):
-    sys.path.insert(0, str(HERE.parent / "fault"))
-    from harness import FaultTest
-
-    class Top(FaultTest):
-        def test_of_a_job_that_runs(self):
-            job = self.train(self.write_job(), "--monitor", "127.0.0.1:0", workers=("cpu:threads=1", "cpu:threads=1"))
-            job.wait_for_output("monitor at ")
-            address = re.search(r"monitor at (\S+);", job.out)[1]
-            for kind in (LINUX, WINDOWS):
+@unittest.skipUnless(os.path.exists(BIMETAL), "no program whose job could be watched (BIMETAL)")
+class Top(FaultTest):
+    def test_of_a_job_that_runs(self):
+        job = self.train(self.write_job(), "--monitor", "127.0.0.1:0", workers=("cpu:threads=1", "cpu:threads=1"))
+        job.wait_for_output("monitor at ")
+        address = re.search(r"monitor at (\S+);", job.out)[1]
+        for kind in (LINUX, WINDOWS):
+            with self.subTest(kind.name):
                 if kind.missing:
                     self.skipTest(kind.missing)
-                with self.subTest(kind.name):
-                    top = self.start("top", address, "--once", "--json", program=kind.command()).wait()
-                    self.assertEqual(top.status, 0, top.err)
-                    self.assertIn("phase", json.loads(top.out))
-            job.interrupt()
-            job.wait()
+                top = self.start("top", address, "--once", "--json", program=kind.command()).wait()
+                self.assertEqual(top.status, 0, top.err)
+                self.assertIn("phase", json.loads(top.out))
+        job.interrupt()
+        job.wait()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/portability/check_program.py and check_library.py on files for macOS: what each asks of one, it asks."""
+"""tests/portability/check_program.py and check_library.py on files for macOS and Linux: what each asks of one, it asks."""
 
 import pathlib
 import re
@@ -33,9 +33,13 @@ def image(kind, *commands, after=b""):
     return header + bodies + after
 
 
+def made_for(oldest):
+    return macho.BUILD_VERSION, struct.pack("<4I", 1, oldest, 0, 0)
+
+
 def library(names, *commands, oldest=0x000B0000):
     """With a table of symbols, which lies behind the load commands."""
-    version = (macho.BUILD_VERSION, struct.pack("<4I", 1, oldest, 0, 0))
+    version = made_for(oldest)
     before = len(image(macho.LIBRARY, *commands, version, (macho.SYMTAB, bytes(16))))
     text, entries = b"\0", b""
     for name in names:
@@ -51,10 +55,10 @@ class Binaries(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def program(self, data, *libraries):
+    def program(self, data, *libraries, system="aarch64-macos"):
         (self.folder / "program").write_bytes(data)
         try:
-            check_program.check("aarch64-macos", self.folder / "program", libraries)
+            check_program.check(system, self.folder / "program", libraries)
         except macho.NotThat as problem:
             return str(problem)
         return ""
@@ -76,6 +80,23 @@ class Binaries(unittest.TestCase):
                       self.program(image(macho.PROGRAM, torch, naming(macho.RPATH, "/here"), SIGNED)))
         self.assertEqual(self.program(image(macho.PROGRAM, torch, beside)), "it has no signature")
         self.assertIn("no executable: type 6", self.program(image(macho.LIBRARY, SIGNED)))
+
+    def test_programs_of_wheels(self):
+        def mac(*commands):
+            return self.program(image(macho.PROGRAM, *commands), system="macos11-aarch64")
+
+        self.assertEqual(mac(SIGNED, made_for(0x000B0000)), "")
+        self.assertEqual(mac(SIGNED, made_for(0x000E0000)), "it needs macOS 14.0")
+        self.assertEqual(mac(SIGNED), "it does not say which macOS it needs")
+        self.assertEqual(mac(made_for(0x000B0000)), "it has no signature")
+
+        def linux(processor, *versions, system="manylinux-aarch64"):
+            return self.program(b"\x7fELF" + bytes(12) + struct.pack("<HH", 3, processor) + b"\0".join(versions), system=system)
+
+        self.assertEqual(linux(183, b"GLIBC_2.2.5", b"GLIBC_2.17"), "")
+        self.assertEqual(linux(183, b"GLIBC_2.17", b"GLIBC_2.34"), "it needs glibc 2.34")
+        self.assertIn("for processor 0x3e, not 0xb7", linux(62))
+        self.assertEqual(linux(62, b"GLIBC_2.17", system="manylinux-x86_64"), "")
 
     def test_libraries(self):
         self.assertEqual(self.library(library(FUNCTIONS, SIGNED)), "")

@@ -42,10 +42,12 @@ job::JobConfig read_job(const JobSources& sources, const RanksOf& ranks_of) {
   if (sources.deepspeed.empty()) return read_job(sources.file, sources.set);
   auto job = sources.file.empty() ? job::JobConfig() : read_job(sources.file, {});
   // Where the job runs decides on how many ranks it has.
-  auto placed = job;
-  job::apply_overrides(placed, sources.set);
+  const auto placed = sources.file.empty() ? job::parse_job("", "--set", sources.set)
+                                           : job::load_job(sources.file, sources.set);
   job::apply_deepspeed(sources.deepspeed, ranks_of(placed), job, show_notice);
   job::apply_overrides(job, sources.set, show_notice);
+  // Left out, it goes by whether the mesh is open by the file and --set together.
+  job.mesh.schedule = placed.mesh.schedule;
   return job;
 }
 

@@ -33,7 +33,8 @@ std::unique_ptr<rendezvous::Store> find_store(const RankEnvironment& env,
   if (torch_agent) return torch_agent(env, deadline);
   throw Error(ErrorCode::Unsupported,
               "torchrun serves the store of this job, which this program, built without torch, "
-              "cannot speak to; unset TORCHELASTIC_USE_AGENT_STORE, or use bimetal bench",
+              "cannot speak to; unset TORCHELASTIC_USE_AGENT_STORE, or use bimetal bench of the "
+              "whole program (docs/install.md)",
               env.rank);
 }
 

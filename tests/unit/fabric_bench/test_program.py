@@ -67,6 +67,13 @@ class Program(unittest.TestCase):
         self.check_report(outputs[0], 2)
         self.assertEqual(outputs[1], "")
 
+    def test_under_torchrun_it_says_what_can_meet_there(self):
+        env = os.environ | {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                            "MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        done = self.run_program("allreduce", *SHORT, env=env)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("bimetal bench of the whole program", done.stderr)
+
     def test_bad_usage(self):
         done = self.run_program("allreduce", "--min", "2mb", "--max", "1mb")
         self.assertEqual(done.returncode, 2)

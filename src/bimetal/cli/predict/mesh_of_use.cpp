@@ -15,10 +15,14 @@
 namespace bimetal::cli {
 namespace {
 
-/// A pass has no order of its own: stages have one piece each. What is open becomes stages.
+/// A pass has no order of its own: stages have one piece each. What is open becomes stages, of
+/// which a list of numbers of parts says how many there are.
 job::MeshConfig for_a_pass(job::MeshConfig mesh) {
   if (mesh.schedule == "interleaved") mesh.cuts.clear();
   mesh.schedule = job::MeshConfig().schedule;
+  if (mesh.stages == job::kAutoStages && !mesh.stage_tensor.empty()) {
+    mesh.stages = std::ssize(mesh.stage_tensor);
+  }
   if (mesh.tensor != job::kAutoTensor) return mesh;
   mesh.tensor = 1;
   mesh.tensor_parts = job::MeshConfig().tensor_parts;
@@ -27,12 +31,8 @@ job::MeshConfig for_a_pass(job::MeshConfig mesh) {
   return mesh;
 }
 
-/// As many stages as there are ranks for, or numbers of parts.
+/// As many stages as there are ranks for.
 job::MeshConfig filled(job::MeshConfig mesh, int ranks) {
-  if (!mesh.stage_tensor.empty()) {
-    mesh.stages = std::ssize(mesh.stage_tensor);
-    return mesh;
-  }
   if (ranks % mesh.tensor != 0) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("mesh.tensor = {} needs workers in multiples of {}, and these are {}",
@@ -96,8 +96,8 @@ job::MeshConfig mesh_of_text(job::MeshConfig mesh, int ranks) {
   mesh = for_a_pass(std::move(mesh));
   mesh.replicas = 1;
   mesh.stage_replicas.clear();
-  if (!cuts_model(mesh) || mesh.stages == job::kAutoStages) return filled(std::move(mesh), ranks);
   if (!mesh.stage_tensor.empty()) return with_parts_by_stage(std::move(mesh), ranks);
+  if (!cuts_model(mesh) || mesh.stages == job::kAutoStages) return filled(std::move(mesh), ranks);
   const auto wanted = mesh.stages * mesh.tensor;
   if (wanted == ranks) return mesh;
   throw Error(

@@ -14,8 +14,8 @@ namespace bimetal::cli {
 /// number of ranks, with what would do.
 job::MeshConfig mesh_of_text(job::MeshConfig mesh, int ranks);
 
-/// For an evaluation: where stages or tensor are "auto", and no number of stages is stated, they
-/// are as many as there are workers, without replicas.
+/// For an evaluation: where stages or tensor are "auto", and no number of stages is stated (a list
+/// in tensor states it), they are as many as there are workers, without replicas.
 job::MeshConfig mesh_of_evaluation(job::MeshConfig mesh, int ranks);
 
 /// Whether the mesh cuts the model: a number of stages or parts of tensors, "auto" included.
