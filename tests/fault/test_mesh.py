@@ -92,6 +92,10 @@ class Mesh(TextJob):
         self.assert_same_end("sequences", 3)
         job, _ = self.run_to(self.write_text_job("whole", mesh__tensor="auto", mesh__sequence_parallel=True), 3, ranks=1)
         self.assert_same_end("whole", 3)
+        weighed = {"mesh__tensor": "auto", "mesh__tensor_weights": [2, 1]}
+        for ranks in (1, 2):  # that are replicas, whose tensors are whole
+            self.run_to(self.write_text_job(f"weighed{ranks}", mesh__replicas=ranks, **weighed), 3, ranks=ranks)
+            self.assert_same_end(f"weighed{ranks}", 3)
         self.assert_nothing_left()
 
     def test_a_plan_has_parts_in_shards(self):
@@ -127,6 +131,8 @@ class Mesh(TextJob):
                 self.assertEqual([plan.status, plan.error()], [run.status, run.error()])
         unknown = self.start("plan", stages, *workers, "--set", "parallel.balance=equal").wait()
         self.assertRegex(unknown.out, 'as the job says  +not planned: meshes are planned with parallel.balance = "auto"')
+        alike = self.start("plan", self.write_text_job("alike", mesh__stages=2, mesh__tensor=[2, 2]), *workers, *workers).wait()
+        self.assertRegex(alike.out, r"as the job says: 2 stages, tensors in parts on 2, \w+ × ")
         self.assert_nothing_left()
 
     def test_a_killed_worker_is_named_and_others_go_on(self):

@@ -7,6 +7,7 @@ import xml.etree.ElementTree
 
 import harness
 from harness import FaultTest
+from text_job import TextJob
 
 CLUSTERS = pathlib.Path(__file__).parents[2] / "examples" / "clusters"
 FAST_AND_SLOW = ["--worker", "cpu:threads=1", "--worker", "cpu:threads=1,speed=0.1"]
@@ -137,6 +138,26 @@ class Simulated(FaultTest):
         job = self.start("plan", "--simulate", described).wait()
         self.assertEqual(job.status, harness.INVALID_ARGUMENT)
         self.assertIn("unknown key 'uplnk'", job.error())
+
+
+class JobsOfOtherDevices(TextJob):
+    def test_a_mesh_of_others_is_no_matter(self):
+        """One worker measures for devices that are not there; what goes with the job's mesh alone is no mistake either."""
+        described = self.folder / "cluster.toml"
+        described.write_text('[[host]]\ncount = 2\n[[host.device]]\ncount = 2\nteraflops = 1\nmemory = "2GiB"\n')
+        stages = {"mesh__stages": 2}
+        for settings in ({**stages, "mesh__tensor": 2, "mesh__sequence_parallel": True},
+                         {**stages, "compression__activations": "int8"},
+                         {**stages, "mesh__replicas": 2, "zero__level": 1, "zero__shards": [2, 1]},
+                         {"zero__level": 1, "zero__shards": [2, 1]}):
+            with self.subTest(**settings):
+                job = self.start("plan", self.write_text_job("plan", **settings), "--worker", "cpu:threads=1", "--simulate", described,
+                                 "--json").wait()
+                self.assertEqual(job.status, 0, job.err)
+                meshes = json.loads(job.out)["mesh"]
+                self.assertTrue(meshes["best"])
+                self.assertIsNone(meshes["asked"])
+        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

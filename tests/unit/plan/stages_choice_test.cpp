@@ -86,6 +86,23 @@ TEST(StagesChoice, WhatIsStatedWins) {
   EXPECT_EQ(stated[0].schedule, parallel::schedule::Kind::gpipe);
 }
 
+// Stages, and parts, but not both.
+TEST(StagesChoice, StagesMayBeForWholeTensorsAlone) {
+  const auto input = input_of(transformer_facts({.layers = 4, .width = 768, .context = 512}), 16);
+  const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kPlenty), kFastLink);
+  const auto most_stages = [&](bool in_parts, bool both) {
+    std::size_t most = 0;
+    for (const auto& choice :
+         choose_stages(input, cluster, {.tensor = 0, .pipelines_in_parts = both})) {
+      if ((choice.tensor > 1) == in_parts) most = std::max(most, choice.stages.size());
+    }
+    return most;
+  };
+  EXPECT_EQ(most_stages(true, true), 2u);
+  EXPECT_EQ(most_stages(true, false), 1u);
+  EXPECT_EQ(most_stages(false, false), 4u);
+}
+
 std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
   std::vector<std::size_t> counts;
   for (const auto& stage : choice.stages) counts.push_back(stage.devices.size());

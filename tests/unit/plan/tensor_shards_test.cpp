@@ -181,8 +181,10 @@ TEST(MeshPeaks, SharesAreEqualAtFirstWhereNoStepsAreMeasured) {
   const auto input = input_of(transformer_facts({.layers = 2, .width = 64, .context = 512}), 8);
   const std::vector memories(2, 64 * kGiB);
   const auto peak_of_second = [&](double slower, int level) {
-    const auto cluster = apart({1, 1 / slower}, memories, kFastLink);
-    return choose_data(input, cluster, {0, 1}, {.level = level})->peak_bytes[1];
+    const auto cluster = with_heaps(apart({1, 1 / slower}, memories, kFastLink));
+    const auto choice = choose_data(input, cluster, {0, 1}, {.level = level});
+    EXPECT_DOUBLE_EQ(choice->kept_bytes[1], spare_for(choice->peak_bytes[1]));
+    return choice->peak_bytes[1];
   };
   EXPECT_DOUBLE_EQ(peak_of_second(7, 2), peak_of_second(1, 2)) << "of four samples";
   EXPECT_LT(peak_of_second(7, 1), peak_of_second(1, 1)) << "of one";

@@ -19,10 +19,12 @@
 namespace bimetal::train {
 namespace {
 
-MeasuredPlan measure_as(int rank, comm::Group group, const job::JobConfig& job, double speed) {
+MeasuredPlan measure_as(int rank, comm::Group group, const job::JobConfig& job, double speed,
+                        const std::string& precision = "") {
   TrainerOptions options;
   options.worker = job::parse_worker_spec("cpu:threads=1");
   options.worker.speed = speed;
+  options.worker.precision = precision;
   options.local_rank = rank;
   options.local_world_size = group.size();
   options.host_name = "host";
@@ -78,11 +80,11 @@ TEST(MeasurePlan, TellsWhatBfloat16WouldGive) {
   const test::SyntheticImages images(256, 32);
   job::JobConfig job = test::small_job(images);
   job.train.dtype = "float32";
-  const auto measured = [&](const std::string& precision) {
+  const auto measured = [&](const std::string& precision, const std::string& of_workers = "") {
     job.train.precision = precision;
     std::vector<MeasuredPlan> plans(2);
     bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
-      plans[static_cast<std::size_t>(rank)] = measure_as(rank, group, job, 1.0);
+      plans[static_cast<std::size_t>(rank)] = measure_as(rank, group, job, 1.0, of_workers);
     });
     EXPECT_EQ(plans[0].mesh.lower.has_value(), plans[1].mesh.lower.has_value());
     return plans[0];
@@ -99,6 +101,9 @@ TEST(MeasurePlan, TellsWhatBfloat16WouldGive) {
     EXPECT_TRUE(open.mesh.lower->best.fits());
   }
   EXPECT_FALSE(measured("bfloat16").mesh.lower) << "named by the job";
+  const auto stated = measured("float32", "float32");
+  EXPECT_FALSE(stated.mesh.lower) << "named by the workers";
+  EXPECT_FALSE(stated.devices[0].may_be_lower);
 }
 
 TEST(MeasurePlan, RefusesAMeshThatCannotBe) {

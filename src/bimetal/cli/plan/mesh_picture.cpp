@@ -55,7 +55,7 @@ std::string stage_text(const plan::MeshInput& input, const plan::Cluster& cluste
     elements.push_back(fmt::format("{:.0f}", work.elements));
     operations.push_back(plan::operations_text(work.operations));
     names.push_back(cluster.device(stage.devices[d]).name);
-    known = known && work.operations > 0;
+    known = known && work.counted;
   }
   return fmt::format("{}, {} parameters{}, on {}", units_text(input.facts.front(), stage),
                      each(elements), known ? fmt::format(", {} a step", each(operations)) : "",
@@ -76,6 +76,7 @@ DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
   for (std::size_t u = own.begin; u < own.end; ++u) {
     work.elements += static_cast<double>(part.units[u].elements());
     work.operations += plan::kForwardsOfStep * samples * part.units[u].operations;
+    work.counted = work.counted || part.units[u].operations > 0;
   }
   // What the last stage shares with those before, it has, too.
   for (std::size_t u = 0; u < own.begin && stage + 1 == choice.stages.size(); ++u) {

@@ -8,10 +8,11 @@
 
 namespace bimetal::cli {
 
-/// Parameters of one of the devices of a stage, and operations of a step: 0, where these are not
-/// known. Devices with tensors in parts have theirs of each.
+/// Parameters of one of the devices of a stage, and operations of a step: 0 without samples, too.
+/// Devices with tensors in parts have theirs of each.
 struct DeviceWork {
   double elements = 0, operations = 0;
+  bool counted = false;  ///< a sample takes some, as far as known
 };
 DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
                    const plan::MeshChoice& choice, std::size_t stage, std::size_t device);

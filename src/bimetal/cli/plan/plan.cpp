@@ -46,7 +46,8 @@ class PhaseLine final : public progress::Observer {
 };
 
 train::MeasuredPlan measure(const launch::RankEnvironment& env, const job::JobConfig& job,
-                            const job::WorkerSpec& worker, progress::Observer& observer) {
+                            const job::WorkerSpec& worker, progress::Observer& observer,
+                            bool for_these) {
   train::TrainerOptions options;
   options.worker = worker;
   options.local_rank = env.local_rank;
@@ -54,7 +55,8 @@ train::MeasuredPlan measure(const launch::RankEnvironment& env, const job::JobCo
   options.host_name = asio::ip::host_name();
   options.fetch = launch::fetch_url;
   const auto group = join_group(env, job);
-  return in_company(group, [&] { return train::measure_plan(job, group, options, observer); });
+  return in_company(group,
+                    [&] { return train::measure_plan(job, group, options, observer, for_these); });
 }
 
 struct PlanOutput {
@@ -85,13 +87,15 @@ void show(const train::MeasuredPlan& plan, const PlanOutput& output) {
 int run_plan_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
                   const job::WorkerSpec& worker, const PlanOutput& output) {
   return run_rank_process([&](launch::StatusReporter&) {
+    // Else what is measured here stands for other devices, of which its mesh may well be.
+    const bool for_these = output.simulate.empty();
     if (env.rank != 0) {
       progress::Observer silent;
-      measure(env, job, worker, silent);
+      measure(env, job, worker, silent, for_these);
       return kSuccess;
     }
     auto phases = std::make_unique<PhaseLine>();
-    const auto plan = measure(env, job, worker, *phases);
+    const auto plan = measure(env, job, worker, *phases, for_these);
     phases.reset();  // takes its line away
     show(plan, output);
     return kSuccess;
@@ -106,20 +110,14 @@ int plan_command(const PlanArguments& arguments) {
     simulate_cluster({output.simulate, output.timeline, output.json}, nullptr, 0);
     return kSuccess;
   }
-  auto job = read_job({arguments.job, arguments.deepspeed, arguments.set},
-                      [&](const job::JobConfig& so_far) {
-                        if (const auto env = launch::rank_from_environment()) {
-                          return env->world_size;
-                        }
-                        return static_cast<int>(choose_workers(arguments.workers, so_far).size());
-                      });
+  const auto job = read_job(
+      {arguments.job, arguments.deepspeed, arguments.set}, [&](const job::JobConfig& so_far) {
+        if (const auto env = launch::rank_from_environment()) {
+          return env->world_size;
+        }
+        return static_cast<int>(choose_workers(arguments.workers, so_far).size());
+      });
   job::require_possible(job, {});
-  // What is measured here stands for other devices, of which its mesh may well be.
-  if (!output.simulate.empty()) {
-    const bool sequences = job.mesh.sequence_parallel;
-    job.mesh = job::MeshConfig();
-    job.mesh.sequence_parallel = sequences;
-  }
   if (const auto env = launch::rank_from_environment()) {
     return run_plan_rank(*env, job, worker_of_rank(*env, arguments.workers, job), output);
   }

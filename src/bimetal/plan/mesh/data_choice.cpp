@@ -153,7 +153,10 @@ class DataChooser {
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       const double first = needed_for(i, equal, static_cast<double>(most_at_once(equal)));
       if (first > device(i).memory_bytes) continue;
-      choice.peak_bytes[i] = std::max(choice.peak_bytes[i], first);
+      auto& peak = choice.peak_bytes[i];
+      peak = std::max(peak, first);
+      const double free = device(i).memory_bytes - peak;
+      if (device(i).keeps_freed) choice.kept_bytes[i] = kept_beside(peak, free);
     }
   }
 

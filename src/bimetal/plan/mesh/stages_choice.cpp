@@ -148,6 +148,7 @@ std::vector<MeshChoice> in_stages_of(const MeshInput& input, const Cluster& clus
                                      StagesWish wish, const Groups& groups,
                                      const std::vector<double>& weights) {
   wish.uneven = false;
+  wish.pipelines = wish.pipelines && wish.pipelines_in_parts;
   const TensorGroups grouped(input, cluster, groups, weights);
   auto all = in_stages(grouped.input(), grouped.cluster(), wish);
   for (auto& choice : all) choice = grouped.expanded(std::move(choice));

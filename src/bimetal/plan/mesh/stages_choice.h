@@ -25,7 +25,8 @@ struct StagesWish {
   bool any_micro_batches = false;  ///< or then as many as are fastest
   Keeping keeping = {};   ///< level (pipelines: 0 to 3 of each stage's replicas), recomputation
   bool pipelines = true;  ///< the job has nothing that refuses them
-  bool uneven = true;     ///< nor stages with replicas of their own number
+  bool pipelines_in_parts = true;  ///< nor stages whose tensors are in parts
+  bool uneven = true;              ///< nor stages with replicas of their own number
 };
 
 /// Data parallelism, and of each number of stages the fastest: as many replicas of each where that

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <iterator>
 #include <map>
 #include <span>
 #include <utility>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/combinations.h"
@@ -232,9 +234,16 @@ bool may_be_lower(const job::JobConfig& job, const TrainerOptions& options,
                   const device::Place& place) {
   auto lower = job;
   lower.train.precision = "bfloat16";
-  return job::precision_of(job, options.worker) == "float32" && place.dtype == torch::kFloat32 &&
-         job::is_possible(lower, {&options.worker, 1}) &&
+  return job::precision_of(job, options.worker) == "float32" && options.worker.precision.empty() &&
+         place.dtype == torch::kFloat32 && job::is_possible(lower, {&options.worker, 1}) &&
          knows(precision::Precision::bfloat16, place.device);
+}
+
+/// As rank 0 has it: predictions of unlike machines may differ in their last digits.
+bool as_rank_0_has_it(comm::Group group, bool mine, Deadline deadline) {
+  const auto told = comm::broadcast_bytes(
+      std::move(group), comm::Bytes{mine ? std::byte{1} : std::byte{0}}, 0, deadline);
+  return told.front() != std::byte{0};
 }
 
 /// The best mesh in bfloat16, measured as the others are, where some worker multiplies matrices
@@ -246,7 +255,10 @@ void take_lower_precision(job::JobConfig job, comm::Group group, const TrainerOp
   const bool faster = std::ranges::any_of(result.devices, [](const RankDevice& device) {
     return device.matmul_half_gflops > kClearlyFaster * device.matmul_float32_gflops;
   });
-  if (!all || !(faster || result.mesh.best.empty())) return;
+  if (!all || !as_rank_0_has_it(group, faster || result.mesh.best.empty(),
+                                Deadline::after(milliseconds_of(job.parallel.timeout_s)))) {
+    return;
+  }
   observer.on_phase("measuring units in bfloat16");
   job.train.precision = "bfloat16";
   MeasuredPlan lower;
@@ -284,9 +296,11 @@ MeasuredPlan measure_meshes(const job::JobConfig& of_all, comm::Group group,
 }
 
 MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
-                          const TrainerOptions& options, progress::Observer& observer) {
-  const auto job = job::as_worker_has_it(of_all, options.worker);
-  if (!job::is_open(job.mesh)) shape_of(job.mesh, group.size());
+                          const TrainerOptions& options, progress::Observer& observer,
+                          bool for_these) {
+  auto job = job::as_worker_has_it(of_all, options.worker);
+  if (!for_these) job.zero.weights.clear();  // of other ranks
+  if (for_these && !job::is_open(job.mesh)) shape_of(job.mesh, group.size());
   const Measuring here(job, group, options, observer);
   MeasuredPlan result;
   observer.on_phase("measuring devices");
@@ -321,8 +335,9 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
     result.memory_input.link = input.link;
     result.memory = plan::plan_memory(result.memory_input);
     take_cluster(job, here.place, group, links_of(group), result);
-    result.mesh = plan::plan_mesh(result.mesh_input, *result.cluster, asked_mesh(job, result));
-    take_lower_precision(job, group, options, here, result, observer);
+    auto asked = for_these ? std::optional(asked_mesh(job, result)) : std::nullopt;
+    result.mesh = plan::plan_mesh(result.mesh_input, *result.cluster, std::move(asked));
+    if (for_these) take_lower_precision(job, group, options, here, result, observer);
   }
   const bool usable =
       std::ranges::any_of(steps, [](const auto& device) { return device.cost.known(); });

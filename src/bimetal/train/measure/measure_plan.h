@@ -31,11 +31,13 @@ struct MeasuredPlan {
 /// Measures as rank of `group` and predicts; every rank gets the same plan. All ranks measure their
 /// devices at the same time, as they will compute at the same time: workers that share one CPU get
 /// the part that is theirs. Where some compute clearly faster in bfloat16, and the job leaves that
-/// open, units are measured in it, too. Of `options`, resume and stop_requested play no part.
-/// Collective. Errors: those of run_training before its first step, a [mesh] that cannot be
-/// included, and of make_plan.
+/// open, units are measured in it, too. `for_these`: the job is to run on these ranks; else they
+/// stand for others, so that neither its [mesh] nor a lower precision is planned. Of `options`,
+/// resume and stop_requested play no part. Collective. Errors: those of run_training before its
+/// first step, a [mesh] that cannot be included, and of make_plan.
 MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,
-                          const TrainerOptions& options, progress::Observer& observer);
+                          const TrainerOptions& options, progress::Observer& observer,
+                          bool for_these = true);
 
 /// The part of it that meshes are planned by: units, memory and links, and of devices their names;
 /// without plans. Likewise.

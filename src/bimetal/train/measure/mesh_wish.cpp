@@ -6,6 +6,7 @@
 
 #include "bimetal/job/combinations.h"
 #include "bimetal/job/mesh_keys.h"
+#include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/train/measure/measure_plan.h"
 #include "bimetal/train/pipeline/choose_cuts.h"
@@ -15,11 +16,13 @@
 namespace bimetal::train {
 namespace {
 
-/// Whether the job has nothing that refuses stages.
-bool may_have_stages(job::JobConfig job) {
+/// Whether the job has nothing that refuses stages, whose tensors so many ranks have in parts.
+bool may_have_stages(job::JobConfig job, int tensor) {
   job.mesh.stages = 2;
   job.mesh.cuts = {1};
-  job.mesh.tensor = 1;
+  job.mesh.tensor = tensor;
+  job.mesh.stage_tensor.clear();
+  job.mesh.tensor_parts = "equal";
   job.mesh.schedule = job::MeshConfig().schedule;
   job.mesh.sequence_parallel = false;
   return job::is_possible(job);
@@ -36,24 +39,27 @@ plan::Keeping kept_by_all(const plan::MemoryInput& input) {
 }
 
 /// What no step is predicted of.
-std::optional<std::string> unplanned(const job::JobConfig& job) {
-  const bool cut = job.mesh.stages * job.mesh.tensor != 1;
+std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPlan& measured,
+                                     const parallel::MeshShape& shape) {
+  const bool cut = job.mesh.stages > 1 || job.mesh.tensor > 1;
   if (job.parallel.mode == "server") return "parameter servers are in the first table alone";
   if (job.parallel.balance != balance::Policy::Auto) {
     return "meshes are planned with parallel.balance = \"auto\"";
   }
+  if (cut && measured.own_optimizer) return "the task has an optimizer of its own";
   if (cut && job.mesh.schedule == "interleaved") {
     return "mesh.schedule = \"interleaved\" is not predicted";
   }
-  if (!job.mesh.stage_tensor.empty() || (job.mesh.tensor > 1 && !job.mesh.stage_replicas.empty())) {
+  if (shape.tensor > 1 && !shape.even()) {
     return "parts of tensors are predicted where all stages have as many replicas and parts";
   }
   return std::nullopt;
 }
 
-/// What is not open: as training reads it.
-void take_numbers(const job::JobConfig& job, const MeasuredPlan& measured, plan::StagesWish& wish) {
-  const auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
+/// What is not open: as training reads it. The shape of it.
+parallel::MeshShape take_numbers(const job::JobConfig& job, const MeasuredPlan& measured,
+                                 plan::StagesWish& wish) {
+  auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
   require_samples(job, shape);
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
   const auto units = measured.mesh_input.facts.front().units.size();
@@ -62,9 +68,11 @@ void take_numbers(const job::JobConfig& job, const MeasuredPlan& measured, plan:
     parallel::pipeline::begins_of(job.mesh.cuts, pieces, units);
   }
   wish.replicas = shape.replicas;
+  wish.tensor = shape.tensor;
   wish.stage_replicas = {shape.uneven.begin(), shape.uneven.end()};
   if (stages) wish.cuts = {job.mesh.cuts.begin(), job.mesh.cuts.end()};
   wish.uneven = false;
+  return shape;
 }
 
 }  // namespace
@@ -82,14 +90,16 @@ plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured
           .micro_batches = static_cast<int>(job.mesh.micro_batches),
           .any_micro_batches = job::is_open(job.mesh),
           .keeping = kept_by_all(measured.memory_input),
-          .pipelines = !measured.own_optimizer && may_have_stages(job),
+          .pipelines = !measured.own_optimizer && may_have_stages(job, 1),
+          .pipelines_in_parts = may_have_stages(job, 2),
           .uneven = job.parallel.balance == balance::Policy::Auto};
 }
 
 plan::AskedMesh asked_mesh(const job::JobConfig& job, const MeasuredPlan& measured) {
   auto wish = wish_of(job, measured);
-  if (!job::is_open(job.mesh)) take_numbers(job, measured, wish);
-  if (auto reason = unplanned(job)) return {.reason = std::move(*reason)};
+  const auto shape =
+      job::is_open(job.mesh) ? parallel::MeshShape() : take_numbers(job, measured, wish);
+  if (auto reason = unplanned(job, measured, shape)) return {.reason = std::move(*reason)};
   auto choices = plan::choose_stages(measured.mesh_input, *measured.cluster, wish);
   if (choices.empty()) {
     return {.reason = "a worker would have no sample of a micro-batch, or no part of the model"};

@@ -54,9 +54,11 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   return job;
 }
 
-/// Where tensors are whole, sequences are, and with one stage nothing goes between any.
+/// Where tensors are whole, sequences are, and nothing weighs their parts; with one stage nothing
+/// goes between any.
 void settle_what_follows(job::JobConfig& job) {
   job.mesh.sequence_parallel = job.mesh.sequence_parallel && job.mesh.tensor > 1;
+  if (job.mesh.tensor == 1) job.mesh.tensor_weights.clear();
   if (job.mesh.stages == 1) job.compression.activations = "none";
 }
 
@@ -89,9 +91,9 @@ void decode(const comm::Bytes& bytes, job::JobConfig& job) {
   job.mesh.tensor = in.i64();
   if (const auto most = in.i64(); most > 0) job.train.micro_batch = most;
   job.mesh.tensor_parts = in.string();
-  settle_what_follows(job);
   job.mesh.tensor_weights.clear();
   while (in.remaining() > 0) job.mesh.tensor_weights.push_back(in.f64());
+  settle_what_follows(job);
 }
 
 /// `mesh = "auto"`, or the key that has it.
