@@ -61,6 +61,8 @@ const std::vector<Shape>& large_shapes() {
       {"TwoByThreeInterleaved", 2, {2, 1, 1}, Kind::interleaved, {{24}}, 4, 2},
       {"ThreeByTwoLevel1", 3, {2, 1}, Kind::one_f_one_b, {{7, 17}, {24, 0}}, 5, 1, 1, {1, 3}},
       {"ThreeByTwoLevel3Gpipe", 3, {1, 2}, Kind::gpipe, {{17, 7}}, 3, 1, 3, {2, 1}},
+      {"TwoByThreeLevel3", 2, {2, 1, 1}, Kind::one_f_one_b, {{17, 7}}, 3, 1, 3, {1, 2}},
+      {"Level1Gpipe", 2, {1, 2}, Kind::gpipe, {{9, 15}}, 4, 1, 1, {2, 1}},
   };
   return all;
 }

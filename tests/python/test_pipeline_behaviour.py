@@ -167,6 +167,9 @@ def out_of_memory():
         sizes.clear()
         torch.testing.assert_close(staged.evaluate(inputs, targets=targets), expected.detach(), rtol=1e-12, atol=1e-12)
         assert sorted(sizes) == [1, 2, 2, 2], sizes
+    _, staged, sizes = staged_with_memory_for(2, "forward")
+    torch.testing.assert_close(staged.evaluate(inputs, targets=targets), expected.detach(), rtol=1e-12, atol=1e-12)
+    assert max(sizes) > 2 and sorted(sizes[-4:]) == [1, 2, 2, 2], sizes
     _, staged, _ = staged_with_memory_for(0, "forward")
     if dist.get_rank() == 1:
         ranks.raises(torch.OutOfMemoryError, lambda: staged.forward_backward(inputs, targets=targets), "2.00 GiB")

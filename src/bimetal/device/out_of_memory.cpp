@@ -1,5 +1,6 @@
 #include "bimetal/device/out_of_memory.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -50,6 +51,25 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept {
   } catch (...) {
     return false;
   }
+}
+
+void give_memory_back(const torch::Device& device) {
+  if (!device.is_cpu()) at::accelerator::emptyCache();
+}
+
+std::exception_ptr without_memory_for(const torch::Device& device,
+                                      const std::function<void()>& work) {
+  std::exception_ptr error;
+  try {
+    work();
+    return nullptr;
+  } catch (...) {
+    error = std::current_exception();
+    if (!is_out_of_memory(error)) throw;
+  }
+  // Outside the handler: what the work had half built has been freed by now.
+  give_memory_back(device);
+  return error;
 }
 
 }  // namespace bimetal::device

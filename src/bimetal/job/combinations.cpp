@@ -26,6 +26,11 @@ struct Asked {
     const auto& replicas = job.mesh.stage_replicas;
     return !replicas.empty() && std::ranges::min(replicas) != std::ranges::max(replicas);
   }
+  /// Some stage is said to have several replicas.
+  bool replicated() const {
+    const auto& replicas = job.mesh.stage_replicas;
+    return job.mesh.replicas > 1 || (!replicas.empty() && std::ranges::max(replicas) > 1);
+  }
   /// Stages with tensor ranks of their own number.
   bool parts_uneven() const {
     const auto& ranks = job.mesh.stage_tensor;
@@ -253,7 +258,8 @@ constexpr Combination kImpossible[] = {
      },
      "mesh.sequence_parallel cuts sequences into mesh.tensor parts of whole tokens, and data.block "
      "is shorter: take a data.block of at least mesh.tensor, or fewer ranks in mesh.tensor"},
-    {[](const Asked& asked) { return asked.in_parts() && asked.unlike; },
+    // Of stages with parts of their own number each may compute in another: the ranks see to that.
+    {[](const Asked& asked) { return asked.in_parts() && !asked.parts_uneven() && asked.unlike; },
      "mesh.tensor needs one precision on all workers, since they add up what they compute: leave "
      "precision out of --worker, and set train.precision"},
     {[](const Asked& asked) {
@@ -322,6 +328,13 @@ constexpr Combination kImpossible[] = {
      "mesh.schedule = \"interleaved\" does not go with replicas of their own number for each "
      "stage: "
      "its rounds have as many micro-batches as there are stages; take \"1f1b\""},
+    {[](const Asked& asked) {
+       return asked.parts_uneven() && asked.replicated() &&
+              asked.job.mesh.schedule == "interleaved";
+     },
+     "mesh.schedule = \"interleaved\" does not go with a number in mesh.tensor for each stage and "
+     "several replicas, which are one pipeline then, and its rounds have as many micro-batches as "
+     "there are stages; take \"1f1b\", or mesh.replicas = 1"},
     {[](const Asked& asked) { return asked.uneven() && !asked.job.zero.weights.empty(); },
      "numbers in zero.shards do not go with replicas of their own number for each stage: give "
      "zero.shards a name"},

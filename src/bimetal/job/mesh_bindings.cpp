@@ -31,6 +31,9 @@ Binding or_by_stage(const Binding& one, std::vector<std::int64_t>& several,
       if (!number || number->get() < 1) {
         return "expected a whole number, or an array of whole numbers of at least 1 like [1, 2]";
       }
+      if (number->get() > kMostRanks) {
+        return fmt::format("expected numbers of at most {}, found {}", kMostRanks, number->get());
+      }
       numbers.push_back(number->get());
     }
     several = std::move(numbers);
@@ -45,7 +48,7 @@ Binding or_by_stage(const Binding& one, std::vector<std::int64_t>& several,
 }  // namespace
 
 Binding count_or_auto(std::int64_t& to, std::int64_t automatic) {
-  auto count = whole(to, 1);
+  auto count = whole(to, 1, kMostRanks);
   const auto read = [&to, automatic,
                      count = count.read](const toml::node& node) -> std::optional<std::string> {
     const auto* word = node.as_string();
@@ -63,7 +66,8 @@ Binding count_or_auto(std::int64_t& to, std::int64_t automatic) {
 }
 
 Binding mesh_replicas(MeshConfig& to) {
-  return or_by_stage(whole(to.replicas, 0), to.stage_replicas, [&to] { to.replicas = 0; });
+  return or_by_stage(whole(to.replicas, 0, kMostRanks), to.stage_replicas,
+                     [&to] { to.replicas = 0; });
 }
 
 Binding mesh_tensor(MeshConfig& to) {

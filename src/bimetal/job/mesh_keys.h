@@ -12,6 +12,9 @@ namespace bimetal::job {
 inline constexpr std::int64_t kAutoStages = 0;
 inline constexpr std::int64_t kAutoTensor = 0;
 
+/// Each number of a mesh is at most that.
+inline constexpr std::int64_t kMostRanks = 1 << 20;
+
 /// Of MeshConfig::schedule: whichever is fastest. Job files that leave stages or tensor open and
 /// name no schedule have it.
 inline constexpr const char* kAutoSchedule = "auto";

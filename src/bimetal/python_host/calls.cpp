@@ -4,7 +4,7 @@
 
 #include <exception>
 
-#include "bimetal/train/out_of_memory.h"
+#include "bimetal/device/out_of_memory.h"
 
 namespace bimetal::python_host {
 
@@ -32,7 +32,7 @@ Held::Held(py::object object)
 
 Error error_of(const py::error_already_set& error, const std::string& what) {
   const bool no_memory =
-      error.matches(PyExc_MemoryError) || train::is_out_of_memory(std::current_exception());
+      error.matches(PyExc_MemoryError) || device::is_out_of_memory(std::current_exception());
   // Nobody else knows the way through the user's own code.
   return Error(no_memory ? ErrorCode::OutOfMemory : ErrorCode::InvalidArgument,
                fmt::format("{}:\n{}", what, traceback_of(error)));

@@ -9,9 +9,9 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/train/measure/rehearsal.h"
-#include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
 namespace {
@@ -29,7 +29,7 @@ double step_seconds(Precision precision, const job::JobConfig& job, const device
                     const task::Task& task) {
   const auto samples = std::min({kSamples, job.train.global_batch, task.training()->size()});
   double least = std::numeric_limits<double>::infinity();
-  without_memory_for(place.device, [&] {
+  device::without_memory_for(place.device, [&] {
     Rehearsal rehearsal(job.train, task, place.device, place.dtype, precision);
     rehearsal.step(samples);  // kernels are chosen, memory is fetched
     const Stopwatch watch;

@@ -11,8 +11,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/precision/autocast.h"
-#include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/profile/phase.h"
 #include "bimetal/train/recomputation.h"
 
@@ -158,7 +158,7 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
                                   std::int64_t least) {
   bool fetched = false;
   Outcome outcome;
-  outcome.error = without_memory_for(device_, [&] {
+  outcome.error = device::without_memory_for(device_, [&] {
     const auto share = fetch();
     fetched = true;
     if (samples > 0) outcome.loss_sum = run(share, backward, draws, least);

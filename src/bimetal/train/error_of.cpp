@@ -6,8 +6,8 @@
 #include <system_error>
 
 #include "bimetal/base/to_error.h"
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/train/deterministic.h"
-#include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
 namespace {
@@ -23,7 +23,7 @@ std::string first_line(const std::exception& exception) {
 }  // namespace
 
 Error error_of(const std::exception& exception, const std::string& who, std::optional<int> rank) {
-  const bool memory = is_out_of_memory(std::current_exception());
+  const bool memory = device::is_out_of_memory(std::current_exception());
   const auto refused = nondeterministic_operation(first_line(exception));
   const auto code = memory    ? ErrorCode::OutOfMemory
                     : refused ? ErrorCode::Unsupported

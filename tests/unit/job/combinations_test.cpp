@@ -143,6 +143,12 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
             "");
   EXPECT_EQ(refusal({"mesh.tensor=[1, 2]", "mesh.stages=2", "mesh.replicas=[2, 1]"}), "");
   EXPECT_EQ(refusal({"mesh.tensor=2", "mesh.stages=2", "mesh.replicas=[2, 1]"}), "");
+  const auto interleaved = [](const char* replicas) {
+    return refusal({"mesh.tensor=[1, 2]", "mesh.stages=2", "mesh.schedule=interleaved", replicas});
+  };
+  EXPECT_EQ(interleaved("mesh.replicas=1"), "");
+  EXPECT_THAT(interleaved("mesh.replicas=2"), HasSubstr("take \"1f1b\", or mesh.replicas = 1"));
+  EXPECT_THAT(interleaved("mesh.replicas=[2, 2]"), HasSubstr("or mesh.replicas = 1"));
   EXPECT_THAT(refusal({"mesh.tensor=[1, 2]", "mesh.stages=auto"}), HasSubstr("or mesh.tensor one"));
   EXPECT_THAT(refusal({"mesh.tensor=[1, 2]", "mesh.stages=2", "mesh.sequence_parallel=true"}),
               HasSubstr("give mesh.tensor one number"));
@@ -162,6 +168,8 @@ TEST(Combinations, TensorsInPartsDoNotGoWithEverything) {
               HasSubstr("at least mesh.tensor"));
   EXPECT_THAT(refusal({"mesh.tensor=2"}, {"cpu", "cpu:precision=bfloat16"}),
               HasSubstr("train.precision"));
+  EXPECT_EQ(refusal({"mesh.tensor=[1, 2]", "mesh.stages=2"}, {"cpu", "cpu:precision=bfloat16"}), "")
+      << "the two of stage 1 alone have to be alike, which they see for themselves";
   const std::vector<WorkerSpec> other = {parse_worker_spec("cpu:precision=bfloat16")};
   EXPECT_TRUE(is_possible(parse_job("", "test", {"mesh.tensor=2"})));
   EXPECT_FALSE(is_possible(parse_job("", "test", {"mesh.tensor=2"}), other));

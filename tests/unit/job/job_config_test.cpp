@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/job/mesh_keys.h"
+#include "job_texts.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::job {
@@ -17,22 +18,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-JobConfig parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  return parse_job(text, "job.toml", overrides);
-}
-
-/// The message of the InvalidArgument that `text` and `overrides` must lead to.
-std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  try {
-    parse(text, overrides);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted: " << text << (overrides.empty() ? "" : overrides.front());
-  return "";
-}
 
 TEST(JobConfig, AnEmptyFileIsTheDefaults) {
   EXPECT_EQ(parse(""), JobConfig());
@@ -237,27 +222,6 @@ TEST(JobConfig, ImagesAreNormalisedByNumbersOfTheirChannels) {
   EXPECT_THAT(error_of("[data]\nmean = ['a']"), HasSubstr("a number, found a string in it"));
 }
 
-TEST(JobConfig, CutsAreUnitsInTheirOrder) {
-  EXPECT_EQ(parse("[mesh]\ncuts = [2, 5]").mesh.cuts, (std::vector<std::int64_t>{2, 5}));
-  EXPECT_TRUE(parse("[mesh]\ncuts = [2]", {"mesh.cuts=[]"}).mesh.cuts.empty());
-  EXPECT_THAT(error_of("[mesh]\ncuts = [2, 2]"), HasSubstr("found 2 after 2"));
-  EXPECT_THAT(error_of("[mesh]\ncuts = [0]"), HasSubstr("above 0"));
-  EXPECT_THAT(error_of("[mesh]\ncuts = 3"), HasSubstr("an array of whole numbers"));
-  EXPECT_TRUE(parse("", {"mesh.tensor_weights=[]"}).mesh.tensor_weights.empty());
-  EXPECT_EQ(parse("", {"mesh.tensor_weights=speed"}).mesh.tensor_parts, "speed");
-  EXPECT_THAT(error_of("[mesh]\ntensor_weights = [0]"), HasSubstr("above 0"));
-  const std::string two = "[mesh]\nreplicas = [1, 2]";
-  EXPECT_EQ(parse(two).mesh.stage_replicas, (std::vector<std::int64_t>{1, 2}));
-  EXPECT_TRUE(parse(two, {"mesh.replicas=2"}).mesh.stage_replicas.empty());
-  EXPECT_THAT(error_of("[mesh]\nreplicas = [0, 1]"), HasSubstr("at least 1 like [1, 2]"));
-  const std::string parts = "[mesh]\ntensor = [1, 2]";
-  EXPECT_EQ(parse(parts).mesh.stage_tensor, (std::vector<std::int64_t>{1, 2}));
-  EXPECT_EQ(parse(parts).mesh.tensor, 2);
-  EXPECT_TRUE(parse(parts, {"mesh.tensor=auto"}).mesh.stage_tensor.empty());
-  EXPECT_EQ(parse(parts, {"mesh.tensor=auto"}).mesh.tensor, kAutoTensor);
-  EXPECT_THAT(error_of("[mesh]\ntensor = [2, 'auto']"), HasSubstr("at least 1 like [1, 2]"));
-}
-
 TEST(JobConfig, RefusesSharesThatNobodyCanTake) {
   for (const char* shares : {"[]", "[0, 0]", "[1, -1]", "[1, nan]", "[inf]", "'half'"}) {
     EXPECT_THAT(error_of(fmt::format("[parallel]\nbalance = {}", shares)),
@@ -317,35 +281,6 @@ TEST(JobOverride, IsCheckedLikeTheFile) {
   for (const char* text : {"train.epochs", "epochs=3", "=3", "", "x=train.epochs"}) {
     EXPECT_EQ(error_of("", {text}), fmt::format("--set {}: expected section.key=value", text));
   }
-}
-
-// mesh = "auto" stands for the whole section, in the file and after --set.
-TEST(JobConfig, AWordMayStandForTheMesh) {
-  const auto job = parse("mesh = 'auto'\n[train]\nepochs = 3");
-  EXPECT_EQ(job.train.epochs, 3);
-  EXPECT_EQ(job.mesh,
-            parse("[mesh]\nstages = 'auto'\ntensor = 'auto'\ntensor_weights = 'speed'").mesh);
-  EXPECT_TRUE(is_open(job.mesh));
-  for (const char* text : {"mesh=auto", "mesh=\"auto\""})
-    EXPECT_EQ(parse("", {text}).mesh, job.mesh);
-  EXPECT_EQ(parse("mesh = 'auto'", {"mesh.tensor=2"}).mesh.tensor, 2);
-  EXPECT_EQ(parse(to_toml(job)).mesh, job.mesh);
-  EXPECT_EQ(error_of("mesh = 'auto '"),
-            "job.toml:1: [mesh] is a section, or the word \"auto\", not \"auto \"");
-  EXPECT_THAT(error_of("", {"mesh=fast"}), HasSubstr("--set mesh=fast: [mesh] is a section"));
-  EXPECT_THAT(error_of("train = 'auto'"), HasSubstr("expected a section, found a string"));
-  EXPECT_THAT(error_of("[mesh]\ntensor = 'some'"),
-              HasSubstr("expected \"auto\" or a whole number"));
-}
-
-// What is left open is chosen with its schedule, unless somebody names that.
-TEST(JobConfig, OpenMeshesHaveAnOpenSchedule) {
-  EXPECT_EQ(parse("mesh = 'auto'").mesh.schedule, kAutoSchedule);
-  EXPECT_EQ(parse("", {"mesh.stages=auto"}).mesh.schedule, kAutoSchedule);
-  EXPECT_EQ(parse("[mesh]\nstages = 'auto'\nschedule = '1f1b'").mesh.schedule, "1f1b");
-  EXPECT_EQ(parse("mesh = 'auto'", {"mesh.schedule=gpipe"}).mesh.schedule, "gpipe");
-  EXPECT_EQ(parse("[mesh]\nstages = 2").mesh.schedule, "1f1b");
-  EXPECT_EQ(parse("mesh = 'auto'", {"mesh.stages=2", "mesh.tensor=1"}).mesh.schedule, "1f1b");
 }
 
 TEST(JobConfig, SurvivesTheTripThroughToml) {

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -31,10 +33,11 @@ comm::Group group_along(comm::Group& world, const MeshShape& shape, int MeshPlac
   return mine;
 }
 
+/// At most what an int has room for: no job is that large, but a job file may ask for it.
 int first_rank_of(const MeshShape& shape, int stage) {
-  int ranks = 0;
-  for (int s = 0; s < stage; ++s) ranks += shape.replicas_of(s) * shape.tensor_of(s);
-  return ranks;
+  std::int64_t ranks = 0;
+  for (int s = 0; s < stage; ++s) ranks += std::int64_t{shape.replicas_of(s)} * shape.tensor_of(s);
+  return static_cast<int>(std::min<std::int64_t>(ranks, std::numeric_limits<int>::max()));
 }
 
 [[noreturn]] void refuse_mesh(const std::string& why) {

@@ -1,6 +1,5 @@
 #include "bimetal/parallel/pipeline/loop_stage.h"
 
-#include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -47,8 +46,13 @@ bool is_of_fabric(const std::exception_ptr& error) {
   }
 }
 
-/// How a rank has fared with a batch.
-enum class Fared { well, failed, needs_smaller };
+Error failed_on(const MeshShape& shape, int rank) {
+  return {ErrorCode::Aborted,
+          fmt::format("{} (rank {}) has failed in this batch, of which no rank keeps gradients: "
+                      "its own error says why",
+                      name_of(shape, rank), rank),
+          rank};
+}
 
 }  // namespace
 
@@ -63,8 +67,14 @@ LoopStage::LoopStage(comm::Group world, const MeshShape& shape, const task::Mode
 
 std::optional<double> LoopStage::train(const LoopBatch& batch, double scale,
                                        const Forward& forward) {
-  const auto weight = weight_of_all(batch);
-  const auto kept = take_gradients();
+  std::vector<torch::Tensor> kept;
+  std::exception_ptr failure;
+  try {
+    kept = take_gradients();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const auto weight = weight_of_all(batch, failure);
   try {
     store_->begin_step(weight, scale);
     auto result =
@@ -84,7 +94,7 @@ std::optional<double> LoopStage::train(const LoopBatch& batch, double scale,
 }
 
 std::optional<double> LoopStage::evaluate(const LoopBatch& batch, const Forward& forward) {
-  const auto weight = weight_of_all(batch);
+  const auto weight = weight_of_all(batch, nullptr);
   double loss_sum = 0;
   auto result =
       runner_.run_forward(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward),
@@ -96,15 +106,20 @@ std::optional<double> LoopStage::evaluate(const LoopBatch& batch, const Forward&
   return sum ? std::optional(*sum / static_cast<double>(weight)) : std::nullopt;
 }
 
-std::int64_t LoopStage::weight_of_all(const LoopBatch& own) const {
-  using Told = std::array<std::int64_t, 2>;
-  const Told mine{own.weight, own.digest};
+std::int64_t LoopStage::weight_of_all(const LoopBatch& own,
+                                      const std::exception_ptr& failure) const {
+  using Told = std::array<std::int64_t, 3>;  // the last one: 1 where it has failed
+  const Told mine{own.weight, own.digest, failure ? 1 : 0};
   auto world = mesh_->world();
   std::vector<Told> all(static_cast<std::size_t>(world.size()));
   world
       .all_gather(comm::buffer(std::span(mine)),
                   comm::buffer(std::span(all.front().data(), mine.size() * all.size())), deadline())
       .wait();
+  if (failure) std::rethrow_exception(failure);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (all[static_cast<std::size_t>(rank)][2] != 0) throw failed_on(mesh_->shape(), rank);
+  }
   std::int64_t weight = 0;
   for (int rank = 0; rank < world.size(); ++rank) {
     const int first = rank_at(mesh_->shape(), {0, place_of(mesh_->shape(), rank).replica, 0});
@@ -138,18 +153,24 @@ StageWork LoopStage::work_of(const Forward& forward) const {
   return work;
 }
 
+LoopStage::Fared LoopStage::fared(const LoopBatch& batch, std::exception_ptr& error) const {
+  if (!error) return Fared::well;
+  const bool finer = std::ranges::max(batch.samples) > 1 && options_.out_of_memory(error);
+  if (!finer) return Fared::failed;
+  error = nullptr;  // and what it keeps of the batch
+  try {
+    device::give_memory_back(options_.device);
+    return Fared::needs_smaller;
+  } catch (...) {
+    error = std::current_exception();  // the others wait to hear of it
+    return Fared::failed;
+  }
+}
+
 std::optional<double> LoopStage::agree(const LoopBatch& batch, Runner::Result result) const {
-  auto fared = Fared::well;
-  if (result.error) {
-    const bool finer = std::ranges::max(batch.samples) > 1 && options_.out_of_memory(result.error);
-    fared = finer ? Fared::needs_smaller : Fared::failed;
-  }
-  if (fared == Fared::needs_smaller) {
-    result.error = nullptr;  // and what it keeps of the batch
-    if (!options_.device.is_cpu()) at::accelerator::emptyCache();
-  }
   using Told = std::array<double, 2>;
-  const Told mine{result.loss_sum, static_cast<double>(fared)};
+  const auto own = fared(batch, result.error);
+  const Told mine{result.loss_sum, static_cast<double>(own)};
   auto world = mesh_->world();
   std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all)), deadline()).wait();
@@ -161,12 +182,7 @@ std::optional<double> LoopStage::agree(const LoopBatch& batch, Runner::Result re
     sum += all[at];
     const auto theirs = static_cast<Fared>(static_cast<int>(all[at + 1]));
     smaller = smaller || theirs == Fared::needs_smaller;
-    if (theirs != Fared::failed) continue;
-    throw Error(ErrorCode::Aborted,
-                fmt::format("{} (rank {}) has failed in this batch, of which no rank keeps "
-                            "gradients: its own error says why",
-                            name_of(mesh_->shape(), rank), rank),
-                rank);
+    if (theirs == Fared::failed) throw failed_on(mesh_->shape(), rank);
   }
   return smaller ? std::nullopt : std::optional(sum);
 }

@@ -65,8 +65,9 @@ class LoopStage {
   /// replicas' batches to what the parameters have, and returns that mean, on every rank. Nothing,
   /// on every rank, where one has run out of memory for micro-batches that can be cut further:
   /// repeat it then in more of them. Where a rank's forward or backward throws otherwise, that is
-  /// rethrown there, and all others get Error(Aborted) that names it. In all of these cases nothing
-  /// is added anywhere, as after errors of the fabric. Error(InvalidArgument) for batches of no
+  /// rethrown there, and all others get Error(Aborted) that names it; so do they where a rank has
+  /// no memory for a copy of the gradients that it had. In all of these cases nothing is added
+  /// anywhere, as after errors of the fabric. Error(InvalidArgument) for batches of no
   /// weight, Error(CallMismatch) where ranks of a replica have unlike ones, before anything is
   /// computed.
   std::optional<double> train(const LoopBatch& batch, double scale, const Forward& forward);
@@ -80,10 +81,16 @@ class LoopStage {
   const Mesh& mesh() const noexcept { return *mesh_; }
 
  private:
+  /// How a rank has done with a batch.
+  enum class Fared { well, failed, needs_smaller };
+
   Deadline deadline() const { return Deadline::after(options_.timeout); }
-  /// Once it is certain that all ranks mean the same.
-  std::int64_t weight_of_all(const LoopBatch& own) const;
+  /// Once it is certain that all ranks mean the same. `failure`: what this one cannot begin for,
+  /// which is rethrown when all know of it.
+  std::int64_t weight_of_all(const LoopBatch& own, const std::exception_ptr& failure) const;
   StageWork work_of(const Forward& forward) const;
+  /// Leaves no error, and room on the device, where a batch in smaller pieces may do.
+  Fared fared(const LoopBatch& batch, std::exception_ptr& error) const;
   /// The sum over all ranks, once each knows how all have fared; nothing: as train() has it.
   std::optional<double> agree(const LoopBatch& batch, Runner::Result result) const;
   std::vector<torch::Tensor> take_gradients();

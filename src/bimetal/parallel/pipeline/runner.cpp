@@ -17,7 +17,7 @@ namespace bimetal::parallel::pipeline {
 namespace {
 
 /// Does it, unless this stage has given up, or notes why it could not.
-bool try_forward(const StageWork& work, Runner::Result& result,
+bool try_forward(const StageWork& work, Runner::Result& result, Doing doing,
                  const std::function<void()>& compute) {
   if (result.incomplete) return false;
   try {
@@ -25,7 +25,7 @@ bool try_forward(const StageWork& work, Runner::Result& result,
     return true;
   } catch (...) {
     result.error = std::current_exception();
-    if (!work.survivable || !work.survivable(result.error)) throw;
+    if (!survives(work, result.error, doing)) throw;
   }
   result.incomplete = true;
   return false;
@@ -82,12 +82,13 @@ Runner::Result Runner::run_forward(
     auto arriving = std::exchange(coming, expect(at + 1));
     std::optional<task::Values> inputs;
     if (arriving) {
-      const bool here = try_forward(work, result, [&] { inputs = arriving.wait(); });
+      const bool here =
+          try_forward(work, result, Doing::talking, [&] { inputs = arriving.wait(); });
       if (!here) inputs = arriving.wait_on_host();
       if (!inputs) result.incomplete = true;
     }
     task::Values outputs;
-    const bool whole = try_forward(work, result, [&] {
+    const bool whole = try_forward(work, result, Doing::computing, [&] {
       if (line_.begins(piece)) inputs = work.inputs(micro_batch);
       const Stopwatch watch;
       outputs = work.forward(piece / line_.stages, micro_batch, *inputs);
@@ -97,7 +98,8 @@ Runner::Result Runner::run_forward(
     if (line_.ends(piece)) continue;
     const auto next = route.receivers(piece + 1, micro_batch);
     const MessageName name{step, true, piece, micro_batch};
-    const bool sent = whole && try_forward(work, result, [&] { link_.send(next, name, outputs); });
+    const bool sent = whole && try_forward(work, result, Doing::talking,
+                                           [&] { link_.send(next, name, outputs); });
     if (!sent) link_.send_nothing(next, name);
   }
   link_.flush();

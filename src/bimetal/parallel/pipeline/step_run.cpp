@@ -8,6 +8,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/out_of_memory.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {
@@ -43,6 +44,11 @@ task::Values defined(const task::Values& values) {
 }
 
 }  // namespace
+
+bool survives(const StageWork& work, const std::exception_ptr& error, Doing doing) {
+  if (doing == Doing::talking && !device::is_out_of_memory(error)) return false;
+  return work.survivable && work.survivable(error);
+}
 
 StepRun::StepRun(const Route& route, const RunnerOptions& options, Link& link, std::int64_t step,
                  const StageWork& work, ParameterStore& store)
@@ -123,25 +129,27 @@ std::optional<task::Values> StepRun::wait_for(const Action& action, Incoming& in
 }
 
 bool StepRun::try_to(const Action& action, const std::function<void()>& compute) {
-  return attempt([&] {
-    const Stopwatch watch;
-    if (options_.around) {
-      options_.around(action, compute);
-    } else {
-      compute();
-    }
-    device::pause_for_speed(options_.speed, watch.seconds());
-  });
+  return attempt(
+      [&] {
+        const Stopwatch watch;
+        if (options_.around) {
+          options_.around(action, compute);
+        } else {
+          compute();
+        }
+        device::pause_for_speed(options_.speed, watch.seconds());
+      },
+      Doing::computing);
 }
 
-bool StepRun::attempt(const std::function<void()>& what) {
+bool StepRun::attempt(const std::function<void()>& what, Doing doing) {
   if (result_.incomplete) return false;
   try {
     what();
     return true;
   } catch (...) {
     result_.error = std::current_exception();
-    if (!work_.survivable || !work_.survivable(result_.error)) throw;
+    if (!survives(work_, result_.error, doing)) throw;
   }
   give_up();
   return false;

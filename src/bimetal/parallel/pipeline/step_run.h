@@ -44,6 +44,13 @@ struct Route {
   }
 };
 
+/// What a stage does: what of it may fail without ending the run.
+enum class Doing { computing, talking };
+
+/// Whether a step goes on without it. Of waiting and sending that is lack of memory alone: all else
+/// there is the fabric's, also what looks like what others have given up.
+bool survives(const StageWork& work, const std::exception_ptr& error, Doing doing);
+
 class StepRun {
  public:
   StepRun(const Route& route, const RunnerOptions& options, Link& link, std::int64_t step,
@@ -79,7 +86,7 @@ class StepRun {
   /// Once this stage has given up, on the host, since nobody computes with them.
   std::optional<task::Values> wait_for(const Action& action, Incoming& incoming);
   /// Does it, unless this stage has given up, or notes why it could not, and gives up.
-  bool attempt(const std::function<void()>& what);
+  bool attempt(const std::function<void()>& what, Doing doing = Doing::talking);
   /// The same for what takes the device's time.
   bool try_to(const Action& action, const std::function<void()>& compute);
   void give_up();

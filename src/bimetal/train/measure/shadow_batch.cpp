@@ -8,8 +8,8 @@
 
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/device/staging.h"
-#include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
 namespace {
@@ -47,7 +47,7 @@ void ShadowBatch::begin(std::int64_t weight) try {
     return step_aside(*rehearsal_, samples, options_.device);
   });
 } catch (...) {
-  if (!is_out_of_memory(std::current_exception())) throw;
+  if (!device::is_out_of_memory(std::current_exception())) throw;
   fits_ = false;
   rehearsal_.reset();
 }
@@ -58,7 +58,7 @@ progress::ShadowFigures ShadowBatch::take() try {
   }
   return {.batch = weight_, .seconds = running_.get() / options_.speed};
 } catch (...) {
-  if (!is_out_of_memory(std::current_exception())) throw;
+  if (!device::is_out_of_memory(std::current_exception())) throw;
   fits_ = false;
   rehearsal_.reset();
   return {};

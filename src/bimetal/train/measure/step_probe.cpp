@@ -7,9 +7,9 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/device/probe.h"
 #include "bimetal/train/measure/rehearsal.h"
-#include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
 namespace {
@@ -78,7 +78,7 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
   auto largest = std::min(job.global_batch, task.training()->size());
   for (; largest > 0; largest /= 4) {
     balance::CostModel cost;
-    const auto error = without_memory_for(options.device, [&] {
+    const auto error = device::without_memory_for(options.device, [&] {
       Rehearsal rehearsal(job, task, options.device, options.dtype, options.precision,
                           options.update);
       cost = measure(rehearsal, largest, options.speed, budget);

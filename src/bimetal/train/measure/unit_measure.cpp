@@ -10,6 +10,7 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/parameter_places.h"
 #include "bimetal/plan/mesh/tensor_parts.h"
@@ -17,7 +18,6 @@
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/part_measure.h"
 #include "bimetal/train/measure/split_measure.h"
-#include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
 namespace {
@@ -116,7 +116,7 @@ double optimizer_state_bytes(const job::TrainConfig& job, torch::Dtype dtype) {
 std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const task::Task& task,
                                               const UnitMeasureOptions& options) {
   std::optional<plan::ModelFacts> facts;
-  const auto failed = without_memory_for(options.device, [&] {
+  const auto failed = device::without_memory_for(options.device, [&] {
     const auto data = task.training();
     const MicroBatch pieces(job.micro_batch, options.device, task::typical_weight(*data));
     const auto many = std::clamp<std::int64_t>(std::min(pieces.limit(), job.global_batch), 1,
@@ -136,7 +136,7 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
     facts->by_units = dry->by_units();
     if (options.timed && !facts->by_units) {
       SplitSeconds split;  // for nothing, where there is no room to try it
-      static_cast<void>(without_memory_for(
+      static_cast<void>(device::without_memory_for(
           options.device, [&] { split = measure_split(task, *dry, options, most); }));
       facts->split_inputs = split.inputs;
       facts->split_weights = split.weights;

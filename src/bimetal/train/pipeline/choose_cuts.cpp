@@ -15,7 +15,8 @@
 namespace bimetal::train {
 namespace {
 
-constexpr double kRecomputed = 4.0 / 3;  // a forward more, of a step that is three of them
+// At most a forward more, of a step that is three of them: a stage's last unit is spared that.
+constexpr double kRecomputed = 4.0 / 3;
 
 std::vector<double> by_elements(const task::Task& task) {
   std::vector<double> elements;

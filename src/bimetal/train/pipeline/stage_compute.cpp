@@ -8,10 +8,10 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/parallel/marked_wait.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/predict/mesh/through_stages.h"
-#include "bimetal/train/out_of_memory.h"
 #include "bimetal/train/profile/phase.h"
 #include "bimetal/train/recomputation.h"
 
@@ -134,7 +134,7 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
                                        const task::Draws& draws) {
   Compute::Outcome outcome;
   task::Values share;
-  const auto missing = without_memory_for(options_.device, [&] { share = fetch(); });
+  const auto missing = device::without_memory_for(options_.device, [&] { share = fetch(); });
   if (samples == 0) return outcome;
   const auto count = micro_batches(samples);
   const auto sizes = parallel::schedule::micro_batch_sizes(samples, count);
@@ -150,8 +150,8 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
   }
   // Elsewhere, if not here: who ran out of memory tells.
   if (!result.error || given_up_elsewhere(result.error)) return outcome;
-  outcome.error =
-      without_memory_for(options_.device, [&] { std::rethrow_exception(std::move(result.error)); });
+  outcome.error = device::without_memory_for(
+      options_.device, [&] { std::rethrow_exception(std::move(result.error)); });
   const bool finer = count < samples && 2 * count <= parallel::schedule::kMostMicroBatches;
   if (!missing && begin_recomputing()) {
     outcome.fit = progress::Fit::try_recomputing;
@@ -197,7 +197,7 @@ parallel::pipeline::StageWork StageCompute::work_on(const task::Values& share,
     return low && loss.defined() ? loss.to(torch::kFloat32) : loss;
   };
   work.survivable = [this](const std::exception_ptr& error) {
-    return is_out_of_memory(error) || (options_.tensor && given_up_elsewhere(error));
+    return device::is_out_of_memory(error) || (options_.tensor && given_up_elsewhere(error));
   };
   if (options_.tensor) {
     work.gave_up = [this] {

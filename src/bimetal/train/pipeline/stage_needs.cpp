@@ -11,10 +11,17 @@ namespace {
 
 /// Micro-batches that one of a stage's replicas has under way, where stages have replicas of their
 /// own number: as many as keep them and those behind them busy.
-double under_way(const parallel::MeshShape& shape, int stage, int micro_batches) {
+/// (schedule.h: all of its own by GPipe, by zero-bubble as many as the first stage).
+double under_way(parallel::schedule::Kind kind, const parallel::MeshShape& shape, int stage,
+                 int micro_batches) {
+  using parallel::schedule::Kind;
+  const double own = shape.replicas_of(stage);
+  if (kind == Kind::gpipe) return std::ceil(micro_batches / own);
   int behind = 0;
-  for (int s = stage; s < shape.stages; ++s) behind += shape.replicas_of(s);
-  return std::min<double>(micro_batches, std::ceil(1.0 * behind / shape.replicas_of(stage)));
+  for (int s = kind == Kind::zero_bubble ? 0 : stage; s < shape.stages; ++s) {
+    behind += shape.replicas_of(s);
+  }
+  return std::min<double>(micro_batches, std::ceil(behind / own));
 }
 
 }  // namespace
@@ -76,7 +83,7 @@ plan::StageLoad StageNeeds::load_of(int number) const {
           .in_flight = shape_.even() ? plan::in_flight(kind_, static_cast<std::size_t>(stage),
                                                        static_cast<std::size_t>(shape_.stages),
                                                        micro_batches_)
-                                     : under_way(shape_, stage, micro_batches_),
+                                     : under_way(kind_, shape_, stage, micro_batches_),
           .keeping = keeping,
           .bucket_bytes = rank(number).load.bucket_bytes,
           .host_is_device = rank(number).load.host_is_device};
@@ -140,10 +147,12 @@ bool StageNeeds::may_recompute() const {
 
 std::vector<bool> StageNeeds::must_recompute(const std::vector<std::size_t>& begins) const {
   std::vector<bool> must(static_cast<std::size_t>(shape_.stages));
-  const auto plainly = recomputing({});
+  const auto plainly = recomputing({}), again = recomputing();
   for (int number = 0; number < ranks(); ++number) {
     if (!rank(number).may_recompute) continue;
-    if (plainly.use_of(number, begins).model() <= room_of(number).device) continue;
+    const double needed = plainly.use_of(number, begins).model();
+    if (needed <= room_of(number).device) continue;
+    if (again.use_of(number, begins).model() >= needed) continue;  // the last unit alone, say
     must[static_cast<std::size_t>(parallel::place_of(shape_, number).stage)] = true;
   }
   return must;

@@ -40,7 +40,7 @@ class StageNeeds {
   StageNeeds recomputing() const;
   /// Whether it is left to any.
   bool may_recompute() const;
-  /// Those in which some rank has no room for these units' activations otherwise.
+  /// Those in which some rank has no room for these units' activations otherwise, and saves some.
   std::vector<bool> must_recompute(const std::vector<std::size_t>& begins) const;
 
   /// The same in micro-batches of one sample, which training comes to by itself where memory fails.

@@ -10,11 +10,11 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
+#include "bimetal/device/out_of_memory.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/unit_memory.h"
-#include "bimetal/train/out_of_memory.h"
 
 namespace bimetal::train {
 namespace {
@@ -58,7 +58,7 @@ class Measurement {
   /// Whether there is memory for so many; then they have been computed.
   bool takes_more(std::int64_t samples) {
     const auto few = samples_;
-    const auto failed = without_memory_for(probe_.device, [&] {
+    const auto failed = device::without_memory_for(probe_.device, [&] {
       take(samples);
       pass();
       begin();
@@ -171,7 +171,7 @@ class Measurement {
 UnitCosts unit_costs(const task::Task& task, const UnitProbe& probe) {
   UnitCosts costs;
   const auto error =
-      without_memory_for(probe.device, [&] { costs = Measurement(task, probe).run(); });
+      device::without_memory_for(probe.device, [&] { costs = Measurement(task, probe).run(); });
   device::give_back_freed_memory();
   return error ? UnitCosts() : costs;
 }

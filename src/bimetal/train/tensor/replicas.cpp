@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -154,11 +157,16 @@ std::optional<std::string> Replicas::advice(std::span<const double> alone, doubl
 void require_one_precision(const parallel::Mesh* mesh, precision::Precision mine,
                            Deadline deadline) {
   if (mesh == nullptr || mesh->shape().tensor == 1) return;
-  if (all_in_one_precision(mesh->world(), mine, deadline)) return;
+  const bool here = all_in_one_precision(mesh->tensor(), mine, deadline);
+  std::array<std::int64_t, 1> everywhere = {here ? 1 : 0};
+  auto world = mesh->world();
+  world.all_reduce(comm::buffer(std::span(everywhere)), comm::ReduceOp::min, deadline).wait();
+  if (everywhere[0] != 0) return;
   throw Error(
       ErrorCode::Unsupported,
       "mesh.tensor: the ranks of a replica compute in different precisions, and add up what "
-      "they compute: set train.precision to \"float32\" or \"bfloat16\" instead of \"auto\"");
+      "they compute: give them the same, or set train.precision to \"float32\" or \"bfloat16\" "
+      "instead of \"auto\"");
 }
 
 }  // namespace bimetal::train

@@ -63,8 +63,8 @@ class Replicas {
 parallel::PartWeights part_weights(const job::MeshConfig& mesh, const parallel::MeshShape& shape,
                                    std::span<const double> alone);
 
-/// Error(Unsupported), on every rank, unless those of a `mesh` with tensors in parts compute in one
-/// precision: they add up what they compute. Collective.
+/// Error(Unsupported), on every rank, unless those that have a replica's tensors in parts compute
+/// in one precision: they add up what they compute. Collective over `mesh`.
 void require_one_precision(const parallel::Mesh* mesh, precision::Precision mine,
                            Deadline deadline);
 

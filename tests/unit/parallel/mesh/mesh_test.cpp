@@ -95,6 +95,16 @@ TEST(Mesh, SaysWhatWouldFit) {
   EXPECT_THAT(misfit({2, 2, 1}, 3), HasSubstr("start 4 workers, or leave mesh.replicas out"));
 }
 
+TEST(Mesh, NoMeshIsSoLargeThatItsRanksCountAsNone) {
+  constexpr int kMost = 1 << 20;
+  const MeshShape product{.stages = 4096, .replicas = 0, .tensor = kMost};
+  EXPECT_THAT(misfit(product, 4), HasSubstr("this job has 4"));
+  const MeshShape uneven{.stages = 2, .replicas = 0, .tensor = kMost, .uneven = {1, kMost}};
+  EXPECT_THAT(misfit(uneven, 4), HasSubstr("this job has 4"));
+  const MeshShape parts{.stages = 2, .replicas = kMost, .parts = {1, kMost}};
+  EXPECT_THAT(misfit(parts, 4), HasSubstr("this job has 4"));
+}
+
 TEST(Mesh, SaysWhatWouldFitOfUnevenReplicas) {
   const MeshShape uneven{.stages = 2, .replicas = 0, .uneven = {1, 2}};
   EXPECT_EQ(fit_mesh(uneven, 3), uneven);

@@ -191,9 +191,28 @@ TEST(StageNeeds, StagesWithoutRoomForActivationsRecompute) {
   EXPECT_EQ(chosen.planned({0, 5})[1].model(), needs.planned({0, 5})[1].model());
   EXPECT_FALSE(needs.within(1.0, 2)(0, 0)[4]);
   EXPECT_TRUE(needs.recomputing().within(1.0, 2)(0, 0)[4]);
+  EXPECT_FALSE(needs.must_recompute({0, 1})[0]) << "one unit is where backward begins";
   const auto fixed = needs_in(0.8 * plainly, plainly, false);
   EXPECT_FALSE(fixed.may_recompute());
   EXPECT_EQ(fixed.must_recompute({0, 5}), (std::vector<bool>{false, false}));
+}
+
+// Of eight micro-batches of two samples each of the second stage's two replicas keeps four by
+// GPipe, by 1F1B one, by zero-bubble two.
+TEST(StageNeeds, WhatUnevenReplicasKeepIsTheSchedules) {
+  const auto activations = [](const char* schedule) {
+    job::JobConfig job;
+    job.train.global_batch = 16;
+    job.mesh.schedule = schedule;
+    auto measured = measured_of({99 * kUnit, 99 * kUnit, 99 * kUnit}, job);
+    for (auto& rank : measured.ranks) {
+      for (auto& unit : rank.facts.units) unit.saved.per_sample = 1000;
+    }
+    const parallel::MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
+    return StageNeeds(measured, job, shape, 8).planned({0, 5})[2].activations;
+  };
+  EXPECT_DOUBLE_EQ(activations("gpipe"), 4 * activations("1f1b"));
+  EXPECT_DOUBLE_EQ(activations("zero_bubble"), 2 * activations("1f1b"));
 }
 
 TEST(StageNeeds, RanksOfAHostShareItsMemory) {

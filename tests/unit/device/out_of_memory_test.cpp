@@ -1,4 +1,4 @@
-#include "bimetal/train/out_of_memory.h"
+#include "bimetal/device/out_of_memory.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,7 +8,7 @@
 
 #include "bimetal/base/error.h"
 
-namespace bimetal::train {
+namespace bimetal::device {
 namespace {
 
 template <typename Function>
@@ -46,4 +46,4 @@ TEST(OutOfMemory, LeavesOtherErrorsAlone) {
 }
 
 }  // namespace
-}  // namespace bimetal::train
+}  // namespace bimetal::device
