@@ -4,7 +4,8 @@ needed), beside PyTorch's FSDP2 on Gloo over the same link, in one run. A GPT-2 
 one micro-batch a rank, recomputed; the last two compute the same blocks one by one.
 
 Prints seconds a step (medians), the bytes of parameters and gradients that each rank must send in it over the link's rate (the bound of
-a job that hides all computing), their ratio, and what `bimetal plan` forecasts where it names that way.
+a job that hides all computing), their ratio, and what `bimetal plan` forecasts where it names that way. With --memory each worker has
+no more than that (but FSDP2's ranks), and what one of them alone says to the job stands first.
 """
 
 import argparse
@@ -37,6 +38,7 @@ def arguments():
     parser.add_argument("--levels", default="0,1,2,3")
     parser.add_argument("--without", default="", help="of fsdp, pipeline, tensor and plan what is not to be measured, with commas")
     parser.add_argument("--activations", default="none", help="of the pipeline: how they are shortened, with commas")
+    parser.add_argument("--memory", default="", help="of each worker: 1500MB; so that the model fits on neither, say")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--batch", type=int, default=2, help="blocks in a step over both ranks; FSDP2 takes one at a time")
     parser.add_argument("--block", type=int, default=128)
@@ -68,18 +70,29 @@ def write_job(folder, args):
         parallel={"balance": "equal", "timeout_s": 300}, checkpoint={"dir": ""})
 
 
-def train(hosts, folder, job, settings):
+def worker(args):
+    return "cpu:threads=1" + (f",memory={args.memory}" if args.memory else "")
+
+
+def alone(args, job):
+    """What one worker says to the job by itself: that it trains, or why it does not."""
+    done = subprocess.run([ranks.BIMETAL, "train", job, "--worker", worker(args)], text=True, capture_output=True,
+                          timeout=ranks.TIMEOUT_S)
+    return done.stderr.strip().splitlines()[0] if done.returncode else "trains"
+
+
+def train(hosts, folder, args, job, settings):
     """Median seconds of a step."""
     report = folder / "report.json"
-    command = [ranks.BIMETAL, "train", job, "--worker", "cpu:threads=1", "--report", report]
+    command = [ranks.BIMETAL, "train", job, "--worker", worker(args), "--report", report]
     for setting in settings:
         command += ["--set", setting]
     on_both(hosts, command, folder)
     return pipeline.median_step(json.loads(report.read_text()))
 
 
-def forecasts(hosts, folder, job):
-    plan = json.loads(on_both(hosts, [ranks.BIMETAL, "plan", job, "--json", "--worker", "cpu:threads=1"], folder)[0])
+def forecasts(hosts, folder, args, job):
+    plan = json.loads(on_both(hosts, [ranks.BIMETAL, "plan", job, "--json", "--worker", worker(args)], folder)[0])
     return {way["title"]: way["step_s"] for way in plan["mesh"]["best"]}
 
 
@@ -100,23 +113,25 @@ def main():
         folder = pathlib.Path(name)
         made_tokens(ranks.BIMETAL, folder)
         job = write_job(folder, args)
+        if args.memory:
+            print(f"one worker: {alone(args, job)}", flush=True)
         hosts.limit(args.mbit * MBIT)
         half = 2 * parameters / (args.mbit * MBIT / 8)
         for level in map(int, filter(None, args.levels.split(","))):
-            line(f"level {level}", train(hosts, folder, job, [f"zero.level={level}", "zero.shards=equal"]), HALVES[level] * half)
+            line(f"level {level}", train(hosts, folder, args, job, [f"zero.level={level}", "zero.shards=equal"]), HALVES[level] * half)
         if "pipeline" not in without:
             for scheme in args.activations.split(","):
                 shorter = "" if scheme == "none" else f", {scheme}"
                 settings = ["mesh.stages=2", "train.micro_batch=1", f"compression.activations={scheme}"]
-                line(f"2 stages{shorter}", train(hosts, folder, job, settings))
+                line(f"2 stages{shorter}", train(hosts, folder, args, job, settings))
         if "tensor" not in without:
-            line("tensors in 2 parts", train(hosts, folder, job, ["mesh.tensor=2", "train.micro_batch=1"]))
+            line("tensors in 2 parts", train(hosts, folder, args, job, ["mesh.tensor=2", "train.micro_batch=1"]))
         if "fsdp" not in without:
             out = on_both(hosts, [sys.executable, *zero_vs_fsdp.fsdp_command(args)], folder)[0]
             told = next(text for text in out.splitlines() if text.startswith("FSDP2 "))
             line("FSDP2", max(rank["seconds"] for rank in json.loads(told.removeprefix("FSDP2 "))), 3 * half)
         if "plan" not in without:
-            for title, seconds in forecasts(hosts, folder, job).items():
+            for title, seconds in forecasts(hosts, folder, args, job).items():
                 print(f"forecast: {title}, {seconds:.2f} s a step", flush=True)
 
 
