@@ -62,13 +62,6 @@ def taken(hosts, many):
     return some
 
 
-def forwards(model):
-    """Operations of a forward of one sample: plan/mesh/transformer_facts.h."""
-    tokens, width = model["context"], model["width"]
-    block = 24 * tokens * width ** 2 + 4 * tokens ** 2 * width
-    return model["layers"] * block + 2 * tokens * width * model["vocabulary"]
-
-
 def planned(table):
     with tempfile.TemporaryDirectory() as name:
         file = pathlib.Path(name, "cluster.toml")
@@ -94,8 +87,10 @@ def scaling(table, most, grow):
             rate = some["model"]["global_batch"] / best["step_s"]
             speed = sum(host.get("count", 1) * device.get("count", 1) * device["teraflops"] * 1e12
                         for host in some["host"] for device in host["device"])
-            row |= {"title": best["title"], "samples_per_s": rate, "efficiency": 3 * forwards(some["model"]) * rate / speed,
-                    "used": sum(len(stage["devices"]) for stage in best["stages"])}
+            used = [device for stage in best["stages"] for device in stage["devices"]]
+            operations = sum(device["operations"] or 0 for device in used)
+            row |= {"title": best["title"], "samples_per_s": rate, "efficiency": operations / best["step_s"] / speed,
+                    "used": len(used)}
         yield row
 
 
