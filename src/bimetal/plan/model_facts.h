@@ -69,6 +69,8 @@ struct UnitFacts {
 
 /// Of a step in terms of a forward's operations: a backward takes twice as many.
 inline constexpr double kForwardsOfStep = 3;
+/// And of one that computes its activations again, a forward more, in terms of one that does not.
+inline constexpr double kStepRecomputed = (kForwardsOfStep + 1) / kForwardsOfStep;
 
 struct ModelFacts {
   std::vector<UnitFacts> units = {};

@@ -10,8 +10,6 @@
 namespace bimetal::plan {
 namespace {
 
-constexpr double kRecomputed = 1.0 / 3;  // a forward more, of a step that is three of them
-
 std::vector<Keeping> ways_of(const MemoryInput& input) {
   std::vector<Keeping> ways;
   const int copies = input.asked.copies;
@@ -95,7 +93,7 @@ double seconds_of(const MemoryInput& input, const std::vector<Keeping>& keepings
     const auto& rank = input.ranks[r];
     const auto& own = keepings[r];
     compute =
-        std::max(compute, rank.compute_s * (own.recomputed_at_once > 0 ? 1 + kRecomputed : 1));
+        std::max(compute, rank.compute_s * (own.recomputed_at_once > 0 ? kStepRecomputed : 1));
     if (rank.load.samples > 0) pieces = std::max(pieces, pieces_of(rank.load));
     least_shard = std::min(least_shard, rank.load.shard);
     elsewhere = std::max(elsewhere, seconds_elsewhere(rank, own));

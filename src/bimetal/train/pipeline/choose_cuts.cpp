@@ -8,15 +8,13 @@
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/pipeline/measured_cut.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/plan/model_facts.h"
 #include "bimetal/train/pipeline/cut_links.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::train {
 namespace {
-
-// At most a forward more, of a step that is three of them: a stage's last unit is spared that.
-constexpr double kRecomputed = 4.0 / 3;
 
 std::vector<double> by_elements(const task::Task& task) {
   std::vector<double> elements;
@@ -143,7 +141,7 @@ std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& me
 }
 
 /// Where memory wants that stages compute activations again: those that do take a forward longer,
-/// and so get fewer units, if these fit, too.
+/// though their last unit is spared that, and so get fewer units, if these fit, too.
 void recompute_where_needed(parallel::pipeline::MeasuredUnits measured,
                             const parallel::MeshShape& shape, std::size_t pieces, int micro_batches,
                             const StageNeeds& needs, ChosenCuts& chosen) {
@@ -152,7 +150,7 @@ void recompute_where_needed(parallel::pipeline::MeasuredUnits measured,
   for (std::size_t at = 0; at < measured.seconds.size(); ++at) {
     const auto rank = static_cast<int>(at / measured.units);
     const auto stage = static_cast<std::size_t>(parallel::place_of(shape, rank).stage);
-    if (chosen.recompute[stage]) measured.seconds[at] *= kRecomputed;
+    if (chosen.recompute[stage]) measured.seconds[at] *= plan::kStepRecomputed;
   }
   try {
     const auto room = needs.recomputing(chosen.recompute).within(1.0, pieces);
