@@ -134,6 +134,15 @@ std::vector<Action> Deal::actions(Kind kind, int chunks, int stage, int replica)
   return own;
 }
 
+int Deal::in_flight(Kind kind, int stage, int replica) const {
+  int kept = 0, most = 0;
+  for (const auto& action : actions(kind, 1, stage, replica)) {
+    if (action.what == What::forward) most = std::max(most, ++kept);
+    if (action.what == What::backward || action.what == What::backward_weight) --kept;
+  }
+  return most;
+}
+
 ReplicaSeconds seconds_of_equals(std::span<const int> widths) {
   ReplicaSeconds seconds;
   for (const auto width : widths) seconds.emplace_back(static_cast<std::size_t>(width), 1.0);

@@ -44,6 +44,8 @@ class Deal {
   /// does in one order cannot come to a standstill, neither can several that each do a part of it.
   /// Errors: those of require_possible().
   std::vector<Action> actions(Kind kind, int chunks, int stage, int replica) const;
+  /// Most micro-batches whose activations it has at a time, of one chunk.
+  int in_flight(Kind kind, int stage, int replica) const;
 
  private:
   void deal_stage(const std::vector<double>& seconds);

@@ -39,17 +39,6 @@ schedule::Deal dealt(const MeshChoice& choice) {
   return deal_of(speeds, std::reduce(first.begin(), first.end()), choice.micro_batches);
 }
 
-double in_flight(const MeshChoice& choice, std::size_t stage, std::size_t replica) {
-  int kept = 0, most = 0;
-  for (const auto& action : dealt(choice).actions(choice.schedule, 1, static_cast<int>(stage),
-                                                  static_cast<int>(replica))) {
-    if (action.what == schedule::What::forward) most = std::max(most, ++kept);
-    if (action.what == schedule::What::backward) --kept;
-    if (action.what == schedule::What::backward_weight) --kept;
-  }
-  return most;
-}
-
 schedule::Simulation run_dealt(const MeshChoice& choice, const ByReplica& slowness,
                                std::span<const schedule::PieceCost> costs) {
   const auto deal = dealt(choice);

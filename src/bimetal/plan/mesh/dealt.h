@@ -21,9 +21,6 @@ void deal_by_speed(const ByReplica& speeds, std::int64_t batch, MeshChoice& choi
 /// Of a choice with samples: who computes which micro-batch.
 parallel::schedule::Deal dealt(const MeshChoice& choice);
 
-/// Most micro-batches whose activations a replica has.
-double in_flight(const MeshChoice& choice, std::size_t stage, std::size_t replica);
-
 /// As it runs; `costs`: of each stage's first replica, `slowness`: of all in terms of it. Has a
 /// list for each device, in the order of the stages.
 parallel::schedule::Simulation run_dealt(const MeshChoice& choice, const ByReplica& slowness,

@@ -90,7 +90,8 @@ StageLoad load_of(const MeshInput& input, const MeshChoice& choice, std::size_t 
           .shard = shard,
           .at_once = at_once(choice, stage, replica),
           .in_flight = even ? in_flight(choice.schedule, stage, stages, choice.micro_batches)
-                            : in_flight(choice, stage, replica),
+                            : dealt(choice).in_flight(choice.schedule, static_cast<int>(stage),
+                                                      static_cast<int>(replica)),
           .keeping = choice.keeping,
           .bucket_bytes = input.bucket_mb * double(1 << 20)};
 }

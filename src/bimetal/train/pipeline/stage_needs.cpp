@@ -6,25 +6,9 @@
 #include <cmath>
 #include <utility>
 
+#include "bimetal/parallel/schedule/deal.h"
+
 namespace bimetal::train {
-namespace {
-
-/// Micro-batches that one of a stage's replicas has under way, where stages have replicas of their
-/// own number: as many as keep them and those behind them busy.
-/// (schedule.h: all of its own by GPipe, by zero-bubble as many as the first stage).
-double under_way(parallel::schedule::Kind kind, const parallel::MeshShape& shape, int stage,
-                 int micro_batches) {
-  using parallel::schedule::Kind;
-  const double own = shape.replicas_of(stage);
-  if (kind == Kind::gpipe) return std::ceil(micro_batches / own);
-  int behind = 0;
-  for (int s = kind == Kind::zero_bubble ? 0 : stage; s < shape.stages; ++s) {
-    behind += shape.replicas_of(s);
-  }
-  return std::min<double>(micro_batches, std::ceil(behind / own));
-}
-
-}  // namespace
 
 std::int64_t samples_of_pipeline(const parallel::MeshShape& shape, std::int64_t global_batch) {
   const std::int64_t replicas = shape.even() ? shape.replicas : 1;
@@ -40,7 +24,6 @@ StageNeeds::StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
       samples_(samples_of_pipeline(shape, job.train.global_batch)),
       micro_batches_(micro_batches),
       cuts_given_(!job.mesh.cuts.empty()),
-      at_once_(static_cast<double>((samples_ + micro_batches - 1) / micro_batches)),
       shards_(shards_of(job.zero)) {}
 
 const plan::RankMemory& StageNeeds::rank(int number) const {
@@ -72,6 +55,24 @@ std::vector<double> StageNeeds::shards_of(const job::ZeroConfig& zero) const {
   return shards;
 }
 
+/// Nobody knows yet how fast replicas are, and so which of them has most: it is as if they were
+/// equals.
+double StageNeeds::in_flight(int stage) const {
+  if (shape_.even()) {
+    return plan::in_flight(kind_, static_cast<std::size_t>(stage),
+                           static_cast<std::size_t>(shape_.stages), micro_batches_);
+  }
+  std::vector<int> widths;
+  for (int s = 0; s < shape_.stages; ++s) widths.push_back(shape_.replicas_of(s));
+  const auto sizes = parallel::schedule::micro_batch_sizes(samples_, micro_batches_);
+  const parallel::schedule::Deal deal(widths, sizes);
+  int most = 0;
+  for (int replica = 0; replica < shape_.replicas_of(stage); ++replica) {
+    most = std::max(most, deal.in_flight(kind_, stage, replica));
+  }
+  return most;
+}
+
 plan::StageLoad StageNeeds::load_of(int number) const {
   const int stage = parallel::place_of(shape_, number).stage;
   auto keeping = plan::asked_of(*measured_, rank(number));
@@ -79,11 +80,8 @@ plan::StageLoad StageNeeds::load_of(int number) const {
   if (again && rank(number).may_recompute) keeping.recomputed_at_once = 1;
   return {.replicas = static_cast<double>(shape_.replicas_of(stage)),
           .shard = shards_[static_cast<std::size_t>(number)],
-          .at_once = at_once_,
-          .in_flight = shape_.even() ? plan::in_flight(kind_, static_cast<std::size_t>(stage),
-                                                       static_cast<std::size_t>(shape_.stages),
-                                                       micro_batches_)
-                                     : under_way(kind_, shape_, stage, micro_batches_),
+          .at_once = static_cast<double>((samples_ + micro_batches_ - 1) / micro_batches_),
+          .in_flight = in_flight(stage),
           .keeping = keeping,
           .bucket_bytes = rank(number).load.bucket_bytes,
           .host_is_device = rank(number).load.host_is_device};
@@ -160,8 +158,8 @@ std::vector<bool> StageNeeds::must_recompute(const std::vector<std::size_t>& beg
 
 StageNeeds StageNeeds::at_least() const {
   auto least = *this;
-  least.at_once_ = std::min(1.0, at_once_);
-  least.micro_batches_ = static_cast<int>(std::max<std::int64_t>(micro_batches_, samples_));
+  least.micro_batches_ = static_cast<int>(
+      std::clamp<std::int64_t>(samples_, micro_batches_, parallel::schedule::kMostMicroBatches));
   return least;
 }
 

@@ -54,6 +54,7 @@ class StageNeeds {
   const plan::RankMemory& rank(int number) const;
   const plan::Room& room_of(int number) const;
   std::vector<double> shards_of(const job::ZeroConfig& zero) const;
+  double in_flight(int stage) const;
   plan::StageLoad load_of(int number) const;
   plan::MemoryUse use_of(int number, const std::vector<std::size_t>& begins) const;
 
@@ -64,7 +65,6 @@ class StageNeeds {
   std::int64_t samples_;  ///< of a step that go through a pipeline
   int micro_batches_;
   bool cuts_given_;
-  double at_once_;                    ///< samples of a micro-batch
   std::vector<double> shards_;        ///< by rank, of what its stage's replicas have in shards
   std::vector<bool> recompute_ = {};  ///< by stage; empty: as asked for
 };
