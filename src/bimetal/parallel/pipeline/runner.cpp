@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -15,21 +14,6 @@
 
 namespace bimetal::parallel::pipeline {
 namespace {
-
-/// Does it, unless this stage has given up, or notes why it could not.
-bool try_forward(const StageWork& work, Runner::Result& result, Doing doing,
-                 const std::function<void()>& compute) {
-  if (result.incomplete) return false;
-  try {
-    compute();
-    return true;
-  } catch (...) {
-    result.error = std::current_exception();
-    if (!survives(work, result.error, doing)) throw;
-  }
-  result.incomplete = true;
-  return false;
-}
 
 /// A piece of this stage that a micro-batch goes through.
 struct Visit {
@@ -76,19 +60,22 @@ Runner::Result Runner::run_forward(
     return link_.expect(route.peer(piece - 1, micro_batch), {step, true, piece - 1, micro_batch});
   };
   Result result;
+  const auto attempt = [&](Doing doing, const std::function<void()>& what) {
+    result.incomplete = !done(work, result, doing, what);
+    return !result.incomplete;
+  };
   auto coming = expect(0);
   for (std::size_t at = 0; at < visits.size(); ++at) {
     const auto [piece, micro_batch] = visits[at];
     auto arriving = std::exchange(coming, expect(at + 1));
     std::optional<task::Values> inputs;
     if (arriving) {
-      const bool here =
-          try_forward(work, result, Doing::talking, [&] { inputs = arriving.wait(); });
+      const bool here = attempt(Doing::talking, [&] { inputs = arriving.wait(); });
       if (!here) inputs = arriving.wait_on_host();
       if (!inputs) result.incomplete = true;
     }
     task::Values outputs;
-    const bool whole = try_forward(work, result, Doing::computing, [&] {
+    const bool whole = attempt(Doing::computing, [&] {
       if (line_.begins(piece)) inputs = work.inputs(micro_batch);
       const Stopwatch watch;
       outputs = work.forward(piece / line_.stages, micro_batch, *inputs);
@@ -98,8 +85,7 @@ Runner::Result Runner::run_forward(
     if (line_.ends(piece)) continue;
     const auto next = route.receivers(piece + 1, micro_batch);
     const MessageName name{step, true, piece, micro_batch};
-    const bool sent = whole && try_forward(work, result, Doing::talking,
-                                           [&] { link_.send(next, name, outputs); });
+    const bool sent = whole && attempt(Doing::talking, [&] { link_.send(next, name, outputs); });
     if (!sent) link_.send_nothing(next, name);
   }
   link_.flush();

@@ -43,11 +43,26 @@ task::Values defined(const task::Values& values) {
   return found;
 }
 
-}  // namespace
-
+/// Whether a step goes on without it. Of waiting and sending that is lack of memory alone: all else
+/// there is the fabric's, also what looks like what others have given up.
 bool survives(const StageWork& work, const std::exception_ptr& error, Doing doing) {
   if (doing == Doing::talking && !device::is_out_of_memory(error)) return false;
   return work.survivable && work.survivable(error);
+}
+
+}  // namespace
+
+bool done(const StageWork& work, Runner::Result& result, Doing doing,
+          const std::function<void()>& what) {
+  if (result.incomplete) return false;
+  try {
+    what();
+    return true;
+  } catch (...) {
+    result.error = std::current_exception();
+    if (!survives(work, result.error, doing)) throw;
+  }
+  return false;
 }
 
 StepRun::StepRun(const Route& route, const RunnerOptions& options, Link& link, std::int64_t step,
@@ -143,14 +158,7 @@ bool StepRun::try_to(const Action& action, const std::function<void()>& compute)
 }
 
 bool StepRun::attempt(const std::function<void()>& what, Doing doing) {
-  if (result_.incomplete) return false;
-  try {
-    what();
-    return true;
-  } catch (...) {
-    result_.error = std::current_exception();
-    if (!survives(work_, result_.error, doing)) throw;
-  }
+  if (done(work_, result_, doing, what)) return true;
   give_up();
   return false;
 }

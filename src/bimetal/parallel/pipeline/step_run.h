@@ -47,9 +47,10 @@ struct Route {
 /// What a stage does: what of it may fail without ending the run.
 enum class Doing { computing, talking };
 
-/// Whether a step goes on without it. Of waiting and sending that is lack of memory alone: all else
-/// there is the fabric's, also what looks like what others have given up.
-bool survives(const StageWork& work, const std::exception_ptr& error, Doing doing);
+/// Does it, unless this stage has given up; or notes in `result` why it could not, which this stage
+/// then has to give up for: whether it was done. Rethrows what a step does not go on without.
+bool done(const StageWork& work, Runner::Result& result, Doing doing,
+          const std::function<void()>& what);
 
 class StepRun {
  public:
@@ -85,7 +86,7 @@ class StepRun {
   void backward_weight(const Action& action, bool last);
   /// Once this stage has given up, on the host, since nobody computes with them.
   std::optional<task::Values> wait_for(const Action& action, Incoming& incoming);
-  /// Does it, unless this stage has given up, or notes why it could not, and gives up.
+  /// done(), or gives up.
   bool attempt(const std::function<void()>& what, Doing doing = Doing::talking);
   /// The same for what takes the device's time.
   bool try_to(const Action& action, const std::function<void()>& compute);
