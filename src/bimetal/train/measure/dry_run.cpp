@@ -60,7 +60,7 @@ DryRun::DryRun(const task::Task& task, const UnitMeasureOptions& options,
   for (std::size_t u = 0; u < model_.units.size() && memory_; ++u) hold_while_used(u);
 }
 
-std::vector<UnitRun> DryRun::run(std::int64_t samples) {
+std::vector<UnitRun> DryRun::run_once(std::int64_t samples) {
   runs_.assign(model_.units.size(), {});
   ++count_;
   const auto batch = task::to_device(task::batch_of(*data_, 0, samples), options_.device);
@@ -74,13 +74,14 @@ std::vector<UnitRun> DryRun::run(std::int64_t samples) {
   return runs_;
 }
 
-std::vector<UnitRun> DryRun::typical(std::int64_t samples) {
-  run(samples);  // kernels are chosen, memory is fetched
+std::vector<UnitRun> DryRun::run(std::int64_t samples) {
+  if (!options_.timed) return run_once(samples);
+  run_once(samples);  // kernels are chosen, memory is fetched
   const Stopwatch watch;
-  auto sum = run(samples);
+  auto sum = run_once(samples);
   int count = 1;
   for (; watch.seconds() < kTimedFor && count < kMostRuns; ++count) {
-    auto again = run(samples);
+    auto again = run_once(samples);
     for (std::size_t u = 0; u < sum.size(); ++u) {
       again[u].forward_s += sum[u].forward_s;
       again[u].backward_s += sum[u].backward_s;

@@ -46,16 +46,16 @@ class DryRun {
   const Owners& owners() const { return owners_; }
   bool by_units() const { return memory_.has_value(); }
 
-  /// Forward and backward of the first so many training samples, unit by unit.
+  /// Forward and backward of the first so many training samples, unit by unit: once, or where
+  /// seconds are asked for as often as a second allows, once at least, after one that warms up.
+  /// Then seconds are means, since a worker with a part of a core computes at full speed until that
+  /// is used up; memory is that of the last.
   std::vector<UnitRun> run(std::int64_t samples);
-  /// The same as often as a second allows, once at least, after one that warms up: seconds are
-  /// means, since a worker with a part of a core computes at full speed until that is used up;
-  /// memory is that of the last.
-  std::vector<UnitRun> typical(std::int64_t samples);
   /// How often anything was run.
   int runs() const { return count_; }
 
  private:
+  std::vector<UnitRun> run_once(std::int64_t samples);
   double above_start(std::int64_t bytes) const { return static_cast<double>(bytes - start_); }
 
   // Without what UnitMemory holds, which is not the units' own.

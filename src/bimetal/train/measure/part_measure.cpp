@@ -229,7 +229,7 @@ void measure_parts(const task::Task& task, const UnitMeasureOptions& options, st
       std::make_shared<LoneRank>(facts.units.size(), options.sequences);
   const parallel::tensor::TensorTask half_task(task, rank);
   DryRun dry(half_task, options, [&](task::Model& model) { take_half(model, rank); });
-  const auto half = options.timed ? dry.typical(samples) : dry.run(samples);
+  const auto half = dry.run(samples);
   const double runs = dry.runs();
   // What disturbs a unit for a moment must not look like work that cannot be cut: all blocks have
   // one figure.

@@ -126,11 +126,8 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
         many > 1 ? std::max<std::int64_t>(1, many / 4) : std::min<std::int64_t>(2, data->size());
     const auto few = std::min(many, other), most = std::max(many, other);
     std::optional<DryRun> dry(std::in_place, task, options);
-    const auto run = [&](std::int64_t samples) {
-      return options.timed ? dry->typical(samples) : dry->run(samples);
-    };
-    const auto small = run(few);
-    const auto large = most > few ? run(most) : small;
+    const auto small = dry->run(few);
+    const auto large = most > few ? dry->run(most) : small;
     facts = facts_of(*dry, few, small, most, large, 1 / options.speed);
     count_forms(dry->model(), dry->owners(), options, *facts);
     facts->by_units = dry->by_units();
