@@ -69,7 +69,7 @@ UnitFacts block_of(const TransformerSizes& sizes, std::int64_t number) {
           .forward_peak = each((kSavedByBlock + 2) * tokens),
           .backward_peak = each((kSavedByBlock + kPassingInBlock) * tokens),
           .forward_s = each(operations / kTera),
-          .backward_s = each(2 * operations / kTera),
+          .backward_s = each((kForwardsOfStep - 1) * operations / kTera),
           .operations = operations,
           .in_parts = parts_of_block(sizes, tokens)};
 }
@@ -100,7 +100,7 @@ ModelFacts transformer_facts(const TransformerSizes& sizes) {
                          .forward_peak = each(2 * logits + 2 * tokens),
                          .backward_peak = each(3 * logits + 2 * tokens),
                          .forward_s = each(operations / kTera),
-                         .backward_s = each(2 * operations / kTera),
+                         .backward_s = each((kForwardsOfStep - 1) * operations / kTera),
                          .operations = operations,
                          .in_parts = parts_of_head(sizes, tokens, logits)});
   facts.element_bytes = sizes.element_bytes;
