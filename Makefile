@@ -3,9 +3,10 @@
 PYTHON ?= python3
 BUILD  ?= build
 JOBS   ?=
+DEVICE ?= cuda:0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +50,9 @@ sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers 
 test-ray: build python ## install Ray, and test bimetal.ray on real clusters on this machine
 	@scripts/install_ray.sh
 	@scripts/stamped.sh test-ray scripts/test_ray.sh $(BUILD)
+
+test-accelerator: python ## jobs and package on DEVICE=cuda:0 (or mps, xpu) and a CPU beside it, held against one CPU
+	@scripts/test_accelerator.sh $(DEVICE) $(BUILD)
 
 test-wheel: setup ## build the Python package's wheel, install it into a scratch folder and use it
 	@scripts/stamped.sh test-wheel scripts/test_wheel.sh

@@ -7,14 +7,18 @@ import struct
 from harness import FaultTest
 
 
-def tensors_of(path):
-    """The float64 tensors of a safetensors file."""
+TYPES = {"float64": ("F64", "d"), "float32": ("F32", "f")}  # safetensors' name, and array's
+
+
+def tensors_of(path, dtype="float64"):
+    """The tensors of this type in a safetensors file."""
+    name_of_type, code = TYPES[dtype]
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + size])
     header.pop("__metadata__", None)
-    return {name: array.array("d", data[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]])
-            for name, entry in header.items() if entry["dtype"] == "F64"}
+    return {name: array.array(code, data[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]])
+            for name, entry in header.items() if entry["dtype"] == name_of_type}
 
 
 class ExactJob(FaultTest):
