@@ -9,7 +9,7 @@ namespace bimetal::train {
 void GraphWatch::saw(const torch::Tensor& loss) {
   if (warned_ || !loss.defined() || !loss.requires_grad()) return;
   kept_ = last_[0].expired() ? 0 : kept_ + 1;
-  last_[0] = std::exchange(last_[1], Graph(loss.grad_fn()));
+  last_[0] = std::exchange(last_[1], weakly(loss.grad_fn()));
   if (kept_ < kInARow) return;
   warned_ = true;
   log(LogLevel::warning,

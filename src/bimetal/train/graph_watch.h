@@ -7,8 +7,20 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <array>
+#include <memory>
+#include <utility>
 
 namespace bimetal::train {
+
+/// Knows whether a graph's node is still there. torch 2.11 counts nodes by shared_ptr.
+template <class Node>
+std::weak_ptr<Node> weakly(const std::shared_ptr<Node>& node) {
+  return node;
+}
+template <class Node>
+c10::weak_intrusive_ptr<Node> weakly(const c10::intrusive_ptr<Node>& node) {
+  return c10::weak_intrusive_ptr<Node>(node);
+}
 
 /// Use from one thread.
 class GraphWatch {
@@ -20,14 +32,12 @@ class GraphWatch {
   bool has_warned() const noexcept { return warned_; }
 
  private:
-  using Node = torch::autograd::Node;
-  using Graph = c10::weak_intrusive_ptr<Node>;
+  using Node = decltype(torch::autograd::Edge::function);
+  using Graph = decltype(weakly(std::declval<Node>()));
 
   static constexpr int kInARow = 3;
 
-  static Graph none() { return Graph(c10::intrusive_ptr<Node>()); }
-
-  std::array<Graph, 2> last_ = {none(), none()};  ///< the older one first
+  std::array<Graph, 2> last_ = {weakly(Node()), weakly(Node())};  ///< the older one first
   int kept_ = 0;
   bool warned_ = false;
 };
