@@ -106,5 +106,5 @@ def too_little_memory(lab):
     with torch.no_grad():
         expected = sum(whole(part).square().sum() for part in x.split(1 << 14)) / len(x)
     lab.same(loss.reshape(()).float(), expected, "loss", 1e-4)
-    if lab.rank == 0:
+    if lab.device.type == "cuda":
         assert torch.cuda.memory_stats(lab.device)["num_ooms"] > 0, "it had memory enough, which tests nothing"
