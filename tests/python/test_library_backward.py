@@ -146,7 +146,24 @@ def a_static_graph_without_the_other_rank():
     return "done"
 
 
+def a_failure_in_a_future():
+    """One of a device's tensors looks for them when it is completed, before the reducer does. No device is needed."""
+    from torch._jit_internal import _extract_tensors
+
+    from bimetal.library.works import _Failed
+    problem = bimetal.Error("lost", "peer_lost", 1)
+    of_device = _Failed(problem, True)
+    assert _extract_tensors(of_device) == []
+    for failed in (of_device, _Failed(problem, False)):
+        assert raises(bimetal.Error, lambda failed=failed: _extract_tensors(failed), "lost") is problem
+        assert raises(bimetal.Error, failed.tell, "lost") is problem
+    return "done"
+
+
 class Backward(unittest.TestCase):
+    def test_failures_are_told_to_whom_they_concern(self):
+        self.assertEqual(ranks.on_ranks(1, a_failure_in_a_future, environment=LIBRARY), ["done"])
+
     def test_the_reducers_futures_need_no_thread(self):
         self.assertEqual(ranks.on_ranks(2, train, "plain", environment=LIBRARY), [[], []])
 

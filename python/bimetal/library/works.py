@@ -176,16 +176,20 @@ class LibraryWork(dist.Work):
 
 class _Failed:
     """What a future has in the place of results that failed to come. Of such futures torch tells Python alone. Its reducer, in
-    C++, looks for tensors in what it finds, by pickling that, and takes the first one unseen: it is told here."""
+    C++, looks for tensors in what it finds, by pickling that, and takes the first one unseen: it is told here. So does a future
+    of a device's tensors when it is completed, which would keep of an error no more than its text: it finds none."""
 
-    def __init__(self, problem: BaseException) -> None:
-        self._problem = problem
+    def __init__(self, problem: BaseException, completes: bool) -> None:
+        self._problem, self._completes = problem, completes
 
     def tell(self) -> Any:
         raise self._problem.with_traceback(None)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        self.tell()
+        if self._completes:
+            self._completes = False
+            return tuple, ()
+        return self.tell()
 
 
 class SeveralWorks(LibraryWork):
@@ -210,11 +214,12 @@ class LibraryFuture(torch.futures.Future):
 
     def __init__(self, work: LibraryWork, devices: list[torch.device]) -> None:
         super().__init__(devices=devices)
+        self._of_device = bool(devices)
         self._work: LibraryWork | None = work
 
     def fail(self, problem: BaseException) -> None:
         self._set_unwrap_func(_Failed.tell)  # which torch's set_exception() is made of, too
-        self.set_result(_Failed(problem))
+        self.set_result(_Failed(problem, self._of_device))
 
     def settled(self) -> None:
         self._work = None  # else both would be there until the next collection of garbage

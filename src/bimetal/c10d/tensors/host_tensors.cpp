@@ -98,7 +98,12 @@ at::Tensor HostTensors::divide(const std::vector<at::Tensor>& parts) {
 
 void HostTensors::hand_back() {
   at::NoGradGuard no_grad;
-  for (auto& [from, to] : results_) to.copy_(from);
+  for (auto& [from, to] : results_) {
+    to.copy_(from);
+    // Into strided ones the last part of the way is the device's own, in this thread's stream:
+    // whoever waits for the operation may use another.
+    if (!to.is_contiguous()) device::synchronize(to.device());
+  }
 }
 
 comm::Buffer buffer_of(const at::Tensor& host) {
