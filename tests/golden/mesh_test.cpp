@@ -72,17 +72,15 @@ using Row = std::tuple<Learnt, Shape>;
 TrainingPlan plan_of(const Row& row) {
   const auto& [what, how] = row;
   auto plan = what.plan;
-  const auto units = static_cast<std::int64_t>(make_task(plan)->make_model().units.size());
   plan.shares = how.shares;
   plan.mesh = {.stages = how.stages, .replicas = static_cast<int>(how.shares.front().size())};
   plan.tensor = how.tensor;
   plan.schedule = how.schedule;
   plan.chunks = how.chunks;
+  plan.cuts = cuts_of(plan, Cuts::late);
   plan.micro_batches = how.micro_batches;
   plan.zero_level = how.level;
   plan.shards = how.shards;
-  const std::int64_t pieces = how.stages * how.chunks;
-  for (auto piece = pieces - 1; piece > 0; --piece) plan.cuts.push_back(units - piece);
   return plan;
 }
 

@@ -17,11 +17,6 @@ namespace {
 
 using parallel::schedule::Kind;
 
-enum class Cuts {
-  early,  ///< all pieces but the last have one unit
-  late,   ///< all but the first
-};
-
 struct Stages {
   std::string name;
   int stages;
@@ -172,15 +167,6 @@ const std::vector<Stages>& interleaved() {
 
 using Row = std::tuple<Learnt, Stages>;
 
-std::vector<std::int64_t> cuts_of(const Stages& how, std::int64_t units) {
-  const std::int64_t pieces = how.stages * how.chunks;
-  std::vector<std::int64_t> cuts;
-  for (std::int64_t piece = 1; piece < pieces; ++piece) {
-    cuts.push_back(how.cuts == Cuts::early ? piece : units - pieces + piece);
-  }
-  return cuts;
-}
-
 /// Every model, and every technique that a stage has a part in.
 bool wanted(const std::string& name) {
   const std::set<std::string> names = {
@@ -221,9 +207,9 @@ TEST_P(Pipeline, TrainsAsOneDevice) {
                .uneven = how.uneven};
   plan.speeds = how.speeds;
   plan.learns_speeds = std::ranges::count(how.speeds, 0.0) > 0;
-  plan.cuts = cuts_of(how, static_cast<std::int64_t>(make_task(plan)->make_model().units.size()));
   plan.schedule = how.schedule;
   plan.chunks = how.chunks;
+  plan.cuts = cuts_of(plan, how.cuts);
   plan.micro_batches = how.micro_batches;
   plan.zero_level = how.shards.empty() ? 0 : how.level;
   plan.shards = how.shards;

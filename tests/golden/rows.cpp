@@ -178,6 +178,16 @@ std::string shard_row_name(const ::testing::TestParamInfo<ShardRow>& info) {
   return row_name(info) + (level > 0 ? "Level" + std::to_string(level) : "");
 }
 
+std::vector<std::int64_t> cuts_of(const TrainingPlan& plan, Cuts cuts) {
+  const auto units = static_cast<std::int64_t>(make_task(plan)->make_model().units.size());
+  const std::int64_t pieces = plan.mesh.stages * plan.chunks;
+  std::vector<std::int64_t> begins;
+  for (std::int64_t piece = 1; piece < pieces; ++piece) {
+    begins.push_back(cuts == Cuts::early ? piece : units - pieces + piece);
+  }
+  return begins;
+}
+
 const TrainingResult& alone(const Learnt& what) {
   static std::map<std::string, TrainingResult> known;
   const auto [place, fresh] = known.try_emplace(what.name);

@@ -44,6 +44,14 @@ const std::vector<Learnt>& learnt_offloaded();
 const std::vector<Learnt>& learnt_updated_in_backward();
 const std::vector<Ranks>& ranks();
 
+enum class Cuts {
+  early,  ///< all pieces but the last have one unit
+  late,   ///< all but the first
+};
+
+/// TrainingPlan::cuts into as many pieces as its stages and chunks are.
+std::vector<std::int64_t> cuts_of(const TrainingPlan& plan, Cuts cuts);
+
 /// What one device makes of it, computed once for each name.
 const TrainingResult& alone(const Learnt& what);
 

@@ -82,20 +82,18 @@ TEST_P(InUnevenMesh, TrainsAsOneDevice) {
   const auto& [what, how] = GetParam();
   const auto& expected = alone(what);
   auto plan = what.plan;
-  const int stages = static_cast<int>(how.parts.size());
   plan.shares = {{24}};
-  plan.mesh = {.stages = stages, .replicas = how.replicas, .uneven = how.uneven};
+  plan.mesh = {
+      .stages = static_cast<int>(how.parts.size()), .replicas = how.replicas, .uneven = how.uneven};
   plan.stage_tensor = how.parts;
   plan.schedule = how.schedule;
   plan.chunks = how.chunks;
+  plan.cuts = cuts_of(plan, Cuts::late);
   plan.micro_batches = how.micro_batches;
   plan.zero_level = how.level;
   plan.shards = how.shards;
   plan.speeds = how.speeds;
   plan.between = how.between;
-  const auto units = static_cast<std::int64_t>(make_task(plan)->make_model().units.size());
-  const std::int64_t pieces = std::int64_t{stages} * how.chunks;
-  for (auto piece = pieces - 1; piece > 0; --piece) plan.cuts.push_back(units - piece);
   expect_same(train(plan), expected);
 }
 
