@@ -70,19 +70,17 @@ double sent_bytes(const ModelFacts& facts, const Keeping& keeping, double pieces
 /// To read and write a shard's states and parameters where they are not on the device. A host
 /// reads states and gradients and writes states; parameters come and go.
 double seconds_elsewhere(const RankMemory& rank, const Keeping& own) {
-  const double states =
-      rank.load.shard * rank.facts.state_bytes * static_cast<double>(rank.facts.elements());
-  const double parameters = rank.load.shard * rank.facts.parameter_bytes();
+  const double elements = rank.load.shard * static_cast<double>(rank.facts.elements());
+  const double states = elements * rank.facts.state_bytes;
+  const double parameters = elements * rank.facts.element_bytes;
   const double gathers = 2 * pieces_of(rank.load);
-  double disk = 0, host = 0;
-  if (own.optimizer == Place::Disk) disk += 2 * states;
-  if (own.parameters == Place::Disk) disk += (gathers + 1) * parameters;
+  double host = 0;
   if (!rank.load.host_is_device) {
     const bool stepped = own.optimizer != Place::Device || own.parameters != Place::Device;
     if (stepped) host += parameters + 2 * (states + parameters);
     if (own.parameters == Place::Host) host += gathers * parameters;
   }
-  return disk / kDiskBytesPerS + host / kHostBytesPerS;
+  return disk_seconds(rank.facts, own, elements, gathers) + host / kHostBytesPerS;
 }
 
 // Each rank receives of every gather all but its own part, and the one with the least the most: a

@@ -97,6 +97,16 @@ double gathered_bytes(const ModelFacts& facts, const Keeping& keeping);
 double gathered_bytes(const ModelFacts& facts, const Keeping& keeping,
                       std::span<const UnitFacts> units);
 
+/// What a step takes to read and write a shard of so many elements where its states or parameters
+/// are on a disk: these for each gather and, updated, once.
+inline double disk_seconds(const ModelFacts& facts, const Keeping& keeping, double elements,
+                           double gathers) {
+  double each = 0;  // bytes
+  if (keeping.optimizer == Place::Disk) each += 2 * facts.state_bytes;
+  if (keeping.parameters == Place::Disk) each += (gathers + 1) * facts.element_bytes;
+  return elements * each / kDiskBytesPerS;
+}
+
 /// `program`: bytes.
 MemoryUse memory_use(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load,
                      double program);

@@ -61,7 +61,8 @@ class DataChooser {
       const auto samples = static_cast<double>(shares_[i]);
       const double own = keeping_.level < 2 ? of_each[i] : std::min(pieces, samples);
       const auto pass = pass_of(facts(i), device(i).slower, keeping_.recomputed_at_once > 0);
-      const double seconds = own * pass.fixed + samples * pass.per_sample + disk_seconds(i, own);
+      const double moved = disk_seconds(facts(i), keeping_, kept_elements(i), 2 * own);
+      const double seconds = own * pass.fixed + samples * pass.per_sample + moved;
       passes_s_ = std::max(passes_s_, seconds);
       choice.compute_s = std::max(choice.compute_s, seconds + update_seconds(i));
       busy += seconds + update_seconds(i);
@@ -160,9 +161,12 @@ class DataChooser {
     }
   }
 
+  double kept_elements(std::size_t i) const {
+    return (keeping_.level > 0 ? shards_[i] : 1) * static_cast<double>(facts(i).elements());
+  }
+
   double update_seconds(std::size_t i) const {
-    const double kept = keeping_.level > 0 ? shards_[i] : 1;
-    return kept * facts(i).update_s * static_cast<double>(facts(i).elements()) * device(i).slower;
+    return kept_elements(i) * facts(i).update_s * device(i).slower;
   }
 
   /// Of the computation: what is sent while it goes on takes none of it, unless CPUs of one host
@@ -174,14 +178,6 @@ class DataChooser {
              std::ranges::all_of(devices_, [&](int other) { return cluster_.same_host(d, other); });
     });
     return by_cores ? 0 : kHidden;
-  }
-
-  double disk_seconds(std::size_t i, double pieces) const {
-    const auto elements = static_cast<double>(facts(i).elements());
-    double bytes = 0;
-    if (keeping_.optimizer == Place::Disk) bytes += 2 * facts(i).state_bytes * elements;
-    if (keeping_.parameters == Place::Disk) bytes += (2 * pieces + 1) * facts(i).parameter_bytes();
-    return (keeping_.level > 0 ? shards_[i] : 1) * bytes / kDiskBytesPerS;
   }
 
   // An all-reduce is a reduction into shards and a gather: levels 2 and 3 do the one for each

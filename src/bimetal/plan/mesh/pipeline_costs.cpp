@@ -12,6 +12,8 @@ namespace {
 
 namespace schedule = parallel::schedule;
 
+constexpr double kGathers = 1;  // of a step: level 3 then has all of a stage's parameters
+
 /// Of what unit `last` gives of so many samples, between these two.
 double crossing_bytes(const MeshInput& input, const Cluster& cluster, int from, int to,
                       std::size_t last, double samples) {
@@ -179,8 +181,7 @@ std::vector<double> updates(const MeshInput& input, const Cluster& cluster,
       }
       const double kept = choice.keeping.level > 0 ? shards[r] : 1;
       const double slower = cluster.device(stage.devices[r]).slower;
-      const bool on_disk = choice.keeping.optimizer == Place::Disk;
-      const double moved = on_disk ? 2 * facts.state_bytes / kDiskBytesPerS : 0;
+      const double moved = disk_seconds(facts, choice.keeping, 1, kGathers);
       slowest = std::max(slowest, kept * elements * (facts.update_s * slower + moved));
     }
     seconds.push_back(slowest);
