@@ -34,6 +34,13 @@ class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message, std::optional<int> rank = std::nullopt);
 
+  /// A copy has a text of its own, so that it may go to another thread: copies of runtime_error
+  /// count theirs together, which is right, but done where ThreadSanitizer does not see it.
+  Error(const Error& other) : Error(other.code_, other.what(), other.rank_) {}
+  Error(Error&&) = default;
+  Error& operator=(const Error& other) { return *this = Error(other); }
+  Error& operator=(Error&&) = default;
+
   ErrorCode code() const noexcept { return code_; }
 
   /// The rank that the error is about (the lost peer, the one whose loss is NaN), if one is.

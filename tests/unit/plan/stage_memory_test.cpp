@@ -141,9 +141,9 @@ TEST(StageMemory, CopiesOfParametersCountOnceAndWithTheirUnit) {
   facts.units[0].backward_peak.fixed = 2 * 1800 + 70;
   StageLoad load{.in_flight = 3};
   EXPECT_EQ(stage_bytes(facts, {0, 1}, load), 1000 * (4 + 4) + 900 * (2 + 2) + 3 * 50 + 20);
-  // What is computed again has made copies by then, whose gradients come with each micro-batch.
+  // When a unit is computed again the last one's copies are those of the two other micro-batches.
   load.keeping.recomputed_at_once = 1;
-  EXPECT_EQ(use_of(facts, {0, 2}, load).activations, 900 * 2 + 900 * (2 + 2) + 3 * 50 + 4000 + 20);
+  EXPECT_EQ(use_of(facts, {0, 2}, load).activations, 2 * 900 * 2 + 3 * 50 + 4000 + 20);
 }
 
 /// Without parameters; an output of 10 bytes is saved with all else.

@@ -135,17 +135,20 @@ class StageWalk {
   }
 
   /// What a piece needs for a time. By the time that a group is computed again what the last one
-  /// has saved of that micro-batch is gone, but for the output, and its gradient is there.
+  /// has saved of that micro-batch is gone, but for the output, and its gradient is there. So are
+  /// its copies: each further micro-batch in flight has its own, since computing again drops those
+  /// that autocast remembers (task/surroundings.h).
   double passing() const {
     const bool hands_on = next_ > 0 && next_ < facts_.units.size();
     const double output = hands_on ? facts_.units[next_ - 1].output.at(load_.at_once) : 0;
-    return std::max(open_.beyond, again_ - open_.saved + 2 * output);
+    if (again_ == 0) return open_.beyond;
+    const double others = std::max(0.0, load_.in_flight - 1) * copied(open_) / 2;
+    return std::max(open_.beyond, again_ - open_.saved + 2 * output + others - copied(open_));
   }
 
   /// The activations of the open group, which is not the last.
   void drop() {
     kept_ += open_.input;
-    copies_ += copied(open_) / 2;
     again_ = std::max(again_, open_.again + open_.gradients);
     open_ = {};
   }

@@ -11,6 +11,7 @@
 
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/plan/mesh/stage_memory.h"
+#include "bimetal/precision/autocast.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/train/measure/allocation_watch.h"
 #include "bimetal/train/measure/unit_measure.h"
@@ -20,22 +21,26 @@ namespace bimetal::train {
 namespace {
 
 constexpr std::size_t kUnits = 8;
-constexpr std::int64_t kWidth = 64, kRows = 64, kAtOnce = 8;
+constexpr std::int64_t kWidth = 256, kRows = 64, kAtOnce = 8;
 
 class Rows final : public task::Dataset {
  public:
+  explicit Rows(std::int64_t rows) : rows_(rows) {}
   std::int64_t size() const override { return 64; }
   task::Values batch(std::span<const std::int64_t> samples) const override {
     const auto count = static_cast<std::int64_t>(samples.size());
-    return {torch::ones({count, kRows, kWidth}), torch::zeros({count})};
+    return {torch::ones({count, rows_, kWidth}), torch::zeros({count})};
   }
+
+ private:
+  std::int64_t rows_;
 };
 
 /// Residual blocks of two matrices, and of a third that is not trained where `frozen`; the first
 /// and the last then have one more in common.
 class Blocks final : public task::Task {
  public:
-  explicit Blocks(bool frozen = false) : frozen_(frozen) {}
+  explicit Blocks(bool frozen = false, std::int64_t rows = kRows) : frozen_(frozen), rows_(rows) {}
 
   task::Model make_model() const override {
     const auto make = [](bool trained) {
@@ -52,16 +57,18 @@ class Blocks final : public task::Task {
       model.units.push_back({.name = name,
                              .parameters = std::move(parameters),
                              .buffers = {},
-                             .forward = [=, frozen = frozen_](const task::Values& values) {
-                               const auto& x = values.front();
-                               const auto read = frozen ? x.sin().matmul(still) : x;
-                               return task::Values{x + read.matmul(in).tanh().matmul(out)};
-                             }});
+                             .forward =
+                                 [=, frozen = frozen_](const task::Values& values) {
+                                   const auto& x = values.front();
+                                   const auto read = frozen ? x.sin().matmul(still) : x;
+                                   return task::Values{x + read.matmul(in).tanh().matmul(out)};
+                                 },
+                             .products = {name + ".in", name + ".out"}});
     }
     return model;
   }
   std::shared_ptr<const task::Dataset> training() const override {
-    return std::make_shared<Rows>();
+    return std::make_shared<Rows>(rows_);
   }
   torch::Tensor loss_sum(const task::Values& outputs, const task::Values&) const override {
     return outputs.front().sum();
@@ -69,13 +76,15 @@ class Blocks final : public task::Task {
 
  private:
   bool frozen_;
+  std::int64_t rows_;
 };
 
-plan::ModelFacts facts_of(const Blocks& task) {
+plan::ModelFacts facts_of(const Blocks& task,
+                          precision::Precision precision = precision::Precision::float32) {
   job::TrainConfig job;
   job.optimizer = "adam";
   job.global_batch = job.micro_batch = kAtOnce;
-  return measure_units(job, task, {.timed = false}).value();
+  return measure_units(job, task, {.precision = precision, .timed = false}).value();
 }
 
 task::Model part_of(const task::Model& model, const plan::UnitRange& piece) {
@@ -86,7 +95,10 @@ task::Model part_of(const task::Model& model, const plan::UnitRange& piece) {
 
 /// The most that is allocated beside parameters in a step of five micro-batches, so many of them in
 /// flight.
-double measured_peak(const task::Model& part, std::size_t recomputed_at_once, int in_flight) {
+double measured_peak(const task::Model& part, std::size_t recomputed_at_once, int in_flight,
+                     precision::Precision precision = precision::Precision::float32,
+                     std::int64_t rows = kRows) {
+  const precision::CastCache cache;
   const task::Segments segments(part, recomputed_at_once);
   AllocationWatch watch(torch::kCPU);
   struct Pass {
@@ -98,7 +110,8 @@ double measured_peak(const task::Model& part, std::size_t recomputed_at_once, in
     passes.pop_front();
   };
   for (int i = 0; i < 5; ++i) {
-    const auto input = torch::ones({kAtOnce, kRows, kWidth}).set_requires_grad(true);
+    const auto input = torch::ones({kAtOnce, rows, kWidth}).set_requires_grad(true);
+    const precision::Autocast cast(torch::kCPU, precision);
     passes.push_back({input, segments.run({input}).front()});
     if (std::ssize(passes) == in_flight) back();
   }
@@ -127,6 +140,27 @@ TEST(StagePeaks, AreThoseOfUnitsThatAreComputedAgain) {
       const auto part = part_of(task.make_model(), piece);
       const double planned = use.gradients + use.activations;
       EXPECT_NEAR(measured_peak(part, at_once, in_flight) / planned, 1, 0.1)
+          << at_once << " at once, " << in_flight << " in flight";
+    }
+  }
+}
+
+// Where parameters are what counts, so are their copies in half, and the gradients of these.
+TEST(StagePeaks, AreThoseOfCopiesInHalf) {
+  constexpr auto kHalf = precision::Precision::bfloat16;
+  constexpr std::int64_t kFewRows = 1;
+  const Blocks task(/*frozen=*/false, kFewRows);
+  const auto facts = facts_of(task, kHalf);
+  const plan::UnitRange piece{1, 6};
+  for (const int in_flight : {1, 2, 3}) {
+    for (const std::size_t at_once : {0, 1, 2}) {
+      const auto use = plan::stage_use(facts, std::span(&piece, 1),
+                                       {.at_once = kAtOnce,
+                                        .in_flight = static_cast<double>(in_flight),
+                                        .keeping = {.recomputed_at_once = at_once}});
+      const auto part = part_of(task.make_model(), piece);
+      const double planned = use.gradients + use.activations;
+      EXPECT_NEAR(measured_peak(part, at_once, in_flight, kHalf, kFewRows) / planned, 1, 0.1)
           << at_once << " at once, " << in_flight << " in flight";
     }
   }
