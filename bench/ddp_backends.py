@@ -3,7 +3,8 @@
 
 bimetal is the compiled extension, library the process group in Python over the C interface, which fits any torch (--without
 library leaves it out). Prints medians of the rounds, and of the rounds' ratios, as JSON with the machine and the versions.
-Needs the package: PYTHONPATH=build/python, or installed.
+Needs the package: PYTHONPATH=build/python, or installed. --device cuda:0 has all ranks on that card; --linear 8x2048 trains so many
+linear layers of that width, whose gradients are more than the CNN's.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def make_groups(without):
         from bimetal import library
         library.set_error_class(bimetal.Error)
         dist.Backend.register_backend("bimetal_library", lambda place, _: library.make_backend(place), extended_api=True,
-                                      devices=["cpu"])
+                                      devices=["cpu", "cuda", "xpu"])
         groups["library"] = dist.new_group(backend="bimetal_library")
     return groups
 
@@ -47,16 +48,24 @@ def rank(args):
 
     from torch_ddp_worker import cnn
 
+    from bimetal._synchronize import synchronize
+
     torch.set_num_threads(1)
+    device = torch.device(args.device)
+    if device.type != "cpu":
+        torch.get_device_module(device).set_device(device)
     groups = make_groups(args.without)
-    images = torch.randn(args.batch // dist.get_world_size(), 1, 28, 28)
-    labels = torch.randint(0, 10, (len(images),))
+    layers, width = (int(number) for number in args.linear.split("x")) if args.linear else (0, 0)
+    shape = (width,) if layers else (1, 28, 28)
+    images = torch.randn(args.batch // dist.get_world_size(), *shape, device=device)
+    labels = torch.randint(0, 10, (len(images),), device=device)
     trained = {}
     for name, group in groups.items():
         torch.manual_seed(1)
-        model = DistributedDataParallel(cnn(), process_group=group)
+        chain = [torch.nn.Linear(width, width) for _ in range(layers)]
+        model = DistributedDataParallel((torch.nn.Sequential(*chain) if layers else cnn()).to(device), process_group=group)
         trained[name] = model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    small = torch.ones(1024)
+    small = torch.ones(1024, device=device)
 
     def images_per_s(name, count):
         model, optimizer = trained[name]
@@ -66,6 +75,7 @@ def rank(args):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
+        synchronize(device)
         return count * args.batch / (time.perf_counter() - begun)
 
     def microseconds(name, count):
@@ -73,6 +83,7 @@ def rank(args):
         begun = time.perf_counter()
         for _ in range(count):
             dist.all_reduce(small, op=dist.ReduceOp.MAX, group=groups[name])
+        synchronize(device)
         return (time.perf_counter() - begun) / count * 1e6
 
     for name in groups:
@@ -101,6 +112,8 @@ def main():
     parser.add_argument("--steps", type=int, default=20, help="of one measurement")
     parser.add_argument("--calls", type=int, default=200, help="of one measurement of all_reduce")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cpu", help="of all ranks")
+    parser.add_argument("--linear", default="", help="LAYERSxWIDTH instead of the CNN")
     parser.add_argument("--without", action="append", default=[], choices=GROUPS[1:])
     args = parser.parse_args()
     if "RANK" in os.environ:
@@ -109,7 +122,7 @@ def main():
 
     import finish
     import machine
-    from ranks import free_port
+    from ranks import BIMETAL, free_port
 
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "build" / "python")]))
     common = os.environ | {"WORLD_SIZE": str(args.ranks), "LOCAL_WORLD_SIZE": str(args.ranks), "MASTER_ADDR": "127.0.0.1",
@@ -123,7 +136,7 @@ def main():
     # A ratio of more than 1: the first is faster.
     pairs = {f"{over}/{under}": ratios(rounds, over, under) for over, under in
              (("bimetal", "gloo"), ("library", "gloo"), ("library", "bimetal")) if {over, under} <= set(names)}
-    print(json.dumps({"machine": machine.describe(str(ROOT / "build" / "bimetal")), "ranks": args.ranks, "rounds": args.rounds,
+    print(json.dumps({"machine": machine.describe(BIMETAL), "device": args.device, "linear": args.linear, "ranks": args.ranks, "rounds": args.rounds,
                       "medians": medians, "ratios": pairs}, indent=1))
 
 

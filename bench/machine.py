@@ -26,5 +26,6 @@ def describe(bimetal: str) -> dict:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "cards": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "bimetal": version.stdout.strip(),
     }

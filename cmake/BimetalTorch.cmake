@@ -52,13 +52,16 @@ endfunction()
 
 # bimetal_link_torch(<target> <libtorch> [libraries of a vendor's devices]…). libtorch brings those along
 # for torch itself: it is kept, although nothing here names a symbol of it. They are not, unless a symbol
-# is named, so that what was built with them runs on a torch without them, too.
+# is named, so that what was built with them runs on a torch without them, too. libstdc++ comes before them
+# all: pip's torch for CUDA shows names of std::filesystem that were linked into it, and who found these
+# first would crash in them (torch 2.11's remove_all() calls a function that is not there).
 function(bimetal_link_torch target libtorch)
   if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
     target_link_libraries(${target} INTERFACE "${libtorch}" ${ARGN})
     return()
   endif()
   target_link_libraries(${target} INTERFACE "-Wl,--push-state,--no-as-needed,\"${libtorch}\",--pop-state")
+  target_link_options(${target} INTERFACE "LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state")  # options come first
   if(ARGN)
     list(JOIN ARGN "\",\"" vendors)
     target_link_libraries(${target} INTERFACE "-Wl,--push-state,--as-needed,\"${vendors}\",--pop-state")

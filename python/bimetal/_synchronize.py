@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 
@@ -14,3 +17,27 @@ def synchronize(device: torch.device) -> None:
         own.synchronize()
     else:
         own.synchronize(device)  # without it, that of the current card
+
+
+def synchronize_stream(device: torch.device) -> None:
+    """Returns when `device` has done what this thread's current stream was given, whatever else it has to do."""
+    own = getattr(torch, device.type)
+    if device.type != "cpu" and hasattr(own, "current_stream"):
+        own.current_stream(device).synchronize()
+    else:
+        synchronize(device)
+
+
+@contextlib.contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """What is asked of `device` in here does not wait for what its current stream has to do, where it has others, and is done at
+    the end."""
+    if device.type in ("cuda", "xpu"):
+        own = getattr(torch, device.type)
+        stream = own.Stream(device)
+        with own.stream(stream):
+            yield
+        stream.synchronize()
+    else:
+        yield
+        synchronize(device)

@@ -110,7 +110,7 @@ def hooks(lab):
     ways = {"float16": (None, default_hooks.fp16_compress_hook, 1e-2)}
     if torch.version.cuda:  # or torch refuses it
         ways["bfloat16"] = (None, default_hooks.bf16_compress_hook, 5e-2)
-    if importlib.util.find_spec("numpy"):  # which that needs
+    if importlib.util.find_spec("numpy") and (lab.alike or not torch.cuda.is_available()):  # it needs that, and waits for cards of CPUs
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
         state = powerSGD_hook.PowerSGDState(lab.group, matrix_approximation_rank=64, start_powerSGD_iter=2, min_compression_rate=0.1)
         ways["PowerSGD"] = (state, powerSGD_hook.powerSGD_hook, 1e-2)

@@ -42,7 +42,7 @@ class Pairs(nn.Module):
     def forward(self, input_ids):
         hidden = self.norm(self.table(input_ids) + self.begin)
         for block in self.blocks:
-            hidden = block(hidden, factor=input_ids[..., None] / WORDS)[0]
+            hidden = block(hidden, factor=input_ids[..., None].to(hidden.dtype) / WORDS)[0]
         return self.head(hidden)
 
 

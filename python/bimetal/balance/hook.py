@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from bimetal._synchronize import synchronize_stream
 from bimetal.balance.loss_check import warn_of_token_means
 from bimetal.balance.sampler import BalancedBatchSampler
 
@@ -70,10 +71,13 @@ def token_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) -> 
     summed = _sum(sampler, bucket, wide, weight)
 
     def divide(future: torch.futures.Future[list[torch.futures.Future[list[torch.Tensor]]]]) -> torch.Tensor:
-        result, total = (part.value()[0] for part in future.value())
+        result, total = (part.wait()[0] for part in future.value())
         # With one dimension, so that half precisions are divided in float32 and rounded once.
         result.div_(total.clamp(min=1).to(torch.promote_types(result.dtype, torch.float32)))
-        return result if result is gradients else gradients.copy_(result)
+        reduced = result if result is gradients else gradients.copy_(result)
+        # What collect_all makes knows of no device: whoever waits for it has its stream wait for nothing.
+        synchronize_stream(reduced.device)
+        return reduced
 
     return _then(sampler, bucket, torch.futures.collect_all([summed, sampler.all_tokens]), divide)
 

@@ -5,6 +5,7 @@ What src/bimetal/c10d/host_tensors.h and element_type.h do for the extension.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from bimetal._synchronize import synchronize
+from bimetal._synchronize import beside, synchronize
 from bimetal.library.interface import error
 
 # As bimetal_c.h numbers them: the type, and how many of it make up one value.
@@ -79,10 +80,11 @@ class HostTensors:
             return tensor
         _check_layout(tensor)
         with torch.no_grad():
-            host = torch.empty(tensor.shape, dtype=tensor.dtype)
-            if use is Use.WRITE:
-                synchronize(tensor.device)  # whatever still uses that memory comes before the result
-            else:
+            host = _host_memory(tensor.shape, tensor)
+            # Whatever still uses that memory comes before the call: on any stream, since hooks of torch's (powerSGD_hook) begin
+            # some in callbacks' streams, which wait for no other.
+            synchronize(tensor.device)
+            if use is not Use.WRITE:
                 host.copy_(tensor)
         self._held.append(host)
         if use in (Use.WRITE, Use.UPDATE):
@@ -93,14 +95,19 @@ class HostTensors:
         """One tensor of one dimension that holds all of them one after the other."""
         _check_alike(parts)
         with torch.no_grad():
-            flat = torch.cat([part.detach().reshape(-1).cpu().resolve_conj().resolve_neg() for part in parts])
+            flat = _host_memory((sum(part.numel() for part in parts),), parts[0])
+            at = 0
+            for part in parts:
+                synchronize(part.device)
+                flat.narrow(0, at, part.numel()).view(part.shape).copy_(part)
+                at += part.numel()
         self._held.append(flat)
         return flat
 
     def divide(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Room for all of them, which get their own from it."""
         _check_alike(parts)
-        flat = torch.empty(sum(part.numel() for part in parts), dtype=parts[0].dtype)
+        flat = _host_memory((sum(part.numel() for part in parts),), parts[0])
         at = 0
         for part in parts:
             self._results.append((flat.narrow(0, at, part.numel()).view(part.shape), part))
@@ -121,9 +128,16 @@ class HostTensors:
             for action in self._last:
                 action()
             for source, target in self._results:
-                target.copy_(source)
-        for device in {target.device for _, target in self._results}:
-            synchronize(device)
+                with beside(target.device):
+                    target.copy_(source)
+
+
+def _host_memory(shape: Sequence[int], of: torch.Tensor) -> torch.Tensor:
+    """For values of that tensor's type: what a card copies at once, where it is one and the system grants that."""
+    if of.device.type == "cuda":
+        with contextlib.suppress(RuntimeError):
+            return torch.empty(shape, dtype=of.dtype, pin_memory=True)
+    return torch.empty(shape, dtype=of.dtype)
 
 
 def _check_layout(tensor: torch.Tensor) -> None:

@@ -42,18 +42,23 @@ c10::Stream stream_of_its_own(const torch::Device& device) {
   }
 }
 
-torch::Tensor host_buffer(std::int64_t count, torch::ScalarType dtype,
-                          const torch::Device& device) {
+torch::Tensor unset_host_buffer(std::int64_t count, torch::ScalarType dtype,
+                                const torch::Device& device) {
   const auto options = torch::TensorOptions().dtype(dtype).device(torch::kCPU);
   if (!device.is_cpu()) {
     try {
-      return torch::zeros({count}, options.pinned_memory(true));
+      return torch::empty({count}, options.pinned_memory(true));
     } catch (const c10::Error& error) {
       log(LogLevel::warning, "no page-locked memory for {} ({}); copies to the host will block",
           device.str(), error.what_without_backtrace());
     }
   }
-  return torch::zeros({count}, options);
+  return torch::empty({count}, options);
+}
+
+torch::Tensor host_buffer(std::int64_t count, torch::ScalarType dtype,
+                          const torch::Device& device) {
+  return unset_host_buffer(count, dtype, device).zero_();
 }
 
 bool CopyMark::passed() const {

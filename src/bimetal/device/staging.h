@@ -23,6 +23,10 @@ c10::Stream stream_of_its_own(const torch::Device& device);
 /// system grants it, else ordinary (copies are then right but not asynchronous).
 torch::Tensor host_buffer(std::int64_t count, torch::ScalarType dtype, const torch::Device& device);
 
+/// The same, with whatever was there.
+torch::Tensor unset_host_buffer(std::int64_t count, torch::ScalarType dtype,
+                                const torch::Device& device);
+
 /// A point in a device's queue of copies. A default mark has always been passed.
 class CopyMark {
  public:

@@ -1,6 +1,7 @@
 #include "bimetal/c10d/tensors/host_tensors.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
@@ -24,11 +25,19 @@ bool can_be_lent(const at::Tensor& tensor) {
          !tensor.is_neg();
 }
 
-at::Tensor host_copy_space(const at::Tensor& like) {
-  if (like.device().is_cpu()) {
-    return at::empty(like.sizes(), like.options().memory_format(at::MemoryFormat::Contiguous));
+/// For values of that tensor's type.
+at::Tensor host_space(at::IntArrayRef sizes, const at::Tensor& of) {
+  if (of.device().is_cpu()) {
+    return at::empty(sizes, of.options().memory_format(at::MemoryFormat::Contiguous));
   }
-  return device::host_buffer(like.numel(), like.scalar_type(), like.device()).view(like.sizes());
+  const auto count = c10::multiply_integers(sizes);
+  return device::unset_host_buffer(count, of.scalar_type(), of.device()).view(sizes);
+}
+
+/// Whatever still reads or writes that memory comes before the operation: on any stream, since
+/// hooks of torch's (powerSGD_hook) begin some in callbacks' streams, which wait for no other.
+void wait_for_all_of(const at::Tensor& tensor) {
+  device::synchronize(tensor.device());
 }
 
 std::int64_t total_of(const std::vector<at::Tensor>& parts) {
@@ -56,13 +65,9 @@ at::Tensor HostTensors::lend(const at::Tensor& tensor, Use use) {
     return tensor;
   }
   at::NoGradGuard no_grad;
-  at::Tensor host = host_copy_space(tensor);
-  if (use == Use::write) {
-    // Whatever still reads or writes that memory in the device's queue comes before the result.
-    device::synchronize(tensor.device());
-  } else {
-    host.copy_(tensor);
-  }
+  at::Tensor host = host_space(tensor.sizes(), tensor);
+  wait_for_all_of(tensor);
+  if (use != Use::write) host.copy_(tensor);
   held_.push_back(host);
   if (use == Use::write || use == Use::update) results_.emplace_back(host, tensor);
   return host;
@@ -71,10 +76,11 @@ at::Tensor HostTensors::lend(const at::Tensor& tensor, Use use) {
 at::Tensor HostTensors::join(const std::vector<at::Tensor>& parts) {
   const std::int64_t total = total_of(parts);
   at::NoGradGuard no_grad;
-  const at::Tensor flat = at::empty({total}, parts.front().options().device(at::kCPU));
+  const at::Tensor flat = host_space({total}, parts.front());
   std::int64_t at = 0;
   inputs_.insert(inputs_.end(), parts.begin(), parts.end());
   for (const auto& part : parts) {
+    wait_for_all_of(part);
     flat.narrow(0, at, part.numel()).view(part.sizes()).copy_(part);
     at += part.numel();
   }
@@ -85,12 +91,12 @@ at::Tensor HostTensors::join(const std::vector<at::Tensor>& parts) {
 at::Tensor HostTensors::divide(const std::vector<at::Tensor>& parts) {
   const std::int64_t total = total_of(parts);
   at::NoGradGuard no_grad;
-  const at::Tensor flat = at::empty({total}, parts.front().options().device(at::kCPU));
+  const at::Tensor flat = host_space({total}, parts.front());
   std::int64_t at = 0;
   for (const auto& part : parts) {
     results_.emplace_back(flat.narrow(0, at, part.numel()).view(part.sizes()), part);
     at += part.numel();
-    device::synchronize(part.device());
+    wait_for_all_of(part);
   }
   held_.push_back(flat);
   return flat;
@@ -99,10 +105,15 @@ at::Tensor HostTensors::divide(const std::vector<at::Tensor>& parts) {
 void HostTensors::hand_back() {
   at::NoGradGuard no_grad;
   for (auto& [from, to] : results_) {
+    if (to.device().is_cpu()) {
+      to.copy_(from);
+      continue;
+    }
+    // Not behind what the current stream has still to do, as the rest of a backward. Whoever waits
+    // for the operation may use any stream: the copy has ended when this has.
+    const c10::StreamGuard beside(device::stream_of_its_own(to.device()));
     to.copy_(from);
-    // Into strided ones the last part of the way is the device's own, in this thread's stream:
-    // whoever waits for the operation may use another.
-    if (!to.is_contiguous()) device::synchronize(to.device());
+    if (!to.is_contiguous()) device::synchronize(to.device());  // its last part is a kernel
   }
 }
 
