@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A GPT trained on the devices named, alone and together, in ways that `bimetal plan` is asked about first: seconds a step and the
-fullest worker's memory, as planned and as measured, and samples a second beside the first worker's alone.
+fullest worker's memory, as planned and, of CPUs, as measured, and samples a second beside the first worker's alone.
 
     bench/devices.py --worker cuda:0 --worker cpu:threads=8
 
@@ -80,7 +80,9 @@ def measured(job, workers, settings, folder):
     report = folder / "report.json"
     bimetal("train", job, workers, settings, "--report", str(report))
     found = json.loads(report.read_text())
-    peaks = [worker["memory"]["peak_bytes"] for worker in found["workers"] if "memory" in worker]
+    # Of an accelerator's own memory the report has none.
+    of_cpus = all(worker["device"].startswith("cpu") for worker in found["workers"])
+    peaks = [worker["memory"]["peak_bytes"] for worker in found["workers"] if of_cpus and "memory" in worker]
     return {"measured_s": pipeline.median_step(found), "measured_bytes": max(peaks, default=None),
             "shares": [round(worker["share"], 4) for worker in found["workers"]]}
 
