@@ -53,6 +53,19 @@ TEST(ShardsByRoom, WhoOffloadsHasRoomForMore) {
   EXPECT_GT(shards[1], 1.5 * shards[0]);
 }
 
+TEST(MemoryPlan, ADisksSecondsAreThoseOfWhatLiesThere) {
+  const auto facts = four_units();
+  const auto seconds = [&](const Keeping& keeping, double gathers) {
+    return disk_seconds(facts, keeping, 1000, gathers) * kDiskBytesPerS;
+  };
+  EXPECT_EQ(seconds({.level = 3, .optimizer = Place::Host}, 1), 0);
+  const double states = 2 * 1000 * facts.state_bytes, parameters = 1000 * facts.element_bytes;
+  EXPECT_DOUBLE_EQ(seconds({.level = 3, .optimizer = Place::Disk}, 4), states);
+  EXPECT_DOUBLE_EQ(seconds({.level = 3, .parameters = Place::Disk}, 4), 5 * parameters);
+  EXPECT_DOUBLE_EQ(seconds({.level = 3, .optimizer = Place::Disk, .parameters = Place::Disk}, 1),
+                   states + 2 * parameters);
+}
+
 /// Two accelerators of one host, which has so much.
 MemoryInput two_accelerators(double room, double host_room) {
   auto input = two_ranks(room);
