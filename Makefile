@@ -51,8 +51,8 @@ test-ray: build python ## install Ray, and test bimetal.ray on real clusters on 
 	@scripts/install_ray.sh
 	@scripts/stamped.sh test-ray scripts/test_ray.sh $(BUILD)
 
-test-accelerator: python ## jobs and package on DEVICE=cuda:0 (or mps, xpu) and a CPU beside it, held against one CPU
-	@scripts/test_accelerator.sh $(DEVICE) $(BUILD)
+test-accelerator: python ## jobs and package on DEVICE=cuda:0 (or mps, xpu:0) and a CPU beside it, held against one CPU
+	@scripts/test_accelerator.sh "$(DEVICE)" "$(BUILD)"
 
 test-wheel: setup ## build the Python package's wheel, install it into a scratch folder and use it
 	@scripts/stamped.sh test-wheel scripts/test_wheel.sh

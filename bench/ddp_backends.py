@@ -136,8 +136,8 @@ def main():
     # A ratio of more than 1: the first is faster.
     pairs = {f"{over}/{under}": ratios(rounds, over, under) for over, under in
              (("bimetal", "gloo"), ("library", "gloo"), ("library", "bimetal")) if {over, under} <= set(names)}
-    print(json.dumps({"machine": machine.describe(BIMETAL), "device": args.device, "linear": args.linear, "ranks": args.ranks, "rounds": args.rounds,
-                      "medians": medians, "ratios": pairs}, indent=1))
+    print(json.dumps({"machine": machine.describe(BIMETAL), "device": args.device, "linear": args.linear, "ranks": args.ranks,
+                      "rounds": args.rounds, "medians": medians, "ratios": pairs}, indent=1))
 
 
 if __name__ == "__main__":

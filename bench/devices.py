@@ -33,7 +33,10 @@ def arguments():
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--only", action="append", help="rows whose title has this")
     parser.add_argument("--json", help="also write the figures to this file")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if len(args.worker) < 2:
+        parser.error("--worker is needed twice or more")
+    return args
 
 
 def rows(workers):
@@ -47,7 +50,7 @@ def rows(workers):
     yield "states in the host's memory, alone", first, ["zero.level=2", "zero.offload_optimizer=host"]
     yield "together, balanced", every, []
     yield "together, alike", every, ["parallel.balance=equal"]
-    yield "together, the first in bfloat16", [first[0] + ",precision=bfloat16", *every[1:]], []
+    yield "together, the first in bfloat16", [first[0] + (",", ":")[":" not in first[0]] + "precision=bfloat16", *every[1:]], []
     for level in (1, 2, 3):
         yield f"together, ZeRO {level}", every, [f"zero.level={level}"]
     yield "stages", every, [f"mesh.stages={len(every)}"]
@@ -124,10 +127,11 @@ def main():
                 continue
             last = figures["rows"][-1]
             rate = args.batch / last["measured_s"]
-            beside = figures["rows"][0]["measured_s"] / last["measured_s"]
+            alone = next((row["measured_s"] for row in figures["rows"] if row["title"] == f"{args.worker[0]} alone"), None)
+            beside = alone and alone / last["measured_s"]
             print(f"{title:44} {figure(last['forecast_s']):>8} {figure(last['measured_s']):>8} "
                   f"{figure(last['forecast_bytes'], 2**20, 0):>10} {figure(last['measured_bytes'], 2**20, 0):>7} {rate:10.1f} "
-                  f"{beside:8.2f}  {last['shares']}", flush=True)
+                  f"{figure(beside, digits=2):>8}  {last['shares']}", flush=True)
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
 # test_accelerator.sh DEVICE [BUILD_FOLDER]: the program's jobs and the Python package on an accelerator of this machine and a CPU beside
-# it (docs/accelerators.md). Ends with a line that counts the tests. BIMETAL names another program, PYTHON another Python.
+# it (docs/accelerators.md). Ends with a line that counts the tests. Without a build folder BIMETAL names the program, and PYTHONPATH has
+# the package; PYTHON is the Python, if not that of .venv.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
 . scripts/unittest_suite.sh
-export BIMETAL_DEVICE=$1
-[ -z "${2:-}" ] || export BIMETAL=${BIMETAL:-$PWD/$2/bimetal} PYTHONPATH=${PYTHONPATH:-$PWD/$2/python}
+export BIMETAL_DEVICE=${1:?usage: test_accelerator.sh DEVICE [BUILD_FOLDER], as test_accelerator.sh cuda:0 build}
+if [ -n "${2:-}" ]; then export BIMETAL=$PWD/$2/bimetal PYTHONPATH=$PWD/$2/python${PYTHONPATH:+:$PYTHONPATH}; fi
 
+if ! why=$("${PYTHON:-.venv/bin/python}" -c 'import sys, torch; torch.ones(1, device=sys.argv[1])' "$BIMETAL_DEVICE" 2>&1); then
+  printf 'error: torch cannot use %s here: %s\n' "$BIMETAL_DEVICE" "${why##*$'\n'}" >&2
+  echo '`bimetal devices` lists what there is; DEVICE=cuda:0, say, names another.' >&2
+  exit 2
+fi
 for file in tests/accelerator/test_*.py; do
   unittest_file 1500 "$file"
 done

@@ -115,7 +115,7 @@ def hooks(lab):
         state = powerSGD_hook.PowerSGDState(lab.group, matrix_approximation_rank=64, start_powerSGD_iter=2, min_compression_rate=0.1)
         ways["PowerSGD"] = (state, powerSGD_hook.powerSGD_hook, 1e-2)
     for name, (state, hook, tolerance) in ways.items():
-        # On a card torch's hook lets go of a copy that it still reads, for which the next bucket has a use: there is none then.
+        # With several buckets torch's hook is at times wrong on a card, probably its own fault: docs/accelerators.md.
         few = {"bucket_cap_mb": 25} if name == "PowerSGD" and lab.device.type == "cuda" else {}
         model = parallel(lab, lab.make("gpt"), **few)
         model.register_comm_hook(state or lab.group, hook)

@@ -1,8 +1,8 @@
 """Jobs on an accelerator, beside it and a CPU: what one CPU would have learnt, whatever is where; what happens to them there.
 
-    BIMETAL_DEVICE=cuda:0 .venv/bin/python tests/accelerator/test_jobs.py        (or mps, xpu; make test-accelerator)
+    BIMETAL_DEVICE=cuda:0 .venv/bin/python tests/accelerator/test_jobs.py        (or mps, xpu:0; make test-accelerator)
 
-One card is enough: where a job asks for two, two workers share it. Devices without float64 (Metal) are compared in float32.
+One card is enough: where a job asks for two, two workers share it. Metal, which has no float64, is compared in float32.
 """
 
 import json
@@ -188,8 +188,9 @@ class Precision(OnDevice):
         """Losses after 60 steps, beside float32's on the CPU."""
         settings = {"train__dtype": "float32", "train__steps": 60, "model__dropout": 0.0}
         losses = {}
-        for name, workers, precision in (("float32", [CPU], "float32"), ("device", [DEVICE], "float32"), ("bfloat16", [DEVICE], "bfloat16"),
-                                         ("float16", [DEVICE], "float16"), ("auto", [DEVICE], "auto"), ("mixed", [DEVICE + ":precision=float16", CPU], "float32")):
+        for name, workers, precision in (("float32", [CPU], "float32"), ("device", [DEVICE], "float32"),
+                                         ("bfloat16", [DEVICE], "bfloat16"), ("float16", [DEVICE], "float16"),
+                                         ("auto", [DEVICE], "auto"), ("mixed", [DEVICE + ":precision=float16", CPU], "float32")):
             with self.subTest(name):
                 _, report = self.run_on(self.write_text_job(name, train__precision=precision, **settings), workers)
                 losses[name] = report["test_perplexity"]
