@@ -1,5 +1,6 @@
-// In the place of net/tcp/resolve.cpp, whose coroutines clang 14 cannot compile with AddressSanitizer
-// ("Cannot represent a difference across sections"). What net/token.cpp asks it for, no target does.
+// In the place of net/tcp/resolve.cpp, whose coroutines clang 14 cannot compile with
+// AddressSanitizer ("Cannot represent a difference across sections"). What net/token.cpp asks it
+// for, no target does.
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/tcp/resolve.h"
