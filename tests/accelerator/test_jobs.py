@@ -17,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
 import exact_job  # noqa: E402
 import harness  # noqa: E402
 from text_job import TextJob  # noqa: E402
+from told import wait_for_a_told_checkpoint  # noqa: E402
 
 DEVICE = os.environ.get("BIMETAL_DEVICE", "")
 CPU = "cpu:threads=1"
@@ -227,8 +228,7 @@ class Faults(OnDevice):
             with self.subTest(settings):
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
                 job = self.train(self.write_job(**{"train__steps": 1_000_000, "checkpoint__every_steps": 20, **settings}), workers=MIXED)
-                # Of the first, rank 0 may not have told yet.
-                harness.wait_until(lambda: max(self.saved_steps(), default=0) > 20 or job.process.poll() is not None, "two", job)
+                wait_for_a_told_checkpoint(self, job)
                 os.kill(self.ranks_of(job)[0], signal.SIGKILL)
                 job.wait()
                 self.assert_one_message(job, harness.PEER_LOST, "rank 0", DEVICE.split(":")[0], "signal 9", "--resume")

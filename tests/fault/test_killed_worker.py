@@ -3,18 +3,17 @@
 import json
 import os
 import signal
-import time
 
 import harness
 from harness import FaultTest
+from told import wait_for_a_told_checkpoint
 
 
 class KilledWorker(FaultTest):
     def kill_rank(self, rank):
         job_file = self.write_job()
         job = self.train(job_file, workers=("cpu:threads=1", "cpu:threads=1,speed=0.5"))
-        self.wait_for_checkpoint(job)
-        time.sleep(0.5)  # rank 0 tells the launcher of a checkpoint just after it has been put in place
+        wait_for_a_told_checkpoint(self, job)
         pid = self.ranks_of(job)[rank]
         os.kill(pid, signal.SIGKILL)
         job.wait()

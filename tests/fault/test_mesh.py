@@ -8,6 +8,7 @@ import signal
 
 import harness
 from text_job import TextJob
+from told import wait_for_a_told_checkpoint
 
 
 class Mesh(TextJob):
@@ -138,7 +139,7 @@ class Mesh(TextJob):
     def test_a_killed_worker_is_named_and_others_go_on(self):
         job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=2, checkpoint__dir=str(self.checkpoints))
         job = self.train(job_file, workers=("cpu:threads=1",) * 4)
-        self.wait_for_checkpoint(job)
+        wait_for_a_told_checkpoint(self, job)
         pid = self.ranks_of(job)[1]
         os.kill(pid, signal.SIGKILL)
         job.wait()

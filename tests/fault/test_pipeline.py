@@ -6,9 +6,9 @@ import os
 import signal
 
 import harness
-from harness import wait_until
 from same_ends import SameEnds
 from text_job import TextJob
+from told import wait_for_a_told_checkpoint
 
 
 class Pipeline(SameEnds):
@@ -68,16 +68,11 @@ class Pipeline(SameEnds):
         free = self.run_to(self.write_exact_job("free", mesh__stages="auto"), 1, ranks=2)
         self.assertRegex(free.out, 'mesh.stages = "auto": .* a step; not .* a step')
 
-    def wait_for_a_checkpoint_that_is_told_of(self, job):
-        """Once a second one is there: a first may be on disk before rank 0 has said so."""
-        self.wait_for_checkpoint(job)
-        wait_until(lambda: max(self.saved_steps(), default=0) > 20 or job.process.poll() is not None, "a second checkpoint", job)
-
     def assert_two_go_on_without(self, rank, place, then, **settings):
         """Of three workers."""
         job_file = self.write_job(**settings)
         job = self.train(job_file, workers=("cpu:threads=1",) * 3)
-        self.wait_for_a_checkpoint_that_is_told_of(job)
+        wait_for_a_told_checkpoint(self, job)
         os.kill(self.ranks_of(job)[rank], signal.SIGKILL)
         job.wait()
         self.assert_one_message(job, harness.PEER_LOST, f"rank {rank} ({place}, cpu:threads=1", "signal 9", "--resume")

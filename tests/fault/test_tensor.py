@@ -6,6 +6,7 @@ import signal
 
 import harness
 from text_job import TextJob
+from told import wait_for_a_told_checkpoint
 
 
 class Tensor(TextJob):
@@ -37,7 +38,7 @@ class Tensor(TextJob):
 
     def test_a_killed_worker_is_named_and_one_goes_on_alone(self):
         job = self.train(self.write_text_job("run", mesh__tensor=2, checkpoint__dir=str(self.checkpoints)))
-        self.wait_for_checkpoint(job)
+        wait_for_a_told_checkpoint(self, job)
         pid = self.ranks_of(job)[1]
         os.kill(pid, signal.SIGKILL)
         job.wait()

@@ -10,6 +10,7 @@ import subprocess
 
 import harness
 from exact_job import ExactJob
+from told import wait_for_a_told_checkpoint
 
 
 class Zero(ExactJob):
@@ -87,7 +88,7 @@ class Zero(ExactJob):
 
     def test_a_killed_worker_leaves_no_offloaded_state(self):
         job = self.train(self.write_job(zero__level=2, train__optimizer="adamw", **self.offloaded("disk")))
-        self.wait_for_checkpoint(job)
+        wait_for_a_told_checkpoint(self, job)
         for pid in self.ranks_of(job):
             # Open without a name: on the disk, and gone with the process.
             names = [os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
@@ -135,7 +136,7 @@ class Zero(ExactJob):
     def test_a_killed_worker_is_named_and_the_rest_goes_on(self):
         job_file = self.write_job(zero__level=3, zero__shards=[1, 2])
         job = self.train(job_file)
-        self.wait_for_checkpoint(job)
+        wait_for_a_told_checkpoint(self, job)
         pid = self.ranks_of(job)[1]
         os.kill(pid, signal.SIGKILL)
         job.wait()
@@ -164,7 +165,7 @@ class Zero(ExactJob):
         # Whichever part of a step the others are in when it is killed.
         job = self.train(self.update_in_backward("checkpoints", checkpoint__every_steps=1, checkpoint__keep=2),
                          "--set", "train.steps=5000")
-        self.wait_for_checkpoint(job)
+        wait_for_a_told_checkpoint(self, job)
         os.kill(self.ranks_of(job)[0], signal.SIGKILL)
         job.wait()
         self.assert_one_message(job, harness.PEER_LOST, "rank 0", "signal 9", "--resume")
