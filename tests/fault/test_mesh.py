@@ -120,7 +120,8 @@ class Mesh(TextJob):
         self.assertRegex(plan.out, r"stage 1  \[rank 1\]  units 1-.*, \d+ parameters, .* [GM]FLOP a step, on ")
         run = self.train(stages, "--set", "train.steps=1", workers=("cpu:threads=1",) * 2).wait()
         self.assertRegex(run.out, r"stage 1  \[rank 1\]  units 1-.*, \d+ parameters, .* [GM]FLOP a step")
-        self.assertEqual(*(re.findall(r"stage \d  \[rank.*[GM]FLOP a step", out)[:2] for out in (plan.out, run.out)))
+        # The plan's first picture is the job's; others may follow.
+        self.assertEqual(*(re.findall(r"stage \d  \[rank.*[GM]FLOP a step", out)[:1] for out in (plan.out, run.out)))
         asked = json.loads(self.start("plan", stages, *workers, "--json").wait().out)["mesh"]["asked"]
         self.assertEqual([stage["begin"] for stage in asked["stages"]], [0, 1])
         self.assertEqual(asked["stages"][0]["devices"][0]["operations"], None)  # of looking rows up
