@@ -14,7 +14,6 @@ import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
-import exact_job  # noqa: E402
 import harness  # noqa: E402
 from text_job import TextJob  # noqa: E402
 from told import wait_for_a_told_checkpoint  # noqa: E402
@@ -29,8 +28,10 @@ MIXED, REVERSED, TWICE = [DEVICE, CPU], [CPU, DEVICE], [DEVICE, DEVICE]
 
 class OnDevice(TextJob):
     def write_job(self, name="job.toml", **settings):
-        return super().write_job(name, **{"train__steps": 4, "checkpoint__every_steps": 2, **settings,
-                                          "train__dtype": settings.get("train__dtype", TYPE)})
+        return super().write_job(name, **{"train__steps": 4, "checkpoint__every_steps": 2, "train__dtype": TYPE, **settings})
+
+    def write_text_job(self, name, **settings):
+        return super().write_text_job(name, **{"train__dtype": TYPE, **settings})
 
     def write_exact_job(self, name, **settings):
         """AdamW on a CNN, the same on any number of workers."""
@@ -45,22 +46,8 @@ class OnDevice(TextJob):
         self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
         return job, json.loads(report.read_text())
 
-    def tensors(self, name, step, file):
-        whole = self.folder / f"whole-{name}-{step}"
-        if not whole.exists():
-            done = self.start("checkpoint", "consolidate", self.folder / name / f"step-{step:08}", "--out", whole).wait()
-            self.assertEqual(done.status, 0, done.err)
-        return exact_job.tensors_of(whole / file, TYPE)
-
     def assert_learnt(self, name, step=4, alone="alone"):
-        """What folder `name` holds is what `alone` does, to rounding."""
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            ours, expected = self.tensors(name, step, file), self.tensors(alone, step, file)
-            self.assertEqual(ours.keys(), expected.keys())
-            self.assertGreater(len(expected), 0)
-            off = {key: max(abs(a - b) for a, b in zip(ours[key], values, strict=True)) for key, values in expected.items()}
-            worst = max(off, key=off.get)
-            self.assertLess(off[worst], CLOSE, f"{file}: {worst}")
+        self.assert_same_end(name, step, alone, TYPE, CLOSE)
 
     def assert_each_learns_the_same(self, write, ways):
         """`ways`: the workers and the settings of each. All are tried, whatever becomes of one."""
