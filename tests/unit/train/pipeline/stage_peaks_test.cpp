@@ -127,19 +127,27 @@ double bytes_of(const std::vector<task::NamedTensor>& tensors, bool trained_alon
   return bytes;
 }
 
+/// The peak of a stage of five units in terms of what is planned for it.
+double measured_to_planned(const Blocks& task, const plan::ModelFacts& facts,
+                           std::size_t recomputed_at_once, int in_flight,
+                           precision::Precision precision = precision::Precision::float32,
+                           std::int64_t rows = kRows) {
+  const plan::UnitRange piece{1, 6};
+  const auto use = plan::stage_use(facts, std::span(&piece, 1),
+                                   {.at_once = kAtOnce,
+                                    .in_flight = static_cast<double>(in_flight),
+                                    .keeping = {.recomputed_at_once = recomputed_at_once}});
+  const auto part = part_of(task.make_model(), piece);
+  return measured_peak(part, recomputed_at_once, in_flight, precision, rows) /
+         (use.gradients + use.activations);
+}
+
 TEST(StagePeaks, AreThoseOfUnitsThatAreComputedAgain) {
   const Blocks task;
   const auto facts = facts_of(task);
-  const plan::UnitRange piece{1, 6};
   for (const int in_flight : {1, 3}) {
     for (const std::size_t at_once : {0, 1, 2, 3}) {
-      const auto use = plan::stage_use(facts, std::span(&piece, 1),
-                                       {.at_once = kAtOnce,
-                                        .in_flight = static_cast<double>(in_flight),
-                                        .keeping = {.recomputed_at_once = at_once}});
-      const auto part = part_of(task.make_model(), piece);
-      const double planned = use.gradients + use.activations;
-      EXPECT_NEAR(measured_peak(part, at_once, in_flight) / planned, 1, 0.1)
+      EXPECT_NEAR(measured_to_planned(task, facts, at_once, in_flight), 1, 0.1)
           << at_once << " at once, " << in_flight << " in flight";
     }
   }
@@ -151,16 +159,9 @@ TEST(StagePeaks, AreThoseOfCopiesInHalf) {
   constexpr std::int64_t kFewRows = 1;
   const Blocks task(/*frozen=*/false, kFewRows);
   const auto facts = facts_of(task, kHalf);
-  const plan::UnitRange piece{1, 6};
   for (const int in_flight : {1, 2, 3}) {
     for (const std::size_t at_once : {0, 1, 2}) {
-      const auto use = plan::stage_use(facts, std::span(&piece, 1),
-                                       {.at_once = kAtOnce,
-                                        .in_flight = static_cast<double>(in_flight),
-                                        .keeping = {.recomputed_at_once = at_once}});
-      const auto part = part_of(task.make_model(), piece);
-      const double planned = use.gradients + use.activations;
-      EXPECT_NEAR(measured_peak(part, at_once, in_flight, kHalf, kFewRows) / planned, 1, 0.1)
+      EXPECT_NEAR(measured_to_planned(task, facts, at_once, in_flight, kHalf, kFewRows), 1, 0.1)
           << at_once << " at once, " << in_flight << " in flight";
     }
   }
